@@ -1,0 +1,45 @@
+# Everything runs in .venv, made on first use and renewed when pyproject.toml or constraints.txt
+# changes. `make lab VENV_ARGS=--system-site-packages` uses this machine's own torch where it has one.
+
+PYTHON    ?= python3
+VENV      ?= .venv
+VENV_ARGS ?= $(shell cat $(VENV)/venv-args 2>/dev/null)
+RUN       := $(VENV)/bin/python -m
+INSTALLED := $(VENV)/installed$(subst $(eval) ,,$(VENV_ARGS))
+
+.PHONY: help lab check test test-all bench clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+
+lab: $(INSTALLED)  ## open JupyterLab on a lesson: make lab LESSON=1 LAB_ARGS="--port 8890"
+	$(VENV)/bin/mplab lab $(LESSON) $(LAB_ARGS)
+
+check: $(INSTALLED)  ## lint, format, types and the fast tests (under three minutes)
+	$(RUN) ruff check
+	$(RUN) ruff format --check
+	$(RUN) mypy
+	$(RUN) pytest -m "not (slow or browser or full)"
+
+test: check  ## check, and the slow tests, the lessons and the browser (under twenty minutes)
+	$(RUN) pytest -m "(slow or browser) and not full"
+
+test-all: test  ## test, and what takes too long for every day
+	$(RUN) pytest -m full
+
+bench: $(INSTALLED)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
+	$(VENV)/bin/mplab bench $(BENCH_ARGS)
+
+clean:  ## remove .venv, builds and caches (not mplab-lessons, which is your work)
+	rm -rf $(VENV) build dist artefacts .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find mplab tests data lessons -name __pycache__ -prune -exec rm -rf {} +
+
+# The stamp's name holds VENV_ARGS: another choice builds the environment anew, none keeps the last.
+# With --system-site-packages the machine's torch stays, so its version is no longer constrained.
+$(INSTALLED): pyproject.toml constraints.txt
+	test -e $@ || $(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV)
+	echo '$(VENV_ARGS)' > $(VENV)/venv-args
+	if [ -n '$(findstring system-site,$(VENV_ARGS))' ] && $(VENV)/bin/python -c 'import torch'; \
+	  then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
+	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[test,bench]'
+	touch $@

@@ -1,0 +1,81 @@
+"""Threads for loops that release the GIL.
+
+A lazily made pool that survives `os.fork` and several Python threads at once: numba's
+own threading layers kill a forked child or abort when two threads enter.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+_LEAST = 1 << 17
+"""Least elements worth another thread."""
+
+
+class _Pool:
+    """Threads made on first use, and made again in a forked child."""
+
+    def __init__(self) -> None:
+        self.size = _processors()
+        self._executor: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def run(self, work: Callable[[int, int], None], pieces: list[tuple[int, int]]) -> None:
+        """Call `work` on every piece; in this thread if there is one piece or one thread."""
+        if len(pieces) == 1 or self.size == 1:
+            for begin, end in pieces:
+                work(begin, end)
+            return
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self.size, "mplab")
+            executor = self._executor
+        for done in [executor.submit(work, begin, end) for begin, end in pieces]:
+            done.result()
+
+
+def _processors() -> int:
+    """`OMP_NUM_THREADS` if set, else the processors this process may use."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_pool = _Pool()
+
+
+def _forget_pool() -> None:
+    global _pool
+    size, _pool = _pool.size, _Pool()
+    _pool.size = size
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def set_threads(count: int) -> int:
+    """Use at most `count` threads for one large array; returns the count until now."""
+    global _pool
+    before, _pool = _pool.size, _Pool()
+    _pool.size = count
+    return before
+
+
+def parallel(work: Callable[[int, int], None], size: int, *, wrap: int) -> None:
+    """Call `work(begin, end)` on pieces of 0 .. size, on the pool if they are large.
+
+    No piece crosses a multiple of `wrap`.
+    """
+    if size < 2 * _LEAST:
+        if size:
+            work(0, size)
+        return
+    step = -(-size // min(_pool.size, size // _LEAST))
+    cuts = sorted({*range(0, size, step), *range(0, size, wrap), size})
+    _pool.run(work, list(pairwise(cuts)))

@@ -1,0 +1,37 @@
+"""What every test runs under."""
+
+import os
+
+import numpy as np
+from _pytest.doctest import DoctestItem
+from hypothesis import settings
+
+import mplab
+
+# On a build machine a failure must come back when it is run again.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print what tests measured with `record_property`, such as the seconds a lesson took."""
+    rows = [
+        f"{report.nodeid}: "
+        + ", ".join(f"{name} {value}" for name, value in report.user_properties)
+        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
+        if report.when == "call" and report.user_properties
+    ]
+    if rows:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(rows))
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Let the examples in docstrings use the public names without importing them."""
+    examples = [item for item in items if isinstance(item, DoctestItem)]
+    if not examples:
+        return
+    names = {name: getattr(mplab, name) for name in mplab.__all__}
+    for item in examples:
+        item.dtest.globs |= {"np": np, "mplab": mplab} | names | item.dtest.globs
