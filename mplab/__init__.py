@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from mplab.checks import check
 from mplab.codes import (
     Fields,
     decode,
@@ -86,6 +87,7 @@ __all__ = [
     "Stream",
     "Tally",
     "Tininess",
+    "check",
     "decode",
     "encode",
     "events",

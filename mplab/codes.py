@@ -9,6 +9,7 @@ import ml_dtypes  # noqa: F401  # gives NumPy the dtypes that Format.dtype names
 import numpy as np
 
 from mplab.formats import Format, format_of, require_format
+from mplab.inputs import as_array, widen
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded by looking values up (2^20 float64 are 8 MiB)."""
@@ -151,40 +152,6 @@ def values(fmt: Format) -> np.ndarray:
     return _table(fmt)
 
 
-def require_floats(function: str, x: object) -> np.ndarray:
-    """`x` as a float64 array with the same values; integers and other kinds are refused."""
-    array = np.asanyarray(x)
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{function}: x must be a plain array; got a masked array. Fill it first.")
-    if array.dtype in (np.float64, np.float32):
-        return decode_exactly(array)
-    try:
-        known = format_of(array.dtype).dtype is not None
-    except (ValueError, TypeError):
-        known = False
-    if not known:
-        raise TypeError(
-            f"{function}: x must be floating-point numbers (float16, bfloat16, float8, float32 or "
-            f"float64); got {type(x).__name__} of dtype {array.dtype}. Convert first, for "
-            f"instance with np.asarray(x, dtype=np.float64)."
-        )
-    return array.astype(np.float64)
-
-
-def decode_exactly(array: np.ndarray) -> np.ndarray:
-    """float32 or float64 as native float64, subnormals kept even where the CPU flushes them."""
-    if array.dtype == np.float64:
-        return np.asarray(array).astype(np.float64, copy=False)
-    wide = np.asarray(array).astype(np.float64)
-    bits = np.asarray(array).astype(array.dtype.newbyteorder("="), copy=False).view(np.int32)
-    fraction = bits & 0x7FFFFF
-    subnormal = ((bits & 0x7F800000) == 0) & (fraction != 0)
-    if subnormal.any():
-        sign = np.where(bits < 0, -1.0, 1.0)
-        wide = np.where(subnormal, sign * fraction * 2.0**-149, wide)
-    return np.asarray(wide)
-
-
 def encode(x: object, fmt: Format) -> Any:
     """The codes of numbers that are values of the format.
 
@@ -208,7 +175,7 @@ def encode(x: object, fmt: Format) -> Any:
         array([ 56, 128, 126], dtype=uint8)
     """
     fmt = require_format("encode", fmt)
-    array = require_floats("encode", x)
+    array = np.asarray(widen(as_array("encode", x)))
     bits = np.atleast_1d(array).view(np.int64)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
@@ -358,7 +325,7 @@ def ulp(x: object, fmt: Format) -> Any:
         array([9.76562500e-04, 9.76562500e-04, 1.95312500e-03, 5.96046448e-08])
     """
     fmt = require_format("ulp", fmt)
-    array = require_floats("ulp", x)
+    array = np.asarray(widen(as_array("ulp", x)))
     magnitude = np.atleast_1d(array).view(np.int64) & 0x7FFFFFFFFFFFFFFF
     exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
     result = np.ldexp(1.0, exponent - fmt.precision + 1)

@@ -139,9 +139,7 @@ class Format:
         if self.bits > 32:
             return f"a format must fit 32 bits; got {self.bits}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
-            return "IEEE specials must have a NaN beside infinity, and zero; got precision " + str(
-                self.precision
-            )
+            return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
         if self.specials is Specials.NAN_NEGATIVE_ZERO and not (self.signed and self.has_zero):
             return "NaN in the code of -0 must have a sign bit and a zero; got neither"
         if (self.max_code >> (self.precision - 1)) < self.has_zero:
@@ -282,18 +280,17 @@ class Format:
 
     def _rows(self) -> list[tuple[str, str]]:
         """The spec card, label and text."""
-        layout = f"{self.exponent_bits} exponent + {self.precision - 1} trailing significand"
+        fields = f"{self.exponent_bits} exponent + {self.precision - 1} trailing significand"
         rows = [
-            ("bits", f"{self.bits} = " + ("1 sign + " if self.signed else "") + layout),
+            ("bits", f"{self.bits} = {'1 sign + ' * self.signed}{fields}"),
             ("precision p", f"{self.precision}, unit roundoff u = 2^{-self.precision}"),
             ("exponents", f"{self.emin} .. {self.emax}, bias {self.bias}"),
             ("max finite", f"{self.max_finite:.6g}"),
             ("min normal", f"2^{self.emin} = {self.min_normal:.6g}"),
         ]
         if self.has_zero:
-            rows.append(
-                ("min subnormal", f"2^{self.emin - self.precision + 1} = {self.min_subnormal:.6g}")
-            )
+            lowest = self.emin - self.precision + 1
+            rows.append(("min subnormal", f"2^{lowest} = {self.min_subnormal:.6g}"))
         rows.append(("specials", self.specials.value))
         return [*rows, ("also", self.note)] if self.note else rows
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mplab.codes import decode_exactly, encode
+from mplab.codes import encode
 from mplab.formats import (
     FP32,
     Event,
@@ -20,9 +18,9 @@ from mplab.formats import (
     Overflow,
     Rounding,
     Tininess,
-    format_of,
     require_format,
 )
+from mplab.inputs import as_array, widen
 
 if TYPE_CHECKING:
     from mplab.kernels import Facts
@@ -291,7 +289,7 @@ class _Source:
         self.function = function
         self.given = x
         if not (type(x) is np.ndarray and x.dtype.char in "fd" and x.dtype.isnative):
-            x = _as_array(function, x)
+            x = as_array(function, x)
         self.scalar = type(x) is not np.ndarray
         self.dtype = x.dtype  # perhaps byte-swapped
         self.shape = x.shape
@@ -335,7 +333,7 @@ class _Source:
         keys = checked_keys(self.function, rounding, stream)
         source, target = self.array, result
         if facts is None:  # float32 cannot serve: go through float64, which is exact
-            source = decode_exactly(self.array)
+            source = widen(self.array)
             target = None if result is None else np.empty_like(source)
             facts = checked_facts(self.function, fmt, source.dtype, rounding, *rules)
             assert facts is not None
@@ -362,74 +360,6 @@ class _Source:
         if self.scalar:
             return shaped[()]
         return shaped if self.dtype.isnative else shaped.astype(self.dtype)
-
-
-def _as_array(function: str, x: Any) -> Any:
-    """Anything that `round_to` takes as a float32 or float64 array, or NumPy scalar."""
-    if isinstance(x, float):  # also np.float64
-        return np.float64(x)
-    if isinstance(x, str | Decimal | Fraction):
-        return _exact(function, x)
-    if isinstance(x, np.ndarray | np.generic) and not isinstance(x, np.ma.MaskedArray):
-        if x.dtype.char in "fd":
-            return x if isinstance(x, np.generic) else x.view(np.ndarray)
-        try:
-            format_of(x.dtype)
-        except ValueError:
-            pass
-        else:
-            return x.astype(np.float32)
-    kind = f"dtype {x.dtype}" if hasattr(x, "dtype") else "no dtype"
-    raise TypeError(
-        f"{function}: x must be an array of float32, float64, float16 or an ml_dtypes format, a "
-        f"float, Decimal, Fraction or decimal string; got {type(x).__name__} with {kind}. "
-        f"Convert it, for instance with np.asarray(x, dtype=np.float64); for a torch tensor use "
-        f"mplab.tensors.round_tensor."
-    )
-
-
-def _exact(function: str, x: str | Decimal | Fraction) -> np.float64:
-    """A number as float64 rounded to odd, from which any later rounding is the right one.
-
-    Source:
-        Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums: rounding to
-        odd with two more bits, then as wanted, equals one rounding.
-    """
-    if isinstance(x, str):
-        try:
-            x = Decimal(x)
-        except InvalidOperation:
-            raise ValueError(
-                f"{function}: a string must be a decimal number; got {x!r}. Write it like "
-                f"'0.1' or '1e-7'."
-            ) from None
-    if isinstance(x, Decimal):
-        if not x.is_finite():
-            return np.float64(x.copy_sign(Decimal(1)).__float__() if x.is_infinite() else "nan") * (
-                -1.0 if x.is_signed() else 1.0
-            )
-        if x.is_zero():
-            return np.float64(-0.0 if x.is_signed() else 0.0)
-        if abs(x.adjusted()) > 400:  # past float64 either way; do not build a huge integer
-            x = Decimal((x.as_tuple().sign, (1,), 400 if x.adjusted() > 0 else -400))
-    return _to_odd(Fraction(x))
-
-
-def _to_odd(q: Fraction) -> np.float64:
-    """The float64 around `q` whose last bit says 1 if anything was discarded."""
-    n, d = abs(q.numerator), q.denominator
-    exponent = n.bit_length() - d.bit_length()
-    exponent -= n * 2 ** max(-exponent, 0) < d * 2 ** max(exponent, 0)
-    if n == 0:
-        return np.float64(0.0)
-    if exponent > 1023:
-        bits = (0x7FF << 52) - 1
-    else:
-        last = max(exponent - 52, -1074)
-        quotient, rest = divmod(n * 2 ** max(-last, 0), d * 2 ** max(last, 0))
-        bits = ((last + 1074) << 52) + (quotient | (rest != 0))
-    value = np.array(bits, np.int64).view(np.float64)[()]
-    return np.float64(-value if q < 0 else value)
 
 
 def _narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:

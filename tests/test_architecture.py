@@ -1,0 +1,153 @@
+"""What keeps the library in its shape: who may import whom, budgets, and words."""
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mplab
+
+PACKAGE = Path(mplab.__file__).parent
+FILES = sorted(PACKAGE.glob("*.py"))
+
+NUMBER_CORE = ("formats", "inputs", "codes", "threads", "kernels", "rounding")
+ORDER = (  # each module imports only from those before it, lazily or not
+    *NUMBER_CORE,
+    *("tensors", "scaling", "data", "simulate", "training", "ranges"),
+    *("canvas", "pictures", "widgets", "checks", "doctor", "bench", "cli"),
+)
+HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
+IMPORT_BUDGET = 0.35
+"""Seconds of CPU for `import mplab`, start of Python included."""
+
+FILE_LINES, FUNCTION_LINES = 450, 60
+
+every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def parse(path):
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported_modules(path):
+    """Dotted names that `path` imports anywhere, also inside functions."""
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno} imports relatively"
+            yield node.module
+            if node.module == "mplab":
+                yield from (f"mplab.{alias.name}" for alias in node.names)
+
+
+def rooms(path):
+    """Modules of mplab that `path` imports."""
+    names = {name.split(".")[1] for name in imported_modules(path) if name.startswith("mplab.")}
+    return names & {file.stem for file in FILES}
+
+
+def public_definitions(path):
+    """Public functions, classes, and methods of public classes, with their dotted names."""
+    todo = [("", node) for node in parse(path).body]
+    while todo:
+        prefix, node = todo.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if node.name.startswith("_"):
+            continue
+        yield prefix + node.name, node
+        if isinstance(node, ast.ClassDef):
+            todo += [(f"{node.name}.", child) for child in node.body]
+
+
+def test_every_module_has_its_place_in_the_order():
+    assert {path.stem for path in FILES} - {"__init__"} <= set(ORDER)
+
+
+@every_file
+def test_a_module_imports_only_from_earlier_modules(path):
+    if path.stem == "__init__":
+        pytest.skip("the package's own front door")
+    allowed = set(ORDER[: ORDER.index(path.stem)])
+    assert rooms(path) <= allowed
+
+
+def test_exercise_checks_need_only_the_number_core():
+    path = PACKAGE / "checks.py"
+    assert rooms(path) <= set(NUMBER_CORE)
+    outside = {name.split(".")[0] for name in imported_modules(path)} - {"mplab", "numpy"}
+    assert outside <= sys.stdlib_module_names
+
+
+def test_importing_mplab_imports_nothing_heavy():
+    code = "import mplab, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
+
+
+def test_importing_mplab_takes_little_cpu_time(record_property):
+    code = "import mplab, time; print(time.process_time())"
+    command = [sys.executable, "-c", code]
+    seconds = [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(7)
+    ]
+    median = statistics.median(seconds)
+    record_property("import mplab, CPU seconds", f"{median:.3f}")
+    assert median < IMPORT_BUDGET
+
+
+@every_file
+def test_every_module_and_public_name_has_a_docstring(path):
+    assert ast.get_docstring(parse(path)), "the module has none"
+    missing = [name for name, node in public_definitions(path) if not ast.get_docstring(node)]
+    assert missing == []
+
+
+def code_lines(function):
+    """Lines of a function without its docstring: documentation is no complexity."""
+    first, *rest = function.body
+    documented = ast.get_docstring(function, clean=False) is not None
+    body = (rest or [first]) if documented else function.body
+    return function.end_lineno - body[0].lineno + 1 + (function.body[0].lineno - function.lineno)
+
+
+@every_file
+def test_no_file_and_no_function_is_long(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+    lengths = {
+        node.name: code_lines(node)
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES} == {}
+
+
+@every_file
+def test_the_field_s_words_are_used(path):
+    text = path.read_text(encoding="utf-8").replace("set_flush_denormal", "")  # torch's name
+    assert re.findall(r"(?i)mantissa\w*|denormal\w*", text) == []
+
+
+@every_file
+def test_no_import_survives_that_nobody_could_follow(path):
+    """`import_module` hides an import from the test of the order, so only the front door has it."""
+    found = "import_module" in path.read_text(encoding="utf-8")
+    assert found == (path.stem == "__init__")
+
+
+def test_the_readers_of_source_would_see_a_violation(tmp_path):
+    """The tests above can fail: their readers find what they look for."""
+    path = tmp_path / "sample.py"
+    path.write_text(
+        "from mplab import widgets\n"
+        "def f():\n    import mplab.cli\n    from mplab.tensors import round_tensor\n"
+        "class A:\n    def method(self): ...\n    def _private(self): ...\n"
+    )
+    assert {"mplab.widgets", "mplab.cli", "mplab.tensors"} <= set(imported_modules(path))
+    assert {name for name, _ in public_definitions(path)} == {"f", "A", "A.method"}

@@ -1,0 +1,60 @@
+"""What `mplab bench` promises: every row, in every format, and a reason for a missing one."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from mplab import bench, round_to
+from mplab.formats import FP16
+
+OURS = {name for name, _ in bench.ours(np.zeros(4, np.float32), FP16)}
+
+
+def test_every_row_is_measured_in_every_format():
+    rows, missing = bench.measure(1000, rounds=3, seconds=0)
+    assert missing == []
+    for fmt in bench.FORMATS:
+        names = {row.name for row in rows if row.fmt == fmt.name}
+        numpy_name = "NumPy astype" if fmt is FP16 else "ml_dtypes astype"
+        assert names == OURS | {numpy_name, "torch to", "gfloat"}
+    assert all(row.nanoseconds > 0 and row.ratio > 0 for row in rows)
+    copy = next(row for row in rows if row.name == "copy")
+    assert copy.ratio == 1.0
+
+
+def test_the_contenders_round_alike():
+    found, _ = bench.contenders(4096)
+    x = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    for fmt in bench.FORMATS:
+        expected = round_to(x, fmt)
+        for name in ("round_to", "round_to, out=", "gfloat", "torch to"):
+            given = np.asarray(found[name, fmt.name]())
+            np.testing.assert_array_equal(given, expected, err_msg=f"{name} {fmt.name}")
+
+
+def test_a_missing_peer_is_shown_with_the_cure(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gfloat", None)
+    found, missing = bench.contenders(1000)
+    assert ("gfloat", "FP16") not in found
+    assert len(missing) == 1
+    assert "pip install gfloat" in missing[0].reason
+
+
+def test_the_table_names_every_contender_and_the_plot_is_written(tmp_path):
+    rows, _ = bench.measure(1000, rounds=3, seconds=0)
+    text = bench.table(rows)
+    assert all(name in text for name in OURS)
+    assert all(fmt.name in text for fmt in bench.FORMATS)
+    bench.save(tmp_path, rows, {"copy": 1.0})
+    kept = json.loads((tmp_path / "bench.json").read_text())
+    assert [bench.Row(**row) for row in kept["rows"]] == rows
+    assert (tmp_path / "bench.png").stat().st_size > 10_000
+
+
+def test_too_few_rounds_are_refused(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        bench.main(["--rounds", "1"])
+    assert stopped.value.code == 2
+    assert "--rounds must be at least 3; got 1" in capsys.readouterr().err
