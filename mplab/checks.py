@@ -141,9 +141,9 @@ def _counterexample(
     first = wrong[0]
     yours = given[first]
     if callable(exercise.answer):
-        differ = "case differs" if len(wrong) == 1 else "cases differ"
+        verb = "differs" if len(wrong) == 1 else "differ"
         lines = [
-            f"{name}: {len(wrong)} of {len(wanted)} {differ}.",
+            f"{name}: {len(wrong)} of {len(wanted)} cases {verb}.",
             f"  {exercise.argument:<8} = {_text(exercise.cases[first], None)}",
             f"  expected = {_text(wanted[first], exercise.fmt)}",
         ]

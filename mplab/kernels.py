@@ -273,16 +273,31 @@ def facts_of(
 # The loops -----------------------------------------------------------------------------
 
 
+@njit(forceinline=True)
+def _apart(x, r, scratch):
+    """`x`, or a copy of it if `r` is the same memory: LLVM then sees that SIMD is safe."""
+    if x.ctypes.data != r.ctypes.data:
+        return x
+    copy = scratch[: x.size]
+    for i in range(x.size):
+        copy[i] = x[i]
+    return copy
+
+
 def _loop(mode: int, rare: bool) -> Callable[..., None]:
     """A loop that rounds `bits` into `out`."""
 
     def round_all(bits, out, facts, start, key0, key1):
         known = _unpack(facts)
-        for i in range(bits.size):
-            random = np.uint32(0)
-            if mode == _STOCHASTIC:
-                random = _random_bits(start + i, key0, key1)
-            out[i] = _round_bits(bits[i], mode, rare, random, known)[0]
+        scratch = np.empty(BLOCK, bits.dtype)
+        for block in range(0, bits.size, BLOCK):
+            r = out[block : block + BLOCK]
+            x = _apart(bits[block : block + BLOCK], r, scratch)
+            for i in range(x.size):
+                random = np.uint32(0)
+                if mode == _STOCHASTIC:
+                    random = _random_bits(start + block + i, key0, key1)
+                r[i] = _round_bits(x[i], mode, rare, random, known)[0]
 
     return _compiled(round_all)
 
@@ -312,11 +327,12 @@ def _flagging_loop(mode: int, rare: bool) -> Callable[..., None]:
     def round_and_flag(bits, out, flags, counts, facts, start, key0, key1):
         size = bits.size
         known = _unpack(facts)
+        scratch = np.empty(BLOCK, bits.dtype)
         for block in range(0, size, BLOCK):
             length = min(BLOCK, size - block)
-            x = bits[block : block + length]
             r = out[block : block + length] if out.size == size else out[:length]
             f = flags[block : block + length] if flags.size == size else flags[:length]
+            x = _apart(bits[block : block + length], r, scratch)
             for i in range(length):
                 random = (
                     _random_bits(start + block + i, key0, key1)
