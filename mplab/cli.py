@@ -44,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from mplab import bench
 
         return bench.main(rest)
+    except BrokenPipeError:  # whoever read our output has gone: `mplab doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (UserError, OSError) as error:
         print(f"mplab {options.command}: {error}", file=sys.stderr)
         return 2

@@ -267,6 +267,15 @@ def test_doctor_exits_with_0_and_names_every_finding():
         assert f"  {word}  " in done.stdout
 
 
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell with pipes as on Unix")
+def test_a_reader_that_leaves_early_gets_no_complaint():
+    code = "from mplab.cli import main; raise SystemExit(main())"
+    command = f"'{sys.executable}' -u -c '{code}' doctor | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
 def test_doctor_says_what_each_missing_thing_turns_off(monkeypatch, capsys):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor, "_version", lambda name: "")

@@ -1,0 +1,355 @@
+"""What every figure is made of: the palette, words, and a Figure that can be read aloud.
+
+pyplot is not used, so nothing is left open, and no setting of the reader's is touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple, ParamSpec
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from mplab.formats import Format
+from mplab.ranges import exponent_of
+
+P = ParamSpec("P")
+
+# The palette ---------------------------------------------------------------------------
+
+
+class Style(NamedTuple):
+    """How one format looks everywhere: the marker and the dash repeat the colour."""
+
+    colour: str
+    marker: str
+    dash: str
+
+
+STYLES: dict[str, Style] = {  # blue wide, green and violet sixteen, reds eight
+    "FP32": Style("#5790FC", "o", "solid"),
+    "FP16": Style("#117733", "s", "dashed"),
+    "BF16": Style("#7A21DD", "D", "dashdot"),
+    "FP8_E4M3": Style("#EE6677", "^", "solid"),
+    "FP8_E5M2": Style("#882255", "v", "dashed"),
+}
+REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a colour
+BAND = "#9C9CA1"  # grey, for bands only
+INK = "#1A1A1A"  # words
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+LOST, COARSE = 0.42, 0.18  # opacity of a band over white, by what happens there
+
+_HOUSE: Any = {  # Any: newer matplotlib types each key, older ones none
+    **{key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"},
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "axes.facecolor": "white",
+    "axes.edgecolor": "#707075",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 10,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 9,
+    "ytick.labelsize": 9,
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture everywhere
+    "font.size": 9.5,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5.5,
+}
+
+
+def style(fmt: Format) -> Style:
+    """The palette's entry for a format; black where it has none."""
+    return STYLES.get(fmt.name, REFERENCE)
+
+
+# Words ---------------------------------------------------------------------------------
+
+
+def percent(part: float, whole: float) -> str:
+    """A share in words that never rounds something to nothing or most to all.
+
+    Examples:
+        >>> percent(0, 8), percent(1, 8), percent(1, 10_000), percent(9_999, 10_000)
+        ('0%', '12.5%', '<0.1%', '>99.9%')
+    """
+    if part in (0, whole):
+        return "100%" if part else "0%"
+    share = 100 * part / whole
+    if share < 0.1:
+        return "<0.1%"
+    return ">99.9%" if share > 99.9 else f"{share:.1f}".removesuffix(".0") + "%"
+
+
+def listed(words: Iterable[str]) -> str:
+    """The words as English lists them.
+
+    Examples:
+        >>> listed(["FP32"]), listed(["FP32", "BF16", "FP16"])
+        ('FP32', 'FP32, BF16 and FP16')
+    """
+    *rest, last = words
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def power_of_two(value: float) -> str:
+    """A power of two as axes and sentences write it.
+
+    Examples:
+        >>> power_of_two(65536.0), power_of_two(0.5)
+        ('2¹⁶', '2⁻¹')
+    """
+    return "2" + str(exponent_of(value)).translate(_SUPERSCRIPT)
+
+
+# A figure that can be read aloud ---------------------------------------------------------
+
+
+class Picture(Figure):
+    """A matplotlib Figure with a description, shown by Jupyter as an image with alt text.
+
+    Attributes:
+        alt: what the figure shows, in sentences with its numbers.
+    """
+
+    alt: str = ""
+
+    def __init__(self, *, height: float, width: float = 7.6) -> None:
+        super().__init__(figsize=(width, height), dpi=100, layout="constrained")
+
+    @property
+    def claim(self) -> str:
+        """The title, on one line: the sentence that the data show."""
+        return " ".join(self.get_suptitle().split())
+
+    def png(self, *, zoom: float = 2.0) -> bytes:
+        """The figure as PNG, `zoom` pixels to each of the page's."""
+        return self._drawn("png", dpi=zoom * self.dpi)
+
+    def save(self, path: str | Path) -> None:
+        """Write the figure, and its description in the file's metadata, as .png or .svg.
+
+        Raises:
+            ValueError: the name has another ending.
+        """
+        kind = Path(path).suffix.removeprefix(".")
+        if kind not in ("png", "svg"):
+            raise ValueError(f"save: path must end in .png or .svg; got {str(path)!r}. Rename it.")
+        Path(path).write_bytes(self._drawn(kind, dpi=2 * self.dpi))
+
+    def _drawn(self, kind: str, *, dpi: float) -> bytes:
+        buffer = io.BytesIO()
+        with matplotlib.rc_context(_HOUSE):
+            self.savefig(buffer, format=kind, dpi=dpi, metadata={"Description": self.alt})
+        return buffer.getvalue()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        # JupyterLab gives an image/png output no alt text whatever its metadata say.
+        data = base64.b64encode(self.png()).decode("ascii")
+        image = (
+            f'<img src="data:image/png;base64,{data}" alt="{escape(self.alt, quote=True)}" '
+            f'width="{round(self.get_figwidth() * self.dpi)}" '
+            'style="max-width:100%;height:auto;background:#fff"/>'
+        )
+        return {"text/html": image, "text/plain": self.alt}
+
+
+def in_house_style(draw: Callable[P, Picture]) -> Callable[P, Picture]:
+    """Draw under the house's settings, whatever the reader's matplotlib is set to."""
+
+    @wraps(draw)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Picture:
+        with matplotlib.rc_context(_HOUSE):
+            return draw(*args, **kwargs)
+
+    return wrapped
+
+
+def titled(picture: Picture, sentence: str, details: str) -> Picture:
+    """Give the figure its claim, broken to its width, and its description."""
+    title = picture.suptitle("", x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+    limit = 0.97 * picture.get_figwidth() * picture.dpi
+    lines = [""]
+    for word in sentence.split(" "):
+        title.set_text(f"{lines[-1]} {word}".strip())
+        if title.get_window_extent().width > limit:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    title.set_text("\n".join(lines))
+    picture.alt = " ".join(f"{sentence}. {details}".split())
+    return picture
+
+
+# Parts of figures ------------------------------------------------------------------------
+
+
+def spread(
+    wanted: Sequence[float], sizes: Sequence[float], *, low: float, high: float
+) -> list[float]:
+    """Centres for labels in a row, as close to `wanted` as they can be without overlap.
+
+    Args:
+        wanted: the centre each label would have if it were alone, in any order.
+        sizes: the labels' extents along the row.
+        low: where the row begins.
+        high: where it ends; labels that need more room run past it.
+
+    Returns:
+        The centres in the order of `wanted`. Until the row's ends are reached, the sum of
+        squared moves is the least possible.
+
+    Source:
+        Isotonic regression by pooling adjacent violators, of the places less the extents
+        of the labels before them.
+
+    Examples:
+        >>> spread([0.0, 0.0, 5.0], [1.0, 1.0, 1.0], low=-9, high=9)
+        [-0.5, 0.5, 5.0]
+    """
+    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
+    pools: list[tuple[float, int]] = []  # (mean start, members)
+    before = 0.0
+    for i in order:
+        mean, members = wanted[i] - sizes[i] / 2 - before, 1
+        before += sizes[i]
+        while pools and pools[-1][0] > mean:
+            other, count = pools.pop()
+            mean, members = (mean * members + other * count) / (members + count), members + count
+        pools.append((mean, members))
+    starts = [mean for mean, members in pools for _ in range(members)]
+    places, done = [0.0] * len(wanted), 0.0
+    for i, start in zip(order, starts, strict=True):
+        places[i] = max(low, min(start, high - before)) + done + sizes[i] / 2
+        done += sizes[i]
+    return places
+
+
+class End(NamedTuple):
+    """The end of a line and the words to put there."""
+
+    axes: Axes
+    x: float
+    y: float
+    text: str
+    colour: str
+
+
+def label_ends(picture: Picture, ends: Sequence[End]) -> None:
+    """Name each line where it ends, with a leader; move the names apart within each panel."""
+    leader = {"arrowstyle": "-", "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
+    notes = [
+        end.axes.annotate(
+            end.text,
+            (end.x, end.y),
+            (20, 0),
+            textcoords="offset points",
+            va="center",
+            annotation_clip=False,
+            arrowprops={**leader, "color": end.colour},
+        )
+        for end in ends
+    ]
+    picture.draw_without_rendering()  # settles the layout, so that places are in pixels
+    for axes in {end.axes: None for end in ends}:
+        here = [(end, note) for end, note in zip(ends, notes, strict=True) if end.axes is axes]
+        sizes = [1.15 * note.get_window_extent().height for _, note in here]
+        wanted = [float(axes.transData.transform((end.x, end.y))[1]) for end, _ in here]
+        box = axes.get_window_extent()
+        places = spread(wanted, sizes, low=box.y0, high=box.y1)
+        for (_, note), old, new in zip(here, wanted, places, strict=True):
+            note.set_position((20, (new - old) * 72 / picture.dpi))
+
+
+def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, float]]) -> None:
+    """Write a word over each span of the x-axis, above the axes; move the words apart."""
+    above = axes.get_xaxis_transform()
+    words = [
+        axes.text((a + b) / 2, 1.06, word, ha="center", va="bottom", transform=above)
+        for word, a, b in spans
+    ]
+    picture.draw_without_rendering()
+    to_pixels = axes.transData
+    sizes = [word.get_window_extent().width + 8 for word in words]
+    wanted = [float(to_pixels.transform((word.get_position()[0], 0))[0]) for word in words]
+    box = axes.get_window_extent()
+    for word, place in zip(words, spread(wanted, sizes, low=box.x0, high=box.x1), strict=True):
+        word.set_x(float(to_pixels.inverted().transform((place, 0))[0]))
+
+
+def whole_ticks(low: float, high: float, *, count: int) -> list[int]:
+    """At most about `count` whole numbers from `low` to `high`, in steps of 1, 2 or 5 times 10^n.
+
+    Examples:
+        >>> whole_ticks(-37, 22, count=12)
+        [-35, -30, -25, -20, -15, -10, -5, 0, 5, 10, 15, 20]
+    """
+    return [round(tick) for tick in _locator(count).tick_values(low, high) if low <= tick <= high]
+
+
+def _locator(count: int) -> MaxNLocator:
+    return MaxNLocator(nbins=count, integer=True, steps=[1, 2, 5, 10])
+
+
+def binary_axis(axis: Axis, label: str, *, count: int = 12) -> None:
+    """Ticks at whole exponents, written 2^k: the axis holds k."""
+    axis.set_major_locator(_locator(count))
+    axis.set_major_formatter(FuncFormatter(lambda k, _: power_of_two(2.0 ** round(k))))
+    axis.set_label_text(label)
+
+
+# A table that can be read aloud ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under headings, shown by Jupyter as an HTML table and printed as text.
+
+    Examples:
+        >>> print(Table("Formats", ("name", "bits"), (("FP16", "16"), ("FP32", "32"))))
+        Formats
+        name  bits
+        FP16  16
+        FP32  32
+    """
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        lines = [self.header, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = (
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
+        return "\n".join([self.caption, *text])
+
+    def _repr_html_(self) -> str:
+        left = 'style="text-align:left"'
+        head = "".join(f'<th scope="col" {left}>{escape(cell)}</th>' for cell in self.header)
+        body = "".join(
+            f'<tr><th scope="row" {left}>{escape(first)}</th>'
+            + "".join(f"<td {left}>{escape(cell)}</td>" for cell in cells)
+            + "</tr>"
+            for first, *cells in self.rows
+        )
+        caption = (
+            f'<caption style="text-align:left;font-weight:bold">{escape(self.caption)}</caption>'
+        )
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

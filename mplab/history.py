@@ -1,0 +1,188 @@
+"""What a training run leaves behind, and its file."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.rounding import Tally
+
+_VERSION = 1
+
+
+class ExponentHistogram(NamedTuple):
+    """How many numbers have which exponent: e with 2^e ≤ |x| < 2^(e+1).
+
+    `exponents` ascends without gaps, int64 of shape (k,); `counts` belongs to it; numbers
+    that are zero, or infinite or NaN, are counted apart.
+    """
+
+    exponents: np.ndarray
+    counts: np.ndarray
+    zeros: int
+    nonfinite: int
+
+
+def exponent_histogram(x: Any) -> ExponentHistogram:
+    """Count the exponents of an array's or a tensor's elements.
+
+    Args:
+        x: floating-point numbers, any shape; a NumPy array or a torch tensor.
+
+    Exactness:
+        Exact: exponents are read, not computed by a logarithm.
+
+    Examples:
+        >>> exponent_histogram(np.array([0.75, 1.0, -1.5, 0.0, np.inf]))
+        ExponentHistogram(exponents=array([-1,  0]), counts=array([1, 2]), zeros=1, nonfinite=1)
+    """
+    if hasattr(x, "detach"):
+        x = x.detach().cpu().double().numpy()
+    values = np.asarray(x, np.float64).ravel()
+    finite = np.isfinite(values)
+    numbers = values[finite & (values != 0)]
+    zeros = int(np.count_nonzero(values == 0))
+    nonfinite = int(values.size - np.count_nonzero(finite))
+    if not numbers.size:
+        empty = np.zeros(0, np.int64)
+        return ExponentHistogram(empty, empty.copy(), zeros, nonfinite)
+    exponents = np.frexp(numbers)[1].astype(np.int64) - 1
+    low, high = int(exponents.min()), int(exponents.max())
+    counts = np.bincount(exponents - low, minlength=high - low + 1)
+    return ExponentHistogram(np.arange(low, high + 1), counts, zeros, nonfinite)
+
+
+@dataclass(eq=False)
+class History:
+    """A training run: what was run, and what it measured.
+
+    Args:
+        task: the name of the task.
+        recipe: the name of the recipe.
+        seed: of weights and batches.
+        device: "cpu", or the name of the CUDA device.
+        simulated: whether the low format was simulated.
+        loss: training loss by step, without loss scale, float64 of shape (steps,).
+        loss_scale: the scale that a step used, float64 of shape (steps,); 1 without scaling.
+        skipped: whether the scaler skipped the update, bool of shape (steps,).
+        metrics: on the test data after the last step, by name.
+        gradients: by recorded step and layer, the gradients with respect to the layer's
+            output as the run had them, divided by the loss scale.
+        flushed: by recorded step and layer, how many of these gradients are zero although
+            FP32 has a nonzero one at the same weights, and how many FP32 has.
+        tally: of a simulated run, what rounding did by "operation" and by "layer".
+        environment: versions and platform.
+    """
+
+    task: str
+    recipe: str
+    seed: int
+    device: str
+    simulated: bool
+    loss: np.ndarray
+    loss_scale: np.ndarray
+    skipped: np.ndarray
+    metrics: dict[str, float] = field(default_factory=dict)
+    gradients: dict[int, dict[str, ExponentHistogram]] = field(default_factory=dict)
+    flushed: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    tally: dict[str, dict[str, Tally]] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        ended = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
+        steps, skipped = len(self.loss), int(np.count_nonzero(self.skipped))
+        return (
+            f"<History: {self.task}, {self.recipe}, seed {self.seed}, on {self.device}: "
+            f"{steps} steps, {skipped} skipped; {ended}>"
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the run to one file, whole or not at all."""
+        target = Path(path)
+        partial = target.with_name(target.name + ".partial")
+        partial.write_text(json.dumps(_to_json(self), allow_nan=True), encoding="utf-8")
+        partial.replace(target)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> History:
+        """Read a run that `save` wrote; the numbers come back bit for bit.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it does not hold a History of this version.
+        """
+        try:
+            return _from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"History.load: {path} must hold a History of version {_VERSION}; got "
+                f"{type(error).__name__}: {error}. Run the training again and save it."
+            ) from error
+
+
+def _to_json(history: History) -> dict[str, Any]:
+    """The run as JSON: numbers in decimal digits that name them exactly."""
+    plain = {
+        f.name: getattr(history, f.name).tolist()
+        if isinstance(getattr(history, f.name), np.ndarray)
+        else getattr(history, f.name)
+        for f in fields(history)
+    }
+    plain["gradients"] = {
+        str(step): {
+            layer: [h.exponents.tolist(), h.counts.tolist(), h.zeros, h.nonfinite]
+            for layer, h in layers.items()
+        }
+        for step, layers in history.gradients.items()
+    }
+    plain["flushed"] = {str(step): layers for step, layers in history.flushed.items()}
+    plain["tally"] = {
+        kind: {name: asdict(counted) for name, counted in tallies.items()}
+        for kind, tallies in history.tally.items()
+    }
+    return {"mplab history": _VERSION, **plain}
+
+
+def _from_json(stored: Any) -> History:
+    """The run in a JSON document; raises ValueError, TypeError or KeyError if it is none."""
+    version = stored.pop("mplab history", None)
+    if version != _VERSION:
+        raise ValueError(f"no History of version {_VERSION}, but {version!r}")
+    names = {f.name for f in fields(History)}
+    if set(stored) != names:
+        raise ValueError(f"fields {sorted(set(stored) ^ names)} missing or unknown")
+    loss, scale = (np.array(stored.pop(name), np.float64) for name in ("loss", "loss_scale"))
+    skipped = np.array(stored.pop("skipped"), bool)
+    if not loss.shape == scale.shape == skipped.shape == (loss.size,):
+        raise ValueError("loss, loss_scale and skipped differ in length")
+    gradients = {
+        int(step): {
+            layer: ExponentHistogram(
+                np.array(exponents, np.int64), np.array(counts, np.int64), zeros, nonfinite
+            )
+            for layer, (exponents, counts, zeros, nonfinite) in layers.items()
+        }
+        for step, layers in stored.pop("gradients").items()
+    }
+    flushed = {
+        int(step): {layer: (int(lost), int(total)) for layer, (lost, total) in layers.items()}
+        for step, layers in stored.pop("flushed").items()
+    }
+    tally = {
+        kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
+        for kind, tallies in stored.pop("tally").items()
+    }
+    return History(
+        loss=loss,
+        loss_scale=scale,
+        skipped=skipped,
+        gradients=gradients,
+        flushed=flushed,
+        tally=tally,
+        **stored,
+    )

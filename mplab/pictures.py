@@ -1,0 +1,449 @@
+"""The figures of the lessons, as functions of data.
+
+Each takes data and returns a `Picture`: a matplotlib `Figure` on its own white background,
+whose title is the sentence that its data show and whose description reaches screen readers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from mplab.canvas import (
+    BAND,
+    COARSE,
+    LOST,
+    REFERENCE,
+    STYLES,
+    End,
+    Picture,
+    Style,
+    Table,
+    binary_axis,
+    in_house_style,
+    label_ends,
+    label_spans,
+    listed,
+    percent,
+    power_of_two,
+    style,
+    titled,
+)
+from mplab.formats import FP16, FP32, Format, require_format
+from mplab.history import ExponentHistogram, History
+from mplab.ranges import (
+    Shares,
+    exponent_of,
+    pooled,
+    shares,
+    window,
+    zone_of,
+    zone_words,
+    zones,
+)
+
+# Runs ------------------------------------------------------------------------------------
+
+UNSCALED = ", no scaling"  # how the name of an FP16 run without a loss scaler ends
+
+
+def run_format(history: History) -> str:
+    """The name of the format a run computed in; that of the recipe if it is not a named one."""
+    from mplab.training import RECIPES
+
+    recipe = RECIPES.get(history.recipe)
+    return history.recipe if recipe is None else recipe.compute_format.name
+
+
+def run_name(history: History) -> str:
+    """A run in a few words: its format, and whether its loss was scaled."""
+    name = run_format(history)
+    if np.any(history.loss_scale != 1):
+        return f"{name} + loss scaling"
+    return name + UNSCALED if name == FP16.name else name
+
+
+def run_place(history: History) -> str:
+    """Where the arithmetic came from: the simulator, or torch on a device."""
+    if history.simulated:
+        return "simulated"
+    return f"{'torch' if run_format(history) == FP32.name else 'torch AMP'} on {history.device}"
+
+
+def _look(history: History) -> Style:
+    return STYLES.get(run_format(history), REFERENCE)
+
+
+def final_loss(history: History) -> float:
+    """The mean loss of the last ten steps."""
+    return float(np.mean(history.loss[-10:]))
+
+
+def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
+    """The runs by place, each panel beginning with the FP32 runs to compare with."""
+    wide = [history for history in histories if run_format(history) == FP32.name]
+    places: dict[str, list[History]] = {}
+    for history in histories:
+        if not any(history is reference for reference in wide):
+            places.setdefault(run_place(history), list(wide)).append(history)
+    return places or {"": wide}
+
+
+def _span(ratios: Iterable[float]) -> str:
+    """One factor, or the least and the greatest of several."""
+    low, *_, high = sorted([*ratios] * 2)
+    return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+
+
+def _require(function: str, argument: str, data: Any) -> None:
+    """Refuse an empty collection by name."""
+    if not len(data):
+        raise ValueError(f"{function}: {argument} must not be empty; got {data!r}. Train first.")
+
+
+# Figures ---------------------------------------------------------------------------------
+
+
+@in_house_style
+def loss_curves(histories: Sequence[History]) -> Picture:
+    """Training loss over steps, simulated and real runs side by side, named at their ends.
+
+    Args:
+        histories: runs of one task. FP32 runs appear in every panel, to compare with.
+
+    Returns:
+        A figure whose title says which runs end with FP32 and which above it.
+    """
+    _require("loss_curves", "histories", histories)
+    panels = _panels(histories)
+    picture = Picture(height=3.6, width=7.6 if len(panels) == 1 else 9.4)
+    grid = picture.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    ends: list[End] = []
+    for axes, (place, runs) in zip(grid, panels.items(), strict=True):
+        axes.set_yscale("log")
+        axes.set_title(place)
+        axes.set_xlabel("training step")
+        ends += [_draw_loss(axes, run, place=i) for i, run in enumerate(runs)]
+    _loss_axis(grid[0])
+    ends_at = "; ".join(f"{run_name(h)} ({run_place(h)}) {_loss_words(h)}" for h in histories)
+    titled(picture, _loss_claim(histories), f"Line chart of the training loss. {ends_at}.")
+    label_ends(picture, ends)
+    return picture
+
+
+def _draw_loss(axes: Axes, run: History, *, place: int) -> End:
+    """One curve; hollow markers mean FP16 without loss scaling."""
+    look = _look(run)
+    steps = len(run.loss)
+    axes.plot(
+        run.loss,
+        color=look.colour,
+        linestyle=look.dash,
+        marker=look.marker,
+        markerfacecolor="white" if run_name(run).endswith(UNSCALED) else look.colour,
+        markevery=((2 * place + 1) * steps // 64, max(1, steps // 8)),  # apart on equal curves
+    )
+    finite = np.flatnonzero(np.isfinite(run.loss))
+    last = int(finite[-1]) if len(finite) else 0
+    text = run_name(run) + ("" if last == steps - 1 else f"\n(not finite after {last})")
+    return End(axes, last, float(run.loss[last]), text, look.colour)
+
+
+def _loss_axis(axes: Axes) -> None:
+    """A logarithmic axis with plain decimals."""
+    axes.set_ylabel("training loss (mean squared error)")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
+    """Which runs end within `near` of FP32, and how far from it the others do."""
+    wide = [run for run in histories if run_format(run) == FP32.name]
+    others = [run for run in histories if run_format(run) != FP32.name]
+    if not (wide and others):
+        return "; ".join(f"{run_name(h)} {_loss_words(h)}" for h in histories)
+    ratios: dict[str, list[float]] = {}
+    for run in others:
+        ratios.setdefault(run_name(run), []).append(final_loss(run) / final_loss(wide[0]))
+    close = [name for name, found in ratios.items() if all(abs(r - 1) <= near for r in found)]
+    parts = [f"{name} ends {_times(r)}" for name, r in ratios.items() if name not in close]
+    if close:
+        verb = "end" if len(close) > 1 else "ends"
+        parts.append(f"{listed(close)} {verb} within {near:.0%} of " + ("it" if parts else "FP32"))
+    return "; ".join(parts)
+
+
+def _times(ratios: Sequence[float]) -> str:
+    """How far above or below FP32's loss some runs end."""
+    if not np.all(np.isfinite(ratios)):
+        return "without a finite loss"
+    return f"at {_span(ratios)}× FP32's loss"
+
+
+def _loss_words(history: History) -> str:
+    loss = final_loss(history)
+    return f"ends at a loss of {loss:.3g}" if math.isfinite(loss) else "ends without a finite loss"
+
+
+@in_house_style
+def gradient_exponents(
+    layers: Mapping[str, ExponentHistogram], fmt: Format, *, loss_scale: float = 1.0
+) -> Picture:
+    """Exponents of the gradients of each layer, over the zones of a format.
+
+    Args:
+        layers: one histogram for each layer, from the input to the output.
+        fmt: the format that the gradients would be rounded to.
+        loss_scale: the power of two they are multiplied by first.
+
+    Returns:
+        A figure with one row for each layer: filled bars keep full precision, pale ones
+        become subnormal, and hollow ones are lost, to zero or past the largest value.
+    """
+    _require("gradient_exponents", "layers", layers)
+    require_format("gradient_exponents", fmt)
+    picture = Picture(height=1.5 + 0.62 * max(3, len(layers)))
+    rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    shift = exponent_of(loss_scale)
+    low, high = window(pooled(layers.values()), fmt, shifts=(shift, shift))
+    for axes, (name, histogram) in zip(rows, layers.items(), strict=True):
+        _draw_zones(axes, fmt, low, high)
+        _draw_exponents(axes, histogram, fmt, loss_scale)
+        lost = shares(histogram, fmt, loss_scale=loss_scale)
+        axes.text(1.01, 0.5, f"{name}\n{_fate(lost)}", transform=axes.transAxes, va="center")
+    binary_axis(rows[-1].xaxis, "gradient, absolute value" + _scaled(loss_scale))
+    picture.supylabel("share of the layer's gradients (%)", fontsize=10)
+    found = {name: shares(h, fmt, loss_scale=loss_scale) for name, h in layers.items()}
+    details = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
+    details = details.replace("\n", ", ")
+    titled(picture, _range_claim(found, fmt, loss_scale), f"One histogram a layer. {details}.")
+    label_spans(picture, rows[0], zone_words(fmt, low, high))
+    return picture
+
+
+def _draw_zones(axes: Axes, fmt: Format, low: int, high: int) -> None:
+    """Grey bands where `fmt` loses numbers or digits."""
+    edges = zones(fmt)
+    for start, end, strength in (
+        (low, edges.flushed, LOST),
+        (edges.flushed, edges.subnormal, COARSE),
+        (edges.overflow, high, LOST),
+    ):
+        axes.axvspan(start, end, color=BAND, alpha=strength, linewidth=0, zorder=0)
+    axes.set_xlim(low, high)
+
+
+def _draw_exponents(
+    axes: Axes, histogram: ExponentHistogram, fmt: Format, loss_scale: float
+) -> None:
+    """Bars a binade wide: filled, pale, or hollow, by what `fmt` makes of them."""
+    where = np.asarray(histogram.exponents) + exponent_of(loss_scale)
+    height = 100 * np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
+    colour = style(fmt).colour
+    faces = ("white", (colour, 0.35), colour, "white")
+    for zone, face in enumerate(faces):
+        here = zone_of(where, fmt) == zone
+        axes.bar(where[here] + 0.5, height[here], width=0.86, color=face, edgecolor=colour)
+
+
+def _scaled(loss_scale: float) -> str:
+    return "" if loss_scale == 1 else f", times the loss scale {power_of_two(loss_scale)}"
+
+
+def _fate(part: Shares) -> str:
+    """What is lost of a layer, in words."""
+    if not part.total:
+        return "all are 0"
+    words = f"{percent(part.flushed, part.total)} flushed"
+    return words + (f"\n{percent(part.overflow, part.total)} overflow" if part.overflow else "")
+
+
+def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -> str:
+    """What `fmt` loses of all these gradients, and where it loses most."""
+    start = "" if loss_scale == 1 else f"With the loss scaled by {power_of_two(loss_scale)}, "
+    parts = []
+    for words, zone in (("flushes {} of these gradients to 0", 0), ("overflows on {}", 3)):
+        pairs = {name: (part[zone], part.total) for name, part in layers.items()}
+        if any(lost for lost, _ in pairs.values()):
+            parts.append(words.format(percent(*_both(pairs))) + _worst(pairs))
+    if not parts:
+        return f"{start}{fmt.name} flushes none of these gradients to 0 and overflows on none"
+    return f"{start}{fmt.name} {' and '.join(parts)}"
+
+
+def _both(pairs: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+    """The part and the whole, over all layers."""
+    return sum(part for part, _ in pairs.values()), sum(whole for _, whole in pairs.values())
+
+
+def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
+    """In brackets, the layers with the largest share; nothing if they are like the rest."""
+    share = {name: part / max(1, whole) for name, (part, whole) in pairs.items()}
+    names = [name for name in pairs if share[name] == max(share.values())]
+    there = percent(*pairs[names[0]])
+    return "" if there == percent(*_both(pairs)) else f" ({there} in {listed(names)})"
+
+
+@in_house_style
+def flushed_share(history: History) -> Picture:
+    """Share of each layer's gradients that became zero in a simulated run.
+
+    Args:
+        history: a simulated run that recorded gradients.
+
+    Returns:
+        A figure with one column of bars for each recorded step.
+    """
+    _require("flushed_share", "history.flushed", history.flushed)
+    steps = sorted(history.flushed)
+    picture = Picture(height=1.3 + 0.34 * len(history.flushed[steps[0]]))
+    grid = picture.subplots(1, len(steps), sharey=True, squeeze=False)[0]
+    for axes, step in zip(grid, steps, strict=True):
+        _draw_flushed(axes, step, history)
+    grid[0].invert_yaxis()
+    grid[0].set_ylabel("layer, the input at the top")
+    total = {step: _both(history.flushed[step]) for step in steps}
+    parts = [f"{percent(*total[step])} at step {step}" for step in steps[1:]]
+    start = f"{percent(*total[steps[0]])} of the gradients are flushed to 0 at step {steps[0]}"
+    claim = f"{run_name(history)}: {listed([start, *parts])}"
+    layers = "; ".join(
+        f"step {step}: "
+        + ", ".join(f"{name} {percent(*pair)}" for name, pair in history.flushed[step].items())
+        for step in steps
+    )
+    return titled(picture, claim, f"Bar charts by layer. {layers}.")
+
+
+def _draw_flushed(axes: Axes, step: int, history: History) -> None:
+    """Bars for one step, each with its number."""
+    layers = history.flushed[step]
+    values = [100 * lost / max(1, total) for lost, total in layers.values()]
+    bars = axes.barh(list(layers), values, color=_look(history).colour, height=0.62)
+    axes.bar_label(bars, [percent(*pair) for pair in layers.values()], padding=4)
+    axes.set_xlim(0, 132)
+    axes.set_xticks([0, 50, 100])
+    axes.set_title(f"step {step}")
+    axes.set_xlabel("flushed to 0 (%)")
+
+
+@in_house_style
+def loss_scale(histories: Sequence[History]) -> Picture:
+    """The loss scale over steps; a cross marks a step that was skipped.
+
+    Args:
+        histories: runs, of which those with loss scaling show something.
+
+    Returns:
+        A figure whose title says how many steps were skipped and where the scale went.
+    """
+    _require("loss_scale", "histories", histories)
+    picture = Picture(height=3.2)
+    axes = picture.subplots()
+    ends = []
+    for run in histories:
+        look, height = _look(run), np.log2(run.loss_scale)
+        axes.step(range(len(height)), height, where="mid", color=look.colour, ls=look.dash)
+        lost = np.flatnonzero(run.skipped)
+        axes.plot(lost, height[lost], "x", color=REFERENCE.colour, markersize=7)
+        name = f"{run_name(run)}\n({run_place(run)})"
+        ends.append(End(axes, len(height) - 1, float(height[-1]), name, look.colour))
+    axes.margins(y=0.12)
+    axes.set_xlabel("training step")
+    binary_axis(axes.yaxis, "loss scale (power of two)", count=8)
+    claims = "; ".join(_scale_claim(run) for run in histories)
+    titled(picture, claims, "Line chart of the loss scale; crosses mark skipped steps.")
+    label_ends(picture, ends)
+    return picture
+
+
+def _scale_claim(run: History) -> str:
+    """How often a run skipped, and where its scale went."""
+    skipped, first, last = int(run.skipped.sum()), run.loss_scale[0], run.loss_scale[-1]
+    steps = f"{skipped} of {len(run.skipped)} steps (crosses)" if skipped else "no step"
+    if np.all(run.loss_scale == first):
+        path = f"its loss scale stays at {_scale_words(first)}"
+    else:
+        path = f"its loss scale goes from {_scale_words(first)} to {_scale_words(last)}"
+    return f"{run_name(run)} ({run_place(run)}) skips {steps}; {path}"
+
+
+def _scale_words(scale: float) -> str:
+    return power_of_two(scale) if math.frexp(scale)[0] == 0.5 else f"{scale:.4g}"
+
+
+METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
+
+
+def results_table(histories: Sequence[History]) -> Table:
+    """How each run ended: loss, metrics, skipped steps, and the loss scale of the last step."""
+    _require("results_table", "histories", histories)
+    keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
+    names = tuple(METRICS.get(key, key) for key in keys)
+    header = ("run", "where", "training loss", *names, "skipped steps", "last loss scale")
+    rows = tuple(
+        (
+            run_name(run),
+            run_place(run),
+            f"{final_loss(run):.4f}",
+            *(f"{run.metrics[key]:.3f}" if key in run.metrics else "–" for key in keys),
+            f"{int(run.skipped.sum())} of {len(run.skipped)}",
+            _scale_words(run.loss_scale[-1]) if np.any(run.loss_scale != 1) else "none",
+        )
+        for run in histories
+    )
+    return Table(f"{histories[0].task}, seed {histories[0].seed}", header, rows)
+
+
+@in_house_style
+def costs(rows: Sequence[Any]) -> Picture:
+    """What rounding costs, as a multiple of a copy: one panel for each size.
+
+    Args:
+        rows: what `mplab.bench` measured: each has `name`, `fmt` (empty for a copy), `size`
+            and `ratio`, its time in copies.
+
+    Returns:
+        A figure whose title compares `round_to` with the fastest other library.
+    """
+    _require("costs", "rows", rows)
+    rows = [row for row in rows if row.fmt]  # the copies themselves are the line at 1
+    sizes = list(dict.fromkeys(row.size for row in rows))
+    names = list(dict.fromkeys(row.name for row in rows))
+    picture = Picture(height=1.6 + 0.3 * len(names), width=9.4)
+    grid = picture.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    for axes, size in zip(grid, sizes, strict=True):
+        axes.set_title(f"{size:,} elements")
+        axes.axvline(0, color=REFERENCE.colour, linewidth=1)
+        axes.set_xlabel("CPU time, in copies")
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda k, _: f"{2**k:g}×"))
+        for i, fmt in enumerate(dict.fromkeys(row.fmt for row in rows)):
+            here = [row for row in rows if row.fmt == fmt and row.size == size]
+            x = np.log2([row.ratio for row in here])
+            y = [names.index(row.name) + 0.14 * i - 0.21 for row in here]  # apart on equal times
+            axes.plot(x, y, STYLES[fmt].marker, color=STYLES[fmt].colour, label=fmt)
+    grid[0].set_yticks(range(len(names)), [name.strip() for name in names])
+    grid[0].invert_yaxis()
+    key = grid[0].get_legend_handles_labels()
+    picture.legend(*key, loc="outside lower right", ncols=4, frameon=False)
+    details = "; ".join(f"{r.name.strip()} {r.fmt} {r.size:,}: {r.ratio:.2f}" for r in rows)
+    return titled(picture, _cost_claim(rows, sizes[-1]), f"Dot plot, times in copies. {details}.")
+
+
+def _cost_claim(rows: Sequence[Any], size: int) -> str:
+    """The span over formats of `round_to`, and of the fastest peer in each format."""
+    ours: dict[str, float] = {}
+    peers: dict[str, float] = {}
+    for row in rows:
+        if row.size == size and row.name == "round_to, out=":
+            ours[row.fmt] = row.ratio
+        elif row.size == size and not row.name.startswith(("round_to", " ")):
+            peers[row.fmt] = min(row.ratio, peers.get(row.fmt, math.inf))
+    start = f"For {size:,} elements round_to takes {_span(ours.values())} copies"
+    return f"{start}, the fastest other library {_span(peers.values())}" if peers else start

@@ -1,0 +1,102 @@
+"""The first lesson in real JupyterLab, in a browser, by keyboard."""
+
+import os
+from pathlib import Path
+
+import lab_browser
+import nbformat
+import pytest
+
+from mplab import doctor
+from mplab.data import course_folder
+
+pytestmark = pytest.mark.browser
+ARTEFACTS = Path(__file__).parent.parent / "artefacts" / "browser"
+
+
+@pytest.fixture
+def open_lesson(tmp_path, request):
+    """Opens a notebook by name; keeps what explains a failure under the test's name."""
+    chromium = doctor.chromium().found
+    if not chromium:
+        if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
+            pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
+        pytest.skip("Chromium is not installed")
+    return lambda name: lab_browser.open_lesson(
+        name, chromium=chromium, folder=tmp_path, artefacts=ARTEFACTS / request.node.name
+    )
+
+
+def complaints(lesson):
+    """Console lines that report an error."""
+    return [text for kind, text in lesson.console if kind == "error"]
+
+
+def test_the_first_lesson_runs_and_its_explorer_moves_by_keyboard(open_lesson):
+    name = min(path.name for path in course_folder("lessons").glob("*.ipynb"))
+    with open_lesson(name) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        control = lesson.controls().first
+        before, after = lesson.press(control, "ArrowRight", times=3)
+        assert float(before["value"]) < float(after["value"])
+        lesson.press(control, "ArrowLeft")
+        assert lesson.errors() == []
+        assert complaints(lesson) == []
+
+
+# The harness itself must see what it looks for.
+
+EXPLORER = """
+import ipywidgets as w
+from IPython.display import display
+slider, text, picture = w.FloatSlider(min=0, max=4), w.HTML(), w.HTML()
+def move(change):
+    text.value = f"one over {1 / (4 - change.new):.3f}"
+    picture.value = f'<svg width=60 height=20><rect width="{9 * slider.value}" height=20 /></svg>'
+slider.observe(move, "value")
+display(w.VBox([slider, text, picture]))
+"""
+
+
+def write_notebook(folder, *sources):
+    folder.mkdir()
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    kernel = {"name": "python3", "display_name": "Python 3"}  # else JupyterLab asks which
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, folder / "sample.ipynb")
+
+
+def test_the_harness_sees_a_slider_move_and_one_that_only_seems_to(
+    open_lesson, tmp_path, monkeypatch
+):
+    write_notebook(tmp_path / "lessons", "'a cell before'", EXPLORER)
+    with open_lesson("sample.ipynb") as lesson:
+        lesson.run_all()
+        assert [cell["count"] for cell in lesson.cells()] == [1, 2]
+        control = lesson.controls().first
+        before, after = lesson.press(control, "ArrowRight", times=3)
+        assert (float(before["value"]), float(after["value"])) == (0, 0.3)
+        assert "one over 0.270" in after["text"]
+        assert lesson.errors() == complaints(lesson) == []
+        monkeypatch.setattr(lab_browser, "MOVE", 2)
+        with pytest.raises(TimeoutError, match=r"'text': '.*one over"):  # 1 / 0, unseen
+            lesson.press(control, "End")
+
+
+def test_the_harness_sees_an_error_in_a_cell(open_lesson, tmp_path):
+    write_notebook(tmp_path / "lessons", "1 / 0", "print('never')")
+    with open_lesson("sample.ipynb") as lesson:
+        lesson.run_all()
+        assert lesson.errors() == ["division by zero"]
+
+
+def test_the_harness_refuses_the_network(open_lesson, tmp_path):
+    fetch = "from IPython.display import HTML; HTML('<img src=\"http://mplab.invalid/x.png\">')"
+    write_notebook(tmp_path / "lessons", fetch)
+    with (
+        pytest.raises(ConnectionError, match=r"mplab\.invalid"),
+        open_lesson("sample.ipynb") as page,
+    ):
+        page.run_all()
+        page.page.wait_for_load_state("networkidle")

@@ -1,0 +1,363 @@
+import re
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+from cases import TABLED, assert_same_bits, breakpoints, not_a_numbers, run_script, sized
+from oracle import table_of, value_of_code
+
+from mplab import (
+    FORMATS,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    decode,
+    encode,
+    fields,
+    from_ml_dtypes,
+    next_down,
+    next_up,
+    to_ml_dtypes,
+    ulp,
+    values,
+)
+
+WIDE = {
+    fmt.name: fmt
+    for fmt in (
+        FP32,
+        Format("E11M20", exponent_bits=11, precision=21),
+        Format("E7M24", exponent_bits=7, precision=25),
+        Format("UE8M24", exponent_bits=8, precision=25, signed=False),
+    )
+}
+"""Formats whose codes are too many to visit."""
+STORED = [fmt for fmt in FORMATS.values() if fmt.dtype is not None]
+
+
+def codes_of(fmt):
+    """Every code, or the ends of every exponent and a few between."""
+    if fmt.bits <= 20:
+        return np.arange(2**fmt.bits)
+    trailing = 2 ** (fmt.precision - 1)
+    rng = np.random.default_rng(fmt.bits)
+    starts = np.arange(0, 2**fmt.bits, trailing)[:, None]
+    offsets = [0, 1, 2, trailing // 2, trailing - 2, trailing - 1]
+    return np.unique(np.concatenate([starts + offsets, starts + rng.integers(0, trailing, 4)], 1))
+
+
+@pytest.fixture(params=sized([*TABLED, *WIDE]))
+def fmt(request):
+    return TABLED.get(request.param) or WIDE[request.param]
+
+
+def values_by_definition(codes, fmt):
+    return np.array([float(value_of_code(int(code), fmt)) for code in codes])
+
+
+def test_every_code_decodes_to_its_definition(fmt):
+    codes = codes_of(fmt)
+    expected = values_by_definition(codes, fmt)
+    assert_same_bits(decode(codes, fmt), expected)
+    if fmt.bits <= 20:
+        assert_same_bits(values(fmt), expected)
+        assert not values(fmt).flags.writeable
+
+
+def test_every_value_encodes_to_the_code_it_came_from(fmt):
+    codes = codes_of(fmt)
+    expected = values_by_definition(codes, fmt)
+    codes = np.where(np.isnan(expected), fmt.nan_code, codes) if fmt.has_nan else codes
+    dtype = np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32
+    assert_same_bits(encode(expected, fmt), codes.astype(dtype))
+
+
+def test_fields_put_together_give_the_code_again(fmt):
+    codes = codes_of(fmt)
+    sign, exponent, trailing = (part.astype(np.int64) for part in fields(codes, fmt))
+    assert (sign.max(), exponent.max()) == (int(fmt.signed), 2**fmt.exponent_bits - 1)
+    assert trailing.max() == 2 ** (fmt.precision - 1) - 1
+    again = (sign << (fmt.bits - 1)) + (exponent << (fmt.precision - 1)) + trailing
+    assert_same_bits(again, codes)
+
+
+@pytest.mark.parametrize("name", sized(TABLED))
+def test_next_up_and_down_walk_through_all_values_in_order(name):
+    fmt = TABLED[name]
+    finite = table_of(fmt).values
+    above_zero = finite[int(fmt.has_zero) :]
+    ladder = np.concatenate([-above_zero[::-1], finite]) if fmt.signed else finite
+    up, down = ladder.copy(), ladder
+    if fmt.has_negative_zero:  # which lies on the way up only
+        up[up == 0] = -0.0
+    past = np.inf if fmt.has_infinity else np.nan if fmt.has_nan else fmt.max_finite
+    assert_same_bits(next_up(ladder, fmt), np.append(up[1:], past), ladder)
+    if fmt.signed:
+        assert_same_bits(next_down(ladder, fmt), np.append(-past, down[:-1]), ladder)
+    else:
+        assert_same_bits(next_down(ladder[1:], fmt), down[:-1], ladder[1:])
+    if fmt.has_infinity:
+        ends = [-np.inf, np.inf] if fmt.signed else [np.inf]
+        assert_same_bits(next_down(np.array(ends), fmt)[-1:], finite[-1:])
+        assert next_up(np.inf, fmt) == np.inf
+    if fmt.has_nan:
+        assert np.isnan(next_up(np.nan, fmt))
+        assert np.isnan(next_down(np.nan, fmt))
+
+
+def test_next_up_of_fp32_agrees_with_numpy_in_every_binade():
+    x = values_by_definition(codes_of(FP32), FP32)
+    x = x[~np.isnan(x)].astype(np.float32)
+    with np.errstate(over="ignore", under="ignore"):
+        up = np.nextafter(x, np.float32(np.inf)).astype(np.float64)
+        down = np.nextafter(x, np.float32(-np.inf)).astype(np.float64)
+    assert_same_bits(next_up(x, FP32), up, x)
+    assert_same_bits(next_down(x, FP32), down, x)
+
+
+@pytest.mark.parametrize("name", sized(TABLED))
+def test_ulp_is_the_gap_above_the_value_at_or_below(name):
+    fmt, table = TABLED[name], table_of(TABLED[name])
+    for dtype in (np.float32, np.float64):
+        x, _ = breakpoints(fmt, dtype)
+        place = table.place(x)
+        expected = table.gaps[np.maximum(place.index, 0)]
+        expected[np.isinf(x)] = np.inf
+        expected[np.isnan(x)] = np.nan
+        assert_same_bits(ulp(x, fmt), expected, x)
+
+
+def neighbours_that_are_no_values(fmt, limit):
+    """float64 and float32 beside values, and midpoints."""
+    table = table_of(fmt)
+    x = np.concatenate(
+        [
+            np.nextafter(table.values, np.inf),
+            np.nextafter(table.values[1:], 0),
+            np.nextafter(table.values.astype(np.float32), np.float32(np.inf)).astype(np.float64),
+            table.midpoints,
+        ]
+    )
+    x = x[np.isfinite(x) & ~np.isin(x, table.values)]
+    return x[np.linspace(0, x.size - 1, min(limit, x.size)).astype(int)]
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning:test_codes")
+@pytest.mark.parametrize("name", sized(TABLED))
+def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
+    fmt = TABLED[name]
+    known = values(fmt)
+    for x in neighbours_that_are_no_values(fmt, 400):
+        for number in (x, -x):
+            with pytest.raises(ValueError, match=r"^encode: values must belong to ") as refusal:
+                encode(np.array([number, 1e999]), fmt)
+            message = str(refusal.value)
+            assert f"got {float(number)!r}" in message
+            if abs(x) > fmt.max_finite or (number < 0 and not fmt.signed) or x < known[0]:
+                assert "between" not in message
+                continue
+            pair = re.search(r"between (\S+) \(0x(\w+)\) and (\S+) \(0x(\w+)\)", message)
+            assert pair, message
+            low, high = float(pair[1]), float(pair[3])
+            assert low < number < high
+            assert_same_bits(known[[int(pair[2], 16), int(pair[4], 16)]], np.array([low, high]))
+            assert high == next_up(low, fmt)
+
+
+def test_encode_shows_both_neighbours_in_a_format_without_zero():
+    with pytest.raises(ValueError, match=r"between 0\.0625 \(0x7B\) and 0\.125 \(0x7C\)"):
+        encode(0.1, FP8_E8M0)
+
+
+def test_encode_names_positive_zero_as_neighbour_where_there_is_no_negative_zero():
+    with pytest.raises(ValueError, match=r"between -0\.0009765625 \(0x81\) and 0\.0 \(0x00\)"):
+        encode(-1e-10, FP8_E4M3FNUZ)
+
+
+@pytest.mark.parametrize(
+    ("x", "fmt"),
+    [
+        (np.nan, FP4_E2M1),
+        (np.inf, FP4_E2M1),
+        (np.inf, FP8_E4M3),
+        (-np.inf, FP8_E4M3FNUZ),
+        (-0.0, FP8_E4M3FNUZ),
+        (0.0, FP8_E8M0),
+        (-1.0, FP8_E8M0),
+        (-0.0, TABLED["UE4M4"]),
+    ],
+)
+def test_encode_refuses_specials_that_the_format_lacks(x, fmt):
+    with pytest.raises(ValueError, match=rf"^encode: values must belong to {fmt.name}; got {x}"):
+        encode(x, fmt)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", sized(TABLED))
+def test_every_nan_encodes_as_the_one_nan_of_the_format(name, dtype):
+    fmt = TABLED[name]
+    if fmt.has_nan:
+        nans, _ = not_a_numbers(dtype)
+        assert (encode(nans, fmt) == fmt.nan_code).all()
+        assert np.isnan(next_up(nans, fmt)).all()
+        assert np.isnan(ulp(nans, fmt)).all()
+
+
+@pytest.mark.parametrize("fmt", STORED, ids=lambda fmt: fmt.name)
+def test_ml_dtypes_and_numpy_read_every_code_as_decode_does(fmt):
+    codes = codes_of(fmt).astype(f"u{fmt.dtype.itemsize}")
+    array = codes.view(fmt.dtype)
+    with np.errstate(invalid="ignore"):  # signaling NaNs
+        theirs = array.astype(np.float64)
+    assert_same_bits(decode(codes, fmt), theirs)
+    assert_same_bits(from_ml_dtypes(array), theirs)
+
+
+@pytest.mark.parametrize("fmt", STORED, ids=lambda fmt: fmt.name)
+def test_to_and_from_ml_dtypes_keep_every_code(fmt):
+    codes = codes_of(fmt).astype(f"u{fmt.dtype.itemsize}")
+    numbers = decode(codes, fmt)
+    array = to_ml_dtypes(numbers, fmt)
+    assert array.dtype == fmt.dtype
+    expected = np.where(np.isnan(numbers), fmt.nan_code, codes) if fmt.has_nan else codes
+    assert_same_bits(array.view(codes.dtype), expected.astype(codes.dtype))
+    assert_same_bits(from_ml_dtypes(array), numbers)
+
+
+def test_from_ml_dtypes_takes_any_layout():
+    assert from_ml_dtypes(np.array([1.5, 2.0], ">f2")).tolist() == [1.5, 2.0]
+    assert from_ml_dtypes(np.arange(6, dtype=ml_dtypes.bfloat16)[::-2]).tolist() == [5, 3, 1]
+    assert from_ml_dtypes(np.array(1.5, np.float16)).shape == ()
+    assert from_ml_dtypes(np.zeros((0, 3), np.float16)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("array", [np.zeros(2), [1.0], np.zeros(2, np.int8), np.longdouble(1)])
+def test_from_ml_dtypes_refuses_dtypes_of_no_format(array):
+    with pytest.raises((TypeError, ValueError), match=r"must be .*; got "):
+        from_ml_dtypes(array)
+
+
+def test_to_ml_dtypes_refuses_formats_without_dtype_and_unrounded_numbers():
+    with pytest.raises(TypeError, match=r"^to_ml_dtypes: fmt must have .* TF32 has none\. "):
+        to_ml_dtypes(np.ones(2), TF32)
+    with pytest.raises(ValueError, match=r"must belong to FP16; got 0\.1, between"):
+        to_ml_dtypes(np.array([0.1]), FP16)
+
+
+@pytest.mark.parametrize("function", [decode, fields])
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP4_E2M1, TF32, FP16], ids=lambda fmt: fmt.name)
+def test_codes_out_of_range_are_refused(function, fmt):
+    top = 2**fmt.bits - 1
+    function(np.array([0, top]), fmt)
+    for wrong in (-1, top + 1, np.array([0, top + 1], np.uint64), np.array([2**64 - 1], np.uint64)):
+        with pytest.raises(ValueError, match=rf"^{function.__name__}: codes must lie in 0 \.\. 0x"):
+            function(wrong, fmt)
+
+
+def test_a_code_wider_than_any_integer_dtype_is_out_of_range():
+    with pytest.raises(ValueError, match=r"^decode: codes must lie in 0 \.\. 0xFF "):
+        decode(2**70, FP8_E4M3)
+
+
+@pytest.mark.parametrize("codes", [1.0, True, "a", None, [1.5], np.zeros(2, ml_dtypes.float8_e5m2)])
+@pytest.mark.parametrize("function", [decode, fields])
+def test_codes_that_are_not_integers_are_refused(function, codes):
+    with pytest.raises(TypeError, match=rf"^{function.__name__}: codes must be integers; got "):
+        function(codes, FP16)
+
+
+@pytest.mark.parametrize("x", [1, True, [1.0], None, np.arange(3), np.ones(2, np.complex64)])
+@pytest.mark.parametrize("function", [encode, next_up, next_down, ulp])
+def test_numbers_that_are_not_floats_are_refused(function, x):
+    with pytest.raises(TypeError, match=rf"^{function.__name__}: x must be .*; got "):
+        function(x, FP16)
+
+
+@pytest.mark.parametrize("function", [encode, decode, fields, next_up, next_down, ulp])
+@pytest.mark.parametrize("fmt", ["FP16", np.float16, None, [1]], ids=repr)
+def test_what_is_no_format_is_refused_by_name(function, fmt):
+    argument = np.array([1]) if function in (decode, fields) else 1.0
+    with pytest.raises(TypeError, match=rf"^{function.__name__}: fmt must be an mplab Format; got"):
+        function(argument, fmt)
+
+
+def test_values_refuses_formats_with_too_many():
+    with pytest.raises(ValueError, match=r"^values: fmt must have at most 20 bits; got FP32"):
+        values(FP32)
+
+
+def test_shapes_are_kept_also_empty_and_zero_dimensional():
+    for fmt in (FP16, FP32):
+        codes = np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1)[::-1]
+        assert_same_bits(decode(codes, fmt), decode(np.ascontiguousarray(codes), fmt))
+        assert_same_bits(encode(decode(codes, fmt), fmt), codes.astype(f"u{fmt.bits // 8}"))
+        assert decode(np.zeros((0, 2), int), fmt).shape == (0, 2)
+        assert encode(np.zeros((3, 0)), fmt).shape == (3, 0)
+        assert type(decode(1, fmt)) is np.float64
+        assert encode(np.array(0.5), fmt) == encode(0.5, fmt)
+        for function in (next_up, next_down, ulp):
+            assert function(np.zeros((0, 2)), fmt).shape == (0, 2)
+            assert type(function(0.5, fmt)) is np.float64
+
+
+def test_encode_and_ulp_take_half_bfloat_and_byte_swapped_numbers():
+    for dtype in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ">f4", ">f8", ">f2"):
+        x = np.array([1.5, -0.0, 2.0]).astype(dtype)
+        assert encode(x, FP16).tolist() == [0x3E00, 0x8000, 0x4000]
+        assert ulp(x, FP16).tolist() == [2.0**-10, 2.0**-24, 2.0**-9]
+
+
+def test_encode_takes_strings_decimals_and_fractions_that_are_values():
+    assert encode("0.5", FP16) == encode(Fraction(1, 2), FP16) == 0x3800
+    with pytest.raises(ValueError, match=r"got .*0\.1, between"):
+        encode("0.1", FP16)
+
+
+UNDER_FLUSHING = """
+import numpy as np, torch
+from cases import TABLED, assert_same_bits
+from oracle import table_of
+from test_codes import WIDE, codes_of, values_by_definition
+from mplab import *
+
+formats = [*TABLED.values(), *WIDE.values()]
+known = {}
+for fmt in formats:
+    codes = codes_of(fmt)
+    step = max(1, codes.size // 20_000)
+    x = values_by_definition(codes[::step], fmt)
+    gap = np.array([1.0])
+    if fmt.bits <= 20:
+        table = table_of(fmt)
+        gap = table.gaps[np.maximum(table.place(x).index, 0)]
+        gap = np.where(np.isnan(x), np.nan, np.where(np.isinf(x), np.inf, gap))
+    known[fmt.name] = codes[::step], x, gap, np.isnan(x)
+assert torch.set_flush_denormal(True)
+assert np.array([5e-324])[0] * 1.0 == 0.0
+for fmt in formats:
+    codes, x, gap, nan = known[fmt.name]
+    assert_same_bits(decode(codes, fmt), x)
+    expected = np.where(nan, fmt.nan_code or 0, codes)
+    assert_same_bits(encode(x, fmt).astype(np.int64), expected)
+    if fmt.bits <= 20:
+        assert_same_bits(ulp(x, fmt), gap)
+    if fmt.emin >= -126 and fmt.precision <= 24 and fmt.emax <= 127:
+        narrow = codes.astype(np.uint32)
+        if fmt.name == "FP32":
+            assert_same_bits(encode(narrow.view(np.float32), fmt)[~nan], narrow[~nan])
+    if fmt.dtype is not None:
+        array = codes.astype(f"u{fmt.dtype.itemsize}").view(fmt.dtype)
+        assert_same_bits(from_ml_dtypes(array), x)
+print("same")
+"""
+
+
+@pytest.mark.slow
+def test_codes_are_unchanged_where_the_processor_flushes_subnormals():
+    assert run_script(UNDER_FLUSHING) == "same\n"

@@ -1,0 +1,180 @@
+import dataclasses
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from cases import TABLED, sized
+from oracle import exponent_of, largest, least_normal, value_of_code
+
+import mplab
+from mplab import FORMATS, FP8_E8M0, FP16, FP32, TF32, Format, Specials, format_of
+
+# The table of IEEE 754-2019, OCP OFP8 1.0 and OCP MX 1.0, and of the FNUZ and TF32 whitepapers.
+FACTS = {
+    # bits, bias, p, emin, emax, max finite, exponent of the least value, NaN codes, infinities
+    "FP32": (32, 127, 24, -126, 127, (2 - 2.0**-23) * 2.0**127, -149, 2**24 - 2, 2),
+    "TF32": (19, 127, 11, -126, 127, (2 - 2.0**-10) * 2.0**127, -136, 2046, 2),
+    "FP16": (16, 15, 11, -14, 15, 65504.0, -24, 2046, 2),
+    "BF16": (16, 127, 8, -126, 127, (2 - 2.0**-7) * 2.0**127, -133, 254, 2),
+    "FP8_E4M3": (8, 7, 4, -6, 8, 448.0, -9, 2, 0),
+    "FP8_E5M2": (8, 15, 3, -14, 15, 57344.0, -16, 6, 2),
+    "FP8_E4M3FNUZ": (8, 8, 4, -7, 7, 240.0, -10, 1, 0),
+    "FP8_E5M2FNUZ": (8, 16, 3, -15, 15, 57344.0, -17, 1, 0),
+    "FP8_E8M0": (8, 127, 1, -127, 127, 2.0**127, -127, 1, 0),
+    "FP6_E3M2": (6, 3, 3, -2, 4, 28.0, -4, 0, 0),
+    "FP6_E2M3": (6, 1, 4, 0, 2, 7.5, -3, 0, 0),
+    "FP4_E2M1": (4, 1, 2, 0, 2, 6.0, -1, 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_predefined_formats_have_the_numbers_of_their_standards(name):
+    fmt = FORMATS[name]
+    bits, bias, p, emin, emax, most, lowest, nans, infinities = FACTS[name]
+    assert (fmt.name, fmt.bits, fmt.bias, fmt.precision) == (name, bits, bias, p)
+    assert (fmt.emin, fmt.emax, fmt.max_finite) == (emin, emax, most)
+    assert fmt.min_normal == 2.0**emin
+    assert fmt.min_subnormal == 2.0**lowest
+    assert fmt.unit_roundoff == 2.0**-p == fmt.epsilon / 2
+    assert fmt.nan_codes == nans
+    assert fmt.finite_codes == 2**bits - nans - infinities
+    assert fmt.has_infinity == (infinities == 2)
+    assert fmt.has_nan == (nans > 0)
+
+
+@pytest.mark.parametrize("name", sized(TABLED))
+def test_derived_facts_are_what_counting_the_codes_gives(name):
+    fmt = TABLED[name]
+    values = [value_of_code(code, fmt) for code in range(2**fmt.bits)]
+    nans = [code for code, v in enumerate(values) if v != v]
+    infinities = [code for code, v in enumerate(values) if abs(v) == np.inf]
+    positive = sorted(v for v in values if 0 < v < np.inf)
+    zeros = [str(float(v)) for v in values if v == 0]
+    assert fmt.bits == fmt.signed + fmt.exponent_bits + fmt.precision - 1
+    assert fmt.nan_codes == len(nans)
+    assert fmt.has_nan == bool(nans)
+    assert fmt.nan_code in nans if nans else fmt.nan_code is None
+    assert fmt.infinity_code == (infinities[0] if infinities else None)
+    assert fmt.finite_codes == 2**fmt.bits - len(nans) - len(infinities)
+    assert fmt.max_finite == positive[-1] == largest(fmt)
+    assert values[fmt.max_code] == positive[-1]
+    assert fmt.min_subnormal == positive[0]
+    assert fmt.min_normal == least_normal(fmt)
+    assert (fmt.emin, fmt.emax) == (exponent_of(least_normal(fmt)), exponent_of(positive[-1]))
+    assert fmt.has_zero == bool(zeros)
+    assert fmt.has_negative_zero == ("-0.0" in zeros)
+    if fmt.signed:
+        assert values[fmt.sign_code + fmt.max_code] == -positive[-1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_matching_dtypes_have_the_same_extremes(name):
+    fmt = FORMATS[name]
+    if fmt.dtype is None:
+        assert name == "TF32"
+        assert fmt.torch_dtype is None
+        return
+    info = ml_dtypes.finfo(fmt.dtype)
+    assert float(info.max) == fmt.max_finite
+    assert float(info.smallest_normal) == fmt.min_normal
+    if fmt is not FP8_E8M0:
+        assert float(info.smallest_subnormal) == fmt.min_subnormal
+    assert format_of(fmt.dtype) is fmt
+    assert format_of(fmt.dtype.name) is fmt
+    if fmt.torch_dtype is not None and fmt is not FP8_E8M0:  # torch has no finfo for a scale
+        assert torch.finfo(fmt.torch_dtype).max == fmt.max_finite
+        assert torch.finfo(fmt.torch_dtype).tiny == fmt.min_normal
+
+
+def test_torch_dtypes_are_those_of_the_same_name():
+    assert FP16.torch_dtype is torch.float16
+    assert mplab.BF16.torch_dtype is torch.bfloat16
+    assert mplab.FP8_E4M3.torch_dtype is torch.float8_e4m3fn
+    assert mplab.FP6_E3M2.torch_dtype is None
+
+
+def test_format_of_takes_byte_swapped_dtypes():
+    assert format_of(">f2") is FP16
+    assert format_of(">f4") is FP32
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.longdouble, np.int32, np.uint8, bool, object])
+def test_format_of_refuses_dtypes_of_no_format(dtype):
+    with pytest.raises(ValueError, match=r"^format_of: dtype must be one of .*; got .*\. "):
+        format_of(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["junk", torch.float16, 3])
+def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
+    with pytest.raises((TypeError, ValueError), match=r"^format_of: dtype must be "):
+        format_of(dtype)
+
+
+@pytest.mark.parametrize(
+    ("facts", "rule"),
+    [
+        ({"exponent_bits": 10, "precision": 30}, "fit 32 bits"),
+        ({"exponent_bits": 8, "precision": 25}, "fit 32 bits"),
+        ({"exponent_bits": 0, "precision": 4}, "exponent_bits must be a positive integer"),
+        ({"exponent_bits": 4, "precision": 0}, "precision must be a positive integer"),
+        ({"exponent_bits": 4.0, "precision": 4}, "exponent_bits must be a positive integer"),
+        ({"exponent_bits": True, "precision": 4}, "exponent_bits must be a positive integer"),
+        ({"exponent_bits": "4", "precision": 4}, "exponent_bits must be a positive integer"),
+        ({"exponent_bits": 5, "precision": 1}, "NaN beside infinity"),
+        ({"exponent_bits": 5, "precision": 3, "has_zero": False}, "IEEE"),
+        (
+            {
+                "exponent_bits": 4,
+                "precision": 4,
+                "signed": False,
+                "specials": Specials.NAN_NEGATIVE_ZERO,
+            },
+            "sign",
+        ),
+        ({"exponent_bits": 1, "precision": 3}, "normal numbers"),
+        ({"exponent_bits": 11, "precision": 10, "bias": 1022}, "embed in float64"),
+        ({"exponent_bits": 11, "precision": 10, "bias": 1024}, "embed in float64"),
+        ({"exponent_bits": 10, "precision": 11, "bias": 1020}, "embed in float64"),
+        ({"exponent_bits": 12, "precision": 10}, "embed in float64"),
+        ({"exponent_bits": 5, "precision": 11, "bias": 1.5}, "bias must be"),
+        ({"exponent_bits": 5, "precision": 11, "bias": True}, "bias must be"),
+        ({"exponent_bits": 5, "precision": 11, "specials": "IEEE"}, "specials must be"),
+        ({"exponent_bits": 5, "precision": 11, "signed": None}, "signed must be"),
+    ],
+)
+def test_contradictory_facts_are_refused_with_the_rule(facts, rule):
+    with pytest.raises((TypeError, ValueError), match=r"^Format: .*; got ") as refusal:
+        Format("Odd", **facts)
+    assert rule in str(refusal.value)
+
+
+def test_formats_at_the_edge_of_float64_are_accepted():
+    widest = Format("E11M20", exponent_bits=11, precision=21)
+    assert (widest.bits, widest.emin, widest.emax) == (32, -1022, 1023)
+    assert widest.min_subnormal == 2.0**-1042
+    assert widest.max_finite == (2 - 2.0**-20) * 2.0**1023
+
+
+def test_a_format_cannot_be_changed_and_serves_as_a_key():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FP16.bias = 14  # type: ignore[misc]
+    twin = dataclasses.replace(FP16, note="another note")
+    assert {FP16: 1}[twin] == 1
+    assert twin != dataclasses.replace(FP16, bias=14)
+
+
+def test_the_card_shows_facts_in_text_and_html():
+    assert repr(FP16) == "<Format FP16: E5M10, bias 15>"
+    text, html = str(FP16), FP16._repr_html_()
+    for fact in ("16", "65504", "-14 .. 15", "2^-11", "2^-24", "binary16"):
+        assert fact in text
+        assert fact in html
+    assert re.fullmatch(r"<table>.*</table>", html, re.DOTALL)
+    assert "subnormal" not in str(FP8_E8M0)
+
+
+def test_the_card_of_tf32_says_that_no_dtype_matches():
+    assert TF32.dtype is None
+    assert "no dtype" in str(TF32)

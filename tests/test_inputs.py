@@ -1,0 +1,321 @@
+import itertools
+from decimal import Decimal
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from cases import DTYPES, FLUSHES, TABLED, assert_same_bits, stream_for
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from oracle import round_fraction
+from test_rounding import cases, rules
+
+from mplab import (
+    BF16,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    TF32,
+    Event,
+    Overflow,
+    Rounding,
+    Tally,
+    events,
+    round_to,
+    tally,
+    ulp,
+)
+
+# Decimal, Fraction and strings: one rounding -------------------------------------------
+
+
+@given(cases(modes=rules), st.integers(-(10**6), 10**6), st.integers(30, 400))
+@settings(max_examples=300)
+def test_fractions_and_decimals_are_rounded_once_from_their_exact_value(case, offset, digits):
+    x, fmt, rules = case
+    assume(rules["rounding"] is not Rounding.STOCHASTIC)
+    exact = Fraction(x) + Fraction(offset, 10**digits) * Fraction(float(ulp(x, fmt)))
+    expected = round_fraction(exact, fmt, **rules)
+    assert_same_bits(round_to(exact, fmt, **rules), np.float64(expected))
+    decimal = Decimal(x)
+    assert_same_bits(round_to(decimal, fmt, **rules), round_to(x, fmt, **rules))
+    assert_same_bits(round_to(str(decimal), fmt, **rules), round_to(x, fmt, **rules))
+
+
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP16, BF16, TF32, FP32], ids=lambda fmt: fmt.name)
+def test_strings_beside_midpoints_are_not_rounded_twice(fmt):
+    u = Fraction(fmt.unit_roundoff)
+    for tie, even in ((1 + u, Fraction(1)), (1 + 3 * u, 1 + 4 * u)):
+        digits = str(Decimal(tie.numerator) / Decimal(tie.denominator))
+        assert Fraction(digits) == tie
+        assert float(digits + "0" * 40 + "1") == tie  # through float64 all three are the tie
+        assert round_to(digits, fmt) == even
+        assert round_to(digits + "0" * 40 + "1", fmt) == tie + u
+        below = f"1.{str((tie * 10**60 - 1).numerator)[1:]}"
+        assert float(below) == tie
+        assert round_to(below, fmt) == tie - u
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest", "upward"),
+    [
+        ("1e999999999", np.inf, np.inf),
+        ("-1e999999999", -np.inf, -65504.0),
+        ("1e-999999999", 0.0, 2.0**-24),
+        ("-1e-999999999", -0.0, -0.0),
+        ("nan", np.nan, np.nan),
+        ("-NaN", np.nan, np.nan),
+        ("inf", np.inf, np.inf),
+        ("-Infinity", -np.inf, -np.inf),
+        ("-0", -0.0, -0.0),
+        ("0e-5", 0.0, 0.0),
+        ("0.1", 0.0999755859375, 0.10003662109375),
+        (" 65519.999999999999999999999 ", 65504.0, np.inf),
+        ("65520", np.inf, np.inf),
+    ],
+)
+def test_strings_of_any_size_and_kind_round_from_their_exact_value(text, nearest, upward):
+    result = round_to(text, FP16)
+    assert type(result) is np.float64
+    assert_same_bits(result, np.float64(nearest))
+    assert_same_bits(round_to(text, FP16, rounding=Rounding.TOWARD_POSITIVE), np.float64(upward))
+
+
+def test_decimals_raise_the_events_of_their_exact_value():
+    assert events("1.00000000000000000000000001", FP16) == Event.INEXACT
+    assert events(Fraction(1, 3), FP16) == Event.INEXACT
+    assert events(Decimal("1e-999999"), FP16) == Event.INEXACT | Event.UNDERFLOW
+    assert events("1e999999", FP16) == Event.INEXACT | Event.OVERFLOW
+    assert events("0.5", FP16) == 0
+    assert events(Decimal("sNaN"), FP16) == Event.INVALID
+
+
+# Bad input -----------------------------------------------------------------------------
+
+DOORS = [round_to, events, tally]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        3,
+        True,
+        None,
+        [1.0],
+        (1.0,),
+        b"1",
+        {},
+        np.array([1]),
+        np.array([True]),
+        np.array([1j]),
+        np.array(["1"]),
+        np.array([1.0], object),
+        np.ma.array([1.0]),
+        np.longdouble(1),
+        np.datetime64("2020"),
+        torch.ones(2),
+    ],
+    ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}",
+)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_is_no_float_is_refused(door, x):
+    with pytest.raises(TypeError, match=rf"^{door.__name__}: x must be .*; got .*\. Convert"):
+        door(x, FP16)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "0x10", "1,5", "1e"])
+def test_strings_that_are_no_decimals_are_refused(text):
+    with pytest.raises(ValueError, match=r"^round_to: .* must be a decimal number; got '"):
+        round_to(text, FP16)
+
+
+@pytest.mark.parametrize(
+    "fmt", ["FP16", np.float16, None, torch.float16, [1], np.ones(2)], ids=repr
+)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_is_no_format_is_refused_with_the_known_ones(door, fmt):
+    with pytest.raises(TypeError, match=rf"^{door.__name__}: fmt must be .*; got .* FP8_E4M3"):
+        door(np.ones(2), fmt)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rounding": 0},
+        {"rounding": 5},
+        {"rounding": "TIES_TO_EVEN"},
+        {"rounding": None},
+        {"rounding": [1]},
+        {"rounding": Overflow.IEEE},
+        {"overflow": 0},
+        {"overflow": True},
+        {"overflow": "saturate"},
+        {"flush_inputs": 0},
+        {"flush_outputs": 1},
+        {"flush_inputs": None},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("door", DOORS)
+def test_options_of_the_wrong_type_are_refused_whatever_was_called_before(door, options):
+    for rounding in Rounding:
+        for overflow, flush in itertools.product(Overflow, FLUSHES):
+            stream = stream_for(rounding)
+            door(np.ones(2), FP16, rounding=rounding, overflow=overflow, stream=stream, **flush)
+    name = next(iter(options))
+    with pytest.raises(TypeError, match=rf"^{door.__name__}: {name} must be .*; got "):
+        door(np.ones(2), FP16, **options)
+
+
+@pytest.mark.parametrize("tininess", [0, "AFTER", None])
+def test_tininess_of_the_wrong_type_is_refused(tininess):
+    events(np.ones(2), FP16)
+    with pytest.raises(TypeError, match=r"^events: tininess must be a member of Tininess; got "):
+        events(np.ones(2), FP16, tininess=tininess)
+
+
+@pytest.mark.parametrize("counts", [5, {}, Tally])
+def test_a_tally_of_the_wrong_type_is_refused_before_anything_is_written(counts):
+    x = np.full(3, 0.1)
+    with pytest.raises(TypeError, match=r"^round_to: tally must be .*; got "):
+        round_to(x, FP16, out=x, tally=counts)
+    assert (x == 0.1).all()
+
+
+@pytest.mark.parametrize("stream", [None, 5, np.random.default_rng()], ids=["none", "int", "numpy"])
+@pytest.mark.parametrize("door", DOORS)
+def test_stochastic_rounding_without_a_stream_is_refused(door, stream):
+    with pytest.raises(
+        (TypeError, ValueError), match=rf"^{door.__name__}: stream must be a Stream"
+    ):
+        door(np.ones(2), FP16, rounding=Rounding.STOCHASTIC, stream=stream)
+
+
+@pytest.mark.parametrize("out", [0, [0.0, 0.0], torch.ones(2)])
+def test_out_that_is_no_array_is_refused(out):
+    with pytest.raises((TypeError, ValueError), match=r"^round_to: out must be .*; got "):
+        round_to(np.ones(2), FP16, out=out)
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        np.empty(2, np.float32),
+        np.empty(3),
+        np.empty((1, 2)),
+        np.empty(2, ">f8"),
+        np.empty(2, np.int64),
+        np.ma.empty(2),
+    ],
+    ids=lambda out: f"{out.dtype.str}-{out.shape}",
+)
+def test_out_of_another_dtype_or_shape_is_refused(out):
+    with pytest.raises(
+        ValueError, match=r"^round_to: out must be .* float64 and shape \(2,\); got"
+    ):
+        round_to(np.ones(2), FP16, out=out)
+
+
+def test_a_read_only_out_is_refused_and_a_read_only_input_is_not():
+    x = np.full(2, 0.1)
+    x.flags.writeable = False
+    assert round_to(x, FP16).tolist() == [0.0999755859375] * 2
+    with pytest.raises(ValueError, match=r"^round_to: out must be writeable; got a read-only"):
+        round_to(x, FP16, out=x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fmt", [FP16, FP8_E8M0], ids=lambda fmt: fmt.name)
+def test_out_may_overlap_the_input_in_any_way(dtype, fmt):
+    base = np.abs(np.random.default_rng(0).standard_normal(5000)).astype(dtype)
+    expected = round_to(base[:4000], fmt)
+    views = [
+        (slice(0, 4000), slice(0, 4000)),
+        (slice(0, 4000), slice(1, 4001)),
+        (slice(1, 4001), slice(0, 4000)),
+        (slice(0, 4000), slice(999, 4999)),
+        (slice(3999, None, -1), slice(0, 4000)),
+        (slice(0, 4000), slice(3999, None, -1)),
+    ]
+    for source, target in views:
+        buffer = np.zeros(5000, dtype)
+        buffer[source] = base[:4000]
+        out = buffer[target]
+        assert round_to(buffer[source], fmt, out=out) is out
+        assert_same_bits(out, expected)
+    interleaved = np.zeros((4000, 2), dtype)
+    interleaved[:, 0] = base[:4000]
+    round_to(interleaved[:, 0], fmt, out=interleaved[:, 1])
+    assert_same_bits(interleaved[:, 1], expected)
+    assert_same_bits(interleaved[:, 0], base[:4000])
+
+
+@pytest.mark.parametrize("fmt", [FP16, FP8_E8M0], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, ">f4", ">f8"])
+def test_any_shape_stride_and_byte_order_rounds_as_its_contiguous_copy(fmt, rounding, dtype):
+    base = np.random.default_rng(0).random((6, 8, 10)).astype(dtype)
+    arrays = [
+        base,
+        base.T,
+        base[::2, ::-1, 1:],
+        base[0, 0, 0:1],
+        base[:, :0],
+        base[1, 2, 3].reshape(()),
+        np.asfortranarray(base),
+        np.broadcast_to(base[0], (6, 8, 10)),
+        np.lib.stride_tricks.sliding_window_view(base[0, 0], 3),
+    ]
+    for x in arrays:
+        native = np.ascontiguousarray(x.astype(x.dtype.newbyteorder("="))).reshape(x.shape)
+        rules = {"rounding": rounding}
+        expected = round_to(native, fmt, stream=stream_for(rounding), **rules)
+        got = round_to(x, fmt, stream=stream_for(rounding), **rules)
+        assert (got.dtype, got.shape) == (x.dtype, x.shape)
+        assert_same_bits(got.astype(native.dtype), expected)
+        out = np.empty_like(x)
+        assert round_to(x, fmt, out=out, stream=stream_for(rounding), **rules) is out
+        assert_same_bits(out.astype(native.dtype), expected)
+        raised = events(x, fmt, stream=stream_for(rounding), **rules)
+        assert_same_bits(raised, events(native, fmt, stream=stream_for(rounding), **rules))
+        assert tally(x, fmt, stream=stream_for(rounding), **rules).total == x.size
+
+
+def test_scalars_give_scalars_and_arrays_give_arrays():
+    assert type(round_to(0.1, FP16)) is np.float64
+    assert type(round_to(np.float32(0.1), FP16)) is np.float32
+    assert type(round_to(np.float16(0.1), FP8_E4M3)) is np.float32
+    assert type(round_to("0.1", FP16)) is np.float64
+    assert type(events(0.1, FP16)) is np.uint8
+    assert round_to(np.array(0.1), FP16).shape == ()
+    assert type(round_to(np.array(0.1), FP16)) is np.ndarray
+    out = np.empty(())
+    assert round_to(0.1, FP16, out=out) is out
+    assert out == 0.0999755859375
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ">f2", ml_dtypes.bfloat16, ml_dtypes.float8_e5m2])
+def test_half_bfloat_and_fp8_arrays_are_taken_as_float32(dtype):
+    x = np.array([0.1, -3.3, np.inf, np.nan, -0.0]).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        expected = round_to(x.astype(np.float32), FP6_E3M2)
+    assert_same_bits(round_to(x, FP6_E3M2), expected)
+    out = np.empty(5, np.float32)
+    assert round_to(x, FP6_E3M2, out=out) is out
+
+
+@pytest.mark.parametrize("name", ["E9M3", "E8M5_HIGH", "E11M5"])
+def test_float32_that_cannot_hold_the_result_is_refused(name):
+    fmt = TABLED[name]
+    x = np.array([3.4e38], np.float32)
+    if name == "E8M5_HIGH":
+        assert round_to(x.astype(np.float64), fmt) == 2.0**128
+    with pytest.raises(ValueError, match=r"^round_to: x must be float64 here; got float32, which"):
+        round_to(x, fmt, rounding=Rounding.TOWARD_POSITIVE)
+    assert round_to(np.ones(1, np.float32), fmt) == 1
+    counts = tally(x, fmt, rounding=Rounding.TOWARD_POSITIVE)
+    assert counts.inexact == 1

@@ -1,0 +1,147 @@
+"""The loss scale, against torch's own."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mplab.scaling import LossScaler
+
+
+def torch_scaler(init_scale=65536.0, **options):
+    """torch's scaler and a function that ends a step with or without an infinity."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, **options)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    taken = []
+    optimizer.register_step_post_hook(lambda *_: taken.append(True))
+
+    def step(found_nonfinite):
+        scaler.scale(torch.zeros(()))  # makes the scale, lazily
+        parameter.grad = torch.tensor([math.inf if found_nonfinite else 1.0])
+        taken.clear()
+        scaler.step(optimizer)
+        scaler.update()
+        return not taken
+
+    return scaler, step
+
+
+def bits(x):
+    return np.float32(x).view(np.uint32).item()
+
+
+def assert_identical(events, init_scale, **options):
+    ours = LossScaler(init_scale, **options)
+    theirs, step = torch_scaler(init_scale, **options)
+    for number, found in enumerate(events):
+        assert ours.update(found) == step(found), f"step {number}"
+        assert bits(ours.scale) == bits(theirs.get_scale()), f"step {number}"
+        assert ours.state_dict() == theirs.state_dict(), f"step {number}"
+
+
+SCALES = st.floats(min_value=2.0**-126, max_value=2.0**127, width=32)
+
+
+@settings(deadline=None)  # the first call compiles the rounding
+@given(
+    events=st.lists(st.booleans(), min_size=1, max_size=60),
+    init_scale=st.sampled_from([65536.0, 2.0**28, 1.0, 3.0]) | SCALES,
+    growth_factor=st.sampled_from([2.0, 1.1, 1.5, 1e3]),
+    backoff_factor=st.sampled_from([0.5, 0.9, 0.125, 0.3]),
+    growth_interval=st.integers(1, 7),
+)
+def test_every_state_and_event_is_that_of_torch(events, init_scale, **options):
+    assert_identical(events, init_scale, **options)
+
+
+@pytest.mark.parametrize("growth_interval", [1, 2, 3])
+def test_every_sequence_of_eight_steps_goes_as_in_torch(growth_interval):
+    for events in itertools.product([False, True], repeat=8):
+        assert_identical(events, 65536.0, growth_interval=growth_interval)
+
+
+def test_the_defaults_and_their_growth_interval_are_those_of_torch():
+    events = [False] * 1999 + [True] + [False] * 2001 + [True, True, False]
+    assert_identical(events, 65536.0)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_the_scale_stays_finite_going_up_and_ends_at_zero_going_down_as_in_torch(found):
+    assert_identical([found] * 300, 2.0**-100 if found else 2.0**100, growth_interval=1)
+
+
+def test_a_bad_step_starts_the_count_of_good_steps_again():
+    scaler = LossScaler(8.0, growth_interval=3)
+    trace = []
+    for found in (False, False, True, False, False, False):
+        scaler.update(found)
+        trace.append(scaler.scale)
+    assert trace == [8, 8, 4, 4, 4, 8]
+
+
+def test_a_static_scale_never_changes_and_never_skips():
+    scaler = LossScaler(2.0**28, growth_interval=1, dynamic=False)
+    assert [scaler.update(found) for found in (True, False, True)] == [False] * 3
+    assert scaler.scale == 2.0**28
+
+
+def test_the_scale_is_a_float32():
+    assert LossScaler(0.1).scale == float(np.float32(0.1)) != 0.1
+
+
+def test_a_state_moves_between_this_scaler_and_torch_in_both_directions():
+    ours, (theirs, step) = LossScaler(growth_interval=4), torch_scaler(growth_interval=4)
+    for found in (True, False, False):
+        ours.update(found)
+    theirs.load_state_dict(ours.state_dict())
+    step(False)
+    ours.update(False)
+    back = LossScaler()
+    back.load_state_dict(theirs.state_dict())
+    assert back.state_dict() == ours.state_dict() == theirs.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"init_scale": 0.0}, "init_scale must be positive"),
+        ({"init_scale": -1.0}, "init_scale must be positive"),
+        ({"init_scale": 1e39}, "init_scale must be positive and finite in float32; got 1e[+]39"),
+        ({"init_scale": math.nan}, "init_scale must be positive"),
+        ({"growth_factor": 1.0}, "growth_factor must lie between 1 and inf"),
+        ({"growth_factor": math.inf}, "growth_factor must lie between 1 and inf"),
+        ({"backoff_factor": 1.0}, "backoff_factor must lie between 0 and 1"),
+        ({"backoff_factor": 0.0}, "backoff_factor must lie between 0 and 1"),
+        ({"growth_interval": 0}, "growth_interval must be at least 1; got 0"),
+    ],
+)
+def test_an_argument_out_of_range_is_refused(options, error):
+    with pytest.raises(ValueError, match=f"LossScaler: {error}"):
+        LossScaler(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"init_scale": "8"}, {"init_scale": True}, {"growth_interval": 2.0}, {"dynamic": 1}],
+)
+def test_an_argument_of_another_type_is_refused(options):
+    with pytest.raises(TypeError, match=f"LossScaler: {next(iter(options))} must be "):
+        LossScaler(**options)
+
+
+def test_an_event_must_be_a_bool():
+    with pytest.raises(TypeError, match="found_nonfinite must be True or False; got nan"):
+        LossScaler().update(math.nan)
+
+
+@pytest.mark.parametrize("change", [{"extra": 1}, {"scale": -1.0}, {"_growth_tracker": -1}])
+def test_a_bad_state_is_refused_and_leaves_the_scaler_as_it_was(change):
+    scaler = LossScaler(4.0)
+    with pytest.raises(ValueError, match="LossScaler"):
+        scaler.load_state_dict(scaler.state_dict() | {"growth_factor": 3.0} | change)
+    assert scaler.state_dict() == LossScaler(4.0).state_dict()
