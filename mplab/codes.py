@@ -31,6 +31,8 @@ def code_dtype(fmt: Format) -> np.dtype[Any]:
 def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
     """`codes` as an integer array, every element a code of `fmt`."""
     array = np.asarray(codes)
+    if array.dtype == object and isinstance(codes, int):  # wider than any integer dtype
+        array = np.asarray(-1 if codes < 0 else 1 << 62)
     if array.dtype.kind not in "iu":
         raise TypeError(
             f"{function}: codes must be integers; got dtype {array.dtype}. "
@@ -174,8 +176,11 @@ def encode(x: object, fmt: Format) -> Any:
         >>> encode(np.array([1.0, -0.0, 448.0]), FP8_E4M3)
         array([ 56, 128, 126], dtype=uint8)
     """
-    fmt = require_format("encode", fmt)
-    array = np.asarray(widen(as_array("encode", x)))
+    return _encode("encode", x, require_format("encode", fmt))
+
+
+def _encode(function: str, x: object, fmt: Format) -> Any:
+    array = np.asarray(widen(as_array(function, x)))
     bits = np.atleast_1d(array).view(np.int64)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
@@ -187,7 +192,8 @@ def encode(x: object, fmt: Format) -> Any:
         exact &= ~((bits < 0) & (magnitude == 0))
     exact = np.where(nan, fmt.has_nan, np.where(infinite, fmt.has_infinity, exact))
     if not exact.all():
-        _refuse(np.atleast_1d(array)[~exact].flat[0], fmt)
+        first = float(np.atleast_1d(array)[~exact].flat[0])
+        _refuse(function, first, fmt, given=str(first if array.ndim else x))
     codes = np.where(infinite, fmt.infinity_code or 0, codes)
     codes |= np.where(bits < 0, fmt.sign_code, 0)
     codes = np.where(nan, fmt.nan_code or 0, codes)
@@ -218,19 +224,23 @@ def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> tuple[np.ndarray, np
     return normal, exact & (scaled >= hidden)
 
 
-def _refuse(x: float, fmt: Format) -> None:
+def _refuse(function: str, x: float, fmt: Format, *, given: str) -> None:
     """Raise: `x` is not a value of `fmt`, with its two neighbours where they exist."""
-    what = f"{float(x)!r}"
-    if fmt.has_zero and abs(x) < fmt.max_finite and (x > 0 or (x < 0 and fmt.signed)):
-        magnitude = np.abs(np.array([x], np.float64)).view(np.int64)
+    what = given
+    least = 0.0 if fmt.has_zero else fmt.min_normal
+    if least < abs(x) < fmt.max_finite and (x > 0 or fmt.signed):
+        magnitude = np.abs(np.array([x])).view(np.int64)
         low = int(_magnitude_codes(magnitude, fmt)[0][0])
-        codes = (low, low + 1) if x > 0 else (low + 1 + fmt.sign_code, low + fmt.sign_code)
+        codes = [low, low + 1]
+        if x < 0:
+            zero = 0 if low == 0 and not fmt.has_negative_zero else low + fmt.sign_code
+            codes = [low + 1 + fmt.sign_code, zero]
         names = (f"{float(decode(c, fmt))!r} (0x{c:0{-(-fmt.bits // 4)}X})" for c in codes)
         what += ", between " + " and ".join(names)
     elif abs(x) > fmt.max_finite:
         what += f", past the largest finite value {fmt.max_finite!r}"
     raise ValueError(
-        f"encode: values must belong to {fmt.name}; got {what}. "
+        f"{function}: values must belong to {fmt.name}; got {what}. "
         f"Round first: round_to(x, {fmt.name})."
     )
 
@@ -263,7 +273,7 @@ def next_up(x: object, fmt: Format) -> Any:
         >>> float(next_up(1.0, FP16)), float(next_up(65504.0, FP16))
         (1.0009765625, inf)
     """
-    return _step(x, require_format("next_up", fmt), 1)
+    return _step("next_up", x, require_format("next_up", fmt), 1)
 
 
 def next_down(x: object, fmt: Format) -> Any:
@@ -275,12 +285,12 @@ def next_down(x: object, fmt: Format) -> Any:
         >>> float(next_down(1.0, FP16))
         0.99951171875
     """
-    return _step(x, require_format("next_down", fmt), -1)
+    return _step("next_down", x, require_format("next_down", fmt), -1)
 
 
-def _step(x: object, fmt: Format, direction: int) -> Any:
+def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
     """One step along the values of `fmt`, counted through zero as one value."""
-    codes = np.asarray(encode(x, fmt)).astype(np.int64)
+    codes = np.asarray(_encode(function, x, fmt)).astype(np.int64)
     nan = codes == fmt.nan_code if fmt.has_nan else np.zeros(codes.shape, bool)
     negative = (codes & fmt.sign_code) != 0
     magnitude = codes & ~fmt.sign_code
@@ -353,7 +363,7 @@ def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
             f"to_ml_dtypes: fmt must have a NumPy or ml_dtypes dtype; {fmt.name} has none. "
             f"Keep its values as float64, or its codes."
         )
-    return np.asarray(encode(x, fmt)).view(fmt.dtype)
+    return np.asarray(_encode("to_ml_dtypes", x, fmt)).view(fmt.dtype)
 
 
 def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
@@ -371,5 +381,5 @@ def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
     """
     array = np.asarray(array)
     fmt = format_of(array.dtype)
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return np.asarray(decode(np.ascontiguousarray(native).view(code_dtype(fmt)), fmt))
+    native = array.astype(array.dtype.newbyteorder("="), order="C")
+    return np.asarray(decode(native.view(code_dtype(fmt)), fmt))

@@ -121,18 +121,22 @@ class Format:
     note: str = field(kw_only=True, default="", compare=False)
 
     def __post_init__(self) -> None:
+        kinds = {"exponent_bits": int, "precision": int, "bias": int, "specials": Specials}
+        for label, kind in {**kinds, "signed": bool, "has_zero": bool}.items():
+            if type(getattr(self, label)) is not kind:
+                raise TypeError(self._refusal(label, f"of type {kind.__name__}"))
         for label in ("exponent_bits", "precision"):
-            value = getattr(self, label)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(
-                    f"Format: {label} must be a positive integer; got {value!r}. "
-                    f"FP16 has exponent_bits=5 and precision=11."
-                )
+            if getattr(self, label) < 1:
+                raise ValueError(self._refusal(label, "a positive integer"))
         if self.bias == _IEEE_BIAS:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         problem = self._contradiction()
         if problem:
             raise ValueError(f"Format: {problem}. Choose other facts for {self.name!r}.")
+
+    def _refusal(self, label: str, rule: str) -> str:
+        given = getattr(self, label)
+        return f"Format: {label} must be {rule}; got {given!r}. See help(mplab.Format)."
 
     def _contradiction(self) -> str | None:
         """The first rule these facts break, in words, or None."""
@@ -152,8 +156,6 @@ class Format:
                 f"least subnormal 2^{lowest}"
             )
         return None
-
-    # Codes -------------------------------------------------------------------------
 
     @cached_property
     def bits(self) -> int:
@@ -192,12 +194,12 @@ class Format:
             Specials.NONE: None,
         }[self.specials]
 
-    @cached_property
+    @property
     def has_infinity(self) -> bool:
         """Whether ±infinity are values."""
         return self.infinity_code is not None
 
-    @cached_property
+    @property
     def has_nan(self) -> bool:
         """Whether NaN has a code."""
         return self.nan_code is not None
@@ -219,8 +221,6 @@ class Format:
         """How many codes are finite numbers, both zeros counted."""
         infinities = (1 + self.signed) * self.has_infinity
         return (1 << self.bits) - self.nan_codes - infinities
-
-    # Numbers -----------------------------------------------------------------------
 
     @cached_property
     def emin(self) -> int:
@@ -247,7 +247,7 @@ class Format:
     @cached_property
     def min_subnormal(self) -> float:
         """The smallest positive value, 2^(emin−p+1); `min_normal` where there are no subnormals."""
-        return math.ldexp(1.0, self.emin - self.precision + 1)
+        return math.ldexp(self.min_normal, (1 - self.precision) * self.has_zero)
 
     @cached_property
     def epsilon(self) -> float:
@@ -258,8 +258,6 @@ class Format:
     def unit_roundoff(self) -> float:
         """Largest relative error of rounding to nearest in the normal range, u = 2^−p."""
         return math.ldexp(1.0, -self.precision)
-
-    # The same format elsewhere -----------------------------------------------------
 
     @cached_property
     def dtype(self) -> np.dtype[Any] | None:
@@ -275,8 +273,6 @@ class Format:
         import torch
 
         return None if self.dtype_name is None else getattr(torch, self.dtype_name, None)
-
-    # Cards -------------------------------------------------------------------------
 
     def _rows(self) -> list[tuple[str, str]]:
         """The spec card, label and text."""
@@ -442,9 +438,11 @@ def format_of(dtype: object) -> Format:
         >>> format_of(np.float16).name
         'FP16'
     """
-    wanted = np.dtype(dtype)  # type: ignore[call-overload]
-    for fmt in FORMATS.values():
-        if fmt.dtype == wanted.newbyteorder("="):
-            return fmt
-    names = ", ".join(fmt.dtype.name for fmt in FORMATS.values() if fmt.dtype is not None)
-    raise ValueError(f"format_of: dtype must be one of {names}; got {wanted}. Convert first.")
+    known = {fmt.dtype: fmt for fmt in FORMATS.values() if fmt.dtype is not None}
+    try:
+        return known[np.dtype(dtype).newbyteorder("=")]  # type: ignore[call-overload]
+    except (KeyError, TypeError):
+        names = ", ".join(str(name) for name in known)
+        raise ValueError(
+            f"format_of: dtype must be one of {names}; got {dtype!r}. Convert first."
+        ) from None

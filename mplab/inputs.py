@@ -10,6 +10,8 @@ import numpy as np
 
 from mplab.formats import format_of
 
+_SIGNALING_NAN = 0x7FF4_0000_0000_0000
+
 
 def as_array(function: str, x: Any) -> Any:
     """Anything that `round_to` takes as a float32 or float64 array, or NumPy scalar."""
@@ -25,7 +27,8 @@ def as_array(function: str, x: Any) -> Any:
         except ValueError:
             pass
         else:
-            return x.astype(np.float32)
+            with np.errstate(invalid="ignore"):  # signaling NaNs
+                return x.astype(np.float32)
     kind = f"dtype {x.dtype}" if hasattr(x, "dtype") else "no dtype"
     raise TypeError(
         f"{function}: x must be an array of float32, float64, float16 or an ml_dtypes format, a "
@@ -51,10 +54,12 @@ def _exact(function: str, x: str | Decimal | Fraction) -> np.float64:
                 f"'0.1' or '1e-7'."
             ) from None
     if isinstance(x, Decimal):
-        if not x.is_finite():
-            return np.float64(x.copy_sign(Decimal(1)).__float__() if x.is_infinite() else "nan") * (
-                -1.0 if x.is_signed() else 1.0
-            )
+        if x.is_snan():
+            return np.float64(np.array(_SIGNALING_NAN, np.int64).view(np.float64))
+        if x.is_nan():
+            return np.float64(np.nan)
+        if x.is_infinite():
+            return np.float64(-np.inf if x.is_signed() else np.inf)
         if x.is_zero():
             return np.float64(-0.0 if x.is_signed() else 0.0)
         if abs(x.adjusted()) > 400:  # past float64 either way; do not build a huge integer
@@ -83,7 +88,8 @@ def widen(array: np.ndarray) -> np.ndarray:
     """float32 or float64 as native float64, subnormals kept even where the CPU flushes them."""
     if array.dtype == np.float64:
         return np.asarray(array).astype(np.float64, copy=False)
-    wide = np.asarray(array).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signaling NaNs
+        wide = np.asarray(array).astype(np.float64)
     bits = np.asarray(array).astype(array.dtype.newbyteorder("="), copy=False).view(np.int32)
     fraction = bits & 0x7FFFFF
     subnormal = ((bits & 0x7F800000) == 0) & (fraction != 0)

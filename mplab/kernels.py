@@ -160,18 +160,18 @@ def _round_bits(bits, mode, rare, random, facts):
     r = limit if past else r
     is_nan = original > infinity
     if rare:
-        is_nan = is_nan or (sign & no_sign != 0 and original > 0)
+        is_nan = is_nan or (sign & no_sign != 0 and a > 0)
         r = floor_value if r < floor else r
         sign = _as(bits, sign & ~(no_minus_zero if r == 0 else no_sign))
     result = nan if is_nan or r > infinity else _as(bits, r | sign)
 
     unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
     number = not is_nan
-    inexact = number and r != original
+    inexact = original <= infinity and (is_nan or r != original)
     finite = number and original < infinity
     signaling = original > infinity and original & quiet == 0
     flags = INEXACT if inexact else 0
-    flags |= UNDERFLOW if inexact and unbounded < min_normal else 0
+    flags |= UNDERFLOW if number and inexact and unbounded < min_normal else 0
     flags |= OVERFLOW if past and finite else 0
     refused = (is_nan and original <= infinity) or (original == infinity and r > infinity)
     flags |= INVALID if signaling or refused else 0
@@ -232,7 +232,7 @@ def facts_of(
     width, source_emin = info.nmant + 1, int(info.minexp)
     shift, lowest = width - fmt.precision, fmt.emin - fmt.precision + 1
     gridded = fmt.emin > source_emin
-    fits = shift >= 0 and fmt.emin >= source_emin and fmt.max_finite <= info.max
+    fits = shift >= 0 and fmt.emin >= source_emin and fmt.max_finite <= float(info.max)
     if not fits or (gridded and lowest < source_emin):
         return None
 
@@ -251,8 +251,8 @@ def facts_of(
         fmt.precision == 1,
         bits(fmt.min_normal) if gridded else 0,
         bits(2.0 ** (fmt.emin + shift)) if gridded else 0,
-        bits(fmt.min_subnormal),
-        bits(1 / fmt.min_subnormal) if gridded else 0,
+        bits(2.0**lowest),
+        bits(2.0**-lowest) if gridded else 0,
         bits(fmt.min_normal),
         bits(fmt.max_finite),
         bits(beyond),

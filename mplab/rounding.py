@@ -48,13 +48,16 @@ class Stream:
     """
 
     def __init__(self, seed: int, *, calls: int = 0) -> None:
-        self.seed = operator.index(seed)
-        self.calls = operator.index(calls)
+        problem = (
+            f"Stream: seed must be an integer in 0 .. 2^64-1, and calls not negative; "
+            f"got {seed!r}, {calls!r}. Choose another seed."
+        )
+        try:
+            self.seed, self.calls = operator.index(seed), operator.index(calls)
+        except TypeError:
+            raise TypeError(problem) from None
         if not 0 <= self.seed <= _MASK64 or self.calls < 0:
-            raise ValueError(
-                f"Stream: seed must be an integer in 0 .. 2^64-1, calls not negative; "
-                f"got {seed!r}, {calls!r}. Choose another seed."
-            )
+            raise ValueError(problem)
 
     def __repr__(self) -> str:
         return f"Stream({self.seed}, calls={self.calls})"
@@ -197,6 +200,7 @@ def round_to(
         0.0999755859375
     """
     source = _Source("round_to", x)
+    require_tally("round_to", tally)
     counts = None if tally is None else np.zeros(8, np.int64)
     rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     result = source.result(out)
@@ -387,7 +391,6 @@ def checked_keys(
     return stream.keys()
 
 
-@lru_cache(maxsize=512)
 def checked_facts(
     function: str,
     fmt: Format,
@@ -399,9 +402,8 @@ def checked_facts(
     tininess: Tininess,
 ) -> Facts | None:
     """The facts of a format, once the options have been checked."""
-    from mplab.kernels import facts_of
-
     fmt = require_format(function, fmt)
+    # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
     for value, kind in ((rounding, Rounding), (overflow, Overflow), (tininess, Tininess)):
         if type(value) is not kind:
             raise TypeError(
@@ -410,7 +412,21 @@ def checked_facts(
             )
     for name, flag in (("flush_inputs", flush_inputs), ("flush_outputs", flush_outputs)):
         if type(flag) is not bool:
-            raise TypeError(f"{function}: {name} must be True or False; got {flag!r}.")
+            raise TypeError(f"{function}: {name} must be True or False; got {flag!r}. Use a bool.")
+    return _facts(fmt, dtype, overflow, flush_inputs, flush_outputs, tininess)
+
+
+@lru_cache(maxsize=512)
+def _facts(
+    fmt: Format,
+    dtype: np.dtype[Any],
+    overflow: Overflow,
+    flush_inputs: bool,
+    flush_outputs: bool,
+    tininess: Tininess,
+) -> Facts | None:
+    from mplab.kernels import facts_of
+
     return facts_of(
         fmt,
         dtype,
@@ -419,3 +435,12 @@ def checked_facts(
         flush_outputs=flush_outputs,
         tininess=tininess,
     )
+
+
+def require_tally(function: str, tally: object) -> None:
+    """Raise TypeError unless `tally` is a Tally or None."""
+    if tally is not None and not isinstance(tally, Tally):
+        raise TypeError(
+            f"{function}: tally must be a Tally to add to, or None; got {tally!r}. "
+            f"Pass tally=Tally() and read it afterwards."
+        )

@@ -16,9 +16,12 @@ from torch import Tensor
 from mplab import kernels
 from mplab.codes import decode, encode
 from mplab.formats import FP32, Format, Overflow, Rounding, Tininess
-from mplab.rounding import Stream, Tally, checked_facts, checked_keys
+from mplab.rounding import Stream, Tally, checked_facts, checked_keys, require_tally
 
-_NUMPY = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 _MASK32 = 0xFFFFFFFF
 
@@ -67,6 +70,7 @@ def round_tensor(
         tensor([  0.6875, 448.0000])
     """
     x = _require_dense(x)
+    require_tally("round_tensor", tally)
     target = _target(x, out)
     rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     facts = checked_facts("round_tensor", fmt, _NUMPY[x.dtype], *rules)
@@ -122,7 +126,8 @@ def _in_common_order(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
     if not (x.is_contiguous() and target.is_contiguous()):
         order = sorted(range(x.dim()), key=x.stride, reverse=True)
         x, target = x.permute(order), target.permute(order)
-    plain = x.is_contiguous() and target.is_contiguous() and _same_or_apart(x, target)
+    plain = x.is_contiguous() and target.is_contiguous() and not target.is_neg()
+    plain = plain and _same_or_apart(x, target)
     return (x, target) if plain else None
 
 
@@ -196,7 +201,7 @@ def _random_bits(like: Tensor, key0: int, key1: int) -> Tensor:
 
 
 def _as_float(bits: int, dtype: torch.dtype) -> float:
-    return float(np.array(bits, f"i{dtype.itemsize}").view(_NUMPY[dtype]))  # type: ignore[call-overload]
+    return float(np.array(bits, f"i{dtype.itemsize}").view(_NUMPY[dtype]))
 
 
 def _round_in_place(
@@ -258,18 +263,18 @@ def _round_bits(
         inward = ~away if mode != Rounding.TOWARD_ZERO else torch.ones_like(away)
         limit = torch.where(inward & (original != infinity), max_finite, beyond).to(r.dtype)
     r = torch.where(past, limit, r)
-    is_nan = (original > infinity) | ((sign & no_sign != 0) & (original > 0))
+    is_nan = (original > infinity) | ((sign & no_sign != 0) & (a > 0))
     r = torch.where(r < floor, floor_value, r)
     sign = torch.where(r == 0, sign & ~no_minus_zero, sign & ~no_sign)
     result = torch.where(is_nan | (r > infinity), nan, r | sign)
     if not flagging:
         return result, None
     unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
-    inexact = ~is_nan & (r != original)
+    inexact = (original <= infinity) & (is_nan | (r != original))
     refused = (is_nan & (original <= infinity)) | ((original == infinity) & (r > infinity))
     conditions = (
         inexact,
-        inexact & (unbounded < min_normal),
+        ~is_nan & inexact & (unbounded < min_normal),
         past & ~is_nan & (original < infinity),
         ((original > infinity) & (original & quiet == 0)) | refused,
         ~is_nan & (r == 0) & (original != 0),

@@ -61,6 +61,10 @@ if hasattr(os, "register_at_fork"):
 
 def set_threads(count: int) -> int:
     """Use at most `count` threads for one large array; returns the count until now."""
+    if type(count) is not int or count < 1:
+        raise ValueError(
+            f"set_threads: count must be a positive integer; got {count!r}. Use 1 for no threads."
+        )
     global _pool
     before, _pool = _pool.size, _Pool()
     _pool.size = count

@@ -119,9 +119,9 @@ def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
         ({"exponent_bits": 8, "precision": 25}, "fit 32 bits"),
         ({"exponent_bits": 0, "precision": 4}, "exponent_bits must be a positive integer"),
         ({"exponent_bits": 4, "precision": 0}, "precision must be a positive integer"),
-        ({"exponent_bits": 4.0, "precision": 4}, "exponent_bits must be a positive integer"),
-        ({"exponent_bits": True, "precision": 4}, "exponent_bits must be a positive integer"),
-        ({"exponent_bits": "4", "precision": 4}, "exponent_bits must be a positive integer"),
+        ({"exponent_bits": 4.0, "precision": 4}, "exponent_bits must be of type int"),
+        ({"exponent_bits": True, "precision": 4}, "exponent_bits must be of type int"),
+        ({"exponent_bits": "4", "precision": 4}, "exponent_bits must be of type int"),
         ({"exponent_bits": 5, "precision": 1}, "NaN beside infinity"),
         ({"exponent_bits": 5, "precision": 3, "has_zero": False}, "IEEE"),
         (

@@ -203,6 +203,13 @@ def test_results_depend_neither_on_chunks_nor_on_threads(thread_count, dtype):
         got = round_to(part, FP16, stream=Stream(4), **STOCHASTIC)
         fraction_up = random_array(4, 0, size)
         nearest = round_to(part, FP16, tally=counts)
+        for tallied in (None, Tally()):
+            in_place = part.copy()
+            assert round_to(in_place, FP16, out=in_place, tally=tallied) is in_place
+            assert_same_bits(in_place, nearest)
+        in_place = part.copy()
+        round_to(in_place, FP16, out=in_place, stream=Stream(4), **STOCHASTIC)
+        assert_same_bits(in_place, got)
         raised = events(part, FP16)
         again = events(part, FP16, stream=Stream(4), **STOCHASTIC)
         for begin in range(0, size, 100_000):  # pieces too small to be divided

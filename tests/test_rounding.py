@@ -23,6 +23,7 @@ from cases import (
     sized,
     stream_for,
 )
+from exhaustive import REFERENCED, compare
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import events_of, random_array, round_fraction, table_of
@@ -124,7 +125,7 @@ def test_the_table_oracle_agrees_with_fractions(name):
     fmt, table = TABLED[name], table_of(TABLED[name])
     x, signaling = breakpoints(fmt, np.float64)
     rng = np.random.default_rng(0)
-    chosen = rng.choice(x.size, min(x.size, 60), replace=False)
+    chosen = rng.choice(x.size, min(x.size, 40), replace=False)
     x, signaling, random = x[chosen], signaling[chosen], rng.integers(0, 2**32, chosen.size)
     place = table.place(x)
     for (rounding, overflow), flush in itertools.product(RULES, FLUSHES):
@@ -139,7 +140,7 @@ def test_the_table_oracle_agrees_with_fractions(name):
             assert_same_bits(got, np.array(expected, np.uint8), x)
 
 
-@pytest.mark.parametrize("name", WIDER)
+@pytest.mark.parametrize("name", sized(WIDER))
 def test_wide_formats_round_as_fractions_say(name, record_property):
     fmt, x = WIDER[name], directed(WIDER[name])
     with np.errstate(all="ignore"):
@@ -155,7 +156,7 @@ def test_wide_formats_round_as_fractions_say(name, record_property):
     record_property("comparisons", x.size * len(RULES) * len(cases))
 
 
-@pytest.mark.parametrize("name", WIDER)
+@pytest.mark.parametrize("name", sized(WIDER))
 def test_wide_formats_raise_the_events_of_fractions(name):
     fmt, x = WIDER[name], directed(WIDER[name])
     x = x[~np.isnan(x) & near_the_ends(x, fmt)]
@@ -184,7 +185,9 @@ def test_fp32_from_float64_is_numpys_cast_in_every_exponent():
 
 UNDER_FLUSHING = """
 import numpy as np, torch
+from cases import *
 from oracle import *
+from mplab import Tininess, events, round_to
 
 known = []
 for fmt in TABLED.values():
@@ -224,6 +227,14 @@ print(total)
 @pytest.mark.slow
 def test_breakpoints_round_alike_where_the_processor_flushes_subnormals(record_property):
     record_property("comparisons", int(run_script(UNDER_FLUSHING)))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REFERENCED)
+def test_every_float32_rounds_as_numpy_and_ml_dtypes_cast_it(name, record_property):
+    found = compare(REFERENCED[name])
+    record_property("inputs", found.inputs)
+    assert found.differences == 0
 
 
 # Choices that deserve a sentence each --------------------------------------------------
