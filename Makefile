@@ -19,7 +19,7 @@ check: $(INSTALLED)  ## lint, format, types and the fast tests (under three minu
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(RUN) mypy
-	$(RUN) pytest -m "not (slow or browser or full)"
+	$(RUN) pytest --numprocesses 2 -m "not (slow or browser or full)"
 
 test: check  ## check, and the slow tests, the lessons and the browser (under twenty minutes)
 	$(RUN) pytest -m "(slow or browser) and not full"

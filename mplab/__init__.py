@@ -50,16 +50,26 @@ from mplab.rounding import Stream, Tally, events, round_to, tally
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "arithmetic",
+    "bounds",
     "checks",
     "codes",
     "data",
+    "floatarray",
     "formats",
+    "history",
+    "inputs",
     "kernels",
     "pictures",
+    "policies",
+    "reductions",
     "rounding",
     "scaling",
     "simulate",
+    "tasks",
+    "tensorcore",
     "tensors",
+    "threads",
     "training",
     "widgets",
 )

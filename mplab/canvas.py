@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from functools import wraps
 from html import escape
@@ -117,6 +117,17 @@ def power_of_two(value: float) -> str:
     return "2" + str(exponent_of(value)).translate(_SUPERSCRIPT)
 
 
+def span(ratios: Iterable[float]) -> str:
+    """One factor, or the least and the greatest of several.
+
+    Examples:
+        >>> span([1.24]), span([3, 1.5, 2])
+        ('1.2', '1.5 to 3.0')
+    """
+    low, *_, high = sorted([*ratios] * 2)
+    return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+
+
 # A figure that can be read aloud ---------------------------------------------------------
 
 
@@ -193,6 +204,12 @@ def titled(picture: Picture, sentence: str, details: str) -> Picture:
     title.set_text("\n".join(lines))
     picture.alt = " ".join(f"{sentence}. {details}".split())
     return picture
+
+
+def require_some(function: str, argument: str, data: Sized) -> None:
+    """Refuse an empty collection by name."""
+    if not len(data):
+        raise ValueError(f"{function}: {argument} must not be empty; got {data!r}. Record some.")
 
 
 # Parts of figures ------------------------------------------------------------------------
@@ -315,7 +332,7 @@ def binary_axis(axis: Axis, label: str, *, count: int = 12) -> None:
 # A table that can be read aloud ----------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Rows under headings, shown by Jupyter as an HTML table and printed as text.
 
@@ -331,7 +348,7 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [self.header, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = (

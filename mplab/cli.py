@@ -41,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from mplab import doctor
 
             return doctor.main()
+        if options.command == "probe":
+            from mplab import probe
+
+            return probe.main(rest)
         from mplab import bench
 
         return bench.main(rest)
@@ -79,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("doctor", help="say what this machine has, and what is missing")
     commands.add_parser("bench", help="measure rounding against its peers", add_help=False)
+    commands.add_parser(
+        "probe", help="compare a CUDA device's matrix units with the models", add_help=False
+    )
     return parser
 
 

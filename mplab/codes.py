@@ -83,7 +83,8 @@ def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
     subnormal = (biased == 0) & fmt.has_zero
     significand = trailing + np.where(subnormal, 0, 1 << (fmt.precision - 1))
     exponent = np.where(subnormal, fmt.emin, biased - fmt.bias)
-    values = np.ldexp(significand.astype(np.float64), exponent - fmt.precision + 1)
+    with np.errstate(over="ignore"):  # codes past max_finite, replaced below
+        values = np.ldexp(significand.astype(np.float64), exponent - fmt.precision + 1)
     magnitude = (biased << (fmt.precision - 1)) + trailing
     special = np.nan if fmt.infinity_code is None else np.inf
     values = np.where(magnitude == fmt.max_code + 1, special, values)

@@ -1,179 +1,47 @@
 """How an operation on float32 tensors is run in a low format, below autograd.
 
-Each storage has a mark that says which format its numbers belong to, and each node of the
-autograd graph is remembered with the format that its forward operation ran in. `Mode` sees
-every operation, finds its format from these and from `mplab.policies`, rounds what has to
-be rounded, and counts.
+`Mode` sees every operation, finds its format from `mplab.policies` and from the marks of
+its inputs or the node it belongs to, rounds what has to be rounded, and counts.
 """
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab import kernels
-from mplab.formats import Format, Overflow, Rounding, Tininess, require_format
+from mplab.marks import (
+    KEPT_NODES,
+    Cast,
+    Counter,
+    Mark,
+    Node,
+    Rounder,
+    forget_marks,
+    mark_of,
+    marks_of,
+    next_number,
+    set_mark,
+    shared_tensor,
+    this_graph,
+)
 from mplab.policies import CONVERSIONS, Rule, rule_of
-from mplab.rounding import Stream, Tally, checked_facts, checked_keys
-from mplab.tensors import round_tensor
 
-_MARK = "_mplab"  # attribute of a storage: views share it, and it goes when the memory goes
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
-_KEPT = 1 << 17  # nodes remembered at least, by number
 
 _current_node = torch._C._current_autograd_node
 _graph_task = torch._C._current_graph_task_id
-_next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
+_rules: dict[Any, Rule] = {}
 
-class Counter:
-    """What the roundings of one operation in one layer met, in arrays that the loops add to."""
-
-    def __init__(self) -> None:
-        self.tally, self.total, self.counts = Tally(), 0, np.zeros(8, np.int64)
-
-    def result(self) -> Tally:
-        """Everything counted so far."""
-        counted = Tally() + self.tally
-        counted.add_counts(self.total, self.counts)
-        return counted
-
-
-class Rounder:
-    """The door into one format, its options checked once."""
-
-    def __init__(
-        self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
-    ) -> None:
-        self.fmt = require_format("simulated", fmt)
-        rules = (rounding, overflow, False, False, Tininess.AFTER)
-        facts = checked_facts("simulated", fmt, np.dtype(np.float32), *rules)
-        if facts is None or not (fmt.signed and fmt.has_zero):
-            raise ValueError(
-                f"simulated: fmt must have signs and zero, and fit in float32; got {fmt.name}. "
-                f"Use FP16, BF16, FP8_E4M3, FP8_E5M2 or the like."
-            )
-        checked_keys("simulated", rounding, stream and Stream(stream.seed))
-        self.facts, self.rounding, self.overflow, self.stream = facts, rounding, overflow, stream
-
-    def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
-        """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
-        if not (x.is_cpu and x.is_contiguous() and out.is_contiguous()):
-            return round_tensor(
-                x,
-                self.fmt,
-                rounding=self.rounding,
-                overflow=self.overflow,
-                stream=self.stream,
-                out=out,
-                tally=None if counter is None else counter.tally,
-            )
-        bits = x.numpy().reshape(-1).view(np.int32)
-        into = bits if out is x else out.numpy().reshape(-1).view(np.int32)
-        keys = None if self.stream is None else checked_keys("", self.rounding, self.stream)
-        counts = None
-        if counter is not None:
-            counter.total += bits.size
-            counts = counter.counts
-        kernels.run(bits, into, self.facts, self.rounding, keys=keys, counts=counts)
-        return out
-
-
-class Mark:
-    """What a storage holds: numbers that came through which door, and by whom."""
-
-    __slots__ = ("cast", "into", "made_by")
-
-    def __init__(self, into: Rounder | None, made_by: Node | None = None) -> None:
-        self.into = into  # None for FP32
-        self.made_by = made_by  # for a gradient
-        self.cast: Cast | None = None  # the same numbers in a low format
-
-
-class Cast:
-    """A weight or gradient, rounded once for all operations that use it."""
-
-    __slots__ = ("into", "place", "rounded", "time")
-
-    def __init__(self, place: Any, into: Rounder, rounded: Tensor) -> None:
-        self.place, self.into, self.rounded = place, into, rounded
-        self.time: Any = None  # of what was rounded last
-
-
-class Node:
-    """A node of the autograd graph: what its forward operation ran in, where, and on what."""
-
-    __slots__ = ("inputs", "into", "layer")
-
-    def __init__(
-        self, into: Rounder | None, layer: str = "", inputs: tuple[Mark, ...] = ()
-    ) -> None:
-        self.into, self.layer = into, layer
-        self.inputs = inputs  # those whose gradients are of a low format
-
-
-class Graph:
-    """What a thread has seen of its autograd graph, by the numbers that torch gives to nodes."""
-
-    def __init__(self) -> None:
-        self.innermost: Mode | None = None
-        self.nodes: dict[int, Node] = {}
-        self.next = 0
-        self.forgotten = 0
-        self.last = Node(None)
-
-    def skip(self) -> None:
-        """Leave out the nodes made since the last time: they were made outside."""
-        self.next = _next_number()
-
-    def note(self, node: Node) -> None:
-        """Record the nodes made since the last time; the newest belongs to this operation."""
-        newest = _next_number() - 1
-        for number in range(self.next, newest):
-            self.nodes[number] = self.last  # made after it, to wrap it
-        self.nodes[newest] = self.last = node
-        self.next = newest + 1
-        if len(self.nodes) > 2 * _KEPT:
-            self.forgotten = self.next - _KEPT
-            self.nodes = {n: node for n, node in self.nodes.items() if n >= self.forgotten}
-
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.graph = Graph()
-
-
-_thread = _Thread()
-
-
-def this_graph() -> Graph:
-    """The graph of the calling thread."""
-    return _thread.graph
-
-
-def _mark_of(t: Tensor) -> Mark | None:
-    mark: Mark | None = getattr(t.untyped_storage(), _MARK, None)
-    return mark
-
-
-def _set_mark(t: Tensor, mark: Mark | None) -> None:
-    setattr(t.untyped_storage(), _MARK, mark)
-
-
-def _forget_marks(args: Any) -> None:
-    for t in args:
-        if isinstance(t, Tensor) and t.layout is _STRIDED:
-            _set_mark(t, None)
+OUTSIDE = "outside modules"
+"""The name of the layer of what no module runs."""
 
 
 def _recomputes(node: Any) -> bool:
@@ -187,7 +55,8 @@ def _refuse(rule: Rule, t: Tensor) -> None:
     """Raise for numbers that cannot be simulated; let integers and scalars pass."""
     numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
     if numbers and t.dim() and rule.name not in CONVERSIONS:
-        raise TypeError(
+        # a ValueError, since the operators of Tensor hide a TypeError
+        raise ValueError(
             f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "
             f"{tuple(t.shape)} in {rule.name}. Convert it with .float() or .to_dense(), or "
             f"compute this outside the with statement."
@@ -201,11 +70,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.into = into
         self.counters: dict[tuple[str, str], Counter] | None = {} if tally else None
-        self.layer = ""
+        self.layer = OUTSIDE
         self.epoch = 0
         self.latest: weakref.ref[Tensor] | None = None
-        self.graph = _thread.graph
-        self.rules: dict[Any, Rule] = {}
+        self.graph = this_graph()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -215,66 +83,68 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.graph.innermost is not self:  # an inner context decides
+        graph = self.graph
+        if graph.innermost is not self:  # an inner context decides
             return func(*args, **kwargs)
-        rule = self.rules.get(func)
+        rule = _rules.get(func)
         if rule is None:
-            rule = self.rules[func] = rule_of(func)
+            rule = _rules[func] = rule_of(func)
+        node = _current_node()
+        if rule.view:
+            out = func(*args, **kwargs)
+            if graph.next != next_number():
+                self._note_view(rule, args, kwargs, out)
+            if node is not None and rule.name == "detach":
+                self._leave_grad(node, args)
+            return out
         if rule.composite:  # in inference mode they arrive whole
             with self:
                 return func.decompose(*args, **kwargs)
-        node = _current_node()
-        if rule.view:
-            return self._view(node, rule, func, args, kwargs)
+        if rule.name == "add" and _graph_task() != -1:
+            shared = shared_tensor(args)
+            if shared is not None:
+                return self._sum(shared, rule, func, args, kwargs)
         if node is not None and not _recomputes(node):
             return self._backward(node, rule, func, args, kwargs)
-        if rule.name == "add" and _graph_task() != -1:
-            makers = _makers(args)
-            if len(makers) == 2:
-                return self._sum(makers, rule, func, args, kwargs)
-        return self._run(rule, func, args, kwargs)
+        return self._forward(rule, func, args, kwargs, None)
 
-    def _view(self, node: Any, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run an operation whose result shares the memory of its input, and so the mark."""
-        if rule.name == "detach" and node is not None and node._sequence_nr() == _ACCUMULATE_GRAD:
-            _forget_marks(args)  # this gradient becomes a .grad
-        out = func(*args, **kwargs)
-        if self.graph.next != _next_number():
-            t = args[rule.positions[0]]
-            mark = _mark_of(t) if t.layout is _STRIDED and t.dtype is _FLOAT32 else None
-            into = mark.into if mark is not None and mark.made_by is None else None
-            self._note(Node(into, self.layer, () if mark is None else (mark,)), out)
-        return out
-
-    def _run(
-        self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any], custom: Node | None = None
+    def _forward(
+        self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any], custom: Node | None
     ) -> Any:
         """Run a forward operation, or one of a user's own backward function (`custom`)."""
+        tensors = _tensors(rule, args, kwargs)
         exact = rule.exact
         if rule.lower and custom is None:
             into: Rounder | None = self.into
-            given = args, kwargs
             args, kwargs = self._cast_all(rule, args, kwargs, self.into, None)
-            made = self.graph.next != _next_number()
-            inputs = _low_marks(_tensors(rule, *given)) if made else ()
         else:
-            tensors = _tensors(rule, args, kwargs)
-            into, inputs, same = _widest(rule, tensors, gradients=custom is not None)
-            exact = exact and same
+            into, same = _widest(rule, tensors, gradients=custom is not None)
+            exact = exact and same and _no_numbers(rule, tensors)
             if rule.written is not None:
-                into = _written_format(rule, args, kwargs, inputs)
+                into = _written_format(rule, args, kwargs)
             elif rule.wide and custom is None:
                 into = None
         out = func(*args, **kwargs)
         if into is not None:
-            if rule.lower or not isinstance(out, Tensor) or out.dim():
+            if not isinstance(out, Tensor) or out.dim():
                 self._finish(rule, out, into, exact, custom)
             else:
                 into = None  # a scalar stays FP32
-        if self.graph.next != _next_number():
+        if self.graph.next != next_number():
             layer = self.layer if custom is None else custom.layer
-            self._note(Node(into, layer, inputs), out)
+            self._note(Node(into, layer, marks_of(tensors)), out)
         return out
+
+    def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        """Remember the node of a view, whose memory and mark are those of its input."""
+        marks = marks_of(_tensors(rule, args, kwargs))
+        into = marks[0].into if marks and marks[0].made_by is None else None
+        self._note(Node(into, self.layer, marks), out)
+
+    def _leave_grad(self, node: Any, args: Any) -> None:
+        """Take a gradient for FP32 that becomes a .grad."""
+        if node._sequence_nr() == _ACCUMULATE_GRAD:
+            forget_marks(args)
 
     def _note(self, node: Node, out: Any) -> None:
         """Remember the autograd node of this operation, and its result."""
@@ -286,49 +156,51 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = node._sequence_nr()
         known = self.graph.nodes.get(number)
         if isinstance(node, BackwardCFunction):
-            return self._run(rule, func, args, kwargs, custom=known or Node(None))
+            return self._forward(rule, func, args, kwargs, known or Node(None))
         if known is None:
             self._check_unknown(number, args)
             return func(*args, **kwargs)
+        if known.before is not None and node.name() == "CopySlices":
+            known = known.before
         into = known.into
         if into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
         out = func(*args, **kwargs)
-        if into is not None or known.inputs:
-            exact = rule.exact and all(t.dim() for t in _tensors(rule, args, kwargs))
-            self._finish(rule, out, into, exact, known)
-        if self.graph.next != _next_number():
+        exact = rule.exact
+        if exact:
+            tensors = _tensors(rule, args, kwargs)
+            exact = _no_numbers(rule, tensors) and all(t.dim() for t in tensors)
+        self._finish(rule, out, into, exact, known)
+        if self.graph.next != next_number():
             self.graph.note(Node(into, known.layer))
         return out
 
     def _check_unknown(self, number: int, args: Any) -> None:
         """A node of no simulated operation: .grad is FP32, and so is what was made outside."""
         if number == _ACCUMULATE_GRAD:
-            _forget_marks(args)
+            forget_marks(args)
         elif number < self.graph.forgotten:
             raise RuntimeError(
-                f"simulated: backward() must follow within {_KEPT} differentiable operations; got "
-                f"more. Use a smaller graph, or checkpointing."
+                f"simulated: backward() must follow within {KEPT_NODES} differentiable "
+                f"operations; got more. Use a smaller graph, or checkpointing."
             )
 
-    def _sum(
-        self, makers: list[Node], rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+    def _sum(self, shared: Mark, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor."""
-        shared = tuple(mark for mark in makers[0].inputs if mark in makers[1].inputs)
-        into = _gradient_format(shared[0]) if shared else None
-        node = Node(into, makers[0].layer, shared)
+        into, total, other = shared.gradient_format, args[0], args[1]
+        mark = mark_of(total)
+        maker = mark.made_by if mark is not None else None
+        node = Node(into, maker.layer if maker is not None else "", (shared,))
         if into is not None:
-            total, other = args
             if rule.written is None:
                 total = self._cast(rule, total, into, node)
-            elif _format_of(total) is not into:
+            elif mark is not None and not into.serves(mark):
                 into(total, total, self._counter("cast", node))
-            args = (total, self._cast(rule, other, into, node))
+            args = (total, self._cast(rule, other, into, node), *args[2:])
         out = func(*args, **kwargs)
         self._finish(rule, out, into, False, node)
-        if self.graph.next != _next_number():
-            self.graph.note(Node(into, node.layer))
+        if self.graph.next != next_number():
+            self.graph.note(node)
         return out
 
     def _finish(
@@ -339,15 +211,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for t in results if not rule.one_result else results[:1]:
             if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.dim() and t.layout is _STRIDED:
                 if into is not None and not exact:
-                    into(t, t, self._counter(rule.name, node))
-                setattr(t.untyped_storage(), _MARK, Mark(into, node))
+                    plain = t if rule.written is None else t.detach()
+                    into(plain, plain, self._counter(rule.name, node))
+                set_mark(t, Mark(into, node))
 
     def _counter(self, name: str, node: Node | None) -> Counter | None:
         if self.counters is None:
             return None
         key = (name, self.layer)
         if node is not None:
-            key = (f"{name.removesuffix('_backward')} backward", f"{node.layer} backward")
+            key = (f"{name.partition('_backward')[0]} backward", f"{node.layer} backward")
         return self.counters.setdefault(key, Counter())
 
     # Inputs as autocast casts them
@@ -376,9 +249,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
             _refuse(rule, t)
             return t
-        mark: Mark | None = getattr(t.untyped_storage(), _MARK, None)
-        if mark is not None and (mark.into is into or _same_format(mark.into, into)):
-            return t
+        mark = mark_of(t)
+        if mark is not None:
+            if mark.into is into or into.serves(mark):
+                return t
+            if mark.cast is not None:
+                kept = mark.cast.view_for(t, into, self.epoch)
+                if kept is not None:
+                    return kept
         if not t.dim():
             return t
         base = t if t._base is None else t._base
@@ -391,31 +269,29 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _cast_once(self, t: Tensor, base: Tensor, into: Rounder, node: Node | None) -> Tensor:
         """A weight, a gradient, or a view of it, from a copy that is rounded once."""
-        mark = _mark_of(base)
+        mark = mark_of(base)
         if mark is None:
             mark = Mark(None)
-            _set_mark(base, mark)
+            set_mark(base, mark)
+        if mark.cast is None or not mark.cast.fits(base, into):
+            mark.cast = Cast(base, into)
         cast = mark.cast
-        place, time = (base.data_ptr(), base.shape, base.stride()), (base._version, self.epoch)
-        if cast is None or cast.into is not into or cast.place != place:
-            cast = mark.cast = Cast(place, into, torch.empty_like(base))
-        if cast.time != time:
+        if not cast.is_fresh(base, self.epoch):
             into(base.detach(), cast.rounded, self._counter("cast", node))
-            cast.time = time
-        rounded = cast.rounded
-        if t is base:
-            return rounded
-        if rounded.stride() != base.stride():
+            cast.time = (base._version, self.epoch)
+        kept = cast.view_for(t, into, self.epoch)
+        if kept is None:
             return into(t.detach(), torch.empty_like(t), None)
-        offset = t.storage_offset() - base.storage_offset()
-        return rounded.as_strided(t.shape, t.stride(), offset)
+        return kept
 
 
 def _tensors(rule: Rule, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     """The tensors that count for the format, those in lists included."""
+    if rule.plain:
+        return [t for t in args[: len(rule.positions)] if isinstance(t, Tensor)]
     found: list[Tensor] = []
     given = [args[i] for i in rule.positions if i < len(args)]
-    for t in given + [kwargs.get(name) for name in rule.keywords] if rule.keywords else given:
+    for t in given + [kwargs.get(name) for name in rule.keywords]:
         if isinstance(t, Tensor):
             found.append(t)
         elif isinstance(t, list | tuple):
@@ -423,21 +299,18 @@ def _tensors(rule: Rule, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     return found
 
 
-def _makers(args: Any) -> list[Node]:
-    """The nodes that made those arguments that are gradients."""
-    marks = [_mark_of(t) for t in args if isinstance(t, Tensor) and t.layout is _STRIDED]
-    return [mark.made_by for mark in marks if mark is not None and mark.made_by is not None]
+def _no_numbers(rule: Rule, tensors: list[Tensor]) -> bool:
+    """Whether no Python number stands in place of a tensor."""
+    return not rule.plain or len(tensors) == len(rule.positions)
 
 
-def _widest(
-    rule: Rule, tensors: list[Tensor], *, gradients: bool
-) -> tuple[Rounder | None, tuple[Mark, ...], bool]:
-    """The format that type promotion gives; the marks of low inputs; whether all are of it.
+def _widest(rule: Rule, tensors: list[Tensor], *, gradients: bool) -> tuple[Rounder | None, bool]:
+    """The format that type promotion gives, and whether all inputs are of it.
 
     Scalars do not count, and outside a backward pass a gradient counts as FP32, since that of
     a weight is. Two low formats meet in FP32.
     """
-    low: list[Mark] = []
+    low: Rounder | None = None
     wide = scalars = False
     for t in tensors:
         if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
@@ -446,53 +319,27 @@ def _widest(
         elif not t.dim():
             scalars = True
         else:
-            mark = _mark_of(t)
-            if mark is None or mark.into is None or (mark.made_by and not gradients):
-                wide = True
-            else:
-                low.append(mark)
-    into = low[0].into if low and not wide else None
-    if into is not None and not all(_same_format(mark.into, into) for mark in low):
-        into = None
-    if low and rule.name.startswith("_foreach"):
-        raise TypeError(
-            f"simulated: {rule.name} must be given FP32 tensors; got tensors in a low format. "
+            mark = mark_of(t)
+            into = mark.into if mark and (gradients or mark.made_by is None) else None
+            wide = wide or into is None or (low is not None and low.fmt != into.fmt)
+            low = low or into
+    if low is not None and rule.name.startswith("_foreach"):
+        raise ValueError(
+            f"simulated: {rule.name} must be given FP32 tensors; got tensors in {low.fmt.name}. "
             f"Use a loop over the single operation."
         )
-    return into, tuple(low), into is not None and not scalars
+    return (None, False) if wide else (low, not scalars)
 
 
-def _written_format(
-    rule: Rule, args: Any, kwargs: dict[str, Any], low: tuple[Mark, ...]
-) -> Rounder | None:
+def _written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | None:
     """The format of the tensor that an operation writes to, which it keeps."""
     t = kwargs[rule.written] if isinstance(rule.written, str) else args[rule.written]
     if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
         return None
-    mark = _mark_of(t)
+    mark = mark_of(t)
     if mark is None or not t.dim():
         return None
-    if mark not in low:  # FP32, or a gradient in a user's hands
-        _set_mark(t, None)
+    if mark.into is None or mark.made_by is not None:  # FP32, or a gradient in a user's hands
+        set_mark(t, None)
         return None
     return mark.into
-
-
-def _gradient_format(mark: Mark) -> Rounder | None:
-    """The format of a tensor's gradients: a weight's are added before its cast is undone."""
-    return mark.into if mark.cast is None else mark.cast.into
-
-
-def _low_marks(tensors: list[Tensor]) -> tuple[Mark, ...]:
-    """The marks of those tensors whose gradients are of a low format."""
-    marks = [_mark_of(t) for t in tensors if t.layout is _STRIDED]
-    return tuple(mark for mark in marks if mark is not None and _gradient_format(mark))
-
-
-def _same_format(first: Rounder | None, second: Rounder) -> bool:
-    return first is not None and first.fmt is second.fmt
-
-
-def _format_of(t: Tensor) -> Rounder | None:
-    mark = _mark_of(t)
-    return mark.into if mark else None

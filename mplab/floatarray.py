@@ -50,6 +50,8 @@ them: x.to(FP16).
 
     __array_ufunc__ = None  # so that NumPy leaves mixed operations to this class
     __slots__ = ("fmt", "values")
+    fmt: Format
+    values: np.ndarray
 
     def __init__(self, values: Any, fmt: Format) -> None:
         self.fmt = require_format("FloatArray", fmt)
@@ -143,8 +145,9 @@ them: x.to(FP16).
         values = np.asarray(self._other("@", other))
         left = self.values if self.values.ndim > 1 else self.values[None, :]
         right = values if values.ndim > 1 else values[:, None]
-        how = {"accumulator_format": self.fmt, "product_format": self.fmt}
-        product = reductions.matmul(left, right, **how)  # type: ignore[misc]
+        product = reductions.matmul(
+            left, right, accumulator_format=self.fmt, product_format=self.fmt
+        )
         shape = self.shape[:-1] + values.shape[1:]
         return FloatArray(product.reshape(shape), self.fmt)
 

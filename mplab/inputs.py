@@ -89,11 +89,16 @@ def widen(array: np.ndarray) -> np.ndarray:
     if array.dtype == np.float64:
         return np.asarray(array).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):  # signaling NaNs
-        wide = np.asarray(array).astype(np.float64)
+        wide = np.array(array, np.float64)
     bits = np.asarray(array).astype(array.dtype.newbyteorder("="), copy=False).view(np.int32)
     fraction = bits & 0x7FFFFF
+    special = (bits & 0x7F800000) == 0x7F800000
     subnormal = ((bits & 0x7F800000) == 0) & (fraction != 0)
     if subnormal.any():
         sign = np.where(bits < 0, -1.0, 1.0)
         wide = np.where(subnormal, sign * fraction * 2.0**-149, wide)
+    signaling = special & (fraction != 0) & (fraction < 0x400000)
+    if signaling.any():
+        quiet = np.asarray(wide).view(np.int64)
+        wide = np.where(signaling, _SIGNALING_NAN, quiet).view(np.float64)
     return np.asarray(wide)

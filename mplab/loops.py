@@ -157,14 +157,19 @@ def _plan_end(steps, order, depth, block):
 
 
 @njit(forceinline=True)
-def _follow(steps, first, last, rows, mode, index, keys, known):
-    """Take the steps first .. last of a plan on the rows of the workspace."""
-    for n in range(first, last):
+def _follow(steps, count, rows, fresh, mode, index, keys, known):
+    """Take the steps of a plan on the rows of the workspace.
+
+    Sums go to `fresh` first: an addition in place does not vectorise where the compiler cannot
+    see that it is one.
+    """
+    for n in range(count):
         kind, x, y, out = steps[n, 0], rows[steps[n, 1]], rows[steps[n, 2]], rows[steps[n, 3]]
         if kind <= _MINUS:
             key1 = np.uint32(np.int64(keys[1]) ^ (n * 0x9E3779B9 & 0xFFFFFFFF))
             sign = 1.0 if kind == _PLUS else -1.0
-            _add(x, y, sign, out, mode, index, keys[0], key1, known)
+            _add(x, y, sign, fresh, mode, index, keys[0], key1, known)
+            out[:] = fresh
         elif kind == _SORT:
             for j in range(x.size):
                 swap = not abs(x[j]) >= abs(y[j])
@@ -183,7 +188,7 @@ def _loop(mode: int, edition: int) -> Callable[..., None]:
         known, of_product = _unpack(facts), _unpack(product_facts)
         depth, lanes = b.shape
         steps = np.empty((_DEPTH + 8, 4), np.int64)
-        rows = np.empty((_LEVELS + _DEPTH, lanes))
+        rows, fresh = np.empty((_LEVELS + _DEPTH, lanes)), np.empty(lanes)
         nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
         for i in range(a.shape[0]):
             rows[:_LEVELS] = nothing
@@ -196,7 +201,7 @@ def _loop(mode: int, edition: int) -> Callable[..., None]:
                     count = _plan_term(steps, order, k, depth, block, trace.size > 0)
                 else:
                     count = _plan_end(steps, order, depth, block)
-                _follow(steps, 0, count, rows, mode, index, keys, known)
+                _follow(steps, count, rows, fresh, mode, index, keys, known)
                 if trace.size and k < depth:
                     trace[k] = rows[_TOTAL if order == _KAHAN else _PART]
             out[i] = rows[_TOTAL]

@@ -7,12 +7,13 @@ whose title is the sentence that its data show and whose description reaches scr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from mplab.canvas import (
     BAND,
@@ -31,25 +32,20 @@ from mplab.canvas import (
     listed,
     percent,
     power_of_two,
+    require_some,
+    span,
     style,
     titled,
 )
 from mplab.formats import FP16, FP32, Format, require_format
 from mplab.history import ExponentHistogram, History
-from mplab.ranges import (
-    Shares,
-    exponent_of,
-    pooled,
-    shares,
-    window,
-    zone_of,
-    zone_words,
-    zones,
-)
+from mplab.ranges import Shares, exponent_of, pooled, shares, window, zone_of, zone_words, zones
 
 # Runs ------------------------------------------------------------------------------------
 
-UNSCALED = ", no scaling"  # how the name of an FP16 run without a loss scaler ends
+METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
+LOSSES = {"mse_loss": "mean squared error", "cross_entropy": "cross entropy"}
+UNSCALED = " without scaling"  # how the name of an FP16 run without a loss scaler ends
 
 
 def run_format(history: History) -> str:
@@ -64,7 +60,7 @@ def run_name(history: History) -> str:
     """A run in a few words: its format, and whether its loss was scaled."""
     name = run_format(history)
     if np.any(history.loss_scale != 1):
-        return f"{name} + loss scaling"
+        return f"{name} with loss scaling"
     return name + UNSCALED if name == FP16.name else name
 
 
@@ -94,16 +90,25 @@ def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
     return places or {"": wide}
 
 
-def _span(ratios: Iterable[float]) -> str:
-    """One factor, or the least and the greatest of several."""
-    low, *_, high = sorted([*ratios] * 2)
-    return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+def _require_runs(function: str, histories: Sequence[History]) -> None:
+    """Refuse what is not at least one run of at least one step."""
+    if isinstance(histories, History) or not all(isinstance(run, History) for run in histories):
+        raise TypeError(
+            f"{function}: histories must be a list of runs; got {histories!r}. Put one in a list."
+        )
+    if not histories or not all(len(run.loss) for run in histories):
+        raise ValueError(
+            f"{function}: histories must hold a run and each run a step; got {histories!r}. "
+            "Train for longer."
+        )
 
 
-def _require(function: str, argument: str, data: Any) -> None:
-    """Refuse an empty collection by name."""
-    if not len(data):
-        raise ValueError(f"{function}: {argument} must not be empty; got {data!r}. Train first.")
+def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> End:
+    """Where a curve ends: at its last finite value, which the name says if it is not the last."""
+    finite = np.flatnonzero(np.isfinite(values))
+    last = int(finite[-1]) if len(finite) else 0
+    text += "" if last == len(values) - 1 else f"\n(until step {last})"
+    return End(axes, last, float(values[last]), text, _look(run).colour)
 
 
 # Figures ---------------------------------------------------------------------------------
@@ -119,7 +124,7 @@ def loss_curves(histories: Sequence[History]) -> Picture:
     Returns:
         A figure whose title says which runs end with FP32 and which above it.
     """
-    _require("loss_curves", "histories", histories)
+    _require_runs("loss_curves", histories)
     panels = _panels(histories)
     picture = Picture(height=3.6, width=7.6 if len(panels) == 1 else 9.4)
     grid = picture.subplots(1, len(panels), sharey=True, squeeze=False)[0]
@@ -129,7 +134,7 @@ def loss_curves(histories: Sequence[History]) -> Picture:
         axes.set_title(place)
         axes.set_xlabel("training step")
         ends += [_draw_loss(axes, run, place=i) for i, run in enumerate(runs)]
-    _loss_axis(grid[0])
+    _loss_axis(grid[0], histories[0].task)
     ends_at = "; ".join(f"{run_name(h)} ({run_place(h)}) {_loss_words(h)}" for h in histories)
     titled(picture, _loss_claim(histories), f"Line chart of the training loss. {ends_at}.")
     label_ends(picture, ends)
@@ -148,15 +153,15 @@ def _draw_loss(axes: Axes, run: History, *, place: int) -> End:
         markerfacecolor="white" if run_name(run).endswith(UNSCALED) else look.colour,
         markevery=((2 * place + 1) * steps // 64, max(1, steps // 8)),  # apart on equal curves
     )
-    finite = np.flatnonzero(np.isfinite(run.loss))
-    last = int(finite[-1]) if len(finite) else 0
-    text = run_name(run) + ("" if last == steps - 1 else f"\n(not finite after {last})")
-    return End(axes, last, float(run.loss[last]), text, look.colour)
+    return _end(axes, run.loss, run_name(run), run)
 
 
-def _loss_axis(axes: Axes) -> None:
+def _loss_axis(axes: Axes, task: str) -> None:
     """A logarithmic axis with plain decimals."""
-    axes.set_ylabel("training loss (mean squared error)")
+    from mplab.training import TASKS
+
+    kind = LOSSES.get(TASKS[task].loss.__name__) if task in TASKS else None
+    axes.set_ylabel("training loss" + (f" ({kind})" if kind else ""))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -183,7 +188,7 @@ def _times(ratios: Sequence[float]) -> str:
     """How far above or below FP32's loss some runs end."""
     if not np.all(np.isfinite(ratios)):
         return "without a finite loss"
-    return f"at {_span(ratios)}× FP32's loss"
+    return f"at {span(ratios)}× FP32's loss"
 
 
 def _loss_words(history: History) -> str:
@@ -206,22 +211,23 @@ def gradient_exponents(
         A figure with one row for each layer: filled bars keep full precision, pale ones
         become subnormal, and hollow ones are lost, to zero or past the largest value.
     """
-    _require("gradient_exponents", "layers", layers)
     require_format("gradient_exponents", fmt)
+    require_some("gradient_exponents", "layers", layers)
     picture = Picture(height=1.5 + 0.62 * max(3, len(layers)))
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     shift = exponent_of(loss_scale)
     low, high = window(pooled(layers.values()), fmt, shifts=(shift, shift))
+    found = {name: shares(h, fmt, loss_scale=loss_scale) for name, h in layers.items()}
     for axes, (name, histogram) in zip(rows, layers.items(), strict=True):
         _draw_zones(axes, fmt, low, high)
         _draw_exponents(axes, histogram, fmt, loss_scale)
-        lost = shares(histogram, fmt, loss_scale=loss_scale)
-        axes.text(1.01, 0.5, f"{name}\n{_fate(lost)}", transform=axes.transAxes, va="center")
-    binary_axis(rows[-1].xaxis, "gradient, absolute value" + _scaled(loss_scale))
+        words = f"{name}\n{_fate(found[name])}"
+        axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
+    scaled = f", times the loss scale {power_of_two(loss_scale)}" if loss_scale != 1 else ""
+    binary_axis(rows[-1].xaxis, f"gradient, absolute value{scaled}")
     picture.supylabel("share of the layer's gradients (%)", fontsize=10)
-    found = {name: shares(h, fmt, loss_scale=loss_scale) for name, h in layers.items()}
-    details = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
-    details = details.replace("\n", ", ")
+    fates = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
+    details = fates.replace("\n", ", ")
     titled(picture, _range_claim(found, fmt, loss_scale), f"One histogram a layer. {details}.")
     label_spans(picture, rows[0], zone_words(fmt, low, high))
     return picture
@@ -250,10 +256,6 @@ def _draw_exponents(
     for zone, face in enumerate(faces):
         here = zone_of(where, fmt) == zone
         axes.bar(where[here] + 0.5, height[here], width=0.86, color=face, edgecolor=colour)
-
-
-def _scaled(loss_scale: float) -> str:
-    return "" if loss_scale == 1 else f", times the loss scale {power_of_two(loss_scale)}"
 
 
 def _fate(part: Shares) -> str:
@@ -300,7 +302,7 @@ def flushed_share(history: History) -> Picture:
     Returns:
         A figure with one column of bars for each recorded step.
     """
-    _require("flushed_share", "history.flushed", history.flushed)
+    require_some("flushed_share", "history.flushed", history.flushed)
     steps = sorted(history.flushed)
     picture = Picture(height=1.3 + 0.34 * len(history.flushed[steps[0]]))
     grid = picture.subplots(1, len(steps), sharey=True, squeeze=False)[0]
@@ -342,17 +344,17 @@ def loss_scale(histories: Sequence[History]) -> Picture:
     Returns:
         A figure whose title says how many steps were skipped and where the scale went.
     """
-    _require("loss_scale", "histories", histories)
+    _require_runs("loss_scale", histories)
     picture = Picture(height=3.2)
     axes = picture.subplots()
     ends = []
     for run in histories:
-        look, height = _look(run), np.log2(run.loss_scale)
+        look = _look(run)
+        height = np.log2(np.where(run.loss_scale > 0, run.loss_scale, np.nan))
         axes.step(range(len(height)), height, where="mid", color=look.colour, ls=look.dash)
         lost = np.flatnonzero(run.skipped)
         axes.plot(lost, height[lost], "x", color=REFERENCE.colour, markersize=7)
-        name = f"{run_name(run)}\n({run_place(run)})"
-        ends.append(End(axes, len(height) - 1, float(height[-1]), name, look.colour))
+        ends.append(_end(axes, height, f"{run_name(run)}\n({run_place(run)})", run))
     axes.margins(y=0.12)
     axes.set_xlabel("training step")
     binary_axis(axes.yaxis, "loss scale (power of two)", count=8)
@@ -377,12 +379,9 @@ def _scale_words(scale: float) -> str:
     return power_of_two(scale) if math.frexp(scale)[0] == 0.5 else f"{scale:.4g}"
 
 
-METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
-
-
 def results_table(histories: Sequence[History]) -> Table:
     """How each run ended: loss, metrics, skipped steps, and the loss scale of the last step."""
-    _require("results_table", "histories", histories)
+    _require_runs("results_table", histories)
     keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
     names = tuple(METRICS.get(key, key) for key in keys)
     header = ("run", "where", "training loss", *names, "skipped steps", "last loss scale")
@@ -411,7 +410,7 @@ def costs(rows: Sequence[Any]) -> Picture:
     Returns:
         A figure whose title compares `round_to` with the fastest other library.
     """
-    _require("costs", "rows", rows)
+    require_some("costs", "rows", rows)
     rows = [row for row in rows if row.fmt]  # the copies themselves are the line at 1
     sizes = list(dict.fromkeys(row.size for row in rows))
     names = list(dict.fromkeys(row.name for row in rows))
@@ -445,5 +444,5 @@ def _cost_claim(rows: Sequence[Any], size: int) -> str:
             ours[row.fmt] = row.ratio
         elif row.size == size and not row.name.startswith(("round_to", " ")):
             peers[row.fmt] = min(row.ratio, peers.get(row.fmt, math.inf))
-    start = f"For {size:,} elements round_to takes {_span(ours.values())} copies"
-    return f"{start}, the fastest other library {_span(peers.values())}" if peers else start
+    start = f"For {size:,} elements round_to takes {span(ours.values())} copies"
+    return f"{start}, the fastest other library {span(peers.values())}" if peers else start

@@ -63,7 +63,7 @@ EXACT = _names(
     relu threshold_backward neg abs sign max min amax amin maximum minimum fmax fmin
     max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
     clone copy _to_copy cat stack index index_select gather masked_select where take flip roll
-    repeat embedding tril triu sort topk kthvalue median mode im2col
+    repeat bernoulli embedding tril triu sort topk kthvalue median mode im2col
     reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
     replication_pad3d pixel_shuffle pixel_unshuffle slice_backward select_backward
     zeros zeros_like new_zeros zero ones ones_like new_ones empty empty_like new_empty
@@ -71,6 +71,9 @@ EXACT = _names(
     """
 )
 """Results are values of the inputs, their negatives, 0 or 1: there is nothing to round."""
+
+UNSAFE_VIEWS = _names("_unsafe_view unsafe_split unsafe_split_with_sizes")
+"""Results share the memory of the input, though the schema does not say so."""
 
 CONVERSIONS = frozenset({"_to_copy", "copy"})
 """Take tensors of any dtype."""
@@ -92,6 +95,8 @@ class Rule(NamedTuple):
     wide: bool
     exact: bool
     one_result: bool
+    plain: bool
+    """Whether the tensors are just the first arguments, one each."""
 
 
 def rule_of(operation: Any) -> Rule:
@@ -118,11 +123,12 @@ def rule_of(operation: Any) -> Rule:
         positions=tuple(i for i, a in tensors if not a.kwarg_only),
         keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
         written=written[0] if written else None,
-        # the schema of _unsafe_view does not say that it is one
-        view=name == "_unsafe_view" or any(a and not a.is_write for a in aliases),
+        view=name in UNSAFE_VIEWS or any(a and not a.is_write for a in aliases),
         composite=operation._can_decompose(),
         lower=name in LOWER,
         wide=name in WIDE,
         exact=base in EXACT,
         one_result=base in ONE_RESULT,
+        plain=[(i, str(a.type)) for i, a in tensors]
+        == [(i, "Tensor") for i in range(len(tensors))],
     )

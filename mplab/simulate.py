@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from torch import Tensor, nn
+from torch.backends import mha
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import (
     Optimizer,
@@ -20,8 +21,9 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from mplab.dispatch import Mode, Rounder, this_graph
+from mplab.dispatch import OUTSIDE, Mode
 from mplab.formats import Format, Overflow, Rounding
+from mplab.marks import Rounder, this_graph
 from mplab.rounding import Stream, Tally
 
 _push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
@@ -49,8 +51,8 @@ class simulated:
         model: gives the layers their names; if omitted, the outermost module that is called.
 
     Raises:
-        TypeError: inside, a tensor that is not dense float32 (scalars and integers may be).
-        ValueError: `fmt` does not fit in float32, or lacks signs or zero.
+        ValueError: `fmt` does not fit in float32, or lacks signs or zero; inside, a tensor that
+            is neither dense float32, nor integer, nor a scalar.
         RuntimeError: `backward()` is called after the context of its forward pass ended.
 
     Exactness:
@@ -67,7 +69,7 @@ class simulated:
         >>> with simulated(FP16) as sim:
         ...     layer(torch.ones(1, 2)).sum().backward()
         >>> sorted(sim.by_operation)
-        ['addmm', 'cast', 'cast backward', 'mm backward', 'sum backward']
+        ['addmm', 'cast', 'mm backward', 'sum backward']
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class simulated:
         self._stepping: list[Optimizer] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
+        self._fastpath = True
         if model is not None:
             self._name(model)
 
@@ -122,6 +125,8 @@ class simulated:
                 register_module_forward_pre_hook(self._before_module),
                 register_module_forward_hook(self._after_module, always_call=True),
             ]
+        self._fastpath = mha.get_fastpath_enabled()
+        mha.set_fastpath_enabled(False)  # one operation for a whole layer, as autocast refuses
         _push(mode)
         return self
 
@@ -136,9 +141,10 @@ class simulated:
             _push(mode)
         _pop(mode, kind, error, traceback)
         mode.graph.innermost = self._outer
+        mha.set_fastpath_enabled(self._fastpath)
         for handle in self._handles:
             handle.remove()
-        self._handles, self._stepping, self._entered, mode.layer = [], [], [], ""
+        self._handles, self._stepping, self._entered, mode.layer = [], [], [], OUTSIDE
         self._guard_backward()
 
     def _guard_backward(self) -> None:
@@ -191,7 +197,7 @@ class simulated:
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._entered and self._mode.graph is this_graph():
             self._entered.pop()
-            self._mode.layer = self._entered[-1] if self._entered else ""
+            self._mode.layer = self._entered[-1] if self._entered else OUTSIDE
 
     def _name(self, root: nn.Module) -> None:
         """Name the modules in `root`; a second model's names begin with its class."""

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from mplab import kernels
-from mplab.codes import decode, encode
+from mplab.codes import encode
 from mplab.formats import FP32, Format, Overflow, Rounding, Tininess
+from mplab.inputs import widen
 from mplab.rounding import Stream, Tally, checked_facts, checked_keys, require_tally
 
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
@@ -146,8 +147,7 @@ def _widen(x: Tensor) -> Tensor:
     """float32 as float64, exactly, also where the CPU treats subnormals as zero."""
     if x.device.type != "cpu":
         return x.double()
-    codes = x.contiguous().numpy().view(np.uint32)
-    return torch.from_numpy(np.asarray(decode(codes, FP32))).view(x.shape)
+    return torch.from_numpy(widen(x.contiguous().numpy()))
 
 
 def _narrow(x: Tensor, fmt: Format) -> Tensor:

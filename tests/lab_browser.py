@@ -237,17 +237,22 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def ask(url):
+    """Open a URL of this machine, past any proxy, keeping cookies as a browser does."""
+    handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor()
+    return urllib.request.build_opener(*handlers).open(url, timeout=20)
+
+
 def wait_for(url, server, log):
     """Wait until the server answers.
 
     Raises:
         RuntimeError: It ended first, or did not answer in time.
     """
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback needs none
     deadline = time.monotonic() + START
     while server.poll() is None and time.monotonic() < deadline:
         try:
-            opener.open(url, timeout=5).close()
+            ask(url).close()
             return
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.1)

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.error import HTTPError
 
 import lab_browser
 import nbformat
@@ -30,6 +31,14 @@ def open_lesson(tmp_path, request):
 def complaints(lesson):
     """Console lines that report an error."""
     return [text for kind, text in lesson.console if kind == "error"]
+
+
+def test_mplab_lab_lands_on_the_lesson(tmp_path):
+    with lab_browser.serve(tmp_path) as (address, token):
+        with lab_browser.ask(f"{address}/?token={token}") as answer:
+            assert answer.url.startswith(f"{address}/lab/tree/01_")
+        with pytest.raises(HTTPError, match="403"):  # the token is asked for
+            lab_browser.ask(f"{address}/api/contents").close()
 
 
 def test_the_first_lesson_runs_and_its_explorer_moves_by_keyboard(open_lesson):

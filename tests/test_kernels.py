@@ -44,31 +44,28 @@ def thread_count(request):
 # Random bits ---------------------------------------------------------------------------
 
 
-def bits_seen(stream, count, dtype=np.float64):
-    """The random bits of one call, found out by bisection with as many equal streams."""
-    low, start = np.zeros(count, np.int64), stream.calls
-    for bit in reversed(range(32 if dtype == np.float64 else 23)):
-        # 1 + f goes up when f·2^32 + bits >= 2^32: ask whether bits >= low + 2^bit.
-        threshold = low + (1 << bit)
-        x = 1 + (2**32 - threshold) / 2**32
-        again = Stream(stream.seed, calls=start)
-        up = round_to(x.astype(dtype), E8M0_WITH_ZERO, stream=again, **STOCHASTIC) == 2
-        low += np.where(up, 1 << bit, 0)
-    stream.calls += 1
-    return low
-
-
-E8M0_WITH_ZERO = mplab.Format(
-    "E8M0Z", exponent_bits=8, precision=1, specials=mplab.Specials.NONE, bias=127
-)
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2**32, 2**64 - 1])
-def test_every_element_gets_the_32_bits_of_the_published_mixer(seed):
-    stream = Stream(seed)
-    for call in range(3):
-        assert_same_bits(bits_seen(stream, 500), random_array(seed, call, 500))
-    assert repr(stream) == f"Stream({seed}, calls=3)"
+@pytest.mark.parametrize(("dtype", "step"), [(np.float64, 1), (np.float32, 512)])
+@pytest.mark.parametrize(("low", "high"), [(1.0, 2.0), (0.0, 2.0**-9)], ids=["normal", "subnormal"])
+def test_a_fraction_goes_up_exactly_when_the_published_bits_make_it_carry(
+    seed, dtype, step, low, high
+):
+    fmt = POWERS_OF_TWO if low else FP8_E4M3
+    count = 200_000 if step > 1 else 5000
+    for call in range(2):
+        random = random_array(seed, call, count)
+        for missing, result in ((0, high), (step, low)):
+            fraction = np.where(random % step == 0, 2**32 - random - missing, 0)
+            x = (low + (high - low) * fraction / 2**32).astype(dtype)
+            usable = (fraction > 0) & (random > 0)
+            stream = Stream(seed, calls=call)
+            got = round_to(x, fmt, stream=stream, **STOCHASTIC)
+            assert usable.sum() > 300
+            assert (got[usable] == result).all()
+    assert repr(stream) == f"Stream({seed}, calls=2)"
+
+
+POWERS_OF_TWO = mplab.Format("E8M0", exponent_bits=8, precision=1, specials=mplab.Specials.NONE)
 
 
 def test_the_two_versions_of_the_mixer_in_the_oracle_agree():

@@ -289,9 +289,24 @@ def test_the_loss_title_says_what_the_runs_show():
     def title(**changes):
         return pictures.loss_curves([history("fp32"), history(**changes)]).claim
 
-    assert title(loss=STALLED) == "FP16, no scaling ends at 2.3× FP32's loss"
-    assert title() == "FP16, no scaling ends within 10% of FP32"
-    assert title(loss=BROKEN) == "FP16, no scaling ends without a finite loss"
+    assert title(loss=STALLED) == "FP16 without scaling ends at 2.3× FP32's loss"
+    assert title() == "FP16 without scaling ends within 10% of FP32"
+    assert title(loss=BROKEN) == "FP16 without scaling ends without a finite loss"
+
+
+def test_the_loss_axis_names_the_loss_of_the_task():
+    def label(task):
+        return pictures.loss_curves([history("fp32", task=task)]).axes[0].get_ylabel()
+
+    assert label("digits-autoencoder") == "training loss (mean squared error)"
+    assert label("digits-cnn") == "training loss (cross entropy)"
+    assert label("mine") == "training loss"
+
+
+def test_a_recipe_without_a_name_is_drawn_under_its_own():
+    figure = pictures.loss_curves([history("fp32"), history("my recipe")])
+    assert figure.claim == "my recipe ends within 10% of FP32"
+    assert figure.axes[0].lines[1].get_color() == canvas.REFERENCE.colour
 
 
 def test_curves_have_the_look_of_their_format_and_end_with_their_name():
@@ -305,14 +320,14 @@ def test_curves_have_the_look_of_their_format_and_end_with_their_name():
     assert hollow == [False, True, False, False]
     words = [text for text, _ in drawn_texts(figure)]
     assert words.count("FP32") == 2
-    assert {"FP16, no scaling", "FP16 + loss scaling", "BF16"} <= set(words)
+    assert {"FP16 without scaling", "FP16 with loss scaling", "BF16"} <= set(words)
 
 
 def test_end_labels_stand_beside_their_panel():
     figure = FIGURES["all loss curves"]()
     boxes = dict(drawn_texts(figure))
     right = figure.axes[1].get_window_extent().x1
-    assert boxes["FP16 + loss scaling"].x0 > right
+    assert boxes["FP16 with loss scaling"].x0 > right
 
 
 def test_the_gradient_title_counts_what_is_lost():
@@ -359,7 +374,7 @@ def test_flushed_bars_have_the_recorded_lengths():
     assert [bar.get_width() for bar in figure.axes[0].patches] == [100, 99, 26, 8, 1, 0]
     assert figure.axes[0].yaxis.get_inverted()
     assert figure.claim == (
-        "FP16, no scaling: 39% of the gradients are flushed to 0 at step 0, 39% at step 30 "
+        "FP16 without scaling: 39% of the gradients are flushed to 0 at step 0, 39% at step 30 "
         "and 39% at step 59"
     )
 
@@ -367,7 +382,7 @@ def test_flushed_bars_have_the_recorded_lengths():
 def test_the_scale_title_counts_skipped_steps():
     figure = FIGURES["a loss scale that falls"]()
     assert figure.claim == (
-        "FP16 + loss scaling (simulated) skips 10 of 60 steps (crosses); "
+        "FP16 with loss scaling (simulated) skips 10 of 60 steps (crosses); "
         "its loss scale goes from 2⁴⁰ to 2³⁰"
     )
     crosses = figure.axes[0].lines[1]
@@ -383,11 +398,27 @@ def test_the_cost_title_names_the_fastest_peer():
     assert ours.claim == "For 10,000,000 elements round_to takes 1.2 to 1.5 copies"
 
 
-def test_an_empty_collection_is_refused_by_name():
-    with pytest.raises(ValueError, match="loss_curves: histories must not be empty"):
+def test_what_cannot_be_drawn_is_refused_by_name():
+    with pytest.raises(ValueError, match="loss_curves: histories must hold a run"):
         pictures.loss_curves([])
+    with pytest.raises(TypeError, match="loss_curves: histories must be a list of runs; got <Hist"):
+        pictures.loss_curves(history())
+    nothing = np.zeros(0)
+    with pytest.raises(ValueError, match="results_table: histories must hold a run and each"):
+        pictures.results_table([history(loss=nothing, loss_scale=nothing, skipped=nothing)])
     with pytest.raises(ValueError, match=r"flushed_share: history\.flushed must not be empty"):
         pictures.flushed_share(history())
+    with pytest.raises(ValueError, match="gradient_exponents: layers must not be empty"):
+        pictures.gradient_exponents({}, FP16)
+    with pytest.raises(TypeError, match="gradient_exponents: fmt must be an mplab Format"):
+        pictures.gradient_exponents(LAYERS, "FP16")
+
+
+def test_a_scale_that_falls_to_zero_ends_where_it_was_last_positive():
+    scale = np.where(np.arange(STEPS) < 30, 2.0 ** -np.arange(STEPS), 0.0)
+    figure = pictures.loss_scale([history("fp16-scaled", loss_scale=scale)])
+    assert figure.claim.endswith("its loss scale goes from 2⁰ to 0")
+    assert any("until step 29" in text for text, _ in drawn_texts(figure))
 
 
 # Table -----------------------------------------------------------------------------------
@@ -399,7 +430,7 @@ def test_the_table_has_headings_for_screen_readers():
     assert page.count('scope="col"') == len(table.header)
     assert page.count('scope="row"') == 2
     assert "<caption" in page
-    assert table.rows[0] == ("FP32", "torch on cpu", "0.0306", "0.500", "0 of 60", "none")
+    assert table.rows[0] == ("FP32", "torch on cpu", "0.0307", "0.500", "0 of 60", "none")
     assert table.rows[1][3:] == ("0.500", "10 of 60", "2³⁰")
     assert "10 of 60" in str(table)
 

@@ -1,6 +1,10 @@
 """Sums rounded at every step, against the same steps taken one by one with Fractions."""
 
+import shutil
+import subprocess
+import sys
 from math import inf, nan
+from pathlib import Path
 
 import exact_arithmetic as exact
 import numpy as np
@@ -365,3 +369,29 @@ def test_shapes_and_orders_are_checked():
         reductions.sum(np.ones(2))
     with pytest.raises(ValueError, match="sum: stream must be a Stream"):
         reductions.sum(np.ones(2), accumulator_format=FP16, rounding=Rounding.STOCHASTIC)
+
+
+@pytest.mark.slow
+def test_loops_are_compiled_anew_when_the_definition_of_rounding_changes(tmp_path):
+    """numba's cache sees only the loop's own file; `_EDITION` stands for the other one."""
+    package = tmp_path / "mplab"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(mplab.__file__).parent, package, ignore=skip)
+    code = (
+        "import numpy as np, mplab\n"
+        "from mplab import reductions\n"
+        "print(reductions.sum(np.full(2, 2049.0), accumulator_format=mplab.FP16))"
+    )
+    command = [sys.executable, "-c", code]
+
+    def answer():
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    assert answer() == answer() == 4096.0  # 2049 goes down to 2048, then 4097 to 4096
+    kernels = package / "kernels.py"
+    text = kernels.read_text(encoding="utf-8")
+    line = "addend = _as(a, ((low >> 1) + (((a >> shift) | odd) & 1)) & low)"
+    assert line in text
+    kernels.write_text(text.replace(line, "addend = low"), encoding="utf-8")
+    assert answer() == 4100.0  # away from zero: 2050, then 4099 goes to 4100

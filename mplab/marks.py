@@ -1,0 +1,239 @@
+"""What the simulator remembers: of memory which format it holds, of autograd nodes theirs.
+
+A storage carries its mark as an attribute: all views share it, also those that autograd makes
+when it saves a tensor, and it goes when the memory goes, so that reuse cannot mistake it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mplab import kernels
+from mplab.formats import Format, Overflow, Rounding, Tininess, require_format
+from mplab.rounding import Stream, Tally, checked_facts, checked_keys
+from mplab.tensors import round_tensor
+
+KEPT_NODES = 1 << 17
+"""At least so many nodes of a graph are remembered."""
+
+next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""The number that the next autograd node of this thread will get."""
+
+_ATTRIBUTE = "_mplab"
+
+
+class Counter:
+    """What the roundings of one operation in one layer met, in an array that loops add to."""
+
+    def __init__(self) -> None:
+        self.tally, self.total, self.counts = Tally(), 0, np.zeros(8, np.int64)
+
+    def result(self) -> Tally:
+        """Everything counted so far."""
+        counted = Tally() + self.tally
+        counted.add_counts(self.total, self.counts)
+        return counted
+
+
+class Rounder:
+    """The door into one format, its options checked once."""
+
+    def __init__(
+        self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
+    ) -> None:
+        self.fmt = require_format("simulated", fmt)
+        rules = (rounding, overflow, False, False, Tininess.AFTER)
+        facts = checked_facts("simulated", fmt, np.dtype(np.float32), *rules)
+        if facts is None or not (fmt.signed and fmt.has_zero):
+            raise ValueError(
+                f"simulated: fmt must have signs and zero, and fit in float32; got {fmt.name}. "
+                f"Use FP16, BF16, FP8_E4M3, FP8_E5M2 or the like."
+            )
+        checked_keys("simulated", rounding, stream and Stream(stream.seed))
+        self.facts, self.rounding, self.overflow = facts, rounding, overflow
+        self.stream = stream if rounding is Rounding.STOCHASTIC else None
+
+    def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
+        """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
+        if not (x.is_cpu and x.is_contiguous() and out.is_contiguous()):
+            return round_tensor(
+                x,
+                self.fmt,
+                rounding=self.rounding,
+                overflow=self.overflow,
+                stream=self.stream,
+                out=out,
+                tally=None if counter is None else counter.tally,
+            )
+        bits = x.numpy().reshape(-1).view(np.int32)
+        into = bits if out is x else out.numpy().reshape(-1).view(np.int32)
+        keys = None if self.stream is None else self.stream.keys()
+        counts = None
+        if counter is not None:
+            counter.total += bits.size
+            counts = counter.counts
+        kernels.run(bits, into, self.facts, self.rounding, keys=keys, counts=counts)
+        return out
+
+    def serves(self, mark: Mark) -> bool:
+        """Whether what came through the door of a mark would pass this one unchanged."""
+        into = mark.into
+        return into is self or (into is not None and into.fmt == self.fmt)
+
+
+class Mark:
+    """What a storage holds: numbers that came through which door, and by whom."""
+
+    __slots__ = ("cast", "into", "made_by")
+
+    def __init__(self, into: Rounder | None, made_by: Node | None = None) -> None:
+        self.into = into  # None for FP32
+        self.made_by = made_by  # for a gradient
+        self.cast: Cast | None = None
+
+    @property
+    def gradient_format(self) -> Rounder | None:
+        """What autograd adds gradients of this tensor in.
+
+        Those of a weight come to the cast that autocast made of it, and are added there.
+        """
+        return self.into if self.cast is None else self.cast.into
+
+
+class Cast:
+    """A weight or a gradient in a low format, for all operations that use it."""
+
+    __slots__ = ("flipped", "into", "place", "rounded", "time")
+
+    def __init__(self, base: Tensor, into: Rounder) -> None:
+        self.place, self.into = base.data_ptr(), into
+        self.rounded = torch.empty_like(base)
+        self.flipped = self.rounded.t() if base.dim() == 2 else self.rounded
+        self.time = (-1, -1)  # version and epoch of what was rounded
+
+    def fits(self, base: Tensor, into: Rounder) -> bool:
+        """Whether this can be the copy of a tensor."""
+        same = base.shape == self.rounded.shape and base.stride() == self.rounded.stride()
+        return same and self.into is into and self.place == base.data_ptr()
+
+    def is_fresh(self, base: Tensor, epoch: int) -> bool:
+        """Whether the tensor is as it was when it was rounded."""
+        return self.time == (base._version, epoch)
+
+    def view_for(self, t: Tensor, into: Rounder, epoch: int) -> Tensor | None:
+        """What takes the place of `t`, if this is a fresh copy of it or of its transpose."""
+        if self.into is into and self.place == t.data_ptr() and self.is_fresh(t, epoch):
+            for view in (self.rounded, self.flipped):
+                if t.stride() == view.stride() and t.shape == view.shape:
+                    return view
+        return None
+
+
+class Node:
+    """A node of the autograd graph: what its forward operation ran in, where, and on what."""
+
+    __slots__ = ("before", "inputs", "into", "layer")
+
+    def __init__(
+        self,
+        into: Rounder | None,
+        layer: str = "",
+        inputs: tuple[Mark, ...] = (),
+        before: Node | None = None,
+    ) -> None:
+        self.into, self.layer, self.inputs, self.before = into, layer, inputs, before
+
+
+class Graph:
+    """What a thread has seen of its autograd graph, by the numbers that torch gives to nodes."""
+
+    def __init__(self) -> None:
+        self.innermost: Any = None
+        """The mode that decides, of those that are active."""
+        self.nodes: dict[int, Node] = {}
+        self.next = 0
+        self.forgotten = 0
+        self.last = Node(None)
+
+    def skip(self) -> None:
+        """Leave out the nodes made since the last time: they were made outside."""
+        self.next = next_number()
+
+    def note(self, node: Node) -> None:
+        """Remember the nodes made since the last time; the newest is the operation's.
+
+        Others were made either for it, by a transformation of `torch.func`, or before it, to
+        wrap the last one.
+        """
+        newest = next_number() - 1
+        for number in range(self.next, newest):
+            self.nodes[number] = Node(node.into, node.layer, node.inputs, before=self.last)
+        self.nodes[newest] = self.last = node
+        self.next = newest + 1
+        if len(self.nodes) > 2 * KEPT_NODES:
+            self.forgotten = self.next - KEPT_NODES
+            self.nodes = {n: node for n, node in self.nodes.items() if n >= self.forgotten}
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.graph = Graph()
+
+
+_thread = _Thread()
+
+
+def this_graph() -> Graph:
+    """The graph of the calling thread."""
+    return _thread.graph
+
+
+def is_plain(t: object) -> bool:
+    """Whether this is a tensor that has a storage."""
+    return isinstance(t, Tensor) and t.layout is torch.strided
+
+
+def mark_of(t: Tensor) -> Mark | None:
+    """The mark of the memory of a plain tensor."""
+    mark: Mark | None = getattr(t.untyped_storage(), _ATTRIBUTE, None)
+    return mark
+
+
+def set_mark(t: Tensor, mark: Mark | None) -> None:
+    """Mark the memory of a plain tensor."""
+    setattr(t.untyped_storage(), _ATTRIBUTE, mark)
+
+
+def forget_marks(args: Sequence[Any]) -> None:
+    """Take all memory among the arguments for FP32."""
+    for t in args:
+        if is_plain(t):
+            set_mark(t, None)
+
+
+def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
+    """The marks of the inputs of a node; those in FP32 get one, to be known by."""
+    marks = []
+    for t in tensors:
+        if is_plain(t):
+            mark = mark_of(t)
+            if mark is None:
+                mark = Mark(None)
+                set_mark(t, mark)
+            marks.append(mark)
+    return tuple(marks)
+
+
+def shared_tensor(args: Sequence[Any]) -> Mark | None:
+    """The mark of the tensor that the first two arguments are gradients of, if they are."""
+    marks = [mark_of(t) for t in args[:2] if is_plain(t)]
+    makers = [mark.made_by for mark in marks if mark is not None and mark.made_by is not None]
+    if len(makers) < 2:
+        return None
+    return next((mark for mark in makers[0].inputs if mark in makers[1].inputs), None)
