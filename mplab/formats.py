@@ -144,8 +144,10 @@ class Format:
             return f"a format must fit 32 bits; got {self.bits}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
             return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
-        if self.specials is Specials.NAN_NEGATIVE_ZERO and not (self.signed and self.has_zero):
-            return "NaN in the code of -0 must have a sign bit and a zero; got neither"
+        if self.specials is Specials.NAN_NEGATIVE_ZERO and not self.signed:
+            return "NaN in the code of -0 must have a sign bit; got signed=False"
+        if self.signed and not self.has_zero:
+            return "a signed format must have a zero between its halves; got has_zero=False"
         if (self.max_code >> (self.precision - 1)) < self.has_zero:
             return f"a format must have normal numbers; got exponent_bits={self.exponent_bits}"
         lowest = self.emin - self.precision + 1

@@ -1,6 +1,7 @@
 """What every test runs under."""
 
 import os
+from collections import Counter
 
 import numpy as np
 from _pytest.doctest import DoctestItem
@@ -15,13 +16,16 @@ settings.load_profile("ci" if os.environ.get("CI") else "house")
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Print what tests measured with `record_property`, such as the seconds a lesson took."""
-    rows = [
-        f"{report.nodeid}: "
-        + ", ".join(f"{name} {value}" for name, value in report.user_properties)
-        for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed")
-        if report.when == "call" and report.user_properties
-    ]
+    """Print what tests measured with `record_property`, counts summed over their parameters."""
+    sums: Counter = Counter()
+    rows = []
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if isinstance(value, int):
+                sums[report.nodeid.partition("[")[0], name] += value
+            else:
+                rows.append(f"{report.nodeid}: {name} {value}")
+    rows += [f"{test}: {name} {count:,}" for (test, name), count in sums.items()]
     if rows:
         terminalreporter.section("measured")
         terminalreporter.write_line("\n".join(rows))

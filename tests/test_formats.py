@@ -133,6 +133,15 @@ def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
             },
             "sign",
         ),
+        (
+            {
+                "exponent_bits": 4,
+                "precision": 4,
+                "has_zero": False,
+                "specials": Specials.NONE,
+            },
+            "zero",
+        ),
         ({"exponent_bits": 1, "precision": 3}, "normal numbers"),
         ({"exponent_bits": 11, "precision": 10, "bias": 1022}, "embed in float64"),
         ({"exponent_bits": 11, "precision": 10, "bias": 1024}, "embed in float64"),
