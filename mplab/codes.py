@@ -77,14 +77,22 @@ trailing_significand=array(0, dtype=uint16))
     )
 
 
+def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """k·2^q as float64, made of bits, so that subnormals survive where the CPU flushes them."""
+    bits = k.astype(np.float64).view(np.int64)
+    normal = (bits >> 52) + q >= 1
+    subnormal = k << np.clip(q + 1074, 0, 52)
+    scaled = np.where(k == 0, 0, np.where(normal, bits + (q << 52), subnormal))
+    return np.asarray(scaled).view(np.float64)
+
+
 def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
     """Values of codes by arithmetic on their fields, float64."""
     sign, biased, trailing = (part.astype(np.int64) for part in fields(codes, fmt))
     subnormal = (biased == 0) & fmt.has_zero
     significand = trailing + np.where(subnormal, 0, 1 << (fmt.precision - 1))
     exponent = np.where(subnormal, fmt.emin, biased - fmt.bias)
-    with np.errstate(over="ignore"):  # codes past max_finite, replaced below
-        values = np.ldexp(significand.astype(np.float64), exponent - fmt.precision + 1)
+    values = _scaled(significand, exponent - fmt.precision + 1)
     magnitude = (biased << (fmt.precision - 1)) + trailing
     special = np.nan if fmt.infinity_code is None else np.inf
     values = np.where(magnitude == fmt.max_code + 1, special, values)
@@ -339,7 +347,7 @@ def ulp(x: object, fmt: Format) -> Any:
     array = np.asarray(widen(as_array("ulp", x)))
     magnitude = np.atleast_1d(array).view(np.int64) & 0x7FFFFFFFFFFFFFFF
     exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
-    result = np.ldexp(1.0, exponent - fmt.precision + 1)
+    result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
     result = np.where(magnitude == _INFINITY, np.inf, result)
     return np.where(magnitude > _INFINITY, np.nan, result).reshape(array.shape)[()]
 
