@@ -83,7 +83,7 @@ def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
     normal = (bits >> 52) + q >= 1
     subnormal = k << np.clip(q + 1074, 0, 52)
     scaled: np.ndarray = np.where(k == 0, 0, np.where(normal, bits + (q << 52), subnormal))
-    return scaled.view(np.float64)
+    return np.asarray(scaled.view(np.float64))
 
 
 def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:

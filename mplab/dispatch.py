@@ -21,7 +21,6 @@ from mplab.marks import (
     Mark,
     Node,
     Rounder,
-    forget_marks,
     mark_of,
     marks_of,
     next_number,
@@ -94,10 +93,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **kwargs)
             if graph.next != next_number():
                 self._note_view(rule, args, kwargs, out)
-            if node is not None and rule.name == "detach":
-                self._leave_grad(node, args)
+            if node is not None and rule.name in ("detach", "expand"):
+                self._follow_gradient(node, rule, args[0])
             return out
-        if rule.composite:  # in inference mode they arrive whole
+        if rule.composite:  # some arrive whole, in inference mode most
             with self:
                 return func.decompose(*args, **kwargs)
         if rule.name == "add" and _graph_task() != -1:
@@ -119,7 +118,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, kwargs = self._cast_all(rule, args, kwargs, self.into, None)
         else:
             into, same = _widest(rule, tensors, gradients=custom is not None)
-            exact = exact and same and _no_numbers(rule, tensors)
+            numbers = rule.plain and len(tensors) < len(rule.positions)
+            exact = exact and same and not numbers
             if rule.written is not None:
                 into = _written_format(rule, args, kwargs)
             elif rule.wide and custom is None:
@@ -141,10 +141,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into = marks[0].into if marks and marks[0].made_by is None else None
         self._note(Node(into, self.layer, marks), out)
 
-    def _leave_grad(self, node: Any, args: Any) -> None:
-        """Take a gradient for FP32 that becomes a .grad."""
-        if node._sequence_nr() == _ACCUMULATE_GRAD:
-            forget_marks(args)
+    def _follow_gradient(self, node: Any, rule: Rule, t: Tensor) -> None:
+        """Mark a gradient that becomes a .grad, or comes from a scalar, as FP32."""
+        number = node._sequence_nr()
+        if rule.name == "detach" and number == _ACCUMULATE_GRAD:
+            set_mark(t, None)
+        elif rule.name == "expand" and not t.dim() and mark_of(t) is None:
+            set_mark(t, Mark(None, self.graph.nodes.get(number)))
 
     def _note(self, node: Node, out: Any) -> None:
         """Remember the autograd node of this operation, and its result."""
@@ -154,32 +157,25 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _backward(self, node: Any, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation of a backward pass in the format of its node."""
         number = node._sequence_nr()
+        if type(node).__name__ == "CopySlices":
+            number -= 1  # it was made right after the node of the operation that it wraps
         known = self.graph.nodes.get(number)
         if isinstance(node, BackwardCFunction):
             return self._forward(rule, func, args, kwargs, known or Node(None))
-        if known is None:
-            self._check_unknown(number, args)
+        if known is None:  # adds into .grad, or was made outside
+            self._check_remembered(number)
             return func(*args, **kwargs)
-        if known.before is not None and node.name() == "CopySlices":
-            known = known.before
         into = known.into
         if into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
         out = func(*args, **kwargs)
-        exact = rule.exact
-        if exact:
-            tensors = _tensors(rule, args, kwargs)
-            exact = _no_numbers(rule, tensors) and all(t.dim() for t in tensors)
-        self._finish(rule, out, into, exact, known)
+        self._finish(rule, out, into, rule.exact, known)
         if self.graph.next != next_number():
             self.graph.note(Node(into, known.layer))
         return out
 
-    def _check_unknown(self, number: int, args: Any) -> None:
-        """A node of no simulated operation: .grad is FP32, and so is what was made outside."""
-        if number == _ACCUMULATE_GRAD:
-            forget_marks(args)
-        elif number < self.graph.forgotten:
+    def _check_remembered(self, number: int) -> None:
+        if number < self.graph.forgotten:
             raise RuntimeError(
                 f"simulated: backward() must follow within {KEPT_NODES} differentiable "
                 f"operations; got more. Use a smaller graph, or checkpointing."
@@ -261,7 +257,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return t
         base = t if t._base is None else t._base
         gradient = mark is not None and mark.made_by is not None
-        if gradient or (base.is_leaf and base.requires_grad):
+        if gradient or (base.is_leaf and base.requires_grad and not base.is_inference()):
             return self._cast_once(t, base, into, node)
         # what the forward pass kept is cast again: autocast would have kept the cast
         counter = self._counter("cast", None) if node is None else None
@@ -299,11 +295,6 @@ def _tensors(rule: Rule, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     return found
 
 
-def _no_numbers(rule: Rule, tensors: list[Tensor]) -> bool:
-    """Whether no Python number stands in place of a tensor."""
-    return not rule.plain or len(tensors) == len(rule.positions)
-
-
 def _widest(rule: Rule, tensors: list[Tensor], *, gradients: bool) -> tuple[Rounder | None, bool]:
     """The format that type promotion gives, and whether all inputs are of it.
 
@@ -315,7 +306,7 @@ def _widest(rule: Rule, tensors: list[Tensor], *, gradients: bool) -> tuple[Roun
     for t in tensors:
         if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
             _refuse(rule, t)
-            scalars = True
+            scalars = scalars or t.is_floating_point()
         elif not t.dim():
             scalars = True
         else:

@@ -138,16 +138,12 @@ class Cast:
 class Node:
     """A node of the autograd graph: what its forward operation ran in, where, and on what."""
 
-    __slots__ = ("before", "inputs", "into", "layer")
+    __slots__ = ("inputs", "into", "layer")
 
     def __init__(
-        self,
-        into: Rounder | None,
-        layer: str = "",
-        inputs: tuple[Mark, ...] = (),
-        before: Node | None = None,
+        self, into: Rounder | None, layer: str = "", inputs: tuple[Mark, ...] = ()
     ) -> None:
-        self.into, self.layer, self.inputs, self.before = into, layer, inputs, before
+        self.into, self.layer, self.inputs = into, layer, inputs
 
 
 class Graph:
@@ -159,22 +155,20 @@ class Graph:
         self.nodes: dict[int, Node] = {}
         self.next = 0
         self.forgotten = 0
-        self.last = Node(None)
 
     def skip(self) -> None:
         """Leave out the nodes made since the last time: they were made outside."""
         self.next = next_number()
 
     def note(self, node: Node) -> None:
-        """Remember the nodes made since the last time; the newest is the operation's.
+        """Remember the nodes made since the last time as those of this operation.
 
-        Others were made either for it, by a transformation of `torch.func`, or before it, to
-        wrap the last one.
+        It has one, or in a transformation of `torch.func` several. Before it may be nodes
+        that only pass gradients on, made without an operation.
         """
         newest = next_number() - 1
-        for number in range(self.next, newest):
-            self.nodes[number] = Node(node.into, node.layer, node.inputs, before=self.last)
-        self.nodes[newest] = self.last = node
+        for number in range(self.next, newest + 1):
+            self.nodes[number] = node
         self.next = newest + 1
         if len(self.nodes) > 2 * KEPT_NODES:
             self.forgotten = self.next - KEPT_NODES
@@ -208,13 +202,6 @@ def mark_of(t: Tensor) -> Mark | None:
 def set_mark(t: Tensor, mark: Mark | None) -> None:
     """Mark the memory of a plain tensor."""
     setattr(t.untyped_storage(), _ATTRIBUTE, mark)
-
-
-def forget_marks(args: Sequence[Any]) -> None:
-    """Take all memory among the arguments for FP32."""
-    for t in args:
-        if is_plain(t):
-            set_mark(t, None)
 
 
 def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:

@@ -67,7 +67,7 @@ EXACT = _names(
     reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
     replication_pad3d pixel_shuffle pixel_unshuffle slice_backward select_backward
     zeros zeros_like new_zeros zero ones ones_like new_ones empty empty_like new_empty
-    empty_strided new_empty_strided
+    empty_strided new_empty_strided squeeze unsqueeze t transpose as_strided detach
     """
 )
 """Results are values of the inputs, their negatives, 0 or 1: there is nothing to round."""
@@ -88,7 +88,7 @@ class Rule(NamedTuple):
     keywords: tuple[str, ...]
     """The same among arguments that go by name."""
     written: int | str | None
-    """The argument that is written to, if any."""
+    """The argument that is written to, if any; autocast lists no such operation."""
     view: bool
     composite: bool
     lower: bool
@@ -110,25 +110,25 @@ def rule_of(operation: Any) -> Rule:
     """
     schema = operation._schema
     name = schema.name.partition("::")[2]
-    base = name.removesuffix("_")  # an operation in place is not on autocast's lists
+    base = name.removesuffix("_")
     tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
     if base in LIKE_INPUT:
         tensors = [(i, a) for i, a in tensors if a.name in ("input", "grad_out", "grad_output")]
-    written = [
-        a.name if a.kwarg_only else i for i, a in tensors if a.alias_info and a.alias_info.is_write
-    ]
+    positions = tuple(i for i, a in tensors if not a.kwarg_only)
+    writes = [(i, a) for i, a in tensors if a.alias_info and a.alias_info.is_write]
+    written = [a.name if a.kwarg_only else i for i, a in writes]
     aliases = [result.alias_info for result in schema.returns]
+    single = all(str(a.type) == "Tensor" and not a.kwarg_only for _, a in tensors)
     return Rule(
         name=base,
-        positions=tuple(i for i, a in tensors if not a.kwarg_only),
+        positions=positions,
         keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
         written=written[0] if written else None,
         view=name in UNSAFE_VIEWS or any(a and not a.is_write for a in aliases),
         composite=operation._can_decompose(),
-        lower=name in LOWER,
+        lower=name in LOWER and not written,
         wide=name in WIDE,
         exact=base in EXACT,
         one_result=base in ONE_RESULT,
-        plain=[(i, str(a.type)) for i, a in tensors]
-        == [(i, "Tensor") for i in range(len(tensors))],
+        plain=single and positions == tuple(range(len(positions))),
     )

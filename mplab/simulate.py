@@ -40,7 +40,7 @@ class simulated:
 
     Seen in parts, where autocast takes the whole: losses and similarities made of several
     operations, such as `l1_loss`, `kl_div` or `cosine_similarity`, when both inputs are low,
-    and LSTM and GRU cells. `.float()` on a float32 tensor does nothing, so it does not widen.
+    and LSTM cells and GRUs. `.float()` on a float32 tensor does nothing, so it does not widen.
 
     Args:
         fmt: the format; at most float32.
@@ -69,7 +69,7 @@ class simulated:
         >>> with simulated(FP16) as sim:
         ...     layer(torch.ones(1, 2)).sum().backward()
         >>> sorted(sim.by_operation)
-        ['addmm', 'cast', 'mm backward', 'sum backward']
+        ['addmm', 'cast', 'cast backward', 'mm backward', 'sum backward']
     """
 
     def __init__(

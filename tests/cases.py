@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from oracle import table_of
 
-from mplab import FORMATS, FP32, Format, Overflow, Rounding, Specials, Stream
+from mplab import FORMATS, FP32, Format, Overflow, Rounding, Specials, Stream, round_to, ulp
 
 DTYPES = (np.float32, np.float64)
 RULES = list(itertools.product(Rounding, Overflow))
@@ -157,6 +158,34 @@ def near_the_ends(x, fmt):
     return ~((size > 4 * fmt.min_normal) & (size < fmt.max_finite / 4))
 
 
+# Generated inputs ------------------------------------------------------------------------
+
+formats = st.sampled_from([*FORMATS.values(), *ODD_FORMATS.values(), *WIDER.values()])
+rules = st.fixed_dictionaries(
+    {"rounding": st.sampled_from(Rounding), "overflow": st.sampled_from(Overflow)}
+)
+
+
+@st.composite
+def near(draw, fmt):
+    """A float64 in reach of the format, and often beside one of its values."""
+    x = draw(st.floats(1, 2)) * 2.0 ** draw(
+        st.integers(max(fmt.emin - fmt.precision - 2, -1022), min(fmt.emax + 1, 1023))
+    )
+    if draw(st.booleans()) and math.isfinite(x):
+        x = float(round_to(x, fmt, rounding=Rounding.TOWARD_ZERO))
+        x = draw(st.sampled_from([x, x + float(ulp(x, fmt)) / 2]))
+        x = draw(st.sampled_from([x, math.nextafter(x, 0), math.nextafter(x, math.inf)]))
+    return draw(st.sampled_from([x, -x]))
+
+
+@st.composite
+def roundings(draw, formats=formats):
+    """A number, a format for it to enter, and how."""
+    fmt = draw(formats)
+    return draw(near(fmt)), fmt, draw(rules)
+
+
 # Comparison ------------------------------------------------------------------------------
 
 
@@ -172,10 +201,10 @@ def assert_same_bits(got, expected, x=None):
     where = np.flatnonzero(wrong)
     lines = [f"{where.size} of {one.size} differ"]
     for i in where[:5]:
-        given = "" if x is None else f"x = {x.flat[i]!r} ({float(x.flat[i]).hex()}), "
+        given = "" if x is None else f"x = {x.flat[i].item()!r} ({float(x.flat[i]).hex()}), "
         lines.append(
-            f"[{i}] {given}expected {expected.flat[i]!r} (0x{other[i]:X}), "
-            f"got {got.flat[i]!r} (0x{one[i]:X})"
+            f"[{i}] {given}expected {expected.flat[i].item()!r} (0x{other[i]:X}), "
+            f"got {got.flat[i].item()!r} (0x{one[i]:X})"
         )
     if where.size:
         raise AssertionError("\n".join(lines))

@@ -6,11 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from cases import DTYPES, FLUSHES, TABLED, assert_same_bits, stream_for
+from cases import DTYPES, FLUSHES, TABLED, assert_same_bits, roundings, stream_for
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracle import round_fraction
-from test_rounding import cases, rules
 
 from mplab import (
     BF16,
@@ -33,7 +32,7 @@ from mplab import (
 # Decimal, Fraction and strings: one rounding -------------------------------------------
 
 
-@given(cases(modes=rules), st.integers(-(10**6), 10**6), st.integers(30, 400))
+@given(roundings(), st.integers(-(10**6), 10**6), st.integers(30, 400))
 @settings(max_examples=300)
 def test_fractions_and_decimals_are_rounded_once_from_their_exact_value(case, offset, digits):
     x, fmt, rules = case

@@ -16,9 +16,12 @@ from cases import (
     assert_same_bits,
     breakpoints,
     directed,
+    formats,
     holds,
     near_the_ends,
     not_a_numbers,
+    roundings,
+    rules,
     run_script,
     sized,
     stream_for,
@@ -360,37 +363,12 @@ def test_every_option_of_a_tally_agrees_with_the_rounding_it_accompanies():
 
 # Laws ----------------------------------------------------------------------------------
 
-formats = st.sampled_from([*FORMATS.values(), *ODD_FORMATS.values(), *WIDER.values()])
-signed_formats = formats.filter(lambda fmt: fmt.signed)
-modes = st.sampled_from(Rounding)
-rules = st.fixed_dictionaries({"rounding": modes, "overflow": st.sampled_from(Overflow)})
-wide = st.floats(width=64)
-
-
-@st.composite
-def near(draw, fmt):
-    """A float64 in reach of the format, and often beside one of its values."""
-    x = draw(st.floats(1, 2)) * 2.0 ** draw(
-        st.integers(max(fmt.emin - fmt.precision - 2, -1022), min(fmt.emax + 1, 1023))
-    )
-    if draw(st.booleans()) and math.isfinite(x):
-        x = float(round_to(x, fmt, rounding=Rounding.TOWARD_ZERO))
-        x = draw(st.sampled_from([x, x + float(ulp(x, fmt)) / 2]))
-        x = draw(st.sampled_from([x, math.nextafter(x, 0), math.nextafter(x, math.inf)]))
-    return draw(st.sampled_from([x, -x]))
-
-
-@st.composite
-def cases(draw, formats=formats, modes=rules):
-    fmt = draw(formats)
-    return draw(near(fmt)), fmt, draw(modes)
-
 
 def rounded(x, fmt, rules):
     return float(round_to(x, fmt, stream=stream_for(rules["rounding"]), **rules))
 
 
-@given(cases(), wide)
+@given(roundings(), st.floats())
 def test_rounding_is_monotone(case, other):
     x, fmt, rules = case
     for y in (other, math.nextafter(x, math.inf), x * 1.01):
@@ -399,7 +377,7 @@ def test_rounding_is_monotone(case, other):
         assert not below > above
 
 
-@given(cases())
+@given(roundings())
 def test_rounding_twice_is_rounding_once(case):
     x, fmt, rules = case
     once = rounded(x, fmt, rules)
@@ -409,7 +387,7 @@ def test_rounding_twice_is_rounding_once(case):
         assert not events(once, fmt, stream=stream_for(rules["rounding"]))
 
 
-@given(cases(signed_formats))
+@given(roundings(formats.filter(lambda fmt: fmt.signed)))
 def test_rounding_is_odd_but_that_directed_modes_mirror_each_other(case):
     x, fmt, rules = case
     mirrored = rounded(-x, fmt, {**rules, "rounding": MIRROR[rules["rounding"]]})
@@ -420,7 +398,7 @@ def test_rounding_is_odd_but_that_directed_modes_mirror_each_other(case):
         assert_same_bits(mirrored, 0.0)
 
 
-@given(cases())
+@given(roundings())
 def test_the_error_is_below_one_ulp_and_half_an_ulp_to_nearest(case):
     x, fmt, rules = case
     assume(fmt.signed or x >= 0)
@@ -435,7 +413,7 @@ def test_the_error_is_below_one_ulp_and_half_an_ulp_to_nearest(case):
             assert error <= Fraction(fmt.unit_roundoff) * abs(Fraction(x))
 
 
-@given(cases())
+@given(roundings())
 def test_the_result_lies_beside_x_on_the_side_of_the_mode(case):
     x, fmt, rules = case
     assume(abs(x) <= fmt.max_finite and (fmt.signed or x >= 0) and fmt.has_zero)

@@ -137,7 +137,7 @@ def test_a_product_equals_torch_s_half_kernel_on_exact_data(fmt):
 
 
 def loss(h):
-    return F.mse_loss(h, torch.zeros(h.shape))
+    return F.mse_loss(h, torch.full(h.shape, 0.1))
 
 
 def linear(x, *weights):
@@ -149,6 +149,11 @@ def linear(x, *weights):
 def one_low_tensor_used_three_times(x, p):
     h = linear(x, p[0])
     return loss(linear(h, p[1]) + linear(h, p[2]) + linear(h, p[3]) + h)
+
+
+def one_low_tensor_summed_and_used(x, p):
+    h = linear(x, p[0])
+    return h.sum() * 0.3 + loss(linear(h, p[1])) + h.sum() * 0.7
 
 
 def one_low_tensor_used_low_and_wide(x, p):
@@ -185,6 +190,12 @@ def writes_a_column(x, p):
     return loss(linear(h, p[1]) * F.relu(h))
 
 
+def multiplies_a_column(x, p):
+    h = linear(x, p[0]).clone()
+    h[:, 0].mul_(0.3)
+    return loss(h)
+
+
 def fills_an_fp32_buffer(x, p):
     h = torch.zeros(2, 2)
     h[:, 0] = linear(x, p[0])[:, 0]
@@ -204,6 +215,7 @@ def batched(x, p):
 PROGRAMS = {
     "two layers": lambda x, p: loss(linear(F.relu(linear(x, p[0])), p[1])),
     "one low tensor used three times": one_low_tensor_used_three_times,
+    "one low tensor summed and used": one_low_tensor_summed_and_used,
     "one low tensor used low and wide": one_low_tensor_used_low_and_wide,
     "one FP32 tensor used three times": one_fp32_tensor_used_three_times,
     "one weight used twice": lambda x, p: loss(linear(x, p[0], p[0])),
@@ -218,6 +230,7 @@ PROGRAMS = {
     "where": where,
     "largest": lambda x, p: loss(linear(x, p[0]).amax(1) * 0.3),
     "writes a column": writes_a_column,
+    "multiplies a column": multiplies_a_column,
     "fills an FP32 buffer": fills_an_fp32_buffer,
     "dropout": drops,
     "batched products": batched,
@@ -327,6 +340,16 @@ def test_every_operation_in_our_lists_exists():
     assert {name for name in names if not {name, f"{name}_"} & known} == set()
 
 
+def test_an_operation_in_place_is_not_cast_as_autocast_does_not_list_it():
+    x, w, total = (torch.randn(3, 3) for _ in range(3))
+    expected = torch.addmm(total, x, w)
+    with simulated(FP16):
+        out = torch.addmm(total, x, w, out=torch.empty(3, 3))
+        total.addmm_(x, w)
+    assert_bits(total, expected)
+    assert_bits(out, expected)
+
+
 def test_scalars_are_not_rounded():
     with simulated(FP16):
         h = torch.randn(3, 3).mm(torch.randn(3, 3))
@@ -334,6 +357,14 @@ def test_scalars_are_not_rounded():
         scaled = mean * 2.0**20
     assert_bits(mean, h.mean())
     assert_bits(scaled, h.mean() * 2.0**20)
+
+
+def test_the_backward_pass_of_a_scalar_is_fp32_until_it_leaves_it():
+    h = torch.randn(3, 3, requires_grad=True)
+    with simulated(FP16):
+        g = h.mm(torch.eye(3))
+        (g.mean() * 2.0**17).backward()  # 2^17 itself is past FP16
+    assert_bits(h.grad, round_to(torch.full((3, 3), 2.0**17 / 9)))
 
 
 def test_an_fp32_tensor_stays_fp32_in_what_autocast_does_not_list():
@@ -490,6 +521,7 @@ def test_a_backward_function_of_one_s_own_runs_in_the_format_of_its_inputs():
     class Cube(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
+            torch.exp(x)  # what comes first must not decide
             ctx.save_for_backward(x)
             return x * x * x
 
@@ -498,12 +530,27 @@ def test_a_backward_function_of_one_s_own_runs_in_the_format_of_its_inputs():
             (x,) = ctx.saved_tensors
             return grad * x * x * 3
 
-    x, w = torch.randn(4, 4), nn.Parameter(torch.randn(4, 4))
+    h, seen = torch.randn(2, 2, requires_grad=True), []
     with simulated(FP16):
-        h = linear(x, w)
-        h.retain_grad()
-        loss(Cube.apply(h)).backward()
-    assert is_low(h.grad)
+        low = h.mm(torch.eye(2))
+        cube = Cube.apply(low)
+        cube.register_hook(seen.append)
+        loss(cube.mm(torch.eye(2))).backward()
+    expected = seen[0]
+    for factor in (low, low, 3):
+        expected = round_to(expected * factor)
+    assert_bits(h.grad, expected)
+
+
+def test_hooks_see_gradients_in_the_format_of_their_tensor():
+    h, w, seen = torch.randn(2, 2), nn.Parameter(torch.randn(2, 2)), []
+    with simulated(FP16):
+        low = linear(h, w)
+        low.register_hook(lambda grad: seen.append(grad / 3))
+        w.register_hook(lambda grad: seen.append(grad / 3))
+        loss(low).backward()
+    assert is_low(seen[0])
+    assert_bits(seen[1], w.grad / 3)
 
 
 def test_gradients_of_gradients_are_simulated():
@@ -520,18 +567,24 @@ def test_gradients_from_autograd_grad_are_fp32_in_further_computation():
     with simulated(FP16):
         (grad,) = torch.autograd.grad(loss(linear(torch.randn(3, 4), w)), w)
         step = grad / 3
-        clipped = grad.clone().mul_(1 / 3)
-    assert is_low(grad)
-    assert_bits(step, grad / 3)
-    assert_bits(clipped, grad * (1 / 3))
+        kept = grad.clone()
+        clipped = grad.mul_(1 / 3)
+        again = clipped * (1 / 3)
+    assert is_low(kept)
+    assert_bits(step, kept / 3)
+    assert_bits(clipped, kept * (1 / 3))
+    assert_bits(again, clipped * (1 / 3))
 
 
 def test_a_graph_of_fp32_stays_fp32_when_its_backward_pass_runs_inside():
     plain, x = mlp(6, 5, 3), torch.randn(4, 6)
     inside = copy.deepcopy(plain)
     loss(plain(x)).backward()
-    outside_loss = loss(inside(x))
     with simulated(FP16):
+        inside(x)
+    outside_loss, a = loss(inside(x)), torch.eye(3, requires_grad=True)
+    with simulated(FP16):
+        a.mm(a)
         outside_loss.backward()
     assert_same_gradients(plain, inside)
 
@@ -575,6 +628,15 @@ def test_a_changed_weight_is_rounded_anew(change):
     assert_bits(actual, round_to(round_to(x) @ round_to(w).T))
 
 
+def test_a_weight_that_changed_between_two_entries_is_rounded_anew():
+    sim, w, x = simulated(FP16), nn.Parameter(torch.randn(4, 4)), torch.randn(3, 4)
+    for _ in range(2):
+        with sim:
+            actual = linear(x, w)
+        assert_bits(actual, round_to(round_to(x) @ round_to(w).T))
+        w.data.mul_(0.7)
+
+
 def test_weights_that_share_memory_are_not_mixed_up():
     memory = torch.randn(32)
     a, b = (nn.Parameter(memory[i : i + 16].view(4, 4)) for i in (0, 16))
@@ -586,17 +648,16 @@ def test_weights_that_share_memory_are_not_mixed_up():
 
 def test_memory_that_is_used_again_does_not_keep_its_format():
     with simulated(FP16):
-        for _ in range(50):
-            h = torch.randn(64, 64).mm(torch.randn(64, 64))
+        for size in range(20, 200):
+            h = torch.randn(size, size).mm(torch.randn(size, size))
             address = h.data_ptr()
             del h
-            wide = torch.randn(64, 64)
-            result = wide / 3
-            assert_bits(result, wide / 3)
+            wide = torch.full((size, size), 1 / 3)
             if wide.data_ptr() == address:
                 break
         else:
             pytest.skip("the allocator did not use the memory again")
+        assert_bits(wide * 3.3, torch.full((size, size), 1 / 3) * 3.3)
 
 
 def test_nothing_of_a_finished_run_is_kept_alive():
@@ -821,6 +882,9 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
     assert sim.by_operation["mm"] == rounded
     assert sim.by_operation["mul"].flushed == torch.count_nonzero(h * 2.0**-30 < 2.0**-25 + 1)
     assert "relu" not in sim.by_operation
+    with simulated(FP16) as sim:
+        torch.randn(2, 4, 3) @ torch.randn(3, 5)
+    assert list(sim.by_operation) == ["cast", "mm"]
 
 
 def test_without_tally_nothing_is_counted():
