@@ -82,8 +82,8 @@ def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
     bits = k.astype(np.float64).view(np.int64)
     normal = (bits >> 52) + q >= 1
     subnormal = k << np.clip(q + 1074, 0, 52)
-    scaled: np.ndarray = np.where(k == 0, 0, np.where(normal, bits + (q << 52), subnormal))
-    return np.asarray(scaled.view(np.float64))
+    scaled = np.where(k == 0, 0, np.where(normal, bits + (q << 52), subnormal))
+    return np.asarray(scaled, np.int64).view(np.float64)
 
 
 def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
@@ -100,7 +100,7 @@ def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
     values = np.copysign(values, np.where(sign == 1, -1.0, 1.0))
     if fmt.nan_code is not None:  # one NaN for all NaN codes, so that values are reproducible
         values[np.isnan(values) | (codes == fmt.nan_code)] = np.nan
-    return values
+    return np.asarray(values)
 
 
 @cache

@@ -153,7 +153,7 @@ def one_low_tensor_used_three_times(x, p):
 
 def one_low_tensor_summed_and_used(x, p):
     h = linear(x, p[0])
-    return h.sum() * 0.3 + loss(linear(h, p[1])) + h.sum() * 0.7
+    return h.float().sum() * 0.3 + loss(linear(h, p[1])) + h.float().sum() * 0.7
 
 
 def one_low_tensor_used_low_and_wide(x, p):
