@@ -32,11 +32,7 @@ class Rounding(IntEnum):
 
 
 class Overflow(IntEnum):
-    """What lies past the largest finite value.
-
-    `IEEE`: infinity; NaN where the format has no infinity; the largest finite value
-    where it has neither. `SATURATE`: the largest finite value, for infinities too.
-    """
+    """Past the largest finite value: infinity, else NaN, else that value; or always that value."""
 
     IEEE = 0
     SATURATE = 1
@@ -133,6 +129,9 @@ class Format:
         problem = self._contradiction()
         if problem:
             raise ValueError(f"Format: {problem}. Choose other facts for {self.name!r}.")
+
+    def __hash__(self) -> int:  # short: formats are keys of caches on every call
+        return hash((self.name, self.precision, self.bias))
 
     def _refusal(self, label: str, rule: str) -> str:
         given = getattr(self, label)

@@ -215,7 +215,6 @@ class Facts(NamedTuple):
 def facts_of(
     fmt: Format,
     dtype: np.dtype[Any],
-    *,
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,

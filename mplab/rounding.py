@@ -404,37 +404,34 @@ def checked_facts(
     """The facts of a format, once the options have been checked."""
     fmt = require_format(function, fmt)
     # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
-    for value, kind in ((rounding, Rounding), (overflow, Overflow), (tininess, Tininess)):
-        if type(value) is not kind:
-            raise TypeError(
-                f"{function}: {kind.__name__.lower()} must be a member of {kind.__name__}; got "
-                f"{value!r}. Use one of {', '.join(m.name for m in kind)}."
-            )
-    for name, flag in (("flush_inputs", flush_inputs), ("flush_outputs", flush_outputs)):
-        if type(flag) is not bool:
-            raise TypeError(f"{function}: {name} must be True or False; got {flag!r}. Use a bool.")
+    options = rounding, overflow, tininess, flush_inputs, flush_outputs
+    if tuple(map(type, options)) != tuple(_OPTIONS.values()):
+        _refuse_options(function, options)
     return _facts(fmt, dtype, overflow, flush_inputs, flush_outputs, tininess)
 
 
+_OPTIONS: dict[str, type[Any]] = {
+    "rounding": Rounding,
+    "overflow": Overflow,
+    "tininess": Tininess,
+    "flush_inputs": bool,
+    "flush_outputs": bool,
+}
+
+
+def _refuse_options(function: str, options: tuple[Any, ...]) -> None:
+    """Raise for the first option of the wrong type."""
+    for (name, kind), value in zip(_OPTIONS.items(), options, strict=True):
+        rule = "True or False" if kind is bool else f"a member of {kind.__name__}"
+        if type(value) is not kind:
+            raise TypeError(f"{function}: {name} must be {rule}; got {value!r}. Pass {rule}.")
+
+
 @lru_cache(maxsize=512)
-def _facts(
-    fmt: Format,
-    dtype: np.dtype[Any],
-    overflow: Overflow,
-    flush_inputs: bool,
-    flush_outputs: bool,
-    tininess: Tininess,
-) -> Facts | None:
+def _facts(fmt: Format, dtype: np.dtype[Any], *rules: Any) -> Facts | None:
     from mplab.kernels import facts_of
 
-    return facts_of(
-        fmt,
-        dtype,
-        overflow=overflow,
-        flush_inputs=flush_inputs,
-        flush_outputs=flush_outputs,
-        tininess=tininess,
-    )
+    return facts_of(fmt, dtype, *rules)
 
 
 def require_tally(function: str, tally: object) -> None:
