@@ -57,7 +57,7 @@ class simulated:
 
     Exactness:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
-        own half kernels on the operations and data of tests/test_simulate.py; kernels that
+        own half kernels on the operations and data of tests/test_dispatch.py; kernels that
         round between their steps, such as `sigmoid_backward`, differ.
 
     Source:

@@ -1,0 +1,146 @@
+"""Small networks whose simulation has one right answer, and how to compare bits."""
+
+import itertools
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import mplab
+from mplab import FP16
+
+
+def round_to(t, fmt=FP16, **options):
+    return torch.from_numpy(mplab.round_to(t.detach().numpy(), fmt, **options))
+
+
+def assert_bits(actual, expected):
+    assert actual.shape == expected.shape
+    a, b = (t.detach().contiguous().view(torch.int32) for t in (actual, expected))
+    wrong = torch.nonzero(a != b)
+    assert not len(wrong), f"{len(wrong)} differ, first at {wrong[0].tolist()}"
+
+
+def is_low(t, fmt=FP16):
+    return torch.equal(round_to(t, fmt), t.detach())
+
+
+def mlp(*widths, activation=nn.Sigmoid):
+    layers = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def gradients(model):
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def assert_same_gradients(first, second):
+    for a, b in zip(gradients(first), gradients(second), strict=True):
+        assert_bits(a, b)
+
+
+def loss(h):
+    return F.mse_loss(h, torch.full(h.shape, 0.1))
+
+
+def linear(x, *weights):
+    for weight in weights:
+        x = F.linear(x, weight)
+    return x
+
+
+# A float32 sum of two products is rounded once, in whatever order it is computed. So a network
+# of width two, on a batch of two, has one right answer, whatever the kernels.
+
+
+def one_low_tensor_used_three_times(x, p):
+    h = linear(x, p[0])
+    return loss(linear(h, p[1]) + linear(h, p[2]) + linear(h, p[3]) + h)
+
+
+def one_low_tensor_summed_and_used(x, p):
+    h = linear(x, p[0])
+    return h.float().sum() * 0.3 + loss(linear(h, p[1])) + h.float().sum() * 0.7
+
+
+def one_low_tensor_used_low_and_wide(x, p):
+    h = linear(x, p[0])
+    return loss(linear(h, p[1])) + loss(h - 1) + loss(h) + loss(linear(h, p[2]))
+
+
+def one_fp32_tensor_used_three_times(x, p):
+    h = F.mse_loss(linear(x, p[0]), torch.zeros(2, 2), reduction="none")
+    return loss(linear(h, p[1]) + linear(h, p[2]) + linear(h, p[3]))
+
+
+def in_place(x, p):
+    h = linear(x, p[0]) * 1.1
+    return loss(linear(h.mul_(0.3).add_(p[3]), p[1]))
+
+
+def concatenation(x, p):
+    return loss(linear(torch.cat([linear(x, p[0])[:, :1], linear(x, p[1])[:, 1:]], 1), p[2]))
+
+
+def concatenation_with_fp32(x, p):
+    return loss(linear(torch.cat([linear(x, p[0])[:, :1], x[:, :1]], 1), p[2]))
+
+
+def where(x, p):
+    h = linear(x, p[0])
+    return loss(linear(torch.where(h > 0, h, torch.tensor(0.1)), p[1]))
+
+
+def writes_a_column(x, p):
+    h = linear(x, p[0]).clone()
+    h[:, 0] = x[:, 0] * 0.1
+    return loss(linear(h, p[1]) * F.relu(h))
+
+
+def multiplies_a_column(x, p):
+    h = linear(x, p[0]).clone()
+    h[:, 0].mul_(0.3)
+    return loss(h)
+
+
+def fills_an_fp32_buffer(x, p):
+    h = torch.zeros(2, 2)
+    h[:, 0] = linear(x, p[0])[:, 0]
+    return loss(linear(h * 0.3, p[1]))
+
+
+def drops(x, p):
+    torch.manual_seed(3)
+    return loss(linear(F.dropout(linear(x, p[0]), 0.3), p[1]))
+
+
+def batched(x, p):
+    h = linear(x, p[0]).view(1, 2, 2)
+    return loss(torch.bmm(h, p[1].view(1, 2, 2)) @ h)
+
+
+PROGRAMS = {
+    "two layers": lambda x, p: loss(linear(F.relu(linear(x, p[0])), p[1])),
+    "one low tensor used three times": one_low_tensor_used_three_times,
+    "one low tensor summed and used": one_low_tensor_summed_and_used,
+    "one low tensor used low and wide": one_low_tensor_used_low_and_wide,
+    "one FP32 tensor used three times": one_fp32_tensor_used_three_times,
+    "one weight used twice": lambda x, p: loss(linear(x, p[0], p[0])),
+    "times a Python number": lambda x, p: loss(linear(x, p[0]) * 0.1),
+    "times an FP32 parameter": lambda x, p: loss(linear(linear(x, p[0]) * p[3], p[1])),
+    "in place": in_place,
+    "views": lambda x, p: loss(linear(linear(x, p[0]).t().reshape(2, 2)[:, [1, 0]], p[1]).view(4)),
+    "three dimensions": lambda x, p: loss(linear(x.view(1, 2, 2), p[0], p[1])),
+    "concatenation": concatenation,
+    "concatenation with FP32": concatenation_with_fp32,
+    "clamp": lambda x, p: loss(linear(linear(x, p[0]).clamp(-0.1, 0.7), p[1])),
+    "where": where,
+    "largest": lambda x, p: loss(linear(x, p[0]).amax(1) * 0.3),
+    "writes a column": writes_a_column,
+    "multiplies a column": multiplies_a_column,
+    "fills an FP32 buffer": fills_an_fp32_buffer,
+    "dropout": drops,
+    "batched products": batched,
+}
