@@ -26,7 +26,7 @@ OVERFLOW, INVALID = int(Event.OVERFLOW), int(Event.INVALID)
 FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
 
-BLOCK = 2048
+BLOCK = 4096
 """Elements rounded before they are counted: counting inside the rounding loop stops SIMD."""
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
