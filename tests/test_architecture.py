@@ -12,7 +12,7 @@ import pytest
 import mplab
 
 PACKAGE = Path(mplab.__file__).parent
-FILES = sorted(PACKAGE.glob("*.py"))
+FILES = sorted(PACKAGE.rglob("*.py"))
 
 NUMBER_CORE = ("formats", "inputs", "codes", "threads", "kernels", "rounding")
 ORDER = (  # each module imports only from those before it, lazily or not
@@ -20,7 +20,15 @@ ORDER = (  # each module imports only from those before it, lazily or not
     *("arithmetic", "loops", "reductions", "bounds", "floatarray"),
     *("tensors", "tensorcore", "probe", "scaling", "data"),
     *("policies", "marks", "dispatch", "simulate", "history", "tasks", "training"),
-    *("ranges", "canvas", "figures_arithmetic", "pictures", "widgets", "checks"),
+    *("pictures.ranges", "pictures.canvas", "pictures.training", "pictures.costs"),
+    *(
+        "pictures.arithmetic",
+        "pictures",
+        "widgets.explorer",
+        "widgets.range_map",
+        "widgets",
+        "checks",
+    ),
     *("doctor", "bench", "cli"),
 )
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
@@ -29,10 +37,17 @@ IMPORT_BUDGET = 0.35
 
 FILE_LINES, FUNCTION_LINES = 450, 60
 
-ROOMS = [path for path in FILES if path.stem != "__init__"]  # the front door imports any
 
-every_room = pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.stem)
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def name_of(path):
+    """The dotted name within mplab: that of a file, or of the folder of an __init__."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+ROOMS = {name_of(path): path for path in FILES if name_of(path)}  # the front door imports any
+
+every_room = pytest.mark.parametrize("room", ROOMS)
+every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: name_of(path) or "mplab")
 
 
 def parse(path):
@@ -53,8 +68,8 @@ def imported_modules(path):
 
 def rooms(path):
     """Modules of mplab that `path` imports."""
-    names = {name.split(".")[1] for name in imported_modules(path) if name.startswith("mplab.")}
-    return names & {file.stem for file in FILES}
+    names = {name.removeprefix("mplab.") for name in imported_modules(path)}
+    return names & set(ROOMS)
 
 
 def public_definitions(path):
@@ -72,13 +87,13 @@ def public_definitions(path):
 
 
 def test_every_module_has_its_place_in_the_order():
-    assert {path.stem for path in ROOMS} <= set(ORDER)
+    assert set(ROOMS) == set(ORDER)
 
 
 @every_room
-def test_a_module_imports_only_from_earlier_modules(path):
-    allowed = set(ORDER[: ORDER.index(path.stem)])
-    assert rooms(path) <= allowed
+def test_a_module_imports_only_from_earlier_modules(room):
+    allowed = set(ORDER[: ORDER.index(room)])
+    assert rooms(ROOMS[room]) <= allowed
 
 
 def test_exercise_checks_need_only_the_number_core():
@@ -143,7 +158,7 @@ def test_the_field_s_words_are_used(path):
 def test_no_import_survives_that_nobody_could_follow(path):
     """`import_module` hides an import from the test of the order, so only the front door has it."""
     found = "import_module" in path.read_text(encoding="utf-8")
-    assert found == (path.stem == "__init__")
+    assert found == (path == PACKAGE / "__init__.py")
 
 
 def test_the_readers_of_source_would_see_a_violation(tmp_path):

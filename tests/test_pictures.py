@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import mplab
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, canvas, pictures, ranges, round_to
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
 from mplab.history import ExponentHistogram, History, exponent_histogram
+from mplab.pictures import canvas, ranges
 
 COLOURS = {"reference": canvas.REFERENCE.colour} | {
     name: look.colour for name, look in canvas.STYLES.items()

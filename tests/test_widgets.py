@@ -11,7 +11,7 @@ from mplab import BF16, FP8_E5M2, FP16, round_to, widgets
 from mplab.history import ExponentHistogram, History, exponent_histogram
 
 RANDOM = np.random.default_rng(0)
-# Significands away from powers of two: see the limits that `mplab.ranges.zones` names.
+# Significands away from powers of two: see the limits that `mplab.pictures.ranges.zones` names.
 GRADIENTS = RANDOM.uniform(1.2, 1.7, 3000) * 2.0 ** RANDOM.integers(-45, -12, 3000)
 LAYERS = {"encoder": GRADIENTS[:1000], "decoder": GRADIENTS[1000:] * 2.0**5}
 

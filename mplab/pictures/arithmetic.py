@@ -13,7 +13,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mplab.bounds import linear_bound, probabilistic_bound
-from mplab.canvas import (
+from mplab.formats import FP8_E4M3, FP16, Format, Rounding
+from mplab.pictures.canvas import (
     BAND,
     INK,
     STYLES,
@@ -25,7 +26,6 @@ from mplab.canvas import (
     style,
     titled,
 )
-from mplab.formats import FP8_E4M3, FP16, Format, Rounding
 from mplab.reductions import Accumulation, cumsum, sum
 from mplab.rounding import round_to
 from mplab.tensorcore import MatrixUnit, mma, unit_of

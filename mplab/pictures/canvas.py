@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from mplab.formats import Format
-from mplab.ranges import exponent_of
+from mplab.pictures.ranges import exponent_of
 
 P = ParamSpec("P")
 

@@ -5,7 +5,7 @@ import pytest
 from legible import assert_legible, drawn_texts
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, bounds
-from mplab import figures_arithmetic as figures
+from mplab.pictures import arithmetic as figures
 
 
 def test_errors_are_measured_against_exact_sums():

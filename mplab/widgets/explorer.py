@@ -1,0 +1,51 @@
+"""What all explorers share: a question, controls, a picture, and a sentence.
+
+Pictures are SVG in `ipywidgets.HTML`, which is the fastest design that needs nothing but
+ipywidgets. An error in a callback is shown under the explorer.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from html import escape
+
+import ipywidgets
+
+FONT = 'font-family="system-ui, DejaVu Sans, sans-serif" font-size="13"'
+
+
+class Explorer(ipywidgets.VBox):
+    """A question, controls, a picture, and what it shows in words.
+
+    A subclass gives `draw`, which reads the controls. Any change of a control redraws; the
+    sentence is in a live region, so that screen readers say it.
+    """
+
+    def __init__(self, question: str, controls: Sequence[ipywidgets.Widget]) -> None:
+        self.picture = ipywidgets.HTML()
+        self.state = ipywidgets.HTML()
+        self.errors = ipywidgets.Output()
+        heading = ipywidgets.HTML(f"<b>{escape(question)}</b>")
+        parts = [heading, *controls, self.picture, self.state, self.errors]
+        super().__init__(parts)
+        for control in controls:
+            control.observe(self._changed, names="value")
+        self.redraw()
+
+    @abstractmethod
+    def draw(self) -> tuple[str, str]:
+        """The picture as SVG, and the same in a sentence."""
+
+    def redraw(self) -> None:
+        """Show the state of the controls."""
+        svg, sentence = self.draw()
+        self.picture.value = svg
+        self.state.value = f'<div role="status" aria-live="polite">{escape(sentence)}</div>'
+
+    def _changed(self, _: object) -> None:
+        try:
+            self.redraw()
+        except Exception:
+            with self.errors:  # Jupyter sends a callback's traceback to a log nobody reads
+                raise
