@@ -55,6 +55,7 @@ _ROOMS = (
     "checks",
     "codes",
     "data",
+    "facts",
     "floatarray",
     "formats",
     "history",

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit, types
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
-from mplab.formats import Event, Format, Overflow, Rounding, Tininess
+from mplab.facts import Facts
+from mplab.formats import Event, Rounding
 from mplab.threads import parallel
 
 # Bits of a flag byte: the four events that rounding can raise, and four classes.
@@ -26,8 +27,10 @@ OVERFLOW, INVALID = int(Event.OVERFLOW), int(Event.INVALID)
 FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
 
-BLOCK = 4096
+BLOCK = 2048
 """Elements rounded before they are counted: counting inside the rounding loop stops SIMD."""
+
+_EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 _TOWARD_ZERO, _STOCHASTIC = int(Rounding.TOWARD_ZERO), int(Rounding.STOCHASTIC)
@@ -73,6 +76,28 @@ def _as_bits_typed(number):
     return lambda number: np.float64(number).view(np.int64)
 
 
+def _mask(like, condition):
+    """All bits set, or none."""
+    raise NotImplementedError
+
+
+@overload(_mask)
+def _mask_typed(like, condition):
+    if like.bitwidth == 32:
+        return lambda like, condition: np.int32(-1) if condition else np.int32(0)
+    return lambda like, condition: np.int64(-1) if condition else np.int64(0)
+
+
+@intrinsic
+def _shift_right(typing, x, by):
+    """`x` >> `by` of uint32 numbers, in 32 bits."""
+
+    def emit(context, builder, signature, numbers):
+        return builder.lshr(*numbers)
+
+    return types.uint32(types.uint32, types.uint32), emit
+
+
 def _align(like, random, shift):
     """32 random bits as an addend for the `shift` discarded bits, the top ones first."""
     raise NotImplementedError
@@ -82,11 +107,32 @@ def _align(like, random, shift):
 def _align_typed(like, random, shift):
     if like.bitwidth == 32:  # >> 1 first: a shift by 32 is undefined
         return lambda like, random, shift: np.int32(
-            np.uint32(np.uint32(random) >> np.uint32(1)) >> np.uint32(31 - shift)
+            _shift_right(_shift_right(np.uint32(random), np.uint32(1)), np.uint32(31 - shift))  # type: ignore[call-arg]
         )
     return lambda like, random, shift: (
         np.int64(random) << (shift - 32) if shift > 32 else np.int64(random) >> (32 - shift)
     )
+
+
+def _carries(fraction, random):
+    """Whether `fraction` in [0, 1), in units of 2^-32 and cut, carries when `random` is added."""
+    raise NotImplementedError
+
+
+@overload(_carries)
+def _carries_typed(fraction, random):
+    if fraction.bitwidth == 64:
+        return lambda fraction, random: fraction * 4294967296.0 >= 4294967296.0 - random
+
+    def carries(fraction, random):
+        # in int32 from −2^31 on, since converting to uint32 is no SIMD instruction
+        upper = fraction >= np.float32(0.5)
+        rest = fraction - (np.float32(0.5) if upper else np.float32(0.0))  # exact
+        cut = np.int32(rest * np.float32(4294967296.0))
+        cut = cut if upper else np.int32(cut ^ np.int32(-2147483648))
+        return cut > np.int32(np.int32(random) ^ np.int32(2147483647))
+
+    return carries
 
 
 # The definition ------------------------------------------------------------------------
@@ -95,9 +141,11 @@ def _align_typed(like, random, shift):
 @njit(forceinline=True)
 def _round_in_place(a, shift, mode, away, odd, random):
     """Magnitude bits `a` without their lowest `shift` bits; a carry reaches the exponent."""
-    low = _as(a, (_as(a, 1) << shift) - 1)
+    last = _as(a, _as(a, 1) << shift)
+    low = _as(a, last - 1)
     if mode == _TIES_TO_EVEN:
-        addend = _as(a, ((low >> 1) + (((a >> shift) | odd) & 1)) & low)
+        below_half, half = _as(a, low >> 1), _as(a, ((low >> 1) + 1) & low)
+        addend = half if (a & last) | odd != 0 else below_half
     elif mode == _TIES_TO_AWAY:
         addend = _as(a, _as(a, low + 1) >> 1)
     elif mode == _TOWARD_ZERO:
@@ -126,8 +174,7 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
     if mode == _TIES_TO_AWAY:
         up = (x - down) + (x - down) >= quantum
     elif mode == _STOCHASTIC:
-        # in float64, whose 53 bits hold the threshold
-        up = np.float64((x - down) * per_quantum) * 4294967296.0 >= 4294967296.0 - random
+        up = _carries((x - down) * per_quantum, random)
     else:
         up = away and _as_bits(down) != a
     return _as_bits(down + quantum) if up else _as_bits(down)
@@ -137,8 +184,8 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
 def _round_bits(bits, mode, rare, random, facts):
     """Round one number, given by its bits: the bits of the result, and its flags.
 
-    `facts` is what `facts_of` returns. The sign is handled apart; all else is done on
-    the magnitude, whose bits order as the numbers do.
+    `facts` is what `mplab.facts.facts_of` returns. The sign is handled apart; all else is
+    done on the magnitude, whose bits order as the numbers do.
     """
     (shift, tiny_shift, odd, grid_below, anchor, quantum, per_quantum, min_normal, max_finite,
      beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
@@ -166,31 +213,50 @@ def _round_bits(bits, mode, rare, random, facts):
     result = nan if is_nan or r > infinity else _as(bits, r | sign)
 
     unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
-    number = not is_nan
-    inexact = original <= infinity and (is_nan or r != original)
-    finite = number and original < infinity
-    signaling = original > infinity and original & quiet == 0
-    flags = INEXACT if inexact else 0
-    flags |= UNDERFLOW if number and inexact and unbounded < min_normal else 0
-    flags |= OVERFLOW if past and finite else 0
-    refused = (is_nan and original <= infinity) or (original == infinity and r > infinity)
-    flags |= INVALID if signaling or refused else 0
-    flags |= FLUSHED if number and r == 0 and original != 0 else 0
-    flags |= SUBNORMAL if number and r > 0 and r < min_normal else 0
-    flags |= NAN if original > infinity else 0
-    flags |= INFINITE if original == infinity else 0
+    was_nan = _mask(bits, original > infinity)
+    was_infinite = _mask(bits, original == infinity)
+    refused = was_infinite & _mask(bits, r > infinity)
+    no_number = was_nan
+    inexact = _mask(bits, r != original) & ~was_nan
+    if rare:
+        no_number = _mask(bits, is_nan)
+        refused |= no_number & ~was_nan
+        inexact |= no_number & ~was_nan
+    flags = inexact & INEXACT
+    flags |= inexact & ~no_number & _mask(bits, unbounded < min_normal) & UNDERFLOW
+    flags |= _mask(bits, past) & ~(no_number | was_infinite) & OVERFLOW
+    flags |= (was_nan & _mask(bits, original & quiet == 0) | refused) & INVALID
+    flags |= ~no_number & _mask(bits, r == 0) & _mask(bits, original != 0) & FLUSHED
+    flags |= ~no_number & _mask(bits, r > 0) & _mask(bits, r < min_normal) & SUBNORMAL
+    flags |= was_nan & NAN
+    flags |= was_infinite & INFINITE
     return result, flags
+
+
+@intrinsic
+def _mix(typing, counter, key0, key1):
+    """A keyed two-multiply mixer of uint32 numbers.
+
+    Written in LLVM's instructions, since numba widens uint32 arithmetic to 64 bits.
+    """
+
+    def emit(context, builder, signature, numbers):
+        def folded(h, by):
+            return builder.xor(h, builder.lshr(h, h.type(by)))
+
+        counter, key0, key1 = numbers
+        h = folded(builder.xor(counter, key0), 16)
+        h = folded(builder.mul(h, h.type(0x21F0AAAD)), 15)
+        h = builder.xor(h, key1)
+        return folded(builder.mul(h, h.type(0xD35A2D97)), 15)
+
+    return types.uint32(types.uint32, types.uint32, types.uint32), emit
 
 
 @njit(forceinline=True)
 def _random_bits(index, key0, key1):
-    """32 bits from a counter: a keyed two-multiply mixer, written so that it vectorises."""
-    h = np.uint32(index) ^ np.uint32(key0)
-    h ^= h >> np.uint32(16)
-    h = np.uint32(h * np.uint32(0x21F0AAAD))
-    h ^= (h >> np.uint32(15)) ^ np.uint32(key1)
-    h = np.uint32(h * np.uint32(0xD35A2D97))
-    return np.uint32(h ^ (h >> np.uint32(15)))
+    """32 bits from a counter."""
+    return _mix(np.uint32(index), np.uint32(key0), np.uint32(key1))  # type: ignore[call-arg]
 
 
 @njit(forceinline=True)
@@ -201,72 +267,6 @@ def _unpack(facts):
         _as_float(facts[6]), facts[7], facts[8], facts[9], facts[10], facts[11], facts[12],
         facts[13], facts[14], facts[15], facts[16], facts[17], facts[18],
     )  # fmt: skip
-
-
-class Facts(NamedTuple):
-    """What the loops need to know of a format and of the rules, for one input dtype."""
-
-    numbers: np.ndarray
-    """Integers of the width of the input, shape (19,), in the order `_round_bits` unpacks."""
-    rare: bool
-    """Whether anything is asked for that IEEE formats without flushing do not need."""
-
-
-def facts_of(
-    fmt: Format,
-    dtype: np.dtype[Any],
-    overflow: Overflow = Overflow.IEEE,
-    flush_inputs: bool = False,
-    flush_outputs: bool = False,
-    tininess: Tininess = Tininess.AFTER,
-) -> Facts | None:
-    """The facts of `fmt` for float32 or float64 input.
-
-    Returns:
-        None if float32 cannot serve: some value of `fmt` is not a float32, or its least
-        value is a subnormal float32 off the float32 grid.
-    """
-    info = np.finfo(dtype)
-    integer = np.dtype(f"i{dtype.itemsize}")
-    width, source_emin = info.nmant + 1, int(info.minexp)
-    shift, lowest = width - fmt.precision, fmt.emin - fmt.precision + 1
-    gridded = fmt.emin > source_emin
-    fits = shift >= 0 and fmt.emin >= source_emin and fmt.max_finite <= float(info.max)
-    if not fits or (gridded and lowest < source_emin):
-        return None
-
-    def bits(x: float) -> int:
-        return int(np.array(x, dtype).view(integer))
-
-    saturate = overflow is Overflow.SATURATE or not fmt.has_nan
-    beyond = fmt.max_finite if saturate else np.inf if fmt.has_infinity else np.nan
-    # Below 2^emin an unbounded exponent would halve the grid; the source shares the
-    # grid of a format with its own emin, so there the shift itself must shrink.
-    tiny_shift = shift if gridded else max(shift - 1, 0)
-    sign_bit = int(np.iinfo(integer).min)
-    facts = [
-        shift,
-        0 if tininess is Tininess.BEFORE else tiny_shift,
-        fmt.precision == 1,
-        bits(fmt.min_normal) if gridded else 0,
-        bits(2.0 ** (fmt.emin + shift)) if gridded else 0,
-        bits(2.0**lowest),
-        bits(2.0**-lowest) if gridded else 0,
-        bits(fmt.min_normal),
-        bits(fmt.max_finite),
-        bits(beyond),
-        bits(fmt.min_normal) if flush_inputs else 0,
-        bits(fmt.min_normal) if flush_outputs or not fmt.has_zero else 0,
-        0 if fmt.has_zero else bits(fmt.min_normal),
-        bits(np.inf),
-        bits(np.nan),
-        1 << (info.nmant - 1),
-        sign_bit,
-        0 if fmt.signed else sign_bit,
-        0 if fmt.has_negative_zero else sign_bit,
-    ]
-    rare = flush_inputs or flush_outputs or not fmt.has_negative_zero
-    return Facts(np.array(facts, integer), rare)
 
 
 # The loops -----------------------------------------------------------------------------
@@ -304,14 +304,24 @@ def _loop(mode: int, rare: bool) -> Callable[..., None]:
 @njit
 def _count(flags, counts):
     """Add to `counts[b]` how many bytes of `flags` have bit b set, eight bytes at a time."""
+    ones = np.uint64(0x0101010101010101)
     words = flags[: flags.size // 8 * 8].view(np.uint64)
-    for begin in range(0, words.size, 128):  # a byte of `lanes` counts up to 255
-        for bit in range(8):
-            lanes = np.uint64(0)
-            for word in words[begin : begin + 128]:
-                lanes += (word >> np.uint64(bit)) & np.uint64(0x0101010101010101)
-            for byte in range(8):
-                counts[bit] += np.int64((lanes >> np.uint64(8 * byte)) & np.uint64(255))
+    for begin in range(0, words.size, 255):  # a byte counts up to 255
+        a = b = c = d = e = f = g = h = np.uint64(0)
+        part = words[begin : begin + 255]
+        for i in range(part.size):  # by index: an iterator is not turned into SIMD
+            word = part[i]
+            a += word & ones
+            b += (word >> np.uint64(1)) & ones
+            c += (word >> np.uint64(2)) & ones
+            d += (word >> np.uint64(3)) & ones
+            e += (word >> np.uint64(4)) & ones
+            f += (word >> np.uint64(5)) & ones
+            g += (word >> np.uint64(6)) & ones
+            h += (word >> np.uint64(7)) & ones
+        for bit, bytes_ in enumerate((a, b, c, d, e, f, g, h)):
+            pairs = (bytes_ & _EVEN_BYTES) + ((bytes_ >> np.uint64(8)) & _EVEN_BYTES)
+            counts[bit] += np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
     for flag in flags[words.size * 8 :]:
         for bit in range(8):
             counts[bit] += (flag >> bit) & 1

@@ -23,8 +23,9 @@ import numpy as np
 from numba import njit
 
 from mplab import kernels
+from mplab.facts import Facts
 from mplab.formats import Rounding
-from mplab.kernels import Facts, _compiled, _random_bits, _round_bits, _unpack
+from mplab.kernels import _compiled, _random_bits, _round_bits, _unpack
 from mplab.threads import parallel
 
 _EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())

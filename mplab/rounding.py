@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mplab.codes import encode
+from mplab.facts import Facts, facts_of
 from mplab.formats import (
     FP32,
     Event,
@@ -21,9 +21,6 @@ from mplab.formats import (
     require_format,
 )
 from mplab.inputs import as_array, widen
-
-if TYPE_CHECKING:
-    from mplab.kernels import Facts
 
 _MASK64 = (1 << 64) - 1
 
@@ -407,7 +404,7 @@ def checked_facts(
     options = rounding, overflow, tininess, flush_inputs, flush_outputs
     if tuple(map(type, options)) != tuple(_OPTIONS.values()):
         _refuse_options(function, options)
-    return _facts(fmt, dtype, overflow, flush_inputs, flush_outputs, tininess)
+    return facts_of(fmt, dtype, overflow, flush_inputs, flush_outputs, tininess)
 
 
 _OPTIONS: dict[str, type[Any]] = {
@@ -425,13 +422,6 @@ def _refuse_options(function: str, options: tuple[Any, ...]) -> None:
         rule = "True or False" if kind is bool else f"a member of {kind.__name__}"
         if type(value) is not kind:
             raise TypeError(f"{function}: {name} must be {rule}; got {value!r}. Pass {rule}.")
-
-
-@lru_cache(maxsize=512)
-def _facts(fmt: Format, dtype: np.dtype[Any], *rules: Any) -> Facts | None:
-    from mplab.kernels import facts_of
-
-    return facts_of(fmt, dtype, *rules)
 
 
 def require_tally(function: str, tally: object) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mplab import kernels
 from mplab.codes import encode
+from mplab.facts import Facts
 from mplab.formats import FP32, Format, Overflow, Rounding, Tininess
 from mplab.inputs import widen
 from mplab.rounding import Stream, Tally, checked_facts, checked_keys, require_tally
@@ -173,7 +174,7 @@ def _narrow(x: Tensor, fmt: Format) -> Tensor:
 def _run_expression(
     source: Tensor,
     result: Tensor,
-    facts: kernels.Facts,
+    facts: Facts,
     mode: Rounding,
     *,
     keys: Any = None,

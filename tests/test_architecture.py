@@ -14,7 +14,7 @@ import mplab
 PACKAGE = Path(mplab.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-NUMBER_CORE = ("formats", "inputs", "codes", "threads", "kernels", "rounding")
+NUMBER_CORE = ("formats", "facts", "inputs", "codes", "threads", "kernels", "rounding")
 ORDER = (  # each module imports only from those before it, lazily or not
     *NUMBER_CORE,
     *("arithmetic", "loops", "reductions", "bounds", "floatarray"),

@@ -29,6 +29,7 @@ from mplab import (
     tensors,
     threads,
 )
+from mplab.facts import facts_of
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC}
 SIZES = [1, 2, 4095, 4097, 131071, 131073, 262143, 262144, 262145, 1_000_003]
@@ -82,7 +83,7 @@ def test_each_run_of_2_to_the_32_elements_has_keys_of_its_own():
 
 
 def test_an_index_past_2_to_the_32_continues_in_the_next_run():
-    facts = kernels.facts_of(FP16, np.dtype(np.float32))
+    facts = facts_of(FP16, np.dtype(np.float32))
     loop = kernels._loop_for(int(Rounding.STOCHASTIC), facts.rare, False)
     x = np.full(64, 1 + 2.0**-11, np.float32)
     out, start = np.empty_like(x), 2**32 + 5
@@ -409,8 +410,8 @@ def test_where_no_folder_is_writable_it_compiles_uncached(package_copy, warm):
 
 def test_facts_are_none_exactly_where_float32_cannot_hold_the_values():
     for name, fmt in mplab.FORMATS.items():
-        assert (kernels.facts_of(fmt, np.dtype(np.float32)) is None) == (name == "FP8_E8M0")
-        assert kernels.facts_of(fmt, np.dtype(np.float64)) is not None
+        assert (facts_of(fmt, np.dtype(np.float32)) is None) == (name == "FP8_E8M0")
+        assert facts_of(fmt, np.dtype(np.float64)) is not None
 
 
 def test_flag_bytes_count_into_the_eight_counters_at_every_length():
@@ -431,7 +432,7 @@ def test_the_bits_of_a_stream_are_the_same_in_the_torch_expression():
 
 
 def test_options_reach_the_loops_unchanged():
-    facts = kernels.facts_of(
+    facts = facts_of(
         FP8_E4M3,
         np.dtype(np.float64),
         overflow=Overflow.SATURATE,

@@ -35,6 +35,7 @@ from mplab import (
     tally,
     tensors,
 )
+from mplab.facts import facts_of
 from mplab.tensors import round_tensor
 
 
@@ -71,7 +72,7 @@ def test_tensors_round_as_arrays_do(name, dtype):
 
 def both_bodies(x, fmt, rounding, stream, **rules):
     """Bits and flags from the loops, then from the expression."""
-    facts = kernels.facts_of(fmt, x.dtype, **rules)
+    facts = facts_of(fmt, x.dtype, **rules)
     if facts is None:
         return None
     integer = x.view(np.int32 if x.dtype == np.float32 else np.int64)
@@ -116,7 +117,7 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype,
 @pytest.mark.parametrize("rounding", Rounding)
 def test_running_the_expression_gives_results_and_counts(rounding):
     x = breakpoints(FP8_E4M3, np.float32)[0]
-    facts = kernels.facts_of(FP8_E4M3, x.dtype)
+    facts = facts_of(FP8_E4M3, x.dtype)
     source, result = torch.from_numpy(x), torch.empty(x.size)
     keys = Stream(7).keys() if rounding is Rounding.STOCHASTIC else None
     counts, counted = np.zeros(8, np.int64), Tally()
