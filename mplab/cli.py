@@ -45,6 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from mplab import probe
 
             return probe.main(rest)
+        if options.command == "export-html":
+            from mplab import export
+
+            return export.main(rest)
         from mplab import bench
 
         return bench.main(rest)
@@ -85,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("bench", help="measure rounding against its peers", add_help=False)
     commands.add_parser(
         "probe", help="compare a CUDA device's matrix units with the models", add_help=False
+    )
+    commands.add_parser(
+        "export-html", help="write the course as pages that need no Python", add_help=False
     )
     return parser
 

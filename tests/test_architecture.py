@@ -29,7 +29,7 @@ ORDER = (  # each module imports only from those before it, lazily or not
         "widgets",
         "checks",
     ),
-    *("doctor", "bench", "cli"),
+    *("doctor", "bench", "export", "cli"),
 )
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
 IMPORT_BUDGET = 0.35
