@@ -15,22 +15,17 @@ PACKAGE = Path(mplab.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 NUMBER_CORE = ("formats", "facts", "inputs", "codes", "threads", "kernels", "rounding")
-ORDER = (  # each module imports only from those before it, lazily or not
-    *NUMBER_CORE,
-    *("arithmetic", "loops", "reductions", "bounds", "floatarray"),
-    *("tensors", "tensorcore", "probe", "scaling", "data"),
-    *("policies", "marks", "dispatch", "simulate", "history", "tasks", "training"),
-    *("pictures.ranges", "pictures.canvas", "pictures.training", "pictures.costs"),
-    *(
-        "pictures.arithmetic",
-        "pictures",
-        "widgets.explorer",
-        "widgets.range_map",
-        "widgets",
-        "checks",
-    ),
-    *("doctor", "bench", "export", "cli"),
-)
+ORDER = """
+    formats facts inputs codes threads kernels rounding
+    arithmetic loops reductions bounds floatarray
+    tensors tensorcore probe scaling data
+    policies marks dispatch simulate history tasks training
+    pictures.ranges pictures.canvas pictures.training pictures.costs pictures.arithmetic pictures
+    widgets.explorer widgets.range_map widgets
+    checks
+    doctor bench export cli
+""".split()  # noqa: SIM905
+"""Each module imports only from those before it, lazily or not."""
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
 IMPORT_BUDGET = 0.35
 """Seconds of CPU for `import mplab`, start of Python included."""
