@@ -20,8 +20,9 @@ ORDER = """
     arithmetic loops reductions bounds floatarray
     tensors tensorcore probe scaling data
     policies marks dispatch simulate history tasks training
-    pictures.ranges pictures.canvas pictures.training pictures.costs pictures.arithmetic pictures
-    widgets.explorer widgets.range_map widgets
+    pictures.ranges pictures.canvas pictures.training pictures.costs pictures.arithmetic
+    pictures
+    widgets.explorer widgets.range_map widgets checks.core checks.training
     checks
     doctor bench export cli
 """.split()  # noqa: SIM905
@@ -91,9 +92,13 @@ def test_a_module_imports_only_from_earlier_modules(room):
     assert rooms(ROOMS[room]) <= allowed
 
 
-def test_exercise_checks_need_only_the_number_core():
-    path = PACKAGE / "checks.py"
-    assert rooms(path) <= set(NUMBER_CORE)
+CHECKS = [room for room in ROOMS if room.partition(".")[0] == "checks"]
+
+
+@pytest.mark.parametrize("room", CHECKS)
+def test_exercise_checks_need_only_the_number_core(room):
+    path = ROOMS[room]
+    assert rooms(path) <= {*NUMBER_CORE, *CHECKS}
     outside = {name.split(".")[0] for name in imported_modules(path)} - {"mplab", "numpy"}
     assert outside <= sys.stdlib_module_names
 

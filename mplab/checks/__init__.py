@@ -1,0 +1,40 @@
+"""The checks of the exercises: one file for each group of lessons, one door for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mplab.checks.core import Exercise, Misconception, Verdict, verdict_on
+from mplab.checks.training import EXERCISES as TRAINING
+
+__all__ = ["EXERCISES", "Exercise", "Misconception", "Verdict", "check"]
+
+EXERCISES: dict[str, Exercise] = {**TRAINING}
+"""The exercises by name."""
+
+
+def check(name: str, answer: Any) -> Verdict:
+    """Check the answer to an exercise.
+
+    Args:
+        name: the exercise.
+        answer: what it asks for: a function, or a value.
+
+    Returns:
+        A verdict that prints itself. A stub that still raises `NotImplementedError` is not
+        wrong, only not attempted.
+
+    Raises:
+        ValueError: there is no exercise of this name.
+
+    Examples:
+        >>> check("flush_threshold", 2.0**-24)
+        flush_threshold: not yet.
+          yours    = 2^-24
+          2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.
+    """
+    if name not in EXERCISES:
+        raise ValueError(
+            f"check: name must be an exercise; got {name!r}. Known: {', '.join(EXERCISES)}."
+        )
+    return verdict_on(name, EXERCISES[name], answer)
