@@ -14,7 +14,9 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def positions(control):
-    """Values from one end of the control to the other; none for what is not a control."""
+    """Values from one end of the control to the other; none for what no reader can move."""
+    if getattr(control, "disabled", False):
+        return []
     if isinstance(control, w.SelectionSlider | w.Dropdown | w.ToggleButtons | w.RadioButtons):
         return [value for _, value in control._options_full]
     if isinstance(control, w.Checkbox | w.ToggleButton):

@@ -22,7 +22,8 @@ ORDER = """
     policies marks dispatch simulate history tasks training
     pictures.ranges pictures.canvas pictures.training pictures.costs pictures.arithmetic
     pictures
-    widgets.explorer widgets.range_map widgets checks.core checks.training
+    widgets.explorer widgets.range_map widgets.svg widgets.entry widgets.bit_explorer
+    widgets.number_line widgets.rounding_lab widgets checks.core checks.training
     checks
     doctor bench export cli
 """.split()  # noqa: SIM905

@@ -7,7 +7,7 @@ ipywidgets. An error in a callback is shown under the explorer.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import ipywidgets
@@ -44,8 +44,12 @@ class Explorer(ipywidgets.VBox):
         self.state.value = f'<div role="status" aria-live="polite">{escape(sentence)}</div>'
 
     def _changed(self, _: object) -> None:
+        self.visibly(self.redraw)
+
+    def visibly(self, action: Callable[[], None]) -> None:
+        """Do what a callback has to do; show its error under the explorer."""
         try:
-            self.redraw()
+            action()
         except Exception:
             with self.errors:  # Jupyter sends a callback's traceback to a log nobody reads
                 raise
