@@ -20,7 +20,8 @@ ORDER = """
     arithmetic loops reductions bounds floatarray
     tensors tensorcore probe scaling data
     policies marks dispatch simulate history tasks training
-    pictures.ranges pictures.canvas pictures.training pictures.costs pictures.arithmetic
+    pictures.ranges pictures.canvas pictures.training pictures.costs pictures.formats
+    pictures.rounding pictures.events pictures.arithmetic
     pictures
     widgets.explorer widgets.range_map widgets.svg widgets.entry widgets.bit_explorer
     widgets.number_line widgets.rounding_lab widgets checks.core checks.training

@@ -14,6 +14,22 @@ from mplab.pictures.arithmetic import (
 )
 from mplab.pictures.canvas import Picture, Table
 from mplab.pictures.costs import costs
+from mplab.pictures.events import end_of_range, fates, landing, near_zero
+from mplab.pictures.formats import (
+    bit_fields,
+    code_table,
+    decimal_digits,
+    dynamic_ranges,
+    number_lines,
+    spacing,
+)
+from mplab.pictures.rounding import (
+    Sum,
+    double_rounding,
+    mean_errors,
+    rounding_profile,
+    running_sums,
+)
 from mplab.pictures.training import (
     flushed_share,
     gradient_exponents,
@@ -24,17 +40,32 @@ from mplab.pictures.training import (
 
 __all__ = [
     "Picture",
+    "Sum",
     "Table",
+    "bit_fields",
     "bits_of_a_step",
+    "code_table",
     "costs",
+    "decimal_digits",
+    "double_rounding",
+    "dynamic_ranges",
+    "end_of_range",
     "error_growth",
     "errors_by_depth",
+    "fates",
     "flushed_share",
     "gradient_exponents",
+    "landing",
     "loss_curves",
     "loss_scale",
+    "mean_errors",
     "measured_errors",
+    "near_zero",
+    "number_lines",
     "promotion",
     "results_table",
+    "rounding_profile",
+    "running_sums",
+    "spacing",
     "stagnation",
 ]

@@ -1,0 +1,232 @@
+"""The figures of formats, rounding and events: what they draw, claim, and whether they read."""
+
+import math
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from legible import assert_legible, drawn_texts
+
+import mplab
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding, pictures
+from mplab.pictures import canvas
+
+SIX = [FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2]
+LOG_UNIFORM = 10.0 ** np.random.default_rng(0).uniform(-12, 8, 20_000)
+
+
+def counted(*formats):
+    return {fmt.name: mplab.tally(LOG_UNIFORM, fmt) for fmt in formats}
+
+
+FIGURES = {
+    "bits of 0.1": lambda: pictures.bit_fields("0.1", SIX),
+    "bits of a value": lambda: pictures.bit_fields(0.5, [FP16]),
+    "bits past the range": lambda: pictures.bit_fields(-1e6, SIX),
+    "E4M3": lambda: pictures.code_table(FP8_E4M3),
+    "E5M2": lambda: pictures.code_table(FP8_E5M2),
+    "lines": lambda: pictures.number_lines([FP8_E4M3, FP8_E5M2], 0, 8, integers=True),
+    "gaps": lambda: pictures.spacing(SIX, integers=True),
+    "gaps of one": lambda: pictures.spacing([FP16], at=3.0),
+    "ranges": lambda: pictures.dynamic_ranges(SIX, integers=True),
+    "digits": lambda: pictures.decimal_digits([FP32, FP16, BF16, FP8_E4M3, FP8_E5M2]),
+    "profile": lambda: pictures.rounding_profile(
+        FP8_E4M3, [Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY], 14, 24
+    ),
+    "profile of one mode": lambda: pictures.rounding_profile(
+        FP8_E4M3, [Rounding.TOWARD_ZERO], -20, 20
+    ),
+    "profiles": lambda: pictures.rounding_profile(FP8_E5M2, list(Rounding)[2:], -6, 6),
+    "twice": lambda: pictures.double_rounding("17.004", FP16, FP8_E4M3),
+    "twice as once": lambda: pictures.double_rounding("-17.2", FP16, FP8_E4M3),
+    "means": lambda: pictures.mean_errors(LOG_UNIFORM[:2000], BF16, list(Rounding)),
+    "sums": lambda: pictures.running_sums(
+        1.0, 0.001, 1000, [FP32, BF16, pictures.Sum(BF16, Rounding.STOCHASTIC)]
+    ),
+    "long sums": lambda: pictures.running_sums(0.0, 2.0, 70_000, [FP32, FP16, BF16]),
+    "landing": lambda: pictures.landing({"1e−4": 1e-4, "1e−4 · 1e−4": 1e-8}, [FP16, BF16]),
+    "near zero": lambda: pictures.near_zero(FP8_E4M3),
+    "near zero in E5M2": lambda: pictures.near_zero(FP8_E5M2),
+    "end of range": lambda: pictures.end_of_range([FP8_E4M3, FP8_E5M2]),
+    "end of FP16": lambda: pictures.end_of_range([FP16]),
+    "fates": lambda: pictures.fates(counted(FP16, BF16, FP8_E4M3, FP8_E5M2)),
+}
+
+
+@pytest.fixture(params=FIGURES, ids=list(FIGURES))
+def picture(request):
+    return FIGURES[request.param]()
+
+
+def test_a_figure_can_be_read_and_is_described(picture):
+    assert_legible(picture)
+    assert picture.alt.startswith(picture.claim)
+    assert len(picture.alt) > len(picture.claim) + 20
+    assert not re.search(r"\bnan\b|\binf\b", picture.alt)
+
+
+# Formats ---------------------------------------------------------------------------------
+
+
+def test_bits_are_those_of_the_code():
+    picture = FIGURES["bits of 0.1"]()
+    assert picture.claim == "6 formats store 5 different numbers for 0.1, none of them exactly"
+    filled = [cell.get_facecolor()[:3] != (1, 1, 1) for cell in picture.axes[0].patches]
+    start = FP32.bits + TF32.bits
+    sixteen = int(np.array(0.1, np.float16).view(np.uint16))
+    assert filled[start : start + 16] == [bool(sixteen >> k & 1) for k in range(15, -1, -1)]
+    assert f"FP16 {sixteen:016b} = 0.0999756" in picture.alt
+    half = FIGURES["bits of a value"]()
+    assert half.claim == "1 formats store 1 different number for 0.5, 1 of them exactly"
+
+
+@pytest.mark.parametrize(
+    ("fmt", "dtype"),
+    [(FP8_E4M3, ml_dtypes.float8_e4m3fn), (FP8_E5M2, ml_dtypes.float8_e5m2)],
+    ids=["E4M3", "E5M2"],
+)
+def test_a_code_table_holds_what_ml_dtypes_decodes(fmt, dtype):
+    picture = pictures.code_table(fmt)
+    columns = 1 << (fmt.precision - 1)
+    truth = np.arange(128, dtype=np.uint8).view(dtype).astype(float)
+    found = {}
+    for text in picture.axes[0].texts:
+        column, row = text.get_position()
+        found[row * columns + column] = text.get_text()
+    assert found == {
+        code: "NaN"
+        if value != value
+        else "∞"
+        if math.isinf(value)
+        else f"{value:.6g}".replace("-", "−")
+        for code, value in enumerate(truth.tolist())
+    }
+    every = np.arange(256, dtype=np.uint8).view(dtype).astype(float)
+    different = np.unique(every[np.isfinite(every)]).size
+    assert f"256 codes, {different} different numbers" in picture.claim
+
+
+def test_a_table_of_a_wide_format_is_refused():
+    with pytest.raises(ValueError, match="code_table: fmt must have at most 8 bits; got FP16"):
+        pictures.code_table(FP16)
+
+
+def test_lines_count_their_values():
+    assert FIGURES["lines"]().claim == "Numbers from 0 to 8: FP8_E4M3 81, FP8_E5M2 73 and INT8 9"
+
+
+def test_gaps_are_those_of_numpy():
+    lines = pictures.spacing([FP32, FP16]).axes[0].lines[::2]  # each has a leader to its name
+    for line, dtype in zip(lines, (np.float32, np.float16), strict=True):
+        x, gap = 2.0 ** line.get_xdata()[:-1], 2.0 ** line.get_ydata()[:-1]
+        np.testing.assert_array_equal(gap, np.spacing(x.astype(dtype)).astype(float))
+    claim = pictures.spacing([FP16, BF16], integers=True).claim
+    assert claim == "At 1 the next number is 2⁻¹⁰ in FP16, 2⁻⁷ in BF16 and 1 in INT8 away"
+
+
+def test_ranges_go_from_the_smallest_to_the_largest_number():
+    bars = pictures.dynamic_ranges([FP16]).axes[0].patches
+    info = np.finfo(np.float16)
+    edges = [bars[0].get_x(), bars[1].get_x(), bars[1].get_x() + bars[1].get_width()]
+    expected = [np.log2(float(v)) for v in (info.smallest_subnormal, info.tiny, info.max)]
+    assert edges == pytest.approx(expected, abs=1e-12)
+    assert pictures.dynamic_ranges([FP16, FP8_E4M3]).claim == (
+        "From its smallest to its largest number FP16 spans 40 powers of two, FP8_E4M3 18"
+    )
+
+
+def test_digits_are_few_among_subnormals():
+    line = pictures.decimal_digits([FP16]).axes[0].lines[0]
+    x, digits = 2.0 ** line.get_xdata(), line.get_ydata()
+    normal = digits[x >= 2.0**-14]
+    assert pytest.approx(normal.min(), abs=0.01) == 3.01
+    assert pytest.approx(normal.max(), abs=0.02) == 3.31
+    assert digits[0] == 0  # the smallest subnormal is its own gap
+
+
+# Rounding --------------------------------------------------------------------------------
+
+
+def test_a_profile_draws_what_rounding_gives():
+    above, below = FIGURES["profile of one mode"]().axes
+    x, result = above.lines[1].get_xdata(), above.lines[1].get_ydata()
+    truth = x.astype(ml_dtypes.float8_e4m3fn).astype(float)
+    nearest_is_inward = np.abs(truth) <= np.abs(x)
+    np.testing.assert_array_equal(result[nearest_is_inward], truth[nearest_is_inward])
+    assert np.all(np.abs(result) <= np.abs(x))
+    assert np.all(np.abs(below.lines[1].get_ydata()) < 1)
+    claim = FIGURES["profile"]().claim
+    assert claim == "Largest error from 14 to 24, in ulps: ties to even 0.5 and ties to away 0.5"
+
+
+def test_rounding_twice_is_told_from_rounding_once():
+    assert FIGURES["twice"]().claim == "17.004 rounds to 18 at once, to 16 through FP16"
+    assert FIGURES["twice as once"]().claim == "-17.2 rounds to −18 at once, to the same"
+
+
+def test_the_mean_error_of_truncation_is_half_an_ulp():
+    x = np.random.default_rng(0).uniform(1, 2, 50_000)
+    picture = pictures.mean_errors(x, BF16, [Rounding.TIES_TO_EVEN, Rounding.TOWARD_ZERO])
+    even, zero = (bar.get_width() for bar in picture.axes[0].patches)
+    assert abs(even) < 0.01
+    truncated = (np.floor(x * 128) / 128 - x) * 128
+    assert zero == pytest.approx(truncated.mean(), abs=1e-12)
+    assert "toward zero is off by −0.50 ulp" in picture.claim
+
+
+def test_sums_end_where_adding_in_the_format_ends():
+    total = np.float16(0)
+    for _ in range(3000):
+        total += np.float16(2)
+    assert "FP16 4096" in FIGURES["long sums"]().claim
+    assert total == 4096
+    assert "BF16 1 and BF16 stochastic 1.9" in FIGURES["sums"]().claim
+
+
+# Ends of the range -----------------------------------------------------------------------
+
+
+def test_a_number_lands_where_it_is_rounded_to():
+    assert FIGURES["landing"]().claim == "1e−4 · 1e−4 becomes 0 in FP16 and 1.00117e−08 in BF16"
+    markers = [line.get_marker() for line in FIGURES["landing"]().axes[0].lines]
+    assert markers.count("x") == 1
+
+
+def test_the_gap_at_zero_is_compared():
+    assert "next to 0 is 8 times" in FIGURES["near zero"]().claim
+    assert "next to 0 is 4 times" in FIGURES["near zero in E5M2"]().claim
+
+
+def test_the_end_of_the_range_is_where_rounding_passes_it():
+    assert FIGURES["end of range"]().claim == (
+        "FP8_E4M3 gives NaN past 464 and FP8_E5M2 gives ∞ from 61440"
+    )
+    assert FIGURES["end of FP16"]().claim == "FP16 gives ∞ from 65520"
+
+
+def test_fates_add_up_to_all_numbers():
+    picture = FIGURES["fates"]()
+    widths = np.array([bar.get_width() for bar in picture.axes[0].patches]).reshape(4, 4)
+    np.testing.assert_allclose(widths.sum(axis=1), 100)
+    sixteen = mplab.tally(LOG_UNIFORM, FP16)
+    assert widths[0, 2] == pytest.approx(100 * sixteen.flushed / sixteen.total)
+    words = [text for text, _ in drawn_texts(picture)]
+    assert {"normal", "subnormal", "becomes 0", "overflows"} <= set(words)
+    assert picture.claim.startswith("FP8_E4M3 loses")
+
+
+def test_nothing_to_draw_is_refused_by_name():
+    for draw, argument in (
+        (pictures.bit_fields, "formats"),
+        (pictures.running_sums, "sums"),
+    ):
+        given = (1.0, []) if draw is pictures.bit_fields else (0.0, 1.0, 2, [])
+        with pytest.raises(ValueError, match=f"{draw.__name__}: {argument} must not be empty"):
+            draw(*given)
+    for draw in (pictures.spacing, pictures.dynamic_ranges, pictures.decimal_digits):
+        with pytest.raises(ValueError, match="formats must not be empty"):
+            draw([])
+    with pytest.raises(ValueError, match="fates: tallies must not be empty"):
+        pictures.fates({})
+    assert canvas.style(TF32) == canvas.REFERENCE
