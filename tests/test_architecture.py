@@ -24,7 +24,8 @@ ORDER = """
     pictures.rounding pictures.events pictures.arithmetic
     pictures
     widgets.explorer widgets.range_map widgets.svg widgets.entry widgets.bit_explorer
-    widgets.number_line widgets.rounding_lab widgets checks.core checks.training
+    widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
+    checks.events checks.training
     checks
     doctor bench export cli
 """.split()  # noqa: SIM905

@@ -2,6 +2,9 @@
 
 import math
 
+import answers_events
+import answers_floats
+import answers_rounding
 import answers_training
 import pytest
 from answers_training import count
@@ -10,8 +13,9 @@ import mplab
 from mplab import FP8_E4M3, round_to
 from mplab.checks import EXERCISES, Exercise, check
 
-RIGHT = {**answers_training.RIGHT}
-WRONG = {**answers_training.WRONG}
+ANSWERS = (answers_training, answers_floats, answers_rounding, answers_events)
+RIGHT = {name: given for answers in ANSWERS for name, given in answers.RIGHT.items()}
+WRONG = {name: given for answers in ANSWERS for name, given in answers.WRONG.items()}
 
 
 def pairs(table):

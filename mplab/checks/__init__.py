@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from mplab.checks.core import Exercise, Misconception, Verdict, verdict_on
+from mplab.checks.events import EXERCISES as EVENTS
+from mplab.checks.floats import EXERCISES as FLOATS
+from mplab.checks.rounding import EXERCISES as ROUNDING
 from mplab.checks.training import EXERCISES as TRAINING
 
 __all__ = ["EXERCISES", "Exercise", "Misconception", "Verdict", "check"]
 
-EXERCISES: dict[str, Exercise] = {**TRAINING}
+EXERCISES: dict[str, Exercise] = {**TRAINING, **FLOATS, **ROUNDING, **EVENTS}
 """The exercises by name."""
 
 
