@@ -60,7 +60,8 @@ WRONG = {
         (255.75, "which is the last before 256"),
     ],
     "saturating_cast": [
-        (e4m3, "Without saturation"),
+        (e4m3, "the cast itself gives NaN"),
+        (lambda x: np.clip(e4m3(x), -448.0, 448.0), "the cast itself gives NaN"),
         (lambda x: np.nan_to_num(clamped(x), nan=448.0), "turn it into 448"),
         (lambda x: np.nan_to_num(clamped(x), nan=0.0), "it must not become 0"),
         (lambda x: e4m3(min(x, 448.0)) if x == x else x, "clamp at both ends"),

@@ -167,7 +167,9 @@ def _text(value: Any, fmt: Format | None) -> str:
         if abs(exponent) > 9 and abs(value) == 2.0**exponent:
             text = f"{'-' if value < 0 else ''}2^{exponent}"
         try:
-            return text if fmt is None else f"{text} (0x{int(encode(float(value), fmt)):X})"
+            if fmt is None:
+            return text
+        return f"{text} (0x{int(encode(value, fmt)):0{-(-fmt.bits // 4)}X})"
         except ValueError:
             return text
     return repr(value)

@@ -15,12 +15,6 @@ def _saturating(x: float) -> float:
     return float(round_to(x, FP8_E4M3, overflow=Overflow.SATURATE))
 
 
-def _cast_first(x: float) -> float:
-    """Clamps what the cast has already made a NaN."""
-    rounded = float(round_to(x, FP8_E4M3))
-    return min(max(rounded, -448.0), 448.0) if rounded == rounded else rounded
-
-
 def _never_nan(x: float) -> float:
     return 448.0 if math.isnan(x) else _saturating(x)
 
@@ -114,10 +108,7 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=(
             Misconception(
                 lambda x: float(round_to(x, FP8_E4M3)),
-                "Without saturation whatever lies past 464 becomes NaN: E4M3 has no infinity.",
-            ),
-            Misconception(
-                _cast_first, "After the cast it is too late, NaN stays NaN: clamp first."
+                "Not saturated, or too late: past 464 the cast itself gives NaN. Clamp before it.",
             ),
             Misconception(_never_nan, "A NaN is an alarm: saturation must not turn it into 448."),
             Misconception(_zero_for_nan, "A NaN is an alarm: it must not become 0."),
