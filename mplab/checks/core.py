@@ -168,8 +168,8 @@ def _text(value: Any, fmt: Format | None) -> str:
             text = f"{'-' if value < 0 else ''}2^{exponent}"
         try:
             if fmt is None:
-            return text
-        return f"{text} (0x{int(encode(value, fmt)):0{-(-fmt.bits // 4)}X})"
+                return text
+            return f"{text} (0x{int(encode(value, fmt)):0{-(-fmt.bits // 4)}X})"
         except ValueError:
             return text
     return repr(value)
