@@ -72,6 +72,7 @@ _ROOMS = (
     "tensors",
     "threads",
     "training",
+    "updates",
     "widgets",
 )
 

@@ -17,13 +17,15 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 NUMBER_CORE = ("formats", "facts", "inputs", "codes", "threads", "kernels", "rounding")
 ORDER = """
     formats facts inputs codes threads kernels rounding
-    arithmetic loops reductions bounds floatarray
+    arithmetic loops reductions bounds floatarray updates
     tensors tensorcore probe scaling data
     policies marks dispatch simulate history tasks training
-    pictures.ranges pictures.canvas pictures.training pictures.costs pictures.formats
-    pictures.rounding pictures.events pictures.arithmetic
+    pictures.ranges pictures.steps pictures.canvas pictures.training pictures.costs
+    pictures.formats
+    pictures.rounding pictures.events pictures.arithmetic pictures.matrix_units pictures.updates
     pictures
-    widgets.explorer widgets.range_map widgets.svg widgets.entry widgets.bit_explorer
+    widgets.explorer widgets.range_map widgets.accumulator_race widgets.matrix_step
+    widgets.update_stagnation widgets.svg widgets.entry widgets.bit_explorer
     widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
     checks.events checks.training
     checks

@@ -5,7 +5,7 @@ import pytest
 from legible import assert_legible, drawn_texts
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, bounds
-from mplab.pictures import arithmetic as figures
+from mplab import pictures as figures
 
 
 def test_errors_are_measured_against_exact_sums():
@@ -55,7 +55,7 @@ def test_bits_of_a_step_shows_what_is_cut():
     picture = figures.bits_of_a_step(a, b, c=3 * 2.0**-14)
     assert_legible(picture)
     error = 2.0**-15 + 2.0**-14 + 2.0**-15 + 2.0**-14  # cut off two products, and off C
-    lost = f"3 of 6 terms lose bits to the alignment; what is written is off by −{error:.2g}."
+    lost = f"3 of 6 terms lose bits to the alignment; what Hopper writes is off by −{error:.2g}."
     assert picture.claim == lost
     words = [text for text, _ in drawn_texts(picture)]
     assert "1.5·2⁻⁶ × 1.5·2⁻⁷" in words and "kept" in words and "cut" in words
@@ -63,6 +63,6 @@ def test_bits_of_a_step_shows_what_is_cut():
         np.array([1.0, 2.0**-12, 1.0]), np.array([1.0, 2.0**-13, -1.0]), input_format=FP16
     )
     assert_legible(sixteen)
-    assert sixteen.claim.startswith("0 of 3 terms lose bits to the alignment; what is written is e")
+    assert sixteen.claim.startswith("0 of 3 terms lose bits to the alignment; what Hopper writes is e")
     with pytest.raises(ValueError, match="bits_of_a_step: a and b must be vectors of at most 32"):
         figures.bits_of_a_step(np.ones(33), np.ones(33))

@@ -5,11 +5,11 @@ whose title is the sentence that its data show and whose description reaches scr
 """
 
 from mplab.pictures.arithmetic import (
-    bits_of_a_step,
+    accumulators,
     error_growth,
-    errors_by_depth,
+    loss_meter,
     measured_errors,
-    promotion,
+    product_errors,
     stagnation,
 )
 from mplab.pictures.canvas import Picture, Table
@@ -22,6 +22,13 @@ from mplab.pictures.formats import (
     dynamic_ranges,
     number_lines,
     spacing,
+)
+from mplab.pictures.matrix_units import (
+    bits_of_a_step,
+    cut_errors,
+    cutting,
+    errors_by_depth,
+    promotion,
 )
 from mplab.pictures.rounding import (
     Sum,
@@ -37,16 +44,21 @@ from mplab.pictures.training import (
     loss_scale,
     results_table,
 )
+from mplab.pictures.updates import descents, least_updates, stochastic_spread, weight_paths
 
 __all__ = [
     "Picture",
     "Sum",
     "Table",
+    "accumulators",
     "bit_fields",
     "bits_of_a_step",
     "code_table",
     "costs",
+    "cut_errors",
+    "cutting",
     "decimal_digits",
+    "descents",
     "double_rounding",
     "dynamic_ranges",
     "end_of_range",
@@ -56,16 +68,21 @@ __all__ = [
     "flushed_share",
     "gradient_exponents",
     "landing",
+    "least_updates",
     "loss_curves",
+    "loss_meter",
     "loss_scale",
     "mean_errors",
     "measured_errors",
     "near_zero",
     "number_lines",
+    "product_errors",
     "promotion",
     "results_table",
     "rounding_profile",
     "running_sums",
     "spacing",
     "stagnation",
+    "stochastic_spread",
+    "weight_paths",
 ]

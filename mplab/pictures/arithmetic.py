@@ -1,23 +1,17 @@
-"""The figures of arithmetic: errors of long sums, and where the bits go in a matrix unit."""
+"""The figures of arithmetic: where long sums stop, and how their errors grow."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mplab.bounds import linear_bound, probabilistic_bound
-from mplab.formats import FP8_E4M3, FP16, Format, Rounding
+from mplab.formats import FP16, FP32, Format, Rounding
 from mplab.pictures.canvas import (
-    BAND,
-    INK,
-    STYLES,
     End,
     Picture,
     in_house_style,
@@ -26,9 +20,8 @@ from mplab.pictures.canvas import (
     style,
     titled,
 )
-from mplab.reductions import Accumulation, cumsum, sum
+from mplab.reductions import Accumulation, cumsum, matmul, sum
 from mplab.rounding import round_to
-from mplab.tensorcore import MatrixUnit, mma, unit_of
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}
 
@@ -42,15 +35,27 @@ class ErrorCurve(NamedTuple):
     order: str
     lengths: np.ndarray
     errors: np.ndarray
+    signed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the curve is called in a figure."""
+        return f"{self.fmt.name} {self.order}" + (", mixed signs" if self.signed else "")
 
 
 def measured_errors(
-    fmt: Format, *, order: str = "sequential", most: int = 1 << 14, draws: int = 16, seed: int = 0
+    fmt: Format,
+    *,
+    order: str = "sequential",
+    signed: bool = False,
+    most: int = 1 << 14,
+    draws: int = 16,
+    seed: int = 0,
 ) -> ErrorCurve:
     """The root mean square error of sums of 2, 4, 8 .. `most` random terms.
 
-    The terms are FP16 values in [0, 1), the same for every format and order; a narrower format
-    rounds them as it adds.
+    The terms are FP16 values in [0, 1), or in (−1, 1) if `signed`, the same for every format and
+    order; a narrower format rounds them as it adds.
 
     Exactness:
         The sums they are compared with are exact: multiples of 2^−24 below 2^29 in float64.
@@ -61,6 +66,8 @@ def measured_errors(
     """
     rng = np.random.default_rng(seed)
     terms = round_to(rng.random((most, draws)), FP16, rounding=Rounding.TOWARD_ZERO)
+    if signed:
+        terms = terms * rng.choice([-1.0, 1.0], terms.shape)
     exact = np.cumsum(terms, axis=0)
     lengths = 1 << np.arange(1, most.bit_length())
     how: Accumulation = {"accumulator_format": fmt, "order": order}
@@ -68,8 +75,8 @@ def measured_errors(
         sums = cumsum(terms, axis=0, **how)[lengths - 1]
     else:
         sums = np.stack([sum(terms[:n], axis=0, **how) for n in lengths])
-    relative = (sums - exact[lengths - 1]) / exact[lengths - 1]
-    return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)))
+    relative = (sums - exact[lengths - 1]) / np.cumsum(np.abs(terms), axis=0)[lengths - 1]
+    return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
 
 
 @in_house_style
@@ -89,7 +96,7 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> Picture:
         raise ValueError("error_growth: curves must not be empty; got none. Measure some first.")
     picture = Picture(height=4.4)
     axes = picture.subplots()
-    _log_axes(axes, "number of terms n", "error / sum of |terms|")
+    log_axes(axes, "number of terms n", "error / sum of |terms|")
     ends = [_draw_errors(axes, curve) for curve in curves if np.any(curve.errors > 0)]
     lengths = curves[0].lengths
     for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
@@ -97,7 +104,7 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> Picture:
         axes.plot(lengths, limits, color="black", linewidth=0.9)
         words = f"{name} for {bounds_of.name}"
         ends.append(End(axes, float(lengths[-1]), limits[-1], words, "black"))
-    last = {f"{curve.fmt.name} {curve.order}": float(curve.errors[-1]) for curve in curves}
+    last = {curve.name: float(curve.errors[-1]) for curve in curves}
     worst, best = max(last, key=lambda k: last[k]), min(last, key=lambda k: last[k])
     sentence = (
         f"After {int(lengths[-1]):,} terms the error is {last[worst]:.2g} in {worst}, "
@@ -112,17 +119,16 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> Picture:
 def _draw_errors(axes: Axes, curve: ErrorCurve) -> End:
     look = style(curve.fmt)
     shown = np.where(curve.errors > 0, curve.errors, np.nan)
-    dash = _DASHES.get(curve.order, "dashdot")
+    dash = "dashdot" if curve.signed else _DASHES.get(curve.order, "dashdot")
     axes.plot(
         curve.lengths, shown, color=look.colour, linestyle=dash, marker=look.marker, markevery=2
     )
     at = int(np.flatnonzero(curve.errors > 0)[-1])
-    words = f"{curve.fmt.name} {curve.order}"
-    return End(axes, float(curve.lengths[at]), float(curve.errors[at]), words, look.colour)
+    return End(axes, float(curve.lengths[at]), float(curve.errors[at]), curve.name, look.colour)
 
 
-def _log_axes(axes: Axes, x: str, y: str) -> None:
-    """Both axes to base 2, ticks written 2^k."""
+def log_axes(axes: Axes, x: str, y: str) -> None:
+    """Put both axes to base 2, with ticks written 2^k and these labels."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     for axis in (axes.xaxis, axes.yaxis):
@@ -147,7 +153,7 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> Picture:
     """
     picture = Picture(height=4.0, width=8.4)
     axes = picture.subplots()
-    _log_axes(axes, "ones added", "running sum")
+    log_axes(axes, "ones added", "running sum")
     counts = np.arange(1, most + 1)
     ends: list[End] = []
     stops: list[str] = []
@@ -166,200 +172,117 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> Picture:
     return picture
 
 
-# Matrix units ----------------------------------------------------------------------------
-
-
-class DepthErrors(NamedTuple):
-    """Largest relative errors of a matrix product by the number of terms in each element."""
-
-    depths: np.ndarray
-    chained: np.ndarray
-    promoted: np.ndarray
-    every: int
-
-
-def errors_by_depth(
-    *, architecture: str = "hopper", every: int = 128, most: int = 4096, seed: int = 0
-) -> DepthErrors:
-    """Errors of FP8 products of random positive matrices, with and without promotion.
-
-    Exactness:
-        The products they are compared with are exact: sums of 6-bit products in float64.
-    """
-    rng = np.random.default_rng(seed)
-    a, b = (round_to(np.abs(rng.standard_normal((32, most))), FP8_E4M3) for _ in range(2))
-    depths = every << np.arange((most // every).bit_length())
-    errors: list[list[float]] = [[], []]
-    for depth in depths:
-        x, y = a[:, :depth], b[:, :depth].T
-        for kept, promote in zip(errors, (None, every), strict=True):
-            got = mma(x, y, architecture=architecture, input_format=FP8_E4M3, promote_every=promote)
-            kept.append(float(np.abs(got / (x @ y) - 1).max()))
-    return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every)
-
-
 @in_house_style
-def promotion(errors: DepthErrors) -> Picture:
-    """The error of FP8 products against depth: all steps in the unit, or promoted to FP32."""
-    picture = Picture(height=3.6)
+def loss_meter(losses: Any, formats: Sequence[Format]) -> Picture:
+    """The mean of all losses so far, as a running sum in each format would report it.
+
+    Args:
+        losses: one for each step, values of FP32.
+        formats: of the running sum.
+
+    Returns:
+        A figure whose title says what the first format reports at the end.
+    """
+    values = np.asarray(losses, np.float64)
+    counts = np.arange(1, len(values) + 1)
+    picture = Picture(height=3.8)
     axes = picture.subplots()
-    _log_axes(axes, "terms per element K", "largest relative error")
-    fp8, fp32 = STYLES["FP8_E4M3"], STYLES["FP32"]
-    ends = []
-    for look, values, words in (
-        (fp8, errors.chained, "all in the unit"),
-        (fp32, errors.promoted, f"promoted every {errors.every}"),
-    ):
-        axes.plot(errors.depths, values, color=look.colour, marker=look.marker, linestyle=look.dash)
-        ends.append(End(axes, float(errors.depths[-1]), float(values[-1]), words, look.colour))
-    claim = (
-        f"At K = {errors.depths[-1]} the unit alone is off by up to {errors.chained[-1]:.1%}; "
-        f"promoting every {errors.every} terms leaves {errors.promoted[-1]:.2%}."
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.plot(counts, values, color="black", linewidth=0.9)
+    ends = [End(axes, float(counts[-1]), float(values[-1]), "the loss itself", "black")]
+    reports = []
+    for fmt in formats:
+        means = cumsum(values, accumulator_format=fmt) / counts
+        look = style(fmt)
+        axes.plot(counts, means, color=look.colour, linestyle=look.dash)
+        words = f"its mean, summed in {fmt.name}"
+        ends.append(End(axes, float(counts[-1]), float(means[-1]), words, look.colour))
+        reports.append(f"{means[-1]:.3g} in {fmt.name}")
+    axes.set_ylim(bottom=0)
+    sentence = (
+        f"The loss goes from {values[0]:.3g} to {values[-1]:.3g}; the meter reports "
+        f"{' and '.join(reports)}."
     )
-    titled(picture, claim, "Line chart, both axes logarithmic.")
+    titled(picture, sentence, f"Line chart over {len(values)} steps.")
     label_ends(picture, ends)
     return picture
 
 
-class _Row(NamedTuple):
-    """A line of the figure: words, an exact number, and the exponent of its last bit to stay."""
+# Errors of long products -----------------------------------------------------------------
 
-    words: str
-    value: Fraction
-    lowest_kept: int
+
+class ProductErrors(NamedTuple):
+    """Errors of inner products of growing length, relative to the sum of |products|.
+
+    Attributes:
+        lengths: how many products.
+        errors: root mean square errors by the formats of products and of accumulator; products
+            of None are exact.
+    """
+
+    lengths: np.ndarray
+    errors: dict[tuple[Format | None, Format], np.ndarray]
+
+
+def product_errors(
+    fmt: Format = FP16, *, most: int = 1 << 14, draws: int = 6, seed: int = 0
+) -> ProductErrors:
+    """Errors of inner products of random FP16 vectors, elements in [0, 1).
+
+    Args:
+        fmt: what products and the accumulator are rounded to, or only one of them; the other
+            accumulator is FP32.
+        most: the greatest length.
+        draws: how many vectors on either side; every pair is multiplied.
+        seed: of the vectors.
+
+    Exactness:
+        The sums they are compared with are float64's, within 2^−38 of the exact ones.
+    """
+    rng = np.random.default_rng(seed)
+    a, b = (round_to(rng.random((draws, most)), FP16) for _ in range(2))
+    lengths = 1 << np.arange(4, most.bit_length(), 2)
+    errors = {}
+    for accumulator in (fmt, FP32):
+        for product in (None, fmt):
+            how: Accumulation = {"accumulator_format": accumulator, "product_format": product}
+            kept = []
+            for n in lengths:
+                exact = a[:, :n] @ b[:, :n].T
+                off = matmul(a[:, :n], b[:, :n].T, **how) / exact - 1
+                kept.append(float(np.sqrt(np.mean(off**2))))
+            errors[product, accumulator] = np.array(kept)
+    return ProductErrors(lengths, errors)
 
 
 @in_house_style
-def bits_of_a_step(
-    a: Any,
-    b: Any,
-    *,
-    c: float = 0.0,
-    architecture: str | MatrixUnit = "hopper",
-    input_format: Format = FP8_E4M3,
-) -> Picture:
-    """Where the bits of each product go in one step of a matrix unit.
-
-    Args:
-        a: a few values of `input_format`, no more than the unit takes at once.
-        b: what to multiply them by.
-        c: what to add to, an FP32 value.
-        architecture: as in `mplab.tensorcore.mma`.
-        input_format: of `a` and `b`.
-
-    Returns:
-        A figure of one row per term, aligned to the largest exponent, then the sum and what is
-        written. Bits past the line are cut.
-    """
-    unit = unit_of(architecture, input_format)
-    left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if not 0 < left.size <= unit.terms or left.shape != right.shape or left.ndim != 1:
-        raise ValueError(
-            f"bits_of_a_step: a and b must be vectors of at most {unit.terms} terms; got shapes "
-            f"{left.shape} and {right.shape}. Show one step."
+def accumulators(found: ProductErrors) -> Picture:
+    """Errors of inner products: is it the products or the sum that should be wide?"""
+    picture = Picture(height=4.2, width=8.2)
+    axes = picture.subplots()
+    log_axes(axes, "products added", "error / sum of |products|")
+    ends, last = [], {}
+    for (product, accumulator), errors in found.errors.items():
+        look = style(accumulator)
+        kind = "exact" if product is None else product.name
+        axes.plot(
+            found.lengths,
+            errors,
+            color=look.colour,
+            linestyle="solid" if product is None else "dotted",
+            marker=look.marker,
         )
-    written = mma(
-        left[None, :], right[:, None], np.array([[c]]), architecture=unit, input_format=input_format
-    )[0, 0]
-    rows, top = _rows(left, right, c, unit, input_format, float(written))
-    picture = Picture(height=1.5 + 0.36 * len(rows), width=9.4)
-    _draw_rows(picture.subplots(), rows, top, top - unit.fraction_bits)
-    losing = [row for row in rows[:-2] if row.value % Fraction(2) ** row.lowest_kept]
-    error = float(Fraction(float(written)) - _exact(left, right, c))
-    off = f"off by {error:.2g}".replace("-", "−") if error else "exact"
-    claim = (
-        f"{len(losing)} of {len(rows) - 2} terms lose bits to the alignment; what is written is "
-        f"{off}."
+        words = f"{kind} products, {accumulator.name} sum"
+        last[words] = float(errors[-1])
+        ends.append(End(axes, float(found.lengths[-1]), last[words], words, look.colour))
+    listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
+    narrow = next(f for _, f in found.errors if f != FP32)
+    sentence = (
+        f"After {int(found.lengths[-1]):,} products, an {narrow.name} sum is off by "
+        f"{last[f'exact products, {narrow.name} sum']:.2g}; {narrow.name} products in an FP32 "
+        f"sum, by {last[f'{narrow.name} products, FP32 sum']:.2g}."
     )
-    words = "; ".join(f"{row.words}: {float(row.value):.8g}" for row in rows)
-    return titled(picture, claim, f"Rows of bits under powers of two. {words}.")
-
-
-def _exact(a: np.ndarray, b: np.ndarray, c: float) -> Fraction:
-    total = Fraction(c)
-    for x, y in zip(a.tolist(), b.tolist(), strict=True):
-        total += Fraction(x) * Fraction(y)
-    return total
-
-
-def _exponent(x: float, fmt_emin: int) -> int:
-    return max(math.frexp(x)[1] - 1, fmt_emin) if x else fmt_emin
-
-
-def _rows(
-    a: np.ndarray, b: np.ndarray, c: float, unit: MatrixUnit, fmt: Format, written: float
-) -> tuple[list[_Row], int]:
-    """The rows, and the exponent they are aligned to."""
-    pairs = [(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    exponents = [_exponent(x, fmt.emin) + _exponent(y, fmt.emin) for x, y in pairs if x * y]
-    top = max([*exponents, *([_exponent(c, -126)] if c else []), -126])
-    low = top - unit.fraction_bits
-    step = Fraction(2) ** low
-    rows = [_Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low) for x, y in pairs]
-    rows += [_Row(f"C = {_word(c)}", Fraction(c), low)] if c else []
-    total = Fraction(0)
-    for row in rows:
-        total += int(row.value / step) * step
-    leading = math.frexp(float(total))[1] - 1 if total else top
-    last = max(low, leading - unit.written_bits)
-    return [*rows, _Row("sum", total, last), _Row("written", Fraction(written), last)], top
-
-
-def _word(x: float) -> str:
-    """A number as the rows name it: small ones with a power of two."""
-    if x == 0 or 0.1 < abs(x) < 1000:
-        return f"{x:g}".replace("-", "−")
-    significand, exponent = math.frexp(x)
-    return f"{2 * significand:g}·{power_of_two(2.0 ** (exponent - 1))}".replace("-", "−")
-
-
-def _draw_rows(axes: Axes, rows: Sequence[_Row], top: int, low: int) -> None:
-    """One row of cells for each number, the highest exponent on the left."""
-    high = top + 3
-    deepest = min(_lowest_bit(row.value, low) for row in rows)
-    bottom = max(min(deepest, low), low - 12)
-    colour, cut = STYLES["FP32"].colour, STYLES["FP8_E4M3"].colour
-    for y, row in enumerate(rows):
-        leading = _leading_bit(row.value, low)
-        axes.text(high + 0.9, y, row.words, ha="right", va="center", fontsize=9)
-        axes.text(high + 0.2, y, "−" if row.value < 0 else "+", ha="center", va="center")
-        for e in range(bottom, high):
-            bit = int(abs(row.value) / Fraction(2) ** e) % 2
-            if not row.value or e > max(leading, top):
-                continue
-            kept = e >= row.lowest_kept
-            face = (colour if kept else cut) if bit else "white"
-            corner = (e - 0.5, y - 0.42)
-            axes.add_patch(
-                Rectangle(corner, 1, 0.84, facecolor=face, edgecolor=BAND, linewidth=0.6)
-            )
-            ink = "white" if bit else INK if kept else BAND
-            axes.text(e, y, str(bit), ha="center", va="center", fontsize=8, color=ink)
-    _frame(axes, len(rows), high, bottom, low)
-
-
-def _lowest_bit(value: Fraction, default: int) -> int:
-    """The exponent of the last set bit of a dyadic number."""
-    if not value:
-        return default
-    trailing = (value.numerator & -value.numerator).bit_length() - 1
-    return trailing - value.denominator.bit_length() + 1
-
-
-def _leading_bit(value: Fraction, default: int) -> int:
-    return math.frexp(float(abs(value)))[1] - 1 if value else default
-
-
-def _frame(axes: Axes, count: int, high: int, bottom: int, low: int) -> None:
-    """The axis of exponents, the line where the alignment cuts, and the words about it."""
-    axes.set_xlim(high + 4.5, min(bottom, low - 3) - 0.7)
-    axes.set_ylim(count - 0.4, -1.1)
-    axes.axvline(low - 0.5, color="black", linewidth=1.2)
-    axes.axhline(count - 2.5, color=BAND, linewidth=0.8)
-    axes.text(low - 0.3, -0.85, "kept", ha="right", va="center", fontsize=9)
-    axes.text(low - 0.8, -0.85, "cut", ha="left", va="center", fontsize=9)
-    ticks = [e for e in range(bottom, high) if (e - low) % 4 == 0]
-    axes.set_xticks(ticks, [power_of_two(2.0**e) for e in ticks])
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    axes.set_xlabel("weight of the bit")
+    titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {listing}.")
+    label_ends(picture, ends)
+    return picture

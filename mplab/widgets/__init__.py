@@ -1,9 +1,21 @@
 """Explorers: each answers one question, by slider or keyboard, in a picture and in words."""
 
+from mplab.widgets.accumulator_race import AccumulatorRace
 from mplab.widgets.bit_explorer import BitExplorer
 from mplab.widgets.explorer import Explorer
+from mplab.widgets.matrix_step import MatrixStep
 from mplab.widgets.number_line import NumberLine
 from mplab.widgets.range_map import RangeMap
 from mplab.widgets.rounding_lab import RoundingLab
+from mplab.widgets.update_stagnation import UpdateStagnation
 
-__all__ = ["BitExplorer", "Explorer", "NumberLine", "RangeMap", "RoundingLab"]
+__all__ = [
+    "AccumulatorRace",
+    "BitExplorer",
+    "Explorer",
+    "MatrixStep",
+    "NumberLine",
+    "RangeMap",
+    "RoundingLab",
+    "UpdateStagnation",
+]

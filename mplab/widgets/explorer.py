@@ -7,12 +7,31 @@ ipywidgets. An error in a callback is shown under the explorer.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 import ipywidgets
 
+from mplab.pictures.canvas import INK
+
 FONT = 'font-family="system-ui, DejaVu Sans, sans-serif" font-size="13"'
+LEAST = 560
+"""Pixels below which a picture is scrolled rather than made smaller, so that it can be read."""
+
+
+def svg(parts: Iterable[str], *, width: int, height: int, description: str) -> str:
+    """A picture on its own white background, with a description for screen readers.
+
+    Examples:
+        >>> svg([], width=600, height=9, description="a < b")[:45]
+        '<svg role="img" aria-label="a &lt; b" viewBox'
+    """
+    return (
+        f'<svg role="img" aria-label="{escape(description, quote=True)}" '
+        f'viewBox="0 0 {width} {height}" {FONT} fill="{INK}" '
+        f'style="width:100%;min-width:{LEAST}px;max-width:{width}px;background:#fff">'
+        f'<rect width="{width}" height="{height}" fill="white"/>{"".join(parts)}</svg>'
+    )
 
 
 class Explorer(ipywidgets.VBox):
@@ -23,7 +42,7 @@ class Explorer(ipywidgets.VBox):
     """
 
     def __init__(self, question: str, controls: Sequence[ipywidgets.Widget]) -> None:
-        self.picture = ipywidgets.HTML()
+        self.picture = ipywidgets.HTML(layout={"overflow": "auto hidden", "max_width": "100%"})
         self.state = ipywidgets.HTML()
         self.errors = ipywidgets.Output()
         heading = ipywidgets.HTML(f"<b>{escape(question)}</b>")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from html import escape
 
 import ipywidgets
 import numpy as np
@@ -14,7 +13,6 @@ from mplab.history import ExponentHistogram, History
 from mplab.pictures.canvas import (
     BAND,
     COARSE,
-    INK,
     LOST,
     percent,
     power_of_two,
@@ -23,7 +21,7 @@ from mplab.pictures.canvas import (
     whole_ticks,
 )
 from mplab.pictures.ranges import Shares, pooled, shares, window, zone_of, zone_words, zones
-from mplab.widgets.explorer import FONT, Explorer
+from mplab.widgets.explorer import Explorer, svg
 
 
 class RangeMap(Explorer):
@@ -94,8 +92,8 @@ class RangeMap(Explorer):
         histogram = self.layers[self.layer.value]
         counts = np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
         where = np.asarray(histogram.exponents) + self.scale.value
-        svg = _histogram_svg(where, counts, self.fmt, self.window, sentence)
-        return svg, sentence
+        picture = _histogram_svg(where, counts, self.fmt, self.window, sentence)
+        return picture, sentence
 
     def _sentence(self) -> str:
         """The state in words."""
@@ -158,7 +156,7 @@ def _histogram_svg(
     def x(exponent: float) -> float:
         return LEFT + (exponent - low) * width
 
-    parts = [f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>', *_zones_svg(fmt, shown, x)]
+    parts = _zones_svg(fmt, shown, x)
     colour = style(fmt).colour
     for exponent, share, zone in zip(
         where, counts / counts.max(), zone_of(where, fmt), strict=True
@@ -172,11 +170,8 @@ def _histogram_svg(
                 f'fill-opacity="{opacity}" stroke="{colour}"/>'
             )
     parts += _axes_svg(low, high, float(counts.max()), x)
-    label = escape(f"Histogram over the zones of {fmt.name}. {description}", quote=True)
-    return (
-        f'<svg role="img" aria-label="{label}" viewBox="0 0 {WIDTH} {HEIGHT}" {FONT} fill="{INK}" '
-        f'style="width:100%;max-width:{WIDTH}px;background:#fff">{"".join(parts)}</svg>'
-    )
+    label = f"Histogram over the zones of {fmt.name}. {description}"
+    return svg(parts, width=WIDTH, height=HEIGHT, description=label)
 
 
 def _zones_svg(fmt: Format, shown: tuple[int, int], x: Callable[[float], float]) -> list[str]:
