@@ -27,7 +27,7 @@ ORDER = """
     widgets.explorer widgets.range_map widgets.accumulator_race widgets.matrix_step
     widgets.update_stagnation widgets.svg widgets.entry widgets.bit_explorer
     widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
-    checks.events checks.training
+    checks.events checks.training checks.sums checks.matrix_units checks.updates
     checks
     doctor bench export cli
 """.split()  # noqa: SIM905

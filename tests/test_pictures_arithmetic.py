@@ -63,6 +63,8 @@ def test_bits_of_a_step_shows_what_is_cut():
         np.array([1.0, 2.0**-12, 1.0]), np.array([1.0, 2.0**-13, -1.0]), input_format=FP16
     )
     assert_legible(sixteen)
-    assert sixteen.claim.startswith("0 of 3 terms lose bits to the alignment; what Hopper writes is e")
+    assert sixteen.claim.startswith(
+        "0 of 3 terms lose bits to the alignment; what Hopper writes is e"
+    )
     with pytest.raises(ValueError, match="bits_of_a_step: a and b must be vectors of at most 32"):
         figures.bits_of_a_step(np.ones(33), np.ones(33))

@@ -7,12 +7,23 @@ from typing import Any
 from mplab.checks.core import Exercise, Misconception, Verdict, verdict_on
 from mplab.checks.events import EXERCISES as EVENTS
 from mplab.checks.floats import EXERCISES as FLOATS
+from mplab.checks.matrix_units import EXERCISES as MATRIX_UNITS
 from mplab.checks.rounding import EXERCISES as ROUNDING
+from mplab.checks.sums import EXERCISES as SUMS
 from mplab.checks.training import EXERCISES as TRAINING
+from mplab.checks.updates import EXERCISES as UPDATES
 
 __all__ = ["EXERCISES", "Exercise", "Misconception", "Verdict", "check"]
 
-EXERCISES: dict[str, Exercise] = {**TRAINING, **FLOATS, **ROUNDING, **EVENTS}
+EXERCISES: dict[str, Exercise] = {
+    **TRAINING,
+    **FLOATS,
+    **ROUNDING,
+    **EVENTS,
+    **SUMS,
+    **MATRIX_UNITS,
+    **UPDATES,
+}
 """The exercises by name."""
 
 

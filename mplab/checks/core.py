@@ -18,6 +18,9 @@ import numpy as np
 from mplab.codes import encode
 from mplab.formats import Format
 
+_SHOWN = 12
+"""Elements of an array that a counterexample prints."""
+
 
 class Misconception(NamedTuple):
     """A wrong answer that people give, and the sentence that sets it right.
@@ -37,7 +40,8 @@ class Exercise:
         answer: the right answer: a function of one case, or a value.
         reason: one sentence on what matters in a case, for wrong answers of no known kind.
         argument: the name of the argument, for the counterexample.
-        cases: arguments to try, the simplest first; unused if `answer` is a value.
+        cases: arguments to try, the simplest first, several of them as a tuple; unused if
+            `answer` is a value.
         misconceptions: known wrong answers.
         fmt: the format of the result, whose codes a counterexample then shows.
         tolerance: relative difference that still counts as equal; 0 compares numbers.
@@ -58,10 +62,11 @@ class Exercise:
         return [_outcome(answer, case) for case in self.cases]
 
 
-def _outcome(answer: Callable[[Any], Any], case: Any) -> Any:
+def _outcome(answer: Callable[..., Any], case: Any) -> Any:
     """The value of an answer on a copy of the case, or the exception it raised."""
+    arguments = case if isinstance(case, tuple) else (case,)
     try:
-        return answer(case.copy() if isinstance(case, np.ndarray) else case)
+        return answer(*(x.copy() if isinstance(x, np.ndarray) else x for x in arguments))
     except NotImplementedError:
         raise
     except Exception as error:
@@ -159,8 +164,12 @@ def _equal(a: Any, b: Any, exercise: Exercise) -> bool:
 
 def _text(value: Any, fmt: Format | None) -> str:
     """A value as the reader would write it, with its code if it is one of `fmt`."""
+    if isinstance(value, tuple):
+        return ", ".join(_text(v, fmt) for v in value)
     if isinstance(value, np.ndarray) and value.ndim:
-        return "[" + ", ".join(_text(v, fmt) for v in value.tolist()) + "]"
+        shown = [_text(v, fmt) for v in value.ravel()[:_SHOWN].tolist()]
+        more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
+        return "[" + ", ".join([*shown, *more]) + "]"
     if isinstance(value, float | np.floating):
         value, text = float(value), f"{float(value)!r}"
         exponent = math.frexp(value)[1] - 1 if math.isfinite(value) and value else 0

@@ -28,12 +28,12 @@ class Lane(NamedTuple):
 
 
 LANES = (
-    Lane("E4M3, one by one", FP8_E4M3),
-    Lane("BF16, one by one", BF16),
-    Lane("FP16, one by one", FP16),
-    Lane("BF16, pairwise", BF16, "pairwise"),
-    Lane("BF16, Kahan", BF16, "kahan"),
-    Lane("FP32, one by one", FP32),
+    Lane("E4M3 one by one", FP8_E4M3),
+    Lane("BF16 one by one", BF16),
+    Lane("FP16 one by one", FP16),
+    Lane("BF16 pairwise", BF16, "pairwise"),
+    Lane("BF16 Kahan", BF16, "kahan"),
+    Lane("FP32 one by one", FP32),
 )
 
 
@@ -57,9 +57,9 @@ class Standing(NamedTuple):
         """The total, and how it compares with the exact sum."""
         off = self.total - self.exact
         if not off:
-            return f"{self.total:,g}: exact"
+            return f"{self.total:,g}, exact"
         how = "short" if off < 0 else "too much"
-        words = f"{self.total:,.5g}: {percent(abs(off), self.exact)} {how}"
+        words = f"{self.total:,.5g}, {percent(abs(off), self.exact)} {how}"
         return words if self.stalled is None else f"{words}, stalled"
 
 
@@ -122,7 +122,7 @@ class AccumulatorRace(Explorer):
     def draw(self) -> tuple[str, str]:
         """The lanes, and each lane's standing in words."""
         standings, n = self.standings, self.length.value
-        lanes = "; ".join(f"{standing.lane.name} {standing.words}" for standing in standings)
+        lanes = "; ".join(f"{standing.lane.name}: {standing.words}" for standing in standings)
         sentence = f"After {n:,} terms the exact sum is {standings[0].exact:,g}. {lanes}."
         stopped = [
             f"{standing.lane.name} at term {standing.stalled:,}"

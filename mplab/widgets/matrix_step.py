@@ -89,7 +89,7 @@ def _words(step: StepBits) -> str:
     exact = float(step.rows[-1].value - Fraction(step.error))
     return (
         f"terms are aligned to {power_of_two(2.0**step.top)} and keep bits down to "
-        f"{power_of_two(2.0**lowest)}. The small product has {ones} one bits; the cut takes "
+        f"{power_of_two(2.0**lowest)}. Of the small product, {ones} bits are 1; the cut takes "
         f"{fate}. Exact result {exact:.6g}, written {float(step.rows[-1].value):.6g}."
     )
 

@@ -94,29 +94,30 @@ class UpdateStagnation(Explorer):
     def draw(self) -> tuple[str, str]:
         """The number line and the chart, and both in words."""
         weights, fmt = self.path, FORMATS[self.fmt.value]
-        half, share = _half_gap(self.weight.value, self.delta, fmt)
+        share = _share_of_gap(self.weight.value, self.delta, fmt)
+        side = "less than" if share < 0.5 else "more than" if share > 0.5 else "exactly"
         words = {
-            "to nearest": "rounding to nearest " + _landing(self.weight.value, self.delta, fmt),
-            "stochastic": f"a coin takes it to the next number in {percent(min(share, 1), 1)} of "
-            f"cases",
-            "Kahan": "what rounding loses is kept in a second number",
-            "FP32 master": "the FP32 copy takes it",
+            "to nearest": f"{side} half, so rounding to nearest "
+            + _landing(self.weight.value, self.delta, fmt),
+            "stochastic": "which is how often a coin takes it there",
+            "Kahan": "and what rounding loses is kept in a second number",
+            "FP32 master": "and an FP32 copy of the weight takes all of it",
         }[self.method.value]
         exact = self.weight.value + self.steps.value * self.delta
+        size = power_of_two(abs(self.delta))
         sentence = (
-            f"The update, {self.delta:.3g}, is {share:.3g} of the way to the next {self.fmt.value} "
-            f"number {self.direction.value} from {self.weight.value:g}; half of that way is "
-            f"{half:.3g}: {words}. After {self.steps.value:,} updates the weight is "
-            f"{weights[-1]:.6g}, exactly it would be {exact:.6g}."
+            f"An update of {size} = {abs(self.delta):.3g} is {percent(min(share, 1), 1)} of the "
+            f"way from {self.weight.value:g} {self.direction.value} to the next {self.fmt.value} "
+            f"number{' or beyond' if share > 1 else ''}, {words}. After {self.steps.value:,} "
+            f"updates the weight is {weights[-1]:.6g}; exactly it would be {exact:.6g}."
         ).replace(" -", " −")
         return _svg(weights, self.delta, fmt, sentence), sentence
 
 
-def _half_gap(weight: float, delta: float, fmt: Format) -> tuple[float, float]:
-    """Half the way to the next number in the update's direction, and the update's share of it."""
+def _share_of_gap(weight: float, delta: float, fmt: Format) -> float:
+    """How much of the way to the next number in its direction an update is."""
     other = float((next_up if delta > 0 else next_down)(weight, fmt))
-    gap = abs(other - weight)
-    return gap / 2, abs(delta) / gap
+    return abs(delta) / abs(other - weight)
 
 
 def _landing(weight: float, delta: float, fmt: Format) -> str:
@@ -193,10 +194,14 @@ def _chart(weights: np.ndarray, delta: float, fmt: Format) -> list[str]:
         f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="#707075"/>',
         f'<path d="M{x(0):.1f} {y(start):.1f}L{x(steps):.1f} {ideal:.1f}" stroke="black"/>',
         f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
-        f'<text x="{RIGHT + 8}" y="{ideal + 4 - apart:.1f}">exact {exact:.5g}</text>',
-        f'<text x="{RIGHT + 8}" y="{last + 4 + apart:.1f}">stored {weights[-1]:.5g}</text>',
+        f'<text x="{RIGHT + 8}" y="{ideal + 4 - apart:.1f}">exact {_number(exact)}</text>',
+        f'<text x="{RIGHT + 8}" y="{last + 4 + apart:.1f}">stored {_number(weights[-1])}</text>',
         f'<text x="{LEFT - 8}" y="{y(start) + 4:.1f}" text-anchor="end">{start:g}</text>',
         f'<text x="{LEFT}" y="{BOTTOM + 20}" text-anchor="middle">0</text>',
         f'<text x="{RIGHT}" y="{BOTTOM + 20}" text-anchor="middle">{steps:,}</text>',
         f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 30}" text-anchor="middle">updates</text>',
     ]
+
+
+def _number(value: float) -> str:
+    return f"{value:.5g}".replace("-", "−")
