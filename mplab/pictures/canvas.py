@@ -202,7 +202,7 @@ def titled(picture: Picture, sentence: str, details: str) -> Picture:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     title.set_text("\n".join(lines))
-    picture.alt = " ".join(f"{sentence}. {details}".split())
+    picture.alt = " ".join(f"{sentence.removesuffix('.')}. {details}".split())
     return picture
 
 
