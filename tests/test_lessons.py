@@ -15,6 +15,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 import mplab
+from mplab.checks import EXERCISES
 from mplab.data import course_folder
 
 LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
@@ -136,6 +137,22 @@ def test_a_lesson_keeps_its_budget_of_words_and_code(path, read):
 def test_a_lesson_plots_installs_and_fetches_nothing_by_hand(path, read):
     code = "\n".join(sources(read(path), "code"))
     assert re.findall(FORBIDDEN, code, re.MULTILINE) == []
+
+
+@every_lesson
+def test_each_exercise_of_a_lesson_has_a_check_and_a_stub_of_its_name(path, read):
+    code = sources(read(path), "code")
+    checked = [re.search(r'mplab\.check\("(\w+)", (\w+)\)', cell) for cell in code]
+    names = [found.groups() for found in checked if found]
+    assert len(names) >= 3
+    for name, answer in names:
+        assert name == answer
+        assert name in EXERCISES
+        stub = (
+            f'    raise NotImplementedError("{name}")' if callable(EXERCISES[name].answer) else ""
+        )
+        start = f"def {name}(" if stub else f"{name} = None"
+        assert [start in cell and stub in cell for cell in code].count(True) == 1
 
 
 @pytest.mark.slow

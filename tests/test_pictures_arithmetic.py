@@ -6,6 +6,7 @@ from legible import assert_legible, drawn_texts
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, bounds
 from mplab import pictures as figures
+from mplab.pictures.steps import step_bits
 
 
 def test_errors_are_measured_against_exact_sums():
@@ -68,3 +69,20 @@ def test_bits_of_a_step_shows_what_is_cut():
     )
     with pytest.raises(ValueError, match="bits_of_a_step: a and b must be vectors of at most 32"):
         figures.bits_of_a_step(np.ones(33), np.ones(33))
+
+
+def test_the_cells_of_a_row_are_its_bits():
+    a = np.array([1.5, -0.40625, 1.875 * 2.0**-6])
+    step = step_bits(a, np.array([1.75, 1.375, 1.875 * 2.0**-6]), c=2.0**-13)
+    assert (step.top, step.low) == (0, -13)
+    for row in step.rows:
+        value = sum(cell.bit * 2.0**cell.exponent for cell in step.cells(row))
+        assert value == abs(row.value)
+    product = [cell for cell in step.cells(step.rows[2]) if cell.bit]
+    assert [(cell.exponent, cell.kept) for cell in product] == [
+        *((-11, True), (-12, True), (-13, True)),
+        (-18, False),
+    ]
+    far = step_bits(np.array([2.0**8, 2.0**-9]), np.array([2.0**8, 2.0**-9]))
+    assert far.bottom == far.low - 12
+    assert not any(cell.bit for cell in far.cells(far.rows[1]))

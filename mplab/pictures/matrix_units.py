@@ -132,9 +132,10 @@ def cutting(errors: CutErrors) -> Picture:
     axes.set_xlabel("relative error, in units of 2⁻²⁴ (FP32's u)")
     axes.set_ylabel("number of sums")
     below = int(np.sum(errors.cut < 0))
+    part = "All" if below == errors.cut.size else f"{below} of"
     words = (
-        f"{'All' if below == errors.cut.size else below} {errors.cut.size} cut sums are too "
-        f"small, by {-np.mean(shown[1]):.0f} u on average; rounded, they would be off by "
+        f"{part} {errors.cut.size} cut sums are too small, by {-np.mean(shown[1]):.0f} u on "
+        f"average; rounded, they would be off by "
         f"{abs(np.mean(shown[0])):.1g} u on average."
     )
     detail = f"Two histograms of {errors.cut.size} sums of {errors.terms} products each."

@@ -35,6 +35,13 @@ METHOD_STYLES = {
 }
 """How the ways of adding updates look and are called; colour stays that of the format."""
 
+_WITH = {
+    "nearest": "to nearest",
+    "stochastic": "by coin",
+    "kahan": "with Kahan",
+    "master": "with FP32 master",
+}
+
 
 @in_house_style
 def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> Picture:
@@ -128,12 +135,9 @@ def descents(runs: Sequence[Descent]) -> Picture:
     ends: list[End] = []
     for run in runs:
         ends += _draw_descent(above, below, run)
-    ways = [
-        f"{run.loss[-1]:.2g} {METHOD_STYLES[run.method][1]} ({100 * _late(run):.0f}%)"
-        for run in runs
-    ]
+    ways = [f"{run.loss[-1]:.2g} {_WITH[run.method]} ({100 * _late(run):.0f}%)" for run in runs]
     sentence = (
-        f"With {runs[0].fmt.name} weights the loss ends at {listed(ways)}; in brackets, how many "
+        f"With {runs[0].fmt.name} weights the last loss is {listed(ways)}; in brackets, how many "
         f"weights still move in a step."
     )
     label_ends(picture, ends)

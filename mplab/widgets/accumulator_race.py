@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from html import escape
 from typing import NamedTuple
 
 import ipywidgets
@@ -175,7 +176,7 @@ def _lanes_svg(standings: list[Standing], description: str) -> str:
         parts.append(
             f'<text x="{LEFT - 8}" y="{top + 22}" text-anchor="end">{standing.lane.name}</text>'
             f'<rect x="{LEFT}" y="{top + 8}" width="{end - LEFT:.1f}" height="{LANE - 14}" '
-            f'fill="{fill}"/><text x="{RIGHT + 10}" y="{top + 22}">{standing.words}</text>'
+            f'fill="{fill}"/><text x="{RIGHT + 10}" y="{top + 22}">{escape(standing.words)}</text>'
         )
         if standing.stalled is not None:
             parts.append(

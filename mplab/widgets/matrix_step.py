@@ -70,7 +70,10 @@ class MatrixStep(Explorer):
     def draw(self) -> tuple[str, str]:
         """The rows of bits, and what becomes of the small product in words."""
         step = self.step
-        sentence = f"{self.unit.value}: {_words(step)}"
+        sentence = (
+            f"{self.unit.value}: the large product has exponent {self.large.value}, the small one "
+            f"{self.small.value}. {_words(step)}"
+        ).replace(" -", " −")
         return _rows_svg(step, sentence), sentence
 
 
@@ -88,7 +91,7 @@ def _words(step: StepBits) -> str:
     fate = "all of them" if lost == ones else f"{lost} of them" if lost else "none of them"
     exact = float(step.rows[-1].value - Fraction(step.error))
     return (
-        f"terms are aligned to {power_of_two(2.0**step.top)} and keep bits down to "
+        f"Terms are aligned to {power_of_two(2.0**step.top)} and keep bits down to "
         f"{power_of_two(2.0**lowest)}. Of the small product, {ones} bits are 1; the cut takes "
         f"{fate}. Exact result {exact:.6g}, written {float(step.rows[-1].value):.6g}."
     )
@@ -96,7 +99,7 @@ def _words(step: StepBits) -> str:
 
 # SVG -------------------------------------------------------------------------------------
 
-WIDTH, LEFT, RIGHT, TOP, ROW = 760, 168, 750, 30, 30
+WIDTH, LEFT, RIGHT, TOP, ROW = 760, 174, 750, 30, 30
 
 
 def _rows_svg(step: StepBits, description: str) -> str:

@@ -1,0 +1,166 @@
+"""The explorers of sums, matrix units and updates: right numbers at every position."""
+
+import re
+from itertools import product
+from xml.etree import ElementTree
+
+import ipywidgets
+import numpy as np
+import pytest
+
+from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, widgets
+from mplab.tensorcore import mma
+from mplab.updates import path
+from mplab.widgets.accumulator_race import LENGTHS
+from mplab.widgets.matrix_step import UNITS
+
+EXPLORERS = [widgets.AccumulatorRace, widgets.MatrixStep, widgets.UpdateStagnation]
+every_explorer = pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)
+
+
+def controls(explorer):
+    kinds = (ipywidgets.SelectionSlider, ipywidgets.IntSlider, ipywidgets.Dropdown)
+    return [
+        child for child in explorer.children if isinstance(child, (*kinds, ipywidgets.Checkbox))
+    ]
+
+
+def values(control):
+    if hasattr(control, "_options_full"):
+        return [value for _, value in control._options_full]
+    if hasattr(control, "min"):
+        return range(control.min, control.max + 1)
+    return [False, True]
+
+
+@every_explorer
+def test_every_position_of_every_control_draws_and_says_something_else(kind):
+    explorer = kind()
+    assert len(controls(explorer)) >= 2
+    for control in controls(explorer):
+        before, pictures, sentences = control.value, set(), set()
+        for value in values(control):
+            control.value = value
+            svg = ElementTree.fromstring(explorer.picture.value)
+            assert svg.get("role") == "img"
+            assert svg.get("aria-label").split(". ")[0]
+            pictures.add(explorer.picture.value)
+            sentences.add(explorer.state.value)
+        control.value = before
+        assert len(pictures) == len(sentences) >= min(2, len(values(control)))
+
+
+@every_explorer
+def test_no_text_of_a_picture_runs_out_of_it(kind):
+    """Widths are those of 7.4 units a letter at size 13, as everywhere in the explorers."""
+    explorer = kind()
+    for control in controls(explorer):
+        before = control.value
+        for value in values(control):
+            control.value = value
+            svg = ElementTree.fromstring(explorer.picture.value)
+            width = float(svg.get("viewBox").split()[2])
+            for text in svg.iter("text"):
+                size = 7.4 * len(text.text) * float(text.get("font-size", 13)) / 13
+                left = float(text.get("x")) - {"middle": size / 2, "end": size}.get(
+                    text.get("text-anchor"), 0
+                )
+                assert left >= -1, text.text
+                assert left + size <= width + 1, text.text
+        control.value = before
+
+
+# The race --------------------------------------------------------------------------------
+
+
+def loop(terms, fmt):
+    total, moved = 0.0, 0
+    for n, term in enumerate(terms, start=1):
+        new = float(round_to(total + term, fmt))
+        total, moved = new, n if new != total else moved
+    return total, moved
+
+
+def test_the_race_of_ones_ends_where_loops_end():
+    race = widgets.AccumulatorRace()
+    race.length.value = 4096
+    by_name = {standing.lane.name: standing for standing in race.standings}
+    for name, fmt in (("E4M3", FP8_E4M3), ("BF16", BF16), ("FP16", FP16)):
+        total, moved = loop(np.ones(4096), fmt)
+        standing = by_name[f"{name} one by one"]
+        assert (standing.total, standing.stalled) == (total, moved)
+        assert f"{name} one by one at term {moved:,}" in race.state.value
+    assert by_name["FP32 one by one"].words == "4,096, exact"
+    race.length.value = 256
+    assert race.standings[1].stalled is None  # BF16 holds 256 ones, and has not failed yet
+    assert "E4M3 one by one: 16, 93.8% short, stalled" in race.state.value
+
+
+def test_random_terms_are_numbers_of_every_format_in_the_race():
+    race = widgets.AccumulatorRace(seed=3)
+    for name, terms in race._terms.items():
+        for fmt in (FP8_E4M3, BF16, FP16, FP32):
+            np.testing.assert_array_equal(round_to(terms, fmt), terms)
+        race.terms.value = name
+        race.length.value = LENGTHS[12]
+        total, _ = loop(terms[: LENGTHS[12]], BF16)
+        assert race.standings[1].total == total
+        assert race.standings[0].exact == terms[: LENGTHS[12]].sum()
+
+
+# One step --------------------------------------------------------------------------------
+
+
+def test_the_step_writes_what_the_unit_writes_at_every_position():
+    explorer = widgets.MatrixStep()
+    for unit, large, small, back in product(UNITS, (-12, 0, 7, 16), (-12, -5, 4), (True, False)):
+        explorer.unit.value, explorer.back.value = unit, back
+        explorer.large.value, explorer.small.value = large, small
+        step = explorer.step
+        architecture, fmt = UNITS[unit]
+        rows = [float(row.value) for row in step.terms]
+        assert rows == [2.25 * 2.0**large, 1.71875 * 2.0**small, -2.25 * 2.0**large][: 2 + back]
+        halves = [2.0 ** (e // 2) for e in (large, small, large)]
+        rest = [2.0 ** (e - e // 2) for e in (large, small, large)]
+        a = np.array([1.5, 1.375, -1.5]) * halves
+        b = np.array([1.5, 1.25, 1.5]) * rest
+        count = 2 + back
+        got = mma(a[None, :count], b[:count, None], architecture=architecture, input_format=fmt)
+        assert float(step.rows[-1].value) == got[0, 0]
+        assert np.isclose(step.error, got[0, 0] - sum(rows), rtol=0, atol=2.0**-60)
+
+
+def test_the_answer_to_its_question_moves_with_the_large_product():
+    """E4M3 on Hopper keeps bits down to 13 places below the large product's exponent."""
+    explorer = widgets.MatrixStep()
+    for large in (1, 2, 3):
+        explorer.large.value = large
+        explorer.small.value = large - 13
+        assert "5 bits are 1; the cut takes 4 of them" in explorer.state.value
+    explorer.small.value = -11
+    assert "the cut takes all of them" in explorer.state.value
+    assert "written 0." in explorer.state.value
+
+
+# Updates ---------------------------------------------------------------------------------
+
+
+def test_the_explorer_of_updates_follows_the_weights():
+    explorer = widgets.UpdateStagnation(seed=5)
+    kinds = {"to nearest": "nearest", "Kahan": "kahan", "FP32 master": "master"}
+    for method, weight, exponent in product(kinds, (0.25, 1.0, 3.0), (-16, -9, -4)):
+        explorer.method.value, explorer.weight.value = method, weight
+        explorer.update.value, explorer.direction.value = exponent, "down"
+        want = path(weight, -(2.0**exponent), 256, BF16, method=kinds[method])
+        np.testing.assert_array_equal(explorer.path, want)
+        assert f"the weight is {want[-1]:.6g};".replace("-", "−") in explorer.state.value
+
+
+def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
+    explorer = widgets.UpdateStagnation()
+    explorer.update.value = -8
+    assert "exactly half, so rounding to nearest returns to the weight" in explorer.state.value
+    explorer.direction.value = "down"
+    assert "is 100% of the way from 1 down" in explorer.state.value
+    assert "goes to 0.996094" in explorer.state.value
+    assert re.search(r">Δ = −2⁻⁸<", explorer.picture.value)
