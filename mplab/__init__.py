@@ -63,6 +63,7 @@ _ROOMS = (
     "kernels",
     "pictures",
     "policies",
+    "quantize",
     "reductions",
     "rounding",
     "scaling",
