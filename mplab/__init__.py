@@ -58,6 +58,7 @@ _ROOMS = (
     "facts",
     "floatarray",
     "formats",
+    "fp8",
     "history",
     "inputs",
     "kernels",

@@ -24,6 +24,7 @@ __all__ = [
     "ScaleRule",
     "amax_of",
     "dequantize",
+    "fake_quantize",
     "multiply_and_round",
     "quantize",
     "scale_for",
@@ -185,15 +186,9 @@ def quantize(
             f"Use round_tensor, or tensor.to(...)."
         )
     wide = _widened("quantize", tensor)
-    if isinstance(scale, ScaleRule):
-        largest = amax_of(wide, block=block).cpu().numpy()
-        factor = torch.from_numpy(np.asarray(scale_for(largest, fmt, rule=scale)))
-    else:
-        factor = _scale_given(wide, fmt, scale)
-    factor = factor.detach().to(wide.device)
-    rounded = multiply_and_round(
-        wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
-    )
+    factor = _scale_of(wide, fmt, scale, block)
+    options: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "stream": stream}
+    rounded = multiply_and_round(wide, factor, fmt, block=block, **options)
     return Quantized(_codes(rounded, fmt), factor, fmt, block)
 
 
@@ -207,11 +202,41 @@ def dequantize(quantized: Quantized) -> Tensor:
         Correctly rounded; exact where the scale is a power of two and the result no
         subnormal of float32.
     """
-    codes = quantized.values
-    if quantized.block is None:
-        return codes / quantized.scale
-    split, _, inner = _split("dequantize", codes, quantized.block)
-    return (split / _beside(quantized.scale, inner)).reshape(codes.shape)
+    return _divide(quantized.values, quantized.scale, quantized.block)
+
+
+def fake_quantize(
+    tensor: Tensor,
+    fmt: Format,
+    *,
+    scale: float | Tensor | ScaleRule = ScaleRule.POWER_OF_TWO,
+    block: tuple[int, ...] | None = None,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.SATURATE,
+    stream: Stream | None = None,
+) -> Tensor:
+    """What `dequantize` makes of `quantize`, without the codes, and for any width of format.
+
+    Args:
+        tensor: as in `quantize`.
+        fmt: the format; it must fit in float32.
+        scale: as in `quantize`.
+        block: as in `quantize`.
+        rounding: as in `quantize`.
+        overflow: as in `quantize`.
+        stream: as in `quantize`.
+
+    Returns:
+        A tensor of the shape of `tensor`; float64 stays float64, everything else is float32.
+
+    Examples:
+        >>> fake_quantize(torch.tensor([0.7, 300.0]), FP8_E4M3)
+        tensor([  0.6875, 288.0000])
+    """
+    wide = _widened("fake_quantize", tensor)
+    factor = _scale_of(wide, fmt, scale, block)
+    options: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "stream": stream}
+    return _divide(multiply_and_round(wide, factor, fmt, block=block, **options), factor, block)
 
 
 def multiply_and_round(
@@ -266,9 +291,15 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
     return torch.where(rounded.isnan(), fmt.nan_code or 0, codes).to(torch.uint8)
 
 
-def _scale_given(wide: Tensor, fmt: Format, scale: float | Tensor) -> Tensor:
-    """A scale that the caller chose, checked."""
-    factor = torch.as_tensor(scale, dtype=torch.float32)
+def _scale_of(
+    wide: Tensor, fmt: Format, scale: float | Tensor | ScaleRule, block: tuple[int, ...] | None
+) -> Tensor:
+    """The scale by its rule, or as the caller chose it, checked."""
+    if isinstance(scale, ScaleRule):
+        largest = amax_of(wide, block=block).cpu().numpy()
+        found = scale_for(largest, fmt, rule=scale)
+        return torch.from_numpy(np.asarray(found)).to(wide.device)
+    factor = torch.as_tensor(scale, dtype=torch.float32, device=wide.device).detach()
     if bool((factor <= 0).any()) or bool(factor.isinf().any()):
         raise ValueError(
             f"quantize: scale must be positive and finite in float32; got {scale!r}. "
@@ -280,6 +311,14 @@ def _scale_given(wide: Tensor, fmt: Format, scale: float | Tensor) -> Tensor:
             f"{int(wide.isnan().sum())}. Use a ScaleRule: the scale then becomes NaN."
         )
     return factor
+
+
+def _divide(numbers: Tensor, scale: Tensor, block: tuple[int, ...] | None) -> Tensor:
+    """Numbers, each divided by the scale of its block."""
+    if block is None:
+        return numbers / scale
+    split, _, inner = _split("dequantize", numbers, block)
+    return (split / _beside(scale, inner)).reshape(numbers.shape)
 
 
 def _widened(function: str, tensor: object) -> Tensor:

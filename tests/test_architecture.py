@@ -19,7 +19,7 @@ ORDER = """
     formats facts inputs codes threads kernels rounding
     arithmetic loops reductions bounds floatarray updates
     tensors tensorcore probe scaling quantize data
-    policies marks dispatch simulate history tasks training
+    policies marks dispatch simulate fp8 history tasks training
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.costs
     pictures.formats
     pictures.rounding pictures.events pictures.arithmetic pictures.matrix_units pictures.updates
