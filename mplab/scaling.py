@@ -27,7 +27,7 @@ class LossScaler:
     Dynamic: a step with an infinite or NaN gradient is skipped and the scale multiplied by
     `backoff_factor`; after `growth_interval` good steps in a row it is multiplied by
     `growth_factor`, unless it would become infinite. Static: the scale stays, and no step is
-    skipped.
+    skipped, unless `static_skips`: then a scale that is too large stops training for good.
 
     Args:
         init_scale: the first scale; a power of two scales exactly.
@@ -35,6 +35,7 @@ class LossScaler:
         backoff_factor: between 0 and 1.
         growth_interval: good steps in a row before the scale grows.
         dynamic: False for a static scale.
+        static_skips: whether a static scale skips steps with an infinite or NaN gradient.
 
     Raises:
         TypeError: an argument of another type.
@@ -55,6 +56,9 @@ class LossScaler:
         65536.0
     """
 
+    _limit = FP32.max_finite
+    """The scale does not grow past this."""
+
     def __init__(
         self,
         init_scale: float = 65536.0,
@@ -63,9 +67,11 @@ class LossScaler:
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         dynamic: bool = True,
+        static_skips: bool = False,
     ) -> None:
-        if not isinstance(dynamic, bool):
-            raise TypeError(f"LossScaler: dynamic must be True or False; got {dynamic!r}.")
+        for name, switch in (("dynamic", dynamic), ("static_skips", static_skips)):
+            if not isinstance(switch, bool):
+                raise TypeError(f"LossScaler: {name} must be True or False; got {switch!r}.")
         self._scale = _in_float32(_number("init_scale", init_scale))
         if not 0 < self._scale < math.inf:
             raise ValueError(
@@ -77,15 +83,21 @@ class LossScaler:
         self._growth_interval = _count("growth_interval", growth_interval, 1)
         self._growth_tracker = 0
         self.dynamic = dynamic
+        self.static_skips = static_skips
 
     def __repr__(self) -> str:
         kind = "dynamic" if self.dynamic else "static"
-        return f"<LossScaler: {kind}, scale {self.scale:g}>"
+        return f"<{type(self).__name__}: {kind}, scale {self.scale:g}>"
 
     @property
     def scale(self) -> float:
         """What to multiply the loss of this step by; a value of float32."""
         return self._scale
+
+    @property
+    def skips_nonfinite(self) -> bool:
+        """Whether steps with an infinite or NaN gradient are skipped."""
+        return self.dynamic or self.static_skips
 
     def update(self, found_nonfinite: bool) -> bool:
         """End a step.
@@ -102,7 +114,7 @@ class LossScaler:
                 f"{found_nonfinite!r}. Convert it with bool(...)."
             )
         if not self.dynamic:
-            return False
+            return found_nonfinite and self.static_skips
         if found_nonfinite:
             self._scale = _in_float32(self._scale * self._backoff_factor)
             self._growth_tracker = 0
@@ -110,7 +122,7 @@ class LossScaler:
         self._growth_tracker += 1
         if self._growth_tracker == self._growth_interval:
             grown = _in_float32(self._scale * self._growth_factor)
-            self._scale = grown if math.isfinite(grown) else self._scale
+            self._scale = grown if grown <= self._limit else self._scale
             self._growth_tracker = 0
         return False
 
@@ -137,9 +149,10 @@ class LossScaler:
             backoff_factor=state_dict["backoff_factor"],
             growth_interval=state_dict["growth_interval"],
             dynamic=self.dynamic,
+            static_skips=self.static_skips,
         )
         loaded._scale = _in_float32(_number("scale", state_dict["scale"]))
-        if not 0 <= loaded._scale < math.inf:  # zero is where backing off ends
+        if not 0 <= loaded._scale <= self._limit:  # zero is where backing off ends
             raise ValueError(
                 f"LossScaler: scale must be finite and not negative; got {loaded._scale!r}. "
                 f"Use what state_dict() returned."

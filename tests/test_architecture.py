@@ -18,7 +18,7 @@ NUMBER_CORE = ("formats", "facts", "inputs", "codes", "threads", "kernels", "rou
 ORDER = """
     formats facts inputs codes threads kernels rounding
     arithmetic loops reductions bounds floatarray updates
-    tensors tensorcore probe scaling quantize data
+    tensors tensorcore probe scaling loss_rules grad_scaler quantize data
     policies marks dispatch simulate fp8 history tasks training
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.costs
     pictures.formats

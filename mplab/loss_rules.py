@@ -1,0 +1,165 @@
+"""Other rules for the loss scale: those that tutorials teach, and that of Keras.
+
+Each is `LossScaler` with one thing changed, so that what it costs can be seen beside it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mplab.formats import FP32
+from mplab.rounding import round_to
+from mplab.scaling import LossScaler
+
+__all__ = ["DoublingScaler", "FlooredScaler", "KerasScaler", "NudgedScaler"]
+
+
+class DoublingScaler(LossScaler):
+    """Doubles the scale after every good step, up to a maximum; halves and skips after a bad one.
+
+    Worse than a growth interval where the maximum overflows: once the scale has reached the
+    largest that works, every second step is skipped.
+
+    Args:
+        init_scale: the first scale.
+        max_scale: where doubling ends.
+
+    Examples:
+        >>> scaler = DoublingScaler(4.0, max_scale=64.0)
+        >>> [scaler.update(scaler.scale > 16.0) for _ in range(7)]
+        [False, False, False, True, False, True, False]
+    """
+
+    def __init__(self, init_scale: float = 65536.0, *, max_scale: float = 2.0**24) -> None:
+        super().__init__(init_scale, growth_interval=1)
+        self.max_scale = _positive("DoublingScaler", "max_scale", max_scale)
+
+    def update(self, found_nonfinite: bool) -> bool:
+        """End a step; see `LossScaler.update`."""
+        skip = super().update(found_nonfinite)
+        self._scale = min(self._scale, self.max_scale)
+        return skip
+
+
+class NudgedScaler(LossScaler):
+    """The dynamic rule, and ×1.1 after each good step with a small mean absolute gradient.
+
+    Meant to rescue underflow. But small gradients may be all there are, late in training or in
+    a large model: then the scale climbs back over the same overflow every few steps, where the
+    dynamic rule waits for its interval. And a scale that is no power of two rounds each
+    gradient twice more.
+
+    The recipe comes with clipping before gradients are unscaled, which bounds their norm by
+    max_norm / scale: see tests/test_grad_scaler.py.
+
+    Args:
+        init_scale: the first scale.
+        small: a mean absolute gradient, unscaled, below this is small.
+        nudge: the factor.
+        max_scale: where nudging ends; the dynamic rule goes on.
+        growth_interval: as in `LossScaler`.
+
+    Examples:
+        >>> scaler = NudgedScaler(1024.0)
+        >>> scaler.update(False, mean_abs_gradient=1e-9), round(scaler.scale, 1)
+        (False, 1126.4)
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        *,
+        small: float = 1e-7,
+        nudge: float = 1.1,
+        max_scale: float = 65536.0,
+        growth_interval: int = 2000,
+    ) -> None:
+        super().__init__(init_scale, growth_interval=growth_interval)
+        self.small = _positive("NudgedScaler", "small", small)
+        self.nudge = _positive("NudgedScaler", "nudge", nudge)
+        self.max_scale = _positive("NudgedScaler", "max_scale", max_scale)
+
+    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
+        """End a step; see `LossScaler.update`.
+
+        Args:
+            found_nonfinite: whether any gradient of this step was infinite or NaN.
+            mean_abs_gradient: the mean magnitude of all unscaled gradients.
+        """
+        skip = super().update(found_nonfinite)
+        if not skip and mean_abs_gradient < self.small and self._scale < self.max_scale:
+            nudged = float(round_to(self._scale * self.nudge, FP32))
+            self._scale = min(nudged, self.max_scale)
+        return skip
+
+
+class FlooredScaler(LossScaler):
+    """The dynamic rule with a least scale.
+
+    Meant against a scale that falls for ever. But where gradients overflow at the least scale
+    itself, as those of a loss that is summed and not averaged may, every step is skipped; the
+    dynamic rule goes below 1 and trains.
+
+    Args:
+        init_scale: the first scale.
+        min_scale: what the scale never falls below.
+        growth_interval: as in `LossScaler`.
+
+    Examples:
+        >>> scaler = FlooredScaler(2.0)
+        >>> [scaler.update(True) for _ in range(3)], scaler.scale
+        ([True, True, True], 1.0)
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        *,
+        min_scale: float = 1.0,
+        growth_interval: int = 2000,
+    ) -> None:
+        super().__init__(init_scale, growth_interval=growth_interval)
+        self.min_scale = _positive("FlooredScaler", "min_scale", min_scale)
+
+    def update(self, found_nonfinite: bool) -> bool:
+        """End a step; see `LossScaler.update`."""
+        skip = super().update(found_nonfinite)
+        self._scale = max(self._scale, self.min_scale)
+        return skip
+
+
+class KerasScaler(LossScaler):
+    """The loss scale of Keras: the dynamic rule from another first scale, without an upper end.
+
+    Where no gradient ever overflows, for instance because all are zero, the scale grows to
+    infinity; half of infinity is infinity, and from then on every step is skipped.
+
+    Args:
+        init_scale: the first scale.
+        growth_interval: good steps in a row before the scale doubles.
+
+    Exactness:
+        Bit-exact with Keras on the random sequences of events in tests/test_loss_rules.py.
+
+    Source:
+        `keras.optimizers.LossScaleOptimizer` of Keras 3, its `initial_scale` and
+        `dynamic_growth_steps`.
+
+    Examples:
+        >>> KerasScaler()
+        <KerasScaler: dynamic, scale 32768>
+    """
+
+    _limit = math.inf
+
+    def __init__(self, init_scale: float = 32768.0, *, growth_interval: int = 2000) -> None:
+        super().__init__(init_scale, growth_interval=growth_interval)
+
+
+def _positive(where: str, name: str, value: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ValueError(
+            f"{where}: {name} must be a positive number; got {value!r}. Leave it out for the usual."
+        )
+    return float(round_to(float(value), FP32)) if name.endswith("scale") else float(value)
