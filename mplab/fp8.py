@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from mplab.formats import FP8_E4M3, FP8_E5M2, Format, require_format
-from mplab.marks import Mark, set_mark, this_graph
+from mplab.marks import Mark, Rounder, mark_of, set_mark, this_graph
 from mplab.quantize import MX_BLOCK, amax_of, fake_quantize, multiply_and_round
 from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 
@@ -249,15 +249,16 @@ class _Linear(torch.autograd.Function):
         kind = input.device.type
         lowered = torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if lowered else input.dtype
-        with _plainly(kind) as simulation:
+        into = _format_of_products(input.device)
+        with _plainly(kind):
             rows, wide = input.reshape(-1, input.shape[-1]).float(), weight.float()
             scales = layer.scale_of("input", rows), layer.scale_of("weight", wide)
             output = _multiply(layer, ("input", rows), ("weight", wide), scales)
             if bias is not None:
                 output += bias
-            if simulation is not None:
-                simulation.into(output, output, None)
-                set_mark(output, Mark(simulation.into))
+            if into is not None:
+                into(output, output, None)
+                set_mark(output, Mark(into))
             ctx.save_for_backward(input, weight)
             ctx.layer, ctx.scales, ctx.bias = layer, scales, bias
             return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
@@ -285,14 +286,23 @@ class _Linear(torch.autograd.Function):
         return grad_input, grad_weight, grad_bias, None
 
 
+def _format_of_products(device: torch.device) -> Rounder | None:
+    """The door that `simulated`, where it is active, puts matrix products through."""
+    if this_graph().innermost is None:
+        return None
+    nothing, one = torch.empty((0, 1), device=device), torch.empty((1, 1), device=device)
+    mark = mark_of(nothing @ one)
+    return None if mark is None else mark.into
+
+
 @contextmanager
-def _plainly(device_type: str) -> Iterator[Any]:
-    """Neither autocast nor `simulated` reach inside; the simulation that is active, if any."""
+def _plainly(device_type: str) -> Iterator[None]:
+    """Neither autocast nor `simulated` reach inside."""
     graph = this_graph()
     outer, graph.innermost = graph.innermost, None
     try:
         with torch.autocast(device_type, enabled=False):
-            yield outer
+            yield
     finally:
         graph.innermost = outer
 
