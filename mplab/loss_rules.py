@@ -6,12 +6,16 @@ Each is `LossScaler` with one thing changed, so that what it costs can be seen b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from mplab.formats import FP32
 from mplab.rounding import round_to
 from mplab.scaling import LossScaler
 
-__all__ = ["DoublingScaler", "FlooredScaler", "KerasScaler", "NudgedScaler"]
+__all__ = ["DoublingScaler", "FlooredScaler", "KerasScaler", "NudgedScaler", "Trace", "play"]
 
 
 class DoublingScaler(LossScaler):
@@ -154,6 +158,40 @@ class KerasScaler(LossScaler):
 
     def __init__(self, init_scale: float = 32768.0, *, growth_interval: int = 2000) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
+
+
+class Trace(NamedTuple):
+    """What a rule did, step by step."""
+
+    limits: np.ndarray
+    """The largest scale with which all gradients of the step stay finite."""
+    scales: np.ndarray
+    skipped: np.ndarray
+
+
+def play(
+    rule: LossScaler, limits: Sequence[float] | np.ndarray, *, mean_abs_gradient: float = 1e-3
+) -> Trace:
+    """Let a rule run on steps whose gradients overflow above a given scale.
+
+    Args:
+        rule: goes on from its state.
+        limits: for each step, the largest scale with which all gradients stay finite.
+        mean_abs_gradient: what a `NudgedScaler` is told.
+
+    Examples:
+        >>> play(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
+        array([8., 4., 4.])
+    """
+    scales, skipped = [], []
+    for limit in limits:
+        scales.append(rule.scale)
+        found = bool(rule.scale > limit)
+        if isinstance(rule, NudgedScaler):
+            skipped.append(rule.update(found, mean_abs_gradient=mean_abs_gradient))
+        else:
+            skipped.append(rule.update(found))
+    return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))
 
 
 def _positive(where: str, name: str, value: float) -> float:

@@ -21,6 +21,7 @@ ORDER = """
     tensors tensorcore probe scaling loss_rules grad_scaler quantize data
     policies marks dispatch simulate fp8 history tasks training
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.costs
+    pictures.scaling
     pictures.formats
     pictures.rounding pictures.events pictures.arithmetic pictures.matrix_units pictures.updates
     pictures

@@ -37,6 +37,7 @@ from mplab.pictures.rounding import (
     rounding_profile,
     running_sums,
 )
+from mplab.pictures.scaling import follow, scale_rules, scaling_windows
 from mplab.pictures.training import (
     flushed_share,
     gradient_exponents,
@@ -66,6 +67,7 @@ __all__ = [
     "errors_by_depth",
     "fates",
     "flushed_share",
+    "follow",
     "gradient_exponents",
     "landing",
     "least_updates",
@@ -81,6 +83,8 @@ __all__ = [
     "results_table",
     "rounding_profile",
     "running_sums",
+    "scale_rules",
+    "scaling_windows",
     "spacing",
     "stagnation",
     "stochastic_spread",
