@@ -67,7 +67,7 @@ class Fp8Linear(nn.Linear):
         torch; simulated and real agree bit for bit where all sums are exact (tests/test_fp8.py).
 
     Source:
-        Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433, §3: E4M3 forward
+        Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433: E4M3 forward
         and E5M2 for gradients.
 
     Examples:

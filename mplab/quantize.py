@@ -170,7 +170,7 @@ def quantize(
         with torch's own product and cast on the data of tests/test_quantize.py.
 
     Source:
-        OCP Microscaling Formats v1.0 §5 and §6.3; scales as in torchao and Transformer Engine.
+        See `scale_for`; a scale that multiplies is that of torchao and Transformer Engine.
 
     Examples:
         >>> quantized = quantize(torch.tensor([0.001, 0.003]), FP8_E4M3)

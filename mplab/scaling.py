@@ -232,8 +232,10 @@ def scale_for(
         E8M0 scale.
 
     Source:
-        OCP Microscaling Formats v1.0 §6.3 for `MX`; for the others Transformer Engine's
-        recipe_common.cuh, which however gives 1 for an infinite or NaN amax.
+        For `MX` OCP Microscaling Formats v1.0, as torchao's mx_tensor.py reads its §6.3
+        (ScaleCalculationMode.FLOOR; `POWER_OF_TWO` on blocks is its RCEIL but for the rounding
+        of a quotient). For the others recipe_common.cuh of Transformer Engine, which however
+        gives 1 for an infinite or NaN amax.
 
     Examples:
         >>> scale_for(3.0, FP8_E4M3)
@@ -339,8 +341,8 @@ class DelayedScaling:
 
     A tensor can be cast in the pass that makes it, since its scale is known beforehand. A
     spike overflows, so the cast must saturate; and as long as the spike is in the history,
-    the scale is too small and calm tensors underflow. A zero, infinite or NaN largest
-    magnitude leaves the scale as it was.
+    the scale is too small and calm tensors underflow. A zero or NaN leaves the scale as it was;
+    so does an infinity, as long as the history holds it.
 
     Args:
         fmt: the format to fill.
@@ -353,8 +355,8 @@ class DelayedScaling:
         ValueError: an argument out of its range.
 
     Source:
-        Recipe DelayedScaling of Transformer Engine: these defaults, except that scales there
-        are ratios.
+        Transformer Engine, recipe DelayedScaling and delayed_scaling.cu: these defaults, except
+        that scales there are ratios.
 
     Examples:
         >>> scaling = DelayedScaling(FP8_E4M3, amax_history_len=2)
@@ -396,7 +398,7 @@ class DelayedScaling:
         self._history.append(_in_float32(float(amax)))
         chosen = self._history[-1]
         if self.amax_compute == "max":
-            chosen = float(np.max(self._history))  # NaN if any is
+            chosen = float(np.fmax.reduce(self._history))  # passes over NaN
         if chosen > 0 and math.isfinite(chosen):
             self.scale = scale_for(chosen, self.fmt, rule=self.rule, margin=self.margin)
         return scale

@@ -423,8 +423,8 @@ def reconstruction(seed, steps, **options):
 
 
 def test_gradients_in_e4m3_without_a_scale_train_nothing():
-    assert accuracy(0, 100, scaling="current") > 0.85
-    assert accuracy(0, 100, scaling="none", backward_format=FP8_E4M3) < 0.2
+    assert accuracy(0, 50, scaling="current") > 0.5
+    assert accuracy(0, 50, scaling="none", backward_format=FP8_E4M3) < 0.2
 
 
 @pytest.mark.slow

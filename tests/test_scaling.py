@@ -155,10 +155,10 @@ def slow_delayed(amaxes, length, most_recent, fmt):
     """Scales by the definition: each from a window of the amaxes before it."""
     scale, scales = 1.0, []
     for step, _ in enumerate(amaxes):
-        window = amaxes[max(0, step - length) : step][-1:] if most_recent else None
-        window = amaxes[max(0, step - length) : step] if window is None else window
-        if window and all(math.isfinite(a) for a in window) and max(window) > 0:
-            scale = scale_for(max(window), fmt)
+        window = amaxes[max(0, step - length) : step]
+        known = [a for a in (window[-1:] if most_recent else window) if not math.isnan(a)]
+        if known and 0 < max(known) < math.inf:
+            scale = scale_for(max(known), fmt)
         scales.append(scale)
     return scales
 
