@@ -48,10 +48,11 @@ class DoublingScaler(LossScaler):
 class NudgedScaler(LossScaler):
     """The dynamic rule, and ×1.1 after each good step with a small mean absolute gradient.
 
-    Meant to rescue underflow. But small gradients may be all there are, late in training or in
-    a large model: then the scale climbs back over the same overflow every few steps, where the
-    dynamic rule waits for its interval. And a scale that is no power of two rounds each
-    gradient twice more.
+    Meant to rescue underflow, but the mean does not see it: a few large gradients of the last
+    layers hold it up while those of whole layers are zero. And where it is small because all
+    gradients are, late in training or in a large model, the scale climbs back over the same
+    overflow every few steps, where the dynamic rule waits for its interval. A scale that is no
+    power of two also rounds each gradient twice more.
 
     The recipe comes with clipping before gradients are unscaled, which bounds their norm by
     max_norm / scale: see tests/test_grad_scaler.py.
