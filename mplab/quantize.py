@@ -283,11 +283,14 @@ def multiply_and_round(
 
 
 def _codes(rounded: Tensor, fmt: Format) -> Tensor:
-    """The codes of values of a format, on any device: their places among its values."""
-    top = fmt.max_code + fmt.has_infinity
-    ordered = torch.from_numpy(values(fmt)[: top + 1].astype(np.float32)).to(rounded.device)
-    codes = torch.searchsorted(ordered, rounded.float().abs().contiguous())
-    codes = torch.where(rounded.signbit(), codes + fmt.sign_code, codes)
+    """The codes of values of a format, on any device: nothing is rounded here."""
+    if fmt.torch_dtype is not None:
+        codes = rounded.float().to(fmt.torch_dtype).view(torch.uint8)
+    else:  # their places among the values of the format
+        top = fmt.max_code + fmt.has_infinity
+        ordered = torch.tensor(values(fmt)[: top + 1], device=rounded.device)
+        places = torch.searchsorted(ordered, rounded.double().abs().contiguous())
+        codes = torch.where(rounded.signbit(), places + fmt.sign_code, places)
     return torch.where(rounded.isnan(), fmt.nan_code or 0, codes).to(torch.uint8)
 
 
