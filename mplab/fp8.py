@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from mplab.formats import FP8_E4M3, FP8_E5M2, Format, require_format
-from mplab.marks import Mark, Rounder, mark_of, set_mark, this_graph
+from mplab.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
 from mplab.quantize import MX_BLOCK, amax_of, fake_quantize, multiply_and_round
 from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 
@@ -249,8 +249,8 @@ class _Linear(torch.autograd.Function):
         kind = input.device.type
         lowered = torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if lowered else input.dtype
-        into = _format_of_products(input.device)
-        with _plainly(kind):
+        into, graph = _format_of_products(input.device), this_graph()
+        with _plainly(kind, graph):
             rows, wide = input.reshape(-1, input.shape[-1]).float(), weight.float()
             scales = layer.scale_of("input", rows), layer.scale_of("weight", wide)
             output = _multiply(layer, ("input", rows), ("weight", wide), scales)
@@ -260,7 +260,7 @@ class _Linear(torch.autograd.Function):
                 into(output, output, None)
                 set_mark(output, Mark(into))
             ctx.save_for_backward(input, weight)
-            ctx.layer, ctx.scales, ctx.bias = layer, scales, bias
+            ctx.layer, ctx.scales, ctx.bias, ctx.graph = layer, scales, bias, graph
             return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
 
     @staticmethod
@@ -269,7 +269,7 @@ class _Linear(torch.autograd.Function):
         input, weight = ctx.saved_tensors
         layer, bias, (input_scale, weight_scale) = ctx.layer, ctx.bias, ctx.scales
         grad_input = grad_weight = grad_bias = None
-        with _plainly(grad.device.type):
+        with _plainly(grad.device.type, ctx.graph):  # this may be another thread than forward
             rows, wide = input.reshape(-1, input.shape[-1]).float(), weight.float()
             back = grad.reshape(-1, grad.shape[-1]).float()
             scale = layer.scale_of("grad_output", back)
@@ -296,9 +296,8 @@ def _format_of_products(device: torch.device) -> Rounder | None:
 
 
 @contextmanager
-def _plainly(device_type: str) -> Iterator[None]:
+def _plainly(device_type: str, graph: Graph) -> Iterator[None]:
     """Neither autocast nor `simulated` reach inside."""
-    graph = this_graph()
     outer, graph.innermost = graph.innermost, None
     try:
         with torch.autocast(device_type, enabled=False):

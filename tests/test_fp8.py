@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import pickle
 
 import pytest
 import torch
@@ -95,7 +96,7 @@ def copy_as_linear(layer):
 @pytest.mark.parametrize("scaling", ["current", "delayed", "none"])
 @pytest.mark.parametrize("sizes", [(8, 32, 16), (3, 5, 7), (1, 1, 1), (17, 16, 33)], ids=name)
 @pytest.mark.parametrize(
-    "formats", [(FP8_E4M3, FP8_E5M2), (FP8_E4M3, FP8_E4M3), (FP8_E5M2, FP8_E5M2)], ids=str
+    "formats", [(FP8_E4M3, FP8_E5M2), (FP8_E4M3, FP8_E4M3), (FP8_E5M2, FP8_E5M2)], ids=name
 )
 def test_simulated_and_real_fp8_agree_bit_for_bit_where_sums_are_exact(scaling, sizes, formats):
     rows, inputs, outputs = sizes
@@ -348,7 +349,12 @@ def test_a_single_layer_is_converted_into_the_return_value():
     assert type(layer) is Fp8Linear
     assert layer.weight is plain.weight
     assert "delayed scaling, simulated" in repr(layer)
-    assert type(copy.deepcopy(layer)) is Fp8Linear
+    layer(deviates(2, 8)).sum().backward()
+    twins = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+    state, output = layer.get_extra_state(), layer(deviates(2, 8))
+    for twin in twins:
+        assert twin.get_extra_state() == state
+        assert torch.equal(twin(deviates(2, 8)), output)
 
 
 @pytest.mark.parametrize(
