@@ -6,20 +6,25 @@ its inputs or the node it belongs to, rounds what has to be rounded, and counts.
 
 from __future__ import annotations
 
+import sys
 import weakref
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.marks import (
+    IN_HAND,
     KEPT_NODES,
     Cast,
     Counter,
     Mark,
     Node,
+    Place,
     Rounder,
     mark_of,
     marks_of,
@@ -28,7 +33,8 @@ from mplab.marks import (
     shared_tensor,
     this_graph,
 )
-from mplab.policies import CONVERSIONS, Rule, rule_of
+from mplab.operands import keep_in_hand, meet, refuse, results_of, tensors_of, written_format
+from mplab.policies import ATEN_NAMES, Policy, Rule, Run, Scope, rule_of
 
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 
@@ -37,7 +43,7 @@ _graph_task = torch._C._current_graph_task_id
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
-_rules: dict[Any, Rule] = {}
+_caller = sys._getframe
 
 OUTSIDE = "outside modules"
 """The name of the layer of what no module runs."""
@@ -50,26 +56,42 @@ def _recomputes(node: Any) -> bool:
     )
 
 
-def _refuse(rule: Rule, t: Tensor) -> None:
-    """Raise for numbers that cannot be simulated; let integers and scalars pass."""
-    numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
-    if numbers and t.dim() and rule.name not in CONVERSIONS:
-        # a ValueError, since the operators of Tensor hide a TypeError
-        raise ValueError(
-            f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "
-            f"{tuple(t.shape)} in {rule.name}. Convert it with .float() or .to_dense(), or "
-            f"compute this outside the with statement."
-        )
+class Rules(dict[Any, Rule]):
+    """The rules of one scope, each made when it is first needed."""
+
+    def __init__(self, scope: Scope) -> None:
+        super().__init__()
+        self.scope = scope
+
+    def __missing__(self, operation: Any) -> Rule:
+        self[operation] = rule = rule_of(operation, self.scope)
+        return rule
+
+
+@lru_cache(maxsize=1 << 10)
+def rules_in(scope: Scope) -> Rules:
+    """The rules of a scope, the same for all contexts."""
+    return Rules(scope)
+
+
+@lru_cache(maxsize=1 << 10)
+def _whole(policy: Policy) -> tuple[frozenset[Any], frozenset[str]]:
+    """The functions of torch that run in FP32 with all their parts: their code, their names."""
+    codes = frozenset(getattr(functional, name).__code__ for name in policy.whole)
+    return codes, frozenset(ATEN_NAMES.get(name, name) for name in policy.whole)
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation below autograd, forward and backward."""
 
-    def __init__(self, into: Rounder, tally: bool) -> None:
+    def __init__(self, into: Rounder, policy: Policy, tally: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.into = into
+        self.policy = policy
+        self.whole, self.whole_names = _whole(policy)
         self.counters: dict[tuple[str, str], Counter] | None = {} if tally else None
-        self.layer = OUTSIDE
+        self.outside = self.place = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
+        self.hands = Run.LOWER in (policy.inside, policy.outside)
+        self.record: Any = None  # what `mplab.explain` sees of each operation
         self.epoch = 0
         self.latest: weakref.ref[Tensor] | None = None
         self.graph = this_graph()
@@ -85,9 +107,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         graph = self.graph
         if graph.innermost is not self:  # an inner context decides
             return func(*args, **kwargs)
-        rule = _rules.get(func)
-        if rule is None:
-            rule = _rules[func] = rule_of(func)
+        rule: Rule = self.place.rules[func]
         node = _current_node()
         if rule.view:
             out = func(*args, **kwargs)
@@ -97,55 +117,94 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._follow_gradient(node, rule, args[0])
             return out
         if rule.composite:  # some arrive whole, in inference mode most
-            with self:
-                return func.decompose(*args, **kwargs)
+            return self._decompose(rule, func, args, kwargs)
         if rule.name == "add" and _graph_task() != -1:
             shared = shared_tensor(args)
             if shared is not None:
                 return self._sum(shared, rule, func, args, kwargs)
-        if node is not None and not _recomputes(node):
-            return self._backward(node, rule, func, args, kwargs)
+        if node is not None:
+            if not _recomputes(node):
+                return self._backward(node, rule, func, args, kwargs)
+            if self.place is self.outside:
+                return self._again(node, func, args, kwargs)
         return self._forward(rule, func, args, kwargs, None)
+
+    def _decompose(self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operation as the operations it is made of."""
+        before = self.place
+        if func._schema.name.partition("::")[2] in self.whole_names:
+            scope = Scope(self.policy, inside=True, choice=rule.name, wide=True)
+            self.place = before._replace(rules=rules_in(scope))
+        try:
+            with self:
+                return func.decompose(*args, **kwargs)
+        finally:
+            self.place = before
+
+    def _again(self, node: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run what a checkpoint runs again, in the layer where it ran before."""
+        known = self.graph.nodes.get(node._sequence_nr())
+        if known is not None and known.place is not None:
+            self.place = known.place
+        try:
+            return self._forward(self.place.rules[func], func, args, kwargs, None)
+        finally:
+            self.place = self.outside
 
     def _forward(
         self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any], custom: Node | None
     ) -> Any:
         """Run a forward operation, or one of a user's own backward function (`custom`)."""
-        tensors = _tensors(rule, args, kwargs)
-        exact = rule.exact
-        if rule.lower and custom is None:
-            into: Rounder | None = self.into
-            args, kwargs = self._cast_all(rule, args, kwargs, self.into, None)
+        tensors = tensors_of(rule, args, kwargs)
+        run, low = rule.run, self.place.into
+        if custom is not None:
+            run = Run.WIDEST
+        elif not rule.listed and self.whole and _caller(2).f_code in self.whole:
+            run = Run.WIDE
+        met = meet(rule, tensors, gradients=custom is not None)
+        numbers = rule.plain and len(tensors) < len(rule.positions)
+        exact = rule.exact and not met.scalars and not numbers
+        given = args
+        if rule.written is not None:
+            into = written_format(rule, args, kwargs)
+            if into is not None and run is Run.LOWER:
+                args, kwargs = self._cast_all(rule, args, kwargs, into, None)
+            exact = exact and not met.wide
+        elif run is Run.LOWER:
+            into = low if rule.listed or met.computes else None
+            if into is not None:
+                args, kwargs = self._cast_all(rule, args, kwargs, into, None)
         else:
-            into, same = _widest(rule, tensors, gradients=custom is not None)
-            numbers = rule.plain and len(tensors) < len(rule.positions)
-            exact = exact and same and not numbers
-            if rule.written is not None:
-                into = _written_format(rule, args, kwargs)
-            elif rule.wide and custom is None:
-                into = None
+            into = low if run is Run.OUTPUT else None if run is Run.WIDE else met.widest
+            exact = exact and not met.wide
         out = func(*args, **kwargs)
         if into is not None:
             if not isinstance(out, Tensor) or out.dim():
                 self._finish(rule, out, into, exact, custom)
             else:
                 into = None  # a scalar stays FP32
+        elif self.hands and met.numbers and not met.computes:
+            keep_in_hand(out)
         if self.graph.next != next_number():
-            layer = self.layer if custom is None else custom.layer
-            self._note(Node(into, layer, marks_of(tensors)), out)
+            node = Node(into, self.place if custom is None else custom.place, marks_of(tensors))
+            if run is Run.OUTPUT:
+                node.into = None
+            self._note(node, out)
+        if self.record is not None:
+            self.record(rule, run, into, custom, given, args, out)
         return out
 
     def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         """Remember the node of a view, whose memory and mark are those of its input."""
-        marks = marks_of(_tensors(rule, args, kwargs))
+        marks = marks_of(tensors_of(rule, args, kwargs))
         into = marks[0].into if marks and marks[0].made_by is None else None
-        self._note(Node(into, self.layer, marks), out)
+        self._note(Node(into, self.place, marks), out)
 
     def _follow_gradient(self, node: Any, rule: Rule, t: Tensor) -> None:
         """Mark a gradient that becomes a .grad, or comes from a scalar, as FP32."""
         number = node._sequence_nr()
         if rule.name == "detach" and number == _ACCUMULATE_GRAD:
-            set_mark(t, None)
+            set_mark(t, Mark(None, IN_HAND))
         elif rule.name == "expand" and not t.dim() and mark_of(t) is None:
             set_mark(t, Mark(None, self.graph.nodes.get(number)))
 
@@ -164,14 +223,21 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._forward(rule, func, args, kwargs, known or Node(None))
         if known is None:  # adds into .grad, or was made outside
             self._check_remembered(number)
-            return func(*args, **kwargs)
-        into = known.into
+            out = func(*args, **kwargs)
+            if number == _ACCUMULATE_GRAD:
+                keep_in_hand(out)
+            return out
+        into, given = known.into, args
         if into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
+        elif known.arrives is not None and args:
+            args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
         out = func(*args, **kwargs)
         self._finish(rule, out, into, rule.exact, known)
         if self.graph.next != next_number():
-            self.graph.note(Node(into, known.layer))
+            self.graph.note(Node(into, known.place))
+        if self.record is not None:
+            self.record(rule, None, into, known, given, args, out)
         return out
 
     def _check_remembered(self, number: int) -> None:
@@ -186,7 +252,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into, total, other = shared.gradient_format, args[0], args[1]
         mark = mark_of(total)
         maker = mark.made_by if mark is not None else None
-        node = Node(into, maker.layer if maker is not None else "", (shared,))
+        node, given = Node(into, maker.place if maker is not None else None, (shared,)), args
         if into is not None:
             if rule.written is None:
                 total = self._cast(rule, total, into, node)
@@ -197,14 +263,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._finish(rule, out, into, False, node)
         if self.graph.next != next_number():
             self.graph.note(node)
+        if self.record is not None:
+            self.record(rule, None, into, node, given, args, out)
         return out
 
     def _finish(
         self, rule: Rule, out: Any, into: Rounder | None, exact: bool, node: Node | None
     ) -> None:
         """Round fresh results in place, and mark them."""
-        results = (out,) if isinstance(out, Tensor) else out or ()
-        for t in results if not rule.one_result else results[:1]:
+        one = rule.one_result or rule.run is Run.OUTPUT
+        for t in results_of(out)[: 1 if one else None]:
             if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.dim() and t.layout is _STRIDED:
                 if into is not None and not exact:
                     plain = t if rule.written is None else t.detach()
@@ -214,7 +282,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _counter(self, name: str, node: Node | None) -> Counter | None:
         if self.counters is None:
             return None
-        key = (name, self.layer)
+        key = (name, self.place.name)
         if node is not None:
             key = (f"{name.partition('_backward')[0]} backward", f"{node.layer} backward")
         return self.counters.setdefault(key, Counter())
@@ -243,7 +311,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             many = isinstance(t, list | tuple)
             return [self._cast(rule, x, into, node) for x in t] if many else t
         if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
-            _refuse(rule, t)
+            refuse(rule, t)
             return t
         mark = mark_of(t)
         if mark is not None:
@@ -279,58 +347,3 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kept is None:
             return into(t.detach(), torch.empty_like(t), None)
         return kept
-
-
-def _tensors(rule: Rule, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that count for the format, those in lists included."""
-    if rule.plain:
-        return [t for t in args[: len(rule.positions)] if isinstance(t, Tensor)]
-    found: list[Tensor] = []
-    given = [args[i] for i in rule.positions if i < len(args)]
-    for t in given + [kwargs.get(name) for name in rule.keywords]:
-        if isinstance(t, Tensor):
-            found.append(t)
-        elif isinstance(t, list | tuple):
-            found += [x for x in t if isinstance(x, Tensor)]
-    return found
-
-
-def _widest(rule: Rule, tensors: list[Tensor], *, gradients: bool) -> tuple[Rounder | None, bool]:
-    """The format that type promotion gives, and whether all inputs are of it.
-
-    Scalars do not count, and outside a backward pass a gradient counts as FP32, since that of
-    a weight is. Two low formats meet in FP32.
-    """
-    low: Rounder | None = None
-    wide = scalars = False
-    for t in tensors:
-        if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
-            _refuse(rule, t)
-            scalars = scalars or t.is_floating_point()
-        elif not t.dim():
-            scalars = True
-        else:
-            mark = mark_of(t)
-            into = mark.into if mark and (gradients or mark.made_by is None) else None
-            wide = wide or into is None or (low is not None and low.fmt != into.fmt)
-            low = low or into
-    if low is not None and rule.name.startswith("_foreach"):
-        raise ValueError(
-            f"simulated: {rule.name} must be given FP32 tensors; got tensors in {low.fmt.name}. "
-            f"Use a loop over the single operation."
-        )
-    return (None, False) if wide else (low, not scalars)
-
-
-def _written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | None:
-    """The format of the tensor that an operation writes to, which it keeps."""
-    t = kwargs[rule.written] if isinstance(rule.written, str) else args[rule.written]
-    if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
-        return None
-    mark = mark_of(t)
-    if mark is None or not t.dim():
-        return None
-    if mark.into is None or mark.made_by is not None:  # FP32, or a gradient in a user's hands
-        set_mark(t, None)
-        return None
-    return mark.into

@@ -7,8 +7,8 @@ when it saves a tensor, and it goes when the memory goes, so that reuse cannot m
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -135,15 +135,33 @@ class Cast:
         return None
 
 
+class Place(NamedTuple):
+    """Where operations run: in which layer, by which rules, and into which low format."""
+
+    name: str
+    rules: Mapping[Any, Any]
+    into: Rounder
+
+
 class Node:
     """A node of the autograd graph: what its forward operation ran in, where, and on what."""
 
-    __slots__ = ("inputs", "into", "layer")
+    __slots__ = ("arrives", "inputs", "into", "place")
 
     def __init__(
-        self, into: Rounder | None, layer: str = "", inputs: tuple[Mark, ...] = ()
+        self, into: Rounder | None, place: Place | None = None, inputs: tuple[Mark, ...] = ()
     ) -> None:
-        self.into, self.layer, self.inputs = into, layer, inputs
+        self.into, self.place, self.inputs = into, place, inputs
+        self.arrives = into  # the format of its result, so of the gradient that it gets
+
+    @property
+    def layer(self) -> str:
+        """The name of the layer."""
+        return "" if self.place is None else self.place.name
+
+
+IN_HAND = Node(None)
+"""Made what became a .grad, or was computed from one: FP32 in any further computation."""
 
 
 class Graph:

@@ -21,9 +21,10 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from mplab.dispatch import OUTSIDE, Mode
-from mplab.formats import Format, Overflow, Rounding
-from mplab.marks import Rounder, this_graph
+from mplab.dispatch import Mode, rules_in
+from mplab.formats import FP32, Format, Overflow, Rounding
+from mplab.marks import Place, Rounder, this_graph
+from mplab.policies import CUDA_AUTOCAST, Policy, Scope, fits
 from mplab.rounding import Stream, Tally
 
 _push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
@@ -31,19 +32,21 @@ _pop: Callable[[Mode, Any, Any, Any], Any] = TorchDispatchMode.__exit__
 
 
 class simulated:
-    """Run torch code in a low format as autocast on CUDA would, forward and backward.
+    """Run torch code in a low format, forward and backward, as a policy says.
 
-    Inside the `with` statement the tensors stay float32. Matrix products and convolutions
-    round their inputs and results to `fmt`; losses, softmax, norms, exp, log, pow and sums
-    run in FP32; everything else in the widest format of its inputs. Scalars, `.grad`, loss
-    scaling, clipping and the optimizer stay FP32. `backward()` belongs inside, too.
+    Inside the `with` statement the tensors stay float32. What `policy` puts into the low format
+    takes rounded inputs and gives rounded results; by default that is what autocast does on CUDA:
+    matrix products and convolutions in `fmt`; losses, softmax, norms, exp, log, pow and sums in
+    FP32; everything else in the widest format of its inputs. Backward, each operation runs in the
+    format of its forward operation. Scalars, losses, `.grad`, loss scaling, clipping and the
+    optimizer stay FP32. `backward()` belongs inside, too.
 
-    Seen in parts, where autocast takes the whole: losses and similarities made of several
-    operations, such as `l1_loss`, `kl_div` or `cosine_similarity`, when both inputs are low,
-    and LSTM cells and GRUs. `.float()` on a float32 tensor does nothing, so it does not widen.
+    Seen in parts, where autocast takes the whole: `cosine_similarity`, `a @ b` of two vectors,
+    LSTM cells and GRUs. `.float()` on a float32 tensor does nothing, so it does not widen.
 
     Args:
         fmt: the format; at most float32.
+        policy: which operation and which layer runs in which format; see `mplab.policies`.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
         overflow: what lies past the largest finite value.
         stream: source of random bits.
@@ -51,17 +54,19 @@ class simulated:
         model: gives the layers their names; if omitted, the outermost module that is called.
 
     Raises:
-        ValueError: `fmt` does not fit in float32, or lacks signs or zero; inside, a tensor that
-            is neither dense float32, nor integer, nor a scalar.
+        ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
+            that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
+            a scalar.
         RuntimeError: `backward()` is called after the context of its forward pass ended.
 
     Exactness:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
-        own half kernels on the operations and data of tests/test_dispatch.py; kernels that
-        round between their steps, such as `sigmoid_backward`, differ.
+        own half kernels on the operations and data of tests/test_dispatch.py and
+        tests/test_autocast.py; kernels that round between their steps, such as
+        `sigmoid_backward`, differ.
 
     Source:
-        `mplab.policies`.
+        `Policy.source` of each policy.
 
     Examples:
         >>> import torch
@@ -76,21 +81,29 @@ class simulated:
         self,
         fmt: Format,
         *,
+        policy: Policy = CUDA_AUTOCAST,
         rounding: Rounding = Rounding.TIES_TO_EVEN,
         overflow: Overflow = Overflow.IEEE,
         stream: Stream | None = None,
         tally: bool = True,
         model: nn.Module | None = None,
     ) -> None:
-        self._mode = Mode(Rounder(fmt, rounding, overflow, stream), tally)
+        _require_policy(policy)
+        self._mode = Mode(Rounder(fmt, rounding, overflow, stream), policy, tally)
+        self._into = {fmt: self._mode.outside.into}  # the doors, by the format of a layer
+        for chosen in (own for _, own in policy.layers if own not in self._into):
+            self._into[chosen] = Rounder(chosen, rounding, overflow, stream)
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._entered: list[str] = []
-        self._stepping: list[Optimizer] = []
+        self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
+        self._choices = weakref.WeakKeyDictionary()
+        self._entered: list[Place] = []
+        self._stepping: list[tuple[Optimizer, bool]] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
         self._fastpath = True
         if model is not None:
             self._name(model)
+            self._require_choices()
 
     @property
     def by_operation(self) -> dict[str, Tally]:
@@ -112,7 +125,8 @@ class simulated:
         mode = self._mode
         if self._handles:
             raise RuntimeError("simulated: a context must be left before it is entered again.")
-        mode.graph = graph = this_graph()
+        mode.graph, policy = this_graph(), mode.policy
+        graph = mode.graph
         graph.skip()
         self._outer, graph.innermost = graph.innermost, mode
         mode.epoch += 1
@@ -120,7 +134,7 @@ class simulated:
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        if mode.counters is not None:
+        if mode.counters is not None or policy.layers or policy.inside is not policy.outside:
             self._handles += [
                 register_module_forward_pre_hook(self._before_module),
                 register_module_forward_hook(self._after_module, always_call=True),
@@ -138,13 +152,13 @@ class simulated:
     ) -> None:
         mode = self._mode
         if self._stepping:  # an optimizer's step was broken off
-            _push(mode)
+            self._resume()
         _pop(mode, kind, error, traceback)
         mode.graph.innermost = self._outer
         mha.set_fastpath_enabled(self._fastpath)
         for handle in self._handles:
             handle.remove()
-        self._handles, self._stepping, self._entered, mode.layer = [], [], [], OUTSIDE
+        self._handles, self._stepping, self._entered, mode.place = [], [], [], mode.outside
         self._guard_backward()
 
     def _guard_backward(self) -> None:
@@ -164,40 +178,75 @@ class simulated:
         latest.register_hook(check)  # type: ignore[no-untyped-call]
 
     # An optimizer works in FP32: the mode steps aside, which costs nothing for each operation.
+    # Under another mode it cannot, and only lets pass. A closure is a training step of its own.
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         mode = self._mode
-        if any(optimizer is other for other in self._stepping):
+        if any(optimizer is other for other, _ in self._stepping):
             raise RuntimeError(
                 "simulated: an optimizer's step must end before its next one; got an exception in "
                 "the last one. Leave the with statement and enter it again."
             )
-        ours = mode.graph is this_graph() and mode.graph.innermost is mode
-        closure = len(args) > 1 or kwargs
-        if ours and not closure and _get_current_dispatch_mode() is mode:
-            self._stepping.append(optimizer)
-            _pop(mode, None, None, None)
+        if mode.graph is not this_graph() or mode.graph.innermost is not mode:
+            return None
+        self._stepping.append((optimizer, _get_current_dispatch_mode() is mode))
+        self._pause()
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return None
+
+        def simulated_closure() -> Any:
+            self._resume()
+            try:
+                return closure()
+            finally:
+                self._pause()
+
+        return (args[0],), {**kwargs, "closure": simulated_closure}
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._stepping and self._stepping[-1] is optimizer:
-            _push(self._mode)
+        if self._stepping and self._stepping[-1][0] is optimizer:
+            self._resume()
             self._stepping.pop()
-            self._mode.epoch += 1  # weights may have changed through .data, unseen
 
-    # Names of layers
+    def _pause(self) -> None:
+        optimizer, on_top = self._stepping[-1]
+        if on_top:
+            _pop(self._mode, None, None, None)
+        self._mode.graph.innermost = optimizer
+
+    def _resume(self) -> None:
+        if self._stepping[-1][1]:
+            _push(self._mode)
+        self._mode.graph.innermost = self._mode
+        self._mode.epoch += 1  # weights may have changed through .data, unseen
+
+    # Layers
 
     def _before_module(self, module: nn.Module, args: Any) -> None:
-        if self._mode.graph is not this_graph():
+        mode = self._mode
+        if mode.graph is not this_graph():
             return
         if module not in self._names:
             self._name(module)
-        self._entered.append(self._names[module])
-        self._mode.layer = self._names[module]
+        mode.place = self._place(module, mode.place)
+        self._entered.append(mode.place)
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._entered and self._mode.graph is this_graph():
             self._entered.pop()
-            self._mode.layer = self._entered[-1] if self._entered else OUTSIDE
+            self._mode.place = self._entered[-1] if self._entered else self._mode.outside
+
+    def _place(self, module: nn.Module, around: Place) -> Place:
+        """Where a module runs: in the format chosen for it, else in that of what calls it."""
+        chosen, policy = self._choices.get(module), self._mode.policy
+        if chosen is None:
+            scope: Scope = around.rules.scope  # type: ignore[attr-defined]
+            scope = scope if scope.inside else Scope(policy, inside=True)
+            return Place(self._names[module], rules_in(scope), around.into)
+        key, fmt = chosen
+        scope = Scope(policy, inside=True, choice=key, wide=fmt == FP32)
+        return Place(self._names[module], rules_in(scope), self._into[fmt])
 
     def _name(self, root: nn.Module) -> None:
         """Name the modules in `root`; a second model's names begin with its class."""
@@ -208,4 +257,34 @@ class simulated:
             number += 1
             prefix = f"{type(root).__name__} {number}: "
         for name, module in names.items():
-            self._names.setdefault(module, prefix + (name or type(root).__name__))
+            if module not in self._names:
+                self._names[module] = prefix + (name or type(root).__name__)
+                self._choose(name, module, names)
+
+    def _choose(self, name: str, module: nn.Module, names: dict[str, nn.Module]) -> None:
+        """Remember the choice for a module: its own, else that of the module it is in."""
+        own = self._mode.policy.choice(name, module)
+        if own is None and name:
+            own = self._choices.get(names[name.rpartition(".")[0]])
+        if own is not None:
+            self._choices[module] = own
+
+    def _require_choices(self) -> None:
+        """Refuse a choice that fits no layer of the model: it may be misspelt."""
+        for key, _ in self._mode.policy.layers:
+            if isinstance(key, str) and not any(
+                fits(key, name, module) for module, name in self._names.items()
+            ):
+                names = ", ".join(repr(name) for name in self._names.values())
+                raise ValueError(
+                    f"simulated: policy must choose formats for layers that the model has; got "
+                    f"{key!r}, which fits none of {names}. Correct the name, or leave it out."
+                )
+
+
+def _require_policy(policy: object) -> None:
+    if not isinstance(policy, Policy):
+        raise TypeError(
+            f"simulated: policy must be a Policy; got {policy!r}. Use one of mplab.policies, "
+            f"such as CPU_AUTOCAST."
+        )

@@ -2,6 +2,7 @@
 
 import itertools
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -22,7 +23,15 @@ def assert_bits(actual, expected):
 
 
 def is_low(t, fmt=FP16):
-    return torch.equal(round_to(t, fmt), t.detach())
+    return np.array_equal(round_to(t, fmt).numpy(), t.detach().numpy())
+
+
+class Within(nn.Module):
+    """A function as a module, since some policies treat what is outside modules differently."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
 
 
 def mlp(*widths, activation=nn.Sigmoid):
