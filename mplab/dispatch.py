@@ -133,7 +133,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operation as the operations it is made of."""
         before = self.place
         if func._schema.name.partition("::")[2] in self.whole_names:
-            scope = Scope(self.policy, inside=True, choice=rule.name, wide=True)
+            scope = Scope(self.policy, inside=True, choice=f"part of {rule.name}", wide=True)
             self.place = before._replace(rules=rules_in(scope))
         try:
             with self:
@@ -226,6 +226,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = func(*args, **kwargs)
             if number == _ACCUMULATE_GRAD:
                 keep_in_hand(out)
+                if self.record is not None:
+                    self.record(rule, None, None, IN_HAND, args, args, out, "adds into .grad: FP32")
             return out
         into, given = known.into, args
         if into is not None:
@@ -264,7 +266,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.graph.next != next_number():
             self.graph.note(node)
         if self.record is not None:
-            self.record(rule, None, into, node, given, args, out)
+            why = "adds two gradients of one tensor, in its format"
+            self.record(rule, None, into, node, given, args, out, why)
         return out
 
     def _finish(

@@ -260,8 +260,8 @@ CPU_AUTOCAST = Policy(
         reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d
         _ctc_loss linalg_qr linalg_cholesky_ex linalg_inv_ex linalg_lstsq
         linalg_householder_product _linalg_svd _linalg_eigh _linalg_solve_ex cholesky
-        cholesky_inverse _cholesky_solve_helper geqrf ormqr triangular_solve linalg_lu_solve
-        linalg_eig _linalg_eigvals
+        cholesky_inverse cholesky_solve geqrf ormqr triangular_solve linalg_lu_solve
+        linalg_eig _linalg_eigvals fake_quantize_per_tensor_affine_cachemask
         """
     ),
     whole=WHOLE_LOSSES | {"cross_entropy"},
@@ -332,7 +332,7 @@ class Scope(NamedTuple):
     policy: Policy
     inside: bool
     choice: str = ""
-    """The key of a layer, if its format was chosen."""
+    """What was chosen for a layer, in words."""
     wide: bool = False
     """Whether that is FP32."""
 
@@ -347,15 +347,16 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
     policy = scope.policy
     base = name.removesuffix("_")
     if scope.wide:
-        return Run.WIDE, f"layer choice {scope.choice!r}: FP32", True
+        return Run.WIDE, f"{scope.choice}: FP32", True
+    choice = f"{scope.choice}; " if scope.choice else ""
     lists = ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE), (policy.output, Run.OUTPUT))
     for names, run in () if written else lists:
         if name in names:
-            return run, f"listed: {name} {run.value}", True
+            return run, f"{choice}listed: {name} {run.value}", True
     if base in COPIES or base.startswith(("_foreach", "_amp", "_fused_a", "_fused_sgd")):
-        return Run.WIDEST, "copies and lists of tensors are not cast", False
+        return Run.WIDEST, "a copy is not cast: keeps the widest format of its inputs", False
     run = policy.inside if scope.inside else policy.outside
-    return run, f"not listed: {run.value}", False
+    return run, f"{choice}not listed: {run.value}", False
 
 
 @lru_cache(maxsize=1 << 14)

@@ -6,11 +6,13 @@ training without the hardware for it, and counts what it did.
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.backends import mha
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
@@ -20,9 +22,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves
 
 from mplab.dispatch import Mode, rules_in
-from mplab.formats import FP32, Format, Overflow, Rounding
+from mplab.explanation import Explanation, Recorder
+from mplab.formats import FP16, FP32, Format, Overflow, Rounding
 from mplab.marks import Place, Rounder, this_graph
 from mplab.policies import CUDA_AUTOCAST, Policy, Scope, fits
 from mplab.rounding import Stream, Tally
@@ -245,7 +249,8 @@ class simulated:
             scope = scope if scope.inside else Scope(policy, inside=True)
             return Place(self._names[module], rules_in(scope), around.into)
         key, fmt = chosen
-        scope = Scope(policy, inside=True, choice=key, wide=fmt == FP32)
+        choice = f"layer choice {key!r}"
+        scope = Scope(policy, inside=True, choice=choice, wide=fmt == FP32)
         return Place(self._names[module], rules_in(scope), self._into[fmt])
 
     def _name(self, root: nn.Module) -> None:
@@ -288,3 +293,54 @@ def _require_policy(policy: object) -> None:
             f"simulated: policy must be a Policy; got {policy!r}. Use one of mplab.policies, "
             f"such as CPU_AUTOCAST."
         )
+
+
+def explain(
+    model: nn.Module,
+    *inputs: Any,
+    fmt: Format = FP16,
+    policy: Policy = CUDA_AUTOCAST,
+    target: Any = None,
+    loss: Callable[..., Tensor] | None = None,
+) -> Explanation:
+    """Say of each operation of a training step in which format it ran, and why.
+
+    The step is really run, on a copy of the model, and torch's random state restored.
+
+    Args:
+        model: any module that can be copied.
+        inputs: what it is called with.
+        fmt: the low format.
+        policy: which operation and which layer runs in which format.
+        target: the second argument of `loss`, if it takes one.
+        loss: of the output, and of the target; if omitted, the backward pass starts from ones.
+
+    Returns:
+        The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
+
+    Raises:
+        ValueError: as `simulated`.
+
+    Exactness:
+        Taken down where the operation ran, by the same code that ran it.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax(1))
+        >>> found = explain(model, torch.ones(1, 2))
+        >>> [(row.module, row.operation, row.format.name) for row in found.rows]
+        [('0', 'addmm', 'FP16'), ('1', '_softmax', 'FP32'), ('1', '_softmax_backward_data',
+        'FP32'), ('0', 'mm', 'FP16'), ('0', 'sum', 'FP16')]
+        >>> found.rows[0].cast, found.rows[1].rule
+        (3, 'listed: _softmax runs in FP32')
+    """
+    model = copy.deepcopy(model)
+    within = simulated(fmt, policy=policy, model=model)
+    recorder = within._mode.record = Recorder(within._mode)
+    with torch.random.fork_rng(), torch.enable_grad(), within:
+        output = model(*inputs)
+        if loss is not None:
+            output = loss(output) if target is None else loss(output, target)
+        ends = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
+        if ends:
+            torch.autograd.backward(ends, [torch.ones_like(t) for t in ends])
+    return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

@@ -1,0 +1,148 @@
+"""Which operation ran in which format, and why: what a mode did, row by row."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from mplab.dispatch import OUTSIDE, Mode
+from mplab.formats import FP32, Format
+from mplab.marks import Node, Rounder
+from mplab.operands import results_of
+from mplab.policies import Policy, Rule, Run
+from mplab.tables import Table
+
+
+class Row(NamedTuple):
+    """One operation as it ran."""
+
+    phase: str
+    """"forward" or "backward"."""
+    module: str
+    operation: str
+    """torch's name for it, below autograd."""
+    format: Format
+    """That of the result."""
+    cast: int
+    """How many of its inputs were rounded for it."""
+    inputs: int
+    """How many inputs are tensors."""
+    shape: tuple[int, ...]
+    """That of the first result."""
+    rule: str
+    """What decided."""
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What ran in which format under a policy: printed, a table of all operations.
+
+    Attributes:
+        model: the name of the model's class.
+        fmt: the low format.
+        policy: the policy.
+        rows: the operations in the order in which they ran; views are none.
+    """
+
+    model: str
+    fmt: Format
+    policy: Policy
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def table(self) -> Table:
+        """The rows as text."""
+        low = sum(row.format != FP32 for row in self.rows)
+        caption = (
+            f"{self.model} under {self.policy!r}: {low} of {len(self.rows)} operations in a low "
+            "format"
+        )
+        header = ("pass", "module", "operation", "format", "inputs cast", "rule")
+        lines = tuple(
+            (
+                *(row.phase, row.module, row.operation, row.format.name),
+                f"{row.cast} of {row.inputs}" if row.cast else "no",
+                row.rule,
+            )
+            for row in self.rows
+        )
+        return Table(caption, header, lines)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+class Recorder:
+    """Takes down what a mode does, as its `record`."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode, self.rows = mode, list[Row]()
+
+    def __call__(
+        self,
+        rule: Rule,
+        run: Run | None,
+        into: Rounder | None,
+        node: Node | None,
+        given: Any,
+        args: Any,
+        out: Any,
+        why: str = "",
+    ) -> None:
+        """Take down one operation, unless it made no numbers, or made them of nothing."""
+        before, after = list(_tensors(given)), list(_tensors(args))
+        numbers = [t for t in results_of(out) if isinstance(t, Tensor) and t.is_floating_point()]
+        if not numbers or not before:
+            return
+        if not why:
+            why = _forward(rule, run, into) if node is None else _backward(run)
+            if not numbers[0].dim():
+                why = "a result without dimensions stays FP32"
+        self.rows.append(
+            Row(
+                phase="forward" if node is None else "backward",
+                module=self.mode.place.name if node is None else node.layer or OUTSIDE,
+                operation=rule.name,
+                format=FP32 if into is None else into.fmt,
+                cast=sum(old is not new for old, new in zip(before, after, strict=True)),
+                inputs=len(before),
+                shape=tuple(numbers[0].shape),
+                rule=why,
+            )
+        )
+
+
+def _forward(rule: Rule, run: Run | None, into: Rounder | None) -> str:
+    """Why a forward operation ran so."""
+    name = FP32.name if into is None else into.fmt.name
+    if rule.written is not None:
+        return f"writes to memory in {name}"
+    if run is Run.WIDE and rule.run is not Run.WIDE:
+        # record, _forward of the mode, __torch_dispatch__, and the function that called torch
+        return f"listed: {sys._getframe(4).f_code.co_name} runs in FP32 with all its parts"
+    if run is Run.WIDEST:
+        return f"{rule.reason}, {name}"
+    if run is Run.LOWER and into is None:
+        return "of gradients or scalars alone: FP32"
+    return rule.reason
+
+
+def _backward(run: Run | None) -> str:
+    """Why an operation of a backward pass ran so."""
+    return "as its forward operation" if run is None else "a backward of one's own: widest input"
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
