@@ -6,7 +6,6 @@ its inputs or the node it belongs to, rounds what has to be rounded, and counts.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from functools import lru_cache
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
-from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.marks import (
@@ -34,16 +32,15 @@ from mplab.marks import (
     this_graph,
 )
 from mplab.operands import keep_in_hand, meet, refuse, results_of, tensors_of, written_format
-from mplab.policies import ATEN_NAMES, Policy, Rule, Run, Scope, rule_of
+from mplab.policies import Policy, Rule, Run, Scope, rule_of
 
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 
 _current_node = torch._C._current_autograd_node
 _graph_task = torch._C._current_graph_task_id
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _FLOAT32, _STRIDED = torch.float32, torch.strided
-
-_caller = sys._getframe
 
 OUTSIDE = "outside modules"
 """The name of the layer of what no module runs."""
@@ -64,7 +61,9 @@ class Rules(dict[Any, Rule]):
         self.scope = scope
 
     def __missing__(self, operation: Any) -> Rule:
-        self[operation] = rule = rule_of(operation, self.scope)
+        # func.decompose() would prefer a decomposition in Python, meant for compilers
+        composite = torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), _COMPOSITE)
+        self[operation] = rule = rule_of(operation, self.scope, composite=composite)
         return rule
 
 
@@ -74,27 +73,25 @@ def rules_in(scope: Scope) -> Rules:
     return Rules(scope)
 
 
-@lru_cache(maxsize=1 << 10)
-def _whole(policy: Policy) -> tuple[frozenset[Any], frozenset[str]]:
-    """The functions of torch that run in FP32 with all their parts: their code, their names."""
-    codes = frozenset(getattr(functional, name).__code__ for name in policy.whole)
-    return codes, frozenset(ATEN_NAMES.get(name, name) for name in policy.whole)
-
-
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation below autograd, forward and backward."""
 
     def __init__(self, into: Rounder, policy: Policy, tally: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy = policy
-        self.whole, self.whole_names = _whole(policy)
         self.counters: dict[tuple[str, str], Counter] | None = {} if tally else None
-        self.outside = self.place = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
+        self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
+        self.move(self.outside)
         self.hands = Run.LOWER in (policy.inside, policy.outside)
         self.record: Any = None  # what `mplab.explain` sees of each operation
         self.epoch = 0
         self.latest: weakref.ref[Tensor] | None = None
         self.graph = this_graph()
+
+    def move(self, place: Place) -> None:
+        """Go on in another layer."""
+        self.place = place
+        self.rules: Rules = place.rules  # those of its policy, or of a function run as a whole
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -107,7 +104,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         graph = self.graph
         if graph.innermost is not self:  # an inner context decides
             return func(*args, **kwargs)
-        rule: Rule = self.place.rules[func]
+        rule = self.rules[func]
         node = _current_node()
         if rule.view:
             out = func(*args, **kwargs)
@@ -131,25 +128,28 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _decompose(self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation as the operations it is made of."""
-        before = self.place
-        if func._schema.name.partition("::")[2] in self.whole_names:
-            scope = Scope(self.policy, inside=True, choice=f"part of {rule.name}", wide=True)
-            self.place = before._replace(rules=rules_in(scope))
+        before = self.rules
+        if rule.listed and before.scope.all is None:
+            self.rules = rules_in(Scope(self.policy, True, rule.reason, rule.run))
         try:
             with self:
-                return func.decompose(*args, **kwargs)
+                return func._op_dk(_COMPOSITE, *args, **kwargs)
         finally:
-            self.place = before
+            self.rules = before
 
     def _again(self, node: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run what a checkpoint runs again, in the layer where it ran before."""
         known = self.graph.nodes.get(node._sequence_nr())
+        before = self.rules
         if known is not None and known.place is not None:
-            self.place = known.place
+            self.move(known.place)
+        if before.scope.all is not None:
+            self.rules = before
         try:
-            return self._forward(self.place.rules[func], func, args, kwargs, None)
+            return self._forward(self.rules[func], func, args, kwargs, None)
         finally:
-            self.place = self.outside
+            self.move(self.outside)
+            self.rules = before
 
     def _forward(
         self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any], custom: Node | None
@@ -159,8 +159,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         run, low = rule.run, self.place.into
         if custom is not None:
             run = Run.WIDEST
-        elif not rule.listed and self.whole and _caller(2).f_code in self.whole:
-            run = Run.WIDE
         met = meet(rule, tensors, gradients=custom is not None)
         numbers = rule.plain and len(tensors) < len(rule.positions)
         exact = rule.exact and not met.scalars and not numbers

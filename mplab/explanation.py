@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,10 +11,12 @@ from torch import Tensor
 
 from mplab.dispatch import OUTSIDE, Mode
 from mplab.formats import FP32, Format
-from mplab.marks import Node, Rounder
+from mplab.marks import Node, Rounder, is_plain, mark_of
 from mplab.operands import results_of
-from mplab.policies import Policy, Rule, Run
+from mplab.policies import CONVERSIONS, COPIES, Policy, Rule, Run
 from mplab.tables import Table
+
+_MEMORY = COPIES - CONVERSIONS - {"clone"}
 
 
 class Row(NamedTuple):
@@ -28,10 +29,10 @@ class Row(NamedTuple):
     """torch's name for it, below autograd."""
     format: Format
     """That of the result."""
+    inputs: tuple[Format, ...]
+    """Those in which it took its tensors, scalars and integers left out."""
     cast: int
-    """How many of its inputs were rounded for it."""
-    inputs: int
-    """How many inputs are tensors."""
+    """How many of them were rounded for it."""
     shape: tuple[int, ...]
     """That of the first result."""
     rule: str
@@ -66,7 +67,7 @@ class Explanation:
         lines = tuple(
             (
                 *(row.phase, row.module, row.operation, row.format.name),
-                f"{row.cast} of {row.inputs}" if row.cast else "no",
+                f"{row.cast} of {len(row.inputs)}" if row.cast else "no",
                 row.rule,
             )
             for row in self.rows
@@ -100,7 +101,7 @@ class Recorder:
         """Take down one operation, unless it made no numbers, or made them of nothing."""
         before, after = list(_tensors(given)), list(_tensors(args))
         numbers = [t for t in results_of(out) if isinstance(t, Tensor) and t.is_floating_point()]
-        if not numbers or not before:
+        if not numbers or not before or rule.name in _MEMORY:
             return
         if not why:
             why = _forward(rule, run, into) if node is None else _backward(run)
@@ -112,8 +113,10 @@ class Recorder:
                 module=self.mode.place.name if node is None else node.layer or OUTSIDE,
                 operation=rule.name,
                 format=FP32 if into is None else into.fmt,
+                inputs=tuple(
+                    _format(old, new, into) for old, new in zip(before, after, strict=True)
+                ),
                 cast=sum(old is not new for old, new in zip(before, after, strict=True)),
-                inputs=len(before),
                 shape=tuple(numbers[0].shape),
                 rule=why,
             )
@@ -125,9 +128,6 @@ def _forward(rule: Rule, run: Run | None, into: Rounder | None) -> str:
     name = FP32.name if into is None else into.fmt.name
     if rule.written is not None:
         return f"writes to memory in {name}"
-    if run is Run.WIDE and rule.run is not Run.WIDE:
-        # record, _forward of the mode, __torch_dispatch__, and the function that called torch
-        return f"listed: {sys._getframe(4).f_code.co_name} runs in FP32 with all its parts"
     if run is Run.WIDEST:
         return f"{rule.reason}, {name}"
     if run is Run.LOWER and into is None:
@@ -140,9 +140,18 @@ def _backward(run: Run | None) -> str:
     return "as its forward operation" if run is None else "a backward of one's own: widest input"
 
 
+def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:
+    """In what an operation took an input."""
+    if given is not taken and into is not None:
+        return into.fmt
+    mark = mark_of(taken)
+    return FP32 if mark is None or mark.into is None else mark.into.fmt
+
+
 def _tensors(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
-            yield value
+            if value.is_floating_point() and value.dim() and is_plain(value):
+                yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)

@@ -7,7 +7,7 @@ when it saves a tensor, and it goes when the memory goes, so that reuse cannot m
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,7 +139,7 @@ class Place(NamedTuple):
     """Where operations run: in which layer, by which rules, and into which low format."""
 
     name: str
-    rules: Mapping[Any, Any]
+    rules: Any
     into: Rounder
 
 

@@ -95,14 +95,10 @@ class Policy:
         lower: operations that round their inputs to the low format and run in it.
         wide: operations that run in FP32.
         output: operations that run in FP32 and round their result to the low format.
-        whole: functions of `torch.nn.functional` that run in FP32 with all their parts.
         inside: what other operations do in a module.
         outside: what they do outside all modules.
         layers: for names, patterns or classes of modules, the format that their operations
             take for the low one; FP32 for all operations in FP32.
-
-    Exactness:
-        The functions of `whole` are known by their caller: `torch.kl_div` is not `F.kl_div`.
 
     Examples:
         >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
@@ -117,7 +113,6 @@ class Policy:
     lower: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
     output: frozenset[str] = frozenset()
-    whole: frozenset[str] = frozenset()
     inside: Run = Run.WIDEST
     outside: Run = Run.WIDEST
     layers: tuple[tuple[str | type, Format], ...] = ()
@@ -197,23 +192,19 @@ LOSSES = _names(
     """
     nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss mse_loss
     multilabel_margin_loss_forward soft_margin_loss multi_margin_loss binary_cross_entropy
-    binary_cross_entropy_with_logits
+    binary_cross_entropy_with_logits hinge_embedding_loss kl_div l1_loss margin_ranking_loss
+    cosine_embedding_loss poisson_nll_loss triplet_margin_loss nll_loss nll_loss2d
+    multilabel_margin_loss
     """
 )
-"""Losses that are one operation each."""
-
-WHOLE_LOSSES = _names(
-    """
-    hinge_embedding_loss kl_div l1_loss margin_ranking_loss cosine_embedding_loss
-    poisson_nll_loss triplet_margin_loss
-    """
-)
-"""Losses that are made of several operations, and are on the lists of both autocasts."""
+"""Losses on the lists of both autocasts."""
 
 _PRODUCTS = ATTENTION | _names(
     """
-    mm mv bmm baddbmm addmm addbmm conv_tbc convolution _convolution mkldnn_convolution
-    mkldnn_rnn_layer _prelu_kernel
+    mm bmm baddbmm addmm addbmm conv_tbc convolution _convolution mkldnn_convolution
+    mkldnn_rnn_layer _prelu_kernel prelu linear matmul linalg_vecdot
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    scaled_dot_product_attention
     """
 )
 
@@ -225,8 +216,9 @@ CUDA_AUTOCAST = Policy(
     lower=_PRODUCTS
     | _names(
         """
-        addmv addr cudnn_convolution cudnn_convolution_transpose _thnn_fused_lstm_cell
-        _thnn_fused_gru_cell _cudnn_rnn
+        mv addmv addr cudnn_convolution cudnn_convolution_transpose _thnn_fused_lstm_cell
+        _thnn_fused_gru_cell _cudnn_rnn einsum chain_matmul linalg_multi_dot
+        lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
         """
     ),
     wide=LOSSES
@@ -234,6 +226,8 @@ CUDA_AUTOCAST = Policy(
         """
         acos asin cosh erfinv exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh tan
         softplus native_layer_norm native_group_norm _fused_rms_norm
+        layer_norm group_norm rms_norm softmax log_softmax cosine_similarity pdist cdist
+        frobenius_norm nuclear_norm linalg_matrix_norm
         dist _pdist_forward _cdist_forward _euclidean_dist
         renorm logsumexp norm linalg_vector_norm prod sum cumprod cumsum _softmax _log_softmax
         upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
@@ -242,7 +236,6 @@ CUDA_AUTOCAST = Policy(
         upsample_bicubic2d _upsample_bicubic2d_aa
         """
     ),
-    whole=WHOLE_LOSSES,
 )
 """What `torch.autocast("cuda")` does: products low; losses, softmax, norms and sums in FP32."""
 
@@ -254,6 +247,11 @@ CPU_AUTOCAST = Policy(
     wide=LOSSES
     | _names(
         """
+        cross_entropy_loss ctc_loss cdist quantile nanquantile stft adaptive_avg_pool3d pinverse
+        grid_sampler max_pool3d inverse qr svd orgqr _lu_with_info lu_solve
+        linalg_cond linalg_matrix_rank linalg_tensorinv linalg_tensorsolve linalg_inv
+        linalg_cholesky linalg_solve linalg_svd linalg_svdvals linalg_eigh linalg_eigvalsh
+        linalg_eigvals fake_quantize_per_tensor_affine
         prod trace _cdist_forward _euclidean_dist grid_sampler_2d grid_sampler_3d
         _adaptive_avg_pool3d avg_pool3d adaptive_max_pool3d max_pool3d_with_indices
         fractional_max_pool2d fractional_max_pool3d max_unpool2d max_unpool3d
@@ -264,7 +262,6 @@ CPU_AUTOCAST = Policy(
         linalg_eig _linalg_eigvals fake_quantize_per_tensor_affine_cachemask
         """
     ),
-    whole=WHOLE_LOSSES | {"cross_entropy"},
 )
 """What `torch.autocast("cpu")` does: softmax, layer norm, exp, pow and sums follow their input."""
 
@@ -274,9 +271,8 @@ KERAS_MIXED = Policy(
     "layer to the compute dtype; LayerNormalization, GroupNormalization and Embedding, which turn "
     "that off and cast their result; BatchNormalization, which keeps its variables in float32; "
     "Loss, whose dtype is float32.",
-    wide=LOSSES,
+    wide=LOSSES | {"cross_entropy_loss"},
     output=_names("native_layer_norm native_group_norm _fused_rms_norm embedding"),
-    whole=WHOLE_LOSSES | {"cross_entropy"},
     inside=Run.LOWER,
 )
 """What Keras' `mixed_float16` and `mixed_bfloat16` do: each layer in the low format throughout."""
@@ -284,8 +280,7 @@ KERAS_MIXED = Policy(
 EVERYTHING = Policy(
     name="EVERYTHING",
     source="The rule of this package's first experiment: one format, losses excepted.",
-    wide=LOSSES,
-    whole=WHOLE_LOSSES | {"cross_entropy"},
+    wide=LOSSES | {"cross_entropy_loss"},
     inside=Run.LOWER,
     outside=Run.LOWER,
 )
@@ -295,9 +290,6 @@ POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)
 }
 """The policies by name."""
-
-ATEN_NAMES = {"cross_entropy": "cross_entropy_loss"}
-"""Functions of `torch.nn.functional` whose operation has another name."""
 
 
 # Rules: a policy's word on one operation ---------------------------------------------------
@@ -332,9 +324,9 @@ class Scope(NamedTuple):
     policy: Policy
     inside: bool
     choice: str = ""
-    """What was chosen for a layer, in words."""
-    wide: bool = False
-    """Whether that is FP32."""
+    """What was chosen for a layer, or is run as a whole, in words."""
+    all: Run | None = None
+    """What all operations do, if the choice is that."""
 
 
 def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
@@ -346,8 +338,8 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
     """
     policy = scope.policy
     base = name.removesuffix("_")
-    if scope.wide:
-        return Run.WIDE, f"{scope.choice}: FP32", True
+    if scope.all is not None:
+        return scope.all, scope.choice, True
     choice = f"{scope.choice}; " if scope.choice else ""
     lists = ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE), (policy.output, Run.OUTPUT))
     for names, run in () if written else lists:
@@ -360,8 +352,13 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
 
 
 @lru_cache(maxsize=1 << 14)
-def rule_of(operation: Any, scope: Scope) -> Rule:
+def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
     """The rule of an operation, which is a `torch._ops.OpOverload`.
+
+    Args:
+        operation: the operation.
+        scope: where it runs.
+        composite: whether torch takes it apart.
 
     Examples:
         >>> import torch
@@ -387,7 +384,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
         written=written[0] if written else None,
         view=name in UNSAFE_VIEWS or any(a and not a.is_write for a in aliases),
-        composite=operation._can_decompose(),
+        composite=composite,
         run=run,
         reason=reason,
         listed=listed,

@@ -21,18 +21,23 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from mplab.dispatch import Mode, rules_in
 from mplab.explanation import Explanation, Recorder
 from mplab.formats import FP16, FP32, Format, Overflow, Rounding
+from mplab.functions import Functions
 from mplab.marks import Place, Rounder, this_graph
-from mplab.policies import CUDA_AUTOCAST, Policy, Scope, fits
+from mplab.policies import CUDA_AUTOCAST, Policy, Run, Scope, fits
 from mplab.rounding import Stream, Tally
 
 _push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
 _pop: Callable[[Mode, Any, Any, Any], Any] = TorchDispatchMode.__exit__
+_push_functions: Callable[[Functions], Any] = TorchFunctionMode.__enter__
+_pop_functions: Callable[[Functions, Any, Any, Any], Any] = TorchFunctionMode.__exit__
+_innermost_functions: Callable[[], Any] = _get_current_function_mode
 
 
 class simulated:
@@ -45,8 +50,9 @@ class simulated:
     format of its forward operation. Scalars, losses, `.grad`, loss scaling, clipping and the
     optimizer stay FP32. `backward()` belongs inside, too.
 
-    Seen in parts, where autocast takes the whole: `cosine_similarity`, `a @ b` of two vectors,
-    LSTM cells and GRUs. `.float()` on a float32 tensor does nothing, so it does not widen.
+    `.float()` on a float32 tensor does nothing, so it does not widen: choose a format for the
+    layer. Functions that a compiled extension calls are seen in parts, such as `linear` in an
+    `nn.GRU`.
 
     Args:
         fmt: the format; at most float32.
@@ -94,6 +100,7 @@ class simulated:
     ) -> None:
         _require_policy(policy)
         self._mode = Mode(Rounder(fmt, rounding, overflow, stream), policy, tally)
+        self._functions = Functions(self._mode)
         self._into = {fmt: self._mode.outside.into}  # the doors, by the format of a layer
         for chosen in (own for _, own in policy.layers if own not in self._into):
             self._into[chosen] = Rounder(chosen, rounding, overflow, stream)
@@ -145,7 +152,7 @@ class simulated:
             ]
         self._fastpath = mha.get_fastpath_enabled()
         mha.set_fastpath_enabled(False)  # one operation for a whole layer, as autocast refuses
-        _push(mode)
+        self._enter()
         return self
 
     def __exit__(
@@ -157,13 +164,22 @@ class simulated:
         mode = self._mode
         if self._stepping:  # an optimizer's step was broken off
             self._resume()
-        _pop(mode, kind, error, traceback)
+        self._leave(kind, error, traceback)
         mode.graph.innermost = self._outer
         mha.set_fastpath_enabled(self._fastpath)
         for handle in self._handles:
             handle.remove()
-        self._handles, self._stepping, self._entered, mode.place = [], [], [], mode.outside
+        self._handles, self._stepping, self._entered = [], [], []
+        mode.move(mode.outside)
         self._guard_backward()
+
+    def _enter(self) -> None:
+        _push(self._mode)
+        _push_functions(self._functions)
+
+    def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
+        _pop_functions(self._functions, kind, error, traceback)
+        _pop(self._mode, kind, error, traceback)
 
     def _guard_backward(self) -> None:
         """Make `backward()` of the last result an error once no context is active."""
@@ -193,7 +209,9 @@ class simulated:
             )
         if mode.graph is not this_graph() or mode.graph.innermost is not mode:
             return None
-        self._stepping.append((optimizer, _get_current_dispatch_mode() is mode))
+        on_top = _get_current_dispatch_mode() is mode
+        on_top = on_top and _innermost_functions() is self._functions
+        self._stepping.append((optimizer, on_top))
         self._pause()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
@@ -216,12 +234,12 @@ class simulated:
     def _pause(self) -> None:
         optimizer, on_top = self._stepping[-1]
         if on_top:
-            _pop(self._mode, None, None, None)
+            self._leave(None, None, None)
         self._mode.graph.innermost = optimizer
 
     def _resume(self) -> None:
         if self._stepping[-1][1]:
-            _push(self._mode)
+            self._enter()
         self._mode.graph.innermost = self._mode
         self._mode.epoch += 1  # weights may have changed through .data, unseen
 
@@ -233,24 +251,25 @@ class simulated:
             return
         if module not in self._names:
             self._name(module)
-        mode.place = self._place(module, mode.place)
+        mode.move(self._place(module, mode.place))
         self._entered.append(mode.place)
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._entered and self._mode.graph is this_graph():
             self._entered.pop()
-            self._mode.place = self._entered[-1] if self._entered else self._mode.outside
+            self._mode.move(self._entered[-1] if self._entered else self._mode.outside)
 
     def _place(self, module: nn.Module, around: Place) -> Place:
         """Where a module runs: in the format chosen for it, else in that of what calls it."""
         chosen, policy = self._choices.get(module), self._mode.policy
         if chosen is None:
-            scope: Scope = around.rules.scope  # type: ignore[attr-defined]
+            scope: Scope = around.rules.scope
             scope = scope if scope.inside else Scope(policy, inside=True)
             return Place(self._names[module], rules_in(scope), around.into)
         key, fmt = chosen
-        choice = f"layer choice {key!r}"
-        scope = Scope(policy, inside=True, choice=choice, wide=fmt == FP32)
+        wide = fmt == FP32
+        choice = f"layer choice {key!r}" + (": FP32" if wide else "")
+        scope = Scope(policy, True, choice, Run.WIDE if wide else None)
         return Place(self._names[module], rules_in(scope), self._into[fmt])
 
     def _name(self, root: nn.Module) -> None:
@@ -327,11 +346,10 @@ def explain(
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax(1))
         >>> found = explain(model, torch.ones(1, 2))
-        >>> [(row.module, row.operation, row.format.name) for row in found.rows]
-        [('0', 'addmm', 'FP16'), ('1', '_softmax', 'FP32'), ('1', '_softmax_backward_data',
-        'FP32'), ('0', 'mm', 'FP16'), ('0', 'sum', 'FP16')]
+        >>> [(row.module, row.operation, row.format.name) for row in found.rows[:3]]
+        [('0', 'addmm', 'FP16'), ('1', '_softmax', 'FP32'), ('1', '_softmax_backward_data', 'FP32')]
         >>> found.rows[0].cast, found.rows[1].rule
-        (3, 'listed: _softmax runs in FP32')
+        (3, 'listed: softmax runs in FP32')
     """
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
@@ -342,5 +360,5 @@ def explain(
             output = loss(output) if target is None else loss(output, target)
         ends = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
         if ends:
-            torch.autograd.backward(ends, [torch.ones_like(t) for t in ends])
+            torch.autograd.backward(ends, [torch.ones(t.shape, device=t.device) for t in ends])
     return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

@@ -1,0 +1,106 @@
+"""Functions of torch that autocast runs as a whole: above autograd, where they are still whole.
+
+`linear` or `l1_loss` reach `mplab.dispatch` as the operations they are made of. `Functions` sees
+the call, and for its time puts all those operations into one format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from mplab.dispatch import Mode, Rules, rules_in
+from mplab.policies import Policy, Run, Scope
+
+_QUESTIONS = dict.fromkeys(
+    ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"),
+    lambda *_: False,
+)
+_OTHER_NAMES = {
+    "matmul": ("__matmul__", "__rmatmul__"),
+    "cross_entropy_loss": ("cross_entropy",),
+    "linalg_matrix_norm": ("matrix_norm",),
+}
+
+
+@lru_cache(maxsize=1)
+def _made_of_others() -> frozenset[str]:
+    """The operations that torch takes apart before they come to the kernels."""
+    names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    return frozenset(name.partition("::")[2].partition(".")[0] for name in names)
+
+
+def _callables(name: str) -> Iterator[Any]:
+    """All that a user may call to run an operation."""
+    rooms = (torch, functional, Tensor, torch._C._nn, torch._C._VariableFunctions)
+    for spelling in (name, *_OTHER_NAMES.get(name, ())):
+        for room in rooms:
+            yield getattr(room, spelling, None)
+    if name.startswith("linalg_"):
+        yield getattr(torch.linalg, name.removeprefix("linalg_"), None)
+
+
+@lru_cache(maxsize=1 << 10)
+def whole_functions(policy: Policy) -> dict[Any, Rules]:
+    """The functions that a policy runs as a whole, and the rules of their parts."""
+    found: dict[Any, Rules] = {}
+    for names, run in ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE)):
+        for name in names & _made_of_others():
+            rules = rules_in(Scope(policy, True, f"listed: {name} {run.value}", run))
+            found |= {function: rules for function in _callables(name) if callable(function)}
+    return found
+
+
+def _body(function: Any) -> Callable[..., Any]:
+    """A function in Python that calls others, without its question whether a mode is on.
+
+    With it, it would hand itself to the mode again instead of running.
+    """
+    copy = FunctionType(
+        function.__code__,
+        {**function.__globals__, **_QUESTIONS},
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_ENTERED = {f: _body(f) for f in (functional.multi_head_attention_forward, Tensor.backward)}
+"""In these, too, functions are called that are run as a whole; a checkpoint does in backward."""
+
+
+class Functions(TorchFunctionMode):
+    """Sees each function of torch that is called from Python."""
+
+    def __init__(self, mode: Mode) -> None:
+        super().__init__()
+        self.mode, self.whole = mode, whole_functions(mode.policy)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        rules = self.whole.get(func)
+        if rules is None:
+            if func not in _ENTERED:
+                return func(*args, **kwargs)
+            with self:
+                return _ENTERED[func](*args, **kwargs)
+        mode = self.mode
+        before = mode.rules
+        if before.scope.all is not None or mode.graph.innermost is not mode:
+            return func(*args, **kwargs)
+        mode.rules = rules
+        try:
+            return func(*args, **kwargs)
+        finally:
+            mode.rules = before
