@@ -61,8 +61,10 @@ class Rules(dict[Any, Rule]):
         self.scope = scope
 
     def __missing__(self, operation: Any) -> Rule:
-        # func.decompose() would prefer a decomposition in Python, meant for compilers
-        composite = torch._C._dispatch_has_kernel_for_dispatch_key(operation.name(), _COMPOSITE)
+        # not func._can_decompose(), which also knows what is meant for compilers alone, and
+        # operations with a kernel, such as silu_backward
+        has = torch._C._dispatch_has_kernel_for_dispatch_key
+        composite = has(operation.name(), _COMPOSITE) and not has(operation.name(), "CPU")
         self[operation] = rule = rule_of(operation, self.scope, composite=composite)
         return rule
 
