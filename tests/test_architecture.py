@@ -22,6 +22,7 @@ ORDER = """
     policies marks operands dispatch functions tables explanation simulate fp8 history tasks
     training
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.costs
+    pictures.precision
     pictures.scaling
     pictures.formats
     pictures.rounding pictures.events pictures.arithmetic pictures.matrix_units pictures.updates

@@ -30,6 +30,7 @@ from mplab.pictures.matrix_units import (
     errors_by_depth,
     promotion,
 )
+from mplab.pictures.precision import precision_map
 from mplab.pictures.rounding import (
     Sum,
     double_rounding,
@@ -78,6 +79,7 @@ __all__ = [
     "measured_errors",
     "near_zero",
     "number_lines",
+    "precision_map",
     "product_errors",
     "promotion",
     "results_table",
