@@ -12,7 +12,7 @@ import numpy as np
 
 from mplab.rounding import Tally
 
-_VERSION = 1
+_VERSION = 2
 
 
 class ExponentHistogram(NamedTuple):
@@ -64,6 +64,7 @@ class History:
     Args:
         task: the name of the task.
         recipe: the name of the recipe.
+        compute_format: the name of the format of the operations that the recipe lowers.
         seed: of weights and batches.
         device: "cpu", or the name of the CUDA device.
         simulated: whether the low format was simulated.
@@ -77,10 +78,12 @@ class History:
             FP32 has a nonzero one at the same weights, and how many FP32 has.
         tally: of a simulated run, what rounding did by "operation" and by "layer".
         environment: versions and platform.
+        settings: all that decides what the recipe does, as `Recipe.settings` gives it.
     """
 
     task: str
     recipe: str
+    compute_format: str
     seed: int
     device: str
     simulated: bool
@@ -92,6 +95,7 @@ class History:
     flushed: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)
     tally: dict[str, dict[str, Tally]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         ended = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
@@ -103,10 +107,7 @@ class History:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the run to one file, whole or not at all."""
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        partial.write_text(json.dumps(_to_json(self), allow_nan=True), encoding="utf-8")
-        partial.replace(target)
+        replace_file(path, json.dumps(self.to_json(), allow_nan=True).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> History:
@@ -117,16 +118,42 @@ class History:
             ValueError: it does not hold a History of this version.
         """
         try:
-            return _from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except ValueError as error:
             raise ValueError(
-                f"History.load: {path} must hold a History of version {_VERSION}; got "
-                f"{type(error).__name__}: {error}. Run the training again and save it."
+                f"History.load: {path} must hold a History of version {_VERSION}; got {error}. "
+                f"Run the training again and save it."
             ) from error
+
+    def to_json(self) -> dict[str, Any]:
+        """The run as a JSON document: numbers in decimal digits that name them exactly."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, stored: Any) -> History:
+        """The run in a JSON document that `to_json` made.
+
+        Raises:
+            ValueError: it does not hold a History of this version.
+        """
+        try:
+            return _from_json(stored)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file whole or not at all, also if the process is killed meanwhile."""
+    target = Path(path)
+    partial = target.with_name(target.name + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(target)
 
 
 def _to_json(history: History) -> dict[str, Any]:
-    """The run as JSON: numbers in decimal digits that name them exactly."""
     plain = {
         f.name: getattr(history, f.name).tolist()
         if isinstance(getattr(history, f.name), np.ndarray)
@@ -150,6 +177,7 @@ def _to_json(history: History) -> dict[str, Any]:
 
 def _from_json(stored: Any) -> History:
     """The run in a JSON document; raises ValueError, TypeError or KeyError if it is none."""
+    stored = dict(stored)
     version = stored.pop("mplab history", None)
     if version != _VERSION:
         raise ValueError(f"no History of version {_VERSION}, but {version!r}")

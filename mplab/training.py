@@ -1,29 +1,31 @@
 """Training runs to compare: a task, a recipe, and the history that comes out.
 
-A task is data, a network, a loss and an optimizer. A recipe says in which format it is
-trained: plainly in FP32, simulated in any format, or by torch's own automatic mixed
-precision. Weights and optimizer are FP32 in all of them.
+A task is data, a network, a loss and an optimizer (`mplab.tasks`). A recipe says in which
+formats it is trained (`mplab.recipes`). A run that is cut off goes on from its checkpoint
+as if nothing had been.
 """
 
 from __future__ import annotations
 
 import copy
+import io
+import os
 import platform
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import mplab
-from mplab.formats import BF16, FP16, FP32, Format
-from mplab.history import ExponentHistogram, History, exponent_histogram
-from mplab.rounding import Tally
-from mplab.scaling import LossScaler
-from mplab.simulate import simulated
+from mplab.engines import Real, Simulated
+from mplab.formats import FP32
+from mplab.history import ExponentHistogram, History, exponent_histogram, replace_file
+from mplab.parallel import from_first, mean, processes, rank
+from mplab.recipes import RECIPES, Recipe
 from mplab.tasks import TASKS, Batch, Split, Task
 
 __all__ = [
@@ -33,79 +35,20 @@ __all__ = [
     "History",
     "Recipe",
     "Task",
+    "Watcher",
     "exponent_histogram",
     "train",
 ]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """In which format a task is trained, and with which loss scale.
+class Watcher(Protocol):
+    """What looks on while a model is trained, and is told after each step."""
 
-    Args:
-        name: how the recipe is called.
-        compute_format: the format of the operations that mixed precision lowers.
-        simulated: rounded in software, in any format; otherwise torch itself computes, in
-            FP32 plainly, in FP16 and BF16 by `torch.amp`.
-        init_scale: the first loss scale; None trains without one.
-        dynamic: whether the scale follows overflows and skips their steps.
-        growth_factor: as in `LossScaler`.
-        backoff_factor: as in `LossScaler`.
-        growth_interval: as in `LossScaler`.
-    """
+    def step(self, loss: float, scale: float, skipped: bool) -> None:
+        """One step is over: its loss, its loss scale, and whether its update was skipped."""
 
-    name: str
-    compute_format: Format
-    simulated: bool = False
-    init_scale: float | None = None
-    dynamic: bool = True
-    growth_factor: float = 2.0
-    backoff_factor: float = 0.5
-    growth_interval: int = 2000
-
-    def __post_init__(self) -> None:
-        if not self.simulated and self.compute_format not in (FP32, FP16, BF16):
-            raise ValueError(
-                f"Recipe: compute_format must be FP32, FP16 or BF16 for torch's own arithmetic; "
-                f"got {self.compute_format.name}. Set simulated=True."
-            )
-        if self.init_scale is not None:
-            self.scaler()  # checks the numbers
-            if not self.simulated and not self.dynamic:
-                raise ValueError(
-                    "Recipe: dynamic must be True for torch's own arithmetic, since "
-                    "torch.amp.GradScaler has no static scale; got False. Set simulated=True."
-                )
-
-    def scaler(self) -> LossScaler:
-        """A fresh loss scaler; one that stays at 1 for a recipe without a scale."""
-        if self.init_scale is None:
-            return LossScaler(1.0, dynamic=False)
-        return LossScaler(
-            self.init_scale,
-            growth_factor=self.growth_factor,
-            backoff_factor=self.backoff_factor,
-            growth_interval=self.growth_interval,
-            dynamic=self.dynamic,
-        )
-
-
-RECIPES: dict[str, Recipe] = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe("fp32", FP32),
-        Recipe("fp16-naive", FP16, simulated=True),
-        Recipe("fp16-scaled", FP16, simulated=True, init_scale=65536.0),
-        Recipe("bf16", BF16, simulated=True),
-        Recipe("amp-fp16-naive", FP16),
-        Recipe("amp-fp16", FP16, init_scale=65536.0),
-        Recipe("amp-bf16", BF16),
-    )
-}
-"""The named recipes."""
-
-
-# Runs ------------------------------------------------------------------------------------
+    def close(self) -> None:
+        """The run is over, or was broken off by an error."""
 
 
 def train(
@@ -117,27 +60,42 @@ def train(
     device: str | None = None,
     progress: bool = True,
     record_gradients_at: Sequence[int] = (0,),
+    watch: Callable[[nn.Module, torch.optim.Optimizer], Watcher] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    save_every: int = 50,
 ) -> History:
     """Train a task by a recipe.
 
-    The seed decides the first weights and the batches, alike for all recipes. On a CPU a
-    run uses one thread, and the same seed gives the same history bit for bit.
+    The seed decides the first weights, the batches and all other randomness, alike for all
+    recipes. On a CPU a run uses one thread, and the same seed gives the same history bit for
+    bit, also if the run was interrupted and went on from its checkpoint.
+
+    In a process group (`torchrun`) torch's own recipes train data-parallel: each process
+    takes its share of every batch, and all return the same losses. The gradients recorded
+    are those of the share of process 0.
 
     Args:
         task: a name in `TASKS`, or a task.
         recipe: a name in `RECIPES`, or a recipe.
-        seed: of the weights and the batches.
+        seed: of weights, batches, stochastic rounding and the network's own randomness.
         steps: instead of the task's.
-        device: of torch's own arithmetic; None takes CUDA if there is one for mixed
-            precision, else the CPU. Simulated runs stay on the CPU unless told otherwise.
+        device: instead of the recipe's; if neither says, torch's own mixed precision takes
+            CUDA if there is one, and all others the CPU.
         progress: show a bar.
         record_gradients_at: steps at which to record the activation gradients by layer.
+        watch: called before the first step with the model and its optimizer; what it
+            returns is told of each step, and closed at the end.
+        checkpoint: a file to go on from if it exists, and to save to; it is deleted when the
+            run is complete. One of another run, or of another version of torch, is refused.
+        save_every: steps between checkpoints.
 
     Returns:
         The history, which saves to one file.
 
     Raises:
-        ValueError: an unknown name, or a negative number of steps.
+        ValueError: an unknown name, a negative number of steps, a checkpoint that does not
+            belong to this run, a simulated recipe in a process group, or a batch that does
+            not divide by the number of processes.
 
     Examples:
         >>> run = train("digits-autoencoder", "fp32", steps=3, progress=False)
@@ -149,12 +107,25 @@ def train(
     count = chosen.steps if steps is None else steps
     if count < 0:
         raise ValueError(f"train: steps must not be negative; got {count}. Use 0 or more.")
-    place = torch.device(device or _device_for(how))
-    with _one_thread(place):
-        run = _Run(chosen, how, seed, place)
-        for step in _counted(count, chosen, how, progress):
-            run.step(record=step in record_gradients_at)
-        return run.history()
+    if save_every < 1:
+        raise ValueError(f"train: save_every must be at least 1; got {save_every}. Use 50.")
+    place = torch.device(device or how.device or default_device(how))
+    with _one_thread(place), _own_randomness(seed, place):
+        run = _Run(chosen, how, seed, place, count, tuple(record_gradients_at))
+        run.resume(checkpoint)
+        watcher = watch(run.model, run.optimizer) if watch is not None else None
+        try:
+            for _ in _counted(run, progress):
+                run.step(watcher)
+                if checkpoint is not None and len(run.losses) % save_every == 0:
+                    run.save(Path(checkpoint))
+        finally:
+            if watcher is not None:
+                watcher.close()
+        history = run.history()
+    if checkpoint is not None and rank() == 0:
+        Path(checkpoint).unlink(missing_ok=True)
+    return history
 
 
 def _named(kind: str, wanted: Any, known: dict[str, Any]) -> Any:
@@ -167,9 +138,22 @@ def _named(kind: str, wanted: Any, known: dict[str, Any]) -> Any:
     return known[wanted]
 
 
-def _device_for(recipe: Recipe) -> str:
-    real = not recipe.simulated and recipe.compute_format is not FP32
+def default_device(recipe: Recipe) -> str:
+    """Where a recipe runs if nobody says: "cuda" or "cpu"."""
+    real = not recipe.simulated and (recipe.compute_format != FP32 or processes() > 1)
     return "cuda" if real and torch.cuda.is_available() else "cpu"
+
+
+def environment() -> dict[str, str]:
+    """The versions and the platform on which bits depend."""
+    return {
+        "mplab": mplab.__version__,
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processes": str(processes()),
+    }
 
 
 @contextmanager
@@ -184,64 +168,107 @@ def _one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _counted(steps: int, task: Task, recipe: Recipe, progress: bool) -> Any:
+@contextmanager
+def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """The random state of torch begins at the seed, and is as before afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _counted(run: _Run, progress: bool) -> Any:
     from tqdm.auto import tqdm
 
-    return tqdm(range(steps), desc=f"{task.name} {recipe.name}", leave=False, disable=not progress)
+    name = f"{run.task.name} {run.recipe.name}"
+    done = len(run.losses)
+    return tqdm(
+        range(done, run.steps),
+        desc=name,
+        total=run.steps,
+        initial=done,
+        leave=False,
+        disable=not progress or rank() > 0,
+    )
 
 
-def _batches(split: Split, size: int | None, seed: int) -> Iterator[Batch]:
-    """Batches for ever, each epoch in an order of its own."""
-    inputs, targets = split.train
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        if size is None:
-            yield inputs, targets
-            continue
-        order = torch.randperm(len(inputs), generator=generator).to(inputs.device)
-        for begin in range(0, len(inputs) - size + 1, size):
-            chosen = order[begin : begin + size]
-            yield inputs[chosen], targets[chosen]
+class _Batches:
+    """Batches for ever, each epoch in an order of its own; of each, this process's share."""
+
+    def __init__(self, split: Split, size: int | None, seed: int) -> None:
+        self.inputs, self.targets = split.train
+        self.size = len(self.inputs) if size is None else size
+        self.whole = size is None
+        if self.size % processes():
+            raise ValueError(
+                f"train: batch must divide by the number of processes; got {self.size} examples "
+                f"for {processes()} processes. Start another number of them."
+            )
+        self.generator = torch.Generator().manual_seed(seed)
+        self.order = torch.zeros(0, dtype=torch.int64)
+        self.begin = 0
+
+    def next(self) -> Batch:
+        share = slice(rank(), None, processes())
+        if self.whole:
+            return self.inputs[share], self.targets[share]
+        if self.begin + self.size > len(self.order):
+            self.order = torch.randperm(len(self.inputs), generator=self.generator)
+            self.begin = 0
+        chosen = self.order[self.begin : self.begin + self.size][share].to(self.inputs.device)
+        self.begin += self.size
+        return self.inputs[chosen], self.targets[chosen]
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"generator": self.generator.get_state()}
+        return {**state, "order": self.order, "begin": self.begin}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+        self.order, self.begin = state["order"], state["begin"]
 
 
 class _Run:
     """One training run, step by step."""
 
-    def __init__(self, task: Task, recipe: Recipe, seed: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        seed: int,
+        device: torch.device,
+        steps: int,
+        recorded: tuple[int, ...],
+    ) -> None:
+        if recipe.simulated and processes() > 1:
+            raise ValueError(
+                f"train: recipe must be torch's own arithmetic in several processes; got "
+                f"{recipe.name}, which is simulated. Start it without torchrun."
+            )
         self.task, self.recipe, self.seed, self.device = task, recipe, seed, device
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.model = task.model().to(device)
+        self.steps, self.recorded = steps, recorded
+        self.model = task.model().to(device)
         self.split = task.data().to(device)
-        self.batches = _batches(self.split, task.batch, seed)
+        self.batches = _Batches(self.split, task.batch, seed)
         self.optimizer = task.optimizer(self.model.parameters())
-        self.scaler = recipe.scaler()
-        self.amp = torch.amp.GradScaler(
-            device.type,
-            init_scale=recipe.init_scale or 1.0,
-            growth_factor=recipe.growth_factor,
-            backoff_factor=recipe.backoff_factor,
-            growth_interval=recipe.growth_interval,
-            enabled=not recipe.simulated and recipe.init_scale is not None,
-        )
+        kind = Simulated if recipe.simulated else Real
+        self.engine = kind(self.model, task.loss, self.optimizer, recipe, seed)
         self.losses: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[bool] = []
         self.gradients: dict[int, dict[str, ExponentHistogram]] = {}
         self.flushed: dict[int, dict[str, tuple[int, int]]] = {}
-        self.simulation = simulated(recipe.compute_format, model=self.model)
 
-    def step(self, *, record: bool) -> None:
+    def step(self, watcher: Watcher | None) -> None:
         """One step: forward, backward, and an update unless the scaler skips it."""
-        inputs, targets = next(self.batches)
+        inputs, targets = self.batches.next()
         number = len(self.losses)
+        record = number in self.recorded
         reference = self._reference(inputs, targets) if record else {}
-        self.optimizer.zero_grad()
         with _recording(self.model, record) as seen:
-            scale, loss = self._backward(inputs, targets)
-        self.losses.append(float(loss))
+            scale, loss = self.engine.backward(inputs, targets)
+        self.losses.append(mean(loss))
         self.scales.append(scale)
-        self.skipped.append(self._update())
+        self.skipped.append(self.engine.update())
         if record:
             self.gradients[number] = {
                 layer: exponent_histogram(gradient / scale) for layer, gradient in seen.items()
@@ -253,81 +280,114 @@ class _Run:
                 )
                 for layer, gradient in reference.items()
             }
-
-    def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
-        """Forward and backward of the scaled loss; the scale, and the loss without it."""
-        if self.recipe.simulated:
-            scale = self.scaler.scale
-            with self.simulation:
-                loss = self.task.loss(self.model(inputs), targets)
-                (loss * scale).backward()  # type: ignore[no-untyped-call]
-            return scale, loss.detach()
-        with self._autocast():
-            loss = self.task.loss(self.model(inputs), targets)
-        scale = self.amp.get_scale()
-        self.amp.scale(loss).backward()  # type: ignore[no-untyped-call]
-        return scale, loss.detach()
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        if self.recipe.simulated or self.recipe.compute_format is FP32:
-            return nullcontext()
-        return torch.amp.autocast(self.device.type, dtype=self.recipe.compute_format.torch_dtype)
-
-    def _update(self) -> bool:
-        """Unscale, and update the weights or skip; whether the step was skipped."""
-        if not self.recipe.simulated:
-            before = self.amp.get_scale()
-            self.amp.step(self.optimizer)
-            self.amp.update()
-            return self.amp.get_scale() < before
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        found = not all(bool(torch.isfinite(g).all()) for g in gradients)
-        inverse = 1 / self.scaler.scale
-        skip = self.scaler.update(found)
-        if not skip:
-            for gradient in gradients:
-                gradient.mul_(inverse)
-            self.optimizer.step()
-        return skip
+        if watcher is not None:
+            watcher.step(self.losses[-1], scale, self.skipped[-1])
 
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients that FP32 has at the present weights, by layer."""
-        model = copy.deepcopy(self.model)
-        with _recording(model, True) as seen:
+        model = copy.deepcopy(self.model).float()
+        with torch.random.fork_rng(devices=[]), _recording(model, True) as seen:
             self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         return seen
 
-    def history(self) -> History:
+    # Checkpoints
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a checkpoint to go on bit for bit."""
+        return {
+            "task": self.task.name,
+            "recipe": self.recipe.name,
+            "settings": self.recipe.settings(),
+            "seed": self.seed,
+            "steps": self.steps,
+            "device": self.device.type,
+            "recorded": list(self.recorded),
+            "environment": environment(),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write all that the next step depends on to a file, whole or not at all."""
+        if rank() > 0:
+            return
+        state = {
+            "identity": self._identity(),
+            "history": self.history(evaluate=False).to_json(),
+            "model": self.model.state_dict(),
+            "engine": self.engine.state_dict(),
+            "batches": self.batches.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        if self.device.type == "cuda":
+            state["cuda random"] = torch.cuda.get_rng_state(self.device)
+        content = io.BytesIO()
+        torch.save(state, content)
+        replace_file(path, content.getvalue())
+
+    def resume(self, path: str | os.PathLike[str] | None) -> None:
+        """Go on from a checkpoint, if there is one."""
+        content = None
+        if path is not None and rank() == 0:
+            with suppress(FileNotFoundError):
+                content = Path(path).read_bytes()
+        content = from_first(content)
+        if content is None:
+            return
+        state = self._read(content, path)
+        self.model.load_state_dict(state["model"])
+        history = History.from_json(state["history"])
+        self.engine.load_state_dict(state["engine"], history.tally)
+        self.batches.load_state_dict(state["batches"])
+        torch.set_rng_state(state["random"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda random"], self.device)
+        self.losses, self.scales = history.loss.tolist(), history.loss_scale.tolist()
+        self.skipped = history.skipped.tolist()
+        self.gradients, self.flushed = history.gradients, history.flushed
+
+    def _read(self, content: bytes, path: Any) -> dict[str, Any]:
+        """The state in a checkpoint of this run."""
+        cure = "Delete it to begin the run again."
+        try:
+            state: dict[str, Any] = torch.load(
+                io.BytesIO(content), map_location="cpu", weights_only=True
+            )
+            found = state["identity"]
+        except Exception as error:  # torch and pickle raise errors of many kinds
+            raise ValueError(
+                f"train: checkpoint must be a file that train saved; got {path}, which gives "
+                f"{type(error).__name__}. {cure}"
+            ) from error
+        ours = self._identity()
+        for key in [key for key in ours if found.get(key) != ours[key]]:
+            raise ValueError(
+                f"train: checkpoint must be of this run; got {path} with {key} {found.get(key)!r} "
+                f"instead of {ours[key]!r}. {cure}"
+            )
+        return state
+
+    def history(self, *, evaluate: bool = True) -> History:
         """What the run has come to, evaluated on the test data in the recipe's own format."""
-        inputs = self.split.test[0]
-        within: AbstractContextManager[Any] = self._autocast()
-        tally: dict[str, dict[str, Tally]] = {}
-        if self.recipe.simulated:
-            within = simulated(self.recipe.compute_format, model=self.model, tally=False)
-            tally = {"operation": self.simulation.by_operation, "layer": self.simulation.by_layer}
-        with torch.no_grad(), within:
-            output = self.model(inputs).float()
+        metrics = {}
+        if evaluate:
+            output = self.engine.predict(self.split.test[0])
+            metrics = self.task.metrics(output, self.split)
         cuda = self.device.type == "cuda"
         return History(
             task=self.task.name,
             recipe=self.recipe.name,
+            compute_format=self.recipe.compute_format.name,
             seed=self.seed,
             device=torch.cuda.get_device_name(self.device) if cuda else self.device.type,
             simulated=self.recipe.simulated,
-            loss=np.array(self.losses),
-            loss_scale=np.array(self.scales),
+            loss=np.array(self.losses, np.float64),
+            loss_scale=np.array(self.scales, np.float64),
             skipped=np.array(self.skipped, bool),
-            metrics=self.task.metrics(output, self.split),
-            gradients=self.gradients,
-            flushed=self.flushed,
-            tally=tally,
-            environment={
-                "mplab": mplab.__version__,
-                "torch": str(torch.__version__),
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-                "platform": platform.platform(),
-            },
+            metrics=metrics,
+            gradients=dict(self.gradients),
+            flushed=dict(self.flushed),
+            tally=self.engine.tallies(),
+            environment=environment(),
+            settings=self.recipe.settings(),
         )
 
 
@@ -348,7 +408,8 @@ def _recording(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
             def save(gradient: Tensor) -> None:
                 seen[name] = gradient.detach().clone().double()
 
-            output.register_hook(save)  # type: ignore[no-untyped-call]
+            if output.requires_grad:  # not in a forward pass that is checkpointed
+                output.register_hook(save)  # type: ignore[no-untyped-call]
 
         handles.append(layer.register_forward_hook(keep))
     try:

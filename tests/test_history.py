@@ -15,6 +15,7 @@ def example() -> History:
     return History(
         task="t",
         recipe="fp16-naive",
+        compute_format="FP16",
         seed=3,
         device="cpu",
         simulated=True,
@@ -26,6 +27,7 @@ def example() -> History:
         flushed={0: {"layer 1": (2, 5)}},
         tally={"layer": {"0": Tally(total=5, exact=5)}},
         environment={"torch": "2.13.0"},
+        settings={"init_scale": None, "weight_format": "FP32"},
     )
 
 
@@ -37,7 +39,10 @@ def test_a_saved_run_comes_back_bit_for_bit(tmp_path):
         one, other = getattr(run, name), getattr(again, name)
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()
-    for name in ("task", "seed", "metrics", "flushed", "tally", "environment", "simulated"):
+    for name in (
+        *("task", "seed", "metrics", "flushed", "tally", "environment", "simulated"),
+        *("compute_format", "settings"),
+    ):
         assert getattr(run, name) == getattr(again, name)
     first, second = run.gradients[0]["layer 1"], again.gradients[0]["layer 1"]
     assert first.exponents.tolist() == second.exponents.tolist() == list(range(-149, 2))
@@ -69,7 +74,9 @@ def _without(name):
     [
         _without("loss"),
         _without("mplab history"),
+        _without("compute_format"),
         lambda stored: stored.update({"mplab history": 99}),
+        lambda stored: stored.update({"mplab history": 1}),
         lambda stored: stored.update(extra=1),
         lambda stored: stored["loss"].pop(),
         lambda stored: stored.update(loss=[["a"]]),
@@ -84,7 +91,7 @@ def test_a_changed_file_is_refused_with_the_reason(tmp_path, change):
     stored = json.loads(path.read_text())
     change(stored)
     path.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"History\.load: .* must hold a History of version 1"):
+    with pytest.raises(ValueError, match=r"History\.load: .* must hold a History of version 2"):
         History.load(path)
 
 

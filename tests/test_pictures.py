@@ -31,6 +31,7 @@ def history(recipe="fp16-naive", **changes):
     facts = {
         "task": "digits-autoencoder",
         "recipe": recipe,
+        "compute_format": recipe.removeprefix("amp-").partition("-")[0].upper(),
         "seed": 0,
         "device": "cpu",
         "simulated": recipe != "fp32" and not recipe.startswith("amp"),
@@ -304,9 +305,24 @@ def test_the_loss_axis_names_the_loss_of_the_task():
     assert label("mine") == "training loss"
 
 
-def test_a_recipe_without_a_name_is_drawn_under_its_own():
-    figure = pictures.loss_curves([history("fp32"), history("my recipe")])
-    assert figure.claim == "my recipe ends within 10% of FP32"
+def test_the_name_of_a_run_is_that_of_its_formats_whatever_its_recipe_is_called():
+    def name(**settings):
+        run = history("mine", compute_format="BF16", settings=settings)
+        return pictures.loss_curves([run]).claim.partition(" ends")[0]
+
+    assert name() == name(weight_format="FP32") == "BF16"
+    assert name(weight_format="BF16", optimizer_format="BF16") == "pure BF16"
+    kept = {"weight_format": "BF16", "optimizer_format": "FP32"}
+    assert name(**kept) == "BF16, weights in BF16"
+    assert name(**kept, update_rounding="kahan") == "BF16, weights in BF16 with Kahan's correction"
+    assert name(weight_format="FP16", update_rounding="stochastic").endswith(
+        "FP16 rounded at random"
+    )
+
+
+def test_a_format_without_a_colour_is_drawn_in_black():
+    figure = pictures.loss_curves([history("fp32"), history("mine", compute_format="FP12")])
+    assert figure.claim == "FP12 ends within 10% of FP32"
     assert figure.axes[0].lines[1].get_color() == canvas.REFERENCE.colour
 
 

@@ -107,6 +107,7 @@ def test_a_run_shows_its_first_recorded_step():
     run = History(
         task="digits-autoencoder",
         recipe="fp32",
+        compute_format="FP32",
         seed=0,
         device="cpu",
         simulated=False,

@@ -50,33 +50,32 @@ from mplab.pictures.ranges import (
 METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
 LOSSES = {"mse_loss": "mean squared error", "cross_entropy": "cross entropy"}
 UNSCALED = " without scaling"  # how the name of an FP16 run without a loss scaler ends
-
-
-def run_format(history: History) -> str:
-    """The name of the format a run computed in; that of the recipe if it is not a named one."""
-    from mplab.training import RECIPES
-
-    recipe = RECIPES.get(history.recipe)
-    return history.recipe if recipe is None else recipe.compute_format.name
+UPDATES = {"nearest": "", "stochastic": " rounded at random", "kahan": " with Kahan's correction"}
 
 
 def run_name(history: History) -> str:
-    """A run in a few words: its format, and whether its loss was scaled."""
-    name = run_format(history)
+    """A run in a few words: its formats, and whether its loss was scaled."""
+    name = history.compute_format
+    low = history.settings.get("weight_format", FP32.name)
+    if low != FP32.name and history.settings.get("optimizer_format") == low:
+        name = f"pure {name}" if name == low else f"{name}, weights and optimizer in {low}"
+    elif low != FP32.name:
+        how = history.settings.get("update_rounding", "nearest")
+        name += f", weights in {low}" + UPDATES.get(how, "")
     if np.any(history.loss_scale != 1):
         return f"{name} with loss scaling"
-    return name + UNSCALED if name == FP16.name else name
+    return name + UNSCALED if history.compute_format == FP16.name else name
 
 
 def run_place(history: History) -> str:
     """Where the arithmetic came from: the simulator, or torch on a device."""
     if history.simulated:
         return "simulated"
-    return f"{'torch' if run_format(history) == FP32.name else 'torch AMP'} on {history.device}"
+    return f"{'torch' if history.compute_format == FP32.name else 'torch AMP'} on {history.device}"
 
 
 def _look(history: History) -> Style:
-    return STYLES.get(run_format(history), REFERENCE)
+    return STYLES.get(history.compute_format, REFERENCE)
 
 
 def final_loss(history: History) -> float:
@@ -86,7 +85,7 @@ def final_loss(history: History) -> float:
 
 def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
     """The runs by place, each panel beginning with the FP32 runs to compare with."""
-    wide = [history for history in histories if run_format(history) == FP32.name]
+    wide = [history for history in histories if history.compute_format == FP32.name]
     places: dict[str, list[History]] = {}
     for history in histories:
         if not any(history is reference for reference in wide):
@@ -173,8 +172,8 @@ def _loss_axis(axes: Axes, task: str) -> None:
 
 def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
     """Which runs end within `near` of FP32, and how far from it the others do."""
-    wide = [run for run in histories if run_format(run) == FP32.name]
-    others = [run for run in histories if run_format(run) != FP32.name]
+    wide = [run for run in histories if run.compute_format == FP32.name]
+    others = [run for run in histories if run.compute_format != FP32.name]
     if not (wide and others):
         return "; ".join(f"{run_name(h)} {_loss_words(h)}" for h in histories)
     ratios: dict[str, list[float]] = {}

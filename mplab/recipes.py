@@ -1,0 +1,175 @@
+"""How a task is trained: which formats, which loss scale, which rounding of the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from mplab.formats import BF16, FP16, FP32, Format
+from mplab.scaling import LossScaler
+
+UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
+"""How a new weight enters the format that weights are kept in."""
+
+FP8_SCALINGS = ("current", "delayed")
+"""How the scale of an FP8 operand is found: from the tensor itself, or from earlier ones."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """In which formats a task is trained, and with which loss scale.
+
+    Args:
+        name: how the recipe is called.
+        compute_format: the format of the operations that mixed precision lowers.
+        simulated: rounded in software, in any format; otherwise torch itself computes, in
+            FP32 plainly, in FP16 and BF16 by `torch.amp`.
+        device: where it runs; None takes CUDA if there is one for torch's own mixed
+            precision, else the CPU.
+        init_scale: the first loss scale; None trains without one.
+        dynamic: whether the scale follows overflows and skips their steps.
+        growth_factor: as in `LossScaler`.
+        backoff_factor: as in `LossScaler`.
+        growth_interval: as in `LossScaler`.
+        weight_format: the format that weights are kept in between steps; FP32 is what mixed
+            precision calls master weights.
+        optimizer_format: the format of the optimizer's arithmetic and of its state.
+        update_rounding: how a new weight enters `weight_format`: to the nearest; at random,
+            right on average; or to the nearest with the error kept in a second number of
+            that format for the next update, as in Kahan's summation.
+        max_norm: the norm that the gradients are clipped to, after they are unscaled; None
+            does not clip.
+        checkpointing: forget the activations in the forward pass, and compute them again in
+            the backward pass.
+
+    Raises:
+        ValueError: the parts do not go together, or a number is out of its range.
+
+    Examples:
+        >>> Recipe("pure", FP16, weight_format=FP16, optimizer_format=FP16, init_scale=8.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: Recipe: init_scale must be None where torch keeps FP16 weights, whose \
+gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=True.
+    """
+
+    name: str
+    compute_format: Format
+    simulated: bool = False
+    device: str | None = None
+    init_scale: float | None = None
+    dynamic: bool = True
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    growth_interval: int = 2000
+    weight_format: Format = FP32
+    optimizer_format: Format = FP32
+    update_rounding: str = "nearest"
+    max_norm: float | None = None
+    checkpointing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.init_scale is not None:
+            self.scaler()  # checks the numbers
+        if self.max_norm is not None and not self.max_norm > 0:
+            raise _invalid("max_norm", "positive or None", self.max_norm, "1.0 is usual.")
+        if self.update_rounding not in UPDATE_ROUNDINGS:
+            rule = f"one of {', '.join(UPDATE_ROUNDINGS)}"
+            raise _invalid("update_rounding", rule, self.update_rounding, "Choose one of them.")
+        if self.update_rounding != "nearest" and self.weight_format == FP32:
+            rule = "'nearest' for weights in FP32, which keep every update"
+            raise _invalid(
+                "update_rounding", rule, self.update_rounding, "Set weight_format, say to BF16."
+            )
+        if not self.simulated:
+            self._check_real()
+
+    def _check_real(self) -> None:
+        """Refuse what torch's own arithmetic has not."""
+        if self.compute_format not in (FP32, FP16, BF16):
+            rule = "FP32, FP16 or BF16 for torch's own arithmetic"
+            raise _invalid("compute_format", rule, self.compute_format)
+        if self.init_scale is not None and not self.dynamic:
+            rule = "True for torch's own arithmetic, since torch.amp.GradScaler has no static scale"
+            raise _invalid("dynamic", rule, False)
+        if self.weight_format not in (FP32, self.compute_format):
+            rule = f"FP32 or {self.compute_format.name}, as torch computes in the weights' format"
+            raise _invalid("weight_format", rule, self.weight_format)
+        if self.optimizer_format != self.weight_format:
+            rule = f"{self.weight_format.name} as the weights, which torch's optimizers follow"
+            raise _invalid("optimizer_format", rule, self.optimizer_format)
+        if self.update_rounding != "nearest":
+            rule = "'nearest' for torch's own arithmetic"
+            raise _invalid("update_rounding", rule, self.update_rounding)
+        if self.weight_format != FP32 and self.init_scale is not None:
+            raise _invalid(
+                "init_scale",
+                f"None where torch keeps {self.weight_format.name} weights, whose gradients its "
+                "GradScaler refuses",
+                self.init_scale,
+                "Keep weights in FP32, or set simulated=True.",
+            )
+
+    def scaler(self) -> LossScaler:
+        """A fresh loss scaler; one that stays at 1 for a recipe without a scale."""
+        if self.init_scale is None:
+            return LossScaler(1.0, dynamic=False)
+        return LossScaler(
+            self.init_scale,
+            growth_factor=self.growth_factor,
+            backoff_factor=self.backoff_factor,
+            growth_interval=self.growth_interval,
+            dynamic=self.dynamic,
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides what the recipe does, as JSON has it: formats by their names.
+
+        Examples:
+            >>> RECIPES["bf16-kahan"].settings()["weight_format"]
+            'BF16'
+        """
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
+        return {k: v.name if isinstance(v, Format) else v for k, v in values.items()}
+
+
+def _invalid(argument: str, rule: str, value: Any, cure: str = "Set simulated=True.") -> ValueError:
+    given = value.name if isinstance(value, Format) else repr(value)
+    return ValueError(f"Recipe: {argument} must be {rule}; got {given}. {cure}")
+
+
+# The table -------------------------------------------------------------------------------
+
+_FP16 = Recipe("fp16-naive", FP16, simulated=True)
+_BF16 = Recipe("bf16", BF16, simulated=True)
+_KEPT_IN_BF16 = replace(_BF16, name="bf16-weights", weight_format=BF16)
+_TOO_HIGH: dict[str, Any] = {"init_scale": 2.0**28, "growth_interval": 25}
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("fp32", FP32),
+        # FP16: gradients underflow; a scale moves them up; a scale can be too high; and
+        # without FP32 weights and an FP32 optimizer all else fails.
+        _FP16,
+        replace(_FP16, name="fp16-scaled", init_scale=65536.0),
+        replace(_FP16, name="fp16-static", init_scale=65536.0, dynamic=False),
+        replace(_FP16, name="fp16-overflow", **_TOO_HIGH),
+        replace(_FP16, name="fp16-pure", weight_format=FP16, optimizer_format=FP16),
+        # BF16: small updates are lost unless the weights are wider, or the rounding careful.
+        _BF16,
+        replace(_BF16, name="bf16-pure", weight_format=BF16, optimizer_format=BF16),
+        _KEPT_IN_BF16,
+        replace(_KEPT_IN_BF16, name="bf16-stochastic", update_rounding="stochastic"),
+        replace(_KEPT_IN_BF16, name="bf16-kahan", update_rounding="kahan"),
+        # torch's own arithmetic
+        Recipe("amp-fp16-naive", FP16),
+        Recipe("amp-fp16", FP16, init_scale=65536.0),
+        Recipe("amp-fp16-overflow", FP16, **_TOO_HIGH),
+        Recipe("amp-bf16", BF16),
+        Recipe("torch-fp16-pure", FP16, weight_format=FP16, optimizer_format=FP16),
+        Recipe("torch-bf16-pure", BF16, weight_format=BF16, optimizer_format=BF16),
+    )
+}
+"""The named recipes. Those that begin with "amp" or "torch", and fp32, are torch's own
+arithmetic; the others are simulated."""
