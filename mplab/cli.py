@@ -1,4 +1,4 @@
-"""The command `mplab`: open the lessons, look at this machine, measure."""
+"""The command `mplab`: open the lessons, look at this machine, measure, train."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from mplab import export
 
             return export.main(rest)
+        if options.command == "train":
+            from mplab import runs
+
+            return runs.main(rest)
         from mplab import bench
 
         return bench.main(rest)
@@ -93,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "export-html", help="write the course as pages that need no Python", add_help=False
     )
+    commands.add_parser("train", help="train a task by several recipes, compare", add_help=False)
     return parser
 
 

@@ -41,6 +41,7 @@ class Task:
         loss: of predictions and targets, a scalar.
         metrics: of test predictions and the split, by name.
         optimizer: of the parameters.
+        verdict: what FP16 without a loss scale does to it: "fails", "delayed" or "unaffected".
     """
 
     name: str
@@ -51,7 +52,10 @@ class Task:
     loss: Callable[[Tensor, Tensor], Tensor]
     metrics: Callable[[Tensor, Split], dict[str, float]]
     optimizer: Callable[[Any], torch.optim.Optimizer]
+    verdict: str = ""
 
+
+# Images of digits ------------------------------------------------------------------------
 
 _TRAINING_IMAGES = 1400
 
@@ -104,8 +108,87 @@ def _cnn() -> nn.Module:
     )
 
 
+def _deep_sigmoid() -> nn.Module:
+    widths = [64, *[32] * 6, 10]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.Sigmoid()]
+    return nn.Sequential(*layers[:-1])
+
+
 def _accuracy(output: Tensor, split: Split) -> dict[str, float]:
-    return {"accuracy": float((output.argmax(1) == split.test[1]).float().mean())}
+    return {"accuracy": float((output.argmax(-1) == split.test[1]).float().mean())}
+
+
+# Sequences -------------------------------------------------------------------------------
+
+_DIGITS, _LENGTH = 10, 8
+
+
+def _sorting_data() -> Split:
+    """Rows of random digits, and the same digits in ascending order."""
+    generator = torch.Generator().manual_seed(54321)
+    rows = torch.randint(_DIGITS, (4608, _LENGTH), generator=generator)
+    answers = rows.sort(1).values
+    return Split((rows[:4096], answers[:4096]), (rows[4096:], answers[4096:]))
+
+
+class Transformer(nn.Module):
+    """A small encoder: each token sees all others, and each place gets an answer.
+
+    Args:
+        width: of the numbers at each place.
+        layers: how many layers of attention there are.
+    """
+
+    def __init__(self, width: int = 32, layers: int = 2) -> None:
+        super().__init__()
+        self.token = nn.Embedding(_DIGITS, width)
+        self.place = nn.Parameter(0.02 * torch.randn(_LENGTH, width))
+        self.layers = nn.Sequential(
+            *(
+                nn.TransformerEncoderLayer(
+                    width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True
+                )
+                for _ in range(layers)
+            )
+        )
+        self.norm = nn.LayerNorm(width)
+        self.answer = nn.Linear(width, _DIGITS)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of each digit at each place, of shape (rows, places, digits)."""
+        seen = self.layers(self.token(tokens) + self.place)
+        return self.answer(self.norm(seen))  # type: ignore[no-any-return]
+
+
+def _place_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Cross entropy over all places of all rows."""
+    return F.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+# A function of two variables -------------------------------------------------------------
+
+
+def _wave_data() -> Split:
+    """The values sin 3x cos 2y at random places of the square from −1 to 1."""
+    generator = torch.Generator().manual_seed(54321)
+    places = 2 * torch.rand(1600, 2, generator=generator) - 1
+    heights = torch.sin(3 * places[:, :1]) * torch.cos(2 * places[:, 1:])
+    return Split((places[:1200], heights[:1200]), (places[1200:], heights[1200:]))
+
+
+def _tanh_network() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Linear(2, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 1))
+    )
+
+
+# The table -------------------------------------------------------------------------------
+
+
+def _adam(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
+    return lambda parameters: torch.optim.Adam(parameters, lr=rate)
 
 
 TASKS: dict[str, Task] = {
@@ -119,7 +202,8 @@ TASKS: dict[str, Task] = {
             model=_autoencoder,
             loss=F.mse_loss,
             metrics=_r2,
-            optimizer=lambda parameters: torch.optim.Adam(parameters, lr=1e-2),
+            optimizer=_adam(1e-2),
+            verdict="fails",
         ),
         Task(
             "digits-cnn",
@@ -130,6 +214,40 @@ TASKS: dict[str, Task] = {
             loss=F.cross_entropy,
             metrics=_accuracy,
             optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+            verdict="unaffected",
+        ),
+        Task(
+            "deep-sigmoid",
+            steps=400,
+            batch=None,
+            data=_classifier_data,
+            model=_deep_sigmoid,
+            loss=F.cross_entropy,
+            metrics=_accuracy,
+            optimizer=_adam(1e-2),
+            verdict="delayed",
+        ),
+        Task(
+            "sequence-transformer",
+            steps=250,
+            batch=64,
+            data=_sorting_data,
+            model=Transformer,
+            loss=_place_cross_entropy,
+            metrics=_accuracy,
+            optimizer=_adam(3e-3),
+            verdict="unaffected",
+        ),
+        Task(
+            "regression",
+            steps=300,
+            batch=None,
+            data=_wave_data,
+            model=_tanh_network,
+            loss=F.mse_loss,
+            metrics=_r2,
+            optimizer=_adam(1e-2),
+            verdict="unaffected",
         ),
     )
 }

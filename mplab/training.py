@@ -85,9 +85,10 @@ def train(
         record_gradients_at: steps at which to record the activation gradients by layer.
         watch: called before the first step with the model and its optimizer; what it
             returns is told of each step, and closed at the end.
-        checkpoint: a file to go on from if it exists, and to save to; it is deleted when the
-            run is complete. One of another run, or of another version of torch, is refused.
-        save_every: steps between checkpoints.
+        checkpoint: a file to go on from if it exists, and to save to. One of another run, or
+            of another version of torch, is refused. It stays when the run is complete, and
+            gives the same history again until it is deleted.
+        save_every: steps between checkpoints; the last step is always one.
 
     Returns:
         The history, which saves to one file.
@@ -102,8 +103,8 @@ def train(
         >>> run.loss.shape, run.device
         ((3,), 'cpu')
     """
-    chosen: Task = _named("task", task, TASKS)
-    how: Recipe = _named("recipe", recipe, RECIPES)
+    chosen: Task = known("task", task, TASKS)
+    how: Recipe = known("recipe", recipe, RECIPES)
     count = chosen.steps if steps is None else steps
     if count < 0:
         raise ValueError(f"train: steps must not be negative; got {count}. Use 0 or more.")
@@ -117,25 +118,29 @@ def train(
         try:
             for _ in _counted(run, progress):
                 run.step(watcher)
-                if checkpoint is not None and len(run.losses) % save_every == 0:
+                if checkpoint is not None and (
+                    len(run.losses) % save_every == 0 or len(run.losses) == count
+                ):
                     run.save(Path(checkpoint))
         finally:
             if watcher is not None:
                 watcher.close()
-        history = run.history()
-    if checkpoint is not None and rank() == 0:
-        Path(checkpoint).unlink(missing_ok=True)
-    return history
+        return run.history()
 
 
-def _named(kind: str, wanted: Any, known: dict[str, Any]) -> Any:
+def known(kind: str, wanted: Any, names: dict[str, Any]) -> Any:
+    """What a name stands for; anything else than a name is returned as it is.
+
+    Raises:
+        ValueError: the name is not among `names`.
+    """
     if not isinstance(wanted, str):
         return wanted
-    if wanted not in known:
+    if wanted not in names:
         raise ValueError(
-            f"train: {kind} must be one of {', '.join(known)}; got {wanted!r}. Choose one of them."
+            f"train: {kind} must be one of {', '.join(names)}; got {wanted!r}. Choose one of them."
         )
-    return known[wanted]
+    return names[wanted]
 
 
 def default_device(recipe: Recipe) -> str:

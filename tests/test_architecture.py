@@ -22,7 +22,8 @@ ORDER = """
     policies marks operands dispatch functions tables explanation simulate fp8 history recipes
     tasks optimizers parallel engines
     training
-    pictures.ranges pictures.steps pictures.canvas pictures.training pictures.costs
+    pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
+    pictures.costs
     pictures.precision
     pictures.scaling
     pictures.formats
@@ -33,7 +34,7 @@ ORDER = """
     widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
     checks.events checks.training checks.sums checks.matrix_units checks.updates
     checks
-    doctor bench export cli
+    doctor bench runs export cli
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}

@@ -31,6 +31,7 @@ from mplab.pictures.matrix_units import (
     promotion,
 )
 from mplab.pictures.precision import precision_map
+from mplab.pictures.report import report
 from mplab.pictures.rounding import (
     Sum,
     double_rounding,
@@ -82,6 +83,7 @@ __all__ = [
     "precision_map",
     "product_errors",
     "promotion",
+    "report",
     "results_table",
     "rounding_profile",
     "running_sums",

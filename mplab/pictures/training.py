@@ -83,6 +83,14 @@ def final_loss(history: History) -> float:
     return float(np.mean(history.loss[-10:]))
 
 
+def _alike(histories: Sequence[History]) -> dict[tuple[str, str], list[History]]:
+    """The runs by name and place: those that differ by their seeds."""
+    groups: dict[tuple[str, str], list[History]] = {}
+    for run in histories:
+        groups.setdefault((run_name(run), run_place(run)), []).append(run)
+    return groups
+
+
 def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
     """The runs by place, each panel beginning with the FP32 runs to compare with."""
     wide = [history for history in histories if history.compute_format == FP32.name]
@@ -129,34 +137,44 @@ def loss_curves(histories: Sequence[History]) -> Picture:
     """
     _require_runs("loss_curves", histories)
     panels = _panels(histories)
-    picture = Picture(height=3.6, width=7.6 if len(panels) == 1 else 9.4)
+    most = max(len(_alike(runs)) for runs in panels.values())
+    picture = Picture(height=3.6 + 0.3 * max(0, most - 6), width=7.6 if len(panels) == 1 else 9.4)
     grid = picture.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     ends: list[End] = []
+    seeds = len({run.seed for run in histories})
+    kind = f"median and range of {seeds} seeds" if seeds > 1 else ""
     for axes, (place, runs) in zip(grid, panels.items(), strict=True):
         axes.set_yscale("log")
-        axes.set_title(place)
+        axes.set_title("\n".join(filter(None, (place, kind))))
         axes.set_xlabel("training step")
-        ends += [_draw_loss(axes, run, place=i) for i, run in enumerate(runs)]
+        ends += [_draw_loss(axes, r, place=i) for i, r in enumerate(_alike(runs).values())]
     _loss_axis(grid[0], histories[0].task)
-    ends_at = "; ".join(f"{run_name(h)} ({run_place(h)}) {_loss_words(h)}" for h in histories)
-    titled(picture, _loss_claim(histories), f"Line chart of the training loss. {ends_at}.")
+    groups = _alike(histories)
+    ends_at = "; ".join(f"{n} ({where}) {_loss_words(runs)}" for (n, where), runs in groups.items())
+    chart = ", ".join(filter(None, ("Line chart of the training loss", kind)))
+    titled(picture, _loss_claim(histories), f"{chart}. {ends_at}.")
     label_ends(picture, ends)
     return picture
 
 
-def _draw_loss(axes: Axes, run: History, *, place: int) -> End:
-    """One curve; hollow markers mean FP16 without loss scaling."""
-    look = _look(run)
-    steps = len(run.loss)
+def _draw_loss(axes: Axes, runs: Sequence[History], *, place: int) -> End:
+    """The median of some seeds over their range; hollow markers mean FP16 without loss scaling."""
+    look, name = _look(runs[0]), run_name(runs[0])
+    steps = min(len(run.loss) for run in runs)
+    losses = np.array([run.loss[:steps] for run in runs])
+    middle = np.median(losses, axis=0)
+    if len(runs) > 1:
+        edges = losses.min(0), losses.max(0)
+        axes.fill_between(range(steps), *edges, color=look.colour, alpha=0.18, linewidth=0)
     axes.plot(
-        run.loss,
+        middle,
         color=look.colour,
         linestyle=look.dash,
         marker=look.marker,
-        markerfacecolor="white" if run_name(run).endswith(UNSCALED) else look.colour,
+        markerfacecolor="white" if UNSCALED in name else look.colour,
         markevery=((2 * place + 1) * steps // 64, max(1, steps // 8)),  # apart on equal curves
     )
-    return _end(axes, run.loss, run_name(run), run)
+    return _end(axes, middle, name, runs[0])
 
 
 def _loss_axis(axes: Axes, task: str) -> None:
@@ -175,10 +193,11 @@ def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
     wide = [run for run in histories if run.compute_format == FP32.name]
     others = [run for run in histories if run.compute_format != FP32.name]
     if not (wide and others):
-        return "; ".join(f"{run_name(h)} {_loss_words(h)}" for h in histories)
+        return "; ".join(f"{n} {_loss_words(runs)}" for (n, _), runs in _alike(histories).items())
     ratios: dict[str, list[float]] = {}
     for run in others:
-        ratios.setdefault(run_name(run), []).append(final_loss(run) / final_loss(wide[0]))
+        reference = next((other for other in wide if other.seed == run.seed), wide[0])
+        ratios.setdefault(run_name(run), []).append(final_loss(run) / final_loss(reference))
     close = [name for name, found in ratios.items() if all(abs(r - 1) <= near for r in found)]
     parts = [f"{name} ends {_times(r)}" for name, r in ratios.items() if name not in close]
     if close:
@@ -194,8 +213,8 @@ def _times(ratios: Sequence[float]) -> str:
     return f"at {span(ratios)}× FP32's loss"
 
 
-def _loss_words(history: History) -> str:
-    loss = final_loss(history)
+def _loss_words(runs: Sequence[History]) -> str:
+    loss = float(np.median([final_loss(run) for run in runs]))
     return f"ends at a loss of {loss:.3g}" if math.isfinite(loss) else "ends without a finite loss"
 
 
@@ -383,20 +402,42 @@ def _scale_words(scale: float) -> str:
 
 
 def results_table(histories: Sequence[History]) -> Table:
-    """How each run ended: loss, metrics, skipped steps, and the loss scale of the last step."""
+    """How runs ended: loss, metrics, skipped steps, and the loss scale of the last step.
+
+    Runs that differ by their seeds share a row: the median, and in brackets the range.
+    """
     _require_runs("results_table", histories)
     keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
     names = tuple(METRICS.get(key, key) for key in keys)
     header = ("run", "where", "training loss", *names, "skipped steps", "last loss scale")
     rows = tuple(
         (
-            run_name(run),
-            run_place(run),
-            f"{final_loss(run):.4f}",
-            *(f"{run.metrics[key]:.3f}" if key in run.metrics else "–" for key in keys),
-            f"{int(run.skipped.sum())} of {len(run.skipped)}",
-            _scale_words(run.loss_scale[-1]) if np.any(run.loss_scale != 1) else "none",
+            name,
+            place,
+            _middle([final_loss(run) for run in runs], ".4f"),
+            *(_middle([run.metrics[k] for run in runs if k in run.metrics], ".3f") for k in keys),
+            _middle([int(run.skipped.sum()) for run in runs], ".0f")
+            + f" of {len(runs[0].skipped)}",
+            _last_scales(runs),
         )
-        for run in histories
+        for (name, place), runs in _alike(histories).items()
     )
-    return Table(f"{histories[0].task}, seed {histories[0].seed}", header, rows)
+    seeds = sorted({run.seed for run in histories})
+    which = f"seed{'s' if len(seeds) > 1 else ''} {listed(map(str, seeds))}"
+    return Table(f"{histories[0].task}, {which}", header, rows)
+
+
+def _middle(values: Sequence[float], digits: str) -> str:
+    """The median, and the range where there is one."""
+    if not values:
+        return "–"
+    middle, low, high = (format(f(values), digits) for f in (np.median, np.min, np.max))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _last_scales(runs: Sequence[History]) -> str:
+    scales = sorted({float(run.loss_scale[-1]) for run in runs})
+    if not any(np.any(run.loss_scale != 1) for run in runs):
+        return "none"
+    words = [_scale_words(scale) for scale in scales]
+    return words[0] if len(words) == 1 else f"{words[0]} to {words[-1]}"

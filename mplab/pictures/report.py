@@ -1,0 +1,103 @@
+"""One page on some runs: figures, table and provenance in a single HTML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from mplab.history import History
+from mplab.pictures.canvas import Picture, Table
+from mplab.pictures.training import loss_curves, loss_scale, results_table, run_name, run_place
+
+_STYLE = """
+body { font: 16px/1.5 "DejaVu Sans", Verdana, sans-serif; color: #1a1a1a; background: #fff;
+       max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+figure { margin: 1rem 0; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; }
+caption { padding-bottom: .4rem; }
+th, td { border-bottom: 1px solid #c8c8cc; padding: .3rem .8rem .3rem 0; vertical-align: top; }
+"""
+
+
+def report(histories: Sequence[History], *, source: Path | None = None) -> str:
+    """A page that needs no other file: what was run, how it ended, and where it came from.
+
+    Args:
+        histories: runs of one task, of any recipes and seeds.
+        source: the file that holds the runs; its SHA-256 goes into the page.
+
+    Returns:
+        HTML with the figures inside and a description of each. Equal runs give equal pages.
+    """
+    curves = loss_curves(histories)
+    scaled = [run for run in histories if np.any(run.loss_scale != run.loss_scale[0])]
+    firsts = {(run_name(run), run_place(run)): run for run in reversed(scaled)}
+    pictures = [curves] + ([loss_scale([*reversed(firsts.values())])] if firsts else [])
+    title = f"{histories[0].task}: {curves.claim}"
+    parts = [
+        f"<h1>{escape(curves.claim)}</h1>",
+        *(f"<figure>{_image(picture)}</figure>" for picture in pictures),
+        "<h2>Results</h2>",
+        _table(results_table(histories)),
+        "<h2>Recipes</h2>",
+        _table(_settings(histories)),
+        "<h2>Where this comes from</h2>",
+        _table(_provenance(histories, source)),
+    ]
+    body = "\n".join(parts)
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _image(picture: Picture) -> str:
+    return picture._repr_mimebundle_()["text/html"]
+
+
+def _table(table: Table) -> str:
+    return f'<div class="wide">{table._repr_html_()}</div>'
+
+
+def _settings(histories: Sequence[History]) -> Table:
+    """What decides each recipe, as far as it is not the same in all."""
+    recipes = {run.recipe: run.settings for run in histories}
+    names = list(dict.fromkeys(name for settings in recipes.values() for name in settings))
+    shown = {
+        name: [json.dumps(settings.get(name)) for settings in recipes.values()] for name in names
+    }
+    differing = [name for name in names if len(set(shown[name])) > 1 or len(recipes) == 1]
+    rows = tuple(
+        (recipe, *(shown[name][i].strip('"') for name in differing))
+        for i, recipe in enumerate(recipes)
+    )
+    header = ("recipe", *(name.replace("_", " ") for name in differing))
+    return Table("Settings that differ between the recipes", header, rows)
+
+
+def _provenance(histories: Sequence[History], source: Path | None) -> Table:
+    """Versions, machines, seeds and the file, each with all the values that occur."""
+    facts: dict[str, list[str]] = {}
+    for run in histories:
+        for name, value in {
+            "task": run.task,
+            "steps": str(len(run.loss)),
+            "seeds": str(run.seed),
+            "device": run.device,
+            **run.environment,
+        }.items():
+            if value not in facts.setdefault(name, []):
+                facts[name].append(value)
+    rows = [(name, ", ".join(values)) for name, values in facts.items()]
+    if source is not None:
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()
+        rows.append((f"SHA-256 of {source.name}", digest))
+    return Table("Provenance", ("what", "value"), tuple(rows))
