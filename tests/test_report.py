@@ -108,7 +108,7 @@ def test_seeds_share_a_line_with_their_range_behind_it():
     figure = loss_curves(runs)
     assert_legible(figure)
     simulated = figure.axes[0]
-    assert simulated.get_title() == "simulated\nmedian and range of 3 seeds"
+    assert simulated.get_title(loc="left") == "simulated\nmedian and range of 3 seeds"
     assert len(simulated.lines) == len(simulated.collections) == 4
     middle = simulated.lines[0].get_ydata()
     np.testing.assert_array_equal(middle, runs[1].loss)
