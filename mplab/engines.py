@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from mplab.formats import FP32
+from mplab.fp8 import convert_linears
 from mplab.parallel import processes
-from mplab.recipes import Recipe
+from mplab.recipes import POLICIES, Recipe
 from mplab.rounding import Stream, Tally
 from mplab.simulate import simulated
 from mplab.optimizers import LowOptimizer
@@ -51,14 +52,21 @@ class Simulated:
             update_rounding=recipe.update_rounding,
             stream=Stream(seed),
         )
-        self.simulation = simulated(recipe.compute_format, model=model)
+        if recipe.fp8 is not None:
+            convert_linears(model, scaling=recipe.fp8)
+        self.simulation = None if recipe.fp8 is not None else self._simulated(tally=True)
         self.earlier: dict[str, dict[str, Tally]] = {}
+
+    def _simulated(self, *, tally: bool) -> simulated:
+        policy = POLICIES[self.recipe.policy]
+        fmt = self.recipe.compute_format
+        return simulated(fmt, policy=policy, model=self.model, tally=tally)
 
     def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         """Forward and backward of the scaled loss; the scale, and the loss without it."""
         self.optimizer.optimizer.zero_grad()
         scale = self.scaler.scale
-        with self.simulation:
+        with self.simulation or nullcontext():  # FP8 layers round for themselves
             loss = self.loss(run(self.model, inputs, self.recipe), targets)
             (loss * scale).backward()  # type: ignore[no-untyped-call]
         return scale, loss.detach()
@@ -78,11 +86,14 @@ class Simulated:
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic, without a count of roundings."""
-        with torch.no_grad(), simulated(self.recipe.compute_format, model=self.model, tally=False):
+        rounded = self._simulated(tally=False) if self.simulation else nullcontext()
+        with _evaluating(self.model), rounded:
             return self.model(inputs).float()  # type: ignore[no-any-return]
 
     def tallies(self) -> dict[str, dict[str, Tally]]:
-        """What the roundings did so far, by operation and by layer."""
+        """What the roundings did so far, by operation and by layer; FP8 layers do not count."""
+        if self.simulation is None:
+            return {}
         now = {"operation": self.simulation.by_operation, "layer": self.simulation.by_layer}
         for kind, tallies in self.earlier.items():
             sums = dict(tallies)
@@ -132,6 +143,8 @@ class Real:
         self.device = next(model.parameters()).device
         self.dtype = recipe.weight_format.torch_dtype
         model.to(self.dtype)
+        if recipe.fp8 is not None:
+            convert_linears(model, scaling=recipe.fp8, real=True)
         self.amp = torch.amp.GradScaler(
             self.device.type,
             init_scale=recipe.init_scale or 1.0,
@@ -144,7 +157,8 @@ class Real:
         self.network = DistributedDataParallel(whole) if processes() > 1 else whole
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        if FP32 in (self.recipe.compute_format,) or self.recipe.weight_format != FP32:
+        plain = self.recipe.compute_format == FP32 or self.recipe.fp8 is not None
+        if plain or self.recipe.weight_format != FP32:
             return nullcontext()
         return torch.amp.autocast(self.device.type, dtype=self.recipe.compute_format.torch_dtype)
 
@@ -173,7 +187,7 @@ class Real:
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic."""
-        with torch.no_grad(), self._autocast():
+        with _evaluating(self.model), self._autocast():
             return self.model(self._cast(inputs)).float()  # type: ignore[no-any-return]
 
     def tallies(self) -> dict[str, dict[str, Tally]]:
@@ -200,6 +214,17 @@ def run(model: nn.Module, inputs: Tensor, recipe: Recipe) -> Tensor:
         pieces = math.isqrt(len(model))
         return checkpoint_sequential(model, pieces, inputs, use_reentrant=False)  # type: ignore[no-any-return,no-untyped-call]
     return checkpoint(model, inputs, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without gradients, dropout, or lessons for delayed scales."""
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train()
 
 
 class _Checkpointed(nn.Module):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mplab.formats import BF16, FP16, FP32, Format
+from mplab.formats import BF16, FP8_E4M3, FP16, FP32, Format
+from mplab.loss_rules import DoublingScaler, FlooredScaler, KerasScaler
+from mplab.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, Policy
 from mplab.scaling import LossScaler
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
@@ -13,6 +15,22 @@ UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
 
 FP8_SCALINGS = ("current", "delayed")
 """How the scale of an FP8 operand is found: from the tensor itself, or from earlier ones."""
+
+POLICIES: dict[str, Policy] = {
+    "cuda-autocast": CUDA_AUTOCAST,
+    "cpu-autocast": CPU_AUTOCAST,
+    "keras-mixed": KERAS_MIXED,
+    "everything": EVERYTHING,
+}
+"""Which operations a simulation lowers, by name."""
+
+SCALE_RULES: dict[str, type[LossScaler]] = {
+    "torch": LossScaler,
+    "doubling": DoublingScaler,
+    "floored": FlooredScaler,
+    "keras": KerasScaler,
+}
+"""How the loss scale follows overflows, by name; see `mplab.loss_rules`."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +42,14 @@ class Recipe:
         compute_format: the format of the operations that mixed precision lowers.
         simulated: rounded in software, in any format; otherwise torch itself computes, in
             FP32 plainly, in FP16 and BF16 by `torch.amp`.
+        policy: which operations a simulation lowers, a name in `POLICIES`.
         device: where it runs; None takes CUDA if there is one for torch's own mixed
             precision, else the CPU.
         init_scale: the first loss scale; None trains without one.
         dynamic: whether the scale follows overflows and skips their steps.
-        growth_factor: as in `LossScaler`.
-        backoff_factor: as in `LossScaler`.
+        scale_rule: how a dynamic scale follows them, a name in `SCALE_RULES`.
+        growth_factor: as in `LossScaler`; of other rules, it is their own.
+        backoff_factor: likewise.
         growth_interval: as in `LossScaler`.
         weight_format: the format that weights are kept in between steps; FP32 is what mixed
             precision calls master weights.
@@ -39,6 +59,8 @@ class Recipe:
             that format for the next update, as in Kahan's summation.
         max_norm: the norm that the gradients are clipped to, after they are unscaled; None
             does not clip.
+        fp8: "current" or "delayed": the operands of linear layers are FP8, E4M3 forward and
+            E5M2 backward, with scales of that kind, and all else is FP32 (`mplab.fp8`).
         checkpointing: forget the activations in the forward pass, and compute them again in
             the backward pass.
 
@@ -56,9 +78,11 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
     name: str
     compute_format: Format
     simulated: bool = False
+    policy: str = "cuda-autocast"
     device: str | None = None
     init_scale: float | None = None
     dynamic: bool = True
+    scale_rule: str = "torch"
     growth_factor: float = 2.0
     backoff_factor: float = 0.5
     growth_interval: int = 2000
@@ -66,16 +90,29 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
     optimizer_format: Format = FP32
     update_rounding: str = "nearest"
     max_norm: float | None = None
+    fp8: str | None = None
     checkpointing: bool = False
 
     def __post_init__(self) -> None:
+        for name, known in (
+            ("policy", POLICIES),
+            ("scale_rule", SCALE_RULES),
+            ("update_rounding", UPDATE_ROUNDINGS),
+            ("fp8", (None, *FP8_SCALINGS)),
+        ):
+            value = getattr(self, name)
+            if value not in known:
+                rule = f"one of {', '.join(map(str, known))}"
+                raise _invalid(name, rule, value, "Choose one of them.")
+        if self.fp8 is not None:
+            self._check_fp8()
         if self.init_scale is not None:
             self.scaler()  # checks the numbers
         if self.max_norm is not None and not self.max_norm > 0:
             raise _invalid("max_norm", "positive or None", self.max_norm, "1.0 is usual.")
-        if self.update_rounding not in UPDATE_ROUNDINGS:
-            rule = f"one of {', '.join(UPDATE_ROUNDINGS)}"
-            raise _invalid("update_rounding", rule, self.update_rounding, "Choose one of them.")
+        if self.scale_rule != "torch" and (self.init_scale is None or not self.dynamic):
+            rule = "'torch' without a dynamic loss scale"
+            raise _invalid("scale_rule", rule, self.scale_rule, "Set init_scale.")
         if self.update_rounding != "nearest" and self.weight_format == FP32:
             rule = "'nearest' for weights in FP32, which keep every update"
             raise _invalid(
@@ -84,9 +121,30 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
         if not self.simulated:
             self._check_real()
 
+    def _check_fp8(self) -> None:
+        """Refuse what does not go with linear layers in FP8."""
+        if self.compute_format != FP8_E4M3:
+            raise _invalid(
+                "compute_format",
+                "FP8_E4M3 with FP8 linear layers",
+                self.compute_format,
+                "Leave fp8 out.",
+            )
+        if self.policy != "cuda-autocast":
+            rule = "left out with FP8 linear layers, beside which all is FP32"
+            raise _invalid("policy", rule, self.policy, "Leave fp8 out.")
+        if self.checkpointing and self.fp8 == "delayed":
+            rule = "False with delayed scaling, which would count each tensor twice"
+            raise _invalid("checkpointing", rule, True, "Use fp8='current'.")
+
     def _check_real(self) -> None:
         """Refuse what torch's own arithmetic has not."""
-        if self.compute_format not in (FP32, FP16, BF16):
+        if self.policy != "cuda-autocast":
+            rule = "left out for torch's own arithmetic, which has its own"
+            raise _invalid("policy", rule, self.policy)
+        if self.scale_rule != "torch":
+            raise _invalid("scale_rule", "'torch' for torch's own arithmetic", self.scale_rule)
+        if self.fp8 is None and self.compute_format not in (FP32, FP16, BF16):
             rule = "FP32, FP16 or BF16 for torch's own arithmetic"
             raise _invalid("compute_format", rule, self.compute_format)
         if self.init_scale is not None and not self.dynamic:
@@ -114,6 +172,11 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
         """A fresh loss scaler; one that stays at 1 for a recipe without a scale."""
         if self.init_scale is None:
             return LossScaler(1.0, dynamic=False)
+        if self.scale_rule == "doubling":
+            return DoublingScaler(self.init_scale)
+        if self.scale_rule != "torch":
+            rule: Any = SCALE_RULES[self.scale_rule]
+            return rule(self.init_scale, growth_interval=self.growth_interval)  # type: ignore[no-any-return]
         return LossScaler(
             self.init_scale,
             growth_factor=self.growth_factor,
@@ -155,18 +218,27 @@ RECIPES: dict[str, Recipe] = {
         replace(_FP16, name="fp16-scaled", init_scale=65536.0),
         replace(_FP16, name="fp16-static", init_scale=65536.0, dynamic=False),
         replace(_FP16, name="fp16-overflow", **_TOO_HIGH),
-        replace(_FP16, name="fp16-pure", weight_format=FP16, optimizer_format=FP16),
+        replace(_FP16, name="fp16-doubling", init_scale=65536.0, scale_rule="doubling"),
+        replace(
+            _FP16, name="fp16-pure", policy="everything", weight_format=FP16, optimizer_format=FP16
+        ),
         # BF16: small updates are lost unless the weights are wider, or the rounding careful.
         _BF16,
-        replace(_BF16, name="bf16-pure", weight_format=BF16, optimizer_format=BF16),
+        replace(
+            _BF16, name="bf16-pure", policy="everything", weight_format=BF16, optimizer_format=BF16
+        ),
         _KEPT_IN_BF16,
         replace(_KEPT_IN_BF16, name="bf16-stochastic", update_rounding="stochastic"),
         replace(_KEPT_IN_BF16, name="bf16-kahan", update_rounding="kahan"),
+        # FP8: every tensor needs a scale of its own.
+        Recipe("fp8-current", FP8_E4M3, simulated=True, fp8="current"),
+        Recipe("fp8-delayed", FP8_E4M3, simulated=True, fp8="delayed"),
         # torch's own arithmetic
         Recipe("amp-fp16-naive", FP16),
         Recipe("amp-fp16", FP16, init_scale=65536.0),
         Recipe("amp-fp16-overflow", FP16, **_TOO_HIGH),
         Recipe("amp-bf16", BF16),
+        Recipe("amp-fp8-current", FP8_E4M3, fp8="current"),
         Recipe("torch-fp16-pure", FP16, weight_format=FP16, optimizer_format=FP16),
         Recipe("torch-bf16-pure", BF16, weight_format=BF16, optimizer_format=BF16),
     )

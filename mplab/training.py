@@ -7,7 +7,6 @@ as if nothing had been.
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 import platform
@@ -290,9 +289,11 @@ class _Run:
 
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients that FP32 has at the present weights, by layer."""
-        model = copy.deepcopy(self.model).float()
-        with torch.random.fork_rng(devices=[]), _recording(model, True) as seen:
-            self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            model = self.task.model().to(self.device)  # plain layers, whatever the recipe's are
+            model.load_state_dict(self.model.state_dict(), strict=False)
+            with _recording(model, True) as seen:
+                self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         return seen
 
     # Checkpoints

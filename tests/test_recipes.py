@@ -40,6 +40,8 @@ def test_settings_are_json_and_decide_the_recipe(name):
         ({"weight_format": BF16}, "weight_format must be FP32 or FP16.*got BF16"),
         ({"optimizer_format": FP16}, "optimizer_format must be FP32 as the weights.*got FP16"),
         ({"weight_format": FP16}, "optimizer_format must be FP16 as the weights.*got FP32"),
+        ({"policy": "everything"}, "policy must be left out"),
+        ({"scale_rule": "keras", "init_scale": 8.0}, "scale_rule must be 'torch'"),
         (
             {"weight_format": FP16, "optimizer_format": FP16, "init_scale": 8.0},
             r"init_scale must be None where torch keeps FP16 weights.*got 8\.0",
@@ -65,12 +67,37 @@ def test_what_torch_has_not_is_refused_and_may_be_simulated(options, error):
         ({"max_norm": float("nan")}, "max_norm must be positive or None; got nan"),
         ({"update_rounding": "up"}, "update_rounding must be one of nearest, stochastic, kahan"),
         ({"update_rounding": "kahan"}, "update_rounding must be 'nearest' for weights in FP32"),
+        ({"policy": "all"}, "policy must be one of cuda-autocast, cpu-autocast, keras-mixed"),
+        ({"scale_rule": "mine"}, "scale_rule must be one of torch, doubling, floored, keras"),
+        ({"scale_rule": "keras"}, "scale_rule must be 'torch' without a dynamic loss scale"),
+        ({"fp8": "block"}, "fp8 must be one of None, current, delayed; got 'block'"),
+        ({"fp8": "current"}, "compute_format must be FP8_E4M3 with FP8 linear layers; got FP16"),
     ],
 )
 @pytest.mark.parametrize("simulated", [True, False])
 def test_parts_that_mean_nothing_are_refused(options, error, simulated):
     with pytest.raises(ValueError, match=error):
         Recipe("mine", FP16, simulated=simulated, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"policy": "everything"}, "policy must be left out with FP8 linear layers"),
+        ({"checkpointing": True}, "checkpointing must be False with delayed scaling"),
+    ],
+)
+def test_what_does_not_go_with_fp8_layers_is_refused(options, error):
+    with pytest.raises(ValueError, match=error):
+        Recipe("mine", FP8_E4M3, simulated=True, fp8="delayed", **options)
+
+
+def test_other_rules_for_the_loss_scale_are_those_of_their_room():
+    doubling = RECIPES["fp16-doubling"].scaler()
+    assert [doubling.update(False), doubling.scale] == [False, 2.0**17]
+    keras = replace(RECIPES["fp16-scaled"], scale_rule="keras", growth_interval=3).scaler()
+    assert type(keras).__name__ == "KerasScaler"
+    assert [keras.update(False) or keras.scale for _ in range(3)] == [2.0**16, 2.0**16, 2.0**17]
 
 
 def test_every_way_of_rounding_an_update_is_in_the_table():

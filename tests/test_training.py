@@ -219,6 +219,35 @@ def test_pure_bf16_follows_torch_s_own_for_some_steps():
     np.testing.assert_allclose(one.loss, other.loss, rtol=0.02)
 
 
+@pytest.mark.parametrize("recipe", ["fp8-current", "fp8-delayed", "amp-fp8-current"])
+def test_fp8_layers_learn_digits_about_as_fast_as_fp32(recipe):
+    wide = run(CNN, "fp32", steps=50).loss
+    loss = run(CNN, recipe, steps=50, device="cpu").loss
+    assert loss[-5:].mean() < 0.5 * loss[0]
+    assert abs(loss[-5:].mean() - wide[-5:].mean()) < 0.1 * loss[0]
+    assert (loss != wide).any()
+
+
+def test_simulated_and_real_fp8_products_begin_with_the_same_losses():
+    one = run(AUTOENCODER, "fp8-current", steps=10)
+    other = run(AUTOENCODER, "amp-fp8-current", steps=10, device="cpu")
+    np.testing.assert_allclose(one.loss, other.loss, rtol=1e-4)
+
+
+def test_a_policy_decides_what_is_lowered():
+    """CUDA's autocast leaves softmax and the normalisation of layers in FP32."""
+    counted = {
+        policy: sum(
+            t.total
+            for t in run("sequence-transformer", replace(RECIPES["bf16"], policy=policy), steps=1)
+            .tally["operation"]
+            .values()
+        )
+        for policy in ("cuda-autocast", "everything")
+    }
+    assert counted["everything"] > counted["cuda-autocast"]
+
+
 # Observers -------------------------------------------------------------------------------
 
 
