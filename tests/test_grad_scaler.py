@@ -215,6 +215,23 @@ def test_losses_and_nested_lists_are_scaled_as_in_torch(outputs):
     ]
 
 
+def test_a_fused_optimizer_ends_at_the_weights_of_torch():
+    ends = []
+    for scaler in (GradScaler(), torch.amp.GradScaler("cpu")):
+        weight = nn.Parameter(torch.linspace(-1, 1, 8))
+        optimizer = torch.optim.Adam([weight], lr=0.1, fused=True)
+        for bad in (False, True, False):
+            optimizer.zero_grad()
+            scaler.scale((weight * weight).sum()).backward()
+            if bad:
+                weight.grad[0] = math.nan
+            scaler.step(optimizer)
+            scaler.update()
+        ends.append((weight.data, scaler.get_scale()))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1] == 32768.0
+
+
 # Wrong calls ---------------------------------------------------------------------------
 
 
