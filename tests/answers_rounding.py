@@ -38,20 +38,20 @@ def chance(x):
 
 
 RIGHT = {
-    "four_ties": [[16, 20, 20, 24], (16.0, 20.0, 20.0, 24.0), np.array([16, 20, 20, 24])],
+    "four_ties": [[8, 12, 12, 16], (8.0, 12.0, 12.0, 16.0), np.array([8, 12, 12, 16])],
     "round_e4m3": [by_gap, by_dtype],
     "chance_up": [chance, lambda x: (x / gap(x, 7, -126)) % 1],
 }
 
 WRONG = {
     "four_ties": [
-        ([18, 20, 22, 24], "not away from zero"),
-        ([16, 18, 20, 22], "not always down"),
-        ([17, 19, 21, 23], "no odd integer"),
-        ([16, 16, 24, 24], "not the one before it"),
-        ([16, 18, 22, 24], "last significand bit is 1"),
-        ([16, 20, 20], "even integers 16, 18, 20"),
-        (16.0, "even integers 16, 18, 20"),
+        ([10, 12, 14, 16], "not away from zero"),
+        ([8, 10, 12, 14], "not always down"),
+        ([9, 11, 13, 15], "no odd integer"),
+        ([8, 8, 16, 16], "12 is a value as well"),
+        ([8, 10, 14, 16], "last significand bit is 1"),
+        ([8, 12, 12], "0x48, 0x49, 0x4A"),
+        (8.0, "0x48, 0x49, 0x4A"),
     ],
     "round_e4m3": [
         (with_step(lambda v: math.floor(v + 0.5)), "not away from zero"),

@@ -153,7 +153,9 @@ def test_a_profile_draws_what_rounding_gives():
     assert np.all(np.abs(result) <= np.abs(x))
     assert np.all(np.abs(below.lines[1].get_ydata()) < 1)
     claim = FIGURES["profile"]().claim
-    assert claim == "Largest error from 14 to 24, in ulps: ties to even 0.5 and ties to away 0.5"
+    assert claim == (
+        "From 14 to 24 ties to even misses by up to 0.50 and ties to away misses by up to 0.50 ulp"
+    )
 
 
 def test_rounding_twice_is_told_from_rounding_once():

@@ -80,28 +80,28 @@ _CHANCE_CASES = (
 
 EXERCISES: dict[str, Exercise] = {
     "four_ties": Exercise(
-        answer=[16.0, 20.0, 20.0, 24.0],
-        reason="From 16 to 32 E4M3 has the even integers 16, 18, 20 .. with codes 0x58, 0x59, ...",
+        answer=[8.0, 12.0, 12.0, 16.0],
+        reason="From 8 to 16 E5M2 has 8, 10, 12, 14 and 16, with codes 0x48, 0x49, 0x4A ...",
         misconceptions=(
             Misconception(
-                [18.0, 20.0, 22.0, 24.0],
+                [10.0, 12.0, 14.0, 16.0],
                 "All four are ties; here a tie goes to the even code, not away from zero.",
             ),
             Misconception(
-                [16.0, 18.0, 20.0, 22.0],
+                [8.0, 10.0, 12.0, 14.0],
                 "All four are ties; a tie goes to the even code, not always down.",
             ),
             Misconception(
-                [17.0, 19.0, 21.0, 23.0],
-                "With four significant bits there is no odd integer from 16 to 32.",
+                [9.0, 11.0, 13.0, 15.0],
+                "With three significant bits there is no odd integer from 8 to 16.",
             ),
             Misconception(
-                [16.0, 16.0, 24.0, 24.0],
-                "Even is the significand's last bit, not the one before it: 20 is 1.010 in binary.",
+                [8.0, 8.0, 16.0, 16.0],
+                "10 and 14 are no ties, but 12 is a value as well: 1.10 in binary, which is even.",
             ),
             Misconception(
-                [16.0, 18.0, 22.0, 24.0],
-                "18 and 22 are even integers, but their last significand bit is 1.",
+                [8.0, 10.0, 14.0, 16.0],
+                "10 and 14 are even integers, but their last significand bit is 1.",
             ),
         ),
     ),

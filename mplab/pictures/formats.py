@@ -338,11 +338,11 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
         axes.plot(np.log2(x), digits, color=look.colour, linewidth=1.2)
         ends.append(End(axes, float(np.log2(x[-1])), float(digits[-1]), fmt.name, look.colour))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
-        words.append(f"{least:.1f} to {most:.1f} in {fmt.name}")
+        words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("decimal digits")
     binary_axis(axes.xaxis, "magnitude")
-    sentence = f"Decimal digits of a normal number: {listed(words)}"
+    sentence = f"A normal number has {listed(words)} decimal digits, a subnormal one fewer"
     titled(
         picture,
         sentence,

@@ -79,8 +79,8 @@ def rounding_profile(
     grid[0, 0].set_ylabel(f"value in {fmt.name}")
     grid[1, 0].set_ylabel("error (ulp)")
     picture.supxlabel("number", fontsize=10)
-    ranked = [f"{name} {error:.2g}" for name, error in worst]
-    sentence = f"Largest error from {number(low)} to {number(high)}, in ulps: {listed(ranked)}"
+    missed = listed([f"{name} misses by up to {error:.2f}" for name, error in worst])
+    sentence = f"From {number(low)} to {number(high)} {missed} ulp"
     return titled(picture, sentence, "Stairs above, their errors below, one column for each mode.")
 
 
