@@ -154,7 +154,8 @@ def test_a_profile_draws_what_rounding_gives():
     assert np.all(np.abs(below.lines[1].get_ydata()) < 1)
     claim = FIGURES["profile"]().claim
     assert claim == (
-        "From 14 to 24 ties to even misses by up to 0.50 and ties to away misses by up to 0.50 ulp"
+        "From 14 to 24 ties to even and ties to away miss by up to 0.50 ulp; they part at 3 of 6 "
+        "ties (black dots)"
     )
 
 
@@ -177,9 +178,9 @@ def test_sums_end_where_adding_in_the_format_ends():
     total = np.float16(0)
     for _ in range(3000):
         total += np.float16(2)
-    assert "FP16 4096" in FIGURES["long sums"]().claim
+    assert "FP16 ends at 4096" in FIGURES["long sums"]().claim
     assert total == 4096
-    assert "BF16 1 and BF16 stochastic 1.9" in FIGURES["sums"]().claim
+    assert "BF16 ends at 1 and BF16 stochastic ends at 1.9" in FIGURES["sums"]().claim
 
 
 # Ends of the range -----------------------------------------------------------------------

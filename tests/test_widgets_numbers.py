@@ -85,6 +85,33 @@ def test_nothing_that_can_be_typed_breaks_an_explorer(explorer):
     assert explorer.picture.value != before
 
 
+def spans_of(picture):
+    """Left and right end of each word of a picture by its line, at the width of its letters."""
+    lines = {}
+    for text in ElementTree.fromstring(picture).iter("text"):
+        x, width = float(text.get("x")), LETTER * len(text.text or "")
+        left = x - {"start": 0, "middle": width / 2, "end": width}[text.get("text-anchor")]
+        lines.setdefault(text.get("y"), []).append((left, left + width, text.text))
+    return [sorted(line) for line in lines.values()]
+
+
+LETTER = 6.9  # mean width of a letter of the explorers' font, in which digits are 8 wide at most
+
+
+def test_words_do_not_touch_whatever_is_typed(explorer):
+    field = explorer.around if isinstance(explorer, widgets.NumberLine) else explorer.entry
+    format_of = getattr(explorer, "format", None)
+    for fmt in [FP8_E4M3, FP16, BF16] if format_of else [None]:
+        if fmt:
+            format_of.value = fmt
+        for typed in ("1e-8", "-0.3", "0.0123456", "-123.456", "1e-40", "1/3", "-1e-5", "400"):
+            field.value = typed
+            width = float(explorer.picture.value.split('viewBox="0 0 ')[1].split()[0])
+            for line in spans_of(explorer.picture.value):
+                assert line[0][0] >= 0 and line[-1][1] <= width + 1, line
+                assert all(a[1] < b[0] for a, b in itertools.pairwise(line)), line
+
+
 # Numbers as they are typed ---------------------------------------------------------------
 
 

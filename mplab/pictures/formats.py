@@ -33,8 +33,8 @@ INTEGERS = "INT8"
 _INTEGER_LOOK = {"color": "black", "linestyle": "dotted"}
 
 
-def number(x: float) -> str:
-    """A number in a figure: six digits, a true minus.
+def number(x: float, *, digits: int = 6) -> str:
+    """A number in a figure, with a true minus.
 
     Examples:
         >>> number(-0.0999755859375), number(1e30), number(float("inf"))
@@ -42,7 +42,7 @@ def number(x: float) -> str:
     """
     if math.isinf(x):
         return "∞" if x > 0 else "−∞"
-    return "NaN" if math.isnan(x) else f"{x:.6g}".replace("-", "−")
+    return "NaN" if math.isnan(x) else f"{x:.{digits}g}".replace("-", "−")
 
 
 # Bits ------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> Picture:
     axes.set_ylim(len(formats) - 0.3, -1.2)
     for row, (fmt, value) in enumerate(zip(formats, stored, strict=True)):
         axes.text(-0.7, row, fmt.name, ha="right", va="center", color=INK, fontweight="bold")
-        axes.text(longest + 0.7, row, number(value), ha="left", va="center")
+        axes.text(longest + 0.7, row, number(value, digits=9), ha="left", va="center")
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
     for place, (name, colour) in zip((0, 3, 15), FIELD_COLOURS.items(), strict=True):
         axes.text(place, -0.85, name, color=colour, va="center", fontweight="bold")

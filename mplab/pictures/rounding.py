@@ -66,22 +66,43 @@ def rounding_profile(
     picture = Picture(height=4.6, width=2.6 + 2.3 * len(modes))
     grid = picture.subplots(2, len(modes), sharex=True, sharey="row", squeeze=False)
     x = np.linspace(low, high, 1281)
-    worst = []
+    found = np.unique(_rounded(x, fmt, Rounding.TIES_TO_EVEN))
+    middles = (found[1:] + found[:-1]) / 2
+    worst = {}
     for (above, below), mode in zip(grid.T, modes, strict=True):
         result = _rounded(x, fmt, mode, seed)
         errors = (result - x) / ulp(x, fmt)
         _draw_profile(above, x, result, fmt)
+        if mode in _NEAREST:
+            above.plot(middles, _rounded(middles, fmt, mode), "o", color="black", markersize=4)
         above.set_title(mode_words(mode))
         below.axhline(0, color=BAND, linewidth=0.8)
         below.plot(x, errors, ".", color=style(fmt).colour, markersize=2)
         below.set_ylim(-1.1, 1.1)
-        worst.append((mode_words(mode), float(np.abs(errors).max())))
+        worst[mode] = float(np.abs(errors).max())
     grid[0, 0].set_ylabel(f"value in {fmt.name}")
     grid[1, 0].set_ylabel("error (ulp)")
     picture.supxlabel("number", fontsize=10)
-    missed = listed([f"{name} misses by up to {error:.2f}" for name, error in worst])
-    sentence = f"From {number(low)} to {number(high)} {missed} ulp"
+    sentence = f"From {number(low)} to {number(high)} {_misses(worst)}"
+    if all(mode in _NEAREST for mode in modes) and len(modes) > 1:
+        fates = np.stack([_rounded(middles, fmt, mode) for mode in modes])
+        parted = int(np.sum(np.any(fates != fates[0], axis=0)))
+        sentence += f"; they part at {parted} of {middles.size} ties (black dots)"
     return titled(picture, sentence, "Stairs above, their errors below, one column for each mode.")
+
+
+_NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
+
+
+def _misses(worst: dict[Rounding, float]) -> str:
+    """The largest error of each mode in words; once, where all have the same."""
+    names = listed([mode_words(mode) for mode in worst])
+    amounts = {f"{error:.2f}" for error in worst.values()}
+    if len(amounts) == 1:
+        verb = "miss" if len(worst) > 1 else "misses"
+        return f"{names} {verb} by up to {amounts.pop()} ulp"
+    each = [f"{mode_words(mode)} by up to {error:.2f} ulp" for mode, error in worst.items()]
+    return f"the modes miss: {listed(each)}"
 
 
 def _draw_profile(axes: Axes, x: np.ndarray, result: np.ndarray, fmt: Format) -> None:
@@ -232,10 +253,10 @@ def running_sums(
         dash = "dotted" if how.rounding is Rounding.STOCHASTIC else look.dash
         axes.plot(shown, running[shown], color=look.colour, linestyle=dash)
         ends.append(End(axes, times, float(running[-1]), how.name, look.colour))
-        words.append(f"{how.name} {number(float(running[-1]))}")
+        words.append(f"{how.name} ends at {number(float(running[-1]))}")
     axes.set_xlabel(f"times {number(term)} was added")
     axes.set_ylabel("running sum")
-    sentence = f"The sum is {number(exact)}; it ends at {listed(words)}"
+    sentence = f"The exact sum is {number(exact)}; {listed(words)}"
     titled(picture, sentence, "Line chart of running sums.")
     label_ends(picture, ends)
     return picture

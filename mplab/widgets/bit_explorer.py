@@ -330,7 +330,7 @@ def _summary(read: Reading) -> str:
 
 # SVG -------------------------------------------------------------------------------------
 
-WIDTH, ROW, CELL = 440, 50, 9.2
+WIDTH, ROW, CELL = 470, 50, 9.2
 _FIELD_COLOURS = {"sign": "#882255", "exponent": "#117733", "trailing significand": "#5790FC"}
 
 
@@ -344,10 +344,19 @@ def _row_svg(read: Reading, top: float, *, chosen: bool) -> str:
         svg.text(300, high, short(read.value), anchor="end"),
         svg.text(WIDTH - 8, high, hexadecimal(read.code, read.fmt), anchor="end"),
         _strip_svg(read, 8, top + 26),
-        svg.text(310, top + 38, "" if read.error is None else _ulps(read.error)),
+        svg.text(310, top + 38, _short_error(read)),
         svg.text(WIDTH - 8, top + 38, _short_events(read), anchor="end"),
     ]
     return "".join(parts)
+
+
+def _short_error(read: Reading) -> str:
+    """The error with three decimals; nothing where there is none."""
+    if not read.error:
+        return ""
+    if abs(read.error) < 0.0005:
+        return "<0.001 ulp"
+    return f"{read.error:+.3f} ulp".replace("-", "−")
 
 
 def _short_events(read: Reading) -> str:

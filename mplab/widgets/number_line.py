@@ -277,7 +277,7 @@ def _bin_svg(
         path = f"M{ends[0]:.1f} {base}L{middle:.1f} {base - LANE}L{ends[1]:.1f} {base}Z"
         area = (
             f'<path d="{path}" fill="{colour}" fill-opacity="0.16" stroke="{colour}" '
-            'stroke-opacity="0.5" clip-path="inset(0)"/>'
+            'stroke-opacity="0.5"/>'
         )
     else:
         opacity = 0.38 if number % 2 else 0.16

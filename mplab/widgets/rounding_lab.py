@@ -12,7 +12,7 @@ import numpy as np
 import mplab.widgets.svg as svg
 from mplab.codes import encode, ulp
 from mplab.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Rounding, require_format
-from mplab.pictures.canvas import BAND, style
+from mplab.pictures.canvas import BAND, percent, style
 from mplab.rounding import Stream, round_to
 from mplab.widgets.entry import exact, hexadecimal, read_number, short, shown
 from mplab.widgets.explorer import Explorer
@@ -243,7 +243,7 @@ class RoundingLab(Explorer):
             elif low == high:
                 result = short(low)
             else:
-                result = f"{short(high)} at {100 * float(self.chance_up):.4g}%"
+                result = f"{short(high)} at {percent(float(self.chance_up), 1)}"
             parts.append(svg.text(x, y, name_of(mode)))
             parts.append(svg.text(x + 200, y, result, anchor="end", more='font-weight="bold"'))
         return parts
