@@ -235,17 +235,17 @@ class RoundingLab(Explorer):
         low, high = self.neighbours
         parts = []
         for number, mode in enumerate(Rounding):
-            x, y = (12, 230)[number // 3], 190 + 24 * (number % 3)
+            x, y = (12, 240)[number // 3], 190 + 24 * (number % 3)
             if mode is self.mode.value:
-                parts.append(svg.box(x - 8, y - 16, 214, 23, f'fill="{BAND}" fill-opacity="0.3"'))
+                parts.append(svg.box(x - 8, y - 16, 224, 23, f'fill="{BAND}" fill-opacity="0.3"'))
             if mode is not Rounding.STOCHASTIC:
                 result = short(self.results[mode])
             elif low == high:
                 result = short(low)
             else:
-                result = f"{short(high)} at {percent(float(self.chance_up), 1)}"
+                result = f"{high:.4g} at {percent(float(self.chance_up), 1)}".replace("-", "−")
             parts.append(svg.text(x, y, name_of(mode)))
-            parts.append(svg.text(x + 200, y, result, anchor="end", more='font-weight="bold"'))
+            parts.append(svg.text(x + 210, y, result, anchor="end", more='font-weight="bold"'))
         return parts
 
 
@@ -274,7 +274,7 @@ def _units(x: Fraction, fmt: Format) -> Fraction:
     return abs(x) / Fraction(float(ulp(x, fmt)))
 
 
-WIDTH, HEIGHT, CELL = 440, 256, 26
+WIDTH, HEIGHT, CELL = 460, 256, 26
 
 
 def _bits_svg(x: Fraction, fmt: Format, discarded: Discarded) -> list[str]:
@@ -282,7 +282,7 @@ def _bits_svg(x: Fraction, fmt: Format, discarded: Discarded) -> list[str]:
     colour, kept = style(fmt).colour, int(_units(x, fmt))
     sign = "−" if x < 0 else "+"
     parts = [svg.text(14, 52, sign), svg.text(30, 22, "kept")]
-    cell = min(CELL, (WIDTH - 144) / fmt.precision)
+    cell = min(CELL, (WIDTH - 150) / fmt.precision)
     for index in range(fmt.precision):
         bit = kept >> (fmt.precision - 1 - index) & 1
         parts += _cell_svg(30 + index * cell, cell, bit, colour)
