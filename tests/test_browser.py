@@ -54,6 +54,21 @@ def test_the_first_lesson_runs_and_its_explorer_moves_by_keyboard(open_lesson):
         assert complaints(lesson) == []
 
 
+def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
+    name = min(path.name for path in course_folder("lessons").glob("02_*.ipynb"))
+    with open_lesson(name) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        bit = lesson.page.locator(f"{lab_browser.OUTPUT} button[title='bit 15, sign: 0']")
+        bit.focus()
+        bit.press("Space")
+        said = lesson.page.locator(f"{lab_browser.OUTPUT} [role=status]").first
+        lesson.page.get_by_title("bit 15, sign: 1").wait_for()
+        assert "FP16 0xAE66: sign 1" in said.inner_text()
+        lesson.press(lesson.controls().first, "ArrowLeft")
+        assert lesson.errors() == complaints(lesson) == []
+
+
 # The harness itself must see what it looks for.
 
 EXPLORER = """
