@@ -86,6 +86,15 @@ def kahan_in_doubles(x):
     return total
 
 
+def kahan_forgetful(x):
+    total = lost = HALF(0)
+    for term in x.astype(HALF):
+        new = total + (term - lost)
+        lost = (new - total) - term
+        total = new
+    return float(total)
+
+
 def half_and_half(x):
     middle = len(x) // 2
     return float(HALF(plain(x[:middle])) + HALF(plain(x[middle:])))
@@ -117,6 +126,7 @@ WRONG = {
     "kahan_sum": [
         (plain, "the plain sum"),
         (kahan_doubling, "doubles what was lost"),
+        (kahan_forgetful, "also carries what was lost"),
         (kahan_in_doubles, "not only the total"),
         (kahan_without_next_term, "comes too late"),
         (lambda x: float(HALF(x.sum())), "not only the total"),

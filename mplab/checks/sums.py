@@ -111,6 +111,15 @@ def _corrected_at_the_end(x: np.ndarray) -> float:
     return _rounded(total - lost)
 
 
+def _compared_with_the_term(x: np.ndarray) -> float:
+    total = lost = 0.0
+    for term in x:
+        new = _rounded(total + _rounded(float(term) - lost))
+        lost = _rounded(_rounded(new - total) - float(term))
+        total = new
+    return total
+
+
 _KAHAN_CASES = (
     np.array([1.5]),
     np.array([1.0, 2.0, 3.0]),
@@ -178,6 +187,10 @@ EXERCISES: dict[str, Exercise] = {
             ),
             Misconception(
                 _wrong_sign, "The correction has the wrong sign: it doubles what was lost."
+            ),
+            Misconception(
+                _compared_with_the_term,
+                "Compare with the corrected term, which also carries what was lost before.",
             ),
             Misconception(
                 _only_total_rounded, "All four operations round to FP16, not only the total."

@@ -49,8 +49,8 @@ class MatrixStep(Explorer):
         wide = {"style": {"description_width": "initial"}, "layout": {"width": "min(36rem, 98%)"}}
         ends = {"min": SMALLEST, "max": LARGEST}
         self.unit = ipywidgets.Dropdown(options=list(UNITS), description="unit")
-        self.large = ipywidgets.IntSlider(value=0, description="large product 2^", **ends, **wide)
-        self.small = ipywidgets.IntSlider(value=-9, description="small product 2^", **ends, **wide)
+        self.large = ipywidgets.IntSlider(value=4, description="large product 2^", **ends, **wide)
+        self.small = ipywidgets.IntSlider(value=-5, description="small product 2^", **ends, **wide)
         self.back = ipywidgets.Checkbox(
             value=True, indent=False, description="then subtract the large product again"
         )
