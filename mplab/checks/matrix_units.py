@@ -141,6 +141,7 @@ EXERCISES: dict[str, Exercise] = {
     "last_bit_kept": Exercise(
         answer=2.0**-22,
         reason="Add the exponents of each pair, take the largest sum, and go 25 places down.",
+        fmt=FP32,
         misconceptions=(
             Misconception(
                 2.0**-25, "The 25 places count from the largest exponent, which here is not 0."
@@ -163,6 +164,7 @@ EXERCISES: dict[str, Exercise] = {
         reason="Find the largest e_a + e_b, cut every product toward zero there, then add.",
         argument="a, b",
         cases=_STEP_CASES,
+        fmt=FP32,
         misconceptions=(
             Misconception(lambda a, b: float(a @ b), "Nothing is cut here; this is the exact sum."),
             Misconception(

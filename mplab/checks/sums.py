@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from mplab.checks.core import Exercise, Misconception
-from mplab.formats import FP16
+from mplab.formats import BF16, FP16
 from mplab.rounding import round_to
 
 
@@ -138,6 +138,7 @@ EXERCISES: dict[str, Exercise] = {
     "stopped_counter": Exercise(
         answer=64.0,
         reason="Find where the gap between neighbours is first so wide that 0.25 is half of it.",
+        fmt=BF16,
         misconceptions=(
             Misconception(256.0, "256 is where ones stop; smaller steps stop earlier."),
             Misconception(

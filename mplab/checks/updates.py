@@ -8,7 +8,7 @@ import numpy as np
 
 from mplab.checks.core import Exercise, Misconception
 from mplab.codes import ulp
-from mplab.formats import BF16, Rounding
+from mplab.formats import BF16, FP16, Rounding
 from mplab.rounding import round_to
 
 # Lost updates ----------------------------------------------------------------------------
@@ -99,6 +99,7 @@ EXERCISES: dict[str, Exercise] = {
     "largest_dead_update": Exercise(
         answer=2.0**-8,
         reason="Find the next FP16 number above 8, go half way, and ask where the tie goes.",
+        fmt=FP16,
         misconceptions=(
             Misconception(
                 2.0**-7, "That is the whole way to the next number, which 8 then reaches."

@@ -129,7 +129,7 @@ def _exponent(x: float, emin: int) -> int:
 
 def _word(x: float) -> str:
     """A number as the rows name it: small ones with a power of two."""
-    if x == 0 or 0.1 < abs(x) < 1000:
+    if x == 0 or 0.5 <= abs(x) < 1000:
         return f"{x:g}".replace("-", "−")
     significand, exponent = math.frexp(abs(x))
     power = "2" + str(exponent - 1).translate(_SUPERSCRIPT)
