@@ -148,8 +148,21 @@ def _executed(path: Path) -> Any:
 def snapshot(notebook: Any, model: str) -> str:
     """What an explorer shows at first, as HTML: its pictures and words, and what it lets move."""
     state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
-    parts = "" if _is_progress(state, model) else "".join(_parts(state, model))
-    return f'<div class="explorer">{parts}</div>'
+    if _is_progress(state, model):
+        return ""
+    moves = ", ".join(escape(name) for name in _controls(state, model))
+    note = f"<p><small>In JupyterLab you can change: {moves}.</small></p>" if moves else ""
+    return f'<div class="explorer">{"".join(_parts(state, model))}{note}</div>'
+
+
+def _controls(state: dict[str, Any], model: str) -> Iterator[str]:
+    described = state.get(model, {})
+    here = described.get("state", {})
+    for child in here.get("children", []):
+        yield from _controls(state, child.removeprefix("IPY_MODEL_"))
+    name = here.get("description") or here.get("tooltip")
+    if name and "children" not in here and described["model_name"] != "ButtonModel":
+        yield name
 
 
 def _is_progress(state: dict[str, Any], model: str) -> bool:
@@ -170,8 +183,6 @@ def _parts(state: dict[str, Any], model: str) -> Iterator[str]:
         yield f"<div>{here.get('value', '')}</div>"
     elif described.get("model_name") == "ImageModel":
         yield f'<img alt="" src="data:image/png;base64,{here.get("value", "")}">'
-    elif here.get("description") and "children" not in here:
-        yield f"<p><small>In JupyterLab this moves: {escape(here['description'])}</small></p>"
 
 
 def title_of(notebook: Any) -> str:

@@ -39,7 +39,7 @@ def test_a_page_shows_the_explorer_and_needs_nothing_from_elsewhere(lessons):
     export.export(out, reference=False)
     page = (out / "01_nothing.html").read_text(encoding="utf-8")
     assert "<svg" in page and "Which loss scale keeps the gradients inside FP16?" in page
-    assert "In JupyterLab this moves: loss scale 2^" in page
+    assert "In JupyterLab you can change: loss scale 2^." in page
     assert "2/2" not in page  # progress has nothing to say afterwards
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page)
     assert "A lesson &lt;about&gt; nothing" in (out / "index.html").read_text(encoding="utf-8")
