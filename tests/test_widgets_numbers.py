@@ -112,6 +112,22 @@ def test_words_do_not_touch_whatever_is_typed(explorer):
                 assert all(a[1] < b[0] for a, b in itertools.pairwise(line)), line
 
 
+def test_numbers_at_the_ends_of_every_range_can_be_shown():
+    extreme = ("3.4e38", "-1e38", "1e-45", "-1e-300", "1e300*2^1000", "inf", "-inf", "nan", "-0")
+    bits, line = widgets.BitExplorer(), widgets.NumberLine(FP32, FP8_E4M3)
+    for typed in extreme:
+        line.around.value = bits.entry.value = typed
+        for fmt in SHOWN:
+            bits.format.value = fmt
+        for zoom in (line.zoom.min, -3, line.zoom.max):
+            line.zoom.value = zoom
+            low, high = line.window
+            assert low < high
+            assert all(count >= 0 for count in line.counts.values())
+    with pytest.raises(ValueError, match="must be finite"):
+        widgets.NumberLine(around="nan")
+
+
 # Numbers as they are typed ---------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -120,6 +121,9 @@ class NumberLine(Explorer):
         window: the ends of the stretch.
         counts: how many values of each format lie in it.
 
+    Exactness:
+        Counts are exact; the ends of areas are where `mplab.round_to` changes.
+
     Examples:
         >>> line = NumberLine(around="1.5", zoom=0)
         >>> line.window, line.counts
@@ -158,14 +162,14 @@ class NumberLine(Explorer):
             description="rounding",
             style=wide,
         )
-        self._middle = float(read_number(str(around), given[0]))
+        self._middle = _middle(str(around), given[0])
         controls = [self.around, self.zoom, self.first, self.second, self.mode]
         super().__init__("How far apart are the numbers, and what rounds to each?", controls)
 
     @property
     def window(self) -> tuple[float, float]:
-        """The ends of the stretch."""
-        half = 2.0 ** (self.zoom.value - 1)
+        """The ends of the stretch; wider than asked where float64 could not tell them apart."""
+        half = max(2.0 ** (self.zoom.value - 1), abs(self._middle) * 2.0**-40)
         return self._middle - half, self._middle + half
 
     @property
@@ -181,10 +185,7 @@ class NumberLine(Explorer):
         """Two rows of ticks and areas over one axis, and their numbers in words."""
         note = ""
         try:
-            middle = float(read_number(self.around.value, self.first.value))
-            if not abs(middle) <= FP32.max_finite:
-                raise ValueError("The middle must be a finite number of FP32's range.")
-            self._middle = middle
+            self._middle = _middle(self.around.value, self.first.value)
         except ValueError as mistake:
             note = f"{mistake} "
         low, high = self.window
@@ -214,6 +215,14 @@ class NumberLine(Explorer):
             for fmt in dict.fromkeys((self.first.value, self.second.value))
         ]
         return f"{' '.join(words)}. {' '.join(around)}"
+
+
+def _middle(typed: str, fmt: Format) -> float:
+    """The middle that was typed, finite in FP32."""
+    number = read_number(typed, fmt)
+    if not -FP32.max_finite <= number <= FP32.max_finite:  # NaN too
+        raise ValueError(f"The middle must be finite and in FP32's range; got {typed}.")
+    return float(number)
 
 
 def _around(fmt: Format, middle: float, mode: Rounding) -> str:
@@ -298,9 +307,14 @@ def _axis_svg(low: float, high: float, x: Callable[[float], float]) -> list[str]
         anchor = ("start", "middle", "middle", "middle", "end")[number]
         parts.append(svg.line(f"M{x(value):.1f} {base}v5"))
         parts.append(svg.text(x(value), base + 20, _tick(float(value), high - low), anchor=anchor))
-    words = f"number; the stretch is {power_of_two(high - low)} wide"
+    words = f"number; the stretch is {_width(high - low)} wide"
     parts.append(svg.text((LEFT + RIGHT) / 2, base + 40, words, anchor="middle"))
     return parts
+
+
+def _width(width: float) -> str:
+    """A power of two as such, another width in digits."""
+    return power_of_two(width) if math.frexp(width)[0] == 0.5 else short(width)
 
 
 def _tick(value: float, width: float) -> str:
