@@ -86,3 +86,5 @@ def test_the_cells_of_a_row_are_its_bits():
     far = step_bits(np.array([2.0**8, 2.0**-9]), np.array([2.0**8, 2.0**-9]))
     assert far.bottom == far.low - 12
     assert not any(cell.bit for cell in far.cells(far.rows[1]))
+    ones = step_bits(np.ones(4), np.ones(4), c=16384.0)
+    assert (ones.top, ones.low, ones.losing, ones.error) == (14, 1, 4, -4.0)

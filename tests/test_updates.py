@@ -67,6 +67,17 @@ def test_a_sum_that_float64_would_round_to_a_tie_is_rounded_once():
     assert weights.values[0] == 1 + 2.0**-6
 
 
+def test_updates_and_master_weights_are_numbers_of_fp32():
+    weights = Weights(np.ones(1), FP32, method="master")
+    for _ in range(100):
+        weights.add(2.0**-25)  # a quarter of an ulp
+    assert weights.values[0] == 1.0
+    for method, want in (("nearest", 1.0), ("master", 1.0)):
+        weights = Weights(np.ones(1), BF16, method=method)
+        weights.add(2.0**-8 + 2.0**-40)  # in FP32 it is 2^−8, a tie
+        assert weights.values[0] == want
+
+
 @every_format
 def test_a_coin_goes_up_as_often_as_the_update_is_far(fmt):
     gap = fmt.epsilon

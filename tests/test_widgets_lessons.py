@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, widgets
+from mplab.pictures.canvas import STYLES
 from mplab.tensorcore import mma
 from mplab.updates import path
 from mplab.widgets.accumulator_race import LENGTHS
@@ -108,6 +109,16 @@ def test_random_terms_are_numbers_of_every_format_in_the_race():
         assert race.standings[0].exact == terms[: LENGTHS[12]].sum()
 
 
+def test_the_bars_of_the_race_are_as_long_as_their_sums():
+    race = widgets.AccumulatorRace()
+    race.length.value = 4096
+    svg = ElementTree.fromstring(race.picture.value)
+    widths = [float(bar.get("width")) for bar in svg.iter("rect")][1:]
+    unit = widths[-1] / (12 + 4)  # FP32 holds 2^12, and the scale begins at 2^−4
+    exponents = [width / unit - 4 for width in widths]
+    assert np.allclose(exponents, [4, 8, 11, 12, 12, 12], atol=0.01)
+
+
 # One step --------------------------------------------------------------------------------
 
 
@@ -128,6 +139,21 @@ def test_the_step_writes_what_the_unit_writes_at_every_position():
         got = mma(a[None, :count], b[:count, None], architecture=architecture, input_format=fmt)
         assert float(step.rows[-1].value) == got[0, 0]
         assert np.isclose(step.error, got[0, 0] - sum(rows), rtol=0, atol=2.0**-60)
+
+
+def test_the_line_stands_between_what_is_kept_and_what_is_cut():
+    explorer = widgets.MatrixStep()
+    explorer.small.value = -8  # the last bit kept is 1
+    svg = ElementTree.fromstring(explorer.picture.value)
+    line = next(path for path in svg.iter("path") if path.get("stroke") == "black")
+    at = float(re.match(r"M([\d.]+) ", line.get("d"))[1])
+    cells = list(svg.iter("rect"))
+    blue, red = STYLES["FP32"].colour, STYLES["FP8_E4M3"].colour
+    kept = [float(c.get("x")) + float(c.get("width")) for c in cells if c.get("fill") == blue]
+    cut = [float(c.get("x")) for c in cells if c.get("fill") == red]
+    assert len(cut) == 3
+    assert max(kept) <= at + 0.2
+    assert min(cut) >= at - 0.2
 
 
 def test_the_answer_to_its_question_moves_with_the_large_product():
@@ -164,3 +190,16 @@ def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
     assert "is 100% of the way from 1 down" in explorer.state.value
     assert "goes to 0.996094" in explorer.state.value
     assert re.search(r">Δ = −2⁻⁸<", explorer.picture.value)
+
+
+def test_the_chart_rises_with_the_update():
+    explorer = widgets.UpdateStagnation()
+    for direction, sign in (("up", -1), ("down", 1)):  # heights count downward
+        explorer.direction.value = direction
+        svg = ElementTree.fromstring(explorer.picture.value)
+        heights = {
+            text.text.split()[0]: float(text.get("y"))
+            for text in svg.iter("text")
+            if text.text.startswith(("exact", "stored"))
+        }
+        assert (heights["exact"] - heights["stored"]) * sign > 50
