@@ -10,7 +10,8 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from networks import round_to
+from networks import PROGRAMS, assert_bits, linear, loss, round_to
+from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -372,3 +373,93 @@ def policies_of_torch():
     """Operations that come whole to autocast, so that it would have to name them."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
     return {name.partition("::")[2].partition(".")[0] for name in names}
+
+
+# Bit for bit, where float32 sums are exact: a network of width two, on a batch of two
+
+
+HALVED = PROGRAMS | {
+    "softmax": lambda x, p: loss(linear(linear(x, p[0]).softmax(1), p[1])),
+    "cross entropy": lambda x, p: F.cross_entropy(linear(x, p[0]), torch.arange(2)),
+    "exp": lambda x, p: loss(linear(linear(x, p[0]).exp(), p[1])),
+    "square": lambda x, p: loss(linear(linear(x, p[0]) ** 2, p[1])),
+    "sum": lambda x, p: loss(linear(linear(x, p[0]).sum(1, keepdim=True) * p[2], p[1])),
+    "mean": lambda x, p: loss(linear(x, p[0]).mean(1) * 0.3),
+    "norm": lambda x, p: loss(linear(x, p[0]).norm(dim=1) * 0.3),
+    "cumsum": lambda x, p: loss(linear(linear(x, p[0]).cumsum(1), p[1])),
+    "prod": lambda x, p: loss(linear(linear(x, p[0]).prod(1, keepdim=True) * p[2], p[1])),
+    "softplus": lambda x, p: loss(linear(F.softplus(linear(x, p[0])), p[1])),
+    "gelu": lambda x, p: loss(linear(F.gelu(linear(x, p[0])), p[1])),
+    "silu": lambda x, p: loss(linear(F.silu(linear(x, p[0])), p[1])),
+    "tanh": lambda x, p: loss(linear(torch.tanh(linear(x, p[0])), p[1])),
+    "bias": lambda x, p: loss(linear(F.linear(x, p[0], p[2][0]), p[1])),
+    "transposed with bias": lambda x, p: loss(
+        F.linear(linear(x, p[0]).view(2, 1, 2).transpose(0, 1), p[1], p[2][0])
+    ),
+    "quotient": lambda x, p: loss(linear(linear(x, p[0]) / (linear(x, p[1]).abs() + 1), p[2])),
+    "log": lambda x, p: loss(linear((linear(x, p[0]).abs() + 1).log(), p[1])),
+    "sqrt": lambda x, p: loss(linear((linear(x, p[0]).abs() + 1).sqrt(), p[1])),
+    "reciprocal": lambda x, p: loss(linear((linear(x, p[0]).abs() + 1).reciprocal(), p[1])),
+    "l1 loss": lambda x, p: F.l1_loss(linear(x, p[0]), linear(x, p[1])),
+    "huber loss": lambda x, p: F.huber_loss(linear(x, p[0]), linear(x, p[1])),
+    "layer norm, forward": lambda x, p: loss(
+        F.layer_norm(linear(x, p[0]), (2,), p[2][0], p[3][0]).detach()
+    ),
+}
+
+
+@every_format
+@pytest.mark.parametrize("program", HALVED)
+def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt):
+    for seed in range(12):
+        torch.manual_seed(seed)
+        p = [nn.Parameter(torch.randn(2, 2)) for _ in range(4)]
+        x, scale = torch.randn(2, 2), 2.0 ** (seed % 12)
+        with torch.amp.autocast("cpu", dtype=LOW[fmt]):
+            expected = HALVED[program](x, p)
+        if expected.requires_grad:
+            (expected * scale).backward()
+        real = [q.grad for q in p]
+        for q in p:
+            q.grad = None
+        with simulated(fmt, policy=CPU_AUTOCAST):
+            actual = HALVED[program](x, p)
+            if actual.requires_grad:
+                (actual * scale).backward()
+        assert_bits(actual, expected)
+        for q, grad in zip(p, real, strict=True):
+            assert (q.grad is None) == (grad is None)
+            assert grad is None or torch.equal(q.grad, grad), f"seed {seed}"
+
+
+def _logsumexp_in_steps(x, fmt):
+    """Each of five operations rounded: the kernel is made of half operations."""
+    most = x.amax(1, keepdim=True)
+    parts = round_to(torch.exp(round_to(x - most, fmt)), fmt)
+    total = round_to(parts.sum(1, keepdim=True), fmt)
+    return round_to(round_to(total.log(), fmt) + most, fmt)
+
+
+def _sigmoid_backward_in_steps(g, y, fmt):
+    return round_to(round_to(g * round_to(1 - y, fmt), fmt) * y, fmt)
+
+
+@every_format
+def test_kernels_that_round_between_their_steps_differ_from_the_simulation(fmt):
+    """They are what the bit-exact list leaves out: torch's result is that of the steps."""
+    torch.manual_seed(0)
+    x = round_to(torch.rand(500, 2) * 4 + 0.1, fmt)
+    half = x.to(LOW[fmt])
+    steps = {"logsumexp": (half.logsumexp(1, keepdim=True), _logsumexp_in_steps(x, fmt))}
+    once = {"logsumexp": x.logsumexp(1, keepdim=True)}
+    if fmt is BF16:  # in FP16 the cube is computed in float32
+        steps["cube"], once["cube"] = (half**3, round_to(round_to(x * x, fmt) * x, fmt)), x**3
+    for name, (real, expected) in steps.items():
+        assert_bits(real.float(), expected)
+        assert not torch.equal(real.float(), round_to(once[name], fmt)), name
+    few = half.view(-1)[:4]  # shorter than a vector register
+    expected = round_to(1 / round_to(few.float().sqrt(), fmt), fmt)
+    assert_bits(few.rsqrt().float(), expected)
+    with simulated(fmt, policy=CPU_AUTOCAST):
+        low = x.mm(torch.eye(2))
+        assert_bits(low.logsumexp(1), round_to(low.clone().logsumexp(1), fmt))
