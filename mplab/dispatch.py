@@ -32,7 +32,7 @@ from mplab.marks import (
     this_graph,
 )
 from mplab.operands import keep_in_hand, meet, refuse, results_of, tensors_of, written_format
-from mplab.policies import Policy, Rule, Run, Scope, rule_of
+from mplab.policies import COMPLEX, Policy, Rule, Run, Scope, rule_of
 
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 
@@ -64,6 +64,12 @@ class Rules(dict[Any, Rule]):
         # not func._can_decompose(), which also knows what is meant for compilers alone, and
         # operations with a kernel, such as silu_backward
         has = torch._C._dispatch_has_kernel_for_dispatch_key
+        name = operation._schema.name.partition("::")[2]
+        if name in COMPLEX:
+            raise ValueError(
+                f"simulated: operations must give real numbers; got {name}, which gives complex "
+                f"ones. Compute this outside the with statement."
+            )
         composite = has(operation.name(), _COMPOSITE) and not has(operation.name(), "CPU")
         self[operation] = rule = rule_of(operation, self.scope, composite=composite)
         return rule

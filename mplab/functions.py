@@ -78,6 +78,32 @@ _ENTERED = {f: _body(f) for f in (functional.multi_head_attention_forward, Tenso
 """In these, too, functions are called that are run as a whole; a checkpoint does in backward."""
 
 
+_transformations: Callable[[], Any] = torch._C._functorch.get_interpreter_stack
+
+
+def _refuse_batched_gradients(stack: Any) -> None:
+    """Raise for a gradient within a `vmap`: torch numbers its nodes otherwise than its operations.
+
+    Without their numbers operations of the backward pass would be taken for each other.
+    """
+    kinds = [transformation.key().name for transformation in stack]
+    if "Vmap" in kinds and "Grad" in kinds[kinds.index("Vmap") :]:
+        raise ValueError(
+            "simulated: torch.func.grad must not be within torch.func.vmap; got vmap of grad. "
+            "Loop over the examples, or take the gradient of a vmap."
+        )
+
+
+def _refuse_compounds(types: Any) -> None:
+    """Raise for kinds of tensors that hold others, of which the simulation knows no format."""
+    for kind in types:
+        if kind.__name__ in ("nested_tensor", "NestedTensor", "MaskedTensor", "DTensor"):
+            raise ValueError(
+                f"simulated: tensors must be dense float32; got a {kind.__name__}. Compute this "
+                f"outside the with statement, or with padded tensors."
+            )
+
+
 class Functions(TorchFunctionMode):
     """Sees each function of torch that is called from Python."""
 
@@ -89,6 +115,11 @@ class Functions(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        stack = _transformations()
+        if stack is not None and len(stack) > 1:
+            _refuse_batched_gradients(stack)
+        if types or (args and isinstance(args[0], Tensor) and args[0].is_nested):
+            _refuse_compounds(types or (torch.nested.nested_tensor,))
         rules = self.whole.get(func)
         if rules is None:
             if func not in _ENTERED:

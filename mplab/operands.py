@@ -17,7 +17,7 @@ _FLOAT32, _STRIDED = torch.float32, torch.strided
 def refuse(rule: Rule, t: Tensor) -> None:
     """Raise for numbers that cannot be simulated; let integers and scalars pass."""
     numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
-    if numbers and t.dim() and rule.name not in CONVERSIONS:
+    if numbers and (t.is_nested or t.dim()) and rule.name not in CONVERSIONS:
         # a ValueError, since the operators of Tensor hide a TypeError
         raise ValueError(
             f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "

@@ -73,6 +73,9 @@ UNSAFE_VIEWS = _names("_unsafe_view unsafe_split unsafe_split_with_sizes")
 CONVERSIONS = frozenset({"_to_copy", "copy"})
 """Take tensors of any dtype."""
 
+COMPLEX = _names("complex polar view_as_complex _fft_r2c _fft_c2c linalg_eig _linalg_eigvals")
+"""Make complex numbers, which no format of the simulation holds."""
+
 COPIES = CONVERSIONS | _names(
     "clone zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty "
     "rand_like randn_like empty_strided new_empty_strided zero fill"

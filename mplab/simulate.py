@@ -7,6 +7,7 @@ training without the hardware for it, and counts what it did.
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -112,6 +113,7 @@ class simulated:
         self._handles: list[Any] = []
         self._outer: Mode | None = None
         self._fastpath = True
+        self._stance: Any = None  # of torch.compile
         if model is not None:
             self._name(model)
             self._require_choices()
@@ -152,6 +154,8 @@ class simulated:
             ]
         self._fastpath = mha.get_fastpath_enabled()
         mha.set_fastpath_enabled(False)  # one operation for a whole layer, as autocast refuses
+        if "torch._dynamo" in sys.modules:  # torch.compile is loaded: run what it made eagerly
+            self._stance = torch.compiler.set_stance("force_eager")
         self._enter()
         return self
 
@@ -167,6 +171,9 @@ class simulated:
         self._leave(kind, error, traceback)
         mode.graph.innermost = self._outer
         mha.set_fastpath_enabled(self._fastpath)
+        if self._stance is not None:
+            self._stance.__exit__(kind, error, traceback)
+            self._stance = None
         for handle in self._handles:
             handle.remove()
         self._handles, self._stepping, self._entered = [], [], []
