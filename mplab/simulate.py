@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -114,6 +115,8 @@ class simulated:
         self._outer: Mode | None = None
         self._fastpath = True
         self._stance: Any = None  # of torch.compile
+        self._seen = self._warned = False  # a module; of a name that fits none
+        self._fitting: set[str | type] = set()
         if model is not None:
             self._name(model)
             self._require_choices()
@@ -179,6 +182,8 @@ class simulated:
         self._handles, self._stepping, self._entered = [], [], []
         mode.move(mode.outside)
         self._guard_backward()
+        if kind is None:
+            self._warn_of_choices()
 
     def _enter(self) -> None:
         _push(self._mode)
@@ -294,23 +299,39 @@ class simulated:
 
     def _choose(self, name: str, module: nn.Module, names: dict[str, nn.Module]) -> None:
         """Remember the choice for a module: its own, else that of the module it is in."""
-        own = self._mode.policy.choice(name, module)
+        self._seen = True
+        full = name or type(module).__name__
+        own = self._mode.policy.choice(full, module)
+        layers = self._mode.policy.layers
+        self._fitting |= {key for key, _ in layers if fits(key, full, module)}
         if own is None and name:
             own = self._choices.get(names[name.rpartition(".")[0]])
         if own is not None:
             self._choices[module] = own
 
+    def _unfit(self) -> list[str]:
+        """The names in the policy that fit no layer: they may be misspelt."""
+        keys = [key for key, _ in self._mode.policy.layers if isinstance(key, str)]
+        return [key for key in keys if key not in self._fitting]
+
     def _require_choices(self) -> None:
-        """Refuse a choice that fits no layer of the model: it may be misspelt."""
-        for key, _ in self._mode.policy.layers:
-            if isinstance(key, str) and not any(
-                fits(key, name, module) for module, name in self._names.items()
-            ):
-                names = ", ".join(repr(name) for name in self._names.values())
-                raise ValueError(
-                    f"simulated: policy must choose formats for layers that the model has; got "
-                    f"{key!r}, which fits none of {names}. Correct the name, or leave it out."
-                )
+        for key in self._unfit():
+            names = ", ".join(repr(name) for name in self._names.values())
+            raise ValueError(
+                f"simulated: policy must choose formats for layers that the model has; got "
+                f"{key!r}, which fits none of {names}. Correct the name, or leave it out."
+            )
+
+    def _warn_of_choices(self) -> None:
+        """Where the model was found rather than given, other layers may still come."""
+        unfit = self._unfit() if self._seen else []
+        if unfit and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"simulated: the policy's names {', '.join(map(repr, unfit))} fitted no layer that "
+                f"was called. Give model=, to see its names.",
+                stacklevel=3,
+            )
 
 
 def _require_policy(policy: object) -> None:

@@ -448,6 +448,14 @@ def test_a_name_that_fits_no_layer_is_refused():
         simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32}), model=Towers())
 
 
+def test_a_name_that_fits_no_layer_of_a_model_that_was_found_is_warned_of_once():
+    sim = simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32, "head": FP32}))
+    with pytest.warns(UserWarning, match="the policy's names 'haed' fitted no layer"), sim:
+        Towers()(torch.randn(2, 4))
+    with sim:
+        Towers()(torch.randn(2, 4))
+
+
 def test_arguments_of_another_type_are_refused():
     with pytest.raises(TypeError, match="simulated: policy must be a Policy; got 'cuda'"):
         simulated(FP16, policy="cuda")
