@@ -278,7 +278,12 @@ KERAS_MIXED = Policy(
     output=_names("native_layer_norm native_group_norm _fused_rms_norm embedding"),
     inside=Run.LOWER,
 )
-"""What Keras' `mixed_float16` and `mixed_bfloat16` do: each layer in the low format throughout."""
+"""What Keras' `mixed_float16` and `mixed_bfloat16` do: each layer in the low format throughout.
+
+For torch modules. A Keras `Dense` rounds its product before it adds the bias: write it so, since
+`nn.Linear` is one operation, rounded once. The normalization layers of Keras itself are made of
+operations that this table would round one by one.
+"""
 
 EVERYTHING = Policy(
     name="EVERYTHING",
