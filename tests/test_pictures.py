@@ -313,11 +313,12 @@ def test_the_name_of_a_run_is_that_of_its_formats_whatever_its_recipe_is_called(
     assert name() == name(weight_format="FP32") == "BF16"
     assert name(weight_format="BF16", optimizer_format="BF16") == "pure BF16"
     kept = {"weight_format": "BF16", "optimizer_format": "FP32"}
-    assert name(**kept) == "BF16, weights in BF16"
-    assert name(**kept, update_rounding="kahan") == "BF16, weights in BF16 with Kahan's correction"
-    assert name(weight_format="FP16", update_rounding="stochastic").endswith(
-        "FP16 rounded at random"
+    assert name(**kept) == "BF16 weights"
+    assert name(**kept, update_rounding="kahan") == "BF16 weights with Kahan"
+    assert name(weight_format="FP16", update_rounding="stochastic") == (
+        "BF16 on FP16 weights at random"
     )
+    assert name(fp8="current") == "BF16 current scaling"
 
 
 def test_a_format_without_a_colour_is_drawn_in_black():

@@ -16,12 +16,12 @@ from mplab.recipes import RECIPES
 STEPS = 60
 
 
-def history(recipe, seed=0, factor=1.0, **changes):
+def history(named, seed=0, factor=1.0, **changes):
     """A small run without training."""
-    how = RECIPES[recipe]
+    how = RECIPES[named]
     facts = {
         "task": "digits-autoencoder",
-        "recipe": recipe,
+        "recipe": named,
         "compute_format": how.compute_format.name,
         "seed": seed,
         "device": "cpu",
@@ -114,6 +114,23 @@ def test_seeds_share_a_line_with_their_range_behind_it():
     np.testing.assert_array_equal(middle, runs[1].loss)
     edges = simulated.collections[0].get_paths()[0].vertices[:, 1]
     assert (edges.min(), edges.max()) == (runs[0].loss.min(), runs[2].loss.max())
+
+
+def test_recipes_that_look_alike_are_kept_apart_by_their_names():
+    runs = [history("fp32"), history("fp16-scaled"), history("fp16-static", factor=2.0)]
+    first, second = "FP16 with loss scaling (fp16-scaled)", "FP16 with loss scaling (fp16-static)"
+    assert [row[0] for row in results_table(runs).rows] == ["FP32", first, second]
+    assert loss_curves(runs).claim == (
+        f"{second} ends at 2.0× FP32's loss; {first} ends within 10% of it"
+    )
+
+
+def test_settings_in_the_page_are_words_and_one_is_not_yes():
+    runs = [history("fp32", settings={"max_norm": norm}, recipe=str(norm)) for norm in (1.0, None)]
+    page = report(runs)
+    assert ">1.0</td>" in page
+    assert ">–</td>" in page
+    assert ">yes</td>" not in page
 
 
 def test_each_seed_is_compared_with_fp32_of_the_same_seed():

@@ -31,7 +31,7 @@ from mplab.pictures.matrix_units import (
     promotion,
 )
 from mplab.pictures.precision import precision_map
-from mplab.pictures.report import report
+from mplab.pictures.report import report, results_table
 from mplab.pictures.rounding import (
     Sum,
     double_rounding,
@@ -40,13 +40,7 @@ from mplab.pictures.rounding import (
     running_sums,
 )
 from mplab.pictures.scaling import follow, scale_rules, scaling_windows
-from mplab.pictures.training import (
-    flushed_share,
-    gradient_exponents,
-    loss_curves,
-    loss_scale,
-    results_table,
-)
+from mplab.pictures.training import flushed_share, gradient_exponents, loss_curves, loss_scale
 from mplab.pictures.updates import descents, least_updates, stochastic_spread, weight_paths
 
 __all__ = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -11,8 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from mplab.history import History
-from mplab.pictures.canvas import Picture, Table
-from mplab.pictures.training import loss_curves, loss_scale, results_table, run_name, run_place
+from mplab.pictures.canvas import Picture, Table, listed
+from mplab.pictures.training import (
+    alike,
+    final_loss,
+    loss_curves,
+    loss_scale,
+    require_runs,
+    run_name,
+    run_place,
+    scale_words,
+)
 
 _STYLE = """
 body { font: 16px/1.5 "DejaVu Sans", Verdana, sans-serif; color: #1a1a1a; background: #fff;
@@ -23,6 +31,50 @@ table { border-collapse: collapse; font-size: .9rem; }
 caption { padding-bottom: .4rem; }
 th, td { border-bottom: 1px solid #c8c8cc; padding: .3rem .8rem .3rem 0; vertical-align: top; }
 """
+
+METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
+
+
+def results_table(histories: Sequence[History]) -> Table:
+    """How runs ended: loss, metrics, skipped steps, and the loss scale of the last step.
+
+    Runs that differ by their seeds share a row: the median, and in brackets the range.
+    """
+    require_runs("results_table", histories)
+    keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
+    names = tuple(METRICS.get(key, key) for key in keys)
+    header = ("run", "where", "training loss", *names, "skipped steps", "last loss scale")
+    rows = tuple(
+        (
+            name,
+            place,
+            _middle([final_loss(run) for run in runs], ".4f"),
+            *(_middle([run.metrics[k] for run in runs if k in run.metrics], ".3f") for k in keys),
+            _middle([int(run.skipped.sum()) for run in runs], ".0f")
+            + f" of {len(runs[0].skipped)}",
+            _last_scales(runs),
+        )
+        for (name, place), runs in alike(histories).items()
+    )
+    seeds = sorted({run.seed for run in histories})
+    which = f"seed{'s' if len(seeds) > 1 else ''} {listed(map(str, seeds))}"
+    return Table(f"{histories[0].task}, {which}", header, rows)
+
+
+def _middle(values: Sequence[float], digits: str) -> str:
+    """The median, and the range where there is one."""
+    if not values:
+        return "–"
+    middle, low, high = (format(f(values), digits) for f in (np.median, np.min, np.max))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _last_scales(runs: Sequence[History]) -> str:
+    scales = sorted({float(run.loss_scale[-1]) for run in runs})
+    if not any(np.any(run.loss_scale != 1) for run in runs):
+        return "none"
+    words = [scale_words(scale) for scale in scales]
+    return words[0] if len(words) == 1 else f"{words[0]} to {words[-1]}"
 
 
 def report(histories: Sequence[History], *, source: Path | None = None) -> str:
@@ -41,7 +93,7 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
     pictures = [curves] + ([loss_scale([*reversed(firsts.values())])] if firsts else [])
     title = f"{histories[0].task}: {curves.claim}"
     parts = [
-        f"<h1>{escape(curves.claim)}</h1>",
+        f"<h1>Training runs of {escape(histories[0].task)}</h1>",
         *(f"<figure>{_image(picture)}</figure>" for picture in pictures),
         "<h2>Results</h2>",
         _table(results_table(histories)),
@@ -71,16 +123,20 @@ def _settings(histories: Sequence[History]) -> Table:
     """What decides each recipe, as far as it is not the same in all."""
     recipes = {run.recipe: run.settings for run in histories}
     names = list(dict.fromkeys(name for settings in recipes.values() for name in settings))
-    shown = {
-        name: [json.dumps(settings.get(name)) for settings in recipes.values()] for name in names
-    }
+    shown = {name: [_word(settings.get(name)) for settings in recipes.values()] for name in names}
     differing = [name for name in names if len(set(shown[name])) > 1 or len(recipes) == 1]
     rows = tuple(
-        (recipe, *(shown[name][i].strip('"') for name in differing))
-        for i, recipe in enumerate(recipes)
+        (recipe, *(shown[name][i] for name in differing)) for i, recipe in enumerate(recipes)
     )
     header = ("recipe", *(name.replace("_", " ") for name in differing))
     return Table("Settings that differ between the recipes", header, rows)
+
+
+def _word(value: object) -> str:
+    """A setting as a table shows it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None else str(value)
 
 
 def _provenance(histories: Sequence[History], source: Path | None) -> Table:

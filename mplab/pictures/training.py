@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,7 +22,6 @@ from mplab.pictures.canvas import (
     End,
     Picture,
     Style,
-    Table,
     binary_axis,
     in_house_style,
     label_ends,
@@ -47,10 +47,9 @@ from mplab.pictures.ranges import (
 
 # Runs ------------------------------------------------------------------------------------
 
-METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
 LOSSES = {"mse_loss": "mean squared error", "cross_entropy": "cross entropy"}
 UNSCALED = " without scaling"  # how the name of an FP16 run without a loss scaler ends
-UPDATES = {"nearest": "", "stochastic": " rounded at random", "kahan": " with Kahan's correction"}
+UPDATES = {"nearest": "", "stochastic": " at random", "kahan": " with Kahan"}
 
 
 def run_name(history: History) -> str:
@@ -58,10 +57,12 @@ def run_name(history: History) -> str:
     name = history.compute_format
     low = history.settings.get("weight_format", FP32.name)
     if low != FP32.name and history.settings.get("optimizer_format") == low:
-        name = f"pure {name}" if name == low else f"{name}, weights and optimizer in {low}"
+        name = f"pure {name}" if name == low else f"{name} on pure {low}"
     elif low != FP32.name:
-        how = history.settings.get("update_rounding", "nearest")
-        name += f", weights in {low}" + UPDATES.get(how, "")
+        how = UPDATES.get(history.settings.get("update_rounding", "nearest"), "")
+        name = f"{low} weights{how}" if name == low else f"{name} on {low} weights{how}"
+    if history.settings.get("fp8") is not None:
+        name += f" {history.settings['fp8']} scaling"
     if np.any(history.loss_scale != 1):
         return f"{name} with loss scaling"
     return name + UNSCALED if history.compute_format == FP16.name else name
@@ -83,12 +84,19 @@ def final_loss(history: History) -> float:
     return float(np.mean(history.loss[-10:]))
 
 
-def _alike(histories: Sequence[History]) -> dict[tuple[str, str], list[History]]:
-    """The runs by name and place: those that differ by their seeds."""
-    groups: dict[tuple[str, str], list[History]] = {}
+def alike(histories: Sequence[History]) -> dict[tuple[str, str], list[History]]:
+    """The runs that differ only by their seeds, by name and place.
+
+    Where two recipes would have one name, as two kinds of loss scaling have, theirs is added.
+    """
+    groups: dict[tuple[str, str, str], list[History]] = {}
     for run in histories:
-        groups.setdefault((run_name(run), run_place(run)), []).append(run)
-    return groups
+        groups.setdefault((run_name(run), run_place(run), run.recipe), []).append(run)
+    taken = Counter((name, place) for name, place, _ in groups)
+    return {
+        (f"{name} ({recipe})" if taken[name, place] > 1 else name, place): runs
+        for (name, place, recipe), runs in groups.items()
+    }
 
 
 def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
@@ -101,7 +109,7 @@ def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
     return places or {"": wide}
 
 
-def _require_runs(function: str, histories: Sequence[History]) -> None:
+def require_runs(function: str, histories: Sequence[History]) -> None:
     """Refuse what is not at least one run of at least one step."""
     if isinstance(histories, History) or not all(isinstance(run, History) for run in histories):
         raise TypeError(
@@ -135,9 +143,9 @@ def loss_curves(histories: Sequence[History]) -> Picture:
     Returns:
         A figure whose title says which runs end with FP32 and which above it.
     """
-    _require_runs("loss_curves", histories)
+    require_runs("loss_curves", histories)
     panels = _panels(histories)
-    most = max(len(_alike(runs)) for runs in panels.values())
+    most = max(len(alike(runs)) for runs in panels.values())
     picture = Picture(height=3.6 + 0.3 * max(0, most - 6), width=7.6 if len(panels) == 1 else 9.4)
     grid = picture.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     ends: list[End] = []
@@ -147,9 +155,10 @@ def loss_curves(histories: Sequence[History]) -> Picture:
         axes.set_yscale("log")
         axes.set_title("\n".join(filter(None, (place, kind))))
         axes.set_xlabel("training step")
-        ends += [_draw_loss(axes, r, place=i) for i, r in enumerate(_alike(runs).values())]
+        kinds = enumerate(alike(runs).items())
+        ends += [_draw_loss(axes, same, name, place=i) for i, ((name, _), same) in kinds]
     _loss_axis(grid[0], histories[0].task)
-    groups = _alike(histories)
+    groups = alike(histories)
     ends_at = "; ".join(f"{n} ({where}) {_loss_words(runs)}" for (n, where), runs in groups.items())
     chart = ", ".join(filter(None, ("Line chart of the training loss", kind)))
     titled(picture, _loss_claim(histories), f"{chart}. {ends_at}.")
@@ -157,9 +166,9 @@ def loss_curves(histories: Sequence[History]) -> Picture:
     return picture
 
 
-def _draw_loss(axes: Axes, runs: Sequence[History], *, place: int) -> End:
+def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int) -> End:
     """The median of some seeds over their range; hollow markers mean FP16 without loss scaling."""
-    look, name = _look(runs[0]), run_name(runs[0])
+    look = _look(runs[0])
     steps = min(len(run.loss) for run in runs)
     losses = np.array([run.loss[:steps] for run in runs])
     middle = np.median(losses, axis=0)
@@ -193,11 +202,13 @@ def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
     wide = [run for run in histories if run.compute_format == FP32.name]
     others = [run for run in histories if run.compute_format != FP32.name]
     if not (wide and others):
-        return "; ".join(f"{n} {_loss_words(runs)}" for (n, _), runs in _alike(histories).items())
+        return "; ".join(f"{n} {_loss_words(runs)}" for (n, _), runs in alike(histories).items())
     ratios: dict[str, list[float]] = {}
-    for run in others:
-        reference = next((other for other in wide if other.seed == run.seed), wide[0])
-        ratios.setdefault(run_name(run), []).append(final_loss(run) / final_loss(reference))
+    by_seed = {run.seed: final_loss(run) for run in reversed(wide)}
+    usual = final_loss(wide[0])
+    for (name, _), runs in alike(others).items():
+        found = [final_loss(run) / by_seed.get(run.seed, usual) for run in runs]
+        ratios.setdefault(name, []).extend(found)
     close = [name for name, found in ratios.items() if all(abs(r - 1) <= near for r in found)]
     parts = [f"{name} ends {_times(r)}" for name, r in ratios.items() if name not in close]
     if close:
@@ -366,7 +377,7 @@ def loss_scale(histories: Sequence[History]) -> Picture:
     Returns:
         A figure whose title says how many steps were skipped and where the scale went.
     """
-    _require_runs("loss_scale", histories)
+    require_runs("loss_scale", histories)
     picture = Picture(height=3.2)
     axes = picture.subplots()
     ends = []
@@ -391,53 +402,12 @@ def _scale_claim(run: History) -> str:
     skipped, first, last = int(run.skipped.sum()), run.loss_scale[0], run.loss_scale[-1]
     steps = f"{skipped} of {len(run.skipped)} steps (crosses)" if skipped else "no step"
     if np.all(run.loss_scale == first):
-        path = f"its loss scale stays at {_scale_words(first)}"
+        path = f"its loss scale stays at {scale_words(first)}"
     else:
-        path = f"its loss scale goes from {_scale_words(first)} to {_scale_words(last)}"
+        path = f"its loss scale goes from {scale_words(first)} to {scale_words(last)}"
     return f"{run_name(run)} ({run_place(run)}) skips {steps}; {path}"
 
 
-def _scale_words(scale: float) -> str:
+def scale_words(scale: float) -> str:
+    """A loss scale as a power of two, or in digits if it is none."""
     return power_of_two(scale) if math.frexp(scale)[0] == 0.5 else f"{scale:.4g}"
-
-
-def results_table(histories: Sequence[History]) -> Table:
-    """How runs ended: loss, metrics, skipped steps, and the loss scale of the last step.
-
-    Runs that differ by their seeds share a row: the median, and in brackets the range.
-    """
-    _require_runs("results_table", histories)
-    keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
-    names = tuple(METRICS.get(key, key) for key in keys)
-    header = ("run", "where", "training loss", *names, "skipped steps", "last loss scale")
-    rows = tuple(
-        (
-            name,
-            place,
-            _middle([final_loss(run) for run in runs], ".4f"),
-            *(_middle([run.metrics[k] for run in runs if k in run.metrics], ".3f") for k in keys),
-            _middle([int(run.skipped.sum()) for run in runs], ".0f")
-            + f" of {len(runs[0].skipped)}",
-            _last_scales(runs),
-        )
-        for (name, place), runs in _alike(histories).items()
-    )
-    seeds = sorted({run.seed for run in histories})
-    which = f"seed{'s' if len(seeds) > 1 else ''} {listed(map(str, seeds))}"
-    return Table(f"{histories[0].task}, {which}", header, rows)
-
-
-def _middle(values: Sequence[float], digits: str) -> str:
-    """The median, and the range where there is one."""
-    if not values:
-        return "–"
-    middle, low, high = (format(f(values), digits) for f in (np.median, np.min, np.max))
-    return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def _last_scales(runs: Sequence[History]) -> str:
-    scales = sorted({float(run.loss_scale[-1]) for run in runs})
-    if not any(np.any(run.loss_scale != 1) for run in runs):
-        return "none"
-    words = [_scale_words(scale) for scale in scales]
-    return words[0] if len(words) == 1 else f"{words[0]} to {words[-1]}"
