@@ -59,7 +59,12 @@ def test_deep_sigmoids_escape_later_so_they_are_delayed_and_not_lost():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "least", "near"),
-    [("digits-cnn", 0.94, 0.03), ("sequence-transformer", 0.95, 0.04), ("regression", 0.98, 0.01)],
+    [
+        ("digits-cnn", 0.94, 0.03),
+        ("sequence-transformer", 0.95, 0.04),
+        ("regression", 0.98, 0.01),
+        ("small-steps", 0.6, 0.01),
+    ],
 )
 @pytest.mark.parametrize("recipe", ["fp16-naive", "fp16-scaled", "bf16"])
 def test_counter_examples_end_where_fp32_ends_in_every_format(task, least, near, recipe):
@@ -67,6 +72,20 @@ def test_counter_examples_end_where_fp32_ends_in_every_format(task, least, near,
     wide, low = (ended(task, r, 0)[0] for r in ("fp32", recipe))
     assert wide > least
     assert abs(low - wide) < near
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_small_updates_are_lost_in_bf16_weights_and_saved_by_careful_rounding(seed):
+    """Bands: R² at least .15 below FP32 to the nearest, within .02 with either remedy."""
+    r2 = {
+        recipe: ended("small-steps", recipe, seed)[0]
+        for recipe in ("fp32", "bf16", "bf16-weights", "bf16-stochastic", "bf16-kahan")
+    }
+    assert r2["fp32"] > 0.6
+    assert r2["bf16-weights"] < r2["fp32"] - 0.15
+    for recipe in ("bf16", "bf16-stochastic", "bf16-kahan"):
+        assert abs(r2[recipe] - r2["fp32"]) < 0.02, recipe
 
 
 @pytest.mark.slow
