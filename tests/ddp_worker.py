@@ -87,9 +87,38 @@ def watched(case):
     }
 
 
+class Break(Exception):
+    """Ends a run between two steps."""
+
+
+def resumed(folder):
+    """The history of a run that is broken off after five steps, and goes on from its fourth."""
+
+    class Breaking:
+        def __init__(self, model, optimizer):
+            self.steps = 0
+
+        def step(self, loss, scale, skipped):
+            self.steps += 1
+            if self.steps == 5:
+                raise Break
+
+        def close(self):
+            pass
+
+    options = {"device": "cpu", "progress": False, "checkpoint": Path(folder, "checkpoint")}
+    task, recipe, _ = CASES["overflow in one"]
+    try:
+        train(task(), recipe, watch=Breaking, save_every=2, **options)
+    except Break:
+        return train(task(), recipe, **options).loss.tolist()
+    raise AssertionError("the run was not broken off")
+
+
 if __name__ == "__main__":
     folder, *cases = sys.argv[1:]
     with process_group(timeout=60):
+        Path(folder, f"resumed-{rank()}.json").write_text(json.dumps(resumed(folder)))
         for case in cases:
             found = watched(case)
             Path(folder, f"{case}-{rank()}.json").write_text(json.dumps(found))

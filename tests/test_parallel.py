@@ -52,7 +52,7 @@ def both(tmp_path_factory):
     assert [process.returncode for process in started] == [0, 0], "\n".join(errors)
     return {
         case: [json.loads((folder / f"{case}-{number}.json").read_text()) for number in range(2)]
-        for case in CASES
+        for case in (*CASES, "resumed")
     }
 
 
@@ -91,6 +91,11 @@ def test_two_processes_do_what_one_does_with_the_whole_batch(both, case):
     np.testing.assert_allclose(together["loss"], alone["loss"], rtol=1e-5)
     for one, other in zip(together["weights"], alone["weights"], strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5 * np.abs(other).max())
+
+
+@pytest.mark.slow
+def test_processes_go_on_from_one_checkpoint_as_if_not_broken_off(both):
+    assert both["resumed"] == [case["loss"] for case in both["overflow in one"]]
 
 
 @pytest.mark.slow

@@ -319,8 +319,11 @@ def broken_off(task, recipe, path, *, after, **options):
         run(task, recipe, watch=Breaking, checkpoint=path, save_every=2, **options)
 
 
-@pytest.mark.parametrize("task", [AUTOENCODER, CNN])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("task", "recipe"),
+    [(AUTOENCODER, recipe) for recipe in RECIPES]
+    + [(CNN, recipe) for recipe in ("fp16-scaled", "amp-bf16", "fp8-delayed")],
+)
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_broken_off(task, recipe, tmp_path):
     """Eleven batches make an epoch of the CNN: the run is broken off in its second one."""
     path = tmp_path / "checkpoint"
