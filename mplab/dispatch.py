@@ -33,6 +33,7 @@ from mplab.marks import (
 )
 from mplab.operands import keep_in_hand, meet, refuse, results_of, tensors_of, written_format
 from mplab.policies import COMPLEX, Policy, Rule, Run, Scope, rule_of
+from mplab.replicas import native
 
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 
@@ -84,9 +85,9 @@ def rules_in(scope: Scope) -> Rules:
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation below autograd, forward and backward."""
 
-    def __init__(self, into: Rounder, policy: Policy, tally: bool) -> None:
+    def __init__(self, into: Rounder, policy: Policy, tally: bool, native: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.policy = policy
+        self.policy, self.native = policy, native
         self.counters: dict[tuple[str, str], Counter] | None = {} if tally else None
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
         self.move(self.outside)
@@ -183,6 +184,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             into = low if run is Run.OUTPUT else None if run is Run.WIDE else met.widest
             exact = exact and not met.wide
+        if self.native and into is not None and rule.written is None:
+            func = native(rule.name, func, into)
         out = func(*args, **kwargs)
         if into is not None:
             if not isinstance(out, Tensor) or out.dim():
@@ -238,6 +241,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into, given = known.into, args
         if into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
+            if self.native and rule.written is None:
+                func = native(rule.name, func, into)
         elif known.arrives is not None and args:
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
         out = func(*args, **kwargs)

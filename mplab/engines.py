@@ -60,7 +60,8 @@ class Simulated:
     def _simulated(self, *, tally: bool) -> simulated:
         policy = POLICIES[self.recipe.policy]
         fmt = self.recipe.compute_format
-        return simulated(fmt, policy=policy, model=self.model, tally=tally)
+        native = self.recipe.native
+        return simulated(fmt, policy=policy, model=self.model, tally=tally, native=native)
 
     def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         """Forward and backward of the scaled loss; the scale, and the loss without it."""

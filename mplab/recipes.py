@@ -63,6 +63,8 @@ class Recipe:
             E5M2 backward, with scales of that kind, and all else is FP32 (`mplab.fp8`).
         checkpointing: forget the activations in the forward pass, and compute them again in
             the backward pass.
+        native: round between the steps of a kernel, and add in the order, in which torch's
+            own do on the CPU; see `simulated`.
 
     Raises:
         ValueError: the parts do not go together, or a number is out of its range.
@@ -92,6 +94,7 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
     max_norm: float | None = None
     fp8: str | None = None
     checkpointing: bool = False
+    native: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (

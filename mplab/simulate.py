@@ -33,6 +33,7 @@ from mplab.formats import FP16, FP32, Format, Overflow, Rounding
 from mplab.functions import Functions
 from mplab.marks import Place, Rounder, this_graph
 from mplab.policies import CUDA_AUTOCAST, Policy, Run, Scope, fits
+from mplab.replicas import require_native
 from mplab.rounding import Stream, Tally
 
 _push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
@@ -64,18 +65,22 @@ class simulated:
         stream: source of random bits.
         tally: count what each rounding did, at some cost in time.
         model: gives the layers their names; if omitted, the outermost module that is called.
+        native: FP16 and BF16 only: where a kernel of torch on the CPU is known to round between
+            its steps, or to add in another order, do the same; slowly. See `mplab.replicas`.
 
     Raises:
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
             that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
             a scalar.
-        RuntimeError: `backward()` is called after the context of its forward pass ended.
+        RuntimeError: `backward()` is called after the context of its forward pass ended; `native`
+            on a processor whose kernels add in yet another order.
 
     Exactness:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
         own half kernels on the operations and data of tests/test_dispatch.py and
         tests/test_autocast.py; kernels that round between their steps, such as
-        `sigmoid_backward`, differ.
+        `sigmoid_backward`, differ. With `native=True` whole runs are bit-exact with `torch.amp`
+        on the CPU where tests/test_training.py says so.
 
     Source:
         `Policy.source` of each policy.
@@ -99,9 +104,12 @@ class simulated:
         stream: Stream | None = None,
         tally: bool = True,
         model: nn.Module | None = None,
+        native: bool = False,
     ) -> None:
         _require_policy(policy)
-        self._mode = Mode(Rounder(fmt, rounding, overflow, stream), policy, tally)
+        for low in {fmt, *(own for _, own in policy.layers)} - {FP32} if native else ():
+            require_native(low, rounding, overflow)
+        self._mode = Mode(Rounder(fmt, rounding, overflow, stream), policy, tally, native)
         self._functions = Functions(self._mode)
         self._into = {fmt: self._mode.outside.into}  # the doors, by the format of a layer
         for chosen in (own for _, own in policy.layers if own not in self._into):

@@ -19,7 +19,8 @@ ORDER = """
     formats facts inputs codes threads kernels rounding
     arithmetic loops reductions bounds floatarray updates
     tensors tensorcore probe scaling loss_rules grad_scaler quantize data
-    policies marks operands dispatch functions tables explanation simulate fp8 history recipes
+    policies marks products replicas operands dispatch functions tables explanation simulate fp8
+    history recipes
     tasks optimizers parallel engines
     training
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report

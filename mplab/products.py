@@ -1,0 +1,177 @@
+"""In which order torch's FP16 kernels on a CPU add products, as far as it is known.
+
+They add in float32 and round the sum once. A product of two FP16 numbers is exact in float32,
+so the order of the sum is all that is left to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def _zeros(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_zeros(*_common(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    return np.broadcast_shapes(tuple(one), tuple(other))
+
+
+def sum_in_lanes(a: Tensor, b: Tensor, *, lanes: int, start: Tensor | None = None) -> Tensor:
+    """`a @ b` in float32: term k to sum k mod `lanes`, the last few to the first sum.
+
+    The sums are added at the end, from the first on. One lane is the plain loop.
+
+    Args:
+        a: float32, shape (..., rows, n).
+        b: float32, shape (..., n, columns).
+        lanes: how many sums.
+        start: what the first sum starts with, of a shape that broadcasts to the result.
+
+    Returns:
+        float32, shape (..., rows, columns).
+
+    Exactness:
+        Bit-exact with torch's FP16 products on the cases in tests/test_replicas.py.
+
+    Examples:
+        >>> big, one = torch.tensor([[2.0**24, 1, 1, 1, -(2.0**24)]]), torch.ones(5, 1)
+        >>> sum_in_lanes(big, one, lanes=1).item(), sum_in_lanes(big, one, lanes=4).item()
+        (0.0, 3.0)
+    """
+    count = a.shape[-1]
+    whole = count - count % lanes
+    sums = [_zeros(a, b) for _ in range(lanes)]
+    if start is not None:
+        sums[0] += start
+    for k in range(count):
+        lane = sums[k % lanes if k < whole else 0]
+        lane.addcmul_(a[..., :, k, None], b[..., k, None, :])
+    total = sums[0]
+    for lane in sums[1:]:
+        total = total + lane
+    return total
+
+
+def sum_in_registers(a: Tensor, b: Tensor, *, width: int = 8) -> Tensor:
+    """`a @ b` in float32: as eight vector registers of `width` numbers sum it.
+
+    Blocks of 8 · width terms go to 8 · width sums, which are added by halving. What is left
+    goes to `width` sums in the same way, and the last terms are added one by one.
+
+    Args:
+        a: float32, shape (..., rows, n).
+        b: float32, shape (..., n, columns).
+        width: numbers in a register; 8 for AVX2, which torch takes here on AVX-512, too.
+
+    Returns:
+        float32, shape (..., rows, columns).
+
+    Exactness:
+        Bit-exact with torch's FP16 products on the cases in tests/test_replicas.py.
+
+    Examples:
+        >>> x = torch.tensor([[2.0**24, 1, 1, 1, -(2.0**24)] + 11 * [0.0]])
+        >>> sum_in_registers(x, torch.ones(16, 1)).item()
+        3.0
+    """
+    left, right = a[..., :, None, :], b.mT[..., None, :, :]
+    count, block = a.shape[-1], 8 * width
+    blocks, vectors = count - count % block, count - count % (2 * width)
+    shape = _common(left.shape[:-1], right.shape[:-1])
+    main, tail = a.new_zeros(*shape, block), a.new_zeros(*shape, width)
+    for k in range(0, blocks, block):
+        main.addcmul_(left[..., k : k + block], right[..., k : k + block])
+    for k in range(blocks, vectors, width):
+        tail.addcmul_(left[..., k : k + width], right[..., k : k + width])
+    total = _halved(main) + _halved(tail)
+    for k in range(vectors, count):
+        total = total.addcmul(left[..., k], right[..., k])
+    return total
+
+
+def _halved(x: Tensor) -> Tensor:
+    """The sum over the last dimension, a power of two, its halves added until one is left."""
+    while x.shape[-1] > 1:
+        first, second = x.chunk(2, -1)
+        x = first + second
+    return x[..., 0]
+
+
+def _is_flat(matrix: Tensor, down: int) -> bool:
+    """Whether columns (`down` 0) or rows (1) lie in memory one after the other."""
+    return matrix.stride(down) == 1 and matrix.stride(1 - down) >= max(1, matrix.shape[down])
+
+
+def product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
+    """`start + a @ b` of matrices in the order of torch's FP16 product on a CPU.
+
+    The order depends on which of the two is transposed in memory.
+
+    Args:
+        a: float32, shape (rows, n).
+        b: float32, shape (n, columns).
+        start: what is added, of a shape that broadcasts to the result.
+
+    Returns:
+        float32, shape (rows, columns), still to be rounded.
+
+    Exactness:
+        Bit-exact with torch 2.13 on x86 without FP16 instructions, on the cases in
+        tests/test_replicas.py.
+
+    Source:
+        `gemm_core_` in ATen/native/cpu/BlasKernel.cpp and `fp16_dot_with_fp32_arith` in
+        ReducedPrecisionFloatGemvFastPathKernel.cpp of torch; which kernel is taken, and how
+        wide a register is, was found by comparing.
+    """
+    flipped = b.shape[1] == 1  # the result is a column, and torch does not transpose it
+    first, second, flat = (a, b, 0) if flipped else (b, a, 1)
+    first_turned = not _is_flat(first, flat) and _is_flat(first, 1 - flat)
+    second_turned = not _is_flat(second, flat) and _is_flat(second, 1 - flat)
+    if second_turned and not first_turned:
+        return sum_in_lanes(a, b, lanes=1, start=start)
+    in_registers = first_turned and not second_turned
+    total = sum_in_registers(a, b) if in_registers else sum_in_lanes(a, b, lanes=4)
+    return total if start is None else start + total
+
+
+def canceling(rows: int, terms: int, columns: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two FP16 matrices whose products cancel, so that every other order of summation shows.
+
+    Args:
+        rows: of the first.
+        terms: its columns, at least 2.
+        columns: of the second.
+        seed: of the numbers.
+
+    Returns:
+        float16, shapes (rows, terms) and (terms, columns).
+
+    Examples:
+        >>> a, b = canceling(3, 8, 2)
+        >>> (a.double() @ b.double()).abs().max().item()
+        0.0
+    """
+    generator = torch.Generator().manual_seed(seed)
+    half = terms // 2
+    order = torch.randperm(terms, generator=generator)
+    a, b = torch.zeros(rows, terms).half(), torch.zeros(terms, columns).half()
+    a[:, order[:half]] = torch.randn(rows, half, generator=generator).half()
+    a[:, order[half : 2 * half]] = -a[:, order[:half]]
+    b[order[:half]] = torch.randn(half, columns, generator=generator).half()
+    b[order[half : 2 * half]] = b[order[:half]]
+    return a, b
+
+
+@cache
+def holds_here() -> bool:
+    """Whether this machine's FP16 kernels add in the order that the replicas know."""
+    a, b = canceling(16, 50, 16)
+    pairs = [(x, y) for x in (a, a.t().contiguous().t()) for y in (b, b.t().contiguous().t())]
+    return all(torch.equal(x.mm(y), product(x.float(), y.float()).half()) for x, y in pairs)
