@@ -51,6 +51,7 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "arithmetic",
+    "audit",
     "bounds",
     "checks",
     "codes",
@@ -80,6 +81,7 @@ _ROOMS = (
     "runs",
     "scaling",
     "simulate",
+    "steps",
     "tasks",
     "tensorcore",
     "tensors",

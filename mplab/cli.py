@@ -53,6 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from mplab import runs
 
             return runs.main(rest)
+        if options.command == "audit":
+            from mplab import audit
+
+            return audit.main(rest)
         from mplab import bench
 
         return bench.main(rest)
@@ -91,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("doctor", help="say what this machine has, and what is missing")
     commands.add_parser("bench", help="measure rounding against its peers", add_help=False)
+    commands.add_parser(
+        "audit", help="compare the simulation with torch's own half kernels", add_help=False
+    )
     commands.add_parser(
         "probe", help="compare a CUDA device's matrix units with the models", add_help=False
     )

@@ -19,7 +19,8 @@ ORDER = """
     formats facts inputs codes threads kernels rounding
     arithmetic loops reductions bounds floatarray updates
     tensors tensorcore probe scaling loss_rules grad_scaler quantize data
-    policies marks products replicas operands dispatch functions tables explanation simulate fp8
+    policies marks products steps replicas operands dispatch functions tables explanation
+    simulate fp8
     history recipes
     tasks optimizers parallel engines
     training
@@ -34,7 +35,7 @@ ORDER = """
     widgets.update_stagnation widgets.svg widgets.entry widgets.bit_explorer
     widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
     checks.events checks.training checks.sums checks.matrix_units checks.updates
-    checks
+    checks operations audit
     doctor bench runs export cli
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
