@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic, overload
 
 from mplab.facts import Facts
@@ -42,7 +42,6 @@ _TOWARD_POSITIVE, _TOWARD_NEGATIVE = int(Rounding.TOWARD_POSITIVE), int(Rounding
 
 def _as(like, value):
     """`value` in the integer type of `like`."""
-    raise NotImplementedError
 
 
 @overload(_as)
@@ -54,7 +53,6 @@ def _as_typed(like, value):
 
 def _as_float(bits):
     """The float with these bits."""
-    raise NotImplementedError
 
 
 @overload(_as_float)
@@ -66,7 +64,6 @@ def _as_float_typed(bits):
 
 def _as_bits(number):
     """The bits of a float."""
-    raise NotImplementedError
 
 
 @overload(_as_bits)
@@ -78,7 +75,6 @@ def _as_bits_typed(number):
 
 def _mask(like, condition):
     """All bits set, or none."""
-    raise NotImplementedError
 
 
 @overload(_mask)
@@ -100,7 +96,6 @@ def _shift_right(typing, x, by):
 
 def _align(like, random, shift):
     """32 random bits as an addend for the `shift` discarded bits, the top ones first."""
-    raise NotImplementedError
 
 
 @overload(_align)
@@ -116,7 +111,6 @@ def _align_typed(like, random, shift):
 
 def _carries(fraction, random):
     """Whether `fraction` in [0, 1), in units of 2^-32 and cut, carries when `random` is added."""
-    raise NotImplementedError
 
 
 @overload(_carries)
@@ -283,22 +277,18 @@ def _apart(x, r, scratch):
     return copy
 
 
-def _loop(mode: int, rare: bool) -> Callable[..., None]:
-    """A loop that rounds `bits` into `out`."""
-
-    def round_all(bits, out, facts, start, key0, key1):
-        known = _unpack(facts)
-        scratch = np.empty(BLOCK, bits.dtype)
-        for block in range(0, bits.size, BLOCK):
-            r = out[block : block + BLOCK]
-            x = _apart(bits[block : block + BLOCK], r, scratch)
-            for i in range(x.size):
-                random = np.uint32(0)
-                if mode == _STOCHASTIC:
-                    random = _random_bits(start + block + i, key0, key1)
-                r[i] = _round_bits(x[i], mode, rare, random, known)[0]
-
-    return _compiled(round_all)
+@njit(forceinline=True)
+def _round_all(bits, out, facts, start, key0, key1, mode, rare):
+    known = _unpack(facts)
+    scratch = np.empty(BLOCK, bits.dtype)
+    for block in range(0, bits.size, BLOCK):
+        r = out[block : block + BLOCK]
+        x = _apart(bits[block : block + BLOCK], r, scratch)
+        for i in range(x.size):
+            random = np.uint32(0)
+            if mode == _STOCHASTIC:
+                random = _random_bits(start + block + i, key0, key1)
+            r[i] = _round_bits(x[i], mode, rare, random, known)[0]
 
 
 @njit
@@ -327,33 +317,24 @@ def _count(flags, counts):
             counts[bit] += (flag >> bit) & 1
 
 
-def _flagging_loop(mode: int, rare: bool) -> Callable[..., None]:
-    """A loop that also writes flag bytes into `flags`, and counts them into `counts`.
-
-    `out` and `flags` may hold just one block, which is then written again and again.
-    """
-
-    def round_and_flag(bits, out, flags, counts, facts, start, key0, key1):
-        size = bits.size
-        known = _unpack(facts)
-        scratch = np.empty(BLOCK, bits.dtype)
-        for block in range(0, size, BLOCK):
-            length = min(BLOCK, size - block)
-            r = out[block : block + length] if out.size == size else out[:length]
-            f = flags[block : block + length] if flags.size == size else flags[:length]
-            x = _apart(bits[block : block + length], r, scratch)
-            for i in range(length):
-                random = (
-                    _random_bits(start + block + i, key0, key1)
-                    if mode == _STOCHASTIC
-                    else np.uint32(0)
-                )
-                result, flag = _round_bits(x[i], mode, rare, random, known)
-                r[i] = result
-                f[i] = flag
-            _count(f, counts)
-
-    return _compiled(round_and_flag)
+@njit(forceinline=True)
+def _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, rare):
+    size = bits.size
+    known = _unpack(facts)
+    scratch = np.empty(BLOCK, bits.dtype)
+    for block in range(0, size, BLOCK):
+        length = min(BLOCK, size - block)  # `out` and `flags` may hold just one block
+        r = out[block : block + length] if out.size == size else out[:length]
+        f = flags[block : block + length] if flags.size == size else flags[:length]
+        x = _apart(bits[block : block + length], r, scratch)
+        for i in range(length):
+            random = np.uint32(0)
+            if mode == _STOCHASTIC:
+                random = _random_bits(start + block + i, key0, key1)
+            result, flag = _round_bits(x[i], mode, rare, random, known)
+            r[i] = result
+            f[i] = flag
+        _count(f, counts)
 
 
 class _compiled:
@@ -370,6 +351,14 @@ class _compiled:
         except RuntimeError:
             self._call = njit(nogil=True)(function)
 
+    def ready(self, *signature: Any) -> Callable[..., None]:
+        """The function itself, compiled for these types, which spares a call in Python."""
+        try:
+            self._call.compile(signature)
+        except OSError:
+            self._call = njit([signature], nogil=True)(self._function)
+        return self._call
+
     def __call__(self, *arguments: Any) -> None:
         try:
             self._call(*arguments)
@@ -380,7 +369,47 @@ class _compiled:
 
 @cache
 def _loop_for(mode: int, rare: bool, flagging: bool) -> Callable[..., None]:
-    return (_flagging_loop if flagging else _loop)(mode, rare)
+    """A loop that rounds `bits` into `out`; `flagging`, it writes and counts flag bytes, too."""
+
+    def round_all(bits, out, facts, start, key0, key1):
+        _round_all(bits, out, facts, start, key0, key1, mode, rare)
+
+    def round_and_flag(bits, out, flags, counts, facts, start, key0, key1):
+        _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, rare)
+
+    return _compiled(round_and_flag if flagging else round_all)
+
+
+def _pointer(_context, address):
+    def convert(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.int32)(types.intp), convert
+
+
+_int32_at: Any = intrinsic(_pointer)
+
+
+@cache
+def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
+    """A loop for float32 by address, since numba takes a microsecond to look at each array.
+
+    It takes the addresses of the bits and of where the results go, which may be the same; how
+    many there are, below 2^32; the address of `Facts.numbers`; two keys, or zeros; if counting,
+    the address of eight int64 to add to. The caller keeps the memory alive.
+    """
+
+    def round_at(source, target, size, facts, key0, key1):
+        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
+        _round_all(bits, out, carray(_int32_at(facts), 19), 0, key0, key1, mode, rare)
+
+    def count_at(source, target, size, facts, key0, key1, counts):
+        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
+        known, flags = carray(_int32_at(facts), 19), np.empty(BLOCK, np.uint8)
+        totals = carray(_int32_at(counts), 16).view(np.int64)
+        _round_and_flag(bits, out, flags, totals, known, 0, key0, key1, mode, rare)
+
+    return _compiled(count_at if counting else round_at).ready(*(6 + counting) * [types.int64])
 
 
 def run(

@@ -18,6 +18,7 @@ from mplab import kernels
 from mplab.formats import Format, Overflow, Rounding, Tininess, require_format
 from mplab.rounding import Stream, Tally, checked_facts, checked_keys
 from mplab.tensors import round_tensor
+from mplab.threads import DIVISIBLE
 
 KEPT_NODES = 1 << 17
 """At least so many nodes of a graph are remembered."""
@@ -33,6 +34,7 @@ class Counter:
 
     def __init__(self) -> None:
         self.tally, self.total, self.counts = Tally(), 0, np.zeros(8, np.int64)
+        self.counts_at: int = self.counts.ctypes.data
 
     def result(self) -> Tally:
         """Everything counted so far."""
@@ -58,10 +60,15 @@ class Rounder:
         checked_keys("simulated", rounding, stream and Stream(stream.seed))
         self.facts, self.rounding, self.overflow = facts, rounding, overflow
         self.stream = stream if rounding is Rounding.STOCHASTIC else None
+        self._facts_at: int = facts.numbers.ctypes.data
+        self._loop: Callable[..., None] | None = None
+        self._counting_loop: Callable[..., None] | None = None
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
-        if not (x.is_cpu and x.is_contiguous() and out.is_contiguous()):
+        size = x.numel()
+        plain = x.is_cpu and size < DIVISIBLE and x.is_contiguous() and not x.is_neg()
+        if not plain or not (out is x or out.is_contiguous()):
             return round_tensor(
                 x,
                 self.fmt,
@@ -71,14 +78,22 @@ class Rounder:
                 out=out,
                 tally=None if counter is None else counter.tally,
             )
-        bits = x.numpy().reshape(-1).view(np.int32)
-        into = bits if out is x else out.numpy().reshape(-1).view(np.int32)
-        keys = None if self.stream is None else self.stream.keys()
-        counts = None
-        if counter is not None:
-            counter.total += bits.size
-            counts = counter.counts
-        kernels.run(bits, into, self.facts, self.rounding, keys=keys, counts=counts)
+        key0, key1 = (0, 0) if self.stream is None else self.stream.keys()(0)
+        if counter is None:
+            loop = self._loop
+            if loop is None:
+                loop = self._loop = kernels.loop_at(
+                    int(self.rounding), self.facts.rare, counting=False
+                )
+            loop(x.data_ptr(), out.data_ptr(), size, self._facts_at, key0, key1)
+            return out
+        if self._counting_loop is None:
+            self._counting_loop = kernels.loop_at(
+                int(self.rounding), self.facts.rare, counting=True
+            )
+        counter.total += size
+        to = counter.counts_at
+        self._counting_loop(x.data_ptr(), out.data_ptr(), size, self._facts_at, key0, key1, to)
         return out
 
     def serves(self, mark: Mark) -> bool:

@@ -15,6 +15,9 @@ from itertools import pairwise
 _LEAST = 1 << 17
 """Least elements worth another thread."""
 
+DIVISIBLE = 2 * _LEAST
+"""So many elements, and more, are divided among threads."""
+
 
 class _Pool:
     """Threads made on first use, and made again in a forked child."""
@@ -76,7 +79,7 @@ def parallel(work: Callable[[int, int], None], size: int, *, wrap: int) -> None:
 
     No piece crosses a multiple of `wrap`.
     """
-    if size < 2 * _LEAST:
+    if size < DIVISIBLE:
         if size:
             work(0, size)
         return

@@ -2,17 +2,21 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
+from cases import assert_same_bits, breakpoints
 from networks import assert_bits, linear, loss, mlp, round_to
 from torch import nn
 
-from mplab import (
-    FP16,
-    marks,
-)
+import mplab
+from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding, Stream, marks
+from mplab.marks import Counter, Rounder
 from mplab.simulate import simulated
+from mplab.tensors import round_tensor
+from mplab.threads import DIVISIBLE
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +102,82 @@ def test_a_graph_may_grow_beyond_what_is_remembered_but_not_be_used_then(monkeyp
             h = h + h
         with pytest.raises(RuntimeError, match="must follow within"):
             value.backward()
+
+
+# The door by address
+
+
+SIZES = [0, 1, 4095, 4096, 4097, 10_000, DIVISIBLE - 1, DIVISIBLE]
+
+
+def door(fmt=FP16, rounding=Rounding.TIES_TO_EVEN, overflow=Overflow.IEEE, stream=None):
+    return Rounder(fmt, rounding, overflow, stream)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_rounder_gives_the_bits_and_counts_of_round_tensor_at_every_size(size, counting):
+    x = torch.randn(size) * 2.0 ** torch.randint(-30, 20, (size,))
+    kept, counter, expected_tally = x.clone(), Counter(), mplab.Tally()
+    expected = round_tensor(x, FP16, tally=expected_tally)
+    out = torch.full_like(x, torch.nan)
+    assert door()(x, out, counter if counting else None) is out
+    assert_bits(out, expected)
+    assert_bits(x, kept)
+    assert door()(x, x, counter if counting else None) is x
+    assert_bits(x, expected)
+    if counting:
+        again = mplab.Tally() + expected_tally
+        round_tensor(kept, FP16, tally=again)
+        assert counter.result() == again
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+@pytest.mark.parametrize("overflow", Overflow)
+@pytest.mark.parametrize("fmt", [FP16, FP8_E4M3], ids=lambda f: f.name)
+def test_a_rounder_knows_every_direction(rounding, overflow, fmt):
+    def stream():
+        return Stream(3) if rounding is Rounding.STOCHASTIC else None
+
+    x = torch.from_numpy(breakpoints(fmt, np.float32)[0])
+    one, other = stream(), stream()
+    into = door(fmt, rounding, overflow, one)
+    for _ in range(2):  # the stream moves on alike
+        expected = round_tensor(x, fmt, rounding=rounding, overflow=overflow, stream=other)
+        assert_same_bits(into(x, torch.empty_like(x), None).numpy(), expected.numpy())
+
+
+def test_a_rounder_sees_the_numbers_and_not_the_memory_of_odd_tensors():
+    x = torch.randn(6, 5)
+    expected = round_tensor(x, FP16)
+    assert_bits(door()(x.t(), torch.empty(5, 6), None), expected.t())
+    assert_bits(door()(torch._neg_view(x), torch.empty(6, 5), None), -expected)
+    assert_bits(door()(x[1:], torch.empty(5, 5), None), expected[1:])
+    wide = torch.zeros(6, 10)
+    door()(x, wide[:, ::2], None)
+    assert_bits(wide[:, ::2], expected)
+    assert not wide[:, 1::2].any()
+
+
+def test_a_rounder_keeps_subnormals_where_the_processor_flushes_them():
+    x = torch.from_numpy(breakpoints(BF16, np.float32)[0])
+    expected = round_tensor(x, BF16)
+    try:
+        assert torch.set_flush_denormal(True)
+        for counter in (None, Counter()):
+            actual = door(BF16)(x, torch.empty_like(x), counter)
+            assert_same_bits(actual.numpy(), expected.numpy())
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_a_rounder_serves_several_threads_at_once():
+    into, sources = door(), [torch.randn(50_000) for _ in range(4)]
+    expected = [round_tensor(x, FP16) for x in sources]
+
+    def work(x):
+        return [into(x, torch.empty_like(x), None) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found, right in zip(pool.map(work, sources), expected, strict=True):
+            assert all(torch.equal(t, right) for t in found)
