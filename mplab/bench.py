@@ -177,14 +177,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="mplab bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="rounds per size (default 15)")
     parser.add_argument("--seconds", type=float, default=60, help="limit per size (default 60)")
-    parser.add_argument("--out", type=Path, help="folder for bench.json and bench.png")
+    parser.add_argument("--steps", action="store_true", help="measure training steps instead")
+    parser.add_argument("--out", type=Path, help="folder for the results, as JSON and PNG")
     options = parser.parse_args(arguments)
     if options.rounds < 3:
         parser.error(f"--rounds must be at least 3; got {options.rounds}")
     import torch
 
+    from mplab import bench_steps
+
     torch.set_num_threads(1)
     cores = threads.set_threads(1)
+    if options.steps:
+        steps = bench_steps.measure_steps(rounds=options.rounds, seconds=options.seconds)
+        print(bench_steps.table(steps))
+        if options.out:
+            save_steps(options.out, steps, bench_steps.BATCH)
+        return 0
     rows: list[Row] = []
     missing: list[Missing] = []
     for size in SIZES:
@@ -200,6 +209,15 @@ def main(arguments: list[str] | None = None) -> int:
     if options.out:
         save(options.out, rows, wall)
     return 0
+
+
+def save_steps(folder: Path, steps: list[Any], batch: int) -> None:
+    """Write what training steps cost into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "steps.json"
+    record = {"batch": batch, "rows": [row._asdict() for row in steps]}
+    path.write_text(json.dumps(record, indent=1))
+    print(f"wrote {path}")
 
 
 def save(folder: Path, rows: list[Row], wall: dict[str, float]) -> None:

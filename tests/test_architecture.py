@@ -36,7 +36,7 @@ ORDER = """
     widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
     checks.events checks.training checks.sums checks.matrix_units checks.updates
     checks operations audit
-    doctor bench runs export cli
+    doctor bench_steps bench runs export cli
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}

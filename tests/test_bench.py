@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from mplab import bench, round_to
+from mplab import bench, bench_steps, round_to
 from mplab.formats import FP16
 
 OURS = {name for name, _ in bench.ours(np.zeros(4, np.float32), FP16)}
@@ -58,3 +58,40 @@ def test_too_few_rounds_are_refused(capsys):
         bench.main(["--rounds", "1"])
     assert stopped.value.code == 2
     assert "--rounds must be at least 3; got 1" in capsys.readouterr().err
+
+
+# Training steps
+
+
+def test_every_way_of_running_a_step_is_measured_against_fp32(monkeypatch):
+    monkeypatch.setattr(bench_steps, "NETWORKS", {"MLP": bench_steps.NETWORKS["MLP"]})
+    rows = bench_steps.measure_steps(rounds=3, seconds=0, repeats=1)
+    assert [(row.optimizer, row.way) for row in rows] == [
+        (optimizer, way) for optimizer in bench_steps.OPTIMIZERS for way in bench_steps.WAYS
+    ]
+    assert all(row.ratio == 1 for row in rows if row.way == "FP32")
+    assert all(row.ratio > 1 for row in rows if row.way != "FP32")
+    text = bench_steps.table(rows)
+    assert all(way in text for way in bench_steps.WAYS)
+
+
+@pytest.mark.parametrize("network", bench_steps.NETWORKS)
+def test_all_ways_train_the_same_step_from_the_same_start(network):
+    first, second = {}, {}
+    for way in bench_steps.WAYS:
+        step = bench_steps.step_of(network, "SGD", way)
+        first[way], second[way] = float(step()), float(step())
+    assert first["FP32"] == first["empty dispatch mode"]
+    assert first["simulated FP16"] == first["simulated FP16, tally"]
+    assert second["simulated FP16"] == second["simulated FP16, tally"]
+    assert max(first.values()) - min(first.values()) < 0.01
+    assert all(second[way] < first[way] for way in first)
+
+
+def test_the_command_prints_steps_and_writes_them(monkeypatch, tmp_path, capsys):
+    rows = [bench_steps.StepRow("MLP", "SGD", "FP32", 500.0, 1.0)]
+    monkeypatch.setattr(bench_steps, "measure_steps", lambda **options: rows)
+    assert bench.main(["--steps", "--out", str(tmp_path)]) == 0
+    assert "MLP SGD" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "steps.json").read_text())
+    assert [bench_steps.StepRow(**row) for row in kept["rows"]] == rows
