@@ -71,6 +71,7 @@ REPLICAS: dict[str, tuple[Replica, ...]] = {
     "logsumexp": (Replica(steps.logsumexp),),
     "_softmax": (Replica(steps.softmax),),
     "_log_softmax": (Replica(steps.log_softmax),),
+    "native_layer_norm_backward": (Replica(steps.layer_norm_backward, partial=True),),
     "native_batch_norm": (Replica(steps.batch_norm, partial=True),),
     "_scaled_dot_product_flash_attention_for_cpu": (Replica(steps.attention, partial=True),),
 }

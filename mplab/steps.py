@@ -415,6 +415,26 @@ def batch_norm(
     return x * slope.view(shape) + start.view(shape), middle, inverse
 
 
+def layer_norm_backward(
+    r: Round, grad: Tensor, x: Tensor, shape: Sequence[int], mean: Tensor, inverse: Tensor,
+    weight: Tensor | None, bias: Tensor | None, mask: Sequence[bool],
+) -> tuple[Tensor | None, ...] | None:  # fmt: skip
+    """Rounds each sum of the gradients of weight and bias."""
+    if len(shape) != 1 or not all(mask):
+        return None
+    args = (grad, x, shape, mean, inverse, weight, bias, mask)
+    out = torch.ops.aten.native_layer_norm_backward(*args)
+    terms = grad * ((x - mean) * inverse)
+    return out[0], _row_by_row(r, terms), _row_by_row(r, grad)
+
+
+def _row_by_row(r: Round, terms: Tensor) -> Tensor:
+    total = torch.zeros_like(terms[0])
+    for row in terms.flatten(0, -2):
+        total = r(total + row)
+    return total
+
+
 def attention(r: Round, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor]:
     """Rounds the exponentials before the second product."""
     scores = query @ key.mT / math.sqrt(query.shape[-1])
