@@ -1,7 +1,7 @@
-"""In which order torch's FP16 kernels on a CPU add products, as far as it is known.
+"""In which order torch's half-precision kernels on a CPU add products, as far as it is known.
 
-They add in float32 and round the sum once. A product of two FP16 numbers is exact in float32,
-so the order of the sum is all that is left to know.
+They add in float32 and round the sum once. A product of two FP16 or BF16 numbers is exact in
+float32, but for underflow, so the order of the sum is all that is left to know.
 """
 
 from __future__ import annotations
@@ -95,6 +95,34 @@ def sum_in_registers(a: Tensor, b: Tensor, *, width: int = 8) -> Tensor:
     return total
 
 
+def sum_in_pairs(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b` in float32: one sum, to which of each two terms the second is added first.
+
+    So does the processor's instruction for dot products of BF16 pairs.
+
+    Args:
+        a: float32, shape (..., rows, n).
+        b: float32, shape (..., n, columns).
+
+    Returns:
+        float32, shape (..., rows, columns).
+
+    Exactness:
+        Bit-exact with torch's BF16 products on the cases in tests/test_replicas.py.
+
+    Source:
+        VDPBF16PS, whose two additions are rounded one after the other; found by comparing.
+
+    Examples:
+        >>> x, ones = torch.tensor([[2.0**24, 1, 1, -(2.0**24)]]), torch.ones(4, 1)
+        >>> sum_in_lanes(x, ones, lanes=1).item(), sum_in_pairs(x, ones).item()
+        (0.0, 1.0)
+    """
+    count = a.shape[-1]
+    order = [k for first in range(0, count, 2) for k in (first + 1, first) if k < count]
+    return sum_in_lanes(a[..., order], b[..., order, :], lanes=1)
+
+
 def _halved(x: Tensor) -> Tensor:
     """The sum over the last dimension, a power of two, its halves added until one is left."""
     while x.shape[-1] > 1:
@@ -141,17 +169,51 @@ def product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
     return total if start is None else start + total
 
 
-def canceling(rows: int, terms: int, columns: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Two FP16 matrices whose products cancel, so that every other order of summation shows.
+LONGEST_PAIRED = 512
+"""Terms up to which BF16 sums are one sum of pairs; torch cuts longer ones, unknown where."""
+
+_SMALL = 16**3
+"""Multiplications up to which BF16 products take the way of FP16's."""
+
+
+def paired_product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor | None:
+    """`start + a @ b` of matrices in the order of torch's BF16 product on a CPU.
+
+    Args:
+        a: float32, shape (rows, n).
+        b: float32, shape (n, columns).
+        start: what is added, of a shape that broadcasts to the result.
+
+    Returns:
+        float32, shape (rows, columns), still to be rounded; None for more than
+        `LONGEST_PAIRED` terms.
+
+    Exactness:
+        Bit-exact with torch 2.13 on x86 with BF16 instructions, on the cases in
+        tests/test_replicas.py.
+    """
+    if a.numel() * b.shape[1] <= _SMALL:
+        return product(a, b, start)
+    if a.shape[1] > LONGEST_PAIRED:
+        return None
+    total = sum_in_pairs(a, b)
+    return total if start is None else start + total
+
+
+def canceling(
+    rows: int, terms: int, columns: int, *, seed: int = 0, dtype: torch.dtype = torch.float16
+) -> tuple[Tensor, Tensor]:
+    """Two matrices whose products cancel, so that every other order of summation shows.
 
     Args:
         rows: of the first.
         terms: its columns, at least 2.
         columns: of the second.
         seed: of the numbers.
+        dtype: float16 or bfloat16.
 
     Returns:
-        float16, shapes (rows, terms) and (terms, columns).
+        Of `dtype`, shapes (rows, terms) and (terms, columns).
 
     Examples:
         >>> a, b = canceling(3, 8, 2)
@@ -161,17 +223,23 @@ def canceling(rows: int, terms: int, columns: int, *, seed: int = 0) -> tuple[Te
     generator = torch.Generator().manual_seed(seed)
     half = terms // 2
     order = torch.randperm(terms, generator=generator)
-    a, b = torch.zeros(rows, terms).half(), torch.zeros(terms, columns).half()
-    a[:, order[:half]] = torch.randn(rows, half, generator=generator).half()
+    a, b = torch.zeros(rows, terms, dtype=dtype), torch.zeros(terms, columns, dtype=dtype)
+    a[:, order[:half]] = torch.randn(rows, half, generator=generator).to(dtype)
     a[:, order[half : 2 * half]] = -a[:, order[:half]]
-    b[order[:half]] = torch.randn(half, columns, generator=generator).half()
+    b[order[:half]] = torch.randn(half, columns, generator=generator).to(dtype)
     b[order[half : 2 * half]] = b[order[:half]]
     return a, b
 
 
 @cache
-def holds_here() -> bool:
-    """Whether this machine's FP16 kernels add in the order that the replicas know."""
-    a, b = canceling(16, 50, 16)
-    pairs = [(x, y) for x in (a, a.t().contiguous().t()) for y in (b, b.t().contiguous().t())]
-    return all(torch.equal(x.mm(y), product(x.float(), y.float()).half()) for x, y in pairs)
+def holds_here(dtype: torch.dtype = torch.float16) -> bool:
+    """Whether this machine's kernels add in the order that is known, in float16 or bfloat16."""
+    way = product if dtype == torch.float16 else paired_product
+    for terms in (10, 50):
+        a, b = canceling(16, terms, 16, dtype=dtype)
+        pairs = [(x, y) for x in (a, a.t().contiguous().t()) for y in (b, b.t().contiguous().t())]
+        for x, y in pairs:
+            ours = way(x.float(), y.float())
+            if ours is None or not torch.equal(x.mm(y), ours.to(dtype)):
+                return False
+    return True

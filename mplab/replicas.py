@@ -37,8 +37,8 @@ class Replica(NamedTuple):
 
 
 REPLICAS: dict[str, tuple[Replica, ...]] = {
-    "mm": (Replica(steps.mm, (FP16,)),),
-    "addmm": (Replica(steps.addmm, (FP16,)),),
+    "mm": (Replica(steps.mm, (FP16,)), Replica(steps.mm_in_pairs, (BF16,))),
+    "addmm": (Replica(steps.addmm, (FP16,)), Replica(steps.addmm_in_pairs, (BF16,))),
     "bmm": (Replica(steps.bmm, (FP16,)),),
     "convolution": (Replica(steps.convolution, (FP16,)),),
     "convolution_backward": (Replica(steps.convolution_backward, (FP16,)),),
@@ -126,8 +126,8 @@ def require_native(fmt: Format, rounding: Rounding, overflow: Overflow) -> None:
             f"round as asked; got {fmt.name}, {rounding.name}, {overflow.name}. Use FP16 or BF16, "
             f"to nearest, without saturation."
         )
-    if fmt is FP16 and not holds_here():
+    if not holds_here(fmt.torch_dtype):
         raise RuntimeError(
-            "simulated: native must be False on this machine, whose FP16 kernels add in another "
-            "order than those that mplab.products knows. Run mplab audit to see which differ."
+            f"simulated: native must be False on this machine, whose {fmt.name} kernels add in "
+            f"another order than those that mplab.products knows. Run mplab audit to see which."
         )

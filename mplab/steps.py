@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mplab.formats import FP32, Format
-from mplab.products import product, sum_in_lanes, sum_in_registers
+from mplab.products import paired_product, product, sum_in_lanes, sum_in_registers
 
 Round = Callable[[Tensor], Tensor]
 """Rounds a float32 tensor to the format."""
@@ -34,6 +34,18 @@ def mm(_: Round, a: Tensor, b: Tensor) -> Tensor:
 def addmm(_: Round, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Adds the products in the order of `mplab.products`, and what is given last or first."""
     return product(a, b, c) if alpha == beta == 1 else None
+
+
+def mm_in_pairs(_: Round, a: Tensor, b: Tensor) -> Tensor | None:
+    """Adds the products of BF16 two by two, the second one first."""
+    return paired_product(a, b)
+
+
+def addmm_in_pairs(
+    _: Round, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Tensor | None:
+    """Adds the products of BF16 two by two, the second one first, and what is given last."""
+    return paired_product(a, b, c) if alpha == beta == 1 else None
 
 
 def bmm(_: Round, a: Tensor, b: Tensor) -> Tensor:
@@ -241,26 +253,20 @@ def square_root_power(_: Round, x: Tensor, exponent: float) -> Tensor:
     return torch.where(x == -math.inf, at_infinity, y)
 
 
-def flush(x: Tensor) -> Tensor:
-    """Zero for what is below the normal numbers of float32.
-
-    Examples:
-        >>> flush(torch.tensor([2.0**-126, 2.0**-127])) > 0
-        tensor([ True, False])
-    """
+def _flush(x: Tensor) -> Tensor:
     return torch.where(x.abs() < FP32.min_normal, 0 * x, x)
 
 
 def flushed_gelu(_: Round, x: Tensor, *, approximate: str = "none") -> Tensor | None:
     """Flushes results below the normal numbers of float32."""
-    return flush(F.gelu(x)) if approximate == "none" else None
+    return _flush(F.gelu(x)) if approximate == "none" else None
 
 
 def flushed_gelu_backward(
     _: Round, grad: Tensor, x: Tensor, *, approximate: str = "none"
 ) -> Tensor | None:
     """Flushes results below the normal numbers of float32."""
-    return flush(torch.ops.aten.gelu_backward(grad, x)) if approximate == "none" else None
+    return _flush(torch.ops.aten.gelu_backward(grad, x)) if approximate == "none" else None
 
 
 def glu_backward(r: Round, grad: Tensor, x: Tensor, dim: int) -> Tensor:

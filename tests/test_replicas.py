@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding
-from mplab.products import canceling, holds_here, product
+from mplab.products import LONGEST_PAIRED, canceling, holds_here, paired_product, product
 from mplab.replicas import REPLICAS, replica_of
 from mplab.simulate import simulated
 
@@ -41,6 +41,27 @@ def test_a_product_adds_in_the_order_of_torch_s_own(rows, columns, terms):
         wide = x.float(), y.float()
         assert_bits(product(*wide).half().float(), x.mm(y).float())
         assert_bits(product(*wide, c.float()).half().float(), torch.addmm(c, x, y).float())
+
+
+@pytest.mark.skipif(not holds_here(torch.bfloat16), reason="other BF16 kernels than known")
+@pytest.mark.parametrize("terms", [2, 3, 8, 17, 33, 64, 150, 512])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 24), (5, 6), (1, 64), (64, 1), (17, 10)])
+def test_a_bf16_product_adds_in_the_order_of_torch_s_own(rows, columns, terms):
+    a, b = canceling(rows, terms, columns, seed=terms, dtype=torch.bfloat16)
+    c = torch.randn(columns).bfloat16() * 1e-3
+    for first, second in ORIENTATIONS:
+        x, y = first(a), second(b)
+        wide = x.float(), y.float()
+        assert_bits(paired_product(*wide).bfloat16().float(), x.mm(y).float())
+        assert_bits(
+            paired_product(*wide, c.float()).bfloat16().float(), torch.addmm(c, x, y).float()
+        )
+
+
+def test_longer_bf16_products_are_left_alone():
+    assert (
+        paired_product(torch.ones(5, LONGEST_PAIRED + 1), torch.ones(LONGEST_PAIRED + 1, 5)) is None
+    )
 
 
 @x86
@@ -153,7 +174,6 @@ def test_what_torch_has_no_kernels_for_is_refused():
 
 
 def test_other_kernels_than_those_replicated_are_refused(monkeypatch):
-    monkeypatch.setattr("mplab.replicas.holds_here", lambda: False)
+    monkeypatch.setattr("mplab.replicas.holds_here", lambda dtype: False)
     with pytest.raises(RuntimeError, match="native must be False on this machine"):
         simulated(FP16, native=True)
-    simulated(BF16, native=True)
