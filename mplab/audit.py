@@ -278,7 +278,7 @@ def record(rows: Sequence[Row | Refused], device: str) -> dict[str, Any]:
     return {
         "mplab": mplab.__version__,
         "torch": str(torch.__version__),
-        "device": torch.cuda.get_device_name(device) if cuda else platform.processor(),
+        "device": torch.cuda.get_device_name(device) if cuda else platform.machine(),
         "instructions": "" if cuda else torch.backends.cpu.get_cpu_capability(),
         "rows": [row._asdict() for row in rows if isinstance(row, Row)],
         "refused": [row._asdict() for row in rows if isinstance(row, Refused)],

@@ -79,8 +79,10 @@ class simulated:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
         own half kernels on the operations and data of tests/test_dispatch.py and
         tests/test_autocast.py; kernels that round between their steps, such as
-        `sigmoid_backward`, differ. With `native=True` whole runs are bit-exact with `torch.amp`
-        on the CPU where tests/test_training.py says so.
+        `sigmoid_backward`, differ. With `native=True` whole FP16 runs are bit-exact with
+        `torch.amp` on one thread of a CPU, those of tests/test_training.py; BF16 runs are for
+        some steps, since the order of BF16 convolutions and of sums of more than 512 products
+        is not known.
 
     Source:
         `Policy.source` of each policy.
