@@ -24,7 +24,7 @@ import mplab
 from mplab.codes import encode
 from mplab.formats import BF16, FP16, FP32, Format
 from mplab.operations import Case, cases
-from mplab.policies import LOWER, WIDE
+from mplab.policies import CUDA_AUTOCAST
 from mplab.replicas import replica_of
 from mplab.tensors import round_tensor
 
@@ -108,7 +108,11 @@ def compare(case: Case, fmt: Format, *, device: str = "cpu") -> Row:
         case.title,
         fmt.name,
         case.inputs,
-        "FP32" if case.name in WIDE else "low" if case.name in LOWER else "as its inputs",
+        "FP32"
+        if case.name in CUDA_AUTOCAST.wide
+        else "low"
+        if case.name in CUDA_AUTOCAST.lower
+        else "as its inputs",
         native.numel(),
         int(wrong.sum()),
         int(steps.max()) if len(steps) else 0,
