@@ -97,7 +97,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             Misconception(
                 [8.0, 8.0, 16.0, 16.0],
-                "10 and 14 are no ties, but 12 is a value as well: 1.10 in binary, which is even.",
+                "12 is a value as well, and its last significand bit is 0: 1.10 in binary.",
             ),
             Misconception(
                 [8.0, 10.0, 14.0, 16.0],
