@@ -20,12 +20,12 @@ ORDER = """
     arithmetic loops reductions bounds floatarray updates
     tensors tensorcore probe scaling loss_rules grad_scaler quantize data
     policies marks products steps replicas operands dispatch functions tables explanation
-    simulate fp8
+    simulate vitals tracing findings reports health fp8
     history recipes
     tasks optimizers parallel engines
     training
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
-    pictures.costs
+    pictures.costs pictures.health
     pictures.precision
     pictures.scaling
     pictures.formats

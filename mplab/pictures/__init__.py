@@ -23,6 +23,7 @@ from mplab.pictures.formats import (
     number_lines,
     spacing,
 )
+from mplab.pictures.health import health
 from mplab.pictures.matrix_units import (
     bits_of_a_step,
     cut_errors,
@@ -65,6 +66,7 @@ __all__ = [
     "flushed_share",
     "follow",
     "gradient_exponents",
+    "health",
     "landing",
     "least_updates",
     "loss_curves",

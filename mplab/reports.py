@@ -1,0 +1,125 @@
+"""The health report of a run: tables and sentences, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from mplab.findings import Evidence, Finding, Step, pooled_layers
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What was observed in a run, what it means, and what to check.
+
+    Attributes:
+        findings: the gravest first; empty for a healthy run.
+        steps: the record of each step.
+        evidence: what was observed beside them.
+    """
+
+    findings: list[Finding]
+    steps: list[Step]
+    evidence: Evidence
+
+    @property
+    def codes(self) -> list[str]:
+        """The names of the problems, notes left out."""
+        return [f.code for f in self.findings if f.level != "note"]
+
+    def _summary(self) -> list[tuple[str, str]]:
+        if not self.steps:
+            return [("steps", "0")]
+        first, last = self.steps[0], self.steps[-1]
+        pairs = [
+            ("steps", f"{len(self.steps)}, {sum(s.skipped for s in self.steps)} skipped"),
+            ("loss", f"{first.loss:.4g} → {last.loss:.4g}"),
+            ("loss scale", f"{first.scale:g} → {last.scale:g}"),
+            ("gradient norm", f"{_number(first.gradient_norm)} → {_number(last.gradient_norm)}"),
+            ("… at the optimizer", _number(last.norm_at_optimizer)),
+            ("weight norm", f"{first.weight_norm:.4g} → {last.weight_norm:.4g}"),
+        ]
+        seen = [s for s in self.steps if s.updated]
+        if seen:
+            one = seen[-1]
+            pairs.append(("median update", f"{_number(one.update_ulps)} ulp of its weight"))
+            pairs.append(("updates that changed no bit", f"{one.unmoved / one.updated:.1%}"))
+        return pairs
+
+    def _layer_rows(self) -> list[tuple[str, ...]]:
+        def share(part: int, whole: int) -> str:
+            return f"{part / whole:.1%}" if whole else "–"
+
+        return [
+            (
+                *(name, s.fmt + (" (would)" if s.what_if else "")),
+                *(share(part, s.total) for part in s[3:]),
+            )
+            for name, s in pooled_layers(self.steps).items()
+        ]
+
+    _HEAD = ("gradients at the output of", "format", "zero", "subnormal", "near max", "inf, NaN")
+
+    def __repr__(self) -> str:
+        width = max(len(name) for name, _ in self._summary())
+        lines = [f"{name:{width}}  {value}" for name, value in self._summary()]
+        rows = self._layer_rows()
+        if rows:
+            widths = [max(map(len, column)) for column in zip(self._HEAD, *rows, strict=True)]
+            for row in (self._HEAD, *rows):
+                cells = (cell.ljust(n) for cell, n in zip(row, widths, strict=True))
+                lines.append("  ".join(cells).rstrip())
+        for f in self.findings:
+            lines += [f"{f.level.upper()} {f.code}: {f.observed}", f"  {f.means}", f"  {f.check}"]
+        return "\n".join([*lines, *([] if self.findings else ["Nothing conspicuous."])])
+
+    def _repr_html_(self) -> str:
+        summary = "".join(
+            f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>'
+            for a, b in self._summary()
+        )
+        head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self._HEAD)
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._layer_rows()
+        )
+        items = "".join(
+            f"<li><b>{f.level}: {escape(f.code)}.</b> {escape(f.observed)} {escape(f.means)} "
+            f"<i>{escape(f.check)}</i></li>"
+            for f in self.findings
+        )
+        layers = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+        verdict = f"<ul>{items}</ul>" if items else "<p>Nothing conspicuous.</p>"
+        return f"<table>{summary}</table>{layers if rows else ''}{verdict}"
+
+    def to_json(self) -> str:
+        """Everything in the report as JSON; infinity and NaN as words."""
+        tree: dict[str, Any] = {
+            "findings": [f._asdict() for f in self.findings],
+            "steps": [
+                asdict(step)
+                | {"layers": {n: s._asdict() for n, s in step.layers.items()}}
+                | {"origins": [o._asdict() for o in step.origins]}
+                for step in self.steps
+            ],
+            "evidence": asdict(self.evidence),
+        }
+        return json.dumps(_spelled(tree), allow_nan=False, ensure_ascii=False)
+
+
+def _number(x: float | None) -> str:
+    return "–" if x is None else f"{x:.4g}"
+
+
+def _spelled(tree: Any) -> Any:
+    """The tree with infinity and NaN as words, which JSON has no numbers for."""
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return str(tree)
+    if isinstance(tree, dict):
+        return {key: _spelled(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_spelled(value) for value in tree]
+    return tree
