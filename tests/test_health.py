@@ -7,10 +7,11 @@ import warnings
 
 import pytest
 import torch
+from legible import assert_legible
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import BF16, FP16
+from mplab import BF16, FP16, pictures
 from mplab.health import Health
 from mplab.simulate import simulated
 from mplab.tensors import round_tensor
@@ -590,6 +591,20 @@ def test_the_report_is_text_html_and_json():
     assert stored["findings"][0]["code"] == "overflow-forward"
     assert stored["steps"][0]["loss"] in ("inf", "nan")
     assert not math.isfinite(float(stored["steps"][0]["loss"]))
+
+
+@pytest.mark.parametrize("name", ["underflow", "overflow", "clip", "meter"])
+def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
+    report = {
+        "underflow": small_gradients,
+        "overflow": lambda: large_feature(standardised=False),
+        "clip": lambda: clipped("before"),
+        "meter": lambda: meter(torch.bfloat16),
+    }[name]()
+    picture = pictures.health(report)
+    assert_legible(picture)
+    assert report.findings[0].observed.startswith(picture.claim)
+    assert all(code in picture.alt for code in report.codes)
 
 
 def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from mplab.findings import Shares, Step, pooled_layers
 from mplab.formats import FORMATS
@@ -16,6 +17,7 @@ from mplab.pictures.canvas import (
     REFERENCE,
     STYLES,
     Picture,
+    binary_axis,
     in_house_style,
     percent,
     require_some,
@@ -47,7 +49,10 @@ def health(report: Report) -> Picture:
     _draw_loss(picture.add_subplot(grid[0, 0]), report.steps)
     _draw_norms(picture.add_subplot(grid[0, 1]), report.steps)
     if layers:
-        _draw_layers(picture.add_subplot(grid[1, :]), layers)
+        axes = picture.add_subplot(grid[1, :])
+        _draw_layers(axes, layers)
+        key = axes.get_legend_handles_labels()
+        picture.legend(*key, loc="outside lower center", ncols=4, frameon=False)
     words = "; ".join(
         f"{name}: {percent(s.zeros, s.total)} zero, {percent(s.subnormal, s.total)} subnormal"
         for name, s in layers.items()
@@ -83,16 +88,15 @@ def _draw_loss(axes: Axes, steps: list[Step]) -> None:
         axes.axvspan(i - 0.5, i + 0.5, color=BAND, alpha=LOST, linewidth=0)
     notes = ["x: skipped"] * bool(skipped.any()) + ["grey: not finite"] * bool(not finite.all())
     axes.set_title("loss" + f" ({', '.join(notes)})" * bool(notes))
-    axes.set_xlabel("step")
+    _step_axis(axes, steps)
     if not finite.any():
         axes.set_yticks([])
 
 
 def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     """The gradient's norm right after the backward pass, and what the optimizer received."""
-    after = [_positive(step.gradient_norm) for step in steps]
-    received = [_positive(step.norm_at_optimizer) for step in steps]
-    axes.set_yscale("log")
+    after = [_exponent(step.gradient_norm) for step in steps]
+    received = [_exponent(step.norm_at_optimizer) for step in steps]
     axes.plot(
         after,
         color=_RAW.colour,
@@ -108,13 +112,15 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
         markevery=_every(steps),
         label="at the optimizer",
     )
-    if not np.isfinite(after + received).any():
-        axes.set_ylim(1, 10)
+    if np.isfinite(after + received).any():
+        binary_axis(axes.yaxis, "", count=6)
+        low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
+        axes.set_ylim(math.floor(low) - 0.3, math.ceil(high) + 0.3)
+    else:
         axes.set_yticks([])
         axes.text(0.5, 0.5, "never finite", transform=axes.transAxes, ha="center")
-    axes.minorticks_off()
     axes.set_title("norm of the gradient")
-    axes.set_xlabel("step")
+    _step_axis(axes, steps)
     axes.legend(frameon=False, fontsize=8.5, loc="best")
 
 
@@ -138,25 +144,28 @@ def _draw_layers(axes: Axes, layers: dict[str, Shares]) -> None:
         share = np.array(
             [100 * c / max(1, s.total) for c, s in zip(counts, layers.values(), strict=True)]
         )
-        axes.barh(names, share, left=left, color=face, edgecolor=edge, height=0.62, label=label)
+        axes.bar(0, 0, color=face, edgecolor=edge, label=label)  # for the key alone
+        here = np.flatnonzero(share)
+        axes.barh(here, share[here], left=left[here], color=face, edgecolor=edge, height=0.62)
         left += share
     axes.axvspan(0, 100, color=BAND, alpha=COARSE / 2, linewidth=0, zorder=0)
     axes.set_xlim(0, 100)
+    axes.set_ylim(-0.5, len(names) - 0.5)
+    axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     would = " would hold" if next(iter(layers.values())).what_if else " holds"
     axes.set_title(f"what {fmt.name}{would} of the gradients at each module's output")
     axes.set_xlabel("share of the gradients (%); the rest has full precision")
-    axes.legend(
-        frameon=False,
-        ncols=4,
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.32 - 0.5 / len(names)),
-        fontsize=8.5,
-    )
 
 
-def _positive(x: float | None) -> float:
-    return x if x is not None and x > 0 and math.isfinite(x) else math.nan
+def _step_axis(axes: Axes, steps: list[Step]) -> None:
+    axes.set_xlabel("step")
+    axes.set_xlim(-0.5, len(steps) - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+
+
+def _exponent(x: float | None) -> float:
+    return math.log2(x) if x is not None and x > 0 and math.isfinite(x) else math.nan
 
 
 def _every(steps: list[Step]) -> int:
