@@ -50,6 +50,7 @@ from mplab.rounding import Stream, Tally, events, round_to, tally
 __version__ = "0.1.0"
 
 _ROOMS = (
+    "activations",
     "arithmetic",
     "audit",
     "bounds",
@@ -85,6 +86,7 @@ _ROOMS = (
     "scaling",
     "simulate",
     "steps",
+    "stages",
     "tasks",
     "tensorcore",
     "tensors",

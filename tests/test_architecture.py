@@ -23,9 +23,9 @@ ORDER = """
     simulate vitals tracing findings reports health fp8
     history recipes
     tasks optimizers parallel engines
-    training
+    training activations stages
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
-    pictures.costs pictures.health
+    pictures.costs pictures.health pictures.stages
     pictures.precision
     pictures.scaling
     pictures.formats

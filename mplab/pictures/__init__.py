@@ -41,6 +41,7 @@ from mplab.pictures.rounding import (
     running_sums,
 )
 from mplab.pictures.scaling import follow, scale_rules, scaling_windows
+from mplab.pictures.stages import memory, memory_table, stage_times
 from mplab.pictures.training import flushed_share, gradient_exponents, loss_curves, loss_scale
 from mplab.pictures.updates import descents, least_updates, stochastic_spread, weight_paths
 
@@ -74,6 +75,8 @@ __all__ = [
     "loss_scale",
     "mean_errors",
     "measured_errors",
+    "memory",
+    "memory_table",
     "near_zero",
     "number_lines",
     "precision_map",
@@ -86,6 +89,7 @@ __all__ = [
     "scale_rules",
     "scaling_windows",
     "spacing",
+    "stage_times",
     "stagnation",
     "stochastic_spread",
     "weight_paths",

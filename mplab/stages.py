@@ -1,0 +1,316 @@
+"""Memory and time of a training step, part by part: predicted from shapes, and measured.
+
+Mixed precision keeps FP32 parameters, gradients and optimizer state, and adds low copies of
+weights; what it saves are activations. The prediction is a sum over layers that a reader can
+repeat by hand, and a test holds it against what autograd keeps, byte for byte.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from mplab.activations import children_of, predicted_activations
+from mplab.formats import FP32
+from mplab.simulate import simulated
+from mplab.training import RECIPES, TASKS, Recipe, Task
+
+STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
+"""The parts of a step, in order."""
+
+
+# Memory, measured ------------------------------------------------------------------------
+
+
+def kept_bytes(
+    compute: Callable[[], Tensor], model: nn.Module, batch: Sequence[Tensor]
+) -> tuple[int, Tensor]:
+    """Bytes that autograd keeps while `compute` runs, and its result.
+
+    Counted are the distinct pieces of memory that saved tensors lie in, without parameters
+    and the batch.
+    """
+    known = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *batch)}
+    pieces: dict[int, Any] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            pieces[storage.data_ptr()] = storage  # held, so that no address comes twice
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        result = compute()
+    return sum(storage.nbytes() for storage in pieces.values()), result
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a training step by component.
+
+    Attributes:
+        recipe: what was run.
+        parameters: all in FP32.
+        gradients: of the parameters.
+        optimizer: its state after a step.
+        kept: activations and low copies of weights, measured.
+        activations: predicted; None where a module has no rule.
+        casts: predicted low copies of weights.
+        would: of a simulated recipe, what its format would keep; the simulator keeps `kept`.
+        peak: on CUDA, the most that was allocated in a step, by the allocator.
+        checkpointed: whether blocks kept their inputs alone.
+    """
+
+    recipe: str
+    parameters: int
+    gradients: int
+    optimizer: int
+    kept: int
+    activations: int | None
+    casts: int | None
+    would: int | None
+    peak: int | None
+    checkpointed: bool
+
+
+def memory(
+    task: str | Task,
+    recipe: str | Recipe,
+    *,
+    batch: int | None = None,
+    device: str = "cpu",
+    checkpointed: bool = False,
+) -> Memory:
+    """Measure and predict the memory of one training step.
+
+    Args:
+        task: a name in `mplab.training.TASKS`, or a task.
+        recipe: a name in `mplab.training.RECIPES`, or a recipe.
+        batch: examples; None takes the task's.
+        device: "cpu" or "cuda".
+        checkpointed: recompute each child of a `Sequential` in the backward pass; saves memory
+            where a child is a block of several layers, and costs some where it is one layer.
+    """
+    step = _Step(task, recipe, batch, device, checkpointed)
+    model, (x, y) = step.model, step.batch
+    cuda = step.device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    with step.simulation():
+        kept, loss = kept_bytes(lambda: step.loss(x, y), model, (x, y))
+        step.backward(loss)
+    step.update()
+    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    state = (t for s in step.optimizer.state.values() for t in s.values())
+    low = None if step.recipe.compute_format is FP32 else step.recipe.compute_format.bits / 8
+    predicted: tuple[int, int] | None = None
+    with suppress(ValueError):  # a module without a rule is measured alone
+        predicted = predicted_activations(
+            model,
+            x.shape,
+            low_bytes=low,
+            loss=step.task.loss,
+            cuda=cuda or step.recipe.simulated,
+            checkpointed=checkpointed,
+        )
+    activations, casts = predicted or (None, None)
+    return Memory(
+        recipe=step.recipe.name,
+        parameters=sum(p.nbytes for p in model.parameters()),
+        gradients=gradients,
+        optimizer=sum(t.nbytes for t in state if isinstance(t, Tensor)),
+        kept=kept,
+        activations=activations,
+        casts=casts,
+        would=sum(predicted) if step.recipe.simulated and predicted else None,
+        peak=torch.cuda.max_memory_allocated() if cuda else None,
+        checkpointed=checkpointed,
+    )
+
+
+# A step in parts -------------------------------------------------------------------------
+
+
+class _Step:
+    """A training step whose parts can be called one by one."""
+
+    def __init__(
+        self,
+        task: str | Task,
+        recipe: str | Recipe,
+        batch: int | None,
+        device: str,
+        checkpointed: bool,
+    ) -> None:
+        self.task = TASKS[task] if isinstance(task, str) else task
+        self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
+        self.device, self.checkpointed = torch.device(device), checkpointed
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.model = copy.deepcopy(self.task.model()).to(self.device)
+        self.size = batch or self.task.batch
+        self.train = self.task.data().train
+        self.optimizer = self.task.optimizer(self.model.parameters())
+        self.simulator = simulated(self.recipe.compute_format, model=self.model, tally=False)
+        self.scaler = self.recipe.scaler()
+        self.amp = torch.amp.GradScaler(
+            self.device.type,
+            init_scale=self.recipe.init_scale or 1.0,
+            enabled=not self.recipe.simulated and self.recipe.init_scale is not None,
+        )
+        self.batch = self.data()
+        self.skipped = False
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """A batch on the device."""
+        x, y = self.train
+        order = torch.randperm(len(x))[: self.size] if self.size else slice(None)
+        return x[order].to(self.device), y[order].to(self.device)
+
+    def simulation(self) -> AbstractContextManager[Any]:
+        """The simulator around forward and backward, or nothing."""
+        return self.simulator if self.recipe.simulated else nullcontext()
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Forward, in the recipe's format."""
+        real = not self.recipe.simulated and self.recipe.compute_format is not FP32
+        dtype = self.recipe.compute_format.torch_dtype if real else torch.bfloat16
+        with torch.autocast(self.device.type, dtype=dtype, enabled=real):
+            if self.checkpointed:
+                for part in children_of(self.model):
+                    x = checkpoint(part, x, use_reentrant=False)
+                return self.task.loss(x, y)
+            return self.task.loss(self.model(x), y)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward of the scaled loss."""
+        scale = self.scaler.scale if self.recipe.simulated else 1.0
+        self.amp.scale(loss * scale).backward()  # type: ignore[no-untyped-call]
+
+    def unscale(self) -> None:
+        """Divide the gradients by the scale, and look whether they are finite."""
+        if self.amp.is_enabled():
+            self.amp.unscale_(self.optimizer)
+        elif self.recipe.simulated and self.recipe.init_scale is not None:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            self.skipped = not all(bool(torch.isfinite(g).all()) for g in gradients)
+            for gradient in gradients:
+                gradient.mul_(1 / self.scaler.scale)
+
+    def step(self) -> None:
+        """Update the weights, unless a gradient is not finite."""
+        if not self.skipped:
+            self.amp.step(self.optimizer)
+
+    def rescale(self) -> None:
+        """Let the scale follow."""
+        self.amp.update()
+        if self.recipe.simulated and self.recipe.init_scale is not None:
+            self.scaler.update(self.skipped)
+
+    def update(self) -> None:
+        """All that comes after the backward pass."""
+        self.unscale()
+        self.step()
+        self.rescale()
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds a step, by stage, the median of several steps.
+
+    Attributes:
+        recipe: what was run.
+        device: where.
+        simulated: whether the time is that of the simulator, not of a format.
+        seconds: by stage.
+        examples: per step.
+    """
+
+    recipe: str
+    device: str
+    simulated: bool
+    seconds: dict[str, float]
+    examples: int
+
+    @property
+    def throughput(self) -> float:
+        """Examples per second."""
+        return self.examples / sum(self.seconds.values())
+
+
+def stage_times(
+    task: str | Task,
+    recipe: str | Recipe,
+    *,
+    steps: int = 10,
+    batch: int | None = None,
+    device: str = "cpu",
+) -> Times:
+    """Time each stage of a training step: on CUDA by events, else by the wall clock.
+
+    Args:
+        task: a name in `mplab.training.TASKS`, or a task.
+        recipe: a name in `mplab.training.RECIPES`, or a recipe.
+        steps: how many are timed, after two to warm up.
+        batch: examples; None takes the task's.
+        device: "cpu" or "cuda".
+    """
+    step = _Step(task, recipe, batch, device, False)
+    clock = _Clock(step.device)
+    for number in range(steps + 2):
+        if number == 2:
+            clock.laps.clear()
+        step.optimizer.zero_grad()
+        with clock("data"):
+            x, y = step.data()
+        with step.simulation():
+            with clock("forward"):
+                loss = step.loss(x, y)
+            with clock("backward"):
+                step.backward(loss)
+        for stage, call in zip(STAGES[3:], (step.unscale, step.step, step.rescale), strict=True):
+            with clock(stage):
+                call()
+    cuda = step.device.type == "cuda"
+    name = torch.cuda.get_device_name(step.device) if cuda else "cpu"
+    return Times(step.recipe.name, name, step.recipe.simulated, clock.medians(), len(x))
+
+
+class _Clock:
+    """Laps by name; on CUDA they are read once all work is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cuda = device.type == "cuda"
+        self.laps: list[tuple[str, Any, Any]] = []
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        begin = self._now()
+        yield
+        self.laps.append((name, begin, self._now()))
+
+    def _now(self) -> Any:
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def medians(self) -> dict[str, float]:
+        """Seconds by stage."""
+        if self.cuda:
+            torch.cuda.synchronize()
+        found: dict[str, list[float]] = {}
+        for name, begin, end in self.laps:
+            taken = begin.elapsed_time(end) / 1e3 if self.cuda else end - begin
+            found.setdefault(name, []).append(taken)
+        return {name: sorted(laps)[len(laps) // 2] for name, laps in found.items()}
