@@ -78,6 +78,7 @@ _ROOMS = (
     "quantize",
     "recipes",
     "products",
+    "recordings",
     "reductions",
     "replicas",
     "reports",

@@ -57,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             from mplab import audit
 
             return audit.main(rest)
+        if options.command == "record":
+            from mplab import record
+
+            return record.main(rest)
         from mplab import bench
 
         return bench.main(rest)
@@ -105,6 +109,8 @@ def _parser() -> argparse.ArgumentParser:
         "export-html", help="write the course as pages that need no Python", add_help=False
     )
     commands.add_parser("train", help="train a task by several recipes, compare", add_help=False)
+        "record", help="record what a CUDA device answers, for the lessons", add_help=False
+    )
     return parser
 
 

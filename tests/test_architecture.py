@@ -23,7 +23,7 @@ ORDER = """
     simulate vitals tracing findings reports health fp8
     history recipes
     tasks optimizers parallel engines
-    training activations stages
+    training activations stages recordings asking racing record
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
     pictures.costs pictures.health pictures.stages
     pictures.precision

@@ -143,7 +143,8 @@ def stage_times(rows: Sequence[Times]) -> Picture:
     )
     where = np.unravel_index(int(shares.argmax()), shares.shape)
     share = percent(float(table[where]), float(table[where[0]].sum()))
-    claim = f"Stage “{STAGES[where[1]]}” takes the largest share of a step: {share} in {names[where[0]]}"
+    stage, run = STAGES[where[1]], names[where[0]]
+    claim = f"Stage “{stage}” takes the largest share of a step: {share} in {run}"
     details = "; ".join(
         f"{name}: " + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True))
         for name, row in zip(names, shares, strict=True)

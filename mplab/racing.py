@@ -1,0 +1,346 @@
+"""What `mplab record` runs on a device: training of all tasks, a larger network, and speed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mplab.activations import Block
+from mplab.asking import Found, Setting, product
+from mplab.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
+from mplab.history import exponent_histogram
+from mplab.stages import stage_times
+from mplab.tensors import round_tensor
+from mplab.training import RECIPES, TASKS, train
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@contextmanager
+def _tf32(wanted: bool) -> Iterator[None]:
+    """Matrix products of float32 tensors in TF32, or not."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _problem(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
+
+
+# Training ----------------------------------------------------------------------------------
+
+
+def real_recipes() -> list[tuple[str, bool]]:
+    """The recipes of torch's own arithmetic, and whether FP32 products may be TF32."""
+    names = [name for name, recipe in RECIPES.items() if not recipe.simulated]
+    return [("fp32", True), *((name, False) for name in names)]
+
+
+def training(to: Setting) -> Found:
+    """Every real recipe on every task, seed by seed, so that a run that stops early compares.
+
+    A rehearsal takes one seed and three steps.
+    """
+    runs: list[dict[str, Any]] = []
+    for seed in SEEDS[: 1 if to.rehearse else None]:
+        for task in TASKS:
+            for recipe, tf32 in real_recipes():
+                if to.left() <= 0:
+                    yield "runs", runs
+                    return
+                runs.append(_one_run(task, recipe, tf32, seed, to))
+        yield "runs", runs
+
+
+def _one_run(task: str, recipe: str, tf32: bool, seed: int, to: Setting) -> dict[str, Any]:
+    row: dict[str, Any] = {"task": task, "recipe": recipe, "tf32": tf32, "seed": seed}
+    begin = time.perf_counter()
+    try:
+        with _tf32(tf32):
+            history = train(
+                task,
+                recipe,
+                seed=seed,
+                steps=3 if to.rehearse else None,
+                device=to.device.type,
+                progress=False,
+                record_gradients_at=(),
+            )
+    except (RuntimeError, ValueError, NotImplementedError) as error:
+        return row | {"problem": _problem(error)}
+    apart = max(1, len(history.loss) // 40)
+    changes = np.flatnonzero(np.diff(history.loss_scale)) + 1
+    return row | {
+        "steps": len(history.loss),
+        "loss_every": apart,
+        "loss": history.loss[::apart].tolist(),
+        "final_loss": float(np.mean(history.loss[-10:])),
+        "metrics": history.metrics,
+        "skipped": np.flatnonzero(history.skipped).tolist(),
+        "scale": [[0, float(history.loss_scale[0])]]
+        + [[int(i), float(history.loss_scale[i])] for i in changes],
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+# A larger network ----------------------------------------------------------------------------
+
+_LARGE = {"words": 8192, "width": 768, "blocks": 8, "heads": 12, "length": 512, "rows": 8}
+_TINY = {"words": 32, "width": 16, "blocks": 2, "heads": 2, "length": 12, "rows": 2}
+_RUNS: tuple[tuple[str, Format, bool, float | None], ...] = (
+    ("fp32", FP32, False, None),
+    ("fp32-tf32", FP32, True, None),
+    ("amp-fp16-naive", FP16, False, None),
+    ("amp-fp16", FP16, False, 65536.0),
+    ("amp-bf16", BF16, False, None),
+)
+
+
+class _Language(nn.Module):
+    """A transformer that predicts the next of generated words."""
+
+    def __init__(self, size: dict[str, int]) -> None:
+        super().__init__()
+        width = size["width"]
+        self.words = nn.Embedding(size["words"], width)
+        self.places = nn.Parameter(0.02 * torch.randn(size["length"], width))
+        self.blocks = nn.Sequential(*(Block(width, size["heads"]) for _ in range(size["blocks"])))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, size["words"], bias=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words) + self.places
+        logits: Tensor = self.head(self.norm(self.blocks(x)))
+        return logits
+
+
+def generated(size: dict[str, int], step: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A batch of words, each a fixed function of the two before it, one in ten at random."""
+    random = torch.Generator().manual_seed(step)
+    count, rows, length = size["words"], size["rows"], size["length"] + 1
+    words = torch.randint(count, (rows, length), generator=random)
+    noise = torch.rand(rows, length, generator=random) < 0.1
+    for k in range(2, length):
+        following = (5 * words[:, k - 1] + 3 * words[:, k - 2] + 7) % count
+        words[:, k] = torch.where(noise[:, k], words[:, k], following)
+    words = words.to(device)
+    return words[:, :-1], words[:, 1:]
+
+
+def larger(to: Setting) -> Found:
+    """A transformer of 70 million parameters: loss, speed and memory by recipe."""
+    size = _TINY if to.rehearse else _LARGE
+    yield "parameters", sum(p.numel() for p in _language(size, to).parameters())
+    runs: list[dict[str, Any]] = []
+    for name, fmt, tf32, scale in _RUNS:
+        if to.left() <= 0:
+            break
+        try:
+            with _tf32(tf32):
+                runs.append({"recipe": name} | _train_larger(size, fmt, scale, to))
+        except RuntimeError as error:
+            runs.append({"recipe": name, "problem": _problem(error)})
+        yield "runs", runs
+
+
+def _language(size: dict[str, int], to: Setting) -> _Language:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _Language(size).to(to.device)
+
+
+def _forward(model: nn.Module, words: Tensor, following: Tensor, fmt: Format) -> Tensor:
+    low = fmt is not FP32
+    dtype = fmt.torch_dtype if low else torch.bfloat16
+    with torch.autocast(words.device.type, dtype=dtype, enabled=low):
+        logits = model(words)
+        return F.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def _train_larger(
+    size: dict[str, int], fmt: Format, scale: float | None, to: Setting
+) -> dict[str, Any]:
+    model = _language(size, to)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    scaler = torch.amp.GradScaler(
+        to.device.type, init_scale=scale or 1.0, enabled=scale is not None
+    )
+    steps, warm = (3, 1) if to.rehearse else (60, 10)
+    batches = [generated(size, step, to.device) for step in range(steps)]
+    if to.cuda:
+        torch.cuda.reset_peak_memory_stats()
+    losses, scales, begin = [], [], 0.0
+    for step, (words, following) in enumerate(batches):
+        if step == warm:
+            _wait(to)
+            begin = time.perf_counter()
+        optimizer.zero_grad()
+        loss = _forward(model, words, following, fmt)
+        scales.append(scaler.get_scale())
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+    _wait(to)
+    seconds = (time.perf_counter() - begin) / (steps - warm)
+    return {
+        "loss": torch.stack(losses).tolist(),
+        "scale": scales,
+        "seconds_per_step": seconds,
+        "words_per_second": size["rows"] * size["length"] / seconds,
+        "peak_bytes": torch.cuda.max_memory_allocated() if to.cuda else None,
+        "parameter_bytes": sum(p.nbytes for p in model.parameters()),
+    }
+
+
+def exponents(to: Setting) -> Found:
+    """Exponents of the larger network's activation gradients by layer, without loss scale."""
+    size = _TINY if to.rehearse else _LARGE
+    runs: list[dict[str, Any]] = []
+    for name, fmt, tf32, scale in _RUNS:
+        if to.left() <= 0 or tf32:
+            continue
+        model = _language(size, to)
+        words, following = generated(size, 0, to.device)
+        layers: dict[str, Any] = {}
+        for where, module in model.named_modules():
+            if isinstance(module, nn.Linear):
+                module.register_forward_hook(_collect(layers, where, scale or 1.0))
+        (_forward(model, words, following, fmt) * (scale or 1.0)).backward()  # type: ignore[no-untyped-call]
+        runs.append({"recipe": name, "loss_scale": scale or 1.0, "layers": layers})
+        yield "runs", runs
+
+
+def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., None]:
+    """A hook that counts a layer's gradients, at most a million of them."""
+
+    def after(module: nn.Module, args: Any, output: Tensor) -> None:
+        def count(gradient: Tensor) -> None:
+            flat = gradient.detach().reshape(-1)
+            found = exponent_histogram(flat[:: max(1, flat.numel() >> 20)].double() / scale)
+            layers[where] = {
+                "lowest": int(found.exponents[0]) if len(found.exponents) else 0,
+                "counts": found.counts.tolist(),
+                "zeros": found.zeros,
+                "nonfinite": found.nonfinite,
+            }
+
+        output.register_hook(count)  # type: ignore[no-untyped-call]
+
+    return after
+
+
+# Speed ---------------------------------------------------------------------------------------
+
+
+def _wait(to: Setting) -> None:
+    if to.cuda:
+        torch.cuda.synchronize()
+
+
+def seconds_of(call: Callable[[], Any], to: Setting, *, repeats: int = 20) -> float:
+    """The median time of a call, on CUDA by events, after three to warm up."""
+    for _ in range(3):
+        call()
+    _wait(to)
+    taken = []
+    for _ in range(3 if to.rehearse else repeats):
+        if to.cuda:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            call()
+            end.record()
+            end.synchronize()
+            taken.append(begin.elapsed_time(end) / 1e3)
+        else:
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return float(np.median(taken))
+
+
+def speed(to: Setting) -> Found:
+    """Copy bandwidth, matrix products by size and format, rounding, and a simulated step."""
+    count = 1 << (16 if to.rehearse else 27)
+    x, out = torch.randn(count, device=to.device), torch.empty(count, device=to.device)
+    copied = 8 * count / seconds_of(lambda: out.copy_(x), to)
+    yield "copy", {"bytes": 4 * count, "bytes_per_second": copied}
+    rounding = {}
+    for fmt in (FP16, BF16, FP8_E4M3):
+        taken = seconds_of(partial(round_tensor, x, fmt, out=out), to, repeats=5)
+        rate = 8 * count / taken
+        rounding[fmt.name] = {"bytes_per_second": rate, "share_of_copy": rate / copied}
+    yield "round_to", rounding
+    rows: list[dict[str, Any]] = []
+    for n in (16, 32) if to.rehearse else (256, 512, 1024, 2048, 4096, 8192):
+        for fmt in (FP32, TF32, FP16, BF16, FP8_E4M3):
+            if to.left() > 0:
+                rows.append(_matmul(n, fmt, to))
+        yield "matmul", rows
+    yield "steps", _simulated_steps(to)
+
+
+def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
+    """A square product: its rate, and operations for each byte that it must move."""
+    row: dict[str, Any] = {"size": n, "format": fmt.name}
+    a, b = (torch.randn(n, n, device=to.device) for _ in range(2))
+    width = 1 if fmt.bits == 8 else 4 if fmt in (FP32, TF32) else 2
+    try:
+        call = _product_call(a, b, fmt, to)
+        taken = seconds_of(call, to)
+    except (RuntimeError, NotImplementedError) as error:
+        return row | {"problem": _problem(error)}
+    work, moved = 2 * n**3, 2 * width * n * n + (4 if width == 4 else 2) * n * n
+    return row | {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
+
+
+def _product_call(a: Tensor, b: Tensor, fmt: Format, to: Setting) -> Callable[[], Any]:
+    """The product alone, its inputs in the format already."""
+    if fmt in (FP32, TF32):
+        if fmt == TF32:
+            return lambda: product(a, b, TF32)
+
+        def plain() -> Tensor:
+            with _tf32(False):
+                return a @ b
+
+        return plain
+    dtype = fmt.torch_dtype
+    if fmt.bits == 8:
+        low, right = a.to(dtype), b.t().contiguous().to(dtype).t()
+        one = torch.ones((), device=to.device)
+        return lambda: torch._scaled_mm(
+            low, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    left, other = a.to(dtype), b.to(dtype)
+    return lambda: left @ other
+
+
+def _simulated_steps(to: Setting) -> list[dict[str, Any]]:
+    """What a simulated step costs beside a plain one and a real one."""
+    rows = []
+    for task in TASKS:
+        for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
+            if to.left() <= 0:
+                break
+            try:
+                times = stage_times(task, recipe, steps=2, device=to.device.type)
+            except (RuntimeError, ValueError) as error:
+                rows.append({"task": task, "recipe": recipe, "problem": _problem(error)})
+                continue
+            total = math.fsum(times.seconds.values())
+            stages = {"task": task, "recipe": recipe, "seconds": times.seconds, "total": total}
+            rows.append(stages)
+    return rows
