@@ -330,7 +330,7 @@ def _product_call(a: Tensor, b: Tensor, fmt: Format, to: Setting) -> Callable[[]
 
 def _simulated_steps(to: Setting) -> list[dict[str, Any]]:
     """What a simulated step costs beside a plain one and a real one."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for task in TASKS:
         for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
             if to.left() <= 0:

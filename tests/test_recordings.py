@@ -1,0 +1,279 @@
+"""Recordings: schema, checksum, what a killed run leaves, and what the parts measure."""
+
+import json
+import platform
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from mplab import BF16, FP8_E4M3, FP16, Rounding, asking, racing, record, recordings
+from mplab.asking import Setting, checksum, product
+from mplab.recordings import Recording, available, load
+from mplab.rounding import round_to
+
+CPU = torch.device("cpu")
+
+
+def rehearsal(left=lambda: 60.0):
+    return Setting(CPU, True, left)
+
+
+def recorded(part, folder):
+    return record.record(part, CPU, folder, rehearse=True)
+
+
+# Files -----------------------------------------------------------------------------------
+
+
+def small(**changes):
+    origin = record.provenance(CPU, ["larger"], rehearse=True, seconds=1.0)
+    facts = {
+        "part": "larger",
+        "provenance": origin,
+        "data": {"parameters": 3, "runs": [{"loss": [1.5, float("nan")]}]},
+        "complete": True,
+    }
+    return Recording(**{**facts, **changes})
+
+
+def test_a_recording_comes_back_as_it_was_saved(tmp_path):
+    path = small().save(tmp_path)
+    assert path.name == "larger-cpu.json"
+    assert available(where=tmp_path) == ["larger-cpu"]
+    back = load("larger-cpu", where=tmp_path)
+    assert back.data == {"parameters": 3, "runs": [{"loss": [1.5, "nan"]}]}
+    assert back.provenance == small().provenance | {"date": back.provenance["date"]}
+    assert load("larger", where=tmp_path) == back
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"parameters":3', '"parameters":4'),
+        ("1.5", "1.25"),
+        ('"complete":true', '"complete":true '),
+    ],
+)
+def test_an_edited_recording_is_refused_but_white_space_is_not_an_edit(tmp_path, old, new):
+    path = small().save(tmp_path)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    if new.strip() == old:
+        assert load("larger", where=tmp_path).complete
+        return
+    with pytest.raises(ValueError, match="must be as it was recorded; got one that was changed"):
+        load("larger", where=tmp_path)
+
+
+def test_a_removed_checksum_does_not_help(tmp_path):
+    path = small().save(tmp_path)
+    tree = json.loads(path.read_text())
+    del tree["sha256"]
+    path.write_text(json.dumps(tree))
+    with pytest.raises(ValueError, match="changed since"):
+        load("larger", where=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"part": "unheard-of"},
+        {"data": {"parameters": 3}},
+        {"data": {"parameters": "3", "runs": []}},
+        {"data": {"parameters": 3, "runs": [], "more": 1}},
+        {"provenance": {"device": "CPU"}},
+    ],
+)
+def test_what_is_not_in_the_schema_is_neither_written_nor_read(tmp_path, changes):
+    with pytest.raises(ValueError):
+        small(**changes).save(tmp_path)
+    path = small().save(tmp_path)
+    tree = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(tree))
+    with pytest.raises(ValueError, match="must be a recording of version 1"):
+        load("larger", where=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"mplab recording": 99}', "\x00"])
+def test_a_foreign_file_is_refused_by_name(tmp_path, text):
+    (tmp_path / "casts-x.json").write_text(text)
+    with pytest.raises(ValueError, match=r"load: casts-x.json must be a recording"):
+        load("casts-x", where=tmp_path)
+
+
+def test_without_a_recording_the_error_says_how_to_make_one(tmp_path):
+    with pytest.raises(ValueError, match=r"\(none\).*mplab record --only casts --out"):
+        load("casts", where=tmp_path)
+    with pytest.raises(ValueError, match="must be one recording"):
+        load("../secret", where=tmp_path)
+    assert isinstance(available(), list)
+
+
+def test_the_words_say_where_and_when():
+    words = small().words
+    assert re.fullmatch(r"recorded on CPU on \d{4}-\d\d-\d\d, a rehearsal with tiny sizes", words)
+    assert small(complete=False).words.endswith(", unfinished")
+
+
+# Recording -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["casts", "training", "larger", "speed", "exponents"])
+def test_each_part_rehearses_on_a_cpu(part, tmp_path):
+    made = recorded(part, tmp_path)
+    assert made.problem == ""
+    assert made.complete
+    assert load(part, where=tmp_path).provenance["device"] == "CPU"
+    assert not made.provenance["cuda"]
+
+
+@pytest.mark.slow
+def test_the_matrix_part_rehearses_on_a_cpu(tmp_path):
+    made = recorded("tensorcores", tmp_path)
+    assert made.complete
+    assert {row["problem"] for row in made.data["probes"]} == {"no CUDA device"}
+    assert made.data["blocks"]["FP16"]["blocks"] == 128**2
+
+
+def test_a_recording_says_nothing_about_the_place(tmp_path):
+    made = recorded("casts", tmp_path / "private-folder")
+    text = (tmp_path / "private-folder" / f"{made.name}.json").read_text()
+    assert "private-folder" not in text
+    assert str(tmp_path) not in text
+    assert platform.node() not in text or len(platform.node()) < 4
+
+
+def test_an_error_in_one_part_is_recorded_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    def broken(to):
+        yield "parameters", 7
+        raise OSError("cannot read /root/secret/file.txt")
+
+    parts = record.PARTS | {"larger": record.Part(broken, 5)}
+    monkeypatch.setattr(record, "PARTS", parts)
+    code = record.main(["--only", "larger,casts", "--rehearse", "--out", str(tmp_path)])
+    assert code == 1
+    bad = load("larger", where=tmp_path)
+    assert (bad.complete, bad.data) == (False, {"parameters": 7})
+    assert bad.problem == "OSError: cannot read …"
+    assert load("casts", where=tmp_path).complete
+    assert "not complete: OSError" in capsys.readouterr().out
+
+
+def test_what_was_measured_before_an_interruption_stays(tmp_path, monkeypatch):
+    def interrupted(to):
+        yield "parameters", 7
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(record.PARTS, "larger", record.Part(interrupted, 5))
+    with pytest.raises(KeyboardInterrupt):
+        recorded("larger", tmp_path)
+    left = load("larger", where=tmp_path)
+    assert (left.complete, left.data, left.problem) == (False, {"parameters": 7}, "not finished")
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_the_finished_parts(tmp_path):
+    code = "from mplab.cli import main; raise SystemExit(main())"
+    order = "casts,training,larger,speed"
+    arguments = ["record", "--only", order, "--rehearse", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+    assert first.startswith("casts")
+    assert load("casts", where=tmp_path).complete
+    for name in available(where=tmp_path):
+        load(name, where=tmp_path)  # whole, or not there
+
+
+def test_a_part_that_runs_out_of_time_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(record.PARTS, "training", record.Part(racing.training, 0.0))
+    made = recorded("training", tmp_path)
+    assert not made.complete
+    assert made.problem.startswith("the budget of 0 s was spent")
+    assert made.data["runs"] == []
+
+
+def test_the_budgets_together_stay_below_eight_minutes():
+    assert sum(part.budget for part in record.PARTS.values()) < 480
+    assert set(record.PARTS) == set(recordings.SCHEMA)
+
+
+def test_unknown_parts_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        record.main(["--only", "nothing", "--out", "x"])
+    assert "no such part: nothing" in capsys.readouterr().err
+
+
+# Parts -----------------------------------------------------------------------------------
+
+
+def test_casts_count_differences_under_both_overflow_rules():
+    """A CPU's casts are the simulator's, saturating or not according to the version of torch."""
+    data = dict(record.PARTS["casts"].make(rehearsal()))
+    for fmt in (FP16, BF16, FP8_E4M3):
+        row = data["formats"][fmt.name]
+        assert row["inputs"] == 257 * 1024
+        assert min(row["differing"].values()) == 0
+        assert max(row["differing"].values()) > 0
+        assert len(row["checksums"]) == 257
+    inputs, outputs = data["overflow"]["FP16"]
+    assert inputs[:2] == [65504.0, 65520.0]
+    assert outputs[:2] == [65504.0, np.inf]
+
+
+def test_a_wrong_cast_is_counted(monkeypatch):
+    def towards_zero(x, fmt, *, overflow):
+        result = round_to(x.numpy(), fmt, rounding=Rounding.TOWARD_ZERO, overflow=overflow)
+        return torch.from_numpy(np.asarray(result))
+
+    monkeypatch.setattr(asking, "round_tensor", towards_zero)
+    data = dict(record.PARTS["casts"].make(rehearsal()))
+    assert all(min(row["differing"].values()) > 1000 for row in data["formats"].values())
+    first = data["formats"]["FP16"]["first"]["IEEE"]
+    assert float(np.array(int(first[0], 16), np.uint32).view(np.float32)) not in first[1:]
+
+
+def test_a_checksum_notices_one_bit_and_an_exchange():
+    t = torch.arange(64).to(torch.float16)
+    changed, exchanged = t.clone(), t.clone()
+    changed.view(torch.int16)[5] ^= 1
+    exchanged[[3, 4]] = exchanged[[4, 3]]
+    assert len({checksum(t), checksum(changed), checksum(exchanged)}) == 3
+
+
+def test_the_larger_network_has_the_size_that_is_said():
+    with torch.device("meta"):
+        model = racing._Language(racing._LARGE)
+    count = sum(p.numel() for p in model.parameters())
+    assert 50e6 < count < 100e6
+    assert round(count / 1e6) == 70
+
+
+def test_generated_words_follow_their_rule_nine_times_in_ten():
+    size = {**racing._TINY, "rows": 64, "length": 100}
+    words, following = racing.generated(size, 0, CPU)
+    whole = torch.cat([words, following[:, -1:]], 1)
+    expected = (5 * whole[:, 1:-1] + 3 * whole[:, :-2] + 7) % size["words"]
+    assert 0.88 < float((expected == whole[:, 2:]).float().mean()) < 0.93
+    assert torch.equal(words[:, 1:], following[:, :-1])
+
+
+def test_training_holds_every_real_recipe_and_tf32_apart():
+    runs = dict(record.PARTS["training"].make(rehearsal()))["runs"]
+    kinds = {(row["recipe"], row["tf32"]) for row in runs}
+    assert {("fp32", False), ("fp32", True), ("amp-fp16", False), ("amp-bf16", False)} <= kinds
+    assert all("loss" in row for row in runs), [row for row in runs if "problem" in row]
+
+
+def test_a_cpu_multiplies_in_fp32():
+    a, b = torch.randn(3, 4), torch.randn(4, 2)
+    assert torch.equal(product(a, b, FP16), a @ b)
