@@ -211,14 +211,16 @@ class Health:
     def _after(self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any) -> None:
         self._tracer.leave_module()
         before = self._given.pop() if self._given else torch.zeros(())
-        if not isinstance(output, Tensor) or not output.is_floating_point():
-            return
+        for t in output if isinstance(output, list | tuple) else (output,):
+            if isinstance(t, Tensor) and t.is_floating_point() and t.layout is torch.strided:
+                self._watch_output(name, leaf, before, t)
+
+    def _watch_output(self, name: str, leaf: bool, before: Tensor, output: Tensor) -> None:
         self._ran = True
         with unseen():
-            self._flags.append(("forward", name, before, witness(output)))
+            self._flags.append(("forward", name, before.to(output.device), witness(output)))
         if leaf and output.requires_grad:
-            mark = mark_of(output) if output.layout is torch.strided else None
-            low = format_of_dtype(output.dtype)
+            mark, low = mark_of(output), format_of_dtype(output.dtype)
             if mark is not None and mark.into is not None:
                 low = mark.into.fmt
             what_if = low is None or low == FP32
@@ -362,7 +364,7 @@ class Health:
     def _layers(self) -> dict[str, Shares]:
         if not self._shares:
             return {}
-        rows = torch.stack([counts for *_, counts in self._shares]).tolist()
+        rows = torch.stack(_together([counts for *_, counts in self._shares])).tolist()
         layers: dict[str, Shares] = {}
         for (name, fmt, what_if, _), row in zip(self._shares, rows, strict=True):
             new = Shares(fmt, what_if, *row)
@@ -375,7 +377,9 @@ class Health:
         """The operations that the tracer saw, else the modules that hooks saw."""
         origins = dict(self._tracer.origins)
         if self._flags:
-            values = torch.stack([torch.stack(flag[2:]) for flag in self._flags]).tolist()
+            values = torch.stack(
+                _together([torch.stack(flag[2:]) for flag in self._flags])
+            ).tolist()
             previous = OUTSIDE
             for (phase, name, *_), (before, after) in zip(self._flags, values, strict=True):
                 if math.isfinite(after) or phase in origins:
@@ -403,3 +407,8 @@ class Health:
     def report(self) -> Report:
         """What was observed, what it means, and what to check."""
         return Report(diagnose(self.steps, self.seen), list(self.steps), self.seen)
+
+
+def _together(parts: list[Tensor]) -> list[Tensor]:
+    """The same on one device, where a model spans several."""
+    return [part.to(parts[0].device) for part in parts]

@@ -446,6 +446,16 @@ def test_infinities_that_are_told_to_be_there_are_no_fault():
     assert health.report().codes == []
 
 
+def test_modules_that_return_several_tensors_or_take_integers_are_watched():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.LSTM(4, 3))
+    with Health(model) as health:
+        out, (h, c) = model(torch.tensor([[1, 2]]))
+        (out.sum() + h.sum() + c.sum()).backward()
+        health.step(0.0)
+    assert set(health.steps[0].layers) == {"0 (Embedding)", "1 (LSTM)"}
+    assert health.steps[0].origins == []
+
+
 # Numbers ---------------------------------------------------------------------------------
 
 
