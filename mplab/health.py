@@ -61,7 +61,7 @@ class Health:
         ...         loss = (model(torch.ones(4, 3)) - 1).square().mean()
         ...         loss.backward()
         ...         optimizer.step()
-        ...         _ = health.step(loss)
+        ...         health.step(loss)
         >>> health.report().codes
         []
     """
@@ -294,16 +294,13 @@ class Health:
 
     def step(
         self, loss: Tensor | float, scale: float | None = None, skipped: bool | None = None
-    ) -> Step:
+    ) -> None:
         """Record the step that has just ended.
 
         Args:
             loss: without the loss scale.
             scale: of the loss in this step; known already where `scaler` is watched.
             skipped: whether the weights were left alone; known already likewise.
-
-        Returns:
-            The record of the step.
         """
         with unseen():
             self._meter(loss)
@@ -326,7 +323,6 @@ class Health:
         self._trace_next = trouble and not self._tracing
         self._clear()
         self._set_tracing()
-        return record
 
     def _meter(self, loss: Tensor | float) -> None:
         """Sum the loss exactly, and as `total += loss` would in its own format."""
