@@ -25,6 +25,7 @@ class Shares(NamedTuple):
         total: how many gradients.
         zeros: how many are zero; of an FP32 run, how many nonzero ones would become zero.
         subnormal: nonzero, below the smallest normal number.
+        lowest: of these, below four times the smallest subnormal number.
         near: within a factor of 16 of the largest finite number.
         nonfinite: infinite or NaN.
     """
@@ -34,6 +35,7 @@ class Shares(NamedTuple):
     total: int
     zeros: int
     subnormal: int
+    lowest: int
     near: int
     nonfinite: int
 
@@ -256,11 +258,14 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 def _is_flushed(s: Shares) -> bool:
-    """Zeros in company of subnormals; zeros alone may come from ReLU."""
-    rest = s.total - s.zeros
+    """Zeros in company of the very smallest numbers; zeros alone may come from ReLU.
+
+    Measured: of the nonzero gradients that FP16 leaves the autoencoder, 11 to 100% are so small
+    where it flushes others to zero; of the CNN's, which trains as in FP32, below 0.5%.
+    """
     if s.what_if:
         return 20 * s.zeros >= s.total
-    return 0 < rest <= 4 * s.subnormal and 20 * s.zeros >= s.total
+    return 50 * s.zeros >= s.total > s.zeros and 20 * s.lowest >= s.total - s.zeros
 
 
 def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:

@@ -61,7 +61,15 @@ class Report:
             for name, s in pooled_layers(self.steps).items()
         ]
 
-    _HEAD = ("gradients at the output of", "format", "zero", "subnormal", "near max", "inf, NaN")
+    _HEAD = (
+        "gradients at the output of",
+        "format",
+        "zero",
+        "subnormal",
+        "lowest",
+        "near max",
+        "inf, NaN",
+    )
 
     def __repr__(self) -> str:
         width = max(len(name) for name, _ in self._summary())

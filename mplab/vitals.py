@@ -55,9 +55,11 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     if what_if:
         zeros = (size <= fmt.min_subnormal / 2) & ~zeros
     finite = size <= torch.finfo(size.dtype).max
+    held = size > (fmt.min_subnormal / 2 if what_if else 0)
     parts = [
         zeros.sum(),
-        ((size < fmt.min_normal) & (size > (fmt.min_subnormal / 2 if what_if else 0))).sum(),
+        ((size < fmt.min_normal) & held).sum(),
+        ((size < 4 * fmt.min_subnormal) & held).sum(),
         ((size >= fmt.max_finite / 16) & finite).sum(),
         (~finite).sum(),
     ]

@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP16, pictures
+from mplab.findings import pooled_layers
 from mplab.health import Health
 from mplab.simulate import simulated
+from mplab.tasks import TASKS
 from mplab.tensors import round_tensor
 
 
@@ -300,6 +302,29 @@ def test_the_report_finds_no_fault_in_the_healthy_twin(case):
     assert report.codes == [], report
 
 
+@pytest.mark.parametrize("task", ["digits-autoencoder", "digits-cnn"])
+def test_zeros_of_relu_are_told_from_zeros_that_fp16_makes(task):
+    """Both networks have many zeros in FP16 without a scale; only the autoencoder's are losses."""
+    chosen = TASKS[task]
+    torch.manual_seed(0)
+    model = chosen.model()
+    x, y = (t[:128] for t in chosen.data().train)
+    optimizer = chosen.optimizer(model.parameters())
+    with Health(model, optimizer) as health:
+        for _ in range(6):
+            optimizer.zero_grad()
+            with half():
+                out = model(x)
+            loss = chosen.loss(out.float(), y)
+            (loss / 8).backward()  # as from eight times the batch
+            optimizer.step()
+            health.step(loss)
+    most = max(s.zeros / s.total for s in pooled_layers(health.steps).values())
+    assert most > 0.5
+    expected = ["gradient-underflow"] if task == "digits-autoencoder" else []
+    assert health.report().codes == expected
+
+
 def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
     report = high_scale()
     assert report.codes == []
@@ -467,7 +492,7 @@ def test_shares_of_a_gradient_are_counted_in_its_own_format():
         out = model(x * 1)
         out.backward(values.half())
         health.step(0.0)
-    assert health.steps[0].layers["Identity"] == ("FP16", False, 6, 1, 2, 1, 1)
+    assert health.steps[0].layers["Identity"] == ("FP16", False, 6, 1, 2, 1, 1, 1)
 
 
 def test_an_fp32_gradient_is_judged_by_the_format_that_was_asked_for():
@@ -477,7 +502,7 @@ def test_an_fp32_gradient_is_judged_by_the_format_that_was_asked_for():
     with Health(model) as health:
         model(x * 1).backward(values)
         health.step(0.0)
-    assert health.steps[0].layers["Identity"] == ("FP16", True, 5, 1, 2, 0, 0)
+    assert health.steps[0].layers["Identity"] == ("FP16", True, 5, 1, 2, 1, 0, 0)
 
 
 def test_updates_are_measured_in_ulps_of_their_weights():
