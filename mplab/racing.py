@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -43,26 +43,39 @@ def _problem(error: Exception) -> str:
 # Training ----------------------------------------------------------------------------------
 
 
-def real_recipes() -> list[tuple[str, bool]]:
-    """The recipes of torch's own arithmetic, and whether FP32 products may be TF32."""
-    names = [name for name, recipe in RECIPES.items() if not recipe.simulated]
-    return [("fp32", True), *((name, False) for name in names)]
+_COMPARED = ("fp32", "amp-fp16-naive", "amp-fp16", "amp-bf16", "amp-fp8-current")
+
+
+def plan(*, seeds: Sequence[int] = SEEDS) -> list[tuple[int, str, str, bool]]:
+    """Seed, task, recipe, and whether FP32 products may be TF32, for each run.
+
+    The recipes to compare come first, seed by seed, so that what stops early can be compared;
+    then the other recipes of torch's own arithmetic, with the first seed.
+    """
+    real = [name for name, recipe in RECIPES.items() if not recipe.simulated]
+    first = [name for name in _COMPARED if name in real]
+    kinds = [("fp32", True), *((name, False) for name in first)]
+    runs = [(seed, task, *kind) for seed in seeds for task in TASKS for kind in kinds]
+    others = [name for name in real if name not in first]
+    return runs + [(seeds[0], task, name, False) for task in TASKS for name in others]
 
 
 def training(to: Setting) -> Found:
-    """Every real recipe on every task, seed by seed, so that a run that stops early compares.
+    """Every real recipe on every task.
 
     A rehearsal takes one seed and three steps.
     """
     runs: list[dict[str, Any]] = []
-    for seed in SEEDS[: 1 if to.rehearse else None]:
-        for task in TASKS:
-            for recipe, tf32 in real_recipes():
-                if to.left() <= 0:
-                    yield "runs", runs
-                    return
-                runs.append(_one_run(task, recipe, tf32, seed, to))
-        yield "runs", runs
+    yield "runs", runs
+    for count, (seed, task, recipe, tf32) in enumerate(
+        plan(seeds=SEEDS[: 1 if to.rehearse else 5]), 1
+    ):
+        if to.left() <= 0:
+            break
+        runs.append(_one_run(task, recipe, tf32, seed, to))
+        if count % 8 == 0:
+            yield "runs", runs
+    yield "runs", runs
 
 
 def _one_run(task: str, recipe: str, tf32: bool, seed: int, to: Setting) -> dict[str, Any]:

@@ -48,12 +48,12 @@ def audited(to: Setting) -> Found:
 
 
 PARTS: dict[str, Part] = {  # in order of importance; the sum is under eight minutes
-    "casts": Part(casts, 75),
-    "tensorcores": Part(tensorcores, 75),
-    "training": Part(training, 130),
+    "casts": Part(casts, 45),
+    "tensorcores": Part(tensorcores, 45),
+    "training": Part(training, 200),
     "larger": Part(larger, 50),
     "speed": Part(speed, 40),
-    "exponents": Part(exponents, 30),
+    "exponents": Part(exponents, 25),
     "audit": Part(audited, 60),
 }
 

@@ -202,3 +202,16 @@ def how_to_record(part: str = "") -> str:
     part = part.partition("-")[0]
     which = f"--only {part}" if part in SCHEMA else "--all"
     return f"On a machine with a CUDA device: mplab record {which} --out data/recordings."
+
+
+def caption(part: str, *, where: str | os.PathLike[str] | None = None) -> str:
+    """Words for a lesson: where the recording of a part comes from, or how to make one.
+
+    Args:
+        part: one of `SCHEMA`.
+        where: a folder; None for the recordings that came with the package.
+    """
+    names = [name for name in available(where=where) if name.startswith(f"{part}-")]
+    if not names:
+        return f"There is no recording of {part} yet. {how_to_record(part)}"
+    return "; ".join(load(name, where=where).words for name in names)

@@ -121,6 +121,13 @@ def test_the_words_say_where_and_when():
     assert small(complete=False).words.endswith(", unfinished")
 
 
+def test_a_caption_says_where_a_recording_is_from_or_how_to_make_one(tmp_path):
+    missing = recordings.caption("larger", where=tmp_path)
+    assert missing.startswith("There is no recording of larger yet. On a machine with a CUDA")
+    small().save(tmp_path)
+    assert recordings.caption("larger", where=tmp_path).startswith("recorded on CPU on")
+
+
 # Recording -------------------------------------------------------------------------------
 
 
@@ -272,6 +279,16 @@ def test_training_holds_every_real_recipe_and_tf32_apart():
     kinds = {(row["recipe"], row["tf32"]) for row in runs}
     assert {("fp32", False), ("fp32", True), ("amp-fp16", False), ("amp-bf16", False)} <= kinds
     assert all("loss" in row for row in runs), [row for row in runs if "problem" in row]
+
+
+def test_the_plan_takes_five_seeds_of_each_recipe_to_compare_before_the_others():
+    runs = racing.plan()
+    tasks = len(racing.TASKS)
+    compared = [run for run in runs if run[2] in racing._COMPARED]
+    assert runs[: len(compared)] == compared
+    assert {run[0] for run in compared} == set(racing.SEEDS)
+    assert runs.count((4, "digits-cnn", "fp32", True)) == 1
+    assert len([run for run in runs if run[0] == 0 and run[3]]) == tasks
 
 
 def test_a_cpu_multiplies_in_fp32():
