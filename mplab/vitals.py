@@ -34,13 +34,14 @@ def witness(t: Tensor) -> Tensor:
     """
     if not t.numel():
         return torch.zeros((), device=t.device)
-    low, high = torch.aminmax(t.detach())
+    low, high = torch.aminmax(t.detach() if t.itemsize > 1 else t.detach().float())
     return low.float() * 0 + high.float() * 0
 
 
 def norm_of(t: Tensor) -> Tensor:
     """The Euclidean norm, in float32."""
-    return torch.linalg.vector_norm(t.detach(), dtype=torch.float32)  # type: ignore[no-any-return]
+    t = t.detach().coalesce().values() if t.is_sparse else t.detach()
+    return torch.linalg.vector_norm(t, dtype=torch.float32)  # type: ignore[no-any-return]
 
 
 def total(norms: list[Tensor]) -> float | None:

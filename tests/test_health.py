@@ -11,7 +11,7 @@ from legible import assert_legible
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import BF16, FP16, pictures
+from mplab import BF16, FP8_E5M2, FP16, pictures
 from mplab.findings import pooled_layers
 from mplab.health import Health
 from mplab.simulate import simulated
@@ -481,6 +481,35 @@ def test_modules_that_return_several_tensors_or_take_integers_are_watched():
     assert health.steps[0].origins == []
 
 
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_sparse_gradients_are_watched(make):
+    model = nn.Embedding(5, 4, sparse=True)
+    optimizer = make(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        loss = model(torch.tensor([1, 2])).sum()
+        loss.backward()
+        optimizer.step()
+        health.step(loss)
+    assert health.steps[0].gradient_norm == pytest.approx(8**0.5)
+    assert health.report().codes == []
+
+
+def test_an_optimizer_that_asks_for_the_loss_again_is_watched():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 2)).square().mean()
+        loss.backward()
+        return loss
+
+    with Health(model, optimizer) as health:
+        for _ in range(3):
+            health.step(optimizer.step(closure))
+    assert health.report().codes == []
+
+
 # Numbers ---------------------------------------------------------------------------------
 
 
@@ -503,6 +532,17 @@ def test_an_fp32_gradient_is_judged_by_the_format_that_was_asked_for():
         model(x * 1).backward(values)
         health.step(0.0)
     assert health.steps[0].layers["Identity"] == ("FP16", True, 5, 1, 2, 1, 0, 0)
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2])
+def test_gradients_of_a_simulation_are_judged_by_the_format_they_were_rounded_to(fmt):
+    model = seeded(mlp)
+    x, y = regression()
+    with Health(model) as health, simulated(fmt, model=model):
+        F.mse_loss(model(x), y).backward()
+    health.step(0.0)
+    layers = health.steps[0].layers
+    assert [s[:3] for s in layers.values()] == [(fmt.name, False, 64 * n) for n in (16, 16, 4)]
 
 
 def test_updates_are_measured_in_ulps_of_their_weights():

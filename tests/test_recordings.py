@@ -15,6 +15,7 @@ from mplab import BF16, FP8_E4M3, FP16, Rounding, asking, racing, record, record
 from mplab.asking import Setting, checksum, product
 from mplab.recordings import Recording, available, load
 from mplab.rounding import round_to
+from mplab.tensorcore import mma
 
 CPU = torch.device("cpu")
 
@@ -145,7 +146,9 @@ def test_the_matrix_part_rehearses_on_a_cpu(tmp_path):
     made = recorded("tensorcores", tmp_path)
     assert made.complete
     assert {row["problem"] for row in made.data["probes"]} == {"no CUDA device"}
-    assert made.data["blocks"]["FP16"]["blocks"] == 128**2
+    blocks = made.data["blocks"]
+    assert set(blocks) == {"FP16", "BF16", "TF32", "FP8_E4M3", "FP8_E5M2"}
+    assert all(row["blocks"] == 128**2 and not row["problem"] for row in blocks.values())
 
 
 def test_a_recording_says_nothing_about_the_place(tmp_path):
@@ -279,6 +282,43 @@ def test_training_holds_every_real_recipe_and_tf32_apart():
     kinds = {(row["recipe"], row["tf32"]) for row in runs}
     assert {("fp32", False), ("fp32", True), ("amp-fp16", False), ("amp-bf16", False)} <= kinds
     assert all("loss" in row for row in runs), [row for row in runs if "problem" in row]
+
+
+class Pretended(Setting):
+    """A CUDA device that is none: its products are a model's."""
+
+    cuda = True
+
+
+def model_product(**how):
+    def product(a, b, fmt, *, fast=True):
+        options = how if not fast or "architecture" in how else {}
+        result = mma(a.double().numpy(), b.double().numpy(), input_format=fmt, **options)
+        return torch.from_numpy(result)
+
+    return product
+
+
+def test_blocks_that_a_model_answers_agree_with_it_alone(monkeypatch):
+    """A device with Ampere's unit agrees with Ampere (and Ada) everywhere, not with Hopper."""
+    monkeypatch.setattr(asking, "product", model_product(architecture="ampere"))
+    row = {"blocks": 0, "differing": {}, "first": [], "problem": ""}
+    asking._random_blocks(FP16, 0, rehearsal(), row)
+    assert row["blocks"] == 128**2
+    assert row["differing"]["ampere"] == row["differing"]["ada"] == 0
+    assert min(row["differing"][name] for name in ("volta", "hopper")) > 1000
+    seed, i, j, answer, model = row["first"]
+    assert (seed, answer == model) == (0, False)
+    assert 0 <= i < 128 > j >= 0
+
+
+def test_the_interval_of_promotion_is_found(monkeypatch):
+    monkeypatch.setattr(asking, "product", model_product(promote_every=128))
+    monkeypatch.setattr(asking, "_ROWS", 2)
+    found = asking._promotion(Pretended(CPU, False, lambda: 60.0))
+    assert found["fast"] == []
+    assert found["precise"][0] == 128
+    assert found["precise"][-2:] == [768, 1023]
 
 
 def test_the_plan_takes_five_seeds_of_each_recipe_to_compare_before_the_others():
