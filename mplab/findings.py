@@ -143,7 +143,7 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     skips = [step.skipped for step in steps]
     if bad and (poisoned is None or bad[0] <= poisoned):
         origin = next((o for i in bad for o in steps[i].origins if o.phase == "forward"), None)
-        where = f" The first: {origin}." if origin else ""
+        where = f" {origin}." if origin else ""
         falls = seen.scaler or any(skips)
         yield Finding(
             "overflow-forward",
@@ -172,7 +172,7 @@ def _skips(steps: Sequence[Step]) -> Finding:
             "problem",
             f"{observed} The last {last} were skipped in a row, down to a scale of {scale:.3g}.",
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
-            f"Look at {origin}." if origin else "Watch another step to see the operation.",
+            f"{origin}." if origin else "Watch another step to see the operation.",
         )
     return Finding(
         "scale-finds-its-level",
@@ -196,7 +196,7 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"gradients were {'finite' if healthy else 'not finite'}.",
             "From here on every loss is NaN. "
             + ("The update itself made them." if healthy else "An overflow reached the weights."),
-            f"Look at {origin}." if origin else "Check the optimizer's eps, and who calls step.",
+            f"{origin}." if origin else "Check the optimizer's eps, and who calls step.",
         )
     if seen.bad_buffers:
         yield Finding(
@@ -279,7 +279,7 @@ def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield Finding(
             "hidden-infinity",
             "problem",
-            f"The forward pass made an {found[0]}, though the loss is finite.",
+            f"{found[0]}, though the loss is finite.",
             "Something after it swallowed it, as 1/inf = 0 does: features become zero in silence.",
             "Compute that operation in FP32, or scale its input down first.",
         )
@@ -355,7 +355,7 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield Finding(
             "low-precision-loss",
             "problem",
-            f"The loss arrives in {name}. Its mean is {true:.4g}; `total += loss` would give "
+            f"The loss arrives in {name}: its mean is {true:.4g}, but `total += loss` would give "
             f"{meter:.4g}.",
             f"A sum in {name} stops growing when the loss is below half its last place.",
             "Add loss.item(), a Python float.",

@@ -38,9 +38,9 @@ class Health:
     Steps 0 and 1, every `trace_every`-th, and one after trouble are traced: each operation's
     numbers are looked at, so that the report can name the one that made an infinity.
 
-    Cost on one CPU thread, for the two tasks of `mplab.tasks`: 1.4 to 1.6 times the run in real
-    FP16, 2.4 to 2.5 times a simulated one, 3 to 6 times these small ones in FP32, whose steps
-    take 2 to 3 ms; with `every=10` 1.2, 1.7 and 1.6 to 2.5 times.
+    Cost on one CPU thread, for the two networks on digits: 1.5 to 1.6 times the run in real FP16,
+    2.5 to 2.6 times a simulated one, 3.6 to 5.7 times one in FP32, whose steps take 2 to 3 ms;
+    with `every=10` 1.2, 1.7 and 2.0 to 2.5 times. A traced step costs about twice as much again.
 
     Args:
         model: whose modules are watched.

@@ -45,8 +45,10 @@ class Origin(NamedTuple):
     what: str
 
     def __str__(self) -> str:
-        by = f"operation {self.operation} in " if self.operation else ""
-        return f"{self.what} at step {self.step} in the {self.phase}, by {by}{self.module}"
+        by = f"Operation {self.operation} in {self.module}" if self.operation else self.module
+        what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
+        part = self.phase if self.phase == "update" else f"{self.phase} pass"
+        return f"{by} made {what} in the {part} of step {self.step}"
 
 
 class RoundedIntegers(NamedTuple):

@@ -115,10 +115,13 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     if np.isfinite(after + received).any():
         binary_axis(axes.yaxis, "", count=6)
         low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
-        axes.set_ylim(math.floor(low) - 0.3, math.ceil(high) + 0.3)
+        margin = 0.3 + 0.05 * (high - low)
+        axes.set_ylim(math.floor(low) - margin, math.ceil(high) + margin)
     else:
         axes.set_yticks([])
-        axes.text(0.5, 0.5, "never finite", transform=axes.transAxes, ha="center")
+        none = all(step.gradient_norm is None for step in steps)
+        words = "not observed" if none else "never finite"
+        axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center")
     axes.set_title("norm of the gradient")
     _step_axis(axes, steps)
     axes.legend(frameon=False, fontsize=8.5, loc="best")
