@@ -181,18 +181,14 @@ def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def _counted(run: _Run, progress: bool) -> Any:
+    done = len(run.losses)
+    left = range(done, run.steps)
+    if not progress or rank() > 0:  # a machine that only records may have no tqdm
+        return left
     from tqdm.auto import tqdm
 
     name = f"{run.task.name} {run.recipe.name}"
-    done = len(run.losses)
-    return tqdm(
-        range(done, run.steps),
-        desc=name,
-        total=run.steps,
-        initial=done,
-        leave=False,
-        disable=not progress or rank() > 0,
-    )
+    return tqdm(left, desc=name, total=run.steps, initial=done, leave=False)
 
 
 class _Batches:

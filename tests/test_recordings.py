@@ -188,6 +188,25 @@ def test_what_was_measured_before_an_interruption_stays(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_recording_needs_no_more_than_torch_numpy_numba_and_ml_dtypes(tmp_path):
+    """A machine that is lent for an hour has no notebooks, progress bars or plots."""
+    code = (
+        "import sys\n"
+        "for name in ('tqdm', 'IPython', 'ipywidgets', 'jupyterlab', 'matplotlib', 'sklearn'):\n"
+        "    sys.modules[name] = None\n"
+        "from mplab.cli import main\n"
+        "raise SystemExit(main())"
+    )
+    names = "casts,training,larger,speed,exponents"
+    arguments = ["record", "--only", names, "--rehearse", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not [row for row in load("training", where=tmp_path).data["runs"] if "problem" in row]
+
+
+@pytest.mark.slow
 def test_a_killed_run_leaves_the_finished_parts(tmp_path):
     code = "from mplab.cli import main; raise SystemExit(main())"
     order = "casts,training,larger,speed"
