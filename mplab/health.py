@@ -83,6 +83,11 @@ class Health:
                 f"Health: every and trace_every must be at least 1; got {every} and "
                 f"{trace_every}. Use 1 for each step."
             )
+        if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+            raise TypeError(
+                f"Health: scaler must be a torch.amp.GradScaler; got {type(scaler).__name__}. "
+                "Tell step the scale, and whether it skipped."
+            )
         self.model, self.optimizer = model, optimizer
         self.fmt, self.weight_format = require_format("Health", fmt), weight_format
         self.scaler: Any = scaler if scaler is not None and scaler.is_enabled() else None
@@ -397,7 +402,7 @@ class Health:
             return
         places = {p.data_ptr() for _, p in self._parameters}
         now = places & tracer.casts
-        if self._moved and self._cast_once and not now:
+        if self._moved and self._cast_once and tracer.low and not now:
             seen.stale.append(len(self.steps))
         self._cast_once |= now
 

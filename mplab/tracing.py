@@ -91,6 +91,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         step: the number of the step that is looked at.
         updating: whether an optimizer is at work.
         origins: the first origin of each phase in this step.
+        low: whether an operation had a result in FP16 or BF16 in this step.
         casts: addresses of memory that was cast to a low format in this step.
         integers: the first whole numbers that a cast changed.
     """
@@ -99,6 +100,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.step, self.updating = 0, False
         self.origins: dict[str, Origin] = {}
+        self.low = False
         self.casts: set[int] = set()
         self.integers: RoundedIntegers | None = None
         self._stack: list[str] = []
@@ -106,7 +108,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def begin(self, step: int) -> None:
         """Forget the step before."""
-        self.step, self.origins, self.casts = step, {}, set()
+        self.step, self.low, self.origins, self.casts = step, False, {}, set()
         self._stack, self._events = [], []
 
     def enter_module(self, name: str) -> None:
@@ -134,6 +136,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = list(_tensors(out))
         for t in results:
             what = what_of(t)
+            self.low = self.low or t.dtype in _LOW
             if what and not any(known) and not name.removesuffix("_").startswith(_CONSTANTS):
                 self._note(phase, module, name, what)
             if is_plain(t):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from mplab import BF16, FP8_E5M2, FP16, pictures
 from mplab.findings import pooled_layers
 from mplab.health import Health
+from mplab.scaling import LossScaler
 from mplab.simulate import simulated
 from mplab.tasks import TASKS
 from mplab.tensors import round_tensor
@@ -508,6 +509,29 @@ def test_an_optimizer_that_asks_for_the_loss_again_is_watched():
         for _ in range(3):
             health.step(optimizer.step(closure))
     assert health.report().codes == []
+
+
+def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
+    model = seeded(mlp)
+    x, y = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        for low in (True, False):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+                out = model(x)
+            loss = F.mse_loss(out.float(), y)
+            loss.backward()
+            optimizer.step()
+            health.step(loss)
+    assert health.report().codes == []
+
+
+def test_another_scaler_than_torch_s_is_refused_with_what_to_do():
+    with pytest.raises(TypeError, match="Tell step the scale, and whether it skipped"):
+        Health(nn.Linear(1, 1), scaler=LossScaler())
+    with pytest.raises(ValueError, match="every and trace_every must be at least 1; got 0 and 50"):
+        Health(nn.Linear(1, 1), every=0)
 
 
 # Numbers ---------------------------------------------------------------------------------
