@@ -85,13 +85,14 @@ class Report:
         return "\n".join([*lines, *([] if self.findings else ["Nothing conspicuous."])])
 
     def _repr_html_(self) -> str:
+        left = 'style="text-align:left;padding-right:1em"'
         summary = "".join(
-            f'<tr><th scope="row">{escape(a)}</th><td>{escape(b)}</td></tr>'
+            f'<tr><th scope="row" {left}>{escape(a)}</th><td {left}>{escape(b)}</td></tr>'
             for a, b in self._summary()
         )
-        head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self._HEAD)
+        head = "".join(f'<th scope="col" {left}>{escape(cell)}</th>' for cell in self._HEAD)
         rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            "<tr>" + "".join(f"<td {left}>{escape(cell)}</td>" for cell in row) + "</tr>"
             for row in self._layer_rows()
         )
         items = "".join(
@@ -101,7 +102,8 @@ class Report:
         )
         layers = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         verdict = f"<ul>{items}</ul>" if items else "<p>Nothing conspicuous.</p>"
-        return f"<table>{summary}</table>{layers if rows else ''}{verdict}"
+        caption = f"<caption {left}><b>Health of the run</b></caption>"
+        return f"{verdict}<table>{caption}{summary}</table>{layers if rows else ''}"
 
     def to_json(self) -> str:
         """Everything in the report as JSON; infinity and NaN as words."""

@@ -687,7 +687,7 @@ def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
 def test_the_report_is_text_html_and_json():
     report = large_feature(standardised=False)
     assert "overflow-forward" in repr(report)
-    assert "<table>" in report._repr_html_()
+    assert report._repr_html_().startswith("<ul><li><b>problem: overflow-forward.</b>")
     stored = json.loads(report.to_json())
     assert stored["findings"][0]["code"] == "overflow-forward"
     assert stored["steps"][0]["loss"] in ("inf", "nan")
