@@ -289,7 +289,7 @@ def record(rows: Sequence[Row | Refused], device: str) -> dict[str, Any]:
     }
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the audit; see `mplab audit --help`."""
     parser = argparse.ArgumentParser(prog="mplab audit", description=__doc__)
     parser.add_argument("--device", default="cpu", help="cpu (default) or cuda")

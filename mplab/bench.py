@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,7 +172,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; see `mplab bench --help`."""
     parser = argparse.ArgumentParser(prog="mplab bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="rounds per size (default 15)")

@@ -37,39 +37,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if options.command == "lab":
             return lab(rest, folder=options.dir, reset=options.reset)
-        if options.command == "doctor":
-            from mplab import doctor
-
-            return doctor.main()
-        if options.command == "probe":
-            from mplab import probe
-
-            return probe.main(rest)
-        if options.command == "export-html":
-            from mplab import export
-
-            return export.main(rest)
-        if options.command == "train":
-            from mplab import runs
-
-            return runs.main(rest)
-        if options.command == "audit":
-            from mplab import audit
-
-            return audit.main(rest)
-        if options.command == "record":
-            from mplab import record
-
-            return record.main(rest)
-        from mplab import bench
-
-        return bench.main(rest)
+        return _elsewhere(options.command, rest)
     except BrokenPipeError:  # whoever read our output has gone: `mplab doctor | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (UserError, OSError) as error:
         print(f"mplab {options.command}: {error}", file=sys.stderr)
         return 2
+
+
+ELSEWHERE = {
+    "doctor": "say what this machine has, and what is missing",
+    "train": "train a task by several recipes, compare",
+    "audit": "compare simulated operations with torch's own kernels",
+    "bench": "measure rounding, or training steps, against their peers",
+    "probe": "compare a CUDA device's matrix units with the models",
+    "record": "record what a CUDA device answers, for the lessons",
+    "export-html": "write the course as pages that need no Python",
+}
+"""Commands that a room of their own reads and runs, and what they do."""
+
+
+def _elsewhere(command: str, rest: Sequence[str]) -> int:
+    match command:
+        case "train":
+            from mplab import runs
+
+            return runs.main(rest)
+        case "audit":
+            from mplab import audit
+
+            return audit.main(rest)
+        case "bench":
+            from mplab import bench
+
+            return bench.main(rest)
+        case "probe":
+            from mplab import probe
+
+            return probe.main(rest)
+        case "record":
+            from mplab import record
+
+            return record.main(rest)
+        case "export-html":
+            from mplab import export
+
+            return export.main(rest)
+    from mplab import doctor
+
+    return doctor.main()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -97,20 +114,8 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="restore all lessons; edited ones are kept in a folder named by the time",
     )
-    commands.add_parser("doctor", help="say what this machine has, and what is missing")
-    commands.add_parser("bench", help="measure rounding against its peers", add_help=False)
-    commands.add_parser(
-        "audit", help="compare the simulation with torch's own half kernels", add_help=False
-    )
-    commands.add_parser(
-        "probe", help="compare a CUDA device's matrix units with the models", add_help=False
-    )
-    commands.add_parser(
-        "export-html", help="write the course as pages that need no Python", add_help=False
-    )
-    commands.add_parser("train", help="train a task by several recipes, compare", add_help=False)
-        "record", help="record what a CUDA device answers, for the lessons", add_help=False
-    )
+    for name, purpose in ELSEWHERE.items():
+        commands.add_parser(name, help=purpose, add_help=name == "doctor")
     return parser
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic, overload
 
+from mplab.compiled import Compiled
 from mplab.facts import Facts
 from mplab.formats import Event, Rounding
 from mplab.threads import parallel
@@ -337,36 +338,6 @@ def _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, ra
         _count(f, counts)
 
 
-class _compiled:
-    """A function compiled by numba, cached on disk where possible, else in memory only.
-
-    numba raises when no folder is writable, either at decoration or, if an unwritable
-    folder already holds the cache, when it saves.
-    """
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
-        try:
-            self._call = njit(nogil=True, cache=True)(function)
-        except RuntimeError:
-            self._call = njit(nogil=True)(function)
-
-    def ready(self, *signature: Any) -> Callable[..., None]:
-        """The function itself, compiled for these types, which spares a call in Python."""
-        try:
-            self._call.compile(signature)
-        except OSError:
-            self._call = njit([signature], nogil=True)(self._function)
-        return self._call
-
-    def __call__(self, *arguments: Any) -> None:
-        try:
-            self._call(*arguments)
-        except OSError:
-            self._call = njit(nogil=True)(self._function)
-            self._call(*arguments)
-
-
 @cache
 def _loop_for(mode: int, rare: bool, flagging: bool) -> Callable[..., None]:
     """A loop that rounds `bits` into `out`; `flagging`, it writes and counts flag bytes, too."""
@@ -377,7 +348,7 @@ def _loop_for(mode: int, rare: bool, flagging: bool) -> Callable[..., None]:
     def round_and_flag(bits, out, flags, counts, facts, start, key0, key1):
         _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, rare)
 
-    return _compiled(round_and_flag if flagging else round_all)
+    return Compiled(round_and_flag if flagging else round_all)
 
 
 def _pointer(_context, address):
@@ -409,7 +380,7 @@ def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
         totals = carray(_int32_at(counts), 16).view(np.int64)
         _round_and_flag(bits, out, flags, totals, known, 0, key0, key1, mode, rare)
 
-    return _compiled(count_at if counting else round_at).ready(*(6 + counting) * [types.int64])
+    return Compiled(count_at if counting else round_at).ready(*(6 + counting) * [types.int64])
 
 
 def run(

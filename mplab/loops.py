@@ -23,9 +23,10 @@ import numpy as np
 from numba import njit
 
 from mplab import kernels
+from mplab.compiled import Compiled
 from mplab.facts import Facts
 from mplab.formats import Rounding
-from mplab.kernels import _compiled, _random_bits, _round_bits, _unpack
+from mplab.kernels import _random_bits, _round_bits, _unpack
 from mplab.threads import parallel
 
 _EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
@@ -207,7 +208,7 @@ def _loop(mode: int, edition: int) -> Callable[..., None]:
                     trace[k] = rows[_TOTAL if order == _KAHAN else _PART]
             out[i] = rows[_TOTAL]
 
-    return _compiled(reduce)
+    return Compiled(reduce)
 
 
 _loop_for = cache(_loop)

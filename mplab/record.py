@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 import mplab
+from mplab import audit
 from mplab.asking import Found, Setting, casts, tensorcores
 from mplab.racing import SEEDS, exponents, larger, speed, training
 from mplab.recordings import SCHEMA, Recording
@@ -36,12 +37,9 @@ class Part(NamedTuple):
 
 def audited(to: Setting) -> Found:
     """The operations of `mplab.audit`, each against torch's own kernel on the device."""
-    room: Any = getattr(mplab, "audit", None)
-    if room is None:
-        raise RuntimeError("this version has no room mplab.audit")
     rows: dict[str, list[Any]] = {"rows": [], "refused": []}
-    for row in room.audit(device=to.device.type, quick=to.rehearse):
-        rows["rows" if isinstance(row, room.Row) else "refused"].append(row._asdict())
+    for row in audit.audit(device=to.device.type, quick=to.rehearse):
+        rows["rows" if isinstance(row, audit.Row) else "refused"].append(row._asdict())
         if to.left() <= 0:
             break
     yield from rows.items()

@@ -14,13 +14,13 @@ import mplab
 PACKAGE = Path(mplab.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-NUMBER_CORE = ("formats", "facts", "inputs", "codes", "threads", "kernels", "rounding")
+NUMBER_CORE = ("formats", "facts", "inputs", "codes", "threads", "compiled", "kernels", "rounding")
 ORDER = """
-    formats facts inputs codes threads kernels rounding
+    formats facts inputs codes threads compiled kernels rounding
     arithmetic loops reductions bounds floatarray updates
     tensors tensorcore probe scaling loss_rules grad_scaler quantize data
     policies marks products steps replicas operands dispatch functions tables explanation
-    simulate vitals tracing findings reports health fp8
+    simulate operations audit vitals tracing findings reports health fp8
     history recipes
     tasks optimizers parallel engines
     training activations stages recordings asking racing record
@@ -35,7 +35,7 @@ ORDER = """
     widgets.update_stagnation widgets.svg widgets.entry widgets.bit_explorer
     widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
     checks.events checks.training checks.sums checks.matrix_units checks.updates
-    checks operations audit
+    checks
     doctor bench_steps bench runs export cli
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
