@@ -120,3 +120,12 @@ def test_weights_enter_their_format_at_once_and_stay_there():
     weight.grad = torch.full((50,), 0.123456789)
     low.step()
     assert_bits(weight, (before.bfloat16().float() - 0.1 * weight.grad).bfloat16().float())
+
+
+@pytest.mark.parametrize("how", ["stochastic", "kahan"])
+def test_careful_updates_survive_an_optimizer_in_the_weights_format(how):
+    """Each of its operations rounds, but the last, on the weights: that is left to the rule."""
+    weight, _ = descend(
+        BF16, 200, 2e-5, update_rounding=how, optimizer_format=BF16, stream=Stream(3)
+    )
+    assert abs(weight.mean() - (1 - 200 * 2e-5)) < 1e-3
