@@ -313,12 +313,21 @@ def test_the_name_of_a_run_is_that_of_its_formats_whatever_its_recipe_is_called(
     assert name() == name(weight_format="FP32") == "BF16"
     assert name(weight_format="BF16", optimizer_format="BF16") == "pure BF16"
     kept = {"weight_format": "BF16", "optimizer_format": "FP32"}
-    assert name(**kept) == "BF16 weights"
-    assert name(**kept, update_rounding="kahan") == "BF16 weights with Kahan"
+    assert name(**kept) == "BF16 with BF16 weights"
+    assert name(**kept, update_rounding="kahan") == "BF16 with Kahan BF16 weights"
     assert name(weight_format="FP16", update_rounding="stochastic") == (
-        "BF16 on FP16 weights at random"
+        "BF16 with stochastic FP16 weights"
     )
     assert name(fp8="current") == "BF16 current scaling"
+
+
+def test_only_mixed_precision_is_called_amp():
+    def place(compute_format="BF16", **settings):
+        run = history("amp", compute_format=compute_format, settings=settings)
+        return pictures.results_table([run]).rows[0][1]
+
+    assert place() == place(weight_format="FP32", fp8=None) == "torch AMP on cpu"
+    assert place(weight_format="BF16") == place(fp8="current") == place("FP32") == "torch on cpu"
 
 
 def test_a_format_without_a_colour_is_drawn_in_black():

@@ -49,7 +49,7 @@ from mplab.pictures.ranges import (
 
 LOSSES = {"mse_loss": "mean squared error", "cross_entropy": "cross entropy"}
 UNSCALED = " without scaling"  # how the name of an FP16 run without a loss scaler ends
-UPDATES = {"nearest": "", "stochastic": " at random", "kahan": " with Kahan"}
+UPDATES = {"stochastic": "stochastic ", "kahan": "Kahan "}
 
 
 def run_name(history: History) -> str:
@@ -59,8 +59,8 @@ def run_name(history: History) -> str:
     if low != FP32.name and history.settings.get("optimizer_format") == low:
         name = f"pure {name}" if name == low else f"{name} on pure {low}"
     elif low != FP32.name:
-        how = UPDATES.get(history.settings.get("update_rounding", "nearest"), "")
-        name = f"{low} weights{how}" if name == low else f"{name} on {low} weights{how}"
+        how = UPDATES.get(history.settings.get("update_rounding", ""), "")
+        name += f" with {how}{low} weights"
     if history.settings.get("fp8") is not None:
         name += f" {history.settings['fp8']} scaling"
     if np.any(history.loss_scale != 1):
@@ -72,7 +72,9 @@ def run_place(history: History) -> str:
     """Where the arithmetic came from: the simulator, or torch on a device."""
     if history.simulated:
         return "simulated"
-    return f"{'torch' if history.compute_format == FP32.name else 'torch AMP'} on {history.device}"
+    plain = history.compute_format == FP32.name or history.settings.get("fp8") is not None
+    plain = plain or history.settings.get("weight_format", FP32.name) != FP32.name
+    return f"{'torch' if plain else 'torch AMP'} on {history.device}"
 
 
 def _look(history: History) -> Style:
