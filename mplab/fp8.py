@@ -290,8 +290,8 @@ def _format_of_products(device: torch.device) -> Rounder | None:
     """The door that `simulated`, where it is active, puts matrix products through."""
     if this_graph().innermost is None:
         return None
-    nothing, one = torch.empty((0, 1), device=device), torch.empty((1, 1), device=device)
-    mark = mark_of(nothing @ one)
+    rows, columns = torch.empty((0, 1), device=device), torch.empty((1, 0), device=device)
+    mark = mark_of(rows @ columns)  # of no numbers, so that nothing is counted
     return None if mark is None else mark.into
 
 

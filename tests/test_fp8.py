@@ -456,3 +456,11 @@ def test_an_autoencoder_in_fp8_ends_below_fp32_and_without_scales_far_below(seed
     assert 0.005 < loss["current"] < 0.08
     assert 0.005 < loss["delayed"] < 0.08
     assert loss["none"] > 0.12
+
+
+def test_asking_a_simulation_where_products_go_counts_no_number():
+    """An uninitialised number was once counted, so that no two tallies were alike."""
+    layer = Fp8Linear(8, 8)
+    with simulate.simulated(FP16, model=layer) as sim:
+        layer(torch.ones(4, 8)).sum().backward()
+    assert {tally.total for tally in sim.by_operation.values()} == {0}
