@@ -2,8 +2,9 @@
 
 Simulated means: computed by torch in float32 from values of the format, and rounded once. For
 each operation that differs, a row says in how many cases, and how many of these an explanation
-accounts for: a replica that gives the kernel's bits (`mplab.replicas`), or a last bit of the
-float32 computation, in which every order of summation and every library of functions differs.
+accounts for: a replica that gives the kernel's bits (`mplab.simulation.replicas`), or a last bit
+of the float32 computation, in which every order of summation and every library of functions
+differs.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from torch import Tensor
 import mplab
 from mplab.codes import encode
 from mplab.formats import BF16, FP16, FP32, Format
-from mplab.operations import Case, cases
 from mplab.policies import CUDA_AUTOCAST
-from mplab.replicas import replica_of
+from mplab.simulation.operations import Case, cases
+from mplab.simulation.replicas import replica_of
 from mplab.tensors import round_tensor
 
 FORMATS = {"FP16": FP16, "BF16": BF16}
@@ -64,7 +65,7 @@ class Refused(NamedTuple):
 def audit(
     formats: Sequence[Format] = (FP16, BF16), *, device: str = "cpu", quick: bool = False
 ) -> Iterator[Row | Refused]:
-    """Compare all operations of `mplab.operations`.
+    """Compare all operations of `mplab.simulation.operations`.
 
     Args:
         formats: of FP16 and BF16.

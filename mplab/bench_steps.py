@@ -45,7 +45,7 @@ class Nothing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # as mplab.dispatch.Mode
+        return False  # as mplab.simulation.dispatch.Mode
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -77,7 +77,7 @@ def _elsewhere(command: str, rest: Sequence[str]) -> int:
 
             return probe.main(rest)
         case "record":
-            from mplab import record
+            from mplab.recordings import record
 
             return record.main(rest)
         case "export-html":

@@ -15,9 +15,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from mplab.formats import FP8_E4M3, FP8_E5M2, Format, require_format
-from mplab.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
 from mplab.quantize import MX_BLOCK, amax_of, fake_quantize, multiply_and_round
 from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
+from mplab.simulation.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
 
 __all__ = ["SCALINGS", "Fp8Linear", "convert_linears"]
 

@@ -27,14 +27,14 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
-from mplab.dispatch import Mode, rules_in
-from mplab.explanation import Explanation, Recorder
 from mplab.formats import FP16, FP32, Format, Overflow, Rounding
-from mplab.functions import Functions
-from mplab.marks import Place, Rounder, this_graph
 from mplab.policies import CUDA_AUTOCAST, Policy, Run, Scope, fits
-from mplab.replicas import require_native
 from mplab.rounding import Stream, Tally
+from mplab.simulation.dispatch import Mode, rules_in
+from mplab.simulation.explanation import Explanation, Recorder
+from mplab.simulation.functions import Functions
+from mplab.simulation.marks import Place, Rounder, this_graph
+from mplab.simulation.replicas import require_native
 
 _push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
 _pop: Callable[[Mode, Any, Any, Any], Any] = TorchDispatchMode.__exit__
@@ -66,7 +66,8 @@ class simulated:
         tally: count what each rounding did, at some cost in time.
         model: gives the layers their names; if omitted, the outermost module that is called.
         native: FP16 and BF16 only: where a kernel of torch on the CPU is known to round between
-            its steps, or to add in another order, do the same; slowly. See `mplab.replicas`.
+            its steps, or to add in another order, do the same; slowly. See
+            `mplab.simulation.replicas`.
 
     Raises:
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer

@@ -1,9 +1,11 @@
 """What every test runs under."""
 
 import os
+import sys
 from collections import Counter
 
 import numpy as np
+import pytest
 from _pytest.doctest import DoctestItem
 from hypothesis import settings
 
@@ -39,3 +41,16 @@ def pytest_collection_modifyitems(items) -> None:
     names = {name: getattr(mplab, name) for name in mplab.__all__}
     for item in examples:
         item.dtest.globs |= {"np": np, "mplab": mplab} | names | item.dtest.globs
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_active():
+    """A dispatch mode that a test left behind would see the operations of all later ones."""
+    yield
+    if "torch" in sys.modules:
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+        left = _get_current_dispatch_mode()
+        if left is not None:
+            left.__exit__(None, None, None)
+        assert left is None

@@ -19,23 +19,23 @@ ORDER = """
     formats facts inputs codes threads compiled kernels rounding
     arithmetic loops reductions bounds floatarray updates
     tensors tensorcore probe scaling loss_rules grad_scaler quantize data
-    policies marks products steps replicas operands dispatch functions tables explanation
-    simulate operations audit vitals tracing findings reports health fp8
-    history recipes
-    tasks optimizers parallel engines
-    training activations stages recordings asking racing record
+    policies tables
+    simulation simulation.marks simulation.products simulation.steps simulation.replicas
+    simulation.operands simulation.dispatch simulation.functions simulation.explanation
+    simulation.operations
+    simulate audit fp8
+    health.vitals health.tracing health.findings health.reports health.watch health
+    history recipes tasks optimizers parallel engines training activations stages
+    recordings.files recordings.asking recordings.racing recordings.record recordings
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
-    pictures.costs pictures.health pictures.stages
-    pictures.precision
-    pictures.scaling
-    pictures.formats
-    pictures.rounding pictures.events pictures.arithmetic pictures.matrix_units pictures.updates
-    pictures
-    widgets.explorer widgets.range_map widgets.accumulator_race widgets.matrix_step
-    widgets.update_stagnation widgets.svg widgets.entry widgets.bit_explorer
-    widgets.number_line widgets.rounding_lab widgets checks.core checks.floats checks.rounding
-    checks.events checks.training checks.sums checks.matrix_units checks.updates
-    checks
+    pictures.costs pictures.health pictures.stages pictures.precision pictures.scaling
+    pictures.formats pictures.rounding pictures.events pictures.arithmetic
+    pictures.matrix_units pictures.updates pictures
+    widgets.explorer widgets.svg widgets.entry widgets.range_map widgets.accumulator_race
+    widgets.matrix_step widgets.update_stagnation widgets.bit_explorer widgets.number_line
+    widgets.rounding_lab widgets
+    checks.core checks.floats checks.rounding checks.events checks.training checks.sums
+    checks.matrix_units checks.updates checks
     doctor bench_steps bench runs export cli
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""

@@ -7,9 +7,16 @@ import torch
 
 from mplab import BF16, FP16
 from mplab.audit import Row, audit, compare, main, record, table
-from mplab.operations import Case, all_codes, cases, of_many_numbers, of_one_number, of_two_numbers
-from mplab.products import holds_here
-from mplab.replicas import replica_of
+from mplab.simulation.operations import (
+    Case,
+    all_codes,
+    cases,
+    of_many_numbers,
+    of_one_number,
+    of_two_numbers,
+)
+from mplab.simulation.products import holds_here
+from mplab.simulation.replicas import replica_of
 
 FORMATS = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda f: f.name)
 

@@ -17,10 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from mplab import BF16, FP16, FP32
-from mplab.explanation import Recorder
-from mplab.marks import Mark, set_mark
 from mplab.policies import CPU_AUTOCAST
 from mplab.simulate import simulated
+from mplab.simulation.explanation import Recorder
+from mplab.simulation.marks import Mark, set_mark
 
 LOW = {FP16: torch.float16, BF16: torch.bfloat16}
 every_format = pytest.mark.parametrize("fmt", LOW, ids=lambda fmt: fmt.name)

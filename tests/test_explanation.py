@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP16, FP32
-from mplab.explanation import Explanation
 from mplab.pictures import precision_map
 from mplab.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, POLICIES
 from mplab.simulate import explain, simulated
+from mplab.simulation.explanation import Explanation
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import FP16, FP32
-from mplab.functions import whole_functions
 from mplab.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, POLICIES
 from mplab.simulate import simulated
+from mplab.simulation.functions import whole_functions
 
 
 @pytest.fixture(autouse=True)

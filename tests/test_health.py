@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E5M2, FP16, pictures
-from mplab.findings import pooled_layers
 from mplab.health import Health
+from mplab.health.findings import pooled_layers
 from mplab.scaling import LossScaler
 from mplab.simulate import simulated
 from mplab.tasks import TASKS
@@ -730,3 +730,11 @@ def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
     assert skipped == fell
     assert any(skipped)
     assert not all(skipped)
+
+
+def test_a_step_that_is_told_of_after_the_watch_was_closed_starts_no_tracing():
+    model = nn.Linear(2, 1)
+    with Health(model) as health:
+        loss = model(torch.ones(1, 2)).sum()
+    health.step(loss)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None

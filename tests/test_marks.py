@@ -12,9 +12,10 @@ from networks import assert_bits, linear, loss, mlp, round_to
 from torch import nn
 
 import mplab
-from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding, Stream, marks
-from mplab.marks import Counter, Rounder
+from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding, Stream
 from mplab.simulate import simulated
+from mplab.simulation import marks
+from mplab.simulation.marks import Counter, Rounder
 from mplab.tensors import round_tensor
 from mplab.threads import DIVISIBLE
 

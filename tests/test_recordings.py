@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from mplab import BF16, FP8_E4M3, FP16, Rounding, asking, racing, record, recordings
-from mplab.asking import Setting, checksum, product
-from mplab.recordings import Recording, available, load
+from mplab import BF16, FP8_E4M3, FP16, Rounding, recordings
+from mplab.recordings import Recording, asking, available, load, racing, record
+from mplab.recordings.asking import Setting, checksum, product
 from mplab.rounding import round_to
 from mplab.tensorcore import mma
 

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding
-from mplab.products import LONGEST_PAIRED, canceling, holds_here, paired_product, product
-from mplab.replicas import REPLICAS, replica_of
 from mplab.simulate import simulated
+from mplab.simulation.products import LONGEST_PAIRED, canceling, holds_here, paired_product, product
+from mplab.simulation.replicas import REPLICAS, replica_of
 
 LOW = {FP16: torch.float16, BF16: torch.bfloat16}
 
@@ -174,6 +174,6 @@ def test_what_torch_has_no_kernels_for_is_refused():
 
 
 def test_other_kernels_than_those_replicated_are_refused(monkeypatch):
-    monkeypatch.setattr("mplab.replicas.holds_here", lambda dtype: False)
+    monkeypatch.setattr("mplab.simulation.replicas.holds_here", lambda dtype: False)
     with pytest.raises(RuntimeError, match="native must be False on this machine"):
         simulated(FP16, native=True)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from mplab import FP8_E4M3
-from mplab.products import holds_here
+from mplab.simulation.products import holds_here
 from mplab.training import RECIPES, TASKS, Recipe, train
 
 AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"

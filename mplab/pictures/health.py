@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from mplab.findings import Shares, Step, pooled_layers
 from mplab.formats import FORMATS
+from mplab.health.findings import Shares, Step, pooled_layers
+from mplab.health.reports import Report
 from mplab.pictures.canvas import (
     BAND,
     COARSE,
@@ -24,7 +25,6 @@ from mplab.pictures.canvas import (
     style,
     titled,
 )
-from mplab.reports import Report
 
 _RAW = STYLES["FP32"]
 _LIMIT = 12  # rows of layers that can be read

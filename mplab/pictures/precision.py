@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from mplab.explanation import Explanation, Row
 from mplab.formats import FP32, Format
 from mplab.pictures.canvas import (
     Picture,
@@ -19,6 +18,7 @@ from mplab.pictures.canvas import (
     style,
     titled,
 )
+from mplab.simulation.explanation import Explanation, Row
 
 _ROW, _COLUMN, _LETTER = 0.18, 0.27, 0.068  # inches
 _SHORTER = (

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mplab.marks import IN_HAND, Mark, Rounder, mark_of, set_mark
 from mplab.policies import CONVERSIONS, Rule
+from mplab.simulation.marks import IN_HAND, Mark, Rounder, mark_of, set_mark
 
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 

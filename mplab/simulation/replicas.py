@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mplab import steps
 from mplab.formats import BF16, FP16, Format, Overflow, Rounding
-from mplab.products import holds_here
+from mplab.simulation import steps
+from mplab.simulation.products import holds_here
 
 
 class Replica(NamedTuple):
     """What a kernel does between its input and its last rounding."""
 
     compute: Callable[..., Any]
-    """A function of `mplab.steps`."""
+    """A function of `mplab.simulation.steps`."""
     formats: tuple[Format, ...] = (FP16, BF16)
     partial: bool = False
     """Whether it explains many but not all bits, so that it is for the audit alone."""
@@ -96,7 +96,7 @@ def native(name: str, operation: Any, into: Callable[..., Tensor]) -> Any:
     Args:
         name: of the operation, below autograd.
         operation: what to call where there is no replica.
-        into: an `mplab.marks.Rounder`.
+        into: an `mplab.simulation.marks.Rounder`.
     """
     replica = replica_of(name, into.fmt)  # type: ignore[attr-defined]
     if replica is None or replica.partial:
@@ -129,5 +129,5 @@ def require_native(fmt: Format, rounding: Rounding, overflow: Overflow) -> None:
     if not holds_here(fmt.torch_dtype):
         raise RuntimeError(
             f"simulated: native must be False on this machine, whose {fmt.name} kernels add in "
-            f"another order than those that mplab.products knows. Run mplab audit to see which."
+            f"another order than those we know. Run mplab audit to see which."
         )

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.marks import (
+from mplab.policies import COMPLEX, Policy, Rule, Run, Scope, rule_of
+from mplab.simulation.marks import (
     IN_HAND,
     KEPT_NODES,
     Cast,
@@ -31,9 +32,15 @@ from mplab.marks import (
     shared_tensor,
     this_graph,
 )
-from mplab.operands import keep_in_hand, meet, refuse, results_of, tensors_of, written_format
-from mplab.policies import COMPLEX, Policy, Rule, Run, Scope, rule_of
-from mplab.replicas import native
+from mplab.simulation.operands import (
+    keep_in_hand,
+    meet,
+    refuse,
+    results_of,
+    tensors_of,
+    written_format,
+)
+from mplab.simulation.replicas import native
 
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 

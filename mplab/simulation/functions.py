@@ -1,6 +1,6 @@
 """Functions of torch that autocast runs as a whole: above autograd, where they are still whole.
 
-`linear` or `l1_loss` reach `mplab.dispatch` as the operations they are made of. `Functions` sees
+`linear` or `l1_loss` reach the dispatch mode as the operations they are made of. `Functions` sees
 the call, and for its time puts all those operations into one format.
 """
 
@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from mplab.dispatch import Mode, Rules, rules_in
 from mplab.policies import Policy, Run, Scope
+from mplab.simulation.dispatch import Mode, Rules, rules_in
 
 _QUESTIONS = dict.fromkeys(
     ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"),

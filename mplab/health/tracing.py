@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.dispatch import OUTSIDE
 from mplab.formats import FORMATS, Format
-from mplab.marks import is_plain, next_number
+from mplab.simulation.dispatch import OUTSIDE
+from mplab.simulation.marks import is_plain, next_number
 
 _CONSTANTS = ("empty", "full", "fill", "masked_fill", "where", "scatter", "index_fill", "new_empty")
 """Operations that may write an infinity because they were told to, or memory as they find it."""

@@ -1,8 +1,7 @@
 """What a run under observation did, what that means, and what to check.
 
-`mplab.health` fills in the records, the rules here read them, and `mplab.reports` shows both.
-Each rule looks at something observed, not at whether the loss falls: several faults hide
-behind a falling loss.
+`Health` fills in the records, the rules here read them, and a `Report` shows both. Each rule looks
+at something observed, not at whether the loss falls: several faults hide behind a falling loss.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mplab.formats import FORMATS
-from mplab.tracing import Origin, RoundedIntegers
+from mplab.health.tracing import Origin, RoundedIntegers
 
 
 class Shares(NamedTuple):

@@ -23,9 +23,9 @@ import torch
 
 import mplab
 from mplab import audit
-from mplab.asking import Found, Setting, casts, tensorcores
-from mplab.racing import SEEDS, exponents, larger, speed, training
-from mplab.recordings import SCHEMA, Recording
+from mplab.recordings.asking import Found, Setting, casts, tensorcores
+from mplab.recordings.files import SCHEMA, Recording
+from mplab.recordings.racing import SEEDS, exponents, larger, speed, training
 
 
 class Part(NamedTuple):

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from mplab.dispatch import OUTSIDE
-from mplab.findings import Evidence, Shares, Step, diagnose
 from mplab.formats import FP16, FP32, Format, require_format
-from mplab.marks import mark_of
-from mplab.reports import Report
-from mplab.tracing import Origin, Tracer, format_of_dtype
-from mplab.vitals import counts_of, norm_of, total, ulps, unseen, wide_updates, witness
+from mplab.health.findings import Evidence, Shares, Step, diagnose
+from mplab.health.reports import Report
+from mplab.health.tracing import Origin, Tracer, format_of_dtype
+from mplab.health.vitals import counts_of, norm_of, total, ulps, unseen, wide_updates, witness
+from mplab.simulation.dispatch import OUTSIDE
+from mplab.simulation.marks import mark_of
 
 _push: Callable[[Tracer], Any] = Tracer.__enter__
 _pop: Callable[[Tracer, Any, Any, Any], Any] = Tracer.__exit__
@@ -172,7 +172,8 @@ class Health:
     def _set_tracing(self) -> None:
         """Look at each operation of the coming step, or no longer."""
         number = len(self.steps)
-        wanted = number < 2 or number % self.trace_every == 0 or self._trace_next
+        due = number < 2 or number % self.trace_every == 0 or self._trace_next
+        wanted = due and bool(self._handles)  # a step may be told of after the watch was closed
         self._tracer.begin(number)
         if not wanted:
             self._stop_tracing()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mplab.formats import FP32, Format
-from mplab.products import paired_product, product, sum_in_lanes, sum_in_registers
+from mplab.simulation.products import paired_product, product, sum_in_lanes, sum_in_registers
 
 Round = Callable[[Tensor], Tensor]
 """Rounds a float32 tensor to the format."""
@@ -27,12 +27,12 @@ Round = Callable[[Tensor], Tensor]
 
 
 def mm(_: Round, a: Tensor, b: Tensor) -> Tensor:
-    """Adds the products in the order of `mplab.products`."""
+    """Adds the products in the order of `mplab.simulation.products`."""
     return product(a, b)
 
 
 def addmm(_: Round, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    """Adds the products in the order of `mplab.products`, and what is given last or first."""
+    """Adds the products in the known order, and what is given last or first."""
     return product(a, b, c) if alpha == beta == 1 else None
 
 

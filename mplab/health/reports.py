@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from mplab.findings import Evidence, Finding, Step, pooled_layers
+from mplab.health.findings import Evidence, Finding, Step, pooled_layers
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mplab.dispatch import OUTSIDE, Mode
 from mplab.formats import FP32, Format
-from mplab.marks import Node, Rounder, is_plain, mark_of
-from mplab.operands import results_of
 from mplab.policies import CONVERSIONS, COPIES, Policy, Rule, Run
+from mplab.simulation.dispatch import OUTSIDE, Mode
+from mplab.simulation.marks import Node, Rounder, is_plain, mark_of
+from mplab.simulation.operands import results_of
 from mplab.tables import Table
 
 _MEMORY = COPIES - CONVERSIONS - {"clone"}
