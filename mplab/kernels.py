@@ -20,7 +20,7 @@ from numba.extending import intrinsic, overload
 from mplab.compiled import Compiled
 from mplab.facts import Facts
 from mplab.formats import Event, Rounding
-from mplab.threads import parallel
+from mplab.threads import DIVISIBLE, parallel
 
 # Bits of a flag byte: the four events that rounding can raise, and four classes.
 INEXACT, UNDERFLOW = int(Event.INEXACT), int(Event.UNDERFLOW)
@@ -406,6 +406,9 @@ def run(
     """
     if flags is None and counts is None and out is not None:
         loop = _loop_for(int(mode), facts.rare, False)
+        if bits.size < DIVISIBLE:  # no slices: a small array takes less time than they do
+            loop(bits, out, facts.numbers, 0, *(keys(0) if keys else (0, 0)))
+            return
 
         def work(begin: int, end: int) -> None:
             key0, key1 = keys(begin >> 32) if keys else (0, 0)
