@@ -67,6 +67,7 @@ _ROOMS = (
     "floatarray",
     "formats",
     "health",
+    "grading",
     "history",
     "inputs",
     "kernels",

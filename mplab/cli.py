@@ -53,6 +53,7 @@ ELSEWHERE = {
     "bench": "measure rounding, or training steps, against their peers",
     "probe": "compare a CUDA device's matrix units with the models",
     "record": "record what a CUDA device answers, for the lessons",
+    "grade": "release assignments, grade them in a sandbox",
     "export-html": "write the course as pages that need no Python",
 }
 """Commands that a room of their own reads and runs, and what they do."""
@@ -80,6 +81,8 @@ def _elsewhere(command: str, rest: Sequence[str]) -> int:
             from mplab.recordings import record
 
             return record.main(rest)
+        case "grade":
+            return grade(rest)
         case "export-html":
             from mplab import export
 
@@ -117,6 +120,21 @@ def _parser() -> argparse.ArgumentParser:
     for name, purpose in ELSEWHERE.items():
         commands.add_parser(name, help=purpose, add_help=name == "doctor")
     return parser
+
+
+def grade(arguments: Sequence[str]) -> int:
+    """Run `mplab grade` with these arguments.
+
+    Raises:
+        UserError: nbgrader is not installed.
+    """
+    try:
+        from mplab.grading import commands
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"grading needs {error.name}. Install it: pip install 'mplab[grade]'."
+        ) from error
+    return commands.main(arguments)
 
 
 def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:

@@ -35,7 +35,10 @@ ORDER = """
     widgets.matrix_step widgets.update_stagnation widgets.bit_explorer widgets.number_line
     widgets.rounding_lab widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
-    checks.matrix_units checks.updates checks
+    checks.matrix_units checks.updates checks grading.values grading.isolation grading.inside
+    grading.sandbox grading.exercises grading.notebooks grading.running grading.course
+    grading.execute grading.releasing grading.feedback grading.autograding grading.collecting
+    grading.exporting grading.benchmark grading.commands grading
     doctor bench_steps bench runs export cli
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""

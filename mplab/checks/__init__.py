@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from mplab.checks.core import Exercise, Misconception, Verdict, verdict_on
+from mplab.checks.core import (
+    Arguments,
+    Exercise,
+    Misconception,
+    Sealed,
+    Verdict,
+    equal,
+    verdict_on,
+)
 from mplab.checks.events import EXERCISES as EVENTS
 from mplab.checks.floats import EXERCISES as FLOATS
 from mplab.checks.matrix_units import EXERCISES as MATRIX_UNITS
@@ -13,7 +21,16 @@ from mplab.checks.sums import EXERCISES as SUMS
 from mplab.checks.training import EXERCISES as TRAINING
 from mplab.checks.updates import EXERCISES as UPDATES
 
-__all__ = ["EXERCISES", "Exercise", "Misconception", "Verdict", "check"]
+__all__ = [
+    "EXERCISES",
+    "Arguments",
+    "Exercise",
+    "Misconception",
+    "Sealed",
+    "Verdict",
+    "check",
+    "equal",
+]
 
 EXERCISES: dict[str, Exercise] = {
     **TRAINING,

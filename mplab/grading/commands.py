@@ -1,0 +1,178 @@
+"""The command `mplab grade`: from an empty folder to a column of grades."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from mplab.grading.course import Course, create_course
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run `mplab grade` with these arguments and return the exit code."""
+    options, rest = _parser().parse_known_args(arguments)
+    if rest and options.step != "serve":
+        _parser().error(f"unknown arguments: {' '.join(rest)}")
+    from mplab.grading.sandbox import NoSandbox
+
+    try:
+        if options.step == "init":
+            return _init(options)
+        if options.step == "bench":
+            return _bench(options)
+        course = Course(options.course).require()
+        if options.step == "serve":
+            return _serve(course, rest)
+        return _STEPS[options.step](course, options)
+    except (NoSandbox, ValueError) as error:
+        print(f"mplab grade {options.step}: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mplab grade",
+        description="Release assignments, grade what comes back in a sandbox, give feedback.",
+    )
+    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
+
+    def step(name: str, text: str, *, assignment: str | None = None) -> argparse.ArgumentParser:
+        command = steps.add_parser(name, help=text, description=text)
+        if name not in ("init", "bench"):
+            command.add_argument(
+                "--course", type=Path, default=Path(), help="the course folder (default: here)"
+            )
+        if assignment:
+            command.add_argument("assignment", nargs=assignment, metavar="ASSIGNMENT")
+        return command
+
+    step("init", "make a course folder with the assignments in it").add_argument(
+        "folder", type=Path
+    )
+    trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
+    step("collect", "bring in a folder or zip of submissions", assignment="?").add_argument(
+        "place", type=Path
+    )
+    grade = step("autograde", "grade what has not been graded yet", assignment="?")
+    grade.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    grade.add_argument("--student", action="append", default=[], help="only this id")
+    grade.add_argument("--force", action="store_true", help="grade again what has been graded")
+    for command in (*trusting, grade):
+        command.add_argument(
+            "--trust-submissions",
+            action="store_true",
+            help="run without a sandbox: every submission is harmless",
+        )
+    step("feedback", "write a page for each graded submission", assignment="?")
+    export = step("export", "write the grades as CSV", assignment="*")
+    export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
+    export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
+    bench = step("bench", "measure against plain nbgrader, on synthetic submissions")
+    bench.add_argument("--submissions", type=int, default=100)
+    bench.add_argument("--jobs", type=int, default=2)
+    step("serve", "open formgrader in JupyterLab; other options go to JupyterLab")
+    return parser
+
+
+def _init(options: argparse.Namespace) -> int:
+    course = create_course(options.folder)
+    names = ", ".join(course.names()) or "none yet"
+    print(f"Course: {course.root}\nAssignments: {names}\nNext: README.md in it says what to do.")
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from mplab.grading.benchmark import measure
+
+    measure(count=options.submissions, jobs=options.jobs)
+    return 0
+
+
+def _one(course: Course, options: argparse.Namespace) -> str:
+    """The assignment that was named, or the only one."""
+    if options.assignment:
+        return str(options.assignment)
+    names = course.names()
+    if len(names) != 1:
+        raise ValueError(f"ASSIGNMENT must be one of {', '.join(names)}; got none.")
+    return names[0]
+
+
+def _release(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.releasing import release
+
+    for name in options.assignment:
+        print(*release(course, name, trusted=options.trust_submissions), sep="\n")
+    return 0
+
+
+def _collect(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.collecting import collect
+
+    collected = collect(course, _one(course, options), options.place)
+    for problem in collected.problems:
+        print(f"not taken: {problem}")
+    print(f"{len(collected.students)} submissions are in {course.root / 'submitted'}")
+    return 0
+
+
+def _autograde(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.autograding import autograde
+
+    if options.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
+    lines = autograde(
+        course,
+        _one(course, options),
+        students=options.student,
+        jobs=options.jobs,
+        force=options.force,
+        trusted=options.trust_submissions,
+    )
+    for line in lines:
+        if not line.done_before or line.remark:
+            score = "-" if line.score is None else f"{line.score:g} of {line.max_score:g}"
+            print(f"{line.student}: {score}" + (f"  ({line.remark})" if line.remark else ""))
+    before = sum(line.done_before for line in lines)
+    print(f"{len(lines) - before} graded now, {before} before.")
+    return 0
+
+
+def _feedback(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.autograding import feedback
+
+    written = feedback(course, _one(course, options))
+    print(f"{len(written)} pages are in {course.root / 'feedback'}")
+    return 0
+
+
+def _export(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.exporting import export
+
+    name = "grades.csv" if options.to == "csv" else f"grades-{options.to}.csv"
+    path = options.output or course.root / name
+    count = export(course, options.assignment, to=options.to, path=path)
+    print(f"{count} students are in {path}")
+    return 0
+
+
+def _serve(course: Course, rest: Sequence[str]) -> int:
+    """Start JupyterLab in the course folder, where nbgrader finds its settings."""
+    print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.")
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.root}", *rest]
+    scripts = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
+    return subprocess.call(command, cwd=course.root, env=environment)
+
+
+_STEPS = {
+    "release": _release,
+    "collect": _collect,
+    "autograde": _autograde,
+    "feedback": _feedback,
+    "export": _export,
+}

@@ -1,0 +1,139 @@
+"""Grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mplab.grading.autograding import read_journal
+from mplab.grading.course import Course, Student
+
+
+class Grade(NamedTuple):
+    """A student's points in an assignment."""
+
+    student: Student
+    assignment: str
+    score: float | None
+    max_score: float
+    remark: str
+
+
+def neutral(text: str) -> str:
+    """Text that no spreadsheet takes for a formula.
+
+    Examples:
+        >>> neutral("=1+1"), neutral("Ada")
+        ("'=1+1", 'Ada')
+    """
+    text = "".join(c if c.isprintable() else " " for c in text)
+    return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@", "|", "%") else text
+
+
+def grades(course: Course, assignments: list[str]) -> list[Grade]:
+    """The grades of every student, also of those who submitted nothing.
+
+    Raises:
+        ValueError: an assignment is not in the gradebook.
+    """
+    found = []
+    with course.gradebook() as gradebook:
+        roster = {student.id: student for student in course.roster()}
+        for other in gradebook.students:
+            names = (other.first_name or "", other.last_name or "", other.email or "")
+            roster.setdefault(other.id, Student(other.id, *names))
+        known = {assignment.name: assignment for assignment in gradebook.assignments}
+        for name in assignments or sorted(known):
+            if name not in known:
+                raise ValueError(f"export: {name} is not in the gradebook. Release it first.")
+            for student in roster.values():
+                found.append(_grade(course, gradebook, known[name], student))
+    return found
+
+
+def _grade(course: Course, gradebook: Any, assignment: Any, student: Student) -> Grade:
+    from nbgrader.api import MissingEntry
+
+    points = float(assignment.max_score)
+    try:
+        submission = gradebook.find_submission(assignment.name, student.id)
+    except MissingEntry:
+        return Grade(student, assignment.name, None, points, "nothing submitted")
+    remark = str(read_journal(course, assignment.name, student.id).get("remark", ""))
+    if submission.needs_manual_grade:
+        remark = f"{remark} to be graded by hand".strip()
+    score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))
+    return Grade(student, assignment.name, score, points, remark)
+
+
+def export(course: Course, assignments: list[str], *, to: str, path: Path) -> int:
+    """Write the grades of some or all assignments.
+
+    Args:
+        course: the course.
+        assignments: names; all if empty.
+        to: "csv", "canvas" or "moodle".
+        path: the file to write.
+
+    Returns:
+        How many students are in it.
+
+    Raises:
+        ValueError: an assignment is not in the gradebook, or `to` is unknown.
+    """
+    tables = {"csv": _plain_table, "canvas": _canvas_table, "moodle": _moodle_table}
+    if to not in tables:
+        raise ValueError(f"export: to must be one of {', '.join(tables)}; got {to!r}.")
+    found = grades(course, assignments)
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows(tables[to](found))
+    partial.replace(path)
+    return len({grade.student.id for grade in found})
+
+
+def _number(score: float | None) -> str:
+    return f"{score or 0.0:g}"
+
+
+def _plain_table(found: list[Grade]) -> list[list[str]]:
+    head = ["assignment", "id", "first_name", "last_name", "email", "score", "max_score", "remark"]
+    rows = [
+        [*map(neutral, (g.assignment, *g.student)), _number(g.score), _number(g.max_score)]
+        for g in found
+    ]
+    return [head, *([*row, neutral(g.remark)] for row, g in zip(rows, found, strict=True))]
+
+
+def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:
+    table: dict[Student, dict[str, Grade]] = {}
+    for grade in found:
+        table.setdefault(grade.student, {})[grade.assignment] = grade
+    return table
+
+
+def _canvas_table(found: list[Grade]) -> list[list[str]]:
+    """Canvas's gradebook: the student's id here is the SIS id there."""
+    points = {g.assignment: g.max_score for g in found}
+    head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]
+    possible = ["    Points Possible", "", "", "", "", *map(_number, points.values())]
+    rows = [
+        [neutral(f"{s.last_name}, {s.first_name}"), "", neutral(s.id), neutral(s.email), ""]
+        + [_number(own[name].score) for name in points]
+        for s, own in _by_student(found).items()
+    ]
+    return [head, possible, *rows]
+
+
+def _moodle_table(found: list[Grade]) -> list[list[str]]:
+    """Moodle's grade import: the student's id here is the ID number there."""
+    names = list(dict.fromkeys(g.assignment for g in found))
+    head = ["ID number", "First name", "Last name", "Email address"]
+    head += [column for name in names for column in (name, f"{name} feedback")]
+    rows = [
+        [*map(neutral, s)]
+        + [text for n in names for text in (_number(own[n].score), neutral(own[n].remark))]
+        for s, own in _by_student(found).items()
+    ]
+    return [head, *rows]

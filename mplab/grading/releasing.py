@@ -1,0 +1,103 @@
+"""Release an assignment, after trying it: its solution must earn all, its stubs nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from mplab.grading.course import Course, write_public_checks
+from mplab.grading.execute import lane_for
+from mplab.grading.exercises import Assignment, seed_for
+from mplab.grading.notebooks import read_files
+from mplab.grading.running import Report, graded_name, run_notebook
+
+
+def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
+    """Make `release/NAME`, and put the assignment into the gradebook.
+
+    Args:
+        course: the course.
+        name: the assignment.
+        trusted: try it without a sandbox.
+
+    Returns:
+        Lines to print.
+
+    Raises:
+        ValueError: the notebook and its exercises do not fit, the solution does not earn all
+            points, or an unchanged stub earns some.
+    """
+    from nbgrader.converters import GenerateAssignment
+
+    assignment = course.assignment(name)
+    write_public_checks(course, name)
+    source = course.root / "source" / name
+    solved = {path: nbformat.read(path, as_version=4) for path in sorted(source.glob("*.ipynb"))}
+    problems = _mismatches(assignment, list(solved.values()))
+    if problems:
+        raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
+    lines = [_try(course, name, path, notebook, trusted) for path, notebook in solved.items()]
+    directory = course.directory(assignment_id=name)
+    GenerateAssignment(coursedir=directory, config=course.config(), force=True).start()
+    for stub_name, stub in course.skeletons(name).items():
+        earned = _points(_run(course, name, stub, trusted))
+        if earned:
+            raise ValueError(f"release: the empty notebook {stub_name} earns {earned:g} points.")
+    with course.gradebook() as gradebook:
+        for student in course.roster():
+            gradebook.update_or_create_student(
+                student.id,
+                first_name=student.first_name,
+                last_name=student.last_name,
+                email=student.email or None,
+            )
+    return [*lines, f"Released: {course.root / 'release' / name}"]
+
+
+def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:
+    """Where grade cells and exercises do not fit."""
+    points: dict[str, float] = {}
+    problems = []
+    for cell in (cell for notebook in notebooks for cell in notebook.cells):
+        cell_name = graded_name(cell)
+        if cell_name is not None:
+            if cell_name in points:
+                problems.append(f"two grade cells are called {cell_name}")
+            points[cell_name] = float(cell.metadata.nbgrader["points"])
+    for missing in sorted(points.keys() - assignment.graded.keys()):
+        problems.append(f"the grade cell {missing} has no exercise in exercises.py")
+    for missing in sorted(assignment.graded.keys() - points.keys()):
+        problems.append(f"the exercise {missing} has no grade cell")
+    for common in sorted(points.keys() & assignment.graded.keys()):
+        wanted = assignment.graded[common].points
+        if points[common] != wanted:
+            problems.append(f"{common}: {points[common]:g} points in the notebook, {wanted:g} here")
+    return problems
+
+
+def _run(course: Course, name: str, notebook: NotebookNode, trusted: bool) -> Report:
+    assignment = course.assignment(name)
+    lane = lane_for(assignment.warm, trusted=trusted)
+    with lane.session(read_files(course.root / "source" / name)) as session:
+        return run_notebook(
+            notebook, session, assignment.graded, lambda n, p: seed_for(course.key(), name, n, p)
+        )
+
+
+def _points(report: Report) -> float:
+    return sum(part.earned for parts in report.outcomes.values() for part in parts)
+
+
+def _try(course: Course, name: str, path: Path, notebook: NotebookNode, trusted: bool) -> str:
+    report = _run(course, name, notebook, trusted)
+    lost = [
+        f"{exercise}, {part.part}: {part.message}"
+        for exercise, parts in report.outcomes.items()
+        for part in parts
+        if part.earned != part.points
+    ]
+    if lost:
+        raise ValueError(f"release: the solution of {path.name} loses points: {'; '.join(lost)}")
+    return f"{path.stem}: the solution earns {_points(report):g} points, the stubs none"

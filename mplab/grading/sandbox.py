@@ -1,0 +1,445 @@
+"""The sandbox from outside: is there one, and how the grader talks to what runs in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+import mplab
+from mplab.data import course_folder
+
+_MESSAGE_BYTES = 4 << 20
+"""The longest message taken from a submission. Reading JSON takes twenty times its length."""
+
+_GRACE = 3.0  # seconds between an interrupt and the end
+_TICK = 0.25  # seconds between two looks at memory and processes
+
+
+class NoSandbox(RuntimeError):
+    """Submissions of strangers cannot be run safely here; the message says what to do."""
+
+
+class Died(Exception):
+    """The submission's kernel is gone; the message is the reason, for the feedback."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may use.
+
+    Args:
+        memory: bytes of address space per process; torch, numba and matplotlib need 2 GiB.
+        resident: bytes in memory of all its processes together.
+        processes: at once.
+        cpu_seconds: of each process.
+        cell_seconds: until a cell is interrupted.
+        total_seconds: until the submission is ended.
+        disk_bytes: of its working folder, which lies in memory.
+    """
+
+    memory: int = 4 << 30
+    resident: int = 2 << 30
+    processes: int = 64
+    cpu_seconds: int = 240
+    cell_seconds: float = 30.0
+    total_seconds: float = 300.0
+    disk_bytes: int = 64 << 20
+
+
+class Ran(NamedTuple):
+    """What a cell showed, unchecked text of the student, and whether it ended without error."""
+
+    outputs: list[dict[str, Any]]
+    ok: bool
+
+
+def sandbox_problem() -> str | None:
+    """Why there is no sandbox on this machine; None if there is one."""
+    if sys.platform != "linux":
+        return f"the sandbox needs Linux; this is {sys.platform}"
+    if shutil.which("bwrap") is None:
+        return "bubblewrap (the command bwrap) is not installed"
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        return "running as root needs setpriv, of the package util-linux"
+    return _trial()
+
+
+@cache
+def _trial() -> str | None:
+    """What goes wrong when one process is started in the two sandboxes, one in the other."""
+    try:
+        with Lane() as lane, lane.session({}) as session:
+            session.run("pass")
+    except (OSError, NoSandbox, Died) as error:
+        return f"the kernel of this system refuses it: {error}"
+    return None
+
+
+def require_sandbox() -> None:
+    """Do nothing if strangers' submissions can be run safely here.
+
+    Raises:
+        NoSandbox: they cannot; with the reason and the ways out.
+    """
+    problem = sandbox_problem()
+    if problem is None:
+        return
+    raise NoSandbox(
+        f"submissions run programs of people you do not know, and {problem}. Three ways out: "
+        "(1) install bubblewrap (Debian, Ubuntu: apt install bubblewrap; Fedora: dnf install "
+        "bubblewrap), and in a container allow user namespaces (Docker: --security-opt "
+        "seccomp=unconfined --security-opt systempaths=unconfined --security-opt "
+        "apparmor=unconfined; Ubuntu 24.04 and later: sysctl "
+        "kernel.apparmor_restrict_unprivileged_userns=0); (2) grade on a Linux machine, in a "
+        "virtual machine or in WSL2; (3) if you know that every submission is harmless, say so: "
+        "--trust-submissions."
+    )
+
+
+def _system_paths() -> list[Path]:
+    """Folders that Python and its libraries need, none of which holds anything of a course."""
+    package = Path(mplab.__file__).resolve().parent
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sysconfig.get_paths()["purelib"]}
+    prefixes |= {sysconfig.get_paths()["platlib"], sysconfig.get_paths()["stdlib"]}
+    paths = {Path(prefix).resolve() for prefix in prefixes} | {package, course_folder("data")}
+    paths |= {Path(prefix).absolute() for prefix in prefixes}
+    usual = ("/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts")
+    paths = {path for path in paths if path.exists()} | {Path(p) for p in usual if Path(p).exists()}
+    return sorted(path for path in paths if not any(p in path.parents for p in paths))
+
+
+def _import_path() -> list[str]:
+    """`sys.path` for inside: this one, without the folder of a script or of the teacher."""
+    roots = [*_system_paths(), Path(mplab.__file__).resolve().parent.parent]
+    kept = [Path(entry).resolve() for entry in sys.path if entry]
+    kept += [Path(mplab.__file__).resolve().parent.parent]
+    inside = [p for p in kept if any(p == root or root in p.parents for root in roots)]
+    return list(dict.fromkeys(str(path) for path in inside))
+
+
+def _view() -> list[str]:
+    """Arguments of bwrap for the file system: read-only, and only what is needed."""
+    arguments = ["--tmpfs", "/"]
+    made: set[Path] = set()
+    for path in _system_paths():
+        for parent in reversed(path.parents[:-1]):
+            if parent not in made:
+                made.add(parent)
+                arguments += ["--perms", "0755", "--dir", str(parent)]
+        arguments += ["--ro-bind", str(path), str(path)]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if Path("/", name).is_symlink():
+            arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+        elif Path("/", name).is_dir():
+            arguments += ["--ro-bind", f"/{name}", f"/{name}"]
+    lessons = Path(mplab.__file__).resolve().parent / "_course" / "lessons"
+    if lessons.is_dir():  # an installed package carries the assignments with their solutions
+        arguments += ["--tmpfs", str(lessons)]
+    return [*arguments, "--perms", "0755", "--dir", "/work"]
+
+
+def _environment() -> list[str]:
+    """Arguments of bwrap for the environment: nothing of the teacher's."""
+    variables = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/work",
+        "TMPDIR": "/work",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": "/work/.matplotlib",
+        "NUMBA_CACHE_DIR": "/work/.numba",
+        "NUMBA_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "IPYTHONDIR": "/work/.ipython",
+    }
+    pairs = (("--setenv", name, value) for name, value in variables.items())
+    return ["--clearenv", *(word for pair in pairs for word in pair)]
+
+
+def sandboxed(command: Sequence[str]) -> list[str]:
+    """The command line that runs `command` in bubblewrap, as root or as an ordinary user.
+
+    As root, the view is built first, since the interpreter may lie under a private home; then
+    the user becomes nobody; then the namespaces are made by somebody who has no rights.
+    """
+    walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
+    devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", "/work"]
+    if os.geteuid() != 0:
+        inner = [*_view(), *devices, "--proc", "/proc", "--remount-ro", "/"]
+        return ["bwrap", *inner, *walls, *_environment(), "--chdir", "/", "--", *command]
+    # The host's /proc is seen only by the next two programs: a covered one would forbid the
+    # new mount that hides it.
+    outer = [*_view(), "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
+    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
+    inner = ["--bind", "/", "/", *devices, "--proc", "/proc", "--remount-ro", "/"]
+    return [
+        *("bwrap", *outer, "--die-with-parent", "--", *drop),
+        *("bwrap", *inner, *walls, *_environment(), "--chdir", "/", "--", *command),
+    ]
+
+
+class Lane:
+    """A warm process in a sandbox, in which submissions run one after the other.
+
+    Args:
+        warm: source to run once, before any submission: imports, and calls that compile.
+        limits: what one submission may use.
+        trusted: run without a sandbox. Only for submissions known to be harmless.
+    """
+
+    def __init__(
+        self, *, warm: str = "", limits: Limits | None = None, trusted: bool = False
+    ) -> None:
+        self.limits = limits or Limits()
+        self._warm, self._trusted = warm, trusted
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Lane:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def process_id(self) -> int:
+        """The process, started if it is not running."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        assert self._process is not None
+        return self._process.pid
+
+    def _start(self) -> None:
+        self.close()
+        mine, theirs = socket.socketpair()
+        self._folder = tempfile.TemporaryDirectory(prefix="mplab-trusted-")
+        limits = asdict(self.limits)
+        config = {
+            "control": theirs.fileno(),
+            "path": _import_path(),
+            "warm": self._warm,
+            "isolate": not self._trusted,
+            "folder": self._folder.name,
+            "disk_bytes": limits["disk_bytes"],
+            "limits": {name: limits[name] for name in ("memory", "cpu_seconds", "processes")}
+            | {"file_bytes": limits["disk_bytes"]},
+        }
+        program = str(Path(__file__).resolve().with_name("inside.py"))
+        command = [sys.executable, "-I", "-B", program, json.dumps(config)]
+        if not self._trusted:
+            command = sandboxed(command)
+        with tempfile.TemporaryFile() as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+            theirs.close()
+            self._control = mine
+            mine.settimeout(120)
+            try:
+                self._hear()
+            except (OSError, ValueError) as error:
+                self.close()
+                errors.seek(0)
+                raise NoSandbox(
+                    errors.read()[-2000:].decode(errors="replace") or str(error)
+                ) from error
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        header = self._control.recv(4, socket.MSG_WAITALL)
+        if len(header) != 4:
+            raise ConnectionError("the warm process ended")
+        (length,) = struct.unpack(">I", header)
+        self._control.recv(min(length, 1000), socket.MSG_WAITALL)
+
+    def order(self, word: str, descriptor: int | None = None) -> None:
+        """Tell the warm process to start, interrupt or end a submission, and wait for it."""
+        assert self._control is not None
+        self._control.settimeout(20)
+        descriptors = [] if descriptor is None else [descriptor]
+        socket.send_fds(self._control, [word.encode() + b"\n"], descriptors)
+        self._hear()
+
+    @contextlib.contextmanager
+    def session(self, files: Mapping[str, bytes]) -> Iterator[Session]:
+        """A world of its own for one submission, and its files in it.
+
+        Raises:
+            Died: it could not be made.
+        """
+        self.process_id  # noqa: B018  start it
+        mine, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self.order("start", theirs.fileno())
+            session = Session(self, mine)
+            session.put(files)
+            yield session
+        except OSError as error:
+            self.close()
+            raise Died(f"the sandbox ended: {error}") from error
+        finally:
+            mine.close()
+            try:
+                if self._control is not None:
+                    self.order("end")
+            except OSError:
+                self.close()
+
+    def close(self) -> None:
+        """End everything that runs in it."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+
+class Session:
+    """One submission's kernel. All that comes back is bounded, and none of it is believed."""
+
+    def __init__(self, lane: Lane, channel: socket.socket) -> None:
+        self._lane, self._channel = lane, channel
+        self._number = 0
+        self._end = time.monotonic() + lane.limits.total_seconds
+        self._dead: str | None = None
+
+    def put(self, files: Mapping[str, bytes]) -> None:
+        """Lay files beside the notebook."""
+        import base64
+
+        named = {name: base64.b64encode(data).decode("ascii") for name, data in files.items()}
+        self._request({"do": "files", "files": named}, 20.0)
+
+    def run(self, source: str, *, seconds: float | None = None) -> Ran:
+        """Run a cell.
+
+        Raises:
+            Died: the kernel did not survive it.
+        """
+        reply = self._request({"do": "run", "source": source}, seconds)
+        outputs = reply.get("outputs", [])
+        if not isinstance(outputs, list) or len(outputs) > 1000:
+            raise self._broken("its outputs are no list")
+        return Ran([o for o in outputs if isinstance(o, dict)], reply.get("ok") is True)
+
+    def ask(self, name: str, cases: Sequence[Any] | None, *, seconds: float | None = None) -> Any:
+        """What the name holds (`cases` None), or what its function gives for encoded cases.
+
+        Returns:
+            The reply as it came: a dictionary of unknown content.
+
+        Raises:
+            Died: the kernel did not survive it.
+        """
+        return self._request({"do": "ask", "name": name, "cases": cases}, seconds)
+
+    def _request(self, message: dict[str, Any], seconds: float | None) -> dict[str, Any]:
+        if self._dead:
+            raise Died(self._dead)
+        self._number += 1
+        body = json.dumps({**message, "id": self._number}).encode()
+        allowed = self._lane.limits.cell_seconds if seconds is None else seconds
+        deadline = min(time.monotonic() + allowed, self._end)
+        self._send(struct.pack(">I", len(body)) + body, deadline)
+        data = self._receive(deadline)
+        try:
+            reply = json.loads(data, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise self._broken("its answer is not what was asked for") from error
+        if not isinstance(reply, dict) or reply.get("id") != self._number:
+            raise self._broken("its answer is not what was asked for")
+        return reply
+
+    def _send(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        self._channel.setblocking(False)
+        while view:
+            if not select.select([], [self._channel], [], _TICK)[1]:
+                self._watch()
+                if time.monotonic() > deadline:
+                    raise self._broken("it no longer listens")
+                continue
+            try:
+                view = view[self._channel.send(view) :]
+            except OSError as error:
+                raise self._broken("its process ended") from error
+
+    def _receive(self, deadline: float) -> bytes:
+        data, wanted, interrupted = bytearray(), 4, False
+        while len(data) < wanted:
+            if time.monotonic() > deadline:
+                if interrupted or deadline >= self._end:
+                    raise self._broken("it ran too long and could not be interrupted")
+                self._lane.order("interrupt")
+                interrupted, deadline = True, deadline + _GRACE
+            if not select.select([self._channel], [], [], _TICK)[0]:
+                self._watch()
+                continue
+            try:
+                part = self._channel.recv(1 << 16)
+            except OSError:
+                part = b""
+            if not part:
+                raise self._broken("its process ended")
+            data += part
+            if wanted == 4 and len(data) >= 4:
+                wanted = 4 + struct.unpack(">I", data[:4])[0]
+                if wanted > _MESSAGE_BYTES:
+                    raise self._broken("it answered with too much")
+        if len(data) > wanted:
+            raise self._broken("it answered more than it was asked")
+        return bytes(data[4:])
+
+    def _watch(self) -> None:
+        """End the submission if its processes hold more memory than they may."""
+        resident, limit = 0, self._lane.limits.resident
+        for process in psutil.Process(self._lane.process_id).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                memory = process.memory_info()
+                resident += memory.rss - memory.shared
+        if resident > limit:
+            raise self._broken(f"it held more than {limit >> 20} MiB of memory")
+
+    def _broken(self, reason: str) -> Died:
+        self._dead = reason
+        with contextlib.suppress(OSError):
+            self._channel.close()
+            self._lane.order("end")
+        return Died(reason)
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

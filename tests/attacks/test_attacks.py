@@ -1,0 +1,106 @@
+"""No submission gains what it did not earn, loses what it did, leaks, or leaves anything behind."""
+
+import html.parser
+import uuid
+
+import pytest
+from payloads import ATTACKS, SAMPLE, SECRET
+from stage import HONEST, make_course, run_class, shown, student_of, survivors
+
+from mplab.grading.exporting import export
+from mplab.grading.sandbox import sandbox_problem
+
+pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
+
+
+class Live(html.parser.HTMLParser):
+    """Collects what a page could run or load."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag in ("iframe", "object", "embed", "form") or any(n.startswith("on") for n in values):
+            self.found.append((tag, attributes))
+        if str(values.get("href", "")).lower().startswith("javascript:"):
+            self.found.append((tag, attributes))
+        if tag == "img" and not str(values.get("src", "")).startswith("data:"):
+            self.found.append((tag, attributes))
+
+    def handle_data(self, data):
+        if self.cdata_elem == "script" and "alert(" in data:
+            self.found.append(("script", data))
+
+
+def live_parts(page):
+    parser = Live()
+    parser.feed(page)
+    return parser.found
+
+
+def grade_and_judge(root, attacks, monkeypatch):
+    """Every attack by its name, with what is wrong about what came of it."""
+    marker = uuid.uuid4().hex
+    monkeypatch.setenv("MPLAB_SECRET", SECRET)
+    course = make_course(root, len(attacks), marker=marker)
+    before = tree(course.root / "source") | tree(course.root / "checks")
+    results = run_class(course, attacks)
+    problems = {}
+    for number, (attack, result) in enumerate(zip(attacks, results, strict=False)):
+        wrong = []
+        if result.score != attack.points:
+            wrong.append(f"{result.score} points instead of {attack.points}; {result.remark}")
+        if result.traces:
+            wrong.append(f"left {result.traces}")
+        page = root / "feedback" / student_of(number) / "a1" / "a1.html"
+        if not page.is_file() or "Content-Security-Policy" not in page.read_text():
+            wrong.append("no page of feedback")
+        elif live_parts(page.read_text()):
+            wrong.append(f"live feedback: {live_parts(page.read_text())}")
+        if wrong:
+            problems[attack.name] = "; ".join(wrong)
+    assert [r.score for r in results[len(attacks) :]] == [16.0] * len(HONEST)
+    assert tree(course.root / "source") | tree(course.root / "checks") == before
+    assert list(root.rglob("HARMED")) == []
+    assert survivors(marker) == []
+    export(course, ["a1"], to="csv", path=root / "grades.csv")
+    assert not any(
+        cell.startswith(("=", "+", "-", "@"))
+        for line in (root / "grades.csv").read_text().splitlines()
+        for cell in line.split(",")
+    )
+    return problems, results
+
+
+def tree(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_sample_of_attacks_comes_to_nothing_in_a_class(tmp_path, monkeypatch):
+    attacks = [attack for attack in ATTACKS if attack.name in SAMPLE]
+    assert len(attacks) == len(SAMPLE)
+    problems, _ = grade_and_judge(tmp_path / "course", attacks, monkeypatch)
+    assert problems == {}
+
+
+@pytest.mark.full
+def test_every_attack_comes_to_nothing_in_a_class(tmp_path, monkeypatch):
+    problems, _ = grade_and_judge(tmp_path / "course", ATTACKS, monkeypatch)
+    assert problems == {}
+
+
+def test_the_readers_of_pages_and_notebooks_would_see_what_they_look_for(tmp_path):
+    for bad in ("<img src=x onerror=a>", "<script>alert(1)</script>", "<a href='javascript:1'>",
+                "<iframe src=x>"):  # fmt: skip
+        assert live_parts(f"<p>{bad}")
+    assert not live_parts("<p>&lt;script&gt;alert(1)</p><img src='data:image/png;base64,'>")
+    notebook = tmp_path / "a.ipynb"
+    assert "HARMED" in shown(notebook, '{"cells": [{"outputs": ["HARMED"]}]}')
+    assert "HARMED" not in shown(notebook, '{"cells": [{"source": "HARMED"}]}')
+
+
+def test_attacks_have_names_of_their_own():
+    assert len({attack.name for attack in ATTACKS}) == len(ATTACKS) >= 70
