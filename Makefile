@@ -42,4 +42,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	if [ -n '$(findstring system-site,$(VENV_ARGS))' ] && $(VENV)/bin/python -c 'import torch'; \
 	  then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
 	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[test,bench,docs]'
+	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[test,bench,grade]'
 	touch $@

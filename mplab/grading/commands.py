@@ -163,7 +163,11 @@ def _export(course: Course, options: argparse.Namespace) -> int:
 def _serve(course: Course, rest: Sequence[str]) -> int:
     """Start JupyterLab in the course folder, where nbgrader finds its settings."""
     print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.")
-    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.root}", *rest]
+    command = [
+        *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.root}"),
+        "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox",
+        *rest,
+    ]
     scripts = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
     return subprocess.call(command, cwd=course.root, env=environment)

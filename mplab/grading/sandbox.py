@@ -126,7 +126,7 @@ def _system_paths() -> list[Path]:
     return sorted(path for path in paths if not any(p in path.parents for p in paths))
 
 
-def _import_path() -> list[str]:
+def import_path() -> list[str]:
     """`sys.path` for inside: this one, without the folder of a script or of the teacher."""
     roots = [*_system_paths(), Path(mplab.__file__).resolve().parent.parent]
     kept = [Path(entry).resolve() for entry in sys.path if entry]
@@ -135,16 +135,17 @@ def _import_path() -> list[str]:
     return list(dict.fromkeys(str(path) for path in inside))
 
 
-def _view() -> list[str]:
-    """Arguments of bwrap for the file system: read-only, and only what is needed."""
+def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
+    """Arguments of bwrap for the file system: only what is needed, and little of it to write."""
     arguments = ["--tmpfs", "/"]
     made: set[Path] = set()
-    for path in _system_paths():
+    binds = [(path, "--ro-bind") for path in (*_system_paths(), *readable)]
+    for path, bind in [*binds, *((path, "--bind") for path in writable)]:
         for parent in reversed(path.parents[:-1]):
             if parent not in made:
                 made.add(parent)
                 arguments += ["--perms", "0755", "--dir", str(parent)]
-        arguments += ["--ro-bind", str(path), str(path)]
+        arguments += [bind, str(path), str(path)]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if Path("/", name).is_symlink():
             arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
@@ -156,7 +157,7 @@ def _view() -> list[str]:
     return [*arguments, "--perms", "0755", "--dir", "/work"]
 
 
-def _environment() -> list[str]:
+def _environment(more: Mapping[str, str]) -> list[str]:
     """Arguments of bwrap for the environment: nothing of the teacher's."""
     variables = {
         "PATH": "/usr/bin:/bin",
@@ -171,30 +172,40 @@ def _environment() -> list[str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "IPYTHONDIR": "/work/.ipython",
+        **more,
     }
     pairs = (("--setenv", name, value) for name, value in variables.items())
     return ["--clearenv", *(word for pair in pairs for word in pair)]
 
 
-def sandboxed(command: Sequence[str]) -> list[str]:
+def sandboxed(
+    command: Sequence[str],
+    *,
+    readable: Sequence[Path] = (),
+    writable: Sequence[Path] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[str]:
     """The command line that runs `command` in bubblewrap, as root or as an ordinary user.
+
+    `readable` and `writable` are further folders to see, at their own paths.
 
     As root, the view is built first, since the interpreter may lie under a private home; then
     the user becomes nobody; then the namespaces are made by somebody who has no rights.
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
     devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", "/work"]
+    variables = _environment(environment or {})
     if os.geteuid() != 0:
-        inner = [*_view(), *devices, "--proc", "/proc", "--remount-ro", "/"]
-        return ["bwrap", *inner, *walls, *_environment(), "--chdir", "/", "--", *command]
+        inner = [*_view(readable, writable), *devices, "--proc", "/proc", "--remount-ro", "/"]
+        return ["bwrap", *inner, *walls, *variables, "--chdir", "/", "--", *command]
     # The host's /proc is seen only by the next two programs: a covered one would forbid the
     # new mount that hides it.
-    outer = [*_view(), "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
+    outer = [*_view(readable, writable), "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
     inner = ["--bind", "/", "/", *devices, "--proc", "/proc", "--remount-ro", "/"]
     return [
         *("bwrap", *outer, "--die-with-parent", "--", *drop),
-        *("bwrap", *inner, *walls, *_environment(), "--chdir", "/", "--", *command),
+        *("bwrap", *inner, *walls, *variables, "--chdir", "/", "--", *command),
     ]
 
 
@@ -237,7 +248,7 @@ class Lane:
         limits = asdict(self.limits)
         config = {
             "control": theirs.fileno(),
-            "path": _import_path(),
+            "path": import_path(),
             "warm": self._warm,
             "isolate": not self._trusted,
             "folder": self._folder.name,

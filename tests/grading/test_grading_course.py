@@ -75,6 +75,10 @@ def submit(course, student, text):
     (folder / "a1.ipynb").write_text(text)
 
 
+def table(path):
+    return list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
 def scores(course):
     export(course, ["a1"], to="csv", path=course.root / "grades.csv")
     with (course.root / "grades.csv").open(encoding="utf-8", newline="") as file:
@@ -121,11 +125,11 @@ def test_the_way_from_release_to_export(course, capsys):
     for to in ("csv", "canvas", "moodle"):
         assert commands.main(["export", "a1", "--to", to, *at]) == 0
     assert scores(course) == {"s01": 16.0, "s02": 0.0, "s03": 0.0, "s04": 0.0}
-    canvas = list(csv.reader((course.root / "grades-canvas.csv").open(encoding="utf-8")))
+    canvas = table(course.root / "grades-canvas.csv")
     assert canvas[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "a1"]
     assert canvas[1][0].strip() == "Points Possible" and canvas[1][-1] == "16"
     assert canvas[3] == ["Ek, Bo", "", "s02", "'=1+1", "", "0"]
-    moodle = list(csv.reader((course.root / "grades-moodle.csv").open(encoding="utf-8")))
+    moodle = table(course.root / "grades-moodle.csv")
     assert moodle[4] == ["s04", "Di", "Wu", "", "0", "nothing submitted"]
 
 

@@ -1,0 +1,96 @@
+"""Kernels of JupyterLab that a teacher opens on a student's notebook run in the sandbox too.
+
+`mplab grade serve` selects this provisioner. A kernel whose folder is a submission gets walls;
+any other kernel, such as one on the teacher's source, starts as ever.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.provisioning import LocalProvisioner
+
+from mplab.grading.sandbox import Limits, import_path, require_sandbox, sandboxed
+
+_STEPS = ("submitted", "autograded", "feedback")
+
+
+def submission_of(folder: str | Path) -> Path | None:
+    """The folder of the submission that a kernel is opened on; None if it is none.
+
+    Examples:
+        >>> submission_of("/srv/course/source/a1") is None
+        True
+    """
+    path = Path(folder).resolve()
+    for place in (path, *path.parents):
+        step, course = place.parent.parent, place.parent.parent.parent
+        if step.name in _STEPS and (course / "nbgrader_config.py").is_file():
+            return place
+        if place.name in _STEPS and (place.parent / "nbgrader_config.py").is_file():
+            return path
+    return None
+
+
+class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
+    """Starts a kernel in bubblewrap if it is opened on a submission.
+
+    It talks over sockets in a private folder, since the sandbox has no network, and is
+    interrupted by a message, since signals do not cross.
+    """
+
+    _sockets: str | None = None
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """Choose sockets in a folder of their own, before their names are written down."""
+        self._submission = submission_of(kwargs.get("cwd") or Path.cwd())
+        if self._submission is not None:
+            require_sandbox()
+            self._sockets = tempfile.mkdtemp(prefix="mplab-k-")
+            Path(self._sockets).chmod(0o711)
+            inner = Path(self._sockets, "s")
+            inner.mkdir()
+            inner.chmod(0o777)  # as root, the kernel is nobody; the name of the folder is secret
+            manager = self.parent
+            manager.transport, manager.ip = "ipc", str(inner / "k")
+            manager.cache_ports = False
+            self.kernel_spec.interrupt_mode = "message"
+        return await super().pre_launch(**kwargs)
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
+        """Launch the kernel, behind walls where it needs them."""
+        if self._submission is not None and self._sockets is not None:
+            cmd = self._walled(cmd)
+            kwargs["cwd"] = "/"
+        return await super().launch_kernel(cmd, **kwargs)
+
+    def _walled(self, command: list[str]) -> list[str]:
+        """The command in the sandbox: the submission readable, the sockets writable, no more."""
+        assert self._submission is not None and self._sockets is not None
+        inner = Path(self._sockets, "s")
+        written = self.parent.connection_file
+        connection = inner / "connection.json"
+        shutil.copyfile(written, connection)
+        connection.chmod(0o644)
+        words = [word.replace(written, str(connection)) for word in command]
+        limits = Limits()
+        bounds = [f"--as={limits.memory}", f"--nproc={limits.processes}", "--core=0"]
+        bounds += [f"--fsize={limits.disk_bytes}", "--nofile=256"]
+        start = ["sh", "-c", 'cd "$0"; exec "$@"', str(self._submission)]
+        python, *rest = words
+        return sandboxed(
+            ["prlimit", *bounds, "--", *start, python, "-P", *rest],
+            readable=[self._submission],
+            writable=[inner],
+            environment={"PYTHONPATH": ":".join(import_path())},
+        )
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """Remove the sockets."""
+        await super().cleanup(restart=restart)
+        if self._sockets is not None and not restart:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+            self._sockets = None
