@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from mplab.grading.course import Course, create_course
@@ -162,7 +163,13 @@ def _export(course: Course, options: argparse.Namespace) -> int:
 
 def _serve(course: Course, rest: Sequence[str]) -> int:
     """Start JupyterLab in the course folder, where nbgrader finds its settings."""
-    print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.")
+    group = "jupyter_client.kernel_provisioners"
+    if not entry_points(group=group, name="mplab-sandbox"):
+        raise ValueError(
+            "JupyterLab would open submissions without a sandbox, since this mplab is not "
+            "installed. Install it: pip install -e '.[grade]'."
+        )
+    print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.", flush=True)
     command = [
         *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.root}"),
         "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox",
