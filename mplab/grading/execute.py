@@ -15,7 +15,7 @@ from traitlets import Bool, Dict, Unicode
 
 from mplab.grading.course import Course
 from mplab.grading.exercises import seed_for
-from mplab.grading.notebooks import Refused, read_files
+from mplab.grading.notebooks import Refused, defused, read_files
 from mplab.grading.running import graded_name, refused_outcomes, run_notebook, write_outcomes
 from mplab.grading.sandbox import Died, Lane, Limits, require_sandbox
 
@@ -57,6 +57,12 @@ class SandboxedExecute(NbGraderPreprocessor):
     ) -> tuple[NotebookNode, dict[str, Any]]:
         """Run and grade one notebook."""
         about = resources["nbgrader"]
+        for cell in nb.cells:
+            if cell.cell_type == "raw":  # copied into pages as it stands
+                cell.cell_type = "markdown"
+            if cell.cell_type == "markdown":
+                cell.source = defused(cell.source)
+                cell.pop("attachments", None)
         course = Course(Path(self.root))
         assignment = course.assignment(about["assignment"])
         refused = nb.metadata.get("mplab", {}).get("refused")

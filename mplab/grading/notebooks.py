@@ -262,6 +262,19 @@ def _plain(raw: RawCell) -> NotebookNode:
     return nbformat.v4.new_markdown_cell(raw.source)
 
 
+def defused(text: str) -> str:
+    """Markdown in which no `<` begins an element, wherever it is shown.
+
+    Formgrader renders a notebook's Markdown inside the teacher's JupyterLab, HTML and all. An
+    invisible blank after `<` keeps the text as its author sees it, in code as well.
+
+    Examples:
+        >>> defused("a <b, <script>") == "a <\u200bb, <\u200bscript>"
+        True
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "<\u200b", text)
+
+
 def refusal(skeleton: NotebookNode, reason: str) -> NotebookNode:
     """The release's notebook with a reason on top: what is kept of a refused submission."""
     notebook = copy.deepcopy(skeleton)

@@ -28,8 +28,9 @@ class Attack:
         files: shipped beside the notebook.
         place: changes the folder of the submission, for attacks through the file system.
         points: what it honestly earns.
-        control: "score" if stock nbgrader gives it points, "harm" if HARMED appears or the
-            secret leaks there, "batch" if it ends the grading of others, else why it is not run.
+        control: what stock nbgrader does. "score": gives points; "partial": gives some;
+            "loses": takes points that were earned; "harm": HARMED or the secret appears, or the
+            kernel ends; "batch": stops grading. Anything else says why that is not expected.
         shape: "forge" or "harm".
     """
 

@@ -245,6 +245,18 @@ def _grade_control(course, student, home):
         return float(gradebook.find_submission("a1", student).score)
 
 
+def gave_in(attack: Attack, outcome: object, traces: str) -> bool:
+    """Whether stock nbgrader fell for an attack as it is written there."""
+    score = outcome if isinstance(outcome, float) else None
+    return {
+        "score": score is not None and score > attack.points,
+        "partial": score is not None and score > attack.points,
+        "loses": score is not None and score < attack.points,
+        "batch": str(outcome).startswith("aborted"),
+        "harm": bool(traces.strip()) or str(outcome).startswith("aborted"),
+    }[attack.control]
+
+
 def run_control(course: Course, attack: Attack, number: int, port: int) -> tuple[object, str]:
     """What stock nbgrader makes of an attack: points or a failure, and the traces it leaves."""
     student = student_of(number)
@@ -258,7 +270,7 @@ def run_control(course: Course, attack: Attack, number: int, port: int) -> tuple
     if attack.name == "markup in feedback":
         page = course.root / "feedback" / student / "a1" / "a1.html"
         traces += " script" if page.exists() and "<script>alert(1)" in page.read_text() else ""
-    harmed = [path for path in course.root.rglob("HARMED")]
+    harmed = list(course.root.rglob("HARMED"))
     for path in harmed:
         path.unlink()
     shutil.rmtree(course.root / "submitted" / student, ignore_errors=True)

@@ -3,9 +3,21 @@
 import html.parser
 import uuid
 
+import nbformat
 import pytest
 from payloads import ATTACKS, SAMPLE, SECRET
-from stage import HONEST, make_course, run_class, shown, student_of, survivors
+from stage import (
+    HONEST,
+    Listener,
+    gave_in,
+    make_control,
+    make_course,
+    run_class,
+    run_control,
+    shown,
+    student_of,
+    survivors,
+)
 
 from mplab.grading.exporting import export
 from mplab.grading.sandbox import sandbox_problem
@@ -59,6 +71,8 @@ def grade_and_judge(root, attacks, monkeypatch):
             wrong.append("no page of feedback")
         elif live_parts(page.read_text()):
             wrong.append(f"live feedback: {live_parts(page.read_text())}")
+        if live_in_formgrader(course, student_of(number)):
+            wrong.append("live in formgrader")
         if wrong:
             problems[attack.name] = "; ".join(wrong)
     assert [r.score for r in results[len(attacks) :]] == [16.0] * len(HONEST)
@@ -72,6 +86,15 @@ def grade_and_judge(root, attacks, monkeypatch):
         for cell in line.split(",")
     )
     return problems, results
+
+
+def live_in_formgrader(course, student):
+    """What a page could run that renders a graded notebook's text without cleaning it."""
+    notebook = nbformat.read(course.root / "autograded" / student / "a1" / "a1.ipynb", as_version=4)
+    texts = [c.source for c in notebook.cells if c.cell_type != "code"]
+    kinds = {k for c in notebook.cells for o in c.get("outputs", []) for k in o.get("data", {})}
+    assert kinds <= {"text/plain", "image/png"}
+    return [part for text in texts for part in live_parts(text)]
 
 
 def tree(folder):
@@ -90,6 +113,24 @@ def test_a_sample_of_attacks_comes_to_nothing_in_a_class(tmp_path, monkeypatch):
 def test_every_attack_comes_to_nothing_in_a_class(tmp_path, monkeypatch):
     problems, _ = grade_and_judge(tmp_path / "course", ATTACKS, monkeypatch)
     assert problems == {}
+
+
+@pytest.mark.full
+def test_nbgrader_as_it_comes_falls_for_what_is_said_to_work_there(tmp_path, monkeypatch):
+    """Else an attack that fails everywhere would pass for one that is kept out."""
+    attacks = [a for a in ATTACKS if a.control in ("score", "partial", "loses", "harm", "batch")]
+    assert len(attacks) > 35
+    monkeypatch.setenv("MPLAB_SECRET", SECRET)
+    course = make_control(tmp_path / "control")
+    resisted = {}
+    with Listener() as listener:
+        for number, attack in enumerate(attacks):
+            calls = listener.calls
+            outcome, traces = run_control(course, attack, number, listener.port)
+            traces += " network" if listener.calls > calls else ""
+            if not gave_in(attack, outcome, traces):
+                resisted[attack.name] = (outcome, traces)
+    assert resisted == {}
 
 
 def test_the_readers_of_pages_and_notebooks_would_see_what_they_look_for(tmp_path):

@@ -197,6 +197,21 @@ def test_plain_nbgrader_commands_work_on_the_course_and_are_sandboxed(course):
     assert "16.0" in (course.root / "g.csv").read_text()
 
 
+@pytest.mark.slow
+def test_validate_accepts_a_solution_and_names_what_a_stub_fails(course):
+    environment = os.environ | {"PYTHONPATH": str(Path(commands.__file__).parents[2])}
+    said = []
+    texts = [notebook(course, right=right) for right in (True, False)]
+    for text in texts:
+        (course.root / "release/a1/a1.ipynb").write_text(text)
+        command = [sys.executable, "-m", "nbgrader", "validate", "a1.ipynb"]
+        done = subprocess.run(command, cwd=course.root / "release/a1", env=environment,
+                              capture_output=True, text=True, timeout=120)  # fmt: skip
+        said.append(done.stdout)
+    assert "Success! Your notebook passes all the tests." in said[0]
+    assert "fields: not attempted yet." in said[1]
+
+
 def test_a_solution_that_loses_points_is_not_released(course):
     path = course.root / "source/a1/a1.ipynb"
     path.write_text(path.read_text().replace("2 * (2**8 - 2**3)", "17"))
