@@ -128,6 +128,8 @@ def grade(arguments: Sequence[str]) -> int:
     Raises:
         UserError: nbgrader is not installed.
     """
+    if platform.system() == "Windows":
+        raise UserError("grading runs on Linux, and on macOS without a sandbox. Use WSL2.")
     try:
         from mplab.grading import commands
     except ModuleNotFoundError as error:

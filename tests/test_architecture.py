@@ -36,6 +36,7 @@ ORDER = """
     widgets.rounding_lab widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
     checks.matrix_units checks.updates checks grading.values grading.isolation grading.inside
+    grading.walls
     grading.sandbox grading.exercises grading.notebooks grading.running grading.course
     grading.execute grading.releasing grading.feedback grading.autograding grading.collecting
     grading.exporting grading.benchmark grading.provisioner grading.commands grading

@@ -88,6 +88,7 @@ def autograde(
         tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
     chosen = [name for name in present if not students or name in students]
     with _locked(course):
+        course.record_students()
         if force:
             for name in chosen:
                 _journal(course, assignment, name).unlink(missing_ok=True)

@@ -179,6 +179,17 @@ class Course:
             seen.add(student.id.lower())
         return students
 
+    def record_students(self) -> None:
+        """Put the roster into the gradebook: changed names, and students who are new."""
+        with self.gradebook() as gradebook:
+            for student in self.roster():
+                gradebook.update_or_create_student(
+                    student.id,
+                    first_name=student.first_name,
+                    last_name=student.last_name,
+                    email=student.email or None,
+                )
+
     def config(self) -> Any:
         """Read nbgrader's settings for this course."""
         from traitlets.config.loader import PyFileConfigLoader

@@ -8,11 +8,14 @@ student hands in, and it runs before anything else is imported.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
 import resource
 import struct
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -90,19 +93,23 @@ def limit_resources(
 ) -> None:
     """Set the limits that every process of a submission inherits; none can raise them."""
     limits = {
-        resource.RLIMIT_AS: memory,
-        resource.RLIMIT_CPU: cpu_seconds,
-        resource.RLIMIT_FSIZE: file_bytes,
-        resource.RLIMIT_NPROC: processes,
-        resource.RLIMIT_NOFILE: files,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_MSGQUEUE: 0,
-        resource.RLIMIT_MEMLOCK: 1 << 20,
+        "AS": memory,
+        "CPU": cpu_seconds,
+        "FSIZE": file_bytes,
+        "NPROC": processes,
+        "NOFILE": files,
+        "CORE": 0,
+        "MSGQUEUE": 0,
+        "MEMLOCK": 1 << 20,
     }
-    for limit, value in limits.items():
+    for name, value in limits.items():
+        limit = getattr(resource, f"RLIMIT_{name}", None)
+        if limit is None:  # macOS has fewer, and no walls
+            continue
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (value, value))
+        with contextlib.suppress(ValueError) if sys.platform == "darwin" else nullcontext():
+            resource.setrlimit(limit, (value, value))
 
 
 # System calls that no exercise needs: into other namespaces, file systems and processes, and

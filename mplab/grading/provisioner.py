@@ -11,9 +11,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from jupyter_client.provisioning import LocalProvisioner
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from mplab.grading.sandbox import Limits, import_path, require_sandbox, sandboxed
+from mplab.grading.sandbox import Limits, require_sandbox
+from mplab.grading.walls import import_path, sandboxed
 
 _STEPS = ("submitted", "autograded", "feedback")
 
@@ -54,7 +55,7 @@ class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
             inner = Path(self._sockets, "s")
             inner.mkdir()
             inner.chmod(0o777)  # as root, the kernel is nobody; the name of the folder is secret
-            manager = self.parent
+            manager: Any = self.parent
             manager.transport, manager.ip = "ipc", str(inner / "k")
             manager.cache_ports = False
             self.kernel_spec.interrupt_mode = "message"
@@ -71,7 +72,8 @@ class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
         """The command in the sandbox: the submission readable, the sockets writable, no more."""
         assert self._submission is not None and self._sockets is not None
         inner = Path(self._sockets, "s")
-        written = self.parent.connection_file
+        manager: Any = self.parent
+        written = str(manager.connection_file)
         connection = inner / "connection.json"
         shutil.copyfile(written, connection)
         connection.chmod(0o644)

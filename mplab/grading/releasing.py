@@ -45,14 +45,7 @@ def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
         earned = _points(_run(course, name, stub, trusted))
         if earned:
             raise ValueError(f"release: the empty notebook {stub_name} earns {earned:g} points.")
-    with course.gradebook() as gradebook:
-        for student in course.roster():
-            gradebook.update_or_create_student(
-                student.id,
-                first_name=student.first_name,
-                last_name=student.last_name,
-                email=student.email or None,
-            )
+    course.record_students()
     return [*lines, f"Released: {course.root / 'release' / name}"]
 
 
