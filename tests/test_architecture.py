@@ -39,7 +39,8 @@ ORDER = """
     grading.walls
     grading.sandbox grading.exercises grading.notebooks grading.running grading.course
     grading.execute grading.releasing grading.feedback grading.autograding grading.collecting
-    grading.exporting grading.benchmark grading.provisioner grading.commands grading
+    grading.exporting grading.plugin grading.benchmark grading.provisioner grading.commands
+    grading
     doctor bench_steps bench runs export cli
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""

@@ -26,7 +26,6 @@ _STAGES = (
     ("running the cells", "sandbox.py", "run"),
     ("asking for values and comparing them", "exercises.py", "grade_exercise"),
     ("nbgrader: students, files, submission", "autograde.py", "init_assignment"),
-    ("nbgrader: checks of the metadata", "checkcellmetadata.py", "preprocess"),
     ("nbgrader: writing the points", "saveautogrades.py", "preprocess"),
 )
 """Parts of a submission's time that do not overlap: words, file and function."""

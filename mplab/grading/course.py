@@ -59,6 +59,7 @@ c.Autograde.autograde_preprocessors = [
 ]
 # Feedback shows students' text: nothing in it may run in a browser.
 c.GenerateFeedback.exporter_class = "mplab.grading.feedback.FeedbackExporter"
+c.ExportApp.plugin_class = "mplab.grading.plugin.CsvPlugin"  # quoted, and without formulas
 c.ClearSolutions.code_stub = {{"python": "raise NotImplementedError"}}
 '''
 

@@ -96,7 +96,7 @@ def read_submission(folder: Path, skeletons: Mapping[str, NotebookNode]) -> Subm
         Refused: there is no notebook that can be graded. A file that cannot be taken is left
             out, with a note, if it is not a notebook.
     """
-    if folder.is_symlink() or not folder.is_dir():
+    if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
         raise Refused("it is no folder")
     files, notes, found = _read_files(folder)
     chosen = _choose(found, skeletons, notes)

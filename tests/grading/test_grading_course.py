@@ -194,7 +194,9 @@ def test_plain_nbgrader_commands_work_on_the_course_and_are_sandboxed(course):
     assert scores(course)["s01"] == 16.0
     graded = (course.root / "autograded/s01/a1/a1.ipynb").read_text()
     assert "SEEN False" in graded
-    assert "16.0" in (course.root / "g.csv").read_text()
+    rows = {row[3]: row for row in table(course.root / "g.csv")}
+    assert rows["s01"][7:] == ["16.0", "0.0", "16.0", "16.0"]
+    assert rows["s02"][6] == "'=1+1"
 
 
 @pytest.mark.slow
@@ -217,6 +219,19 @@ def test_a_solution_that_loses_points_is_not_released(course):
     path.write_text(path.read_text().replace("2 * (2**8 - 2**3)", "17"))
     with pytest.raises(ValueError, match=r"solution of a1\.ipynb loses points: finite_codes"):
         release(course, "a1", trusted=not WALLS)
+
+
+def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write(f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/elsewhere.db'\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    export(course, [], to="csv", path=course.root / "grades.csv")
+    assert (course.root / "elsewhere.db").stat().st_size > 0
+    assert [row[1] for row in table(course.root / "grades.csv")] == [
+        "id", "s01", "s02", "s03", "s04"
+    ]  # fmt: skip
 
 
 def test_points_that_differ_between_notebook_and_exercises_are_not_released(course):

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -178,6 +180,12 @@ def test_exercises_that_cannot_be_graded_are_refused(tmp_path, body):
     (tmp_path / "exercises.py").write_text(body)
     with pytest.raises(ValueError, match="load_assignment"):
         load_assignment(tmp_path / "exercises.py")
+
+
+def test_a_student_needs_nothing_of_nbgrader():
+    code = "import mplab.grading.exercises, sys; print(*{n.split('.')[0] for n in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & set(done.stdout.split())
 
 
 @every_assignment

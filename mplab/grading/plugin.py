@@ -1,0 +1,47 @@
+"""What `nbgrader export` writes in a course of mplab: nbgrader's columns, quoted, no formulas."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from nbgrader.api import MissingEntry
+from nbgrader.plugins import ExportPlugin
+
+from mplab.grading.exporting import neutral
+
+_COLUMNS = (
+    *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
+    *("raw_score", "late_submission_penalty", "score", "max_score"),
+)
+
+
+class CsvPlugin(ExportPlugin):
+    """Like nbgrader's own, whose names and addresses go into the file as they are."""
+
+    def export(self, gradebook: Any) -> None:
+        """Write the grades to `--to`, or to grades.csv."""
+        wanted, students = set(self.assignment), {str(name) for name in self.student}
+        rows = [
+            _row(gradebook, assignment, student)
+            for assignment in gradebook.assignments
+            for student in gradebook.students
+            if (not wanted or assignment.name in wanted)
+            and (not students or student.id in students)
+        ]
+        with Path(self.to or "grades.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([_COLUMNS, *rows])
+
+
+def _row(gradebook: Any, assignment: Any, student: Any) -> list[str]:
+    who = (student.id, student.last_name, student.first_name, student.email)
+    try:
+        submission = gradebook.find_submission(assignment.name, student.id)
+        penalty = float(submission.late_submission_penalty or 0)
+        score, timestamp = float(submission.score), submission.timestamp
+    except MissingEntry:
+        score, penalty, timestamp = 0.0, 0.0, None
+    words = [assignment.name, assignment.duedate, timestamp, *who]
+    numbers = [score, penalty, max(0.0, score - penalty), float(assignment.max_score)]
+    return [neutral(str(word or "")) for word in words] + [str(number) for number in numbers]

@@ -1,0 +1,159 @@
+"""The sandbox from outside: what runs in it is bounded, alone, and gone afterwards."""
+
+import json
+import struct
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from mplab.grading.isolation import filter_program
+from mplab.grading.sandbox import Died, Lane, Limits, sandbox_problem
+
+with_walls = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
+
+LIMITS = Limits(cell_seconds=2.0, total_seconds=30.0, resident=200 << 20, disk_bytes=8 << 20)
+
+
+@pytest.fixture(scope="module")
+def lane():
+    with Lane(limits=LIMITS, trusted=sandbox_problem() is not None) as lane:
+        yield lane
+
+
+def said(ran):
+    return "".join(o.get("text", "") + o.get("shown", "") for o in ran.outputs)
+
+
+def test_a_cell_shows_what_ipython_would_show(lane):
+    with lane.session({}) as session:
+        assert said(session.run("print('out'); 6 * 7")) == "out\n42"
+        failed = session.run("1 / 0")
+        assert not failed.ok
+        assert failed.outputs[-1]["error"] == "ZeroDivisionError"
+        assert said(session.run("%%capture x\nprint(3)\n")) == ""
+        assert said(session.run("await __import__('asyncio').sleep(0, 'awaited')")) == "'awaited'"
+        assert said(session.run("import sys; print('err', file=sys.stderr)")) == "err\n"
+
+
+def test_nothing_of_one_submission_is_there_for_the_next(lane):
+    with lane.session({"left.py": b"x = 1"}) as session:
+        session.run("import left, builtins, mplab; builtins.poison = mplab.poison = 1")
+        session.run("open('mark', 'w').write('x')")
+    with lane.session({}) as session:
+        probe = "import builtins, mplab, sys, os; print(hasattr(builtins, 'poison'), "
+        probe += "hasattr(mplab, 'poison'), 'left' in sys.modules, os.path.exists('mark'))"
+        shown = said(session.run(probe))
+    assert shown.startswith("False False False")
+    assert sandbox_problem() or shown == "False False False False\n"
+
+
+@pytest.mark.slow
+def test_an_endless_cell_is_interrupted_and_the_next_one_runs(lane):
+    with lane.session({}) as session:
+        assert session.run("while True: pass").outputs[-1]["error"] == "KeyboardInterrupt"
+        assert said(session.run("2")) == "2"
+        asked = session.run("def f(x):\n    while True: pass")
+        assert asked.ok
+        assert session.ask("f", [{"tuple": [None]}], seconds=1).get("interrupted")
+
+
+def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(lane):
+    with lane.session({}) as session:
+        session.run("def f(x): return 1 / x\nvalue = 3")
+        one, zero = {"tuple": [{"float": (1.0).hex()}]}, {"tuple": [{"int": "0x0"}]}
+        first, second = session.ask("f", [one, zero])["values"]
+        assert first == {"value": {"float": (1.0).hex()}}
+        assert second["raised"] == "ZeroDivisionError"
+        assert session.ask("value", None)["values"] == [{"value": {"int": "0x3"}}]
+        assert session.ask("nothing", None)["missing"] is True
+
+
+@with_walls
+@pytest.mark.parametrize(("code", "reason"), [
+    ("import os; os._exit(3)", "its process ended"),
+    ("import ctypes; ctypes.string_at(0)", "its process ended"),
+    ("import signal; signal.signal(2, signal.SIG_IGN)\nwhile True: pass", "could not be interrupted"),
+    ("x = [bytearray(50 << 20) for _ in range(9)]; import time; time.sleep(60)", "MiB of memory"),
+])  # fmt: skip
+def test_a_kernel_that_ends_says_why_and_the_lane_goes_on(lane, code, reason):
+    with lane.session({}) as session:
+        with pytest.raises(Died, match=reason):
+            session.run(code)
+        with pytest.raises(Died, match=reason):
+            session.run("1")
+    with lane.session({}) as session:
+        assert said(session.run("1")) == "1"
+
+
+@with_walls
+def test_a_submission_has_no_rights_no_network_and_little_to_write_on(lane):
+    probe = """
+import os, json, socket
+lines = open("/proc/self/status").read().splitlines()
+status = dict(l.split(":\\t", 1) for l in lines if ":\\t" in l)
+def can(path):
+    try: open(path, "w").close(); return True
+    except OSError: return False
+print(json.dumps({"uid": os.getuid(), "caps": [status[k] for k in ("CapEff", "CapPrm", "CapBnd")],
+    "seccomp": status["Seccomp"], "new": status["NoNewPrivs"],
+    "processes": sorted(int(p) for p in os.listdir("/proc") if p.isdigit()),
+    "writable": [p for p in ("/x", "/tmp/x", "/dev/x", "/usr/x", "/etc/x", "/work/x") if can(p)],
+    "network": os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else [],
+    "names": sorted(set(os.environ) & {"USER", "MPLAB_SECRET", "SSH_AUTH_SOCK", "VIRTUAL_ENV"})}))
+"""
+    with lane.session({}) as session:
+        found = json.loads(said(session.run(probe)))
+    assert found["uid"] != 0
+    assert set(found["caps"]) == {"0000000000000000"}
+    assert (found["seccomp"], found["new"]) == ("2", "1")
+    assert found["processes"] in ([1, 2], [])
+    assert found["writable"] == ["/work/x"]
+    assert found["network"] == found["names"] == []
+
+
+@with_walls
+def test_the_disk_of_a_submission_is_small_and_in_memory(lane):
+    with lane.session({}) as session:
+        shown = session.run(
+            "open('a', 'wb').write(bytes(6 << 20)); open('b', 'wb').write(bytes(6 << 20))"
+        )
+        assert not shown.ok
+
+
+def test_a_lane_whose_process_is_killed_starts_again(lane):
+    psutil.Process(lane.process_id).kill()
+    time.sleep(0.3)
+    with lane.session({}) as session:
+        assert said(session.run("1")) == "1"
+
+
+@with_walls
+def test_nothing_outlives_a_grader_that_is_killed():
+    program = (
+        "import time; from mplab.grading.sandbox import Lane\n"
+        "lane = Lane(warm='# outlive-7c1f')\n"
+        "with lane.session({}) as s:\n"
+        "    s.run('import os, time\\nif os.fork() == 0: time.sleep(60)')\n"
+        "    print('up', flush=True); time.sleep(60)"
+    )
+    grader = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with grader:
+        assert grader.stdout.readline() == b"up\n"
+        tree = psutil.Process(grader.pid).children(recursive=True)
+        assert len(tree) >= 4
+        grader.kill()
+    assert psutil.wait_procs(tree, timeout=10)[1] == []
+
+
+def test_the_filter_is_a_program_whose_jumps_stay_inside():
+    for machine in ("x86_64", "aarch64"):
+        program = list(struct.iter_unpack("HBBI", filter_program(machine)))
+        for place, (code, if_true, if_false, _) in enumerate(program):
+            if code & 7 == 5:
+                assert place + 1 + max(if_true, if_false) < len(program)
+        assert program[-1][0] == 6 and program[-1][3] == 0x7FFF0000
+    with pytest.raises(OSError, match="riscv64"):
+        filter_program("riscv64")
