@@ -41,6 +41,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	echo '$(VENV_ARGS)' > $(VENV)/venv-args
 	if [ -n '$(findstring system-site,$(VENV_ARGS))' ] && $(VENV)/bin/python -c 'import torch'; \
 	  then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
-	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[test,bench,docs]'
-	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[test,bench,grade]'
+	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[test,bench,docs,grade]'
 	touch $@
