@@ -116,8 +116,10 @@ def test_the_way_from_release_to_export(course, capsys):
         (drop / name / "a1.ipynb").write_text(text)
     assert commands.main(["collect", "a1", str(drop), *at]) == 0
     assert "mallory" in capsys.readouterr().out
+    shutil.copytree(drop / "s01", course.root / "submitted" / "ѕ01" / "a1")  # not a Latin s
     assert commands.main(["autograde", "a1", "--jobs", "2", *at]) == 0
     out = capsys.readouterr().out
+    assert "'\\u045501': not graded: no student of the roster has this id" in out
     assert "s01: 16 of 16\n" in out
     assert "s02: 0 of 16\n" in out
     assert "s03: 0 of 16  (not graded: the notebook is not valid JSON" in out
@@ -183,6 +185,31 @@ def test_a_changed_submission_is_graded_again_and_a_grade_given_by_hand_stays(co
     assert not line.done_before
     assert line.score == 16 - 4 + 1.5
     feedback(course, "a1")
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(course):
+    path = course.root / "source/a1/a1.ipynb"
+    source = json.loads(path.read_text())
+    mark = {"grade": True, "solution": True, "locked": False, "task": False, "points": 2,
+            "grade_id": "why", "schema_version": 3}  # fmt: skip
+    source["cells"].append({"cell_type": "markdown", "id": "why", "source": "Because.",
+                            "metadata": {"nbgrader": mark}})  # fmt: skip
+    path.write_text(json.dumps(source))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1")
+    text = notebook(course)
+    assert "YOUR ANSWER HERE" in text
+    submit(course, "s01", text.replace("YOUR ANSWER HERE", "Ties <b>go</b> to even."))
+    submit(course, "s02", text)
+    lines = autograde(course, "a1", tell=str)
+    assert [line.score for line in lines] == [16.0, 16.0]
+    export(course, ["a1"], to="csv", path=course.root / "grades.csv")
+    remarks = {row[1]: row[-2:] for row in table(course.root / "grades.csv")}
+    assert remarks["s01"] == ["18", "to be graded by hand"]
+    assert remarks["s02"] == ["18", ""]  # an untouched answer needs nobody
 
 
 @pytest.mark.slow
