@@ -197,6 +197,7 @@ class Grader:
             self._prepare(student, remark.removeprefix("not graded: "))
             self._convert(student)
         shutil.rmtree(self._clean(student).parent, ignore_errors=True)
+        remark = f"{remark} {self._ended(student)}".strip()
         score, max_score = self._score(student)
         record = {"digest": digest, "score": score, "max_score": max_score, "remark": remark}
         record["seconds"] = round(time.perf_counter() - start, 3)
@@ -252,6 +253,12 @@ class Grader:
         with one_engine(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
             _rebuilt_autograde()(coursedir=self._directory, config=self._config, force=True).start()
+
+    def _ended(self, student: str) -> str:
+        """Why a kernel ended early, if one did."""
+        graded = self.course.root / "autograded" / student / self.assignment
+        notebooks = [nbformat.read(p, as_version=4) for p in sorted(graded.glob("*.ipynb"))]
+        return " ".join(str(nb.metadata.get("mplab", {}).get("ended", "")) for nb in notebooks)
 
     def _score(self, student: str) -> tuple[float, float]:
         with one_engine(), self.course.gradebook() as gradebook:

@@ -77,7 +77,9 @@ class SandboxedExecute(NbGraderPreprocessor):
         try:
             files = read_files(Path(resources["metadata"]["path"]))
             with lane.session(files) as session:
-                run_notebook(nb, session, assignment.graded, seed)
+                ended = run_notebook(nb, session, assignment.graded, seed).ended
+            if ended:
+                nb.metadata["mplab"] = {"ended": ended}
         except (Died, Refused) as death:
             _refuse(nb, assignment.graded, f"Not graded: {death}.")
         return nb, resources

@@ -25,6 +25,9 @@ from mplab.grading.sandbox import sandbox_problem
 pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
 
 
+DEADLY = ("os._exit", "segmentation fault", "earned, then dead", "memory")
+
+
 class Live(html.parser.HTMLParser):
     """Collects what a page could run or load."""
 
@@ -64,6 +67,8 @@ def grade_and_judge(root, attacks, monkeypatch):
         wrong = []
         if result.score != attack.points:
             wrong.append(f"{result.score} points instead of {attack.points}; {result.remark}")
+        if attack.name in DEADLY and "The kernel ended" not in result.remark:
+            wrong.append(f"the teacher is not told: {result.remark}")
         if result.traces:
             wrong.append(f"left {result.traces}")
         page = root / "feedback" / student_of(number) / "a1" / "a1.html"
