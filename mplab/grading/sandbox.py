@@ -27,6 +27,9 @@ from mplab.grading.walls import import_path, sandboxed
 _MESSAGE_BYTES = 4 << 20
 """The longest message taken from a submission. Reading JSON takes twenty times its length."""
 
+_OUTPUT_BYTES = 16 << 20
+"""What is kept of all that a submission shows."""
+
 _GRACE = 3.0  # seconds between an interrupt and the end
 _TICK = 0.25  # seconds between two looks at memory and processes
 
@@ -246,7 +249,7 @@ class Session:
 
     def __init__(self, lane: Lane, channel: socket.socket) -> None:
         self._lane, self._channel = lane, channel
-        self._number = 0
+        self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
 
@@ -267,6 +270,8 @@ class Session:
         outputs = reply.get("outputs", [])
         if not isinstance(outputs, list) or len(outputs) > 1000:
             raise self._broken("its outputs are no list")
+        if self._received > _OUTPUT_BYTES:
+            outputs = [{"stream": "stdout", "text": "(the notebook shows too much to keep)\n"}]
         return Ran([o for o in outputs if isinstance(o, dict)], reply.get("ok") is True)
 
     def ask(self, name: str, cases: Sequence[Any] | None, *, seconds: float | None = None) -> Any:
@@ -289,6 +294,7 @@ class Session:
         deadline = min(time.monotonic() + allowed, self._end)
         self._send(struct.pack(">I", len(body)) + body, deadline)
         data = self._receive(deadline)
+        self._received += len(data)
         try:
             reply = json.loads(data, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:

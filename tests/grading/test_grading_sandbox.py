@@ -38,6 +38,17 @@ def test_a_cell_shows_what_ipython_would_show(lane):
         assert said(session.run("import sys; print('err', file=sys.stderr)")) == "err\n"
 
 
+@pytest.mark.slow
+def test_what_a_submission_shows_is_bounded_in_all_and_it_goes_on(lane):
+    show = "import os, base64; from IPython.display import display\n"
+    show += "display({'image/png': base64.b64encode(os.urandom(1 << 20)).decode()}, raw=True)"
+    with lane.session({}) as session:
+        kept = sum(len(str(session.run(show).outputs)) for _ in range(30))
+        assert 10 << 20 < kept < 20 << 20
+        session.run("def f(): return 3")
+        assert session.ask("f", [{"tuple": []}])["values"] == [{"value": {"int": "0x3"}}]
+
+
 def test_nothing_of_one_submission_is_there_for_the_next(lane):
     with lane.session({"left.py": b"x = 1"}) as session:
         session.run("import left, builtins, mplab; builtins.poison = mplab.poison = 1")
@@ -130,6 +141,17 @@ def test_a_lane_whose_process_is_killed_starts_again(lane):
     time.sleep(0.3)
     with lane.session({}) as session:
         assert said(session.run("1")) == "1"
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_container_without_user_namespaces_is_noticed():
+    program = "from mplab.grading.sandbox import sandbox_problem; print(sandbox_problem())"
+    walled = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--disable-userns", "--"]
+    done = subprocess.run(
+        [*walled, sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert "the kernel of this system refuses it: " in done.stdout
 
 
 @pytest.mark.slow
