@@ -28,8 +28,9 @@ _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
 # <linux/prctl.h>
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 
-WORK = "/work"
-"""The only folder that a submission can write to; in memory, and gone with it."""
+WORK = "/submission"
+"""The only folder that a submission can write to; in memory, and gone with it. It covers what the
+machine has at this place, so nothing that is needed inside may lie there."""
 
 
 def _check(result: int, what: str) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import mplab
 from mplab.data import course_folder
+from mplab.grading.isolation import WORK
 
 
 def _system_paths() -> list[Path]:
@@ -38,7 +39,13 @@ def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
     arguments = ["--tmpfs", "/"]
     made: set[Path] = set()
     binds = [(path, "--ro-bind") for path in (*_system_paths(), *readable)]
-    for path, bind in [*binds, *((path, "--bind") for path in writable)]:
+    binds += [(path, "--bind") for path in writable]
+    hidden = [path for path, _ in binds if Path(WORK) in (path, *path.parents)]
+    if hidden:
+        raise RuntimeError(
+            f"sandbox: {WORK} must be free for submissions; got {hidden[0]}. Move it elsewhere."
+        )
+    for path, bind in binds:
         for parent in reversed(path.parents[:-1]):
             if parent not in made:
                 made.add(parent)
@@ -52,24 +59,24 @@ def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
     lessons = Path(mplab.__file__).resolve().parent / "_course" / "lessons"
     if lessons.is_dir():  # an installed package carries the assignments with their solutions
         arguments += ["--tmpfs", str(lessons)]
-    return [*arguments, "--perms", "0755", "--dir", "/work"]
+    return [*arguments, "--perms", "0755", "--dir", WORK]
 
 
 def _environment(more: Mapping[str, str]) -> list[str]:
     """Arguments of bwrap for the environment: nothing of the teacher's."""
     variables = {
         "PATH": "/usr/bin:/bin",
-        "HOME": "/work",
-        "TMPDIR": "/work",
+        "HOME": WORK,
+        "TMPDIR": WORK,
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "MPLBACKEND": "agg",
-        "MPLCONFIGDIR": "/work/.matplotlib",
-        "NUMBA_CACHE_DIR": "/work/.numba",
+        "MPLCONFIGDIR": f"{WORK}/.matplotlib",
+        "NUMBA_CACHE_DIR": f"{WORK}/.numba",
         "NUMBA_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "IPYTHONDIR": "/work/.ipython",
+        "IPYTHONDIR": f"{WORK}/.ipython",
         **more,
     }
     pairs = (("--setenv", name, value) for name, value in variables.items())
@@ -91,7 +98,7 @@ def sandboxed(
     the user becomes nobody; then the namespaces are made by somebody who has no rights.
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
-    devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", "/work"]
+    devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", WORK]
     variables = _environment(environment or {})
     if os.geteuid() != 0:
         inner = [*_view(readable, writable), *devices, "--proc", "/proc", "--remount-ro", "/"]

@@ -5,12 +5,14 @@ import struct
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from mplab.grading.isolation import filter_program
 from mplab.grading.sandbox import Died, Lane, Limits, sandbox_problem
+from mplab.grading.walls import sandboxed
 
 with_walls = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
 
@@ -113,7 +115,8 @@ def can(path):
 print(json.dumps({"uid": os.getuid(), "caps": [status[k] for k in ("CapEff", "CapPrm", "CapBnd")],
     "seccomp": status["Seccomp"], "new": status["NoNewPrivs"],
     "processes": sorted(int(p) for p in os.listdir("/proc") if p.isdigit()),
-    "writable": [p for p in ("/x", "/tmp/x", "/dev/x", "/usr/x", "/etc/x", "/work/x") if can(p)],
+    "writable": [folder for folder in ("", "/tmp", "/dev", "/usr", "/etc", "/submission")
+                 if can(folder + "/x")],
     "network": os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else [],
     "names": sorted(set(os.environ) & {"USER", "MPLAB_SECRET", "SSH_AUTH_SOCK", "VIRTUAL_ENV"})}))
 """
@@ -123,8 +126,14 @@ print(json.dumps({"uid": os.getuid(), "caps": [status[k] for k in ("CapEff", "Ca
     assert set(found["caps"]) == {"0000000000000000"}
     assert (found["seccomp"], found["new"]) == ("2", "1")
     assert found["processes"] in ([1, 2], [])
-    assert found["writable"] == ["/work/x"]
+    assert found["writable"] == ["/submission"]
     assert found["network"] == found["names"] == []
+
+
+def test_nothing_that_is_needed_inside_may_lie_where_submissions_write():
+    """A checkout below the folder of the same name was once hidden, and no kernel started."""
+    with pytest.raises(RuntimeError, match="must be free for submissions"):
+        sandboxed(["true"], readable=[Path("/submission/course")])
 
 
 @with_walls
