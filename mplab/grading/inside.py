@@ -257,22 +257,31 @@ class Nursery:
     def _world(self, descriptor: int) -> None:
         """A guard outside the new world, its first process, and the kernel: one forks the next."""
         self._control.close()
-        walls, isolation = self._config["isolate"], self._isolation
-        if walls:
+        channel = socket.socket(fileno=descriptor)
+        try:
+            self._build_walls()
+        except OSError as error:
+            send(channel, {"id": 1, "failed": str(error)})
+            raise
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._kernel.serve(channel)
+
+    def _build_walls(self) -> None:
+        """Return in the process of the kernel; the processes above it never return."""
+        isolation = self._isolation
+        if self._config["isolate"]:
             isolation.enter_namespaces()
             isolation.hide_memory()
-        _fork_and_guard(own_group=not walls)
-        if walls:
+            _fork_and_guard(own_group=False)
             isolation.make_private_files(self._config["disk_bytes"])
             isolation.drop_privileges()
             isolation.hide_memory()
             isolation.filter_system_calls()
             _fork_and_guard(own_group=False)
         else:
+            _fork_and_guard(own_group=True)
             os.chdir(self._config["folder"])
         isolation.limit_resources(**self._config["limits"])
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._kernel.serve(socket.socket(fileno=descriptor))
 
 
 def _fork_and_guard(*, own_group: bool) -> None:

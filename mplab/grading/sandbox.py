@@ -299,6 +299,8 @@ class Session:
             reply = json.loads(data, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise self._broken("its answer is not what was asked for") from error
+        if isinstance(reply, dict) and self._number == 1 and "failed" in reply:
+            raise self._broken(str(reply["failed"])[:200])  # before any of the submission ran
         if not isinstance(reply, dict) or reply.get("id") != self._number:
             raise self._broken("its answer is not what was asked for")
         return reply
