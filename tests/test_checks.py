@@ -9,7 +9,7 @@ from answers_training import count
 
 import mplab
 from mplab import FP8_E4M3, round_to
-from mplab.checks import EXERCISES, Exercise, check
+from mplab.checks import EXERCISES, Arguments, Exercise, Sealed, check
 
 GROUPS = [import_module(path.stem) for path in sorted(Path(__file__).parent.glob("answers_*.py"))]
 RIGHT = {name: answers for group in GROUPS for name, answers in group.RIGHT.items()}
@@ -115,3 +115,34 @@ def test_a_verdict_prints_itself_and_escapes_html():
     assert not verdict
     assert "&lt;b&gt;" in verdict._repr_html_()
     assert mplab.check is check
+
+
+def test_text_is_no_number_even_where_it_could_be_read_as_one():
+    assert check("flush_threshold", 2.0**-25)
+    assert not check("flush_threshold", str(2.0**-25))
+    assert not check("flush_threshold", np.array(str(2.0**-25)))
+
+
+def test_a_case_may_have_several_arguments(monkeypatch):
+    cases = [Arguments((1.0, 2.0)), Arguments((3.0, 4.0))]
+    exercise = Exercise(answer=lambda a, b: a - b, reason="Subtract.", argument="a, b", cases=cases)
+    monkeypatch.setitem(EXERCISES, "minus", exercise)
+    assert check("minus", lambda a, b: a - b)
+    verdict = check("minus", lambda a, b: b - a)
+    assert verdict.message.splitlines()[1] == "  a, b     = 1.0, 2.0"
+
+
+def test_infinities_compare_without_warnings(monkeypatch):
+    exercise = Exercise(answer=lambda x: x, reason="", cases=[math.inf, -math.inf, math.nan])
+    monkeypatch.setitem(EXERCISES, "same", exercise)
+    assert check("same", lambda x: x)
+    assert not check("same", lambda x: -x)
+
+
+def test_a_sealed_value_opens_for_the_same_number_only():
+    sealed = Sealed.of(254)
+    assert sealed == Sealed.of(254.0) == Sealed.of(np.float32(254))
+    assert sealed not in (Sealed.of(-254), Sealed.of([254]), Sealed.of(0))
+    assert Sealed.of(0.0) != Sealed.of(-0.0)
+    with pytest.raises(TypeError, match="must be a number"):
+        Sealed.of("many")
