@@ -1,10 +1,11 @@
-"""The explorers of sums, matrix units and updates: right numbers at every position."""
+"""The explorers of sums, matrix units, updates and FP8 scales: right numbers at every position."""
 
 import re
 from itertools import product
 from xml.etree import ElementTree
 
 import ipywidgets
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,7 +16,12 @@ from mplab.updates import path
 from mplab.widgets.accumulator_race import LENGTHS
 from mplab.widgets.matrix_step import UNITS
 
-EXPLORERS = [widgets.AccumulatorRace, widgets.MatrixStep, widgets.UpdateStagnation]
+EXPLORERS = [
+    widgets.AccumulatorRace,
+    widgets.AmaxHistory,
+    widgets.MatrixStep,
+    widgets.UpdateStagnation,
+]
 every_explorer = pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)
 
 
@@ -62,6 +68,8 @@ def test_no_text_of_a_picture_runs_out_of_it(kind):
             svg = ElementTree.fromstring(explorer.picture.value)
             width = float(svg.get("viewBox").split()[2])
             for text in svg.iter("text"):
+                if "rotate(-90" in text.get("transform", ""):
+                    continue  # as wide as it is high
                 size = 7.4 * len(text.text) * float(text.get("font-size", 13)) / 13
                 left = float(text.get("x")) - {"middle": size / 2, "end": size}.get(
                     text.get("text-anchor"), 0
@@ -203,3 +211,54 @@ def test_the_chart_rises_with_the_update():
             if text.text.startswith(("exact", "stored"))
         }
         assert (heights["exact"] - heights["stored"]) * sign > 50
+
+
+# A history of magnitudes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["the largest in the history", "the latest"])
+@pytest.mark.parametrize("fmt", ["E4M3", "E5M2"])
+def test_each_scale_of_the_history_is_that_of_the_tensors_before(rule, fmt):
+    explorer = widgets.AmaxHistory(seed=2)
+    explorer.rule.value, explorer.fmt.value = rule, fmt
+    dtype, largest = {
+        "E4M3": (ml_dtypes.float8_e4m3fn, 448.0),
+        "E5M2": (ml_dtypes.float8_e5m2, 57344.0),
+    }[fmt]
+    for length, margin, spike in ((1, 0, 12), (4, 3, 18), (32, 0, 24)):
+        explorer.history.value, explorer.margin.value = length, margin
+        explorer.spike.value = spike
+        window, tensors = explorer.window, explorer.tensors
+        amaxes = np.abs(tensors).max(1)
+        assert np.argmax(amaxes) == 14
+        for step in range(1, len(tensors)):
+            seen = amaxes[max(0, step - length) : step]
+            amax = seen[-1] if rule == "the latest" else seen.max()
+            scale = window.scales[step]
+            assert amax * scale <= largest / 2**margin < 2 * amax * scale
+            zeros = (tensors[step] * scale).astype(np.float32).astype(dtype).astype(float) == 0
+            assert window.flushed[step] == zeros.mean()
+
+
+def test_the_tensor_itself_never_saturates_and_a_margin_saves_a_small_spike():
+    explorer = widgets.AmaxHistory()
+    assert explorer.window.saturated[14] > 0.9
+    assert "step 14 is 2¹⁸ times as large. Of the spike 100% saturates" in explorer.state.value
+    explorer.spike.value = 4
+    assert explorer.window.saturated[14] > 0.5
+    explorer.margin.value = 5
+    assert explorer.window.saturated[14] == 0
+    explorer.margin.value, explorer.spike.value = 0, 24
+    explorer.rule.value = "the tensor itself"
+    assert explorer.window.saturated.max() == 0
+    assert explorer.spoilt == 0
+
+
+def test_the_step_that_is_looked_at_is_the_one_in_words():
+    explorer = widgets.AmaxHistory()
+    for step in (0, 14, 30, 31):
+        explorer.step.value = step
+        window = explorer.window
+        amax, zeros = np.abs(explorer.tensors[step]).max(), 100 * window.flushed[step]
+        assert f"Step {step}: largest magnitude {amax:.3g}," in explorer.state.value
+        assert f" {zeros:.1f}% became 0" in explorer.state.value.replace("0% b", "0.0% b")

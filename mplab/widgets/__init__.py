@@ -1,6 +1,7 @@
 """Explorers: each answers one question, by slider or keyboard, in a picture and in words."""
 
 from mplab.widgets.accumulator_race import AccumulatorRace
+from mplab.widgets.amax_history import AmaxHistory
 from mplab.widgets.bit_explorer import BitExplorer
 from mplab.widgets.explorer import Explorer
 from mplab.widgets.matrix_step import MatrixStep
@@ -11,6 +12,7 @@ from mplab.widgets.update_stagnation import UpdateStagnation
 
 __all__ = [
     "AccumulatorRace",
+    "AmaxHistory",
     "BitExplorer",
     "Explorer",
     "MatrixStep",
