@@ -4,6 +4,7 @@ import math
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from answers_training import count
 

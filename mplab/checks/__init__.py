@@ -13,6 +13,7 @@ from mplab.checks.core import (
     equal,
     verdict_on,
 )
+from mplab.checks.eight_bits import EXERCISES as EIGHT_BITS
 from mplab.checks.events import EXERCISES as EVENTS
 from mplab.checks.floats import EXERCISES as FLOATS
 from mplab.checks.matrix_units import EXERCISES as MATRIX_UNITS
@@ -40,6 +41,7 @@ EXERCISES: dict[str, Exercise] = {
     **SUMS,
     **MATRIX_UNITS,
     **UPDATES,
+    **EIGHT_BITS,
 }
 """The exercises by name."""
 

@@ -14,6 +14,7 @@ from mplab.pictures.arithmetic import (
 )
 from mplab.pictures.canvas import Picture, Table
 from mplab.pictures.costs import costs
+from mplab.pictures.eight_bits import block_errors, by_seed
 from mplab.pictures.events import end_of_range, fates, landing, near_zero
 from mplab.pictures.formats import (
     bit_fields,
@@ -52,6 +53,8 @@ __all__ = [
     "accumulators",
     "bit_fields",
     "bits_of_a_step",
+    "block_errors",
+    "by_seed",
     "code_table",
     "costs",
     "cut_errors",
