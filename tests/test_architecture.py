@@ -34,7 +34,7 @@ ORDER = """
     pictures.matrix_units pictures.updates pictures
     widgets.explorer widgets.svg widgets.entry widgets.range_map widgets.accumulator_race
     widgets.matrix_step widgets.update_stagnation widgets.bit_explorer widgets.number_line
-    widgets.rounding_lab widgets.amax_history widgets
+    widgets.rounding_lab widgets.amax_history widgets.policy_explorer widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
     checks.matrix_units checks.updates checks.eight_bits checks grading.values grading.isolation
     grading.inside

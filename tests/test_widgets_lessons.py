@@ -1,4 +1,4 @@
-"""The explorers of sums, matrix units, updates and FP8 scales: right numbers at every position."""
+"""The explorers of sums, matrix units, updates, scales and policies: numbers at every position."""
 
 import re
 from itertools import product
@@ -8,6 +8,7 @@ import ipywidgets
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, widgets
 from mplab.pictures.canvas import STYLES
@@ -15,11 +16,13 @@ from mplab.tensorcore import mma
 from mplab.updates import path
 from mplab.widgets.accumulator_race import LENGTHS
 from mplab.widgets.matrix_step import UNITS
+from mplab.widgets.policy_explorer import OPERATIONS
 
 EXPLORERS = [
     widgets.AccumulatorRace,
     widgets.AmaxHistory,
     widgets.MatrixStep,
+    widgets.PolicyExplorer,
     widgets.UpdateStagnation,
 ]
 every_explorer = pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)
@@ -262,3 +265,47 @@ def test_the_step_that_is_looked_at_is_the_one_in_words():
         amax, zeros = np.abs(explorer.tensors[step]).max(), 100 * window.flushed[step]
         assert f"Step {step}: largest magnitude {amax:.3g}," in explorer.state.value
         assert f" {zeros:.1f}% became 0" in explorer.state.value.replace("0% b", "0.0% b")
+
+
+# Policies --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("low", ["FP16", "BF16"])
+@pytest.mark.parametrize("inputs", ["low format", "FP32", "one of each"])
+def test_the_policy_of_the_cpu_gives_what_autocast_on_the_cpu_gives(low, inputs):
+    """The dtypes of torch itself, operation by operation."""
+    explorer = widgets.PolicyExplorer()
+    explorer.fmt.value, explorer.inputs.value = low, inputs
+    dtypes = {"FP16": torch.float16, "BF16": torch.bfloat16, "FP32": torch.float32}
+    formats = {"low format": (low, low), "FP32": ("FP32", "FP32")}.get(inputs, (low, "FP32"))
+    a, b = (torch.rand(4, 4).add(1).to(dtypes[fmt]) for fmt in formats)
+    for name, operation in OPERATIONS.items():
+        explorer.operation.value = name
+        with torch.autocast("cpu", dtype=dtypes[low]):
+            real = operation.run(a, b).dtype
+        gives = explorer.verdicts["CPU_AUTOCAST"].gives.name
+        assert dtypes[gives] == real, name
+        assert f"CPU_AUTOCAST gives {gives} (" in explorer.state.value
+        assert explorer.picture.value.count(f">{gives}<") >= 1
+
+
+def test_exp_is_listed_on_cuda_only_and_a_choice_for_the_layer_overrules_all():
+    explorer = widgets.PolicyExplorer()
+    rules = {name: verdict.rule for name, verdict in explorer.verdicts.items()}
+    assert rules["CUDA_AUTOCAST"] == "listed: exp runs in FP32"
+    assert rules["CPU_AUTOCAST"].startswith("not listed")
+    explorer.chosen.value = True
+    for verdict in explorer.verdicts.values():
+        assert verdict.gives == FP32
+        assert "layer" in verdict.rule
+
+
+def test_rounding_for_an_operation_is_counted():
+    explorer = widgets.PolicyExplorer()
+    explorer.operation.value, explorer.inputs.value = "matmul: a @ b", "one of each"
+    for verdict in explorer.verdicts.values():
+        assert (verdict.rounded, verdict.gives, verdict.takes) == (1, FP16, (FP16, FP16))
+    assert "1 input rounded for it" in explorer.state.value
+    explorer.operation.value = "add: a + b"
+    assert explorer.verdicts["CUDA_AUTOCAST"][:3] == ((FP16, FP32), 0, FP32)
+    assert explorer.verdicts["KERAS_MIXED"][:3] == ((FP16, FP16), 1, FP16)

@@ -6,6 +6,7 @@ from mplab.widgets.bit_explorer import BitExplorer
 from mplab.widgets.explorer import Explorer
 from mplab.widgets.matrix_step import MatrixStep
 from mplab.widgets.number_line import NumberLine
+from mplab.widgets.policy_explorer import PolicyExplorer
 from mplab.widgets.range_map import RangeMap
 from mplab.widgets.rounding_lab import RoundingLab
 from mplab.widgets.update_stagnation import UpdateStagnation
@@ -17,6 +18,7 @@ __all__ = [
     "Explorer",
     "MatrixStep",
     "NumberLine",
+    "PolicyExplorer",
     "RangeMap",
     "RoundingLab",
     "UpdateStagnation",
