@@ -36,7 +36,8 @@ ORDER = """
     widgets.matrix_step widgets.update_stagnation widgets.bit_explorer widgets.number_line
     widgets.rounding_lab widgets.amax_history widgets.policy_explorer widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
-    checks.matrix_units checks.updates checks.eight_bits checks grading.values grading.isolation
+    checks.matrix_units checks.updates checks.policies checks.eight_bits checks grading.values
+    grading.isolation
     grading.inside
     grading.walls
     grading.sandbox grading.exercises grading.notebooks grading.running grading.course

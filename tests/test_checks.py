@@ -89,6 +89,14 @@ def test_a_result_in_a_format_is_shown_with_its_code(monkeypatch):
     ]
 
 
+def test_no_finite_answer_is_near_to_infinity(monkeypatch):
+    exercise = Exercise(answer=lambda x: x, reason="x.", cases=(math.inf,), tolerance=0.1)
+    monkeypatch.setitem(EXERCISES, "same", exercise)
+    assert not check("same", lambda x: 1.0)
+    assert not check("same", lambda x: -x)
+    assert check("same", lambda x: x)
+
+
 def test_an_exception_in_an_answer_is_shown_as_its_outcome():
     assert "raised ZeroDivisionError" in check("smallest_scale", lambda g: 1 / 0).message
 

@@ -17,6 +17,7 @@ from mplab.checks.eight_bits import EXERCISES as EIGHT_BITS
 from mplab.checks.events import EXERCISES as EVENTS
 from mplab.checks.floats import EXERCISES as FLOATS
 from mplab.checks.matrix_units import EXERCISES as MATRIX_UNITS
+from mplab.checks.policies import EXERCISES as POLICIES
 from mplab.checks.rounding import EXERCISES as ROUNDING
 from mplab.checks.sums import EXERCISES as SUMS
 from mplab.checks.training import EXERCISES as TRAINING
@@ -41,6 +42,7 @@ EXERCISES: dict[str, Exercise] = {
     **SUMS,
     **MATRIX_UNITS,
     **UPDATES,
+    **POLICIES,
     **EIGHT_BITS,
 }
 """The exercises by name."""

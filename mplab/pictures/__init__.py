@@ -32,7 +32,7 @@ from mplab.pictures.matrix_units import (
     errors_by_depth,
     promotion,
 )
-from mplab.pictures.precision import precision_map
+from mplab.pictures.precision import precision_map, sensitivity
 from mplab.pictures.report import report, results_table
 from mplab.pictures.rounding import (
     Sum,
@@ -91,6 +91,7 @@ __all__ = [
     "running_sums",
     "scale_rules",
     "scaling_windows",
+    "sensitivity",
     "spacing",
     "stage_times",
     "stagnation",

@@ -1,16 +1,18 @@
-"""The figure of a policy at work: which module runs which operation in which format."""
+"""The figures of a policy at work: what runs in which format, and what that costs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from mplab.formats import FP32, Format
 from mplab.pictures.canvas import (
     Picture,
+    binary_axis,
     in_house_style,
     listed,
     percent,
@@ -134,3 +136,59 @@ def _details(rows: Sequence[Row], modules: list[str]) -> str:
         low = sum(fmt != FP32 for fmt in here)
         shares.append(f"{module}: {percent(low, len(here))} of {len(here)}")
     return f"Modules by operations; operations in a low format: {'; '.join(shares)}."
+
+
+@in_house_style
+def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> Picture:
+    """What each layer costs when it alone runs in a low format.
+
+    Args:
+        errors: for each format the relative error of the model's output, by the layer that ran
+            in it; the layers in one order.
+
+    Returns:
+        A figure with a row for each layer, whose title names the costliest layer in each format
+        and the most that any other costs.
+
+    Raises:
+        ValueError: there is no layer, or the formats have different ones.
+    """
+    layers = list(next(iter(errors.values()), {}))
+    if not layers or any(list(found) != layers for found in errors.values()):
+        given = {fmt.name: list(found) for fmt, found in errors.items()}
+        raise ValueError(
+            f"sensitivity: errors must hold the same layers for each format; got {given}. Run "
+            f"every layer in every format."
+        )
+    picture = Picture(height=1.7 + 0.36 * len(layers))
+    axes = picture.subplots()
+    for fmt, found in errors.items():
+        look = style(fmt)
+        costs = np.array([found[name] for name in layers], float)
+        rows = np.flatnonzero(costs > 0)
+        places = np.log2(costs[rows])
+        axes.plot(places, rows, look.marker, color=look.colour, markersize=7, label=fmt.name)
+    axes.set_yticks(range(len(layers)), layers)
+    axes.set_ylim(len(layers) - 0.5, -0.5)
+    axes.grid(axis="y", color="#E4E4E8", linewidth=0.6)
+    axes.set_axisbelow(True)
+    binary_axis(axes.xaxis, "relative error of the output, with this layer alone in the format")
+    picture.legend(loc="outside lower right", ncols=len(errors), frameon=False)
+    details = "; ".join(
+        f"{fmt.name}: " + ", ".join(f"{name} {_cost(e)}" for name, e in found.items())
+        for fmt, found in errors.items()
+    )
+    claims = [_costliest(fmt, found) for fmt, found in errors.items()]
+    return titled(picture, f"Alone {'; '.join(claims)}", f"Marks in rows. {details}.")
+
+
+def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
+    """The layer that costs most, and what the others do."""
+    *others, (name, most) = sorted(found.items(), key=lambda item: item[1])
+    words = f"in {fmt.name}, {name} costs {_cost(most)}"
+    return f"{words}, any other at most {_cost(others[-1][1])}" if others else words
+
+
+def _cost(error: float) -> str:
+    """An error in two digits, as a percentage."""
+    return f"{float(f'{100 * error:.2g}'):g}%"
