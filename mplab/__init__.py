@@ -68,6 +68,7 @@ _ROOMS = (
     "formats",
     "health",
     "grading",
+    "headroom",
     "history",
     "inputs",
     "kernels",

@@ -6,7 +6,7 @@ Each is `LossScaler` with one thing changed, so that what it costs can be seen b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,17 @@ from mplab.formats import FP32
 from mplab.rounding import round_to
 from mplab.scaling import LossScaler
 
-__all__ = ["DoublingScaler", "FlooredScaler", "KerasScaler", "NudgedScaler", "Trace", "play"]
+__all__ = [
+    "DoublingScaler",
+    "FlooredScaler",
+    "Headroom",
+    "KerasScaler",
+    "NudgedScaler",
+    "Trace",
+    "Turn",
+    "play",
+    "turns",
+]
 
 
 class DoublingScaler(LossScaler):
@@ -170,28 +180,82 @@ class Trace(NamedTuple):
     skipped: np.ndarray
 
 
-def play(
-    rule: LossScaler, limits: Sequence[float] | np.ndarray, *, mean_abs_gradient: float = 1e-3
-) -> Trace:
-    """Let a rule run on steps whose gradients overflow above a given scale.
+class Headroom(NamedTuple):
+    """What a rule for the loss scale meets in a run, step by step; both of shape (steps,)."""
+
+    limits: np.ndarray
+    """The largest power of two with which all gradients of weights stay finite: 0 where none
+    does, infinity where every one does."""
+    mean_abs_gradient: np.ndarray
+    """The mean magnitude of all gradients of weights, unscaled, at that scale."""
+
+
+class Turn(NamedTuple):
+    """One step of a rule: its state before, what it was told, and its state after.
+
+    `good_steps` counts the good steps in a row since the scale last moved.
+    """
+
+    scale: float
+    good_steps: int
+    found_nonfinite: bool
+    skipped: bool
+    next_scale: float
+    next_good_steps: int
+
+
+def turns(
+    rule: LossScaler,
+    limits: Sequence[float] | np.ndarray,
+    *,
+    mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
+) -> Iterator[Turn]:
+    """Let a rule run on steps whose gradients overflow above a given scale, turn by turn.
 
     Args:
         rule: goes on from its state.
         limits: for each step, the largest scale with which all gradients stay finite.
-        mean_abs_gradient: what a `NudgedScaler` is told.
+        mean_abs_gradient: what a `NudgedScaler` is told, once for all or for each step.
+
+    Examples:
+        >>> next(turns(LossScaler(8.0), [4.0]))
+        Turn(scale=8.0, good_steps=0, found_nonfinite=True, skipped=True, next_scale=4.0, \
+next_good_steps=0)
+    """
+    means = np.broadcast_to(np.asarray(mean_abs_gradient, float), (len(limits),))
+    for limit, mean in zip(limits, means, strict=True):
+        scale, good = rule.scale, _good_steps(rule)
+        found = bool(scale > limit)
+        if isinstance(rule, NudgedScaler):
+            skipped = rule.update(found, mean_abs_gradient=float(mean))
+        else:
+            skipped = rule.update(found)
+        yield Turn(scale, good, found, skipped, rule.scale, _good_steps(rule))
+
+
+def _good_steps(rule: LossScaler) -> int:
+    return int(rule.state_dict()["_growth_tracker"])
+
+
+def play(
+    rule: LossScaler,
+    limits: Sequence[float] | np.ndarray,
+    *,
+    mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
+) -> Trace:
+    """What `turns` gives, as arrays.
+
+    Args:
+        rule: goes on from its state.
+        limits: for each step, the largest scale with which all gradients stay finite.
+        mean_abs_gradient: what a `NudgedScaler` is told, once for all or for each step.
 
     Examples:
         >>> play(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
         array([8., 4., 4.])
     """
-    scales, skipped = [], []
-    for limit in limits:
-        scales.append(rule.scale)
-        found = bool(rule.scale > limit)
-        if isinstance(rule, NudgedScaler):
-            skipped.append(rule.update(found, mean_abs_gradient=mean_abs_gradient))
-        else:
-            skipped.append(rule.update(found))
+    played = list(turns(rule, limits, mean_abs_gradient=mean_abs_gradient))
+    scales, skipped = [turn.scale for turn in played], [turn.skipped for turn in played]
     return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))
 
 

@@ -25,7 +25,7 @@ ORDER = """
     simulation.operations
     simulate audit fp8
     health.vitals health.tracing health.findings health.reports health.watch health
-    history recipes tasks optimizers parallel engines training activations stages
+    history recipes tasks optimizers parallel engines training headroom activations stages
     recordings.files recordings.asking recordings.racing recordings.record recordings
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
     pictures.costs pictures.health pictures.stages pictures.precision pictures.scaling
@@ -34,9 +34,11 @@ ORDER = """
     pictures.matrix_units pictures.updates pictures
     widgets.explorer widgets.svg widgets.entry widgets.range_map widgets.accumulator_race
     widgets.matrix_step widgets.update_stagnation widgets.bit_explorer widgets.number_line
-    widgets.rounding_lab widgets.amax_history widgets.policy_explorer widgets
+    widgets.rounding_lab widgets.scaler_timeline widgets.amax_history widgets.policy_explorer
+    widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
-    checks.matrix_units checks.updates checks.policies checks.eight_bits checks grading.values
+    checks.matrix_units checks.updates checks.loss_scales checks.policies checks.eight_bits
+    checks grading.values
     grading.isolation
     grading.inside
     grading.walls

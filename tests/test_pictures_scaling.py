@@ -67,6 +67,19 @@ def test_the_figure_of_windows_counts_the_tensors_that_a_spike_costs():
     assert "delayed scaling, history 16: up to 100% saturate" in picture.alt
 
 
+def test_the_figure_of_clipping_says_which_order_depends_on_the_scale():
+    scales = 2.0 ** np.arange(17)
+    norms = {"unscaled first": np.ones(17), "clipped first": 1 / scales}
+    picture = figures.clipped_norms(scales, norms, max_norm=1.0)
+    assert_legible(picture)
+    assert picture.claim == (
+        "The length that arrives: unscaled first always 1 and clipped first from 1 to 1.5e-05"
+    )
+    lines = {line.get_color(): list(line.get_ydata()) for line in picture.axes[0].lines}
+    assert [0.0] * 17 in lines.values()
+    assert list(range(0, -17, -1)) in lines.values()
+
+
 def test_one_panel_is_enough():
     name, window = windows().popitem()
     assert_legible(figures.scaling_windows({name: window}))

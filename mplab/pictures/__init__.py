@@ -41,7 +41,7 @@ from mplab.pictures.rounding import (
     rounding_profile,
     running_sums,
 )
-from mplab.pictures.scaling import follow, scale_rules, scaling_windows
+from mplab.pictures.scaling import clipped_norms, follow, scale_rules, scaling_windows
 from mplab.pictures.stages import memory, memory_table, stage_times
 from mplab.pictures.training import flushed_share, gradient_exponents, loss_curves, loss_scale
 from mplab.pictures.updates import descents, least_updates, stochastic_spread, weight_paths
@@ -55,6 +55,7 @@ __all__ = [
     "bits_of_a_step",
     "block_errors",
     "by_seed",
+    "clipped_norms",
     "code_table",
     "costs",
     "cut_errors",

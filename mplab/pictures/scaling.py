@@ -8,15 +8,17 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.formats import FP8_E4M3, FP16, Format, Overflow
+from mplab.formats import FP8_E4M3, FP16, FP32, Format, Overflow
 from mplab.loss_rules import Trace
 from mplab.pictures.canvas import (
     BAND,
     LOST,
     REFERENCE,
+    End,
     Picture,
     binary_axis,
     in_house_style,
+    label_ends,
     listed,
     percent,
     require_some,
@@ -80,6 +82,53 @@ def _band(axes: Axes, lower: np.ndarray, upper: np.ndarray) -> None:
     edges = np.arange(len(lower) + 1) - 0.5
     low, high = (np.append(heights, heights[-1]) for heights in (lower, upper))
     axes.fill_between(edges, low, high, step="post", color=BAND, alpha=LOST, linewidth=0)
+
+
+@in_house_style
+def clipped_norms(
+    scales: np.ndarray, norms: Mapping[str, np.ndarray], *, max_norm: float
+) -> Picture:
+    """How long the gradient is that reaches the weights, over the loss scale it came with.
+
+    Args:
+        scales: powers of two, shape (n,).
+        norms: by the order of the calls, the lengths that arrived, each of shape (n,).
+        max_norm: what the gradient was clipped to.
+
+    Returns:
+        A figure whose title says whether the length depends on the scale.
+    """
+    require_some("clipped_norms", "norms", norms)
+    picture = Picture(height=3.4)
+    axes = picture.subplots()
+    axes.axhline(np.log2(max_norm), color=REFERENCE.colour, linewidth=0.8)
+    axes.text(0.01, np.log2(max_norm) + 0.4, "max_norm", transform=axes.get_yaxis_transform())
+    ends = []
+    for place, (name, lengths) in enumerate(norms.items()):
+        look = (style(FP32), style(FP16))[place % 2]
+        height = np.log2(lengths)
+        axes.plot(
+            np.log2(scales), height, color=look.colour, marker=look.marker, linestyle=look.dash
+        )
+        ends.append(End(axes, float(np.log2(scales[-1])), float(height[-1]), name, look.colour))
+    axes.margins(y=0.16)
+    binary_axis(axes.xaxis, "loss scale")
+    binary_axis(axes.yaxis, "length of the gradient\nthat arrives", count=6)
+    found = listed(f"{name} {_lengths(lengths)}" for name, lengths in norms.items())
+    claim = f"The length that arrives: {found}"
+    titled(picture, claim, f"Line chart over the loss scale; max_norm is {max_norm:g}.")
+    label_ends(picture, ends)
+    return picture
+
+
+def _lengths(lengths: np.ndarray) -> str:
+    """Where lengths go, in words."""
+    first, last = (f"{x:.2g}" for x in (lengths[0], lengths[-1]))
+    return (
+        f"always {first}"
+        if np.allclose(lengths, lengths[0], rtol=1e-3)
+        else (f"from {first} to {last}")
+    )
 
 
 # The scales of tensors -------------------------------------------------------------------

@@ -64,7 +64,8 @@ def run_name(history: History) -> str:
     if history.settings.get("fp8") is not None:
         name += f" {history.settings['fp8']} scaling"
     if np.any(history.loss_scale != 1):
-        return f"{name} with loss scaling"
+        static = "" if history.settings.get("dynamic", True) else "static "
+        return f"{name} with {static}loss scaling"
     return name + UNSCALED if history.compute_format == FP16.name else name
 
 

@@ -9,6 +9,7 @@ from mplab.widgets.number_line import NumberLine
 from mplab.widgets.policy_explorer import PolicyExplorer
 from mplab.widgets.range_map import RangeMap
 from mplab.widgets.rounding_lab import RoundingLab
+from mplab.widgets.scaler_timeline import ScalerTimeline
 from mplab.widgets.update_stagnation import UpdateStagnation
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "PolicyExplorer",
     "RangeMap",
     "RoundingLab",
+    "ScalerTimeline",
     "UpdateStagnation",
 ]
