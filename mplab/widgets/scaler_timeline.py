@@ -101,6 +101,8 @@ class ScalerTimeline(Explorer):
         )
         buttons = ipywidgets.HBox([self.back, self.forth], layout={"flex_flow": "row wrap"})
         choices = [] if self._run is not None else [self.rule, self.start, self.interval]
+        if not choices:  # a run has its own
+            self.rule.disabled = self.start.disabled = self.interval.disabled = True
         question = "What does the scaler do in this step, and why?"
         super().__init__(question, [*choices, self.step, buttons])
         self.back.on_click(lambda _: self.visibly(lambda: self._jump(-1)))
