@@ -12,7 +12,10 @@ import numpy as np
 
 from mplab.rounding import Tally
 
-_VERSION = 2
+_VERSION = 3
+
+_SAMPLED = 8
+"""Gradients kept of each recorded tensor."""
 
 
 class ExponentHistogram(NamedTuple):
@@ -57,6 +60,37 @@ def exponent_histogram(x: Any) -> ExponentHistogram:
     return ExponentHistogram(np.arange(low, high + 1), counts, zeros, nonfinite)
 
 
+class Sample(NamedTuple):
+    """A few gradients of a tensor, evenly spread over it, in three float64 arrays."""
+
+    places: np.ndarray
+    """Where they stand in the flattened tensor; int64."""
+    exact: np.ndarray
+    """What FP32 has at the same weights, without loss scale."""
+    stored: np.ndarray
+    """What the run has, times its loss scale, as in its backward pass."""
+
+
+def sample(exact: Any, stored: Any) -> Sample:
+    """Keep a few gradients of two tensors of one shape, at the same places.
+
+    Args:
+        exact: what FP32 has; a NumPy array or a torch tensor.
+        stored: what the run has; likewise.
+
+    Examples:
+        >>> sample(np.arange(3.0), np.zeros(3)).exact
+        array([0., 1., 2.])
+    """
+    wide, low = (
+        np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, np.float64).ravel()
+        for x in (exact, stored)
+    )
+    count = min(_SAMPLED, wide.size, low.size)
+    places = (np.arange(count) * wide.size + wide.size // 2) // max(1, count)
+    return Sample(places, wide[places], low[places])
+
+
 @dataclass(eq=False)
 class History:
     """A training run: what was run, and what it measured.
@@ -76,6 +110,7 @@ class History:
             output as the run had them, divided by the loss scale.
         flushed: by recorded step and layer, how many of these gradients are zero although
             FP32 has a nonzero one at the same weights, and how many FP32 has.
+        samples: by recorded step and layer, a few of these gradients one by one.
         tally: of a simulated run, what rounding did by "operation" and by "layer".
         environment: versions and platform.
         settings: all that decides what the recipe does, as `Recipe.settings` gives it.
@@ -93,6 +128,7 @@ class History:
     metrics: dict[str, float] = field(default_factory=dict)
     gradients: dict[int, dict[str, ExponentHistogram]] = field(default_factory=dict)
     flushed: dict[int, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    samples: dict[int, dict[str, Sample]] = field(default_factory=dict)
     tally: dict[str, dict[str, Tally]] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -167,6 +203,10 @@ def _to_json(history: History) -> dict[str, Any]:
         }
         for step, layers in history.gradients.items()
     }
+    plain["samples"] = {
+        str(step): {layer: [part.tolist() for part in kept] for layer, kept in layers.items()}
+        for step, layers in history.samples.items()
+    }
     plain["flushed"] = {str(step): layers for step, layers in history.flushed.items()}
     plain["tally"] = {
         kind: {name: asdict(counted) for name, counted in tallies.items()}
@@ -201,6 +241,10 @@ def _from_json(stored: Any) -> History:
         int(step): {layer: (int(lost), int(total)) for layer, (lost, total) in layers.items()}
         for step, layers in stored.pop("flushed").items()
     }
+    samples = {
+        int(step): {layer: _sample_from(kept) for layer, kept in layers.items()}
+        for step, layers in stored.pop("samples").items()
+    }
     tally = {
         kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
         for kind, tallies in stored.pop("tally").items()
@@ -211,6 +255,16 @@ def _from_json(stored: Any) -> History:
         skipped=skipped,
         gradients=gradients,
         flushed=flushed,
+        samples=samples,
         tally=tally,
         **stored,
     )
+
+
+def _sample_from(kept: Any) -> Sample:
+    """A sample from three lists of one length."""
+    places, exact, stored = kept
+    found = Sample(np.array(places, np.int64), np.array(exact, float), np.array(stored, float))
+    if not found.places.shape == found.exact.shape == found.stored.shape == (len(places),):
+        raise ValueError("the parts of a sample differ in length")
+    return found

@@ -22,7 +22,14 @@ from torch import Tensor, nn
 import mplab
 from mplab.engines import Real, Simulated
 from mplab.formats import FP32
-from mplab.history import ExponentHistogram, History, exponent_histogram, replace_file
+from mplab.history import (
+    ExponentHistogram,
+    History,
+    Sample,
+    exponent_histogram,
+    replace_file,
+    sample,
+)
 from mplab.parallel import from_first, mean, processes, rank
 from mplab.recipes import RECIPES, Recipe
 from mplab.tasks import TASKS, Batch, Split, Task
@@ -257,6 +264,7 @@ class _Run:
         self.skipped: list[bool] = []
         self.gradients: dict[int, dict[str, ExponentHistogram]] = {}
         self.flushed: dict[int, dict[str, tuple[int, int]]] = {}
+        self.samples: dict[int, dict[str, Sample]] = {}
 
     def step(self, watcher: Watcher | None) -> None:
         """One step: forward, backward, and an update unless the scaler skips it."""
@@ -279,6 +287,9 @@ class _Run:
                     int((gradient != 0).sum()),
                 )
                 for layer, gradient in reference.items()
+            }
+            self.samples[number] = {
+                layer: sample(gradient, seen[layer]) for layer, gradient in reference.items()
             }
         if watcher is not None:
             watcher.step(self.losses[-1], scale, self.skipped[-1])
@@ -345,6 +356,7 @@ class _Run:
         self.losses, self.scales = history.loss.tolist(), history.loss_scale.tolist()
         self.skipped = history.skipped.tolist()
         self.gradients, self.flushed = history.gradients, history.flushed
+        self.samples = history.samples
 
     def _read(self, content: bytes, path: Any) -> dict[str, Any]:
         """The state in a checkpoint of this run."""
@@ -387,6 +399,7 @@ class _Run:
             metrics=metrics,
             gradients=dict(self.gradients),
             flushed=dict(self.flushed),
+            samples=dict(self.samples),
             tally=self.engine.tallies(),
             environment=environment(),
             settings=self.recipe.settings(),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from mplab import Tally
-from mplab.history import History, exponent_histogram
+from mplab.history import History, exponent_histogram, sample
 
 
 def example() -> History:
@@ -25,6 +25,7 @@ def example() -> History:
         metrics={"r2": 0.1 + 0.2},
         gradients={0: {"layer 1": exponent_histogram(x)}, 7: {}},
         flushed={0: {"layer 1": (2, 5)}},
+        samples={0: {"layer 1": sample(x, -x)}, 7: {}},
         tally={"layer": {"0": Tally(total=5, exact=5)}},
         environment={"torch": "2.13.0"},
         settings={"init_scale": None, "weight_format": "FP32"},
@@ -48,7 +49,9 @@ def test_a_saved_run_comes_back_bit_for_bit(tmp_path):
     assert first.exponents.tolist() == second.exponents.tolist() == list(range(-149, 2))
     assert first.counts.tolist() == second.counts.tolist()
     assert second[2:] == (1, 1)
-    assert again.gradients[7] == {}
+    assert again.gradients[7] == again.samples[7] == {}
+    for one, other in zip(run.samples[0]["layer 1"], again.samples[0]["layer 1"], strict=True):
+        assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
 
 
 def test_saving_replaces_the_file_only_when_it_is_whole(tmp_path, monkeypatch):
@@ -76,7 +79,9 @@ def _without(name):
         _without("mplab history"),
         _without("compute_format"),
         lambda stored: stored.update({"mplab history": 99}),
-        lambda stored: stored.update({"mplab history": 1}),
+        lambda stored: stored.update({"mplab history": 2}),
+        lambda stored: stored["samples"]["0"]["layer 1"].pop(),
+        lambda stored: stored["samples"]["0"]["layer 1"][0].pop(),
         lambda stored: stored.update(extra=1),
         lambda stored: stored["loss"].pop(),
         lambda stored: stored.update(loss=[["a"]]),
@@ -91,7 +96,7 @@ def test_a_changed_file_is_refused_with_the_reason(tmp_path, change):
     stored = json.loads(path.read_text())
     change(stored)
     path.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"History\.load: .* must hold a History of version 2"):
+    with pytest.raises(ValueError, match=r"History\.load: .* must hold a History of version 3"):
         History.load(path)
 
 
@@ -131,3 +136,12 @@ def test_a_histogram_of_nothing_is_empty():
     found = exponent_histogram(np.array([0.0, -0.0, np.nan]))
     assert found.exponents.size == found.counts.size == 0
     assert (found.zeros, found.nonfinite) == (2, 1)
+
+
+def test_a_sample_spreads_over_the_tensor_and_takes_both_from_one_place():
+    x = torch.arange(100.0).reshape(4, 25)
+    kept = sample(x, -2 * x)
+    assert kept.places.tolist() == kept.exact.tolist() == [6, 18, 31, 43, 56, 68, 81, 93]
+    assert (kept.stored == -2 * kept.exact).all()
+    assert sample(x[:0], x[:0]).places.size == 0
+    assert sample(x.ravel()[:3], x.ravel()[:3]).places.tolist() == [0, 1, 2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mplab import FP8_E4M3
+from mplab import FP8_E4M3, FP16, round_to
 from mplab.simulation.products import holds_here
 from mplab.training import RECIPES, TASKS, Recipe, train
 
@@ -149,6 +149,17 @@ def test_gradients_are_recorded_by_layer_without_the_loss_scale():
         assert abs(middle[0] - middle[1]) < 0.1, layer
         assert one.zeros == 0
     assert plain.flushed[0]["layer 1"][0] == 0
+
+
+def test_a_recorded_step_keeps_a_few_gradients_as_the_run_had_them():
+    wide = run(AUTOENCODER, "fp32", steps=1).samples[0]
+    low = run(AUTOENCODER, "fp16-scaled", steps=1).samples[0]
+    assert list(wide) == list(low) == [f"layer {n}" for n in range(1, 7)]
+    for layer in wide:
+        np.testing.assert_array_equal(wide[layer].exact, wide[layer].stored)
+        np.testing.assert_array_equal(wide[layer].exact, low[layer].exact)
+        np.testing.assert_array_equal(round_to(low[layer].stored, FP16), low[layer].stored)
+        np.testing.assert_allclose(low[layer].stored / 65536, low[layer].exact, rtol=0.1)
 
 
 def test_without_a_scale_the_first_layers_receive_no_gradient():
