@@ -16,6 +16,7 @@ from mplab.checks.core import (
 from mplab.checks.eight_bits import EXERCISES as EIGHT_BITS
 from mplab.checks.events import EXERCISES as EVENTS
 from mplab.checks.floats import EXERCISES as FLOATS
+from mplab.checks.gradients import EXERCISES as GRADIENTS
 from mplab.checks.loss_scales import EXERCISES as LOSS_SCALES
 from mplab.checks.matrix_units import EXERCISES as MATRIX_UNITS
 from mplab.checks.policies import EXERCISES as POLICIES
@@ -45,6 +46,7 @@ EXERCISES: dict[str, Exercise] = {
     **UPDATES,
     **POLICIES,
     **EIGHT_BITS,
+    **GRADIENTS,
     **LOSS_SCALES,
 }
 """The exercises by name."""

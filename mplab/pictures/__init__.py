@@ -24,6 +24,7 @@ from mplab.pictures.formats import (
     number_lines,
     spacing,
 )
+from mplab.pictures.gradients import flushed_over_steps, shares_and_outcomes
 from mplab.pictures.health import health
 from mplab.pictures.matrix_units import (
     bits_of_a_step,
@@ -68,6 +69,7 @@ __all__ = [
     "error_growth",
     "errors_by_depth",
     "fates",
+    "flushed_over_steps",
     "flushed_share",
     "follow",
     "gradient_exponents",
@@ -93,6 +95,7 @@ __all__ = [
     "scale_rules",
     "scaling_windows",
     "sensitivity",
+    "shares_and_outcomes",
     "spacing",
     "stage_times",
     "stagnation",

@@ -10,6 +10,7 @@ from mplab.widgets.policy_explorer import PolicyExplorer
 from mplab.widgets.range_map import RangeMap
 from mplab.widgets.rounding_lab import RoundingLab
 from mplab.widgets.scaler_timeline import ScalerTimeline
+from mplab.widgets.training_theatre import TrainingTheatre
 from mplab.widgets.update_stagnation import UpdateStagnation
 
 __all__ = [
@@ -23,5 +24,6 @@ __all__ = [
     "RangeMap",
     "RoundingLab",
     "ScalerTimeline",
+    "TrainingTheatre",
     "UpdateStagnation",
 ]

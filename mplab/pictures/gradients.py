@@ -1,0 +1,139 @@
+"""The figures of lost gradients: by layer and step, and against how runs end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+
+from mplab.formats import FP16
+from mplab.history import History
+from mplab.pictures.canvas import (
+    INK,
+    REFERENCE,
+    End,
+    Picture,
+    in_house_style,
+    label_ends,
+    listed,
+    percent,
+    require_some,
+    style,
+    titled,
+)
+from mplab.pictures.training import final_loss
+
+
+def flushed_at(run: History, step: int) -> tuple[int, int]:
+    """How many of all recorded gradients of a step are flushed, and how many there are."""
+    pairs = list(run.flushed[step].values())
+    return sum(lost for lost, _ in pairs), sum(total for _, total in pairs)
+
+
+@in_house_style
+def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> Picture:
+    """What share of the gradients is flushed at first, and where the run ends.
+
+    Args:
+        runs: by name, a run in FP32 and one in a low format that recorded gradients.
+
+    Returns:
+        A figure with one mark for each; its title names the run that loses most at first and
+        the one that ends worst.
+    """
+    require_some("shares_and_outcomes", "runs", runs)
+    picture = Picture(height=3.9)
+    axes = picture.subplots()
+    look, ends, facts = style(FP16), [], {}
+    for name, (wide, low) in runs.items():
+        lost, total = flushed_at(low, min(low.flushed))
+        ratio = final_loss(low) / final_loss(wide)
+        facts[name] = (lost / max(1, total), ratio)
+        axes.plot(100 * facts[name][0], ratio, look.marker, color=look.colour, markersize=8)
+        ends.append(End(axes, 100 * facts[name][0], ratio, name, look.colour))
+    axes.axhline(1, color=REFERENCE.colour, linewidth=0.8)
+    axes.set_xlim(-3, 100)
+    axes.set_ylim(0, 1.15 * max(1.0, *(ratio for _, ratio in facts.values())))
+    axes.set_xlabel("gradients flushed at the first step (%)")
+    axes.set_ylabel("final loss, FP32's = 1")
+    words = "; ".join(
+        f"{name}: {percent(share, 1)}, {ratio:.2f} times" for name, (share, ratio) in facts.items()
+    )
+    titled(picture, _outcome_claim(facts), f"Scatter chart. {words}.")
+    label_ends(picture, ends)
+    for note in axes.texts:  # over the line of FP32's loss
+        note.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
+    return picture
+
+
+def _outcome_claim(facts: Mapping[str, tuple[float, float]]) -> str:
+    """Who loses most at first, and who ends worst."""
+    most = max(facts, key=lambda name: facts[name][0])
+    worst = max(facts, key=lambda name: facts[name][1])
+    first = f"{most} flushes most gradients at first ({percent(facts[most][0], 1)})"
+    if most == worst:
+        return f"{first} and ends worst, at {facts[most][1]:.1f}× FP32's loss"
+    return (
+        f"{first} and ends at {facts[most][1]:.1f}× FP32's loss; {worst} ends worst, at "
+        f"{facts[worst][1]:.1f}×, and flushes {percent(facts[worst][0], 1)}"
+    )
+
+
+@in_house_style
+def flushed_over_steps(runs: Mapping[str, History]) -> Picture:
+    """The share of each layer's gradients that is flushed, at each recorded step.
+
+    Args:
+        runs: by name, runs that recorded gradients.
+
+    Returns:
+        A figure with one panel for each run: layers down, steps across, dark where all is lost.
+    """
+    require_some("flushed_over_steps", "runs", runs)
+    for run in runs.values():
+        require_some("flushed_over_steps", "run.flushed", run.flushed)
+    deepest = max(len(run.flushed[min(run.flushed)]) for run in runs.values())
+    picture = Picture(height=1.5 + 0.3 * deepest, width=9.4 if len(runs) > 1 else 7.6)
+    grid = picture.subplots(1, len(runs), squeeze=False)[0]
+    for axes, (name, run) in zip(grid, runs.items(), strict=True):
+        _draw_shares(axes, run)
+        axes.set_title(name)
+    grid[0].set_ylabel("layer, the input at the top")
+    claims = listed(f"{_first_layer(run)} in {name}" for name, run in runs.items())
+    details = " ".join(f"{name}: {_last_row(run)}." for name, run in runs.items())
+    claim = f"Flushed in layer 1, from the first step to the last: {claims}"
+    return titled(picture, claim, f"Tables of shares by layer and step. {details}")
+
+
+def _draw_shares(axes: Axes, run: History) -> None:
+    """A cell for each layer and step, with its share in percent."""
+    steps = sorted(run.flushed)
+    layers = list(run.flushed[steps[0]])
+    table = np.array([[_share(run, step, layer) for step in steps] for layer in layers])
+    colours = LinearSegmentedColormap.from_list("flushed", ["white", style(FP16).colour])
+    axes.imshow(table, cmap=colours, vmin=0, vmax=1, aspect="auto")
+    for (row, column), share in np.ndenumerate(table):
+        ink = "white" if share > 0.6 else INK
+        axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink)
+    axes.set_xticks(range(len(steps)), [str(step) for step in steps])
+    axes.set_yticks(range(len(layers)), [name.removeprefix("layer ") for name in layers])
+    axes.set_xlabel("training step (cells: % flushed)")
+
+
+def _share(run: History, step: int, layer: str) -> float:
+    lost, total = run.flushed[step][layer]
+    return lost / max(1, total)
+
+
+def _first_layer(run: History) -> str:
+    layer = next(iter(run.flushed[min(run.flushed)]))
+    first, last = (percent(_share(run, step(run.flushed), layer), 1) for step in (min, max))
+    return f"{first} to {last}"
+
+
+def _last_row(run: History) -> str:
+    last = max(run.flushed)
+    shares = (f"{name} {percent(_share(run, last, name), 1)}" for name in run.flushed[last])
+    return f"at step {last} " + ", ".join(shares)
