@@ -24,6 +24,7 @@ from mplab.pictures.canvas import BAND, LOST, power_of_two, style, whole_ticks
 from mplab.recipes import Recipe
 from mplab.scaling import LossScaler
 from mplab.widgets.explorer import Explorer
+from mplab.widgets.explorer import svg as framed
 
 RULES: dict[str, Callable[[float, int], LossScaler]] = {
     "dynamic (torch)": lambda start, n: LossScaler(start, growth_interval=n),
@@ -297,7 +298,7 @@ def _svg(
     )
     parts += _boxes(played[step], interval)
     label = f"The loss scale over {len(played)} steps, with the state at one. {description}"
-    return svg.picture(parts, width=WIDTH, height=HEIGHT, label=label)
+    return framed(parts, width=WIDTH, height=HEIGHT, description=label)
 
 
 _CURSOR = 'stroke-dasharray="4 3"'

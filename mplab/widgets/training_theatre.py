@@ -17,6 +17,7 @@ from mplab.pictures.ranges import zones
 from mplab.pictures.training import run_name
 from mplab.rounding import round_to
 from mplab.widgets.explorer import Explorer
+from mplab.widgets.explorer import svg as framed
 
 MOST = 4
 """Runs that fit side by side."""
@@ -101,7 +102,7 @@ class TrainingTheatre(Explorer):
         ]
         height = BITS + 74
         label = f"{len(self.runs)} runs side by side. {sentence}"
-        picture = svg.picture(columns, width=width * len(self.runs), height=height, label=label)
+        picture = framed(columns, width=width * len(self.runs), height=height, description=label)
         return picture, sentence
 
     def _losses(self) -> tuple[float, float]:
