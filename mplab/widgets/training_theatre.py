@@ -308,7 +308,7 @@ def _spread_svg(
         parts.append(svg.line(f"M{x(k):.1f} {bottom}v4"))
         parts.append(svg.text(x(k), bottom + 18, power_of_two(2.0**k), anchor="middle"))
     total = int(histogram.counts.sum()) + histogram.zeros
-    zeros = f"0: {percent(histogram.zeros, total)}" if total else "none"
+    zeros = f"zero: {percent(histogram.zeros, total)}" if total else "none"
     parts.append(svg.text(left + width, bottom + 38, zeros, anchor="end"))
     return [*parts, svg.text(left, bottom + 38, f"gradients{_times(scale)}")]
 
