@@ -132,11 +132,12 @@ def grade(arguments: Sequence[str]) -> int:
         raise UserError("grading runs on Linux, and on macOS without a sandbox. Use WSL2.")
     try:
         from mplab.grading import commands
+
+        return commands.main(arguments)
     except ModuleNotFoundError as error:
         raise UserError(
             f"grading needs {error.name}. Install it: pip install 'mplab[grade]'."
         ) from error
-    return commands.main(arguments)
 
 
 def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:

@@ -315,3 +315,10 @@ def test_matrix_units_by_compute_capability(capability, formats):
 def test_the_record_of_copied_lessons_is_readable_json(source, tmp_path):
     copy_lessons(source, tmp_path)
     assert set(json.loads((tmp_path / ".mplab-lessons.json").read_text())) == {FIRST, SECOND}
+
+
+def test_grading_without_nbgrader_says_what_to_install(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "mplab.grading.commands", None)
+    assert cli.main(["grade", "init", str(tmp_path / "course")]) == 2
+    assert "pip install 'mplab[grade]'" in capsys.readouterr().err
+    assert not (tmp_path / "course").exists()

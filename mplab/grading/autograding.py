@@ -76,7 +76,8 @@ def autograde(
 
     Raises:
         NoSandbox: there is none, and the submissions are not trusted.
-        ValueError: another process is grading this course.
+        ValueError: another process is grading this course, or `students` holds an id that has
+            submitted nothing.
     """
     if not trusted:
         require_sandbox()
@@ -86,6 +87,8 @@ def autograde(
     present, strangers = submitted_students(course, assignment)
     for name in strangers:
         tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
+    if missing := sorted(set(students) - set(present)):
+        raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
     chosen = [name for name in present if not students or name in students]
     with _locked(course):
         course.record_students()

@@ -3,12 +3,14 @@
 import csv
 import io
 import json
+import multiprocessing
 import os
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 import warnings
 import zipfile
@@ -117,6 +119,8 @@ def test_the_way_from_release_to_export(course, capsys):
     assert commands.main(["collect", "a1", str(drop), *at]) == 0
     assert "mallory" in capsys.readouterr().out
     shutil.copytree(drop / "s01", course.root / "submitted" / "ѕ01" / "a1")  # not a Latin s
+    assert commands.main(["autograde", "a1", "--student", "s04", *at]) == 2
+    assert "must be an id with a submission; got s04" in capsys.readouterr().err
     assert commands.main(["autograde", "a1", "--jobs", "2", *at]) == 0
     out = capsys.readouterr().out
     assert "'\\u045501': not graded: no student of the roster has this id" in out
@@ -170,6 +174,32 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
     assert scores(course) == dict.fromkeys(students, 16.0)
     again = autograde(course, "a1", force=True, jobs=2, tell=str)
     assert [line.score for line in again] == [16.0] * 4
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_share_whose_process_is_killed_is_graded_all_the_same(course):
+    for student in ("s01", "s02", "s03"):
+        submit(course, student, notebook(course, extra="import time; time.sleep(0.5)"))
+    told, killed = [], []
+
+    def kill_a_worker():
+        end = time.monotonic() + 60
+        while not read_journal(course, "a1", "s01") and time.monotonic() < end:
+            time.sleep(0.02)
+        for worker in multiprocessing.active_children():
+            killed.append(worker.pid)
+            worker.kill()
+
+    killer = threading.Timer(0, kill_a_worker)
+    killer.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from Python 3.12: a fork beside a thread
+        lines = autograde(course, "a1", tell=told.append)
+    killer.join()
+    assert len(killed) == 1
+    assert [line.score for line in lines] == [16.0] * 3
+    assert "graded again" in told[0]
 
 
 @pytest.mark.slow
