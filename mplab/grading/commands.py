@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -177,7 +176,8 @@ def _serve(course: Course, rest: Sequence[str]) -> int:
     ]
     scripts = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
-    return subprocess.call(command, cwd=course.root, env=environment)
+    os.chdir(course.root)
+    os.execve(command[0], command, environment)  # signals are JupyterLab's to answer
 
 
 _STEPS = {

@@ -150,14 +150,15 @@ class Lane:
     def _start(self) -> None:
         self.close()
         mine, theirs = socket.socketpair()
-        self._folder = tempfile.TemporaryDirectory(prefix="mplab-trusted-")
+        if self._trusted:  # inside the sandbox there is a folder in memory instead
+            self._folder = tempfile.TemporaryDirectory(prefix="mplab-trusted-")
         limits = asdict(self.limits)
         config = {
             "control": theirs.fileno(),
             "path": import_path(),
             "warm": self._warm,
             "isolate": not self._trusted,
-            "folder": self._folder.name,
+            "folder": self._folder.name if self._folder else "",
             "disk_bytes": limits["disk_bytes"],
             "limits": {name: limits[name] for name in ("memory", "cpu_seconds", "processes")}
             | {"file_bytes": limits["disk_bytes"]},
