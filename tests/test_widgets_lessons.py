@@ -309,3 +309,15 @@ def test_rounding_for_an_operation_is_counted():
     explorer.operation.value = "add: a + b"
     assert explorer.verdicts["CUDA_AUTOCAST"][:3] == ((FP16, FP32), 0, FP32)
     assert explorer.verdicts["KERAS_MIXED"][:3] == ((FP16, FP16), 1, FP16)
+
+
+def test_what_torch_takes_apart_is_said_to_be_several_steps():
+    explorer = widgets.PolicyExplorer()
+    explorer.operation.value, explorer.inputs.value = "attention", "one of each"
+    verdict = explorer.verdicts["CPU_AUTOCAST"]
+    assert verdict.steps > 1
+    assert verdict.rounded == 2  # key and value are the wide input
+    assert verdict.note == f"in {verdict.steps} steps, the first shown; 2 inputs rounded for it"
+    assert verdict.note in explorer.picture.value
+    explorer.operation.value = "exp"
+    assert explorer.verdicts["CPU_AUTOCAST"].note == ""

@@ -175,16 +175,13 @@ def _range_chart(window: Window) -> list[str]:
         return MIDDLE - (min(max(exponent, LEAST), MOST) - LEAST) / (MOST - LEAST) * (MIDDLE - TOP)
 
     look = style(window.fmt)
-    grey = f'fill="{BAND}" fill-opacity="{LOST}" shape-rendering="crispEdges"'
+    grey = f'fill="{BAND}" fill-opacity="{LOST}"'
     top = np.log2(window.fmt.max_finite / window.scales)
     bottom = np.log2(window.fmt.min_subnormal / 2 / window.scales)
-    parts = []
-    for step in range(STEPS):
-        left, high, low = LEFT + step * WIDE, y(top[step]), y(bottom[step])
-        parts += [
-            box(left, TOP, WIDE, high - TOP, grey),
-            box(left, low, WIDE, MIDDLE - low, grey),
-        ]
+    parts = [
+        _band([y(k) for k in top], TOP, grey),
+        _band([y(k) for k in bottom], MIDDLE, grey),
+    ]
     for step, amax in enumerate(window.amaxes):
         here = y(float(np.log2(amax)))
         parts.append(
@@ -196,6 +193,14 @@ def _range_chart(window: Window) -> list[str]:
         *_axis(whole_ticks(LEAST, MOST, count=5), y, lambda k: power_of_two(2.0**k), TOP, MIDDLE),
         _upright("largest magnitude", (TOP + MIDDLE) / 2),
     ]
+
+
+def _band(heights: list[float], edge: float, look: str) -> str:
+    """From an edge of the chart to a height for each step, in one piece."""
+    way = "".join(
+        f"V{height:.1f}H{LEFT + (step + 1) * WIDE:.1f}" for step, height in enumerate(heights)
+    )
+    return f'<path d="M{LEFT} {edge}{way}V{edge}Z" {look}/>'
 
 
 def _share_chart(window: Window) -> list[str]:

@@ -62,12 +62,22 @@ class Verdict(NamedTuple):
     """What a policy makes of an operation."""
 
     takes: tuple[Format, ...]
-    """The formats in which the operation takes its inputs."""
+    """The formats in which the operation, or its first step, takes its inputs."""
     rounded: int
     """How many of them were rounded for it."""
     gives: Format
     rule: str
     """What decided."""
+    steps: int = 1
+    """Of how many operations torch makes it."""
+
+    @property
+    def note(self) -> str:
+        """What else happened, in words: steps, and inputs rounded for it; empty if nothing."""
+        steps = [f"in {self.steps} steps, the first shown"] if self.steps > 1 else []
+        s = "s" * (self.rounded > 1)
+        rounded = [f"{self.rounded} input{s} rounded for it"] if self.rounded else []
+        return "; ".join(steps + rounded)
 
 
 class PolicyExplorer(Explorer):
@@ -120,15 +130,16 @@ class PolicyExplorer(Explorer):
                 policy = policy.with_layers({"layer": FP32})
             rows = explain(model, numbers, fmt=FORMATS[self.fmt.value], policy=policy).rows
             steps = [row for row in rows if row.module == "layer"]
-            first, last = steps[0], steps[-1]
-            found[name] = Verdict(first.inputs, first.cast, last.format, first.rule)
+            first, last, rounded = steps[0], steps[-1], sum(row.cast for row in steps)
+            found[name] = Verdict(first.inputs, rounded, last.format, first.rule, len(steps))
         return found
 
     def draw(self) -> tuple[str, str]:
         """A row for each policy, and all in words."""
         verdicts = self.verdicts
         parts = [
-            f"{name} gives {verdict.gives.name} ({verdict.rule}{_rounded(verdict)})"
+            f"{name} gives {verdict.gives.name} "
+            f"({'; '.join(filter(None, (verdict.rule, verdict.note)))})"
             for name, verdict in verdicts.items()
         ]
         sentence = f"{self._question()}: {'; '.join(parts)}."
@@ -144,13 +155,6 @@ class PolicyExplorer(Explorer):
         mixed = " (the first of each)" if count == 1 and self.inputs.value == INPUTS[2] else ""
         place = ", in a layer chosen to run in FP32" if self.chosen.value else ""
         return f"{self.operation.value}, {come}{mixed}, low format {low}{place}"
-
-
-def _rounded(verdict: Verdict) -> str:
-    """How many inputs were rounded, if any."""
-    if not verdict.rounded:
-        return ""
-    return f"; {verdict.rounded} input{'s' * (verdict.rounded > 1)} rounded for it"
 
 
 class _Layer(nn.Module):
@@ -181,7 +185,7 @@ class _Model(nn.Module):
 # SVG -------------------------------------------------------------------------------------
 
 WIDTH, TOP, ROW = 720, 34, 58
-NAME, TAKES, GIVES = 12, 190, 470
+NAME, TAKES, GIVES, NOTE = 12, 150, 296, 376
 GREY = 'fill="#4A4A50"'
 
 
@@ -198,10 +202,10 @@ def _svg(verdicts: dict[str, Verdict], description: str) -> str:
             text(NAME, top + 45, verdict.rule, more=GREY),
             *_mark(GIVES, top + 18, verdict.gives),
         ]
-        for i, fmt in enumerate(verdict.takes[:3]):
-            parts += _mark(TAKES + 76 * i, top + 18, fmt)
-        if verdict.rounded:
-            parts.append(text(GIVES, top + 45, _rounded(verdict).removeprefix("; "), more=GREY))
+        if verdict.note:
+            parts.append(text(NOTE, top + 22, verdict.note, more=GREY))
+        for i, fmt in enumerate(verdict.takes):
+            parts += _mark(TAKES + 68 * i, top + 18, fmt)
     height = TOP + ROW * len(verdicts)
     label = f"A table of policies. {description}"
     return svg(parts, width=WIDTH, height=height, description=label)
