@@ -25,7 +25,8 @@ ORDER = """
     simulation.operations
     simulate audit fp8
     health.vitals health.tracing health.findings health.reports health.watch health
-    history recipes tasks optimizers parallel engines training headroom activations stages
+    history recipes broken_runs clinic tasks optimizers parallel engines training headroom
+    activations stages
     recordings.files recordings.asking recordings.racing recordings.record recordings
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
     pictures.costs pictures.health pictures.stages pictures.precision pictures.scaling
