@@ -29,18 +29,21 @@ ORDER = """
     activations stages
     recordings.files recordings.asking recordings.racing recordings.record recordings
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
-    pictures.costs pictures.health pictures.stages pictures.precision pictures.scaling
+    pictures.costs pictures.clinic pictures.health pictures.stages pictures.precision
+    pictures.scaling
     pictures.gradients
     pictures.eight_bits
     pictures.formats pictures.rounding pictures.events pictures.arithmetic
     pictures.matrix_units pictures.updates pictures
     widgets.explorer widgets.svg widgets.entry widgets.range_map widgets.accumulator_race
-    widgets.matrix_step widgets.update_stagnation widgets.bit_explorer widgets.number_line
+    widgets.matrix_step widgets.update_stagnation widgets.clinic widgets.bit_explorer
+    widgets.number_line
     widgets.rounding_lab widgets.scaler_timeline widgets.training_theatre widgets.amax_history
     widgets.policy_explorer
     widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
-    checks.matrix_units checks.updates checks.gradients checks.loss_scales checks.policies
+    checks.matrix_units checks.updates checks.clinic checks.gradients checks.loss_scales
+    checks.policies
     checks.eight_bits
     checks grading.values
     grading.isolation

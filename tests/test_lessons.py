@@ -21,6 +21,9 @@ from mplab.data import course_folder
 LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
 WORDS, FIGURES = range(1000, 2001), range(4, 8)
 CODE_LINES, CELL_LINES = 150, 12
+LONG = {"13_can_you_name_the_fault": (range(1000, 2601), 170)}
+"""Words and lines of code of the lesson that holds twelve cases and eight claims, each with its
+own prediction: it is a reference to come back to, and takes 75 minutes instead of 45."""
 SECONDS = 180 if os.environ.get("CI") else 60  # a build machine may be shared
 FORBIDDEN = r"\bplt\.|\bmatplotlib\b|^\s*[!%]|pip install|\burllib\b|\brequests\b|https?://"
 
@@ -124,13 +127,14 @@ def test_a_lesson_is_stored_without_outputs(path, read):
 def test_a_lesson_keeps_its_budget_of_words_and_code(path, read):
     notebook = read(path)
     words = re.findall(r"\S*[^\W\d_]\S*", "\n".join(sources(notebook, "markdown")))
-    assert len(words) in WORDS
+    words_allowed, lines_allowed = LONG.get(path.stem, (WORDS, CODE_LINES))
+    assert len(words) in words_allowed
     lengths = [
         sum(bool(line.strip()) for line in source.splitlines())
         for source in sources(notebook, "code")
     ]
     assert max(lengths) <= CELL_LINES
-    assert sum(lengths) <= CODE_LINES
+    assert sum(lengths) <= lines_allowed
 
 
 @every_lesson

@@ -21,6 +21,7 @@ from mplab.widgets.policy_explorer import OPERATIONS
 EXPLORERS = [
     widgets.AccumulatorRace,
     widgets.AmaxHistory,
+    widgets.Clinic,
     widgets.MatrixStep,
     widgets.PolicyExplorer,
     widgets.UpdateStagnation,

@@ -14,6 +14,8 @@ from mplab.checks.core import (
     verdict_on,
 )
 from mplab.checks.eight_bits import EXERCISES as EIGHT_BITS
+from mplab.checks.clinic import EXERCISES as CLINIC
+from mplab.checks.core import Exercise, Misconception, Verdict, verdict_on
 from mplab.checks.events import EXERCISES as EVENTS
 from mplab.checks.floats import EXERCISES as FLOATS
 from mplab.checks.gradients import EXERCISES as GRADIENTS
@@ -48,6 +50,7 @@ EXERCISES: dict[str, Exercise] = {
     **EIGHT_BITS,
     **GRADIENTS,
     **LOSS_SCALES,
+    **CLINIC,
 }
 """The exercises by name."""
 

@@ -13,6 +13,7 @@ from mplab.pictures.arithmetic import (
     stagnation,
 )
 from mplab.pictures.canvas import Picture, Table
+from mplab.pictures.clinic import clinic, look_alikes
 from mplab.pictures.costs import costs
 from mplab.pictures.eight_bits import block_errors, by_seed
 from mplab.pictures.events import end_of_range, fates, landing, near_zero
@@ -56,6 +57,7 @@ __all__ = [
     "bits_of_a_step",
     "block_errors",
     "by_seed",
+    "clinic",
     "clipped_norms",
     "code_table",
     "costs",
@@ -76,6 +78,7 @@ __all__ = [
     "health",
     "landing",
     "least_updates",
+    "look_alikes",
     "loss_curves",
     "loss_meter",
     "loss_scale",

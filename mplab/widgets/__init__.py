@@ -3,6 +3,7 @@
 from mplab.widgets.accumulator_race import AccumulatorRace
 from mplab.widgets.amax_history import AmaxHistory
 from mplab.widgets.bit_explorer import BitExplorer
+from mplab.widgets.clinic import Clinic
 from mplab.widgets.explorer import Explorer
 from mplab.widgets.matrix_step import MatrixStep
 from mplab.widgets.number_line import NumberLine
@@ -17,6 +18,7 @@ __all__ = [
     "AccumulatorRace",
     "AmaxHistory",
     "BitExplorer",
+    "Clinic",
     "Explorer",
     "MatrixStep",
     "NumberLine",
