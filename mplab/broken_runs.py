@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from mplab.formats import FP8_E4M3, Overflow
 from mplab.health import Health
-from mplab.reports import Report
+from mplab.health.reports import Report
 from mplab.scaling import CurrentScaling, DelayedScaling
 from mplab.tensors import round_tensor
 

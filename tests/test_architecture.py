@@ -27,22 +27,24 @@ ORDER = """
     health.vitals health.tracing health.findings health.reports health.watch health
     history recipes broken_runs clinic tasks optimizers parallel engines training headroom
     activations stages
-    recordings.files recordings.asking recordings.racing recordings.record recordings
+    recordings.files recordings.asking recordings.racing recordings.record recordings rooflines
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
     pictures.costs pictures.clinic pictures.health pictures.stages pictures.precision
     pictures.scaling
     pictures.gradients
     pictures.eight_bits
     pictures.formats pictures.rounding pictures.events pictures.arithmetic
-    pictures.matrix_units pictures.updates pictures
+    pictures.matrix_units pictures.updates pictures.rooflines pictures
     widgets.explorer widgets.svg widgets.entry widgets.range_map widgets.accumulator_race
-    widgets.matrix_step widgets.update_stagnation widgets.clinic widgets.bit_explorer
+    widgets.matrix_step widgets.update_stagnation widgets.clinic widgets.speed_up
+    widgets.bit_explorer
     widgets.number_line
     widgets.rounding_lab widgets.scaler_timeline widgets.training_theatre widgets.amax_history
     widgets.policy_explorer
     widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
-    checks.matrix_units checks.updates checks.clinic checks.gradients checks.loss_scales
+    checks.matrix_units checks.updates checks.clinic checks.amp checks.gradients
+    checks.loss_scales
     checks.policies
     checks.eight_bits
     checks grading.values

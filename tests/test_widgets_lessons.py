@@ -24,6 +24,7 @@ EXPLORERS = [
     widgets.Clinic,
     widgets.MatrixStep,
     widgets.PolicyExplorer,
+    widgets.SpeedUp,
     widgets.UpdateStagnation,
 ]
 every_explorer = pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)

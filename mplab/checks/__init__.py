@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mplab.checks.amp import EXERCISES as AMP
+from mplab.checks.clinic import EXERCISES as CLINIC
 from mplab.checks.core import (
     Arguments,
     Exercise,
@@ -14,8 +16,6 @@ from mplab.checks.core import (
     verdict_on,
 )
 from mplab.checks.eight_bits import EXERCISES as EIGHT_BITS
-from mplab.checks.clinic import EXERCISES as CLINIC
-from mplab.checks.core import Exercise, Misconception, Verdict, verdict_on
 from mplab.checks.events import EXERCISES as EVENTS
 from mplab.checks.floats import EXERCISES as FLOATS
 from mplab.checks.gradients import EXERCISES as GRADIENTS
@@ -50,6 +50,7 @@ EXERCISES: dict[str, Exercise] = {
     **EIGHT_BITS,
     **GRADIENTS,
     **LOSS_SCALES,
+    **AMP,
     **CLINIC,
 }
 """The exercises by name."""

@@ -36,6 +36,7 @@ from mplab.pictures.matrix_units import (
 )
 from mplab.pictures.precision import precision_map, sensitivity
 from mplab.pictures.report import report, results_table
+from mplab.pictures.rooflines import matmul_errors, roofline
 from mplab.pictures.rounding import (
     Sum,
     double_rounding,
@@ -82,6 +83,7 @@ __all__ = [
     "loss_curves",
     "loss_meter",
     "loss_scale",
+    "matmul_errors",
     "mean_errors",
     "measured_errors",
     "memory",
@@ -93,6 +95,7 @@ __all__ = [
     "promotion",
     "report",
     "results_table",
+    "roofline",
     "rounding_profile",
     "running_sums",
     "scale_rules",

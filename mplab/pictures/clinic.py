@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from matplotlib.patches import Rectangle
 
-from mplab.clinic import TREATMENTS, Case, Outcome
-from mplab.findings import Step
+from mplab.broken_runs import TREATMENTS, Outcome
+from mplab.clinic import Case
+from mplab.health.findings import Step
 from mplab.pictures.canvas import INK, STYLES, Picture, in_house_style, require_some, titled
 
 _WELL, _ILL = STYLES["FP32"], STYLES["FP8_E4M3"]

@@ -11,6 +11,7 @@ from mplab.widgets.policy_explorer import PolicyExplorer
 from mplab.widgets.range_map import RangeMap
 from mplab.widgets.rounding_lab import RoundingLab
 from mplab.widgets.scaler_timeline import ScalerTimeline
+from mplab.widgets.speed_up import SpeedUp
 from mplab.widgets.training_theatre import TrainingTheatre
 from mplab.widgets.update_stagnation import UpdateStagnation
 
@@ -26,6 +27,7 @@ __all__ = [
     "RangeMap",
     "RoundingLab",
     "ScalerTimeline",
+    "SpeedUp",
     "TrainingTheatre",
     "UpdateStagnation",
 ]

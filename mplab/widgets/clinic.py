@@ -6,7 +6,8 @@ import math
 
 import ipywidgets
 
-from mplab.clinic import CASES, Outcome, Treatment
+from mplab.broken_runs import Outcome, Treatment
+from mplab.clinic import CASES
 from mplab.pictures.canvas import BAND, STYLES
 from mplab.widgets.explorer import Explorer, svg
 
