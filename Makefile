@@ -22,7 +22,8 @@ check: $(INSTALLED)  ## lint, format, types and the fast tests (under three minu
 	$(RUN) pytest --numprocesses 2 -m "not (slow or browser or full)"
 
 test: check  ## check, and the slow tests, the lessons and the browser (under twenty minutes)
-	$(RUN) pytest -m "(slow or browser) and not full"
+	$(RUN) pytest --numprocesses 2 -m "slow and not (browser or full)"
+	$(RUN) pytest -m "browser and not full"
 
 test-all: test  ## test, and what takes too long for every day
 	$(RUN) pytest -m full
