@@ -124,3 +124,23 @@ def test_the_harness_refuses_the_network(open_lesson, tmp_path):
     ):
         page.run_all()
         page.page.wait_for_load_state("networkidle")
+
+
+LESSONS = sorted(path.name for path in course_folder("lessons").glob("*.ipynb"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_lesson_runs_and_every_slider_moves_by_keyboard(open_lesson, name):
+    with open_lesson(name) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        controls = lesson.controls()
+        for i in range(controls.count()):
+            control = controls.nth(i)
+            if control.is_visible() and control.get_attribute("aria-disabled") != "true":
+                last = control.get_attribute("aria-valuenow") == control.get_attribute(
+                    "aria-valuemax"
+                )
+                lesson.press(control, "ArrowLeft" if last else "ArrowRight")
+        assert lesson.errors() == complaints(lesson) == []
