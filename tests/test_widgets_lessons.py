@@ -1,5 +1,6 @@
 """The explorers of sums, matrix units, updates, scales and policies: numbers at every position."""
 
+import math
 import re
 from itertools import product
 from xml.etree import ElementTree
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, widgets
+from mplab.clinic import CASES
 from mplab.pictures.canvas import STYLES
 from mplab.tensorcore import mma
 from mplab.updates import path
@@ -323,3 +325,20 @@ def test_what_torch_takes_apart_is_said_to_be_several_steps():
     assert verdict.note in explorer.picture.value
     explorer.operation.value = "exp"
     assert explorer.verdicts["CPU_AUTOCAST"].note == ""
+
+
+# The clinic ------------------------------------------------------------------------------
+
+
+def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
+    explorer = widgets.Clinic()
+    for name, case in CASES.items():
+        explorer.case.value = name
+        for words, treatment in (("none", "broken"), ("usual remedy", "wrong"), ("cure", "fixed")):
+            explorer.treatment.value = words
+            verdict = "healthy" if treatment == "fixed" else "ill"
+            assert explorer.outcome is case.run(treatment)
+            assert f"so the run is {verdict}." in explorer.state.value
+            assert f"{case.run(treatment).observed:.3g} – {verdict}<" in explorer.picture.value
+            nan = any(math.isnan(loss) for loss in explorer.outcome.losses)
+            assert (">NaN<" in explorer.picture.value) == nan
