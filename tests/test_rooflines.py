@@ -57,7 +57,7 @@ def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
         **{"seeds": [0], "rehearsal": False, "seconds": 1.0},
     }
     data = {"copy": {"bytes_per_second": 2e12}, "matmul": rows, "round_to": {}, "steps": []}
-    monkeypatch.setattr("mplab.recordings.folder", lambda: tmp_path)
+    monkeypatch.setattr("mplab.recordings.files.folder", lambda: tmp_path)
     assert rooflines.recorded() is None
     Recording("speed", origin, data, True).save(tmp_path)
     roof = rooflines.recorded()
