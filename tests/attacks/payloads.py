@@ -488,7 +488,7 @@ HARMING = [
         "import os\nfor p in ('ROOT/HARMED', 'ROOT/submitted/s000/a1/HARMED',"
         " os.path.expanduser('~/HARMED'), '/tmp/HARMED-mplab'):\n"
         "    try:\n        open(p, 'w').write('x')\n"
-        "        if not p.startswith('/work'): print('HARM' + 'ED')\n"
+        "        if not p.startswith('/submission'): print('HARM' + 'ED')\n"
         "    except OSError as e: print(type(e))",
         control="harm",
         shape="harm",
@@ -496,7 +496,7 @@ HARMING = [
     Attack(
         "start-up files for the next",
         "import os, sys\nfor p in ('~/.ipython/profile_default/startup/00.py',"
-        " sys.prefix + '/lib/evil.pth', '/dev/shm/poison', '/work/poison'):\n"
+        " sys.prefix + '/lib/evil.pth', '/dev/shm/poison', '/submission/poison'):\n"
         "    try:\n        p = os.path.expanduser(p)\n"
         "        os.makedirs(os.path.dirname(p), exist_ok=True)\n"
         "        open(p, 'w').write('print(\"HARM\" + \"ED\")')\n    except OSError as e: print(e)",
@@ -505,7 +505,7 @@ HARMING = [
     ),
     Attack(
         "what the one before left",
-        "import os\nfor d in ('/work', '/dev/shm', '/tmp'):\n"
+        "import os\nfor d in ('/submission', '/dev/shm', '/tmp'):\n"
         "    try: print('HARM' + 'ED' if 'poison' in os.listdir(d) else 'clean')\n"
         "    except OSError as e: print(e)",
         control="follows the one before",
@@ -633,7 +633,7 @@ HARMING = [
         "namespaces and tracing",
         "import ctypes, os, subprocess\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "won = [libc.unshare(0x10000000) == 0, libc.ptrace(16, 1, 0, 0) == 0,"
-        " libc.mount(b'x', b'/work', b'tmpfs', 0, None) == 0]\n"
+        " libc.mount(b'x', b'/submission', b'tmpfs', 0, None) == 0]\n"
         "done = subprocess.run(['unshare', '-Ur', 'true'], capture_output=True)\n"
         "won.append(done.returncode == 0)\n"
         "if any(won): print('HARM' + 'ED', won)",
