@@ -4,6 +4,7 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
+from functools import partial
 
 from mplab.checks import Arguments, Exercise, Misconception
 from mplab.codes import decode, encode, fields
@@ -16,6 +17,11 @@ WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 
 def ieee(exponent_bits, trailing_bits):
     return Format("toy", exponent_bits=exponent_bits, precision=trailing_bits + 1)
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the formula but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
 
 
 def formats(rng, count, *, widest=6):
@@ -44,14 +50,16 @@ def fields_of(code, exponent_bits, trailing_bits):
     return tuple(int(part) for part in fields(code, ieee(exponent_bits, trailing_bits)))
 
 
-def fields_without_sign(code, exponent_bits, trailing_bits):
-    _, exponent, trailing = fields_of(code, exponent_bits, trailing_bits)
-    return 0, exponent, trailing
-
-
-def fields_unbiased(code, exponent_bits, trailing_bits):
-    sign, exponent, trailing = fields_of(code, exponent_bits, trailing_bits)
-    return sign, exponent - 2 ** (exponent_bits - 1) + 1, trailing
+def fields_formula(
+    code, exponent_bits, trailing_bits, *, signed=True, bias=0, masked=True, swapped=False, given=()
+):
+    """The fields as read by somebody who overlooks something."""
+    e, t = given or (exponent_bits, trailing_bits)
+    sign, exponent, trailing = code >> (e + t), code >> t, code % 2**t
+    if masked:
+        exponent %= 2**e
+    exponent -= bias * (2 ** (e - 1) - 1)
+    return (sign * signed, *((trailing, exponent) if swapped else (exponent, trailing)))
 
 
 FIELDS = Exercise(
@@ -60,8 +68,11 @@ FIELDS = Exercise(
     argument="code, exponent_bits, trailing_bits",
     cases=[Arguments(c) for c in [(0, 5, 2), (1, 5, 2), (0x3C, 5, 2), (0xBC, 5, 2), (0xFF, 4, 3)]],
     misconceptions=(
-        Misconception(fields_without_sign, "The topmost bit is the sign, 1 for negative numbers."),
-        Misconception(fields_unbiased, "The stored exponent is asked for, before any bias."),
+        but(fields_formula, "The topmost bit is the sign, 1 for negative numbers.", signed=False),
+        but(fields_formula, "The stored exponent is asked for, before any bias.", bias=1),
+        but(fields_formula, "The exponent field ends below the sign bit.", masked=False),
+        but(fields_formula, "The exponent field comes before the significand.", swapped=True),
+        but(fields_formula, "The widths differ from format to format: use them.", given=(5, 2)),
     ),
 )
 
@@ -72,33 +83,65 @@ def value_of(code, exponent_bits, trailing_bits):
     return float(decode(code, ieee(exponent_bits, trailing_bits)))
 
 
-def value_formula(code, exponent_bits, trailing_bits, *, subnormals, specials):
+def value_formula(
+    code, exponent_bits, trailing_bits, *, subnormals=True, specials=True, nan=True, low=1, high=0,
+    signed=True, flush=False,
+):  # fmt: skip
     """The reading of a code by somebody who leaves out one of its cases."""
     sign, exponent, trailing = fields_of(code, exponent_bits, trailing_bits)
-    bias, sign = 2 ** (exponent_bits - 1) - 1, (-1.0) ** sign
+    bias, sign = 2 ** (exponent_bits - 1) - 1 + high, (-1.0) ** (sign * signed)
     if specials and exponent == 2**exponent_bits - 1:
-        return math.nan if trailing else sign * math.inf
+        return math.nan if trailing and nan else sign * math.inf
     if subnormals and exponent == 0:
-        return sign * math.ldexp(trailing, 1 - bias - trailing_bits)
+        return 0.0 * sign if flush else sign * math.ldexp(trailing, low - bias - trailing_bits)
     return sign * math.ldexp(2**trailing_bits + trailing, exponent - bias - trailing_bits)
 
 
-def all_implicit(*case):
-    return value_formula(*case, subnormals=False, specials=True)
+def specials(rng):
+    """Both infinities, and NaN of both signs with significands drawn for one student."""
+    return [
+        Arguments(((sign << (e + t)) + ((2**e - 1) << t) + trailing, e, t))
+        for e, t in formats(rng, 8)
+        for sign in (0, 1)
+        for trailing in (0, int(rng.integers(1, 2**t)))
+    ]
 
 
-def all_finite(*case):
-    return value_formula(*case, subnormals=True, specials=False)
+def widths(rng):
+    """All widths up to those of FP32, in an order drawn for one student."""
+    every = [Arguments((e, t)) for e in range(2, 9) for t in range(1, 24)]
+    return [every[i] for i in rng.permutation(len(every))[:100]]
 
 
 VALUE = Exercise(
     answer=value_of,
     reason="Three kinds of exponent field: all zeros, all ones, and the others.",
     argument="code, exponent_bits, trailing_bits",
-    cases=[Arguments(c) for c in [(0x3C, 5, 2), (0x40, 5, 2), (0xBD, 5, 2), (0x38, 4, 3)]],
+    cases=[
+        Arguments(c)
+        for c in [
+            *((0x3C, 5, 2), (0x40, 5, 2), (0xBD, 5, 2), (0x38, 4, 3), (0x80, 5, 2), (0x03, 5, 2)),
+            *((0x7C, 5, 2), (0xFC, 5, 2), (0x7D, 5, 2)),
+        ]
+    ],
     misconceptions=(
-        Misconception(all_implicit, "Where the exponent field is 0 there is no implicit 1."),
-        Misconception(all_finite, "Where the exponent field is all ones: infinity and NaN."),
+        but(
+            value_formula, "Where the exponent field is 0 there is no implicit 1.", subnormals=False
+        ),
+        but(
+            value_formula, "Where the exponent field is all ones: infinity and NaN.", specials=False
+        ),
+        but(
+            value_formula,
+            "Infinity has a trailing significand of 0; the others are NaN.",
+            nan=False,
+        ),
+        but(value_formula, "The bias is one less than half the codes of the exponent.", high=1),
+        but(value_formula, "Subnormals have the exponent of the smallest normal number.", low=0),
+        but(value_formula, "A sign bit of 1 makes the number negative, zero too.", signed=False),
+        but(
+            value_formula, "An exponent field of 0 is zero only if all other bits are.", flush=True
+        ),
     ),
 )
 
@@ -109,22 +152,27 @@ def max_finite(exponent_bits, trailing_bits):
     return ieee(exponent_bits, trailing_bits).max_finite
 
 
-def next_power(exponent_bits, trailing_bits):
-    return 2.0 ** (2 ** (exponent_bits - 1))
+def max_formula(exponent_bits, trailing_bits, *, emax=-1, digits=0, below=1.0):
+    """2^(2^(e-1) + emax) times a significand just below 2."""
+    significand = 2.0 - below * 2.0 ** -(trailing_bits + digits)
+    return math.ldexp(significand, 2 ** (exponent_bits - 1) + emax)
 
 
-def with_top_exponent(exponent_bits, trailing_bits):
-    return 2.0 * max_finite(exponent_bits, trailing_bits)
+def max_with_emin(exponent_bits, trailing_bits):
+    return math.ldexp(2.0 - 2.0**-trailing_bits, 2 - 2 ** (exponent_bits - 1))
 
 
 MAX_FINITE = Exercise(
     answer=max_finite,
     reason="The largest exponent that is not all ones, and a significand of ones.",
     argument="exponent_bits, trailing_bits",
-    cases=[Arguments(c) for c in [(2, 1), (5, 10), (8, 7)]],
+    cases=[Arguments(c) for c in [(3, 2), (5, 10), (8, 7)]],
     misconceptions=(
-        Misconception(next_power, "That is the first power of two beyond the format."),
-        Misconception(with_top_exponent, "The exponent field of all ones is not for numbers."),
+        but(max_formula, "That is the first power of two beyond the format.", below=0.0),
+        but(max_formula, "The exponent field of all ones is not for numbers.", emax=0),
+        but(max_formula, "The bias is one less than half the codes of the exponent.", emax=-2),
+        but(max_formula, "The implicit 1 is no further digit after the point.", digits=1),
+        Misconception(max_with_emin, "That exponent is emin, of the smallest normal number."),
     ),
 )
 
@@ -136,12 +184,30 @@ def encode_nearest(x, exponent_bits, trailing_bits):
     return int(encode(float(round_to(float(x), fmt)), fmt))
 
 
-def encode_toward_zero(x, exponent_bits, trailing_bits):
-    """What cutting the bits off gives; past the largest finite value, that value."""
+def away(steps):
+    return math.floor(steps + 0.5)
+
+
+def encode_formula(
+    x, exponent_bits, trailing_bits, *, rounding=round, gradual=True, carries=True, overflow="",
+    signed=True, high=0,
+):  # fmt: skip
+    """The encoding by somebody who overlooks something."""
     fmt = ieee(exponent_bits, trailing_bits)
-    code = encode_nearest(min(abs(x), fmt.max_finite), exponent_bits, trailing_bits)
-    code -= decode(code, fmt) > abs(x)
-    return int(code + (math.copysign(1, x) < 0) * fmt.sign_code)
+    sign = (math.copysign(1, x) < 0 if signed else x < 0) * fmt.sign_code
+    x, infinity = abs(x), int(fmt.infinity_code)
+    if x == math.inf or (overflow == "early" and x > fmt.max_finite):
+        return sign + infinity - (overflow == "saturate")
+    if not gradual and x < fmt.min_normal:
+        return sign
+    exponent = max(math.frexp(x)[1] - 1, fmt.emin) if x else fmt.emin
+    steps = rounding(math.ldexp(x, trailing_bits - exponent))
+    if not carries and steps == 2 << trailing_bits:
+        steps = 1 << trailing_bits
+    code = steps + (
+        (exponent - fmt.emin + (high if steps >> trailing_bits else 0)) << trailing_bits
+    )
+    return sign + min(code, infinity - (overflow == "saturate"))
 
 
 def tie_cases(rng):
@@ -179,10 +245,43 @@ ENCODE = Exercise(
     answer=encode_nearest,
     reason="Find the two neighbours in the format; nearest wins, and a tie goes to the even code.",
     argument="x, exponent_bits, trailing_bits",
-    cases=[Arguments(c) for c in [(1.0, 5, 2), (1.75, 5, 2), (-3.3, 5, 2), (0.1, 4, 3)]],
+    cases=[
+        Arguments(c)
+        for c in [
+            *((1.0, 5, 2), (1.75, 5, 2), (-3.3, 5, 2), (0.1, 4, 3), (1.125, 5, 2), (1.375, 5, 2)),
+            *((1.99, 5, 2), (3 * 2.0**-16, 5, 2), (1.6 * 2.0**-16, 5, 2), (-0.0, 5, 2)),
+            *((59000.0, 5, 2), (61440.0, 5, 2), (math.inf, 5, 2)),
+        ]
+    ],
     misconceptions=(
-        Misconception(encode_toward_zero, "Cutting bits off rounds toward zero, not to nearest."),
-    ),
+        but(encode_formula, "Cutting bits off rounds toward zero, not to nearest.", rounding=int),
+        but(encode_formula, "A tie goes to the even code, not away from zero.", rounding=away),
+        but(
+            encode_formula,
+            "Rounding up to every neighbour above is not nearest.",
+            rounding=math.ceil,
+        ),
+        but(
+            encode_formula, "Numbers below the smallest normal one are values, too.", gradual=False
+        ),
+        but(
+            encode_formula,
+            "Rounding up from the largest significand raises the exponent.",
+            carries=False,
+        ),
+        but(
+            encode_formula,
+            "What rounds to beyond the largest finite value is infinity.",
+            overflow="saturate",
+        ),
+        but(
+            encode_formula,
+            "Overflow is decided after rounding: 59000 rounds to 57344.",
+            overflow="early",
+        ),
+        but(encode_formula, "Zero has a sign, and x < 0 does not see it.", signed=False),
+        but(encode_formula, "The bias is one less than half the codes of the exponent.", high=1),
+    ),  # fmt: skip
 )
 
 # How many ----------------------------------------------------------------------------------
@@ -194,6 +293,8 @@ FINITE = Exercise(
         Misconception(2**9, "That is every code; some of them are not finite."),
         Misconception(2**9 - 2 * 2**3 - 1, "+0 and -0 are two codes."),
         Misconception(2**8 - 2**3, "The sign doubles their number."),
+        Misconception(2**9 - 2, "Not only the infinities: NaN has codes, too, many of them."),
+        Misconception(2 * (2**8 - 2**5), "The trailing field has 3 bits, the exponent field 5."),
     ),
 )
 
@@ -216,17 +317,16 @@ GRADED = {
             Part("normal numbers", 1, "Implicit 1, bias 2^(exponent_bits-1)-1.",
                  lambda rng: codes_of(rng, formats(rng, 40), low=0.5, high=0.75)),
             Part("subnormal numbers and zeros", 2, "Look at codes whose exponent field is 0.",
-                 lambda rng: [*(a := codes_of(rng, [(3, t) for t in range(2, 9)], high=0.125)),
-                              *negative(a), Arguments((16, 2, 2))]),
+                 lambda rng: [*(a := codes_of(rng, [(3, t) for t in range(2, 9)] * 2, high=0.125)),
+                              *negative(a), Arguments((8, 2, 1)), Arguments((32, 2, 3))]),
             Part("infinity and NaN", 1, "Look at codes whose exponent field is all ones.",
-                 lambda rng: [Arguments((c, 3, 2)) for c in (28, 29, 30, 31, 60, 61)]),
+                 specials),
         ),
     ),
     "max_finite": Graded(
         "max_finite",
         MAX_FINITE,
-        (Part("every width", 2, MAX_FINITE.reason,
-              lambda rng: [Arguments((e, t)) for e in range(2, 9) for t in range(1, 24)]),),
+        (Part("every width", 2, MAX_FINITE.reason, widths),),
     ),
     "encode": Graded(
         "encode_nearest",

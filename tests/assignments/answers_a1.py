@@ -1,0 +1,108 @@
+"""Answers to A1: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "fields": [
+        """
+def fields_of(code, exponent_bits, trailing_bits):
+    bits = f"{code:0{1 + exponent_bits + trailing_bits}b}"
+    return int(bits[0]), int(bits[1 : 1 + exponent_bits], 2), int(bits[1 + exponent_bits :], 2)
+"""
+    ],
+    "value": [
+        """
+def value_of(code, exponent_bits, trailing_bits):
+    sign, e, m = fields_of(code, exponent_bits, trailing_bits)
+    if e == (1 << exponent_bits) - 1:
+        return float("nan") if m else float("-inf" if sign else "inf")
+    significand = m / 2**trailing_bits + (e > 0)
+    power = max(e, 1) - 2 ** (exponent_bits - 1) + 1
+    return (-1.0) ** sign * significand * 2.0**power
+"""
+    ],
+    "max_finite": [
+        """
+def max_finite(exponent_bits, trailing_bits):
+    return value_of(((2**exponent_bits - 1) << trailing_bits) - 1, exponent_bits, trailing_bits)
+"""
+    ],
+    "encode": [
+        """
+def encode_nearest(x, exponent_bits, trailing_bits):
+    sign = int(math.copysign(1, x) < 0) << (exponent_bits + trailing_bits)
+    low, high = 0, (2**exponent_bits - 1) << trailing_bits
+    limit = high
+    def value(code):
+        if code == limit:
+            return math.ldexp(1, 2 ** (exponent_bits - 1))
+        return value_of(code, exponent_bits, trailing_bits)
+    if abs(x) >= value(limit):
+        return sign + limit
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if value(middle) <= abs(x) else (low, middle)
+    down, up = abs(x) - value(low), value(high) - abs(x)
+    return sign + (low if down < up or (down == up and low % 2 == 0) else high)
+"""
+    ],
+    "finite_codes": ["finite_codes = sum(math.isfinite(value_of(c, 5, 3)) for c in range(512))"],
+}
+
+WRONG = {
+    "fields": [
+        ("code >> (exponent_bits + trailing_bits), ", "0, ", "The topmost bit is the sign"),
+        ("% 2**exponent_bits\n", "% 2**exponent_bits - 2**(exponent_bits - 1) + 1\n", "before any"),
+        (" % 2**exponent_bits\n", "\n", "ends below the sign bit"),
+        (", exponent, trailing", ", trailing, exponent", "comes before the significand"),
+        ("trailing = ", "exponent_bits, trailing_bits = 5, 2; trailing = ", "use them"),
+    ],
+    "value": [
+        ("elif exponent == 0:", "elif False:", "there is no implicit 1"),
+        ("if exponent == 2**exponent_bits - 1:", "if False:", "all ones: infinity and NaN"),
+        ("math.nan if trailing else math.inf", "math.inf", "the others are NaN"),
+        ("(exponent_bits - 1) - 1\n", "(exponent_bits - 1)\n", "one less than half the codes"),
+        ("1 - bias - trailing_bits", "-bias - trailing_bits", "of the smallest normal number"),
+        ("-magnitude if sign else magnitude", "magnitude", "zero too"),
+        ("math.ldexp(trailing, 1 - bias - trailing_bits)", "0.0", "zero only if all other bits"),
+    ],
+    "max_finite": [
+        ("2 - 2.0**-trailing_bits", "2.0", "first power of two beyond"),
+        ("(exponent_bits - 1) - 1", "(exponent_bits - 1)", "all ones is not for numbers"),
+        ("(exponent_bits - 1) - 1", "(exponent_bits - 1) - 2", "one less than half the codes"),
+        ("**-trailing_bits", "**-(trailing_bits + 1)", "no further digit after the point"),
+        ("emax = 2 ** (exponent_bits - 1) - 1", "emax = 2 - 2 ** (exponent_bits - 1)", "is emin"),
+    ],
+    "encode": [
+        ("steps = round(", "steps = int(", "rounds toward zero"),
+        ("steps = round(", "steps = math.floor(0.5 + ", "not away from zero"),
+        ("steps = round(", "steps = math.ceil(", "every neighbour above"),
+        (
+            "    steps = ",
+            "    if abs(x) < 2.0 ** (1 - bias):\n        return sign\n    steps = ",
+            "Numbers below the smallest normal one",
+        ),
+        (
+            "    code = ",
+            "    steps = 2**trailing_bits if steps == 2 * 2**trailing_bits else steps\n    code = ",
+            "raises the exponent",
+        ),
+        (
+            "= (2**exponent_bits - 1) << trailing_bits",
+            "= ((2**exponent_bits - 1) << trailing_bits) - 1",
+            "beyond the largest",
+        ),
+        ("math.isinf(x)", "abs(x) > max_finite(exponent_bits, trailing_bits)", "59000 rounds"),
+        ("(math.copysign(1, x) < 0)", "(x < 0)", "Zero has a sign"),
+        (
+            "    return sign + min",
+            "    code += 2**trailing_bits if code >= 2**trailing_bits else 0\n    return sign + min",
+            "one less than half the codes",
+        ),
+    ],
+    "finite_codes": [
+        ("2 * (2**8 - 2**3)", "2**9", "some of them are not finite"),
+        ("2 * (2**8 - 2**3)", "495", "are two codes"),
+        ("2 * (2**8 - 2**3)", "248", "The sign doubles"),
+        ("2 * (2**8 - 2**3)", "510", "many of them"),
+        ("2 * (2**8 - 2**3)", "2 * (2**8 - 2**5)", "the exponent field 5"),
+    ],
+}

@@ -1,0 +1,187 @@
+"""Answers that students give, and what the checks of the assignments say to them.
+
+A wrong answer is the notebook's own solution with one piece of its text replaced, as
+`(before, after, hint)`: it goes on being the program that the notebook holds. A right one is
+another program. `python tests/assignments/corpus.py [NAME ...]` prints what becomes of each.
+"""
+
+import sys
+import tempfile
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+
+from mplab.checks import EXERCISES
+from mplab.checks.core import Exercise, verdict_on
+from mplab.data import course_folder
+from mplab.grading.exercises import grade_exercise, load_assignment, load_public, public_table
+from mplab.grading.values import decode_value, encode_value, key_of
+
+ROOT = course_folder("lessons") / "assignments"
+NAMES = sorted(
+    path.stem.removeprefix("answers_") for path in Path(__file__).parent.glob("answers_*.py")
+)
+SEEDS = (1, 2, 3)
+"""Students whose hidden cases a wrong answer has to fail."""
+
+
+def answers(name):
+    """The module of right and wrong answers to an assignment."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    try:
+        return import_module(f"answers_{name}")
+    finally:
+        sys.path.pop(0)
+
+
+@cache
+def assignment(name):
+    return load_assignment(ROOT / name / "exercises.py")
+
+
+@cache
+def public(name):
+    """The exercises as the notebook knows them: from the text of checks.json."""
+    before = dict(EXERCISES)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "checks.json")
+            path.write_text(public_table(assignment(name).graded), encoding="utf-8")
+            return {exercise: EXERCISES[exercise] for exercise in load_public(path)}
+    finally:
+        EXERCISES.clear()
+        EXERCISES.update(before)
+
+
+@cache
+def cells(name):
+    """The code of the notebook by the id of its cell."""
+    notebook = nbformat.read(ROOT / name / f"{name}.ipynb", as_version=4)
+    return {
+        cell.metadata.get("nbgrader", {}).get("grade_id", cell.id): cell.source
+        for cell in notebook.cells
+        if cell.cell_type == "code" and not cell.metadata.get("nbgrader", {}).get("grade")
+    }
+
+
+def stubbed(source):
+    """An answer cell as it is released."""
+    before, rest = source.split("### BEGIN SOLUTION")
+    return f"{before}raise NotImplementedError{rest.split('### END SOLUTION')[1]}"
+
+
+def answer(name, exercise, source=None):
+    """What the notebook holds under an exercise's name, with another text in its answer cell."""
+    space = {}
+    for cell, text in cells(name).items():
+        if cell == f"{exercise}-answer" and source is not None:
+            text = source
+        exec("\n".join(line for line in text.splitlines() if "load_public" not in line), space)
+    return space[assignment(name).graded[exercise].asks]
+
+
+class Answering:
+    """A student's kernel without the kernel: values cross as text."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def ask(self, name, cases, *, seconds=None):
+        if cases is None:
+            return {"values": [{"value": encode_value(self.answer)}]}
+        return {"values": [self.outcome(decode_value(case)) for case in cases]}
+
+    def outcome(self, arguments):
+        try:
+            return {"value": encode_value(self.answer(*arguments))}
+        except Exception as error:
+            return {"raised": type(error).__name__, "message": str(error)}
+
+
+class Judgement(NamedTuple):
+    """What becomes of an answer."""
+
+    passed: bool
+    message: str
+    earned: list[float]
+    wanted: float
+
+
+def hidden_parts(graded):
+    """The parts that the notebook does not show; where a value is asked, all."""
+    kept = tuple(part for part in graded.parts if part.cases is not None)
+    return kept if callable(graded.exercise.answer) else tuple(graded.parts)
+
+
+def judge(name, exercise, given, *, shown: Exercise | None = None, parts=None):
+    """Show an answer to the notebook's check and to the grader, as several students."""
+    graded = assignment(name).graded[exercise]
+    kept = hidden_parts(graded) if parts is None else parts
+    hidden = replace(graded, parts=kept)
+    verdict = verdict_on(exercise, shown or public(name)[exercise], given)
+    earned = [
+        sum(o.earned for o in grade_exercise(hidden, Answering(given), lambda part, s=seed: s))
+        for seed in SEEDS
+    ]
+    return Judgement(verdict.passed, verdict.message, earned, sum(part.points for part in kept))
+
+
+def edited(name, exercise, before, after):
+    """The notebook's solution with a piece of it replaced, wherever it stands."""
+    source = cells(name)[f"{exercise}-answer"]
+    if before not in source:
+        raise ValueError(f"{name} {exercise}: the solution does not contain {before!r}.")
+    return answer(name, exercise, source.replace(before, after))
+
+
+def problem(judgement, hint):
+    """What is amiss with the judgement on a wrong answer; None if both checks find it."""
+    if judgement.passed:
+        return "the notebook's check passes it"
+    if hint not in judgement.message:
+        return f"the hint is not {hint!r}: {judgement.message}"
+    if max(judgement.earned) >= judgement.wanted:
+        return f"the hidden check passes it: {judgement.earned} of {judgement.wanted}"
+    return None
+
+
+def recited(name, exercise):
+    """An answer that knows the notebook's cases by heart, and nothing else."""
+    known = public(name)[exercise]
+    first, *_ = known.outcomes(known.answer)
+    table = {
+        key_of(case if isinstance(case, tuple) else (case,)): outcome
+        for case, outcome in zip(known.cases, known.outcomes(known.answer), strict=True)
+    }
+
+    def answer(*arguments):
+        outcome = table.get(key_of(arguments), first)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    return answer
+
+
+def main(names):
+    """Print exercise, edit, hint, and what both checks say."""
+    for name in names or NAMES:
+        for exercise, wrong in answers(name).WRONG.items():
+            for before, after, hint in wrong:
+                judgement = judge(name, exercise, edited(name, exercise, before, after))
+                found = "ok  " if problem(judgement, hint) is None else "MISS"
+                hidden = f"{max(judgement.earned):g}/{judgement.wanted:g}"
+                public_text = "passed" if judgement.passed else "failed"
+                said = judgement.message.splitlines()[-1].strip()
+                edit = " ".join(f"{before} -> {after}".split())
+                print(
+                    f"{found} {name} {exercise:<16} {public_text} {hidden:>5}  {edit[:60]:<60}  {said}"
+                )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,150 @@
+"""Assignments: solutions earn all, stubs nothing, and wrong answers are met by their hints."""
+
+import json
+import re
+from dataclasses import replace
+
+import nbformat
+import pytest
+from corpus import (
+    NAMES,
+    ROOT,
+    answer,
+    answers,
+    assignment,
+    cells,
+    edited,
+    hidden_parts,
+    judge,
+    problem,
+    public,
+    recited,
+    stubbed,
+)
+
+from mplab.grading.exercises import Part
+
+EXERCISES = [(name, exercise) for name in NAMES for exercise in assignment(name).graded]
+WRONG = [
+    pytest.param(name, exercise, wrong, id=f"{name}-{exercise}-{i}")
+    for name in NAMES
+    for exercise, entries in answers(name).WRONG.items()
+    for i, wrong in enumerate(entries)
+]
+every_assignment = pytest.mark.parametrize("name", NAMES)
+every_exercise = pytest.mark.parametrize(
+    ("name", "exercise"), EXERCISES, ids=[f"{n}-{e}" for n, e in EXERCISES]
+)
+every_wrong = pytest.mark.parametrize(("name", "exercise", "wrong"), WRONG)
+
+
+def test_there_are_seven_assignments_and_thirty_five_exercises():
+    assert [path.parent.name for path in sorted(ROOT.glob("*/exercises.py"))] == NAMES
+    assert len(NAMES) == 7
+    assert len(EXERCISES) >= 35
+
+
+@every_assignment
+def test_every_exercise_has_two_right_answers_and_five_wrong_ones(name):
+    corpus = answers(name)
+    assert set(corpus.RIGHT) == set(corpus.WRONG) == set(assignment(name).graded)
+    assert all(len(wrong) >= 5 for wrong in corpus.WRONG.values())
+    assert all(len(right) >= 1 for right in corpus.RIGHT.values())  # and the solution
+
+
+@every_exercise
+def test_the_solution_and_another_program_earn_everything(name, exercise):
+    for source in (None, *answers(name).RIGHT[exercise]):
+        judgement = judge(name, exercise, answer(name, exercise, source))
+        assert judgement.passed, judgement.message
+        assert set(judgement.earned) == {judgement.wanted}
+
+
+@every_exercise
+def test_a_stub_is_not_attempted_and_earns_nothing(name, exercise):
+    source = stubbed(cells(name)[f"{exercise}-answer"])
+    if not callable(assignment(name).graded[exercise].exercise.answer):
+        with pytest.raises(NotImplementedError):
+            answer(name, exercise, source)
+        return
+    judgement = judge(name, exercise, answer(name, exercise, source))
+    assert "not attempted" in judgement.message
+    assert set(judgement.earned) == {0}
+
+
+@every_wrong
+def test_a_wrong_answer_meets_its_hint_and_loses_hidden_points(name, exercise, wrong):
+    before, after, hint = wrong
+    assert problem(judge(name, exercise, edited(name, exercise, before, after)), hint) is None
+
+
+@every_wrong
+def test_without_the_sentence_for_it_a_wrong_answer_would_be_missed(name, exercise, wrong):
+    before, after, hint = wrong
+    given = edited(name, exercise, before, after)
+    known = public(name)[exercise]
+    assert hint not in known.reason, "the hint must be that of a misconception"
+    kept = tuple(m for m in known.misconceptions if hint not in m.sentence)
+    assert len(kept) == len(known.misconceptions) - 1
+    judgement = judge(name, exercise, given, shown=replace(known, misconceptions=kept))
+    assert "the hint is not" in problem(judgement, hint)
+
+
+@every_wrong
+def test_without_the_hidden_parts_against_it_a_wrong_answer_would_be_missed(name, exercise, wrong):
+    before, after, hint = wrong
+    given = edited(name, exercise, before, after)
+    parts = hidden_parts(assignment(name).graded[exercise])
+    kept = [part for part in parts if min(judge(name, exercise, given, parts=(part,)).earned)]
+    kept = [*kept, Part("nothing", 1, "", lambda rng: [])] if not kept else kept
+    if callable(assignment(name).graded[exercise].exercise.answer):
+        assert "the hidden check passes" in problem(
+            judge(name, exercise, given, parts=tuple(kept)), hint
+        )
+
+
+@every_exercise
+def test_knowing_the_notebook_s_cases_by_heart_earns_no_hidden_part(name, exercise):
+    graded = assignment(name).graded[exercise]
+    if not callable(graded.exercise.answer):
+        return
+    judgement = judge(name, exercise, recited(name, exercise))
+    assert judgement.passed
+    assert max(judgement.earned) == 0
+
+
+@every_exercise
+def test_students_get_different_hidden_cases(name, exercise):
+    graded = assignment(name).graded[exercise]
+    if callable(graded.exercise.answer):
+        drawn = {
+            repr([graded.cases(part, seed) for part in hidden_parts(graded)]) for seed in (1, 2)
+        }
+        assert len(drawn) == 2
+
+
+@every_assignment
+def test_a_notebook_imports_numpy_mplab_and_torch_only_where_it_trains(name):
+    text = "\n".join(cells(name).values())
+    imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) - {"math"}
+    assert imported <= {"numpy", "mplab"} | ({"torch"} if name in ("a5", "a7") else set())
+
+
+@every_assignment
+def test_one_question_is_graded_by_hand_and_stands_in_a_cell_of_its_own(name):
+    notebook = nbformat.read(ROOT / name / f"{name}.ipynb", as_version=4)
+    by_hand = [
+        i
+        for i, cell in enumerate(notebook.cells)
+        if (mark := cell.metadata.get("nbgrader", {})).get("grade") and mark.get("solution")
+    ]
+    assert len(by_hand) == 1
+    assert notebook.cells[by_hand[0]].cell_type == "markdown"
+    question = notebook.cells[by_hand[0] - 1]
+    assert question.cell_type == "markdown" and "nbgrader" not in question.metadata
+
+
+@every_assignment
+def test_a_notebook_is_stored_without_outputs(name):
+    raw = json.loads((ROOT / name / f"{name}.ipynb").read_text(encoding="utf-8"))
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in raw["cells"])
