@@ -94,7 +94,8 @@ WRONG = {
         ("(math.copysign(1, x) < 0)", "(x < 0)", "Zero has a sign"),
         (
             "    return sign + min",
-            "    code += 2**trailing_bits if code >= 2**trailing_bits else 0\n    return sign + min",
+            "    code += 2**trailing_bits if code >= 2**trailing_bits else 0\n"
+            "    return sign + min",
             "one less than half the codes",
         ),
     ],

@@ -175,12 +175,10 @@ def main(names):
                 judgement = judge(name, exercise, edited(name, exercise, before, after))
                 found = "ok  " if problem(judgement, hint) is None else "MISS"
                 hidden = f"{max(judgement.earned):g}/{judgement.wanted:g}"
-                public_text = "passed" if judgement.passed else "failed"
+                shown = "passed" if judgement.passed else "failed"
                 said = judgement.message.splitlines()[-1].strip()
-                edit = " ".join(f"{before} -> {after}".split())
-                print(
-                    f"{found} {name} {exercise:<16} {public_text} {hidden:>5}  {edit[:60]:<60}  {said}"
-                )
+                edit = " ".join(f"{before} -> {after}".split())[:60]
+                print(f"{found} {name} {exercise:<16} {shown} {hidden:>5}  {edit:<60}  {said}")
 
 
 if __name__ == "__main__":

@@ -38,10 +38,13 @@ every_exercise = pytest.mark.parametrize(
 every_wrong = pytest.mark.parametrize(("name", "exercise", "wrong"), WRONG)
 
 
-def test_there_are_seven_assignments_and_thirty_five_exercises():
+@every_assignment
+def test_an_assignment_has_at_least_five_exercises(name):
+    assert len(assignment(name).graded) >= 5
+
+
+def test_every_assignment_has_a_corpus():
     assert [path.parent.name for path in sorted(ROOT.glob("*/exercises.py"))] == NAMES
-    assert len(NAMES) == 7
-    assert len(EXERCISES) >= 35
 
 
 @every_assignment
@@ -96,7 +99,7 @@ def test_without_the_hidden_parts_against_it_a_wrong_answer_would_be_missed(name
     given = edited(name, exercise, before, after)
     parts = hidden_parts(assignment(name).graded[exercise])
     kept = [part for part in parts if min(judge(name, exercise, given, parts=(part,)).earned)]
-    kept = [*kept, Part("nothing", 1, "", lambda rng: [])] if not kept else kept
+    kept = kept or [Part("nothing", 1, "", lambda rng: [])]
     if callable(assignment(name).graded[exercise].exercise.answer):
         assert "the hidden check passes" in problem(
             judge(name, exercise, given, parts=tuple(kept)), hint

@@ -281,7 +281,7 @@ ENCODE = Exercise(
         ),
         but(encode_formula, "Zero has a sign, and x < 0 does not see it.", signed=False),
         but(encode_formula, "The bias is one less than half the codes of the exponent.", high=1),
-    ),  # fmt: skip
+    ),
 )
 
 # How many ----------------------------------------------------------------------------------

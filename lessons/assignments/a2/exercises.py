@@ -1,0 +1,403 @@
+"""Assignment 2, rounding: the references, the public cases, and what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+"""
+
+import math
+from fractions import Fraction
+from functools import partial
+
+from mplab.checks import Arguments, Exercise, Misconception
+from mplab.codes import decode, ulp
+from mplab.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding
+from mplab.grading.exercises import Graded, Part
+from mplab.rounding import round_to
+
+WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
+
+E4M3, OTHERS = FP8_E4M3, (FP8_E5M2, FP16, BF16, TF32)
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the formula but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
+
+
+def shown(*cases):
+    """Cases of E4M3, whose codes a counterexample can print."""
+    return [Arguments((x, E4M3, *more)) for x, *more in cases]
+
+
+def drawn(rng, fmt, *, low=None, high=None):
+    """A number between two powers of two, of either sign, with all bits of a float64."""
+    low = fmt.emin if low is None else low
+    high = fmt.emax if high is None else high
+    return float(rng.choice((-1, 1)) * 2.0 ** rng.uniform(low, high))
+
+
+def some(rng, fmts, count, **between):
+    return [Arguments((drawn(rng, fmt, **between), fmt)) for fmt in fmts for _ in range(count)]
+
+
+def subnormal(rng, fmts=(*OTHERS, E4M3)):
+    """Below the smallest normal number, at it, and around half of the smallest one."""
+    cases = [Arguments((drawn(rng, f, low=f.emin - f.precision - 1, high=f.emin), f))
+             for f in fmts for _ in range(8)]  # fmt: skip
+    half = [Arguments((s * f.min_subnormal * 0.5, f)) for f in fmts for s in (-1, 1)]
+    return [*cases, *half, *(Arguments((f.min_normal, f)) for f in fmts)]
+
+
+def middles(rng, fmts=(*OTHERS, E4M3), *, aside=(0,)):
+    """Exactly halfway between neighbours; `aside` adds the floats next to it."""
+    cases = []
+    for fmt in fmts:
+        last = int(fmt.infinity_code or fmt.nan_code) - 2
+        for code in rng.integers(0, last, 8):
+            middle = (float(decode(int(code), fmt)) + float(decode(int(code) + 1, fmt))) / 2
+            middle *= int(rng.choice((-1, 1)))
+            beside = {-1: math.nextafter(middle, -math.inf), 1: math.nextafter(middle, math.inf)}
+            cases += [Arguments((beside.get(side, middle), fmt)) for side in aside]
+    return cases
+
+
+def overflow(rng, fmts=(*OTHERS, E4M3), *, infinite=True):
+    """Around the place where the next value would be."""
+    cases = []
+    for fmt in fmts:
+        top, gap = fmt.max_finite, float(ulp(fmt.max_finite, fmt))
+        beyond = top + gap / 2
+        for x in (
+            top,
+            top + gap * float(rng.uniform(0.01, 0.49)),
+            beyond,
+            math.nextafter(beyond, 0),
+            top + gap * float(rng.uniform(0.51, 3)),
+            2 * top,
+        ):
+            cases += [Arguments((x, fmt)), Arguments((-x, fmt))]
+        if infinite:
+            cases += [Arguments((x, fmt)) for x in (math.inf, -math.inf, math.nan)]
+    return cases  # fmt: skip
+
+
+# The gap ---------------------------------------------------------------------------------
+
+
+def gap_of(x, fmt):
+    return float(ulp(x, fmt))
+
+
+def gap_formula(x, fmt, *, digits=0, least="emin", relative=False, fixed=False, up=0):
+    if relative:
+        return abs(x) * fmt.epsilon
+    exponent = 0 if fixed else math.frexp(x)[1] - 1 + up if x else fmt.emin
+    exponent = max(exponent, getattr(fmt, least)) if least else exponent
+    return math.ldexp(1.0, exponent - fmt.precision + 1 + digits)
+
+
+GAP = Exercise(
+    answer=gap_of,
+    reason="A power of two: that of the last of `precision` bits, at the exponent of x.",
+    argument="x, fmt",
+    fmt=E4M3,
+    cases=shown((1.0,), (1.9,), (2.0,), (-7.0,), (0.3,), (100.0,), (448.0,), (2.0**-6,),
+                (2.0**-7,), (1.3 * 2.0**-9,), (0.0,)),
+    misconceptions=(
+        but(gap_formula, "The precision counts the implicit bit: 2^(p-1) gaps from 1 to 2.",
+            digits=-1),
+        but(gap_formula, "frexp gives a significand from 1/2 to 1: the exponent is one less.",
+            up=1),
+        but(gap_formula, "Below the smallest normal number the gap stays the same.", least=""),
+        but(gap_formula, "It is emin, not emax, below which the gap stays the same.", least="emax"),
+        but(gap_formula, "The gap is the same from one power of two to the next.", relative=True),
+        but(gap_formula, "Epsilon is the gap from 1 to 2 only; it doubles with each power of two.",
+            fixed=True),
+    ),
+)  # fmt: skip
+
+# To nearest ------------------------------------------------------------------------------
+
+
+def even(x, fmt):
+    return float(round_to(x, fmt))
+
+
+def away(v):
+    return math.copysign(math.floor(abs(v) + 0.5), v)
+
+
+def upward(v):
+    return math.floor(v + 0.5)
+
+
+def rounded(x, fmt, *, steps=round, least="emin", flush=False, signed=True, over="", through=None):
+    """Rounding by somebody who overlooks something."""
+    x = even(x, through) if through else x
+    beyond = fmt.max_finite if over == "top" else math.inf if fmt.has_infinity else math.nan
+    if math.isnan(x):
+        return x
+    if math.isinf(x) or (over == "early" and abs(x) > fmt.max_finite):
+        return math.copysign(beyond, x)
+    if flush and abs(x) < fmt.min_normal:
+        return math.copysign(0.0, x)
+    gap = gap_formula(x, fmt, least=least)
+    y = math.copysign(abs(steps(x / gap) * gap), x) if signed else steps(x / gap) * gap
+    return math.copysign(beyond, x) if abs(y) > fmt.max_finite else y
+
+
+EVEN = Exercise(
+    answer=even,
+    reason="Count in gaps at x, round to an integer, ties to even; then look for overflow.",
+    argument="x, fmt",
+    fmt=E4M3,
+    cases=shown((1.0,), (1.1,), (17.0,), (19.0,), (-19.0,), (-17.0,), (23.9,), (0.02,),
+                (2.0**-10,), (3 * 2.0**-10,), (17.004,), (-0.0,), (-1e-5,), (460.0,), (464.0,),
+                (465.0,), (-500.0,), (math.inf,), (math.nan,)),
+    misconceptions=(
+        but(rounded, "Cutting bits off rounds toward zero, not to nearest.", steps=math.trunc),
+        but(rounded, "A tie goes to the even neighbour, not away from zero.", steps=away),
+        but(rounded, "floor(v + 0.5) sends every tie up; the even neighbour may be below.",
+            steps=upward),
+        but(rounded, "Below the smallest normal number the gap stays the same.", least=""),
+        but(rounded, "Subnormal numbers are values; only what is nearest to 0 becomes 0.",
+            flush=True),
+        but(rounded, "Beyond the largest finite value there is no number here to saturate to.",
+            over="top"),
+        but(rounded, "Overflow is decided after rounding: 460 and the tie 464 go to 448.",
+            over="early"),
+        but(rounded, "What comes to zero keeps the sign of x.", signed=False),
+        but(rounded, "A wider format on the way turns a number beside a tie into one.",
+            through=FP16),
+    ),
+)  # fmt: skip
+
+# Upward ----------------------------------------------------------------------------------
+
+
+def toward_positive(x, fmt):
+    return float(round_to(x, fmt, rounding=Rounding.TOWARD_POSITIVE))
+
+
+def up_formula(x, fmt, *, steps=math.ceil, bounded=True, signed=True, least="emin"):
+    gap = gap_formula(x, fmt, least=least)
+    y = steps(x / gap) * gap
+    beyond = math.inf if fmt.has_infinity else math.nan
+    if y > fmt.max_finite:
+        return beyond
+    if y < -fmt.max_finite:
+        return -fmt.max_finite if bounded else -beyond
+    return math.copysign(abs(y), x) if signed else y + 0.0
+
+
+def outward(v):
+    return math.copysign(math.ceil(abs(v)), v)
+
+
+def one_more(v):
+    return math.floor(v) + 1
+
+
+UP = Exercise(
+    answer=toward_positive,
+    reason="At least x, and as small as possible; for negative numbers that is nearer to zero.",
+    argument="x, fmt",
+    fmt=E4M3,
+    cases=shown((1.0,), (1.1,), (-1.1,), (17.0,), (-17.5,), (1e-6,), (-1e-6,), (0.02,), (-0.02,),
+                (448.5,), (-448.5,), (-1e4,)),
+    misconceptions=(
+        but(up_formula, "Up is toward +infinity: a negative number comes nearer to zero.",
+            steps=outward),
+        but(up_formula, "That rounds to nearest.", steps=round),
+        but(up_formula, "That rounds toward zero.", steps=math.trunc),
+        but(up_formula, "That rounds down.", steps=math.floor),
+        but(up_formula, "A value of the format stays where it is.", steps=one_more),
+        but(up_formula, "Rounded up, what lies below -max_finite becomes -max_finite.",
+            bounded=False),
+        but(up_formula, "A negative number that comes to zero is -0.0.", signed=False),
+        but(up_formula, "Below the smallest normal number the gap stays the same.", least=""),
+    ),
+)  # fmt: skip
+
+# Twice -----------------------------------------------------------------------------------
+
+
+def same(a, b):
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def twice(x, wide, fmt):
+    return not same(even(x, fmt), even(even(x, wide), fmt))
+
+
+def with_equal_nan(x, wide, fmt):
+    return even(x, fmt) != even(even(x, wide), fmt)
+
+
+def never(x, wide, fmt):
+    return False
+
+
+def first_inexact(x, wide, fmt):
+    return not same(even(x, wide), x)
+
+
+def wide_against_narrow(x, wide, fmt):
+    return not same(even(x, wide), even(x, fmt))
+
+
+def lands_on_tie(x, wide, fmt):
+    y = even(x, wide)
+    return y != x and math.isfinite(y) and (abs(y) / gap_of(y, fmt)) % 1 == 0.5
+
+
+TWICE = Exercise(
+    answer=twice,
+    reason="It differs if the first rounding reaches a tie, and the tie goes to the other side.",
+    argument="x, wide, fmt",
+    cases=[Arguments((x, FP16, E4M3)) for x in (1.0, 17.0, 17.004, 17.3, 18.996, 19.004, -17.004,
+                                                1.1, 500.0)],
+    misconceptions=(
+        Misconception(never, "17.004 is 17 in FP16, which is a tie and goes to 16, not to 18."),
+        Misconception(with_equal_nan, "NaN is not equal to itself: ask math.isnan."),
+        Misconception(first_inexact, "An inexact first step alone does no harm, as for 1.1."),
+        Misconception(wide_against_narrow, "Compare both results in the narrow format."),
+        Misconception(lands_on_tie, "A tie reached from the side where it goes does no harm."),
+    ),
+)  # fmt: skip
+
+
+def beside_ties(rng):
+    pairs = ((FP32, FP16), (FP32, BF16), (BF16, FP8_E5M2), (FP16, FP8_E5M2), (TF32, E4M3))
+    cases = []
+    for wide, fmt in pairs:
+        for x, _ in middles(rng, (fmt,), aside=(-1, 0, 1)):
+            cases.append(Arguments((x, wide, fmt)))
+    return cases
+
+
+def ordinary(rng):
+    return [Arguments((drawn(rng, fmt, low=-6, high=6), wide, fmt))
+            for wide, fmt in ((FP32, FP16), (BF16, FP8_E5M2), (FP16, E4M3), (TF32, FP8_E5M2))
+            for _ in range(25)] + [
+        Arguments((float(s * rng.uniform(500, 6e4)), FP32, E4M3)) for s in (1, -1)
+    ] + [Arguments((math.nextafter(m, 99), FP32, E4M3)) for m in (17.0, 19.0)]  # fmt: skip
+
+
+# By chance -------------------------------------------------------------------------------
+
+
+def random_of(x, fmt, r):
+    """In fractions: nothing is rounded but the result."""
+    gap = Fraction(gap_of(x, fmt))
+    steps = abs(Fraction(x)) / gap
+    lower = math.floor(steps)
+    return math.copysign(float((lower + (Fraction(r) < steps - lower)) * gap), x)
+
+
+def random_formula(x, fmt, r, *, chance=lambda f, r: r < f, least="emin", signed=False):
+    gap = gap_formula(x, fmt, least=least)
+    v = (x if signed else abs(x)) / gap
+    y = (math.floor(v) + chance(v - math.floor(v), r)) * gap
+    return y if signed else math.copysign(y, x)
+
+
+RANDOM = Exercise(
+    answer=random_of,
+    reason="The fraction is the distance from the smaller neighbour, in gaps; compare r with it.",
+    argument="x, fmt, r",
+    fmt=E4M3,
+    cases=shown((1.0, 0.5), (1.0, 0.0), (1.03, 0.2), (1.03, 0.3), (17.5, 0.7), (17.5, 0.8),
+                (17.5, 0.2), (-1.03, 0.2), (-1.1, 0.5), (-17.4, 0.75), (0.0025, 0.2),
+                (0.0025, 0.4), (17.5, 0.75)),
+    misconceptions=(
+        but(random_formula, "A value of the format must not move, even for r = 0.",
+            chance=lambda f, r: r <= f),
+        but(random_formula, "The nearer neighbour must be the likelier one.",
+            chance=lambda f, r: f > 0 and r >= f),
+        but(random_formula, "That rounds to nearest whatever r is.", chance=lambda f, r: f > 0.5),
+        but(random_formula, "A fair coin shifts the mean; compare r with the fraction.",
+            chance=lambda f, r: f > 0 and r < 0.5),
+        but(random_formula, "floor(v + r) is stochastic, too, but takes the other half of r.",
+            chance=lambda f, r: f + r >= 1),
+        but(random_formula, "Below the smallest normal number the gap stays the same.", least=""),
+        but(random_formula, "The fraction is that of |x|; the sign comes back afterwards.",
+            signed=True),
+    ),
+)  # fmt: skip
+
+
+def chances(rng, cases):
+    return [Arguments((x, fmt, float(r))) for x, fmt in cases for r in (rng.random(), 0.0)]
+
+
+def at_fraction(rng):
+    """r exactly at the fraction, and the float before it."""
+    cases = []
+    for fmt in (*OTHERS, E4M3):
+        for k in rng.integers(1, 8, 6):
+            x = (1 + fmt.epsilon * float(k) / 8) * float(rng.choice((-1, 1)))
+            r = float(k) / 8
+            cases += [Arguments((x, fmt, r)), Arguments((x, fmt, math.nextafter(r, 0)))]
+    return cases
+
+
+GRADED = {
+    "gap_at": Graded(
+        "gap_at",
+        GAP,
+        (
+            Part("other formats", 1, "Use precision and emin of the format that is given.",
+                 lambda rng: some(rng, OTHERS, 12)),
+            Part("powers of two", 1, "At a power of two the gap is that of the numbers above it.",
+                 lambda rng: [Arguments((2.0 ** int(k), f)) for f in OTHERS
+                              for k in rng.integers(f.emin, f.emax + 1, 6)]),
+            Part("subnormal numbers", 1, "Look at numbers below min_normal.",
+                 lambda rng: [*subnormal(rng), *(Arguments((0.0, f)) for f in OTHERS)]),
+        ),
+    ),
+    "round_even": Graded(
+        "round_even",
+        EVEN,
+        (
+            Part("other formats", 1, EVEN.reason, lambda rng: some(rng, OTHERS, 20)),
+            Part("ties and the floats beside them", 2,
+                 "Exactly halfway, even wins; the smallest distance from there decides otherwise.",
+                 lambda rng: middles(rng, aside=(-1, 0, 1))),
+            Part("subnormal numbers and zeros", 2, "Look at numbers below min_normal, and at -0.0.",
+                 lambda rng: [*subnormal(rng), *(Arguments((-0.0, f)) for f in OTHERS)]),
+            Part("overflow", 1, "Look around max_finite, at infinity and at NaN.", overflow),
+        ),
+    ),
+    "round_up": Graded(
+        "round_up",
+        UP,
+        (
+            Part("other formats", 1, UP.reason,
+                 lambda rng: [*some(rng, OTHERS, 20),
+                              *(Arguments((2.0 ** int(rng.integers(-6, 6)), f)) for f in OTHERS)]),
+            Part("subnormal numbers and zeros", 2, "Look at numbers below min_normal, both signs.",
+                 subnormal),
+            Part("overflow", 1, "Look beyond max_finite on both sides.",
+                 lambda rng: overflow(rng, infinite=False)),
+        ),
+    ),
+    "round_twice": Graded(
+        "twice_differs",
+        TWICE,
+        (
+            Part("beside ties", 2, "Look at the floats next to a tie, on both sides.", beside_ties),
+            Part("ordinary numbers and overflow", 1, TWICE.reason, ordinary),
+        ),
+    ),
+    "round_random": Graded(
+        "round_random",
+        RANDOM,
+        (
+            Part("other formats", 1, RANDOM.reason,
+                 lambda rng: chances(rng, [*some(rng, OTHERS, 12), Arguments((1.0, FP16))])),
+            Part("r at the fraction", 1, "r equal to the fraction does not go up.", at_fraction),
+            Part("subnormal numbers", 1, "Look at numbers below min_normal.",
+                 lambda rng: chances(rng, subnormal(rng))),
+        ),
+    ),
+}  # fmt: skip

@@ -1,0 +1,157 @@
+"""Answers to A2: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "gap_at": [
+        """
+def gap_at(x, fmt):
+    low, gap = fmt.min_normal, fmt.min_subnormal
+    while abs(x) >= 2 * low:
+        low, gap = 2 * low, 2 * gap
+    return gap
+"""
+    ],
+    "round_even": [
+        """
+def round_even(x, fmt):
+    if math.isnan(x):
+        return x
+    sign = math.copysign(1.0, x)
+    beyond = sign * (math.inf if fmt.has_infinity else math.nan)
+    if math.isinf(x):
+        return beyond
+    gap = gap_at(x, fmt)
+    lower = math.floor(abs(x) / gap)
+    rest = abs(x) / gap - lower
+    up = rest > 0.5 or (rest == 0.5 and lower % 2 == 1)
+    y = (lower + up) * gap
+    return beyond if y > fmt.max_finite else sign * y
+"""
+    ],
+    "round_up": [
+        """
+def round_up(x, fmt):
+    near = round_even(x, fmt)
+    if x < -fmt.max_finite:
+        return -fmt.max_finite
+    if x > fmt.max_finite:
+        return math.inf if fmt.has_infinity else math.nan
+    if near >= x:
+        return near
+    return math.copysign(near + gap_at(x, fmt), x)
+"""
+    ],
+    "round_twice": [
+        """
+def twice_differs(x, wide, fmt):
+    return repr(round_even(x, fmt)) != repr(round_even(round_even(x, wide), fmt))
+"""
+    ],
+    "round_random": [
+        """
+def round_random(x, fmt, r):
+    gap = gap_at(x, fmt)
+    rest = abs(x) % gap
+    y = abs(x) - rest + (gap if r * gap < rest else 0.0)
+    return y if math.copysign(1, x) > 0 else -y
+"""
+    ],
+}
+
+WRONG = {
+    "gap_at": [
+        ("precision + 1", "precision", "counts the implicit bit"),
+        ("[1] - 1 if", "[1] if", "the exponent is one less"),
+        ("max(exponent, fmt.emin)", "exponent", "Below the smallest normal"),
+        ("max(exponent, fmt.emin)", "max(exponent, fmt.emax)", "not emax"),
+        ("return math.ldexp", "return abs(x) * fmt.epsilon\n    math.ldexp", "one power of two to"),
+        ("max(exponent, fmt.emin)", "0", "from 1 to 2 only"),
+    ],
+    "round_even": [
+        ("round(abs(x) / gap)", "int(abs(x) / gap)", "toward zero"),
+        ("round(abs(x) / gap)", "math.floor(abs(x) / gap + 0.5)", "not away from zero"),
+        (
+            "round(abs(x) / gap) * gap",
+            "abs(math.floor(x / gap + 0.5)) * gap",
+            "sends every tie up",
+        ),
+        (
+            "gap = gap_at(x, fmt)",
+            "gap = 2.0 ** ((math.frexp(x)[1] - 1 if x else fmt.emin) - fmt.precision + 1)",
+            "Below the smallest normal",
+        ),
+        (
+            "    if magnitude > fmt",
+            "    if abs(x) < fmt.min_normal:\n        magnitude = 0.0\n    if magnitude > fmt",
+            "Subnormal numbers are values",
+        ),
+        ("math.inf if fmt.has_infinity else math.nan", "fmt.max_finite", "saturate to"),
+        ("if magnitude > fmt.max_finite", "if abs(x) > fmt.max_finite", "after rounding"),
+        (
+            "math.copysign(magnitude, x)",
+            "magnitude if x > 0 else -magnitude + 0.0",
+            "keeps the sign",
+        ),
+        (
+            "gap = gap_at(x, fmt)",
+            "x = float(mplab.round_to(x, mplab.FP16)); gap = gap_at(x, fmt)",
+            "beside a tie into one",
+        ),
+    ],
+    "round_up": [
+        (
+            "math.ceil(x / gap)",
+            "math.copysign(math.ceil(abs(x) / gap), x)",
+            "number comes nearer to zero",
+        ),
+        ("math.ceil(x / gap)", "round(x / gap)", "to nearest"),
+        ("math.ceil(x / gap)", "int(x / gap)", "toward zero."),
+        ("math.ceil(x / gap)", "math.floor(x / gap)", "rounds down"),
+        ("math.ceil(x / gap)", "(x // gap + 1)", "stays where it is"),
+        (
+            "    rounded = max(rounded, -fmt.max_finite) if rounded < 0 else rounded",
+            "    if rounded < -fmt.max_finite:\n"
+            "        rounded = -math.inf if fmt.has_infinity else math.nan",
+            "becomes -max_finite",
+        ),
+        ("math.copysign(rounded, x)", "rounded", "is -0.0"),
+        (
+            "gap = gap_at(x, fmt)",
+            "gap = 2.0 ** (math.frexp(x)[1] - fmt.precision)",
+            "Below the smallest normal",
+        ),
+    ],
+    "round_twice": [
+        ("return once != twice and", "return False and", "goes to 16, not to 18"),
+        (" and not (math.isnan(once) and math.isnan(twice))", "", "not equal to itself"),
+        (
+            "once, twice = round_even(x, fmt), round_even(round_even(x, wide), fmt)",
+            "once, twice = x, round_even(x, wide)",
+            "does no harm, as for 1.1",
+        ),
+        ("round_even(round_even(x, wide), fmt)", "round_even(x, wide)", "in the narrow format"),
+        (
+            "return once",
+            "y = round_even(x, wide)\n"
+            "    return y != x and abs(y) / gap_at(y, fmt) % 1 == 0.5\n    return once",
+            "from the side where it goes",
+        ),
+    ],
+    "round_random": [
+        ("(r < steps", "(r <= steps", "must not move"),
+        ("(r < steps - lower)", "(0 < steps - lower <= r)", "likelier"),
+        ("(r < steps - lower)", "(steps - lower > 0.5)", "to nearest whatever"),
+        ("(r < steps - lower)", "(steps > lower and r < 0.5)", "fair coin"),
+        ("(lower + (r < steps - lower))", "math.floor(steps + r)", "other half of r"),
+        (
+            "gap_at(x, fmt)",
+            "2.0 ** (math.frexp(x)[1] - fmt.precision)",
+            "Below the smallest normal",
+        ),
+        (
+            "    return math.copysign(",
+            "    lower = math.floor(x / gap)\n"
+            "    return (lower + (r < x / gap - lower)) * gap\n    (",
+            "sign comes back",
+        ),
+    ],
+}
