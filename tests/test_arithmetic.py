@@ -107,6 +107,7 @@ def test_fma_with_special_operands_follows_ieee_754(rounding):
     assert_same_bits(got, expected("fma", operands, mplab.FP8_E5M2, rounding))
 
 
+@pytest.mark.slow
 def test_events_of_every_pair_of_e5m2_are_those_of_the_oracle():
     """A fifth of the pairs per operation and mode, another fifth each time."""
     fmt, count = mplab.FP8_E5M2, 0

@@ -25,6 +25,7 @@ def test_operators_are_the_functions_of_the_format():
     assert_same_bits(abs(x).sqrt().values, arithmetic.sqrt(np.abs(a), FP16))
 
 
+@pytest.mark.slow
 def test_products_of_matrices_round_every_product_and_every_sum():
     rng = np.random.default_rng(1)
     a, b = mplab.round_to(rng.standard_normal((4, 9)), FP16), np.ones((9, 2))

@@ -54,7 +54,9 @@ def grade_id(cell: dict) -> str:
 
 
 def grade_cells(notebook: dict) -> list[dict]:
-    return [c for c in notebook["cells"] if c["metadata"].get("nbgrader", {}).get("grade")]
+    """The cells whose checks give points; a written answer is none of them."""
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return [cell for cell in code if cell["metadata"].get("nbgrader", {}).get("grade")]
 
 
 def code_cell(source: str) -> dict:
@@ -73,7 +75,7 @@ def answers(source: str) -> Callable[[dict], None]:
 
     def edit(notebook: dict) -> None:
         for cell in notebook["cells"]:
-            if grade_id(cell).endswith("-answer"):
+            if grade_id(cell).endswith("-answer") and cell["cell_type"] == "code":
                 cell["source"] = source
 
     return edit
