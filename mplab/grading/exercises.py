@@ -192,7 +192,7 @@ def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Answe
 
 
 def _spread(case: Any) -> tuple[Any, ...]:
-    return tuple(case) if isinstance(case, Arguments) else (case,)
+    return case if isinstance(case, tuple) else (case,)
 
 
 class _Unreadable(Exception):

@@ -27,6 +27,7 @@ from mplab.pictures.canvas import power_of_two, style
 from mplab.rounding import events, round_to
 from mplab.widgets.entry import Number, exact, hexadecimal, read_number, short, shown
 from mplab.widgets.explorer import Explorer
+from mplab.widgets.explorer import svg as framed
 
 SHOWN = (FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2)
 
@@ -248,9 +249,9 @@ class BitExplorer(Explorer):
         sentence = " ".join([self._note, self._sentence()]).strip()
         title = f"The bits of {shown(self.number)} in each format."
         summary = " ".join(_summary(read) for read in self.readings.values())
-        picture = svg.picture(
-            rows, width=WIDTH, height=ROW * len(rows) + 6, label=f"{title} {summary}"
-        )
+        height = ROW * len(rows) + 6
+        description = f"{title} {summary}"
+        picture = framed(rows, width=WIDTH, height=height, description=description, largest=1.35)
         return picture, sentence
 
     def _sentence(self) -> str:

@@ -19,8 +19,12 @@ LEAST = 560
 """Pixels below which a picture is scrolled rather than made smaller, so that it can be read."""
 
 
-def svg(parts: Iterable[str], *, width: int, height: int, description: str) -> str:
+def svg(
+    parts: Iterable[str], *, width: int, height: float, description: str, largest: float = 1.0
+) -> str:
     """A picture on its own white background, with a description for screen readers.
+
+    It is as wide as there is room, at most `largest` times `width`.
 
     Examples:
         >>> svg([], width=600, height=9, description="a < b")[:45]
@@ -28,9 +32,9 @@ def svg(parts: Iterable[str], *, width: int, height: int, description: str) -> s
     """
     return (
         f'<svg role="img" aria-label="{escape(description, quote=True)}" '
-        f'viewBox="0 0 {width} {height}" {FONT} fill="{INK}" '
-        f'style="width:100%;min-width:{LEAST}px;max-width:{width}px;background:#fff">'
-        f'<rect width="{width}" height="{height}" fill="white"/>{"".join(parts)}</svg>'
+        f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" '
+        f'style="width:100%;min-width:{LEAST}px;max-width:{largest * width:.0f}px;background:#fff">'
+        f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(parts)}</svg>'
     )
 
 

@@ -16,6 +16,7 @@ from mplab.pictures.canvas import power_of_two, style
 from mplab.rounding import round_to
 from mplab.widgets.entry import exact, read_number, short, shown
 from mplab.widgets.explorer import Explorer
+from mplab.widgets.explorer import svg as framed
 
 FORMATS = (FP8_E4M3, FP8_E5M2, BF16, FP16, FP32)
 MOST = 130
@@ -199,7 +200,7 @@ class NumberLine(Explorer):
             parts += _row_svg(fmt, self.mode.value, (low, high), top, x)
         parts += _axis_svg(low, high, x)
         label = f"Values on a line from {short(low)} to {short(high)}. {sentence}"
-        return svg.picture(parts, width=WIDTH, height=HEIGHT, label=label), sentence
+        return framed(parts, width=WIDTH, height=HEIGHT, description=label, largest=1.35), sentence
 
     def _sentence(self) -> str:
         low, high = self.window

@@ -16,6 +16,7 @@ from mplab.pictures.canvas import BAND, percent, style
 from mplab.rounding import Stream, round_to
 from mplab.widgets.entry import exact, hexadecimal, read_number, short, shown
 from mplab.widgets.explorer import Explorer
+from mplab.widgets.explorer import svg as framed
 
 FORMATS = (FP8_E4M3, FP8_E5M2, BF16, FP16)
 DRAWS = 1000
@@ -178,7 +179,7 @@ class RoundingLab(Explorer):
         parts = [*_bits_svg(self.x, self.fmt, self.discarded), *self._place_svg()]
         parts += self._modes_svg()
         label = f"The bits of {shown(self.x)} and its place between its neighbours. {sentence}"
-        return svg.picture(parts, width=WIDTH, height=HEIGHT, label=label), sentence
+        return framed(parts, width=WIDTH, height=HEIGHT, description=label, largest=1.35), sentence
 
     def _sentence(self) -> str:
         low, high = self.neighbours
@@ -214,15 +215,16 @@ class RoundingLab(Explorer):
         colour = style(self.fmt).colour
         y, left, right = 132, 60, WIDTH - 60
         parts = [svg.line(f"M{left} {y}H{right}")]
-        part = Fraction(0) if low == high else self.chance_up
-        if not math.isfinite(low) or not math.isfinite(high):
+        is_value, middle = low == high, (left + right) / 2
+        part = self.chance_up
+        if is_value or not math.isfinite(low) or not math.isfinite(high):
             part = Fraction(1, 2)
-        for place, value in ((left, low), (right, high)):
+        for place, value in [(middle, low)] if is_value else [(left, low), (right, high)]:
             parts.append(svg.line(f"M{place} {y - 10}v20", colour=colour, more='stroke-width="3"'))
             parts.append(svg.text(place, y + 27, short(value), anchor="middle"))
-        middle = (left + right) / 2
-        parts.append(svg.line(f"M{middle} {y - 8}v16", more='stroke-dasharray="3 2"'))
-        parts.append(svg.text(middle, y + 27, "middle", anchor="middle"))
+        if not is_value:
+            parts.append(svg.line(f"M{middle} {y - 8}v16", more='stroke-dasharray="3 2"'))
+            parts.append(svg.text(middle, y + 27, "middle", anchor="middle"))
         x = left + float(part) * (right - left)
         parts.append(f'<circle cx="{x:.1f}" cy="{y}" r="6"/>')
         parts.append(

@@ -1,24 +1,10 @@
-"""Pieces of SVG that explorers share: words, boxes, and a picture on its own white background."""
+"""Pieces of SVG that explorers share: words, boxes, lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
-from mplab.pictures.canvas import INK
-from mplab.widgets.explorer import FONT
-
 LINE = "#707075"  # axes and outlines
-
-
-def picture(parts: Iterable[str], *, width: int, height: float, label: str) -> str:
-    """An SVG image of these parts with a label for screen readers, as wide as there is room."""
-    return (
-        f'<svg role="img" aria-label="{escape(label, quote=True)}" '
-        f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" '
-        f'style="width:100%;max-width:{1.35 * width:.0f}px;background:#fff">'
-        f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(parts)}</svg>'
-    )
 
 
 def text(x: float, y: float, words: str, *, anchor: str = "start", more: str = "") -> str:
