@@ -168,8 +168,9 @@ class simulated:
             ]
         self._fastpath = mha.get_fastpath_enabled()
         mha.set_fastpath_enabled(False)  # one operation for a whole layer, as autocast refuses
-        if "torch._dynamo" in sys.modules:  # torch.compile is loaded: run what it made eagerly
-            self._stance = torch.compiler.set_stance("force_eager")
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
+            self._stance = dynamo.set_stance("force_eager")
         self._enter()
         return self
 

@@ -7,6 +7,7 @@ its inputs or the node it belongs to, rounds what has to be rounded, and counts.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -45,6 +46,7 @@ from mplab.simulation.replicas import native
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 
 _current_node = torch._C._current_autograd_node
+_grad_enabled = torch._C.is_grad_enabled
 _graph_task = torch._C._current_graph_task_id
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
@@ -55,20 +57,23 @@ OUTSIDE = "outside modules"
 
 
 def _recomputes(node: Any) -> bool:
-    """Whether a forward pass is being run again inside this node, by a checkpoint."""
-    return torch.is_grad_enabled() and (
-        isinstance(node, BackwardCFunction) or _saving_hooks(True) is not None
-    )
+    """Whether, with gradients on, a forward pass is run again in this node, by a checkpoint."""
+    return isinstance(node, BackwardCFunction) or _saving_hooks(True) is not None
 
 
-class Rules(dict[Any, Rule]):
-    """The rules of one scope, each made when it is first needed."""
+class Rules(dict[int, Rule]):
+    """The rules of one scope by the address of an operation, whose own hash is slow."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__()
         self.scope = scope
+        self._operations: list[Any] = []  # kept alive, so that no other gets its address
 
-    def __missing__(self, operation: Any) -> Rule:
+    def of(self, operation: Any) -> Rule:
+        """The rule of an operation, made when it is first needed."""
+        return self.get(id(operation)) or self._make(operation)
+
+    def _make(self, operation: Any) -> Rule:
         # not func._can_decompose(), which also knows what is meant for compilers alone, and
         # operations with a kernel, such as silu_backward
         has = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -79,7 +84,9 @@ class Rules(dict[Any, Rule]):
                 f"ones. Compute this outside the with statement."
             )
         composite = has(operation.name(), _COMPOSITE) and not has(operation.name(), "CPU")
-        self[operation] = rule = rule_of(operation, self.scope, composite=composite)
+        rule = rule_of(operation, self.scope, composite=composite)
+        self._operations.append(operation)
+        self[id(operation)] = rule
         return rule
 
 
@@ -120,13 +127,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         graph = self.graph
         if graph.innermost is not self:  # an inner context decides
             return func(*args, **kwargs)
-        rule = self.rules[func]
-        node = _current_node()
+        rule = self.rules.of(func)
         if rule.view:
-            out = func(*args, **kwargs)
+            out = rule.call(*args, **kwargs)
             if graph.next != next_number():
                 self._note_view(rule, args, kwargs, out)
-            if node is not None and rule.name in ("detach", "expand"):
+            if rule.follows and (node := _current_node()) is not None:
                 self._follow_gradient(node, rule, args[0])
             return out
         if rule.composite:  # some arrive whole, in inference mode most
@@ -134,13 +140,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule.name == "add" and _graph_task() != -1:
             shared = shared_tensor(args)
             if shared is not None:
-                return self._sum(shared, rule, func, args, kwargs)
+                return self._sum(shared, rule, args, kwargs)
+        node = _current_node()
         if node is not None:
-            if not _recomputes(node):
-                return self._backward(node, rule, func, args, kwargs)
+            if not (_grad_enabled() and _recomputes(node)):
+                return self._backward(node, rule, args, kwargs)
             if self.place is self.outside:
                 return self._again(node, func, args, kwargs)
-        return self._forward(rule, func, args, kwargs, None)
+        return self._forward(rule, args, kwargs, None)
 
     def _decompose(self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation as the operations it is made of."""
@@ -162,44 +169,46 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if before.scope.all is not None:
             self.rules = before
         try:
-            return self._forward(self.rules[func], func, args, kwargs, None)
+            return self._forward(self.rules.of(func), args, kwargs, None)
         finally:
             self.move(self.outside)
             self.rules = before
 
-    def _forward(
-        self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any], custom: Node | None
-    ) -> Any:
+    def _forward(self, rule: Rule, args: Any, kwargs: dict[str, Any], custom: Node | None) -> Any:
         """Run a forward operation, or one of a user's own backward function (`custom`)."""
         tensors = tensors_of(rule, args, kwargs)
         run, low = rule.run, self.place.into
         if custom is not None:
             run = Run.WIDEST
-        met = meet(rule, tensors, gradients=custom is not None)
-        numbers = rule.plain and len(tensors) < len(rule.positions)
-        exact = rule.exact and not met.scalars and not numbers
+        low_met, wide, scalars, computes, numbers = meet(
+            rule, tensors, gradients=custom is not None
+        )
+        exact = (
+            rule.exact and not scalars and not (rule.plain and len(tensors) < len(rule.positions))
+        )
         given = args
         if rule.written is not None:
             into = written_format(rule, args, kwargs)
             if into is not None and run is Run.LOWER:
                 args, kwargs = self._cast_all(rule, args, kwargs, into, None)
-            exact = exact and not met.wide
+            exact = exact and not wide
         elif run is Run.LOWER:
-            into = low if rule.listed or met.computes else None
+            into = low if rule.listed or computes else None
             if into is not None:
                 args, kwargs = self._cast_all(rule, args, kwargs, into, None)
         else:
-            into = low if run is Run.OUTPUT else None if run is Run.WIDE else met.widest
-            exact = exact and not met.wide
+            into = low if run is Run.OUTPUT else None if run is Run.WIDE or wide else low_met
+            exact = exact and not wide
+        call = rule.call
         if self.native and into is not None and rule.written is None:
-            func = native(rule.name, func, into)
-        out = func(*args, **kwargs)
+            call = native(rule.name, call, into)
+        out = call(*args, **kwargs)
         if into is not None:
             if not isinstance(out, Tensor) or out.dim():
                 self._finish(rule, out, into, exact, custom)
             else:
                 into = None  # a scalar stays FP32
-        elif self.hands and met.numbers and not met.computes:
+        elif self.hands and numbers and not computes:
             keep_in_hand(out)
         if self.graph.next != next_number():
             node = Node(into, self.place if custom is None else custom.place, marks_of(tensors))
@@ -229,30 +238,30 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph.note(node)
         self.latest = weakref.ref(out) if isinstance(out, Tensor) else None
 
-    def _backward(self, node: Any, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _backward(self, node: Any, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation of a backward pass in the format of its node."""
         number = node._sequence_nr()
         if type(node).__name__ == "CopySlices":
             number -= 1  # it was made right after the node of the operation that it wraps
         known = self.graph.nodes.get(number)
         if isinstance(node, BackwardCFunction):
-            return self._forward(rule, func, args, kwargs, known or Node(None))
+            return self._forward(rule, args, kwargs, known or Node(None))
         if known is None:  # adds into .grad, or was made outside
             self._check_remembered(number)
-            out = func(*args, **kwargs)
+            out = rule.call(*args, **kwargs)
             if number == _ACCUMULATE_GRAD:
                 keep_in_hand(out)
                 if self.record is not None:
                     self.record(rule, None, None, IN_HAND, args, args, out, "adds into .grad: FP32")
             return out
-        into, given = known.into, args
+        into, given, call = known.into, args, rule.call
         if into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
             if self.native and rule.written is None:
-                func = native(rule.name, func, into)
+                call = native(rule.name, call, into)
         elif known.arrives is not None and args:
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
-        out = func(*args, **kwargs)
+        out = call(*args, **kwargs)
         self._finish(rule, out, into, rule.exact, known)
         if self.graph.next != next_number():
             self.graph.note(Node(into, known.place))
@@ -267,7 +276,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"operations; got more. Use a smaller graph, or checkpointing."
             )
 
-    def _sum(self, shared: Mark, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _sum(self, shared: Mark, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor."""
         into, total, other = shared.gradient_format, args[0], args[1]
         mark = mark_of(total)
@@ -279,7 +288,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif mark is not None and not into.serves(mark):
                 into(total, total, self._counter("cast", node))
             args = (total, self._cast(rule, other, into, node), *args[2:])
-        out = func(*args, **kwargs)
+        out = rule.call(*args, **kwargs)
         self._finish(rule, out, into, False, node)
         if self.graph.next != next_number():
             self.graph.note(node)
@@ -292,8 +301,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, rule: Rule, out: Any, into: Rounder | None, exact: bool, node: Node | None
     ) -> None:
         """Round fresh results in place, and mark them."""
-        one = rule.one_result or rule.run is Run.OUTPUT
-        for t in results_of(out)[: 1 if one else None]:
+        if isinstance(out, Tensor):
+            results: Sequence[Any] = (out,)
+        else:
+            results = results_of(out)
+            if rule.one_result or rule.run is Run.OUTPUT:
+                results = results[:1]
+        for t in results:
             if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.dim() and t.layout is _STRIDED:
                 if into is not None and not exact:
                     plain = t if rule.written is None else t.detach()
@@ -317,7 +331,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for i in rule.positions:
             if i < count:
                 t = args[i]
-                new = self._cast(rule, t, into, node)
+                if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.layout is _STRIDED:
+                    mark = mark_of(t)
+                    if mark is not None and mark.into is into:
+                        continue
+                    new = self._cast_number(t, mark, into, node)
+                else:
+                    new = self._cast(rule, t, into, node)
                 if new is not t and i != rule.written:
                     cast = cast or list(args)
                     cast[i] = new
@@ -334,7 +354,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
             refuse(rule, t)
             return t
-        mark = mark_of(t)
+        return self._cast_number(t, mark_of(t), into, node)
+
+    def _cast_number(
+        self, t: Tensor, mark: Mark | None, into: Rounder, node: Node | None
+    ) -> Tensor:
+        """The same of a plain float32 tensor with this mark."""
         if mark is not None:
             if mark.into is into or into.serves(mark):
                 return t
@@ -350,7 +375,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._cast_once(t, base, into, node)
         # what the forward pass kept is cast again: autocast would have kept the cast
         counter = self._counter("cast", None) if node is None else None
-        return into(t.detach(), torch.empty_like(t), counter)
+        return into(t, torch.empty_like(t), counter)
 
     def _cast_once(self, t: Tensor, base: Tensor, into: Rounder, node: Node | None) -> Tensor:
         """A weight, a gradient, or a view of it, from a copy that is rounded once."""
@@ -362,9 +387,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             mark.cast = Cast(base, into)
         cast = mark.cast
         if not cast.is_fresh(base, self.epoch):
-            into(base.detach(), cast.rounded, self._counter("cast", node))
+            into(base, cast.rounded, self._counter("cast", node))
             cast.time = (base._version, self.epoch)
         kept = cast.view_for(t, into, self.epoch)
         if kept is None:
-            return into(t.detach(), torch.empty_like(t), None)
+            return into(t, torch.empty_like(t), None)
         return kept

@@ -116,7 +116,7 @@ class Functions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         stack = _transformations()
-        if stack is not None and len(stack) > 1:
+        if stack and len(stack) > 1:
             _refuse_batched_gradients(stack)
         if types or (args and isinstance(args[0], Tensor) and args[0].is_nested):
             _refuse_compounds(types or (torch.nested.nested_tensor,))

@@ -66,9 +66,9 @@ class Rounder:
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
-        size = x.numel()
+        size, here = x.numel(), out is x
         plain = x.is_cpu and size < DIVISIBLE and x.is_contiguous() and not x.is_neg()
-        if not plain or not (out is x or out.is_contiguous()):
+        if not plain or not (here or out.is_contiguous()):
             return round_tensor(
                 x,
                 self.fmt,
@@ -85,7 +85,8 @@ class Rounder:
                 loop = self._loop = kernels.loop_at(
                     int(self.rounding), self.facts.rare, counting=False
                 )
-            loop(x.data_ptr(), out.data_ptr(), size, self._facts_at, key0, key1)
+            x_at = x.data_ptr()
+            loop(x_at, x_at if here else out.data_ptr(), size, self._facts_at, key0, key1)
             return out
         if self._counting_loop is None:
             self._counting_loop = kernels.loop_at(
@@ -124,17 +125,18 @@ class Mark:
 class Cast:
     """A weight or a gradient in a low format, for all operations that use it."""
 
-    __slots__ = ("flipped", "into", "place", "rounded", "time")
+    __slots__ = ("into", "place", "rounded", "time", "views")
 
     def __init__(self, base: Tensor, into: Rounder) -> None:
         self.place, self.into = base.data_ptr(), into
         self.rounded = torch.empty_like(base)
-        self.flipped = self.rounded.t() if base.dim() == 2 else self.rounded
+        views = (self.rounded, self.rounded.t()) if base.dim() == 2 else (self.rounded,)
+        self.views = {(view.shape, view.stride()): view for view in reversed(views)}
         self.time = (-1, -1)  # version and epoch of what was rounded
 
     def fits(self, base: Tensor, into: Rounder) -> bool:
         """Whether this can be the copy of a tensor."""
-        same = base.shape == self.rounded.shape and base.stride() == self.rounded.stride()
+        same = self.views.get((base.shape, base.stride())) is self.rounded
         return same and self.into is into and self.place == base.data_ptr()
 
     def is_fresh(self, base: Tensor, epoch: int) -> bool:
@@ -144,9 +146,7 @@ class Cast:
     def view_for(self, t: Tensor, into: Rounder, epoch: int) -> Tensor | None:
         """What takes the place of `t`, if this is a fresh copy of it or of its transpose."""
         if self.into is into and self.place == t.data_ptr() and self.is_fresh(t, epoch):
-            for view in (self.rounded, self.flipped):
-                if t.stride() == view.stride() and t.shape == view.shape:
-                    return view
+            return self.views.get((t.shape, t.stride()))
         return None
 
 
@@ -199,10 +199,10 @@ class Graph:
         It has one, or in a transformation of `torch.func` several. Before it may be nodes
         that only pass gradients on, made without an operation.
         """
-        newest = next_number() - 1
-        for number in range(self.next, newest + 1):
+        first, self.next = self.next, next_number()
+        self.nodes[first] = node
+        for number in range(first + 1, self.next):
             self.nodes[number] = node
-        self.next = newest + 1
         if len(self.nodes) > 2 * KEPT_NODES:
             self.forgotten = self.next - KEPT_NODES
             self.nodes = {n: node for n, node in self.nodes.items() if n >= self.forgotten}
@@ -241,7 +241,7 @@ def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
     """The marks of the inputs of a node; those in FP32 get one, to be known by."""
     marks = []
     for t in tensors:
-        if is_plain(t):
+        if t.layout is torch.strided:
             mark = mark_of(t)
             if mark is None:
                 mark = Mark(None)

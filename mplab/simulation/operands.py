@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ def refuse(rule: Rule, t: Tensor) -> None:
         )
 
 
-def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Sequence[Tensor]:
     """The tensors that count for the format, those in lists included."""
     if rule.plain:
         return [t for t in args[: len(rule.positions)] if isinstance(t, Tensor)]
@@ -40,26 +40,14 @@ def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     return found
 
 
-class Met(NamedTuple):
-    """What the inputs of an operation are."""
-
-    low: Rounder | None
-    wide: bool
-    """Whether one is in FP32, or two are in different low formats, which meet there."""
-    scalars: bool
-    """Whether a number without dimensions is among them."""
-    computes: bool
-    """Whether a tensor of numbers is, other than gradients in a user's hands."""
-    numbers: bool
-    """Whether any number is."""
-
-    @property
-    def widest(self) -> Rounder | None:
-        """The format that type promotion gives."""
-        return None if self.wide else self.low
+Met = tuple[Rounder | None, bool, bool, bool, bool]
+"""What the inputs of an operation are, a plain tuple for speed: the low format among them; whether
+one is in FP32, or two are in different low formats, which meet there; whether a number without
+dimensions is among them; whether a tensor of numbers is, other than gradients in a user's hands;
+and whether any number is. The first two give the widest format: FP32, or the low one."""
 
 
-def meet(rule: Rule, tensors: list[Tensor], *, gradients: bool) -> Met:
+def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
     """Look at the inputs: scalars do not count for the format.
 
     Outside a backward pass a gradient counts as FP32, since that of a weight is.
@@ -73,18 +61,26 @@ def meet(rule: Rule, tensors: list[Tensor], *, gradients: bool) -> Met:
         elif not t.dim():
             scalars = True
         else:
+            numbers = True
             mark = mark_of(t)
-            own = mark is None or mark.made_by is None
-            into = mark.into if mark and (gradients or own) else None
-            wide = wide or into is None or (low is not None and low.fmt != into.fmt)
-            low = low or into
-            computes, numbers = computes or own, True
+            if mark is None:
+                wide = computes = True
+                continue
+            own = mark.made_by is None
+            into = mark.into if gradients or own else None
+            computes = computes or own
+            if into is None:
+                wide = True
+            elif low is None:
+                low = into
+            elif low is not into and low.fmt != into.fmt:
+                wide = True
     if low is not None and rule.name.startswith("_foreach"):
         raise ValueError(
             f"simulated: {rule.name} must be given FP32 tensors; got tensors in {low.fmt.name}. "
             f"Use a loop over the single operation."
         )
-    return Met(low, wide, scalars, computes, numbers or scalars)
+    return low, wide, scalars, computes, numbers or scalars
 
 
 def results_of(out: Any) -> Sequence[Any]:
