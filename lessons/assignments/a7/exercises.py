@@ -1,0 +1,827 @@
+"""Assignment 7, the clinic: the references, the public cases, and what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+The references compute in NumPy with `round_to`; what the notebook does with torch is compared
+with them, so the two have no code in common.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from mplab.checks import Arguments, Exercise, Misconception
+from mplab.formats import BF16, FP16, FP32
+from mplab.grading.exercises import Graded, Part
+from mplab.rounding import round_to
+
+WARM = """
+import numpy as np, torch, mplab
+torch.set_num_threads(1)
+with torch.autocast("cpu", dtype=torch.float16):
+    torch.nn.Linear(2, 2)(torch.ones(1, 2)).float().sum().backward()
+"""
+
+quiet = np.errstate(all="ignore")
+"""Infinities are what these exercises are about."""
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the formula but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
+
+
+def low(x, fmt):
+    """Rounded to a format, as float32."""
+    return round_to(np.asarray(x, np.float32), fmt)
+
+
+# Triage: the patients ----------------------------------------------------------------------
+
+
+def adam_in(fmt, w, g, moments, step):
+    """Adam with every result in a format; its eps of 1e-8 is 0 in FP16."""
+    m = low(0.9 * moments[0] + low(0.1 * g, fmt), fmt)
+    v = low(0.999 * moments[1] + low(0.001 * low(g * g, fmt), fmt), fmt)
+    moments[:] = m, v
+    size = low(np.sqrt(low(v / (1 - 0.999**step), fmt)), fmt)
+    return low(w - low(0.01 * m / (1 - 0.9**step) / (size + low(1e-8, fmt)), fmt), fmt)
+
+
+@quiet
+def patient(
+    rng, steps=5, *, fmt=FP16, weights=FP32, scale=None, size=1.0, rate=0.05, start=0.0, dead=0,
+    faint=0, spike=None, flood=None, column=False, adam=False, stale=False, beside=False,
+):  # fmt: skip
+    """Train a linear model on one batch with the faults asked for, and record it.
+
+    `spike` and `flood` are steps with an odd batch: one whose scaled gradient overflows, one
+    whose outputs do. `scale` is the first loss scale; None is a run without a scaler.
+    """
+    x = rng.uniform(0.5, 1.5, (16, 8)) * rng.choice((-1, 1), (16, 8))
+    x[:, :dead] = 0.0
+    x[:, :faint] *= 1e-6
+    x[:, 7] = 7e4 if column else x[:, 7]
+    w = low(start + np.zeros(8), weights)
+    y = (x @ w if start else 0.0) + size * rng.standard_normal(16)
+    seen, moments, now = low(w, fmt), [np.zeros(8, np.float32)] * 2, scale or 1.0
+    record = {"weights": {FP32: "float32", FP16: "float16", BF16: "bfloat16"}[weights]}
+    record |= {key: [] for key in ("loss", "scale", "skipped", "zeros", "moved", "bad")}
+    for step in range(steps):
+        seen = seen if stale else low(w, fmt)
+        inputs = low(x * (1e6 if step == flood else 1.0), fmt)
+        miss = low(inputs @ seen, fmt) - y * (1e8 if step == spike else 1.0)
+        loss = float(np.mean(np.float32(miss) ** 2))
+        scaled = low(low(now * miss / 8, fmt) @ inputs, fmt)
+        gradient = low(scaled / now, FP32)
+        skipped = scale is not None and not np.isfinite(gradient).all()
+        before = w
+        if adam:
+            w = adam_in(weights, w, gradient, moments, step + 1)
+        elif not skipped:
+            w = low(w - rate * gradient, weights)
+        if beside:
+            w = low(w - rate * gradient, weights)
+        for key, value in (
+            ("loss", float(f"{loss:.8g}")),
+            ("scale", now),
+            ("skipped", skipped),
+            ("zeros", float(np.mean(gradient == 0))),
+            ("moved", float(np.mean((w != before) & ~(np.isnan(w) & np.isnan(before))))),
+            ("bad", int(np.sum(~np.isfinite(w)))),
+        ):
+            record[key].append(value)
+        now *= 0.5 if skipped else 1.0
+    return record
+
+
+def sixteen(rng):
+    return {"fmt": (fmt := (FP16, BF16)[int(rng.integers(2))]), "weights": fmt}
+
+
+PATIENTS = {
+    "healthy": lambda rng, n: patient(rng, n, scale=1024.0),
+    "healthy with dead inputs": lambda rng, n: patient(
+        rng, n, scale=256.0, dead=int(rng.integers(1, 4))
+    ),
+    "healthy in sixteen bits": lambda rng, n: patient(rng, n, **sixteen(rng)),
+    "healthy in FP16": lambda rng, n: patient(rng, n, weights=FP16),
+    "healthy but for the first scale": lambda rng, n: patient(rng, n, scale=2.0**20),
+    "healthy and still skipping": lambda rng, n: patient(rng, n, scale=2.0 ** (20 + n)),
+    "healthy but for an odd batch": lambda rng, n: patient(
+        rng, n, scale=1024.0, spike=int(rng.integers(n))
+    ),
+    "forward": lambda rng, n: patient(
+        rng, n, scale=65536.0, column=True, start=float(rng.uniform(1, 2))
+    ),
+    "forward without a scaler": lambda rng, n: patient(rng, n, column=True, start=1.0),
+    "forward in one batch": lambda rng, n: patient(
+        rng, n, scale=1024.0, start=0.5, flood=int(rng.integers(1, n))
+    ),
+    "gradients": lambda rng, n: patient(rng, n, size=float(10 ** rng.uniform(-9, -7.7))),
+    "gradients but for a few": lambda rng, n: patient(
+        rng, n, size=5e-3, faint=int(rng.integers(6, 8))
+    ),
+    "updates": lambda rng, n: patient(rng, n, start=1.0, rate=2e-5, **sixteen(rng)),
+    "updates after skips": lambda rng, n: patient(
+        rng, n, start=1.0, rate=2e-5, scale=2.0**18, fmt=FP16, weights=BF16
+    ),
+    "copies": lambda rng, n: patient(rng, n, stale=True, fmt=(FP16, BF16)[int(rng.integers(2))]),
+    "copies after skips": lambda rng, n: patient(rng, n, scale=2.0**18, stale=True),
+    "half": lambda rng, n: patient(
+        rng, n, weights=FP16, adam=True, dead=int(rng.integers(1, 4)), start=float(rng.integers(2))
+    ),
+    "second step": lambda rng, n: patient(
+        rng, n, scale=float(2 ** rng.integers(6, 12)), beside=True, spike=int(rng.integers(1, n))
+    ),
+    "second step at once": lambda rng, n: patient(rng, n, scale=1024.0, beside=True, spike=0),
+}
+"""Runs by what is the matter with them: the diagnosis, then how the run differs."""
+
+
+def patients(rng, names, *, each=3):
+    """Some of each kind, of several lengths, in an order drawn for one student."""
+    cases = [
+        Arguments((PATIENTS[name](rng, int(rng.integers(6, 13))),))
+        for name in names
+        for _ in range(each)
+    ]
+    return [cases[i] for i in rng.permutation(len(cases))]
+
+
+# Triage: the diagnosis ---------------------------------------------------------------------
+
+
+def breakdown(r, *, finite=math.isfinite, calls=lambda i, skipped: skipped):
+    """Who made the first number that is not finite; None if nobody did."""
+    for i, (loss, bad, skipped) in enumerate(zip(r["loss"], r["bad"], r["skipped"], strict=True)):
+        if not finite(loss):
+            return "forward"
+        if bad:
+            return "second step" if calls(i, skipped) else "half"
+    return None
+
+
+def standstill(r, *, everywhere=False, zeros=0.5, order=("gradients", "updates", "copies")):
+    """What keeps a run from learning, from the steps that were applied."""
+    loss, steps = r["loss"], range(len(r["loss"]))
+    counted = [i for i in steps if everywhere or not r["skipped"][i]]
+    after = [i for i in counted if i + 1 in steps]
+    found = {
+        "gradients": bool(counted) and np.mean([r["zeros"][i] for i in counted]) > zeros,
+        "updates": bool(counted) and np.mean([r["moved"][i] for i in counted]) < 0.5,
+        "copies": bool(after) and all(loss[i] == loss[i + 1] for i in after),
+    }
+    return next((name for name in order if found[name]), "healthy")
+
+
+def diagnosis(record):
+    return breakdown(record) or standstill(record)
+
+
+def alarmed_by_skips(r):
+    return breakdown(r) or ("forward" if any(r["skipped"]) else standstill(r))
+
+
+def any_nan_is_forward(r):
+    return standstill(r) if all(map(math.isfinite, r["loss"])) and not breakdown(r) else (
+        "forward" if not all(map(math.isfinite, r["loss"])) else breakdown(r)
+    )  # fmt: skip
+
+
+def by_dtype(r):
+    return "half" if r["weights"] == "float16" else diagnosis(r)
+
+
+def by_number(r):
+    return breakdown(r, calls=lambda i, skipped: i > 0) or standstill(r)
+
+
+def never_nan(r):
+    return breakdown(r, finite=lambda x: x != math.nan) or standstill(r)
+
+
+def still(r, **changes):
+    return breakdown(r) or standstill(r, **changes)
+
+
+def shown_patients():
+    """One patient each, in short records, so that a counterexample can be read."""
+    kinds = ["healthy", "healthy with dead inputs", "forward", "healthy but for the first scale",
+             "gradients", "updates", "copies", "second step", "half", "forward without a scaler",
+             "healthy in FP16", "second step at once", "healthy and still skipping",
+             "copies after skips", "updates after skips"]  # fmt: skip
+    lengths = {"healthy but for the first scale": 8, "updates after skips": 6, "second step": 4,
+               "copies after skips": 6}  # fmt: skip
+    return [
+        Arguments((PATIENTS[kind](np.random.default_rng(7), lengths.get(kind, 3)),))
+        for kind in kinds
+    ]
+
+
+TRIAGE = Exercise(
+    answer=diagnosis,
+    reason="Walk through the steps: what stopped being finite first, or else what stands still?",
+    argument="record",
+    cases=shown_patients(),
+    misconceptions=(
+        Misconception(
+            alarmed_by_skips,
+            "A skipped step is no fault in itself: ask whether the unscaled loss is finite.",
+        ),
+        Misconception(
+            any_nan_is_forward,
+            "NaN weights make every later loss NaN: ask what was still finite before.",
+        ),
+        Misconception(
+            by_dtype,
+            "The format of the weights is a suspicion; what happened to them is the evidence.",
+        ),
+        Misconception(
+            by_number,
+            "Not the number of the step tells who wrote NaN, but whether the scaler skipped it.",
+        ),
+        Misconception(
+            never_nan, "NaN is not equal to itself, and infinity is not NaN: ask for finite."
+        ),
+        but(
+            still,
+            "In a skipped step nothing is meant to move: count the applied steps only.",
+            everywhere=True,
+        ),
+        but(
+            still,
+            "Weights also stand still where no gradient arrives: ask for the gradients first.",
+            order=("updates", "gradients", "copies"),
+        ),
+        but(
+            still,
+            "A loss repeats where weights stand still, too: copies are stale if they moved.",
+            order=("copies", "gradients", "updates"),
+        ),
+        but(
+            still,
+            "Inputs that are zero give zero gradients in a healthy run: some are no fault.",
+            zeros=0.0,
+        ),
+    ),
+)
+
+# A norm written by hand --------------------------------------------------------------------
+
+
+def normed(x, eps):
+    """In float64, rounded once."""
+    centred = np.float64(x) - np.mean(np.float64(x), -1, keepdims=True)
+    variance = np.mean(centred * centred, -1, keepdims=True)
+    return np.float16(centred / np.sqrt(variance + eps))
+
+
+@quiet
+def norm_formula(x, eps, *, inputs=np.float32, first="wide", squares="wide", least=0.0, share=1.0):
+    """The norm by somebody who widens too little, or too late."""
+    wide = (x / inputs(share)).astype(inputs)
+    eps = max(eps, least) / share**2
+    mean = x.sum(-1, keepdims=True) / np.float16(x.shape[-1])
+    mean = wide.mean(-1, keepdims=True) if first == "wide" else mean
+    centred = wide - mean
+    if squares == "late":
+        square = (np.float16(centred) * np.float16(centred)).astype(np.float32)
+    else:
+        square = centred * centred
+    square = np.minimum(square, inputs(65504)) if squares == "clamped" else square
+    variance = square.mean(-1, keepdims=True)
+    if squares == "one pass":
+        variance = (wide * wide).mean(-1, keepdims=True) - mean * mean
+    return np.float16(centred / np.sqrt(variance + eps))
+
+
+def narrow_rows(rng, count, low, high, *, widths=(5, 33), centre=0.0):
+    """Rows with amplitudes between two powers of two; FP32 must decide every digit."""
+    cases = []
+    while len(cases) < count:
+        shape = int(rng.integers(1, 4)), int(rng.integers(*widths))
+        size = 2.0 ** rng.uniform(low, high, (shape[0], 1))
+        signs = rng.choice((-1, 1), (shape[0], 1))
+        x = np.float16(signs * centre + size * rng.uniform(-1, 1, shape))
+        eps = float(rng.choice((1e-5, 1e-6, 1e-10)))
+        exact = np.float64(normed(x, eps))
+        error = np.abs(np.float64(norm_formula(x, eps)) - exact)
+        if np.all((error <= 1e-3 * np.abs(exact)) & (np.abs(exact) > 2.0**-12)):
+            cases.append(Arguments((x, eps)))
+    return cases
+
+
+def constant_rows(rng, count=6):
+    """All elements alike: nothing but eps is below the root."""
+    return [
+        Arguments((np.full((2, 2 ** int(rng.integers(1, 5))), rng.uniform(-9, 9), np.float16), eps))
+        for eps in (1e-5, 1e-10)
+        for _ in range(count // 2)
+    ]
+
+
+NORM = Exercise(
+    answer=normed,
+    reason="Widen before the first operation, and round once, at the end.",
+    argument="x, eps",
+    tolerance=2.0**-8,
+    cases=[
+        Arguments((np.float16(x), eps))
+        for x, eps in [
+            ([[1.0, -1.0, 3.0, 1.0]], 1e-6),
+            ([[5.0, 5.0]], 1e-10),
+            ([[400.0, -400.0, 200.0, 0.0]], 1e-6),
+            ([[1.0, -1.0], [3e4, -2e4]], 1e-6),
+            ([[6e-4, -2e-4, 1e-4, 3e-4]], 1e-10),
+            ([[2001.0, 2002.0, 2004.0]], 1e-6),
+            ([[3e4, 2e4, 4e4, 1e4]], 1e-6),
+            ([[6e4, -6e4, -6e4, -5e4]], 1e-6),
+        ]
+    ],
+    misconceptions=(
+        but(
+            norm_formula,
+            "In FP16 a square is infinite from 256 on, and 1/√∞ is 0: the row is gone.",
+            inputs=np.float16,
+        ),
+        but(
+            norm_formula,
+            "A larger eps is added to a variance that is infinite already.",
+            inputs=np.float16,
+            least=1e-3,
+        ),
+        but(
+            norm_formula,
+            "Clamped squares keep the row alive, but with the wrong size.",
+            inputs=np.float16,
+            squares="clamped",
+        ),
+        but(
+            norm_formula,
+            "A fixed factor moves the whole range: now small rows vanish at the other end.",
+            inputs=np.float16,
+            share=256.0,
+        ),
+        but(
+            norm_formula,
+            "The square is infinite before it is widened.",
+            squares="late",
+        ),
+        but(
+            norm_formula,
+            "A mean is a sum first, and in FP16 the sum is infinite beyond 65504.",
+            first="narrow",
+        ),
+        but(
+            norm_formula,
+            "Mean of squares minus square of the mean: both are large, their digits cancel.",
+            squares="one pass",
+        ),
+    ),
+)
+
+# Attention ---------------------------------------------------------------------------------
+
+
+def attended(q, k, v, keep):
+    """Row by row in float64, over what the row may see and nothing else."""
+    out = np.zeros((len(q), v.shape[1]))
+    for i, row in enumerate(np.asarray(keep, bool)):
+        if row.any():
+            logits = np.float64(k[row]) @ np.float64(q[i]) / math.sqrt(q.shape[1])
+            share = np.exp(logits - logits.max())
+            out[i] = share @ np.float64(v[row]) / share.sum()
+    return np.float16(out)
+
+
+@quiet
+def attention_formula(q, k, v, keep, *, product="wide", mask=-np.inf, additive=False, top=True,
+                      floor=-1e30, clean=True):  # fmt: skip
+    """Attention by somebody who widens too late, or masks with a number."""
+    root = np.sqrt(np.float32(q.shape[1]))
+    logits = np.float32(q) @ np.float32(k).T / root
+    if product != "wide":
+        logits = np.float32(q @ k.T) / root
+    if product == "repaired":
+        logits = np.float32(np.nan_to_num(q @ k.T)) / root
+    hidden = np.where(keep, logits, mask)
+    if additive:
+        hidden = logits + (1 - keep) * np.float16(-1e9)
+    peak = np.maximum(hidden.max(-1, keepdims=True), floor)
+    weights = np.exp(hidden - peak * top)
+    values = np.float32(np.where(keep.any(0)[:, None], v, 0)) if clean else np.float32(v)
+    return np.float16(weights @ values / np.maximum(weights.sum(-1, keepdims=True), 1e-30))
+
+
+def whole(rng, shape, largest):
+    """Whole numbers, so that FP32 holds every logit exactly."""
+    return np.float16(rng.integers(-largest, largest + 1, shape))
+
+
+def kept(rng, rows, columns, *, empty=0, padding=0):
+    """A random mask in which every row sees something, but for `empty` rows."""
+    keep = rng.random((rows, columns)) < 0.6
+    keep[np.arange(rows), rng.integers(0, columns - padding, rows)] = True
+    keep[rng.permutation(rows)[:empty]] = False
+    keep[:, columns - padding :] = False
+    return keep
+
+
+def heads(rng, count, *, far=0.0, empty=0, padding=0, garbage=False):
+    """Heads of 16 numbers. `far` is a first product that all logits of a head share."""
+    cases = []
+    for _ in range(count):
+        rows, columns, width = int(rng.integers(2, 5)), int(rng.integers(5, 9)), 16
+        q, k = whole(rng, (rows, width), 2), whole(rng, (columns, width), 2)
+        if far:
+            q[:, 0], k[:, 0] = 1024.0, far / 1024
+        v = np.float16(rng.uniform(0.5, 2.0, (columns, 3)))
+        keep = kept(rng, rows, columns, empty=empty, padding=padding)
+        if garbage:
+            v[columns - padding :] = rng.choice((np.nan, np.inf, -np.inf), (padding, 3))
+            k[columns - padding :] = rng.choice((np.nan, np.inf, 6e4), (padding, width))
+        cases.append(Arguments((q, k, v, keep)))
+    return cases
+
+
+def small_heads():
+    """Two keys or three, two numbers each."""
+    v = np.float16([[1.0], [2.0]])
+    nan = np.float16([[1.0], [np.nan]])
+
+    def case(q, k, keep, v=v):
+        return Arguments((np.float16(q), np.float16(k), v, np.array(keep, bool)))
+
+    four = [0.0] * 3
+    return [
+        case([[2.0, *four]], [[0.0, *four], [1.0, *four]], [[1, 1]]),
+        case([[2.0, *four]], [[0.0, *four], [1.0, *four]], [[1, 0]]),
+        case([[20.0, *four]], [[10.0, *four], [9.875, *four]], [[1, 1]]),
+        case([[512.0, *four]], [[512.0, *four], [1.0, *four]], [[1, 1]]),
+        case([[512.0, 2.0, 0, 0]], [[512.0, 1.0, 0, 0], [512.0, 0.0, 0, 0]], [[1, 1]]),
+        case([[2.0, *four]] * 2, [[1.0, *four], [1.0, *four]], [[1, 0], [0, 0]]),
+        case([[-512.0, *four]], [[512.0, *four], [512.0, *four]], [[1, 0]]),
+        case([[2.0, *four]], [[1.0, *four], [1.0, *four]], [[1, 0]], nan),
+    ]
+
+
+ATTENTION = Exercise(
+    answer=attended,
+    reason="Logits in FP32; what is hidden takes no part, whatever it holds.",
+    argument="q, k, v, keep",
+    tolerance=2.0**-7,
+    cases=small_heads(),
+    misconceptions=(
+        but(
+            attention_formula,
+            "The product is infinite before it is widened: the softmax sees inf - inf.",
+            product="narrow",
+        ),
+        but(
+            attention_formula,
+            "Two logits that became 65504 are equal: which was larger is lost.",
+            product="repaired",
+        ),
+        but(
+            attention_formula,
+            "A row that sees nothing gets the mean of what it must not see: -1e9 - (-1e9) is 0.",
+            mask=-1e9,
+        ),
+        but(
+            attention_formula,
+            "FP16's lowest number hides nothing from a row whose true logits lie below it.",
+            mask=-65504.0,
+        ),
+        but(
+            attention_formula,
+            "A hidden logit of about 0 is one like any other: exp(0) is 1.",
+            mask=-1e-20,
+        ),
+        but(
+            attention_formula,
+            "-1e9 is -inf in FP16, and 0 times -inf is NaN: a mask is chosen, not multiplied.",
+            additive=True,
+        ),
+        but(
+            attention_formula,
+            "Subtract the largest logit of a row first: exp overflows FP32 from 89 on.",
+            top=False,
+        ),
+        but(
+            attention_formula,
+            "Where all is -inf, the largest is, too, and -inf - (-inf) is NaN.",
+            floor=-np.inf,
+        ),
+        but(
+            attention_formula,
+            "0 times NaN is NaN: a weight of zero does not hide what padding holds.",
+            clean=False,
+        ),
+    ),
+)
+
+# A training step ---------------------------------------------------------------------------
+
+
+@quiet
+def training(x, y, scale, limit, interval, fused, *, clip="unscaled", factor=1.0, twice=False,
+             counts="applied", unscale=True, update=True):  # fmt: skip
+    """What `train` of the notebook shows, with torch's formulas in NumPy.
+
+    Returns (scale, rate, move) of each step, and how near the largest FP16 number the run came.
+    """
+    w = m = v = np.zeros(x.shape[2], np.float32)
+    rows, counted, applied, good, nearest = [], 0, 0, 0, math.inf
+    for inputs, wanted in zip(x, y, strict=True):
+        rate, before, now = 0.1 / (1 + counted), w, scale
+        miss = low(low(inputs, FP16) @ low(w, FP16), FP16) - wanted
+        out = low(scale * 2 * miss / len(wanted), FP32)
+        scaled = low(low(out, FP16) @ low(inputs, FP16), FP32)
+        for largest in (np.abs(out).max(), np.abs(scaled).max()):
+            nearest = min(nearest, abs(math.log(largest / FP16.max_finite)))
+        scaled = low(scaled, FP16)
+        finite = bool(np.isfinite(scaled).all())
+        g, bound = scaled / np.float32(scale if unscale else 1.0), limit * factor
+        norm = float(np.linalg.norm(np.float64(scaled if clip == "scaled" else g)))
+        if clip and not norm <= bound:
+            g = g * np.float32(bound / norm)
+        for turn in range(1 + twice):
+            if finite or turn:
+                applied += 1
+                if fused:
+                    m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+                    size = np.sqrt(v / (1 - 0.999**applied)) + 1e-8
+                    w = np.float32(w - rate * m / (1 - 0.9**applied) / size)
+                else:
+                    w = np.float32(w - rate * g)
+        good = good + 1 if finite else 0
+        if update:
+            scale = scale if finite else scale / 2
+            scale, good = (scale * 2, 0) if good == interval else (scale, good)
+        counted += {"applied": finite, "every": True, "steady": scale == now,
+                    "calls": finite or fused}[counts]  # fmt: skip
+        rows.append((now, rate, float(np.linalg.norm(np.float64(w) - np.float64(before)))))
+    return np.array(rows), nearest
+
+
+def trained(*arguments, **changes):
+    return training(*arguments, **changes)[0]
+
+
+def runs(rng, count, *, steps=8, scales=(6, 12), odd=0, limits=(-2, 2), intervals=(50,), fused=(0, 1)):  # fmt: skip
+    """Batches of noise, some of them odd; no decision may hang on the last digits of a sum."""
+    cases = []
+    while len(cases) < count:
+        x = rng.uniform(0.5, 1.5, (steps, 8, 4)) * rng.choice((-1, 1), (steps, 8, 4))
+        y = rng.uniform(0.5, 2.0, (steps, 8)) * rng.choice((-1, 1), (steps, 8))
+        y[rng.permutation(steps)[:odd]] *= 1e7
+        arguments = (
+            *(np.float32(x), np.float32(y), float(2.0 ** rng.integers(*scales))),
+            *(float(2.0 ** rng.uniform(*limits)), int(rng.choice(intervals))),
+            bool(rng.choice(fused)),
+        )
+        if training(*arguments)[1] > 0.02:
+            cases.append(Arguments(arguments))
+    return cases
+
+
+def few(seed, **kind):
+    [case] = runs(np.random.default_rng(seed), 1, **{"steps": 3} | kind)
+    return case
+
+
+TRAIN = Exercise(
+    answer=trained,
+    reason="unscale_, clip, scaler.step, update; then ask whether the weights were left alone.",
+    argument="x, y, scale, limit, interval, fused",
+    tolerance=0.01,
+    cases=[
+        few(1, limits=(9, 10), fused=(0,), scales=(4, 5)),
+        few(2, limits=(-2, -1), fused=(0,), scales=(8, 9)),
+        few(3, limits=(-2, -1), fused=(0,), scales=(30, 31), steps=2),
+        few(4, odd=1, fused=(0,)),
+        few(5, odd=1, fused=(1,)),
+        few(8, limits=(-4, -3), scales=(13, 14), fused=(0,)),
+        few(6, intervals=(1,), scales=(4, 5), fused=(0,)),
+        few(7, odd=1, intervals=(1,), scales=(5, 6), steps=4),
+    ],
+    misconceptions=(
+        but(
+            trained,
+            "The limit is for true gradients; before unscale_ they are `scale` times as long.",
+            clip="scaled",
+        ),
+        but(
+            trained,
+            "A limit of 65536 fits one scale and no other: clip what has been unscaled.",
+            clip="scaled",
+            factor=65536.0,
+        ),
+        but(
+            trained,
+            "A second step applies good gradients twice, and those that were to be skipped once.",
+            twice=True,
+        ),
+        but(
+            trained,
+            "The rate follows the updates that were made, and a skipped step makes none.",
+            counts="every",
+        ),
+        but(
+            trained,
+            "The scale changes in a good step, too, when it grows; only a fall means a skip.",
+            counts="steady",
+        ),
+        but(
+            trained,
+            "Fused Adam is called in a skipped step, too, and skips inside: calls do not count.",
+            counts="calls",
+        ),
+        but(
+            trained,
+            "Without update the scale stays where it was, and an overflow comes back.",
+            update=False,
+        ),
+        but(trained, "The gradients are not clipped at all.", clip=""),
+    ),
+)
+
+# Claims ------------------------------------------------------------------------------------
+
+FORMATS = {"float16": FP16, "bfloat16": BF16}
+CLAIMS = ("fp32 backward", "rescue", "floor", "memory", "notice")
+
+
+@quiet
+def gradient_of(fmt, weight, x, size, scale):
+    """The unscaled `.grad` of `scale * size * (x Wᵀ).sum()` under autocast."""
+    out = low(np.full((len(x), len(weight)), np.float32(size) * np.float32(scale)), fmt)
+    return low(out.T @ low(x, fmt), fmt) / np.float32(scale)
+
+
+def evidence(claim, dtype, weight, x, size, scale, *, narrow=None, unscaled=False, bytes_each=8,
+             sees=False, infinite=False):  # fmt: skip
+    """What each measurement gives, or would give if a claim were true."""
+    fmt = narrow or FORMATS[dtype]
+    scaled, plain = (gradient_of(fmt, weight, x, size, s) for s in (scale, 1.0))
+    if claim == "fp32 backward":
+        return float(np.mean(scaled == 0))
+    if claim == "rescue":
+        return float(np.mean((plain == 0) & (scaled != 0)))
+    if claim == "floor":
+        return float(np.mean(~np.isfinite(scaled) | (infinite & (scaled == 0))))
+    if claim == "memory":
+        return bytes_each * weight.size
+    return 0.0 if sees else float(np.sum(low(x, fmt) @ low(weight, fmt).T))
+
+
+def believing(sentence, claim, **changes):
+    """Somebody who takes one claim for true, and measures the others."""
+
+    def answer(asked, *rest):
+        return evidence(asked, *rest, **(changes if asked == claim else {}))
+
+    return Misconception(answer, sentence)
+
+
+def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1), dtypes=("float16", "bfloat16")):
+    """Layers of whole numbers; no gradient lies where two ways to add could differ."""
+    cases = []
+    while len(cases) < count:
+        shape = int(rng.integers(1, 4)), int(rng.integers(2, 9))
+        weight = np.float32(rng.integers(1, 5, shape))
+        x = np.float32(2.0 ** rng.integers(-4, 4, (1, shape[1])) * rng.uniform(1.05, 1.3))
+        x[:, rng.random(shape[1]) < 0.2] = 0.0
+        if claim == "notice":
+            x = np.float32(rng.integers(1, 5, (2, shape[1])))
+        size, scale = 2.0 ** int(rng.integers(*sizes)), 2.0 ** int(rng.integers(*scales))
+        cases.append(Arguments((claim, str(rng.choice(dtypes)), weight, x, size, scale)))
+    return cases
+
+
+def on_claim(claim, **kind):
+    return Part(
+        f"the claim {claim!r}", 1, "Measure what the sentence asks for, with the given dtype.",
+        lambda rng: layers(rng, claim, 12, **kind),
+    )  # fmt: skip
+
+
+KINDS = {
+    "fp32 backward": {},
+    "rescue": {"scales": (8, 17)},
+    "floor": {"sizes": (-3, 3), "scales": (-28, 24)},
+    "memory": {},
+    "notice": {},
+}
+
+EVIDENCE = Exercise(
+    answer=evidence,
+    reason="Do what the claim's line says, in the given dtype, and return the number you see.",
+    argument="claim, dtype, weight, x, size, scale",
+    tolerance=1e-3,
+    cases=[
+        Arguments((claim, dtype, np.float32([[1, 2, 3]]), np.float32([x]), size, scale))
+        for claim, dtype, x, size, scale in [
+            ("fp32 backward", "float16", [1.1, 4.4, 0], 2.0**-20, 1.0),
+            ("fp32 backward", "float16", [1.1, 4.4, 0], 2.0**-26, 1.0),
+            ("fp32 backward", "float16", [1.1, 0.3, 0], 2.0**-24, 1.0),
+            ("fp32 backward", "bfloat16", [1.1, 4.4, 0], 2.0**-26, 1.0),
+            ("rescue", "float16", [1.1, 4.4, 0], 2.0**-26, 1024.0),
+            ("rescue", "bfloat16", [1.1, 4.4, 0], 2.0**-26, 1024.0),
+            ("floor", "float16", [1.1, 4.4, 0.3], 1.0, 2.0**-26),
+            ("floor", "float16", [1.1, 4.4, 0.3], 1.0, 2.0**14),
+            ("floor", "float16", [1.1, 4.4, 0.3], 1.0, 2.0**20),
+            ("memory", "float16", [1, 2, 3], 1.0, 1.0),
+            ("memory", "bfloat16", [1, 2, 3], 1.0, 1.0),
+            ("notice", "bfloat16", [1, 2, 3], 1.0, 1.0),
+        ]
+    ],
+    misconceptions=(
+        believing(
+            ".grad is FP32, but the zeros in it were made before, in the layer's own format.",
+            "fp32 backward",
+            narrow=FP32,
+        ),
+        believing(
+            "BF16 has FP32's exponents: there is nothing for a scale to rescue.",
+            "rescue",
+            narrow=FP16,
+        ),
+        believing(
+            "A small scale loses small gradients; it makes no infinity, a large one does.",
+            "floor",
+            infinite=True,
+        ),
+        believing(
+            "Under autocast parameters and their gradients stay FP32: four bytes each.",
+            "memory",
+            bytes_each=4,
+        ),
+        believing(
+            "Within a block autocast goes on using the copy that it made of the old weights.",
+            "notice",
+            sees=True,
+        ),
+    ),
+)
+
+GRADED = {
+    "triage": Graded(
+        "triage",
+        TRIAGE,
+        (
+            Part("who made the first NaN", 1, "What was still finite in the step before?",
+                 lambda rng: patients(rng, ["forward", "forward without a scaler", "half",
+                                            "forward in one batch", "second step",
+                                            "second step at once", "healthy"])),
+            Part("what stands still", 1, "Gradients, updates, or copies of the weights?",
+                 lambda rng: patients(rng, ["gradients", "gradients but for a few", "updates",
+                                            "copies", "healthy with dead inputs",
+                                            "healthy in sixteen bits"])),
+            Part("with skipped steps between", 2, "Only the steps that were applied count.",
+                 lambda rng: patients(rng, ["updates after skips", "copies after skips",
+                                            "healthy but for the first scale",
+                                            "healthy and still skipping",
+                                            "healthy but for an odd batch", "forward"])),
+        ),
+    ),
+    "norm": Graded(
+        "layer_norm",
+        NORM,
+        (
+            Part("large rows", 1, NORM.reason,
+                 lambda rng: narrow_rows(rng, 12, 8, 15.5)),
+            Part("small, constant and distant rows", 1, "What are eps, and the digits left?",
+                 lambda rng: [*narrow_rows(rng, 8, -16, -6), *constant_rows(rng),
+                              *narrow_rows(rng, 8, 0, 2, centre=2000.0)]),
+            Part("wide rows", 1, "A long row has a large sum.",
+                 lambda rng: [*narrow_rows(rng, 6, 9, 11, widths=(300, 500), centre=500.0)]),
+        ),
+    ),
+    "attention": Graded(
+        "attend",
+        ATTENTION,
+        (
+            Part("logits past FP16", 1, ATTENTION.reason,
+                 lambda rng: [*heads(rng, 6), *heads(rng, 6, far=5e5), *heads(rng, 3, far=6e4)]),
+            Part("masks", 1, "A hidden place takes no part, whatever the true logits are.",
+                 lambda rng: [*heads(rng, 6, empty=1), *heads(rng, 6, far=-5e5, padding=1)]),
+            Part("what padding holds", 1, "A place that no row may see can hold anything.",
+                 lambda rng: heads(rng, 8, padding=2, garbage=True)),
+        ),
+    ),
+    "train": Graded(
+        "train",
+        TRAIN,
+        (
+            Part("clipping at other scales", 2, "Which norm does the optimizer receive?",
+                 lambda rng: [*runs(rng, 4, fused=(0,)), *runs(rng, 2, scales=(26, 31))]),
+            Part("odd batches", 1, "In a skipped step nothing moves, and nothing counts.",
+                 lambda rng: [*runs(rng, 3, odd=2, fused=(0,)), *runs(rng, 3, odd=2, fused=(1,))]),
+            Part("a scale that grows", 1, "A scale can change for two reasons.",
+                 lambda rng: runs(rng, 4, odd=1, scales=(4, 7), intervals=(2, 3))),
+        ),
+    ),
+    "evidence": Graded("evidence", EVIDENCE, tuple(on_claim(c, **KINDS[c]) for c in CLAIMS)),
+}  # fmt: skip

@@ -1,0 +1,276 @@
+"""Answers to A7: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "triage": [
+        """
+def triage(record):
+    rows = list(zip(*(record[k] for k in ("loss", "skipped", "bad", "zeros", "moved"))))
+    for loss, skipped, bad, *_ in rows:
+        if loss != loss or abs(loss) == math.inf:
+            return "forward"
+        if bad > 0:
+            return ("half", "second step")[skipped]
+    done = [row for row in rows if not row[1]]
+    if done and sum(row[3] for row in done) / len(done) > 0.5:
+        return "gradients"
+    if done and sum(row[4] for row in done) / len(done) < 0.5:
+        return "updates"
+    pairs = [(a[0], b[0]) for a, b in zip(rows, rows[1:]) if not a[1]]
+    return "copies" if pairs and {a - b for a, b in pairs} == {0.0} else "healthy"
+"""
+    ],
+    "norm": [
+        """
+@np.errstate(all="ignore")
+def layer_norm(x, eps):
+    out = torch.nn.functional.layer_norm(torch.from_numpy(x).double(), x.shape[-1:], eps=eps)
+    return out.half().numpy()
+""",
+        """
+@np.errstate(all="ignore")
+def layer_norm(x, eps):
+    largest = np.maximum(np.abs(x).max(-1, keepdims=True), np.float16(2**-24)).astype(np.float64)
+    y = x / largest
+    y = y - y.mean(-1, keepdims=True)
+    return np.float16(y / np.sqrt((y * y).mean(-1, keepdims=True) + eps / largest**2))
+""",
+    ],
+    "attention": [
+        """
+def attend(q, k, v, keep):
+    q, k, v = (torch.from_numpy(t).float()[None] for t in (q, k, v))
+    seen = torch.from_numpy(keep.any(0))[None, :, None]
+    k, v = k.where(seen, 0.0), v.where(seen, 0.0)
+    mask = torch.from_numpy(keep)[None]
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)[0].half()
+""",
+        """
+def attend(q, k, v, keep):
+    out = np.zeros((len(q), v.shape[1]), np.float16)
+    for i in range(len(q)):
+        see = np.flatnonzero(keep[i])
+        if see.size:
+            logits = (k[see].astype(float) * q[i].astype(float)).sum(1) * len(q[i]) ** -0.5
+            share = np.exp(logits - logits.max())
+            out[i] = (share / share.sum()) @ v[see].astype(float)
+    return out
+""",
+    ],
+    "train": [
+        """
+def train(x, y, scale, limit, interval, fused):
+    layer = torch.nn.Linear(x.shape[2], 1, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    kind = torch.optim.Adam if fused else torch.optim.SGD
+    optimizer = kind(layer.parameters(), lr=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=interval)
+    made, rows = 0, []
+    for i in range(len(x)):
+        old = layer.weight.detach().numpy().copy()
+        rate = optimizer.param_groups[0]["lr"] = 0.1 / (1 + made)
+        layer.weight.grad = None
+        with torch.autocast("cpu", dtype=torch.float16):
+            out = layer(torch.from_numpy(x[i]))
+        loss = torch.nn.functional.mse_loss(out.float()[:, 0], torch.from_numpy(y[i]))
+        now = scaler.get_scale()
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(layer.parameters(), limit * now)
+        scaler.step(optimizer)
+        scaler.update()
+        new = layer.weight.detach().numpy()
+        made += bool((new != old).any())
+        rows.append([now, rate, np.linalg.norm(new - old)])
+    return rows
+"""
+    ],
+    "evidence": [
+        """
+def evidence(claim, dtype, weight, x, size, scale):
+    low = {"float16": torch.float16, "bfloat16": torch.bfloat16}[dtype]
+    def run(scale):
+        w = torch.tensor(weight, requires_grad=True)
+        with torch.autocast("cpu", dtype=low):
+            first = torch.nn.functional.linear(torch.tensor(x), w)
+            w.data.mul_(0)
+            second = torch.nn.functional.linear(torch.tensor(x), w)
+        ((first.float() * size).sum() * scale).backward()
+        return second, w, w.grad.numpy() / np.float32(scale)
+    second, w, gradient = run(scale)
+    if claim == "notice":
+        return float(second.float().detach().sum())
+    if claim == "memory":
+        return (w.element_size() + w.grad.element_size()) * w.numel()
+    if claim == "rescue":
+        return np.mean((run(1.0)[2] == 0) & (gradient != 0))
+    wrong = gradient == 0 if claim == "fp32 backward" else ~np.isfinite(gradient)
+    return np.mean(wrong)
+"""
+    ],
+}
+
+_CALLS = """hook = optimizer.register_step_post_hook(lambda *_: called.append(1))
+        called = []
+        scaler.step(optimizer)
+        scaler.update()
+        hook.remove()
+        updates += len(called)"""
+
+WRONG = {
+    "triage": [
+        (
+            "    if not applied:",
+            '    if any(record["skipped"]):\n        return "forward"\n    if not applied:',
+            "is no fault in itself",
+        ),
+        (
+            "    for i in steps:",
+            "    if not all(map(math.isfinite, loss)):\n"
+            '        return "forward"\n    for i in steps:',
+            "what was still finite before",
+        ),
+        (
+            "    for i in steps:",
+            '    if record["weights"] == "float16":\n        return "half"\n    for i in steps:',
+            "is a suspicion",
+        ),
+        ('record["skipped"][i] else "half"', 'i > 0 else "half"', "the number of the step"),
+        ("not math.isfinite(loss[i])", "loss[i] == math.nan", "NaN is not equal to itself"),
+        ('if not record["skipped"][i]]', "if True]", "nothing is meant to move"),
+        (
+            '    if np.mean([record["zeros"]',
+            '    if np.mean([record["moved"][i] for i in applied]) < 0.5:\n'
+            '        return "updates"\n    if np.mean([record["zeros"]',
+            "ask for the gradients first",
+        ),
+        (
+            '    if np.mean([record["zeros"]',
+            "    if applied[0] + 1 in steps and all(\n"
+            "        loss[i] == loss[i + 1] for i in applied if i + 1 in steps\n"
+            '    ):\n        return "copies"\n    if np.mean([record["zeros"]',
+            "stale if they moved",
+        ),
+        (
+            'if np.mean([record["zeros"][i] for i in applied]) > 0.5',
+            'if any(record["zeros"][i] for i in applied)',
+            "some are no fault",
+        ),
+    ],
+    "norm": [
+        ("x.astype(np.float32)", "x", "infinite from 256 on"),
+        (
+            "wide = x.astype(np.float32)",
+            "wide, eps = x, max(eps, 1e-3)",
+            "infinite already",
+        ),
+        (
+            "wide = x.astype(np.float32)\n    mean = wide.mean(-1, keepdims=True)\n"
+            "    centred = wide - mean\n    variance = (centred * centred)",
+            "centred = x - x.mean(-1, keepdims=True)\n"
+            "    variance = np.minimum(centred * centred, np.float16(65504))",
+            "with the wrong size",
+        ),
+        (
+            "wide = x.astype(np.float32)",
+            "wide, eps = x / np.float16(256), eps / 256**2",
+            "vanish at the other end",
+        ),
+        (
+            "(centred * centred)",
+            "(centred.astype(np.float16) * centred.astype(np.float16)).astype(np.float32)",
+            "before it is widened",
+        ),
+        (
+            "mean = wide.mean(-1, keepdims=True)",
+            "mean = x.sum(-1, keepdims=True) / np.float16(x.shape[-1])",
+            "A mean is a sum first",
+        ),
+        (
+            "(centred * centred).mean(-1, keepdims=True)",
+            "(wide * wide).mean(-1, keepdims=True) - mean * mean",
+            "their digits cancel",
+        ),
+    ],
+    "attention": [
+        (
+            "(q.astype(np.float32) @ k.astype(np.float32).T)",
+            "(q @ k.T).astype(np.float32)",
+            "the softmax sees inf - inf",
+        ),
+        (
+            "(q.astype(np.float32) @ k.astype(np.float32).T)",
+            "np.nan_to_num(q @ k.T).astype(np.float32)",
+            "which was larger is lost",
+        ),
+        ("logits, -np.inf)", "logits, -1e9)", "A row that sees nothing"),
+        ("logits, -np.inf)", "logits, -65504.0)", "true logits lie below it"),
+        ("logits, -np.inf)", "logits, -1e-20)", "exp(0) is 1"),
+        (
+            "np.where(keep, logits, -np.inf)",
+            "logits + (1 - keep) * np.float16(-1e9)",
+            "chosen, not multiplied",
+        ),
+        ("np.exp(hidden - peak)", "np.exp(hidden)", "exp overflows FP32"),
+        (
+            "np.maximum(hidden.max(-1, keepdims=True), -1e30)",
+            "hidden.max(-1, keepdims=True)",
+            "Where all is -inf",
+        ),
+        ("np.where(keep.any(0)[:, None], v, 0)", "v", "what padding holds"),
+    ],
+    "train": [
+        (
+            "scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_("
+            "layer.parameters(), limit)",
+            "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
+            "before unscale_",
+        ),
+        (
+            "scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_("
+            "layer.parameters(), limit)",
+            "torch.nn.utils.clip_grad_norm_(layer.parameters(), 65536 * limit)",
+            "fits one scale",
+        ),
+        (
+            "scaler.step(optimizer)",
+            "scaler.step(optimizer)\n        optimizer.step()",
+            "A second step",
+        ),
+        ("updates += scaler.get_scale() >= now", "updates += 1", "a skipped step makes none"),
+        (
+            "updates += scaler.get_scale() >= now",
+            "updates += scaler.get_scale() == now",
+            "only a fall means a skip",
+        ),
+        (
+            "scaler.step(optimizer)\n        scaler.update()\n"
+            "        updates += scaler.get_scale() >= now",
+            _CALLS,
+            "calls do not count",
+        ),
+        (
+            "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
+            "pass",
+            "not clipped at all",
+        ),
+    ],
+    "evidence": [
+        (
+            "dtype=low):\n            out",
+            'dtype=low, enabled=claim != "fp32 backward"):\n            out',
+            "zeros in it were made before",
+        ),
+        (
+            "    if claim ==",
+            '    low = torch.float16 if claim == "rescue" else low\n    if claim ==',
+            "nothing for a scale to rescue",
+        ),
+        ("~scaled.isfinite()", "~scaled.isfinite() | (scaled == 0)", "a large one does"),
+        ("layer.weight.nbytes + layer.weight.grad.nbytes", "weight.size * 4", "four bytes each"),
+        (
+            "return layer(inputs).float().sum().item()",
+            'pass\n        with torch.autocast("cpu", dtype=low):\n'
+            "            return layer(inputs).float().sum().item()",
+            "the copy that it made",
+        ),
+    ],
+}
