@@ -141,6 +141,29 @@ def test_a_case_may_have_several_arguments(monkeypatch):
     assert verdict.message.splitlines()[1] == "  a, b     = 1.0, 2.0"
 
 
+def test_a_record_is_shown_with_a_line_for_each_entry(monkeypatch):
+    records = [{"loss": [2.0, math.nan], "weights": "float32"}]
+    exercise = Exercise(answer=lambda r: "forward", reason="", argument="record", cases=records)
+    monkeypatch.setitem(EXERCISES, "triage", exercise)
+    verdict = check("triage", lambda record: "healthy")
+    assert verdict.message.splitlines()[1:4] == [
+        "  record   = ",
+        "    loss     [2.0, nan]",
+        "    weights  'float32'",
+    ]
+
+
+def test_a_tensor_is_the_array_that_would_be_handed_in(monkeypatch):
+    torch = pytest.importorskip("torch")
+    exercise = Exercise(answer=lambda x: [2.0, 3.0], reason="", cases=[None])
+    monkeypatch.setitem(EXERCISES, "one", exercise)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert check("one", lambda _, d=dtype: torch.tensor([2.0, 3.0], dtype=d))
+        assert not check("one", lambda _, d=dtype: torch.tensor([2.0, 4.0], dtype=d))
+    assert check("one", lambda _: torch.tensor([2.0, 3.0], requires_grad=True))
+    assert check("one", lambda _: [torch.tensor(2.0, requires_grad=True), 3.0])
+
+
 def test_infinities_compare_without_warnings(monkeypatch):
     exercise = Exercise(answer=lambda x: x, reason="", cases=[math.inf, -math.inf, math.nan])
     monkeypatch.setitem(EXERCISES, "same", exercise)

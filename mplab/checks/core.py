@@ -128,7 +128,7 @@ def verdict_on(name: str, exercise: Exercise, answer: Any) -> Verdict:
             False, f"{name}: hand in the function itself; got {type(answer).__name__}: {answer!r}."
         )
     try:
-        given = exercise.outcomes(answer)
+        given = [_without_torch(outcome) for outcome in exercise.outcomes(answer)]
     except NotImplementedError:
         return Verdict(False, f"{name}: not attempted yet. Replace the line that raises.")
     wanted = exercise.outcomes(exercise.answer)
@@ -138,6 +138,15 @@ def verdict_on(name: str, exercise: Exercise, answer: Any) -> Verdict:
         cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
         return Verdict(True, f"{name}: right{cases}.")
     return Verdict(False, _counterexample(name, exercise, given, wanted, wrong))
+
+
+def _without_torch(value: Any) -> Any:
+    """An answer with its tensors as arrays, as it would be handed in; NumPy reads only some."""
+    if type(value) in (list, tuple):
+        return type(value)(_without_torch(item) for item in value)
+    if type(value).__module__ == "torch" and hasattr(value, "detach"):
+        return value.detach().cpu().double().numpy()
+    return value
 
 
 def _counterexample(
@@ -195,6 +204,8 @@ def _text(value: Any, fmt: Format | None) -> str:
     """A value as the reader would write it, with its code if it is one of `fmt`."""
     if isinstance(value, tuple):
         return ", ".join(_text(v, fmt) for v in value)
+    if isinstance(value, dict):  # a record: a line for each entry
+        return "".join(f"\n    {key:<8} {_text(v, fmt)}" for key, v in value.items())
     if isinstance(value, np.ndarray) and value.ndim:
         shown = [_text(v, fmt) for v in value.ravel()[:_SHOWN].tolist()]
         more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
