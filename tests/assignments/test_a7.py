@@ -68,8 +68,7 @@ def test_the_norm_in_the_complaint_is_broken_and_widening_mends_it():
 
 def test_the_loop_in_the_complaint_is_broken_and_four_lines_mend_it():
     shown = complaints()
-    head = "from functools import partial\n"
-    judgement = judge("a7", "train", answer("a7", "train", head + shown["train"]))
+    judgement = judge("a7", "train", answer("a7", "train", shown["train"]))
     assert not judgement.passed and max(judgement.earned) == 0
     mended = cured(
         shown["train"],
@@ -81,7 +80,7 @@ def test_the_loop_in_the_complaint_is_broken_and_four_lines_mend_it():
          "        now, before = scaler.get_scale(), layer.weight.detach().clone()\n"),
         ("    updates = 0\n", "    updates, rows = 0, []\n"),
     ) + "    return np.array(rows)\n"  # fmt: skip
-    judgement = judge("a7", "train", answer("a7", "train", head + mended))
+    judgement = judge("a7", "train", answer("a7", "train", mended))
     assert judgement.passed and set(judgement.earned) == {4}, judgement.message
 
 
