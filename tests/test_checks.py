@@ -110,6 +110,41 @@ def test_an_answer_cannot_change_the_cases():
     assert check("flushed_share", count)
 
 
+def test_an_answer_cannot_change_what_lies_inside_a_case(monkeypatch):
+    def destroy(state, arrays):
+        state["scale"] = arrays[0][0] = 0.0
+        arrays.clear()
+
+    case = Arguments(({"scale": 8.0}, [np.array([3.0]), np.array([4.0])]))
+    exercise = Exercise(answer=lambda s, a: s["scale"] + len(a) + a[0][0], reason="", cases=[case])
+    monkeypatch.setitem(EXERCISES, "inside", exercise)
+    assert not check("inside", destroy)
+    assert check("inside", lambda s, a: 13.0)
+
+
+def test_dictionaries_and_sequences_that_hold_others_are_compared_to_the_last_item(monkeypatch):
+    wanted = ([True, False, True], {"scale": 8.0, "count": 0})
+    monkeypatch.setitem(EXERCISES, "nested", Exercise(answer=lambda x: wanted, reason=""))
+    assert check("nested", lambda x: wanted)
+    assert check("nested", lambda x: [np.array([1.0, 0.0, 1.0]), {"count": 0.0, "scale": 8}])
+    for wrong in (
+        ([True, False, True], {"scale": 8.0, "count": 1}),
+        ([True, False, True], {"scale": 8.0}),
+        ([True, False, True], {"scale": 8.0, "count": 0, "more": 0}),
+        ([True, False, True], [8.0, 0]),
+        ([True, True, True], {"scale": 8.0, "count": 0}),
+        ([True, False], {"scale": 8.0, "count": 0}),
+        ([True, False, True],),
+        (*wanted, 0),
+        {"scale": 8.0, "count": 0},
+        np.array([1.0, 0.0]),
+        np.float64(8.0),
+        "both",
+        None,
+    ):
+        assert not check("nested", lambda x, wrong=wrong: wrong), wrong
+
+
 def test_a_value_instead_of_a_function_is_refused_with_a_hint():
     assert "hand in the function itself" in check("flushed_share", 0.5).message
 

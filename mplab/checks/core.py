@@ -91,11 +91,20 @@ def _outcome(answer: Callable[..., Any], case: Any) -> Any:
     """The value of an answer on a copy of the case, or the exception it raised."""
     arguments = case if isinstance(case, tuple) else (case,)
     try:
-        return answer(*(x.copy() if isinstance(x, np.ndarray) else x for x in arguments))
+        return answer(*(_copied(x) for x in arguments))
     except NotImplementedError:
         raise
     except Exception as error:
         return error
+
+
+def _copied(x: Any) -> Any:
+    """A copy of what an answer could change in place; the next answer gets the case, too."""
+    if type(x) in (list, tuple):
+        return type(x)(_copied(item) for item in x)
+    if type(x) is dict:
+        return {key: _copied(item) for key, item in x.items()}
+    return x.copy() if isinstance(x, np.ndarray) else x
 
 
 @dataclass(frozen=True)
@@ -181,9 +190,20 @@ def _sentence(exercise: Exercise, given: list[Any]) -> str:
 
 
 def equal(a: Any, b: Any, exercise: Exercise) -> bool:
-    """Whether an outcome is the wanted one, in numbers; NaN equals NaN, and −0 is not 0."""
+    """Whether an outcome is the wanted one, in numbers; NaN equals NaN, and −0 is not 0.
+
+    Dictionaries are compared key by key, and sequences that hold others item by item.
+    """
     if isinstance(a, Exception) or isinstance(b, Exception):
         return type(a) is type(b)
+    if isinstance(b, dict):
+        same_keys = isinstance(a, dict) and a.keys() == b.keys()
+        return same_keys and all(equal(a[key], b[key], exercise) for key in b)
+    if isinstance(b, list | tuple) and any(isinstance(item, dict | list | tuple) for item in b):
+        items = list(a) if isinstance(a, list | tuple) or np.ndim(a) else []
+        return len(items) == len(b) and all(
+            equal(*pair, exercise) for pair in zip(items, b, strict=True)
+        )
     try:
         if np.asarray(a).dtype.kind in "US":  # NumPy would read a number from text
             return bool(a == b)
