@@ -1,0 +1,782 @@
+"""Assignment 4, a loss scaler: the references, the public cases, and what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+tests/assignments/test_a4.py holds the references against `torch.amp.GradScaler`.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from mplab.checks import Arguments, Exercise, Misconception
+from mplab.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
+from mplab.grading.exercises import Graded, Part
+from mplab.rounding import round_to
+
+WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the formula but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
+
+
+def sign(rng):
+    return int(rng.choice((-1, 1)))
+
+
+# A static scale ----------------------------------------------------------------------------
+
+
+def best_scale(gradients, fmt):
+    """By trying one exponent after the other, from one that is too large."""
+    k = fmt.emax + 5 - math.frexp(float(np.abs(gradients).max()))[1]
+    while not np.isfinite(round_to(gradients * 2.0**k, fmt)).all():
+        k -= 1
+    return k, zeros(gradients, fmt), zeros(gradients * 2.0**k, fmt)
+
+
+def zeros(gradients, fmt):
+    return int(np.sum((gradients != 0) & (round_to(gradients, fmt) == 0)))
+
+
+def fitting(amax, top):
+    """The largest k with amax * 2^k <= top."""
+    (m, e), (limit, exponent) = math.frexp(amax), math.frexp(top)
+    return exponent - e - (m > limit)
+
+
+def scale_formula(gradients, fmt, *, size=np.max, bound="rounding", least="half", floor=None,
+                  nonzero=True, always=None):  # fmt: skip
+    """The exponent and the zeros as counted by somebody who overlooks something."""
+    fmt = always or fmt
+    magnitudes = np.abs(gradients)
+    amax = float(gradients.max() if size == "signed" else size(magnitudes))
+    gap = 2.0 ** (fmt.emax - fmt.precision + 1)
+    tie = fmt.max_finite + gap / 2
+    if fmt.max_finite / gap % 2:  # it goes to the even neighbour, which is none
+        tie = math.nextafter(tie, 0)
+    tops = {"rounding": tie, "max_finite": fmt.max_finite, "power": 2.0**fmt.emax,
+            "next": math.nextafter(2.0 ** (fmt.emax + 1), 0)}  # fmt: skip
+    k = fitting(amax, tops[bound])
+    k = k if floor is None else max(k, floor)
+    limit = {"half": fmt.min_subnormal / 2, "subnormal": math.nextafter(fmt.min_subnormal, 0),
+             "normal": math.nextafter(fmt.min_normal, 0)}[least]  # fmt: skip
+    counted = (magnitudes != 0) | (not nonzero)
+    return k, *(int(np.sum(counted & (magnitudes * 2.0**e <= limit))) for e in (0, k))
+
+
+def after_only(gradients, fmt):
+    k, _, after = best_scale(gradients, fmt)
+    return k, after, after
+
+
+ROWS = (
+    ([1.0, 0.25], FP16),
+    ([-5.0, 1e-8, 2.0], FP16),
+    ([1e-4, 3e-6, 2e-8, 0.0], FP16),
+    ([2.0**-25, 2.0**-24, 1.5 * 2.0**-25, 2.0**-40, 1e-12], FP16),
+    ([65519.0 * 2.0**-20, 3e-8], FP16),
+    ([65520.0 * 2.0**-20, 3e-8], FP16),
+    ([3e5, 1.0, 2.0**-26], FP16),
+    ([0.9, -0.01, 2.0**-11], FP8_E4M3),
+)
+CASES = [Arguments((np.array(row), fmt)) for row, fmt in ROWS]
+
+SCALE = Exercise(
+    answer=best_scale,
+    reason="The largest |gradient| alone decides the exponent; then count what rounds to 0.",
+    argument="gradients, fmt",
+    cases=CASES,
+    misconceptions=(
+        but(scale_formula, "Twice that scale still overflows nothing: rounding decides, and what "
+            "is less than half a gap past max_finite comes back to it.", bound="max_finite"),
+        but(scale_formula, "There is a largest value: not all below the next power of two fits.",
+            bound="next"),
+        but(scale_formula, "There are values of the format above the last power of two.",
+            bound="power"),
+        but(scale_formula, "Negative gradients overflow, too: look at magnitudes.", size="signed"),
+        but(scale_formula, "One infinite gradient spoils the step: not the mean counts, but the "
+            "largest.", size=np.mean),
+        but(scale_formula, "Nothing is special about a scale of 1: large gradients want one below "
+            "it.", floor=0),
+        but(scale_formula, "A gradient that is 0 anyway is not lost.", nonzero=False),
+        but(scale_formula, "Subnormal numbers are values; only what is nearest to 0 becomes 0.",
+            least="normal"),
+        but(scale_formula, "Between half of min_subnormal and all of it, rounding goes up.",
+            least="subnormal"),
+        but(scale_formula, "The format is given; it is not always FP16.", always=FP16),
+        Misconception(after_only, "The first count is of the gradients as they are, unscaled."),
+    ),
+)  # fmt: skip
+
+
+def gradients_of(rng, fmt, top, *, low):
+    """From 2^low up to about 2^top, both signs, one of them 0; the largest is negative."""
+    some = 2.0 ** rng.uniform(low, top - 0.1, 30) * rng.choice((-1, 1), 30)
+    some[int(rng.integers(30))] = 0.0
+    return Arguments((rng.permutation(np.append(some, -(2.0**top))), fmt))
+
+
+def ordinary_gradients(rng):
+    small = [gradients_of(rng, fmt, float(rng.uniform(-12, 3)), low=fmt.emin - fmt.precision - 8)
+             for fmt in (FP16, FP8_E5M2, FP8_E4M3) for _ in range(6)]  # fmt: skip
+    return [*small, *(gradients_of(rng, BF16, float(rng.uniform(2, 9)), low=-60) for _ in "abc")]
+
+
+def large_gradients(rng):
+    return [gradients_of(rng, fmt, fmt.emax + float(rng.uniform(1.2, 9)), low=fmt.emin - 6)
+            for fmt in (FP16, FP8_E5M2, FP8_E4M3) for _ in range(4)]  # fmt: skip
+
+
+def edges(rng):
+    """The largest gradient around the place where infinity begins, the small ones around zero."""
+    cases = []
+    for fmt in (FP16, FP8_E5M2, FP8_E4M3):
+        beyond = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
+        inside = fmt.max_finite + float(rng.uniform(0.1, 0.9)) * (beyond - fmt.max_finite)
+        for top in (fmt.max_finite, inside, math.nextafter(beyond, 0), beyond, 1.001 * beyond):
+            k = int(rng.integers(3, 15))
+            zero = fmt.min_subnormal * np.array([0.5, 0.500001, 0.75, 1.0, 1.5, 0.25])
+            both = [sign(rng) * top * 2.0**-k, *zero, *-zero * 2.0**-k]
+            cases.append(Arguments((np.array(both), fmt)))
+    return cases
+
+
+# The state machine -------------------------------------------------------------------------
+
+
+def state_of(scale=1024.0, tracker=0, interval=3, growth=2.0, backoff=0.5):
+    """As `torch.amp.GradScaler.state_dict` gives it."""
+    return {
+        "scale": float(scale),
+        "growth_factor": growth,
+        "backoff_factor": backoff,
+        "growth_interval": interval,
+        "_growth_tracker": tracker,
+    }
+
+
+def single(number):
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
+
+def moved(scale, factor, times, *, rounded=single, least=0.0, most=None):
+    """The scale after so many products, each rounded; it stays where it cannot go."""
+    for _ in range(times):
+        after = max(rounded(scale * factor), least)
+        if after == scale:
+            break
+        if after == math.inf or (most and after > most):
+            return math.inf if most == math.inf else scale
+        scale = after
+    return scale
+
+
+def after_run(state, found_inf, steps):
+    """In closed form: what moves the scale is counted, the steps between are not made."""
+    if found_inf:
+        scale = moved(state["scale"], state["backoff_factor"], steps)
+        return {**state, "scale": scale, "_growth_tracker": 0}
+    growths, tracker = divmod(state["_growth_tracker"] + steps, state["growth_interval"])
+    scale = moved(state["scale"], state["growth_factor"], growths)
+    return {**state, "scale": scale, "_growth_tracker": tracker}
+
+
+def run_formula(state, found_inf, steps, *, restarts=True, every=False, late=0, bad="reset",
+                least=0.0, most=None, usual=False, rounded=single, back=True, stuck=False,
+                once=False):  # fmt: skip
+    """One state after another by somebody who overlooks something; a step never moves twice."""
+    growth, backoff = (2.0, 0.5) if usual else (state["growth_factor"], state["backoff_factor"])
+    ends = {"rounded": rounded, "least": least, "most": most}
+    scale, tracker, interval = state["scale"], state["_growth_tracker"], state["growth_interval"]
+    if found_inf:
+        scale = moved(scale, backoff, 1 if once else steps, **ends) if back else scale
+        if bad == "grows":
+            growths, tracker = divmod(tracker + steps, interval)
+            return {**state, "scale": moved(scale, growth, growths), "_growth_tracker": tracker}
+        after = {"reset": 0, "kept": tracker, "one": 1}[bad]
+        return {**state, "scale": scale, "_growth_tracker": after}
+    total = tracker + steps
+    growths, rest = divmod(total, interval + late)
+    if every:
+        growths, rest = max(total - interval + 1, 0), total
+    grown = moved(scale, growth, min(growths, 1) if once else growths, **ends)
+    if stuck and grown == scale and growths:
+        rest = total
+    return {**state, "scale": grown, "_growth_tracker": rest if restarts else total}
+
+
+RUN = Exercise(
+    answer=after_run,
+    reason="Overflow moves the scale at each step; good steps move it once per full interval.",
+    argument="state, found_inf, steps",
+    cases=[
+        Arguments(case)
+        for case in (
+            (state_of(), False, 1),
+            (state_of(tracker=2), False, 1),
+            (state_of(tracker=2), True, 1),
+            (state_of(), True, 1),
+            (state_of(tracker=1), False, 7),
+            (state_of(65536.0, 1990, 2000), False, 9),
+            (state_of(65536.0, 1990, 2000), False, 12),
+            (state_of(1.0, 5, 10), True, 3),
+            (state_of(96.0, 1, 2, 1.5, 0.125), False, 1),
+            (state_of(96.0, 1, 2, 1.5, 0.125), True, 1),
+            (state_of(1234.0, 0, 1, 1.1), False, 1),
+            (state_of(2.0**24, 2, 3), False, 1),
+            (state_of(2.0**127, 1, 2), False, 1),
+            (state_of(2.0**-148, 0, 5), True, 4),
+            (state_of(64.0, 7, 2_000_000), False, 9_999_999),
+        )
+    ],
+    misconceptions=(
+        but(run_formula, "After an overflow the count of good steps begins at 0 again.",
+            bad="kept"),
+        but(run_formula, "A step that overflowed is no good step: the count begins at 0, not at 1.",
+            bad="one"),
+        but(run_formula, "A step that overflowed completes no interval: the scale never grows "
+            "after it.", bad="grows"),
+        but(run_formula, "A step that overflowed makes the scale smaller.", back=False),
+        but(run_formula, "The step that completes the interval grows the scale, not the one after "
+            "it.", late=1),
+        but(run_formula, "Once the scale has grown the count begins at 0; else it grows at every "
+            "step.", every=True),
+        but(run_formula, "Once the scale has grown the count begins at 0, not at the interval.",
+            restarts=False),
+        but(run_formula, "Nothing is special about 1: the scale falls below it.", least=1.0),
+        but(run_formula, "The factors are in the state; they are not always 2 and 1/2.",
+            usual=True),
+        but(run_formula, "The scale is a float32: each product is rounded.", rounded=float),
+        but(run_formula, "Before infinity the scale stays where it is, and the count starts again.",
+            most=math.inf),
+        but(run_formula, "Also where the scale cannot grow any more, the count begins at 0.",
+            stuck=True),
+        but(run_formula, "There is no largest scale but where float32 ends.", most=2.0**24),
+        but(run_formula, "In a run of several steps the scale can move several times.", once=True),
+    ),
+)  # fmt: skip
+
+
+def power(rng, low=-20, high=30):
+    return 2.0 ** int(rng.integers(low, high))
+
+
+def any_state(rng, *, interval=None, **factors):
+    """The count lies anywhere below the interval, and often just below it."""
+    interval = interval or int(rng.integers(2, 12))
+    tracker = interval - 1 if rng.integers(2) else int(rng.integers(interval))
+    return state_of(power(rng), tracker, interval, **factors)
+
+
+def some_factors(rng):
+    growth = float(rng.choice((1.1, 1.5, 3.0, 1.7)))
+    return {"growth": growth, "backoff": float(rng.choice((0.9, 0.3, 0.125, 0.7)))}
+
+
+def one_step(rng):
+    return [Arguments((any_state(rng), bool(found), 1)) for found in (0, 1) for _ in range(20)]
+
+
+def other_factors(rng):
+    cases = [(any_state(rng, **some_factors(rng)), bool(found), int(rng.integers(1, 9)))
+             for found in (0, 1) for _ in range(12)]  # fmt: skip
+    always = [(any_state(rng, interval=1, growth=1.1, backoff=0.9), found, 5) for found in (0, 1)]
+    return [Arguments(case) for case in (*cases, *((s, bool(f), n) for s, f, n in always))]
+
+
+def ends_of_float32(rng):
+    """Just below 2^128 and around 2^-149, where a factor of 0.9 no longer moves anything."""
+    up = [Arguments((state_of(2.0 ** (127 - k) * float(f), int(rng.integers(2)), 2), False, 2 * k))
+          for k in range(1, 7) for f in (1.0, single(rng.uniform(1, 1.9)))]  # fmt: skip
+    there = [Arguments((state_of(2.0**127, 4, 5), False, n)) for n in (1, int(rng.integers(2, 9)))]
+    down = [Arguments((state_of(2.0 ** -int(rng.integers(100, 149)), 1, 3, backoff=b), True, n))
+            for b in (0.5, 0.9, 0.3) for n in (2, 60, 2_000)]  # fmt: skip
+    return [*up, *there, *down]
+
+
+def long_runs(rng):
+    cases = []
+    for found in (False, True):
+        for _ in range(6):
+            interval = int(rng.integers(1_000, 10**9))
+            state = state_of(power(rng), int(rng.integers(interval)), interval)
+            cases.append(Arguments((state, found, int(rng.integers(10**9, 10**12)))))
+    return cases
+
+
+# The window --------------------------------------------------------------------------------
+
+
+def window_gradient(micro, scale, max_norm):
+    """In float64, where none of the sums of these cases is rounded."""
+    wide = np.array(micro, np.float64)
+    if not np.isfinite(wide).all():
+        return None
+    return clipped(wide.mean(axis=0) / scale, max_norm)
+
+
+def clipped(gradient, max_norm, *, always=False):
+    norm = math.sqrt(float(np.sum(gradient**2)))
+    return gradient * (max_norm / norm) if norm > max_norm or (always and norm) else gradient
+
+
+def window_formula(micro, scale, max_norm, *, first=False, each=False, total=False, bad="skip",
+                   clip=clipped, per_micro=False, last=False, unscaled=True):  # fmt: skip
+    """The window by somebody who overlooks something."""
+    wide = np.array(micro, np.float64)
+    finite = np.isfinite(wide)
+    blind = {"skip": finite, "isnan": ~np.isnan(wide), "isinf": ~np.isinf(wide),
+             "plus": wide < math.inf}.get(bad)  # fmt: skip
+    if blind is not None and not blind.all():
+        return None
+    wide = wide[finite.all(axis=1)] if bad == "drop" else wide
+    wide = np.where(finite, wide, 0.0) if bad == "zero" else wide
+    if not len(wide):
+        return None
+    if each:
+        running = np.zeros(wide.shape[1])
+        for gradient in wide:
+            running = (running + gradient) / scale
+        return clip(running / len(wide), max_norm)
+    scale = scale if unscaled else 1.0
+    if per_micro:
+        return np.mean([clip(gradient / scale, max_norm) for gradient in wide], axis=0)
+    wide = wide[-1:] if last else wide
+    with np.errstate(invalid="ignore"):
+        gradient = wide.sum(axis=0) / (1 if total else len(wide))
+        return clip(gradient, max_norm) / scale if first else clip(gradient / scale, max_norm)
+
+
+def by_element(gradient, max_norm):
+    return np.clip(gradient, -max_norm, max_norm)
+
+
+def floats(*rows):
+    return [np.array(row, np.float32) for row in rows]
+
+
+WINDOW = Exercise(
+    answer=window_gradient,
+    reason="Add up, divide once by the number of micro-batches and the scale, look, then clip.",
+    argument="micro, scale, max_norm",
+    tolerance=1e-5,
+    cases=[
+        Arguments(case)
+        for case in (
+            (floats((0.25, -0.5)), 1.0, 1.0),
+            (floats((6.0, 8.0)), 1.0, 1.0),
+            (floats((256.0, -512.0)), 1024.0, 1.0),
+            (floats((6144.0, 8192.0)), 1024.0, 1.0),
+            (floats((0.0, 0.0)), 1024.0, 1.0),
+            (floats((256.0, 0.0), (256.0, 512.0), (-128.0, 64.0), (0.0, 64.0)), 1024.0, 1.0),
+            (floats((12288.0, 0.0), (0.0, -8192.0)), 1024.0, 2.0),
+            (floats((math.inf, 1.0)), 65536.0, 1.0),
+            (floats((1.0, 2.0), (-math.inf, 1.0), (1.0, 3.0)), 65536.0, 1.0),
+            (floats((1.0, 2.0), (1.0, 1.0), (math.nan, 3.0)), 65536.0, 1.0),
+            (floats((3.0, -4.0)), 0.125, 5.0),
+        )
+    ],
+    misconceptions=(
+        but(window_formula, "Clipped before they are divided by the scale, gradients come out "
+            "max_norm / scale long.", first=True),
+        but(window_formula, "The optimizer wants gradients without the scale.", unscaled=False),
+        but(window_formula, "Divide once per window: what divides at every micro-batch divides the "
+            "earlier ones again.", each=True),
+        but(window_formula, "The loss of a window is the mean of its micro-batches.", total=True),
+        but(window_formula, "A window is all of its micro-batches.", last=True),
+        but(window_formula, "Clip the gradient of the window, not that of each micro-batch.",
+            per_micro=True),
+        but(window_formula, "Clipping each number bends the direction: shrink all by one factor.",
+            clip=by_element),
+        but(window_formula, "A gradient that is short enough stays as it is.",
+            clip=partial(clipped, always=True)),
+        but(window_formula, "NaN equals nothing, not even itself; isfinite finds it.",
+            bad="isinf"),
+        but(window_formula, "Infinity is no NaN; isfinite finds both.", bad="isnan"),
+        but(window_formula, "An overflow may be negative, too.", bad="plus"),
+        but(window_formula, "One micro-batch that overflows spoils the window: there is one "
+            "decision for all.", bad="drop"),
+        but(window_formula, "Zeros in place of infinities silence the alarm, and the scale stays "
+            "too high.", bad="zero"),
+    ),
+)  # fmt: skip
+
+
+def whole(rng, count, size, top):
+    """Integers: no order of adding them rounds."""
+    return [np.float32(rng.integers(-top, top + 1, size)) for _ in range(count)]
+
+
+def long_enough(rng, *, count, size=5):
+    """A window and a scale with which the norm is above 1, and a max_norm below it."""
+    micro = whole(rng, count, size, 500)
+    norm = float(np.linalg.norm(np.mean(micro, axis=0)))
+    scale = 2.0 ** (math.floor(math.log2(norm)) - int(rng.integers(2, 6)))
+    return Arguments((micro, scale, float(rng.uniform(0.5, 0.9)) * norm / scale))
+
+
+def short_enough(rng, *, count, size=5):
+    micro, scale, max_norm = long_enough(rng, count=count, size=size)
+    return Arguments((micro, scale, 4 * max_norm))
+
+
+def rescaled(rng, case):
+    """The same window with another scale, from 2^-8 to 2^24."""
+    micro, scale, max_norm = case
+    factor = 2.0 ** int(rng.integers(-8, 25)) / scale
+    return Arguments(([g * np.float32(factor) for g in micro], scale * factor, max_norm))
+
+
+def one_batch(rng):
+    return [rescaled(rng, kind(rng, count=1)) for kind in (long_enough, short_enough)
+            for _ in range(10)]  # fmt: skip
+
+
+def several_batches(rng):
+    return [rescaled(rng, kind(rng, count=int(rng.integers(2, 9))))
+            for kind in (long_enough, short_enough) for _ in range(12)]  # fmt: skip
+
+
+def spoilt_windows(rng):
+    """One bad number somewhere; in some windows two infinities that would cancel."""
+    cases = []
+    for bad in (math.inf, -math.inf, math.nan) * 4:
+        micro, scale, max_norm = rescaled(rng, long_enough(rng, count=int(rng.integers(2, 6))))
+        place = int(rng.integers(5))
+        micro[int(rng.integers(len(micro)))][place] = bad
+        cases.append(Arguments((micro, scale, max_norm)))
+    both = whole(rng, 3, 4, 9)
+    both[0][1], both[2][1] = math.inf, -math.inf
+    return [*cases, Arguments((both, 8.0, 1.0)), short_enough(rng, count=3)]
+
+
+def zeros_and_edges(rng):
+    silent = [np.zeros(3, np.float32)] * int(rng.integers(1, 5))
+    at = [Arguments(([np.float32([3 * k, 0, -4 * k])], float(s), 5.0 * k / s))
+          for k, s in ((1, 1), (int(rng.integers(2, 9)), 64), (2, 0.25))]  # fmt: skip
+    cancelling = whole(rng, 2, 4, 99)
+    cancelling += [-g for g in cancelling] + [np.float32([4, 0, 3, 0])]
+    sparse = [np.zeros(4, np.float32) for _ in range(3)]
+    sparse[int(rng.integers(3))][int(rng.integers(4))] = 96.0
+    return [Arguments((silent, power(rng), 1.0)), *at, Arguments((cancelling, 0.0625, 2.0)),
+            Arguments((sparse, 16.0, 0.5)), Arguments((sparse, 16.0, 8.0))]  # fmt: skip
+
+
+# Several optimizers ------------------------------------------------------------------------
+
+
+def end_window(state, gradients):
+    stepped = [bool(np.isfinite(np.concatenate(own)).all()) for own in gradients]
+    return stepped, after_run(state, False in stepped, 1)
+
+
+def finite(own):
+    return all(np.isfinite(g).all() for g in own)
+
+
+def end_formula(state, gradients, *, fine=finite, shared=False, always=False, each=False,
+                decides=all, backs_off=True):  # fmt: skip
+    """The end of a window by somebody who overlooks something."""
+    stepped = [bool(fine(own)) for own in gradients]
+    if each:
+        for good in stepped:
+            state = after_run(state, not good, 1)
+    else:
+        state = after_run(state, backs_off and not decides(stepped), 1)
+    if shared:
+        stepped = [all(stepped)] * len(stepped)
+    return [True] * len(stepped) if always else stepped, state
+
+
+def no_infinity(own):
+    return not any(np.isinf(g).any() for g in own)
+
+
+def no_nan(own):
+    return not any(np.isnan(g).any() for g in own)
+
+
+def below_infinity(own):
+    return all((g < math.inf).all() for g in own)
+
+
+def first_parameter(own):
+    return np.isfinite(own[0]).all()
+
+
+def last_alone(stepped):
+    return stepped[-1]
+
+
+def first_alone(stepped):
+    return stepped[0]
+
+
+INF, NAN = math.inf, math.nan
+GOOD, UP, DOWN, LOST = (floats(row) for row in ((1.0, -2.0), (INF, 3.0), (5.0, -INF), (NAN, 0.0)))
+LATER = floats((1.0, 2.0), (3.0,), (4.0, INF))
+
+END = Exercise(
+    answer=end_window,
+    reason="Each optimizer looks at its own gradients; the scale moves once, for all of them.",
+    argument="state, gradients",
+    cases=[
+        Arguments((state_of(tracker=tracker), gradients))
+        for tracker, gradients in (
+            (0, [GOOD]),
+            (2, [GOOD]),
+            (1, [UP]),
+            (1, [GOOD, GOOD]),
+            (1, [UP, GOOD]),
+            (2, [GOOD, LOST]),
+            (0, [DOWN, UP]),
+            (1, [LATER]),
+            (1, [GOOD, DOWN, GOOD]),
+        )
+    ],
+    misconceptions=(
+        but(end_formula, "One window is one step of the scale, however many optimizers there are.",
+            each=True),
+        but(end_formula, "An optimizer skips for its own gradients, not for those of another.",
+            shared=True),
+        but(end_formula, "Halving alone repairs nothing: infinite gradients must not reach the "
+            "weights.", always=True),
+        but(end_formula, "Skipping alone repairs nothing: the next window has the same scale.",
+            backs_off=False),
+        but(end_formula, "One optimizer that overflows is enough to back off.", decides=any),
+        but(end_formula, "The last optimizer does not decide for all.", decides=last_alone),
+        but(end_formula, "The first optimizer does not decide for all.", decides=first_alone),
+        but(end_formula, "NaN equals nothing, not even itself; isfinite finds it.",
+            fine=no_infinity),
+        but(end_formula, "Infinity is no NaN; isfinite finds both.", fine=no_nan),
+        but(end_formula, "An overflow may be negative, too.", fine=below_infinity),
+        but(end_formula, "An optimizer has several parameters: look at all of them.",
+            fine=first_parameter),
+    ),
+)  # fmt: skip
+
+
+def parameters(rng, bad=None):
+    """One to three arrays of several shapes; one number is bad."""
+    own = [np.float32(rng.normal(size=int(rng.integers(1, 5)))) for _ in range(rng.integers(1, 4))]
+    if bad is not None:
+        spoilt = own[int(rng.integers(len(own)))]
+        spoilt[int(rng.integers(len(spoilt)))] = bad
+    return own
+
+
+def optimizers(rng, count, bad, *, at=None):
+    """As many optimizers, of which some overflow: those of `at`, or at least one."""
+    which = {int(rng.integers(count))} if at is None else at
+    return [parameters(rng, bad if i in which else None) for i in range(count)]
+
+
+def one_optimizer(rng):
+    return [Arguments((any_state(rng), optimizers(rng, 1, bad)))
+            for bad in (None, INF, -INF, NAN) for _ in range(6)]  # fmt: skip
+
+
+def several_optimizers(rng):
+    cases = []
+    for count in (2, 3, 4):
+        for bad in (INF, -INF, NAN):
+            cases.append((any_state(rng), optimizers(rng, count, bad)))
+        cases += [(any_state(rng), optimizers(rng, count, INF, at=at)) for at in ({0}, {count - 1})]
+    return [Arguments(case) for case in cases]
+
+
+def all_or_none(rng):
+    return [Arguments((any_state(rng), optimizers(rng, count, NAN, at=at)))
+            for count in (2, 3) for at in (set(), set(range(count))) for _ in range(4)]  # fmt: skip
+
+
+# A job and its crashes ---------------------------------------------------------------------
+
+
+def replay(state, log, warmup, *, resume=None, counts="updates", rewinds=True, at=False,
+             rate=0, skips=True, first_save=False, saves=True, once=False):  # fmt: skip
+    """The log as gone through by somebody who does nothing wrong, or something."""
+    start = (state, 0)
+    now, saved, scales, rates = start, None, [], []
+    for entry in log:
+        state, updates = now
+        if entry == "save":
+            saved = saved if not saves or (first_save and saved) else now
+        elif entry == "crash":
+            back, then = saved or start
+            now = (resume(back, start[0], state) if resume else back, then if rewinds else updates)
+            saved = None if once else saved
+        else:
+            found = state["scale"] >= entry if at else state["scale"] > entry
+            scales.append(state["scale"])
+            factor = min(1.0, (updates + 1 - rate) / warmup)
+            rates.append(0.0 if found and skips else factor)
+            now = (after_run(state, found, 1), updates + (counts == "windows" or not found))
+    return scales, rates
+
+
+def from_65536(saved, start, last):
+    return {**saved, "scale": 65536.0, "_growth_tracker": 0}
+
+
+def from_start(saved, start, last):
+    return start
+
+
+def without_tracker(saved, start, last):
+    return {**saved, "_growth_tracker": 0}
+
+
+def goes_on(saved, start, last):
+    return last
+
+
+ANY = math.inf
+JOB = Exercise(
+    answer=replay,
+    reason="A checkpoint holds the scale, its count and the number of updates; a crash goes back "
+    "to all three.",
+    argument="state, log, warmup",
+    tolerance=1e-9,
+    cases=[
+        Arguments(case)
+        for case in (
+            (state_of(1024.0), [ANY, ANY, ANY, ANY], 2),
+            (state_of(1024.0), [256.0, 256.0, 256.0, 256.0], 4),
+            (state_of(1024.0), [1024.0, 1023.0, ANY], 1),
+            (state_of(4.0), [ANY, "save", ANY, ANY, "crash", ANY, ANY, ANY], 10),
+            (state_of(1024.0), [512.0, 512.0, "save", ANY, "crash", 512.0, ANY, ANY], 8),
+            (state_of(1024.0), [512.0, ANY, ANY, "crash", 512.0, ANY], 4),
+            (state_of(64.0, 1), ["save", ANY, ANY, "save", ANY, "crash", ANY, "crash", ANY], 9),
+        )
+    ],
+    misconceptions=(
+        but(replay, "After a crash the scaler goes on with the saved scale, not with 65536.",
+            resume=from_65536),
+        but(replay, "The scaler's state is saved with the weights; it does not begin anew.",
+            resume=from_start),
+        but(replay, "The count of good steps belongs to the saved state.",
+            resume=without_tracker),
+        but(replay, "A crash also undoes what the scaler did since the checkpoint.",
+            resume=goes_on),
+        but(replay, "A crash also undoes the updates since the checkpoint, and their warm-up.",
+            rewinds=False),
+        but(replay, "A skipped window is no update: the scheduler must not count it.",
+            counts="windows"),
+        but(replay, "A window that overflows updates nothing.", skips=False),
+        but(replay, "A gradient that just fits is finite: only a larger scale overflows.",
+            at=True),
+        but(replay, "The first update already has a rate of 1 / warmup.", rate=1),
+        but(replay, "The last checkpoint counts, not the first.", first_save=True),
+        but(replay, "A checkpoint lies where it was saved, not at the start.", saves=False),
+        but(replay, "A checkpoint is still there after it has been used.", once=True),
+    ),
+)  # fmt: skip
+
+
+def windows(rng, state, count, *, below=4):
+    """Limits around the scale, some of which overflow."""
+    scale = state["scale"]
+    return [float(rng.choice((scale * 2.0 ** int(rng.integers(-below, 3)), ANY, ANY)))
+            for _ in range(count)]  # fmt: skip
+
+
+def bare_logs(rng):
+    cases = []
+    for _ in range(10):
+        state = any_state(rng, interval=int(rng.integers(2, 6)))
+        limits = windows(rng, state, 40)
+        cases.append(Arguments((state, [state["scale"] / 2, *limits], int(rng.integers(5, 60)))))
+    return cases
+
+
+def hopeless_logs(rng):
+    """The infinity is born in the forward pass: for some time no scale helps."""
+    return [Arguments((any_state(rng, interval=4), [ANY] * 3 + [0.0] * n + [ANY] * 9, 20))
+            for n in (5, int(rng.integers(6, 40)))]  # fmt: skip
+
+
+def jobs(rng, *, crashes):
+    """Windows, checkpoints and as many crashes; what differs since a checkpoint is lost."""
+    cases = []
+    for _ in range(8):
+        state = any_state(rng, interval=int(rng.integers(3, 6)))
+        log = [state["scale"] / 4, *windows(rng, state, 5), "save", ANY]
+        for _ in range(crashes):
+            some = windows(rng, state, int(rng.integers(4, 9)), below=2)
+            log += [*some, "save", ANY, ANY, state["scale"] / 8, "crash", ANY, "crash", *some]
+        cases.append(Arguments((state, log, int(rng.integers(30, 90)))))
+    return cases
+
+
+def crash_first(rng):
+    state = any_state(rng, interval=3)
+    return [Arguments((state, [state["scale"] / 2, ANY, ANY, "crash", *windows(rng, state, 9)], 30))
+            for _ in range(4)]  # fmt: skip
+
+
+GRADED = {
+    "best_scale": Graded(
+        "best_scale",
+        SCALE,
+        (
+            Part("all four formats", 1, SCALE.reason, ordinary_gradients),
+            Part("gradients beyond the format", 1, "A scale may be below 1.", large_gradients),
+            Part("around infinity and around zero", 1,
+                 "Both ends are decided by rounding, ties included.", edges),
+        ),
+    ),
+    "after_run": Graded(
+        "after_run",
+        RUN,
+        (
+            Part("one step", 1, RUN.reason, one_step),
+            Part("other factors", 1, "Take the factors from the state; round each product.",
+                 other_factors),
+            Part("where float32 ends", 1, "Look at scales near 2^128 and below 2^-100.",
+                 ends_of_float32),
+            Part("10^12 steps", 1, "Count what moves the scale; do not make every step.",
+                 long_runs),
+        ),
+        seconds=5.0,
+    ),
+    "window_gradient": Graded(
+        "window_gradient",
+        WINDOW,
+        (
+            Part("one micro-batch", 1, WINDOW.reason, one_batch),
+            Part("several micro-batches", 1, WINDOW.reason, several_batches),
+            Part("one bad number", 1, "One number that is not finite spoils the window.",
+                 spoilt_windows),
+            Part("zeros, and norms at the threshold", 1,
+                 "Shrink only what is longer than max_norm; a norm may be 0.", zeros_and_edges),
+        ),
+    ),
+    "end_window": Graded(
+        "end_window",
+        END,
+        (
+            Part("one optimizer", 1, "Look at all numbers of all parameters.", one_optimizer),
+            Part("some optimizers overflow", 1, END.reason, several_optimizers),
+            Part("all overflow, or none", 1, "However many they are, it is one step of the scale.",
+                 all_or_none),
+        ),
+    ),
+    "replay": Graded(
+        "replay",
+        JOB,
+        (
+            Part("without a crash", 1, JOB.reason,
+                 lambda rng: [*bare_logs(rng), *hopeless_logs(rng)]),
+            Part("one crash", 1, JOB.reason, lambda rng: jobs(rng, crashes=1)),
+            Part("many crashes", 1, "The last checkpoint stays until the next one.",
+                 lambda rng: jobs(rng, crashes=4)),
+            Part("a crash before the first checkpoint", 1,
+                 "Without a checkpoint the job begins again as it began.", crash_first),
+        ),
+    ),
+}  # fmt: skip

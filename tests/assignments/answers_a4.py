@@ -1,0 +1,301 @@
+"""Answers to A4: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "best_scale": [
+        """
+def best_scale(gradients, fmt):
+    def rounded(k):
+        return mplab.round_to(np.ldexp(gradients, k), fmt)
+    def lost(k):
+        return np.count_nonzero(gradients) - np.count_nonzero(rounded(k))
+    low, high = -400, 400
+    while high - low > 1:
+        k = (low + high) // 2
+        low, high = (k, high) if np.isfinite(rounded(k)).all() else (low, k)
+    return [low, lost(0), lost(low)]
+"""
+    ],
+    "after_run": [
+        """
+def after_run(state, found_inf, steps):
+    while steps > 0:
+        before = state["scale"]
+        if found_inf:
+            steps -= 1
+            state["_growth_tracker"] = 0
+            with np.errstate(over="ignore"):
+                state["scale"] = float(np.float32(before * state["backoff_factor"]))
+        else:
+            jump = min(steps, state["growth_interval"] - state["_growth_tracker"])
+            steps -= jump
+            state["_growth_tracker"] += jump
+            if state["_growth_tracker"] < state["growth_interval"]:
+                break
+            state["_growth_tracker"] = 0
+            with np.errstate(over="ignore"):
+                grown = float(np.float32(before * state["growth_factor"]))
+            state["scale"] = grown if grown < math.inf else before
+        if state["scale"] == before:
+            steps = 0 if found_inf else steps % state["growth_interval"]
+    return state
+"""
+    ],
+    "window_gradient": [
+        """
+def window_gradient(micro, scale, max_norm):
+    total = [0.0] * len(micro[0])
+    for gradient in micro:
+        gradient /= np.float32(scale * len(micro))
+        for i, g in enumerate(gradient.tolist()):
+            total[i] += g
+    if not all(math.isfinite(t) for t in total):
+        return None
+    factor = max_norm / (math.hypot(*total) + 1e-6)
+    return [t * min(factor, 1.0) for t in total]
+"""
+    ],
+    "end_window": [
+        """
+def end_window(state, gradients):
+    found = [0] * len(gradients)
+    for i, own in enumerate(gradients):
+        for g in own:
+            found[i] += sum(not math.isfinite(x) for x in g.ravel().tolist())
+    state = after_run(state, sum(found) > 0, 1)
+    return np.array(found) == 0, state
+"""
+    ],
+    "replay": [
+        """
+def replay(state, log, warmup):
+    done, scales, rates = 0, [], []
+    disk = dict(state, done=0)
+    live = dict(disk)
+    for entry in log:
+        if isinstance(entry, str):
+            live, disk = (dict(disk), disk) if entry == "crash" else (live, dict(live))
+            continue
+        done = live.pop("done")
+        scales.append(live["scale"])
+        good = live["scale"] <= entry
+        if good:
+            done += 1
+        rates.append(min(done, warmup) / warmup if good else 0.0)
+        live = dict(after_run(live, not good, 1), done=done)
+    return scales, rates
+"""
+    ],
+}
+
+FINITE = "np.isfinite(micro).all()"
+LENGTHS = (
+    "    norm = np.linalg.norm(gradient)\n"
+    "    if norm > max_norm:\n"
+    "        gradient = gradient * (max_norm / norm)\n"
+    "    return gradient"
+)
+QUIET = (
+    "    with np.errstate(all='ignore'):\n"
+    "        norm = np.linalg.norm(gradient)\n"
+    "        return gradient * (max_norm / norm) if norm > max_norm else gradient"
+)
+WINDOW = (
+    "    if not np.isfinite(micro).all():\n"
+    "        return None\n"
+    "    gradient = np.sum(micro, axis=0) / len(micro)\n"
+    "    gradient = gradient / scale\n"
+)
+
+SAVED = (
+    "    saved = state, updates\n"
+    "    scales, rates = [], []\n"
+    "    for entry in log:\n"
+    '        if entry == "save":\n'
+    "            saved = state, updates\n"
+    '        elif entry == "crash":\n'
+    "            state, updates = saved\n"
+)
+
+
+def blind(test):
+    """A window that overlooks some bad numbers, and the edit that puts it in place."""
+    seen = WINDOW.replace(f"not {FINITE}", test)
+    return WINDOW + LENGTHS, seen + QUIET
+
+
+WRONG = {
+    "best_scale": [
+        (
+            "np.isfinite(mplab.round_to(largest * 2.0**k, fmt))",
+            "largest * 2.0**k <= fmt.max_finite",
+            "less than half a gap",
+        ),
+        ("        k -= 1\n", "        pass\n", "There is a largest value"),
+        (
+            "if not np.isfinite(mplab.round_to(largest * 2.0**k, fmt))",
+            "if largest * 2.0**k > 2.0**fmt.emax",
+            "above the last power of two",
+        ),
+        ("np.abs(gradients).max()", "gradients.max()", "look at magnitudes"),
+        ("np.abs(gradients).max()", "np.abs(gradients).mean()", "not the mean"),
+        ("    def zeros", "    k = max(k, 0)\n\n    def zeros", "special about a scale of 1"),
+        ("(scaled != 0) & ", "", "0 anyway"),
+        (
+            "mplab.round_to(scaled, fmt) == 0",
+            "abs(scaled) < fmt.min_normal",
+            "nearest to 0 becomes 0",
+        ),
+        (
+            "mplab.round_to(scaled, fmt) == 0",
+            "abs(scaled) < fmt.min_subnormal",
+            "rounding goes up",
+        ),
+        ("    largest", "    fmt = mplab.FP16\n    largest", "not always FP16"),
+        ("zeros(gradients), ", "zeros(gradients * 2.0**k), ", "as they are, unscaled"),
+    ],
+    "after_run": [
+        ("steps, 0\n", "steps, state['_growth_tracker']\n", "begins at 0 again"),
+        ("steps, 0\n", "steps, 1\n", "not at 1"),
+        (
+            "    return {",
+            "    if found_inf:\n"
+            "        n = state['_growth_tracker'] + steps\n"
+            "        grown, tracker = divmod(n, state['growth_interval'])\n"
+            "        scale = scale * state['growth_factor'] ** min(grown, 99)\n"
+            "    return {",
+            "never grows after it",
+        ),
+        ('state["backoff_factor"]', "1.0", "makes the scale smaller"),
+        (
+            'divmod(total, state["growth_interval"])',
+            'divmod(total, state["growth_interval"] + 1)',
+            "not the one after it",
+        ),
+        (
+            'divmod(total, state["growth_interval"])',
+            'max(total - state["growth_interval"] + 1, 0), total',
+            "grows at every step",
+        ),
+        (
+            "    for _",
+            '    tracker = 0 if found_inf else state["_growth_tracker"] + steps\n    for _',
+            "not at the interval",
+        ),
+        ("        if moved in", "        moved = max(moved, 1.0)\n        if moved in", "about 1:"),
+        (
+            "    for _",
+            "    factor = 0.5 if found_inf else 2.0\n    for _",
+            "not always 2 and 1/2",
+        ),
+        ("float(mplab.round_to(scale * factor, mplab.FP32))", "scale * factor", "is a float32"),
+        ("if moved in (scale, math.inf)", "if moved == scale", "Before infinity"),
+        (
+            "            break\n",
+            "            tracker = 0 if found_inf else total\n            break\n",
+            "cannot grow any more",
+        ),
+        (
+            "if moved in (scale, math.inf)",
+            "if moved in (scale, math.inf) or moved > max(2.0**24, scale)",
+            "no largest scale",
+        ),
+        ("in range(times)", "in range(min(times, 1))", "several times"),
+    ],
+    "window_gradient": [
+        (
+            "    gradient = gradient / scale\n" + LENGTHS,
+            LENGTHS.replace("return gradient", "return gradient / scale"),
+            "Clipped before",
+        ),
+        ("gradient / scale", "gradient / 1", "wants gradients without the scale"),
+        (
+            "    gradient = np.sum(micro, axis=0) / len(micro)\n    gradient = gradient / scale",
+            "    gradient = np.zeros(len(micro[0]))\n"
+            "    for one in micro:\n"
+            "        gradient += one\n"
+            "        gradient /= scale\n"
+            "    gradient = gradient / len(micro)",
+            "Divide once per window",
+        ),
+        ("np.sum(micro, axis=0) / len(micro)", "np.sum(micro, axis=0)", "is the mean of"),
+        ("np.sum(micro, axis=0) / len(micro)", "micro[-1]", "is all of its"),
+        (
+            WINDOW + LENGTHS,
+            "    if not np.isfinite(micro).all():\n"
+            "        return None\n"
+            "    norms = [np.linalg.norm(g) / scale for g in micro]\n"
+            "    factors = [max_norm / max(n, max_norm) / scale for n in norms]\n"
+            "    return np.mean([g * f for g, f in zip(micro, factors)], axis=0)",
+            "not that of each micro-batch",
+        ),
+        (LENGTHS, "    return np.clip(gradient, -max_norm, max_norm)", "bends the direction"),
+        ("if norm > max_norm", "if norm > 0", "short enough stays"),
+        (*blind("np.any(np.equal(micro, math.nan) | np.isinf(micro))"), "not even itself"),
+        (*blind("np.isnan(micro).any()"), "no NaN"),
+        (*blind("np.any(np.equal(micro, math.inf) | np.isnan(micro))"), "may be negative"),
+        (
+            f"    if not {FINITE}:\n",
+            "    micro = [g for g in micro if np.isfinite(g).all()]\n    if not micro:\n",
+            "spoils the window",
+        ),
+        (
+            f"    if not {FINITE}:\n        return None\n",
+            "    micro = np.nan_to_num(micro, nan=0.0, posinf=0.0, neginf=0.0)\n",
+            "silence the alarm",
+        ),
+    ],
+    "end_window": [
+        (
+            "    return stepped, after_run(state, found_inf, 1)",
+            "    for good in stepped:\n"
+            "        state = after_run(state, not good, 1)\n"
+            "    return stepped, state",
+            "however many optimizers",
+        ),
+        ("return stepped,", "return [not found_inf] * len(stepped),", "not for those of another"),
+        ("return stepped,", "return [True] * len(stepped),", "Halving alone"),
+        ("found_inf, 1", "False, 1", "Skipping alone"),
+        ("not all(stepped)", "not any(stepped)", "is enough to back off"),
+        ("not all(stepped)", "not stepped[-1]", "The last optimizer"),
+        ("not all(stepped)", "not stepped[0]", "The first optimizer"),
+        (
+            "np.isfinite(g).all()",
+            "not any(x == math.nan or abs(x) == math.inf for x in g)",
+            "not even itself",
+        ),
+        ("np.isfinite(g).all()", "not np.isnan(g).any()", "no NaN"),
+        ("np.isfinite(g).all()", "(g < math.inf).all()", "may be negative"),
+        ("for g in own)", "for g in own[:1])", "several parameters"),
+    ],
+    "replay": [
+        (
+            "state, updates = saved",
+            'state, updates = {**saved[0], "scale": 65536.0, "_growth_tracker": 0}, saved[1]',
+            "not with 65536",
+        ),
+        ("            saved = state, ", "            saved = saved[0], ", "not begin anew"),
+        (
+            "state, updates = saved",
+            'state, updates = {**saved[0], "_growth_tracker": 0}, saved[1]',
+            "belongs to the saved state",
+        ),
+        ("state, updates = saved", "updates = saved[1]", "what the scaler did"),
+        ("state, updates = saved", "state = saved[0]", "and their warm-up"),
+        ("updates += not found_inf", "updates += 1", "must not count it"),
+        ("0.0 if found_inf else ", "", "updates nothing"),
+        ('state["scale"] > entry', 'state["scale"] >= entry', "only a larger scale"),
+        ("(updates + 1) / warmup", "updates / warmup", "The first update already"),
+        (
+            'for entry in log:\n        if entry == "save":\n            saved = state, updates',
+            'for i, entry in enumerate(log):\n        if entry == "save":\n'
+            '            saved = saved if "save" in log[:i] else (state, updates)',
+            "not the first",
+        ),
+        ("            saved = state, ", "            _ = state, ", "where it was saved"),
+        (
+            SAVED,
+            SAVED.replace("    saved", "    begin = saved", 1) + "            saved = begin\n",
+            "after it has been used",
+        ),
+    ],
+}  # fmt: skip

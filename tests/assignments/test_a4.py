@@ -1,0 +1,227 @@
+"""A4's references against the real `torch.amp.GradScaler`, on sequences drawn at random."""
+
+import copy
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from corpus import answer, assignment
+from oracle import round_fraction
+
+from mplab import Overflow, Rounding
+
+EXERCISES = assignment("a4").graded
+BAD = (math.inf, -math.inf, math.nan)
+
+
+def reference(name):
+    return EXERCISES[name].exercise.answer
+
+
+def both(name):
+    """The reference, and the program that the notebook holds."""
+    return reference(name), answer("a4", name)
+
+
+def scaler_in(state):
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.load_state_dict(state)
+    return scaler
+
+
+def network(sizes):
+    """Parameters and the optimizer of each group of them; it counts the steps that are taken."""
+    groups = [[torch.nn.Parameter(torch.zeros(n)) for n in group] for group in sizes]
+    optimizers = [torch.optim.SGD(group, lr=1.0) for group in groups]
+    taken = [0] * len(groups)
+
+    def count(i):
+        taken[i] += 1
+
+    for i, optimizer in enumerate(optimizers):
+        optimizer.register_step_post_hook(lambda *_, i=i: count(i))
+    return groups, optimizers, taken
+
+
+def backward(scaler, parameter, gradient):
+    """A loss whose gradient is the given one, times the scale."""
+    scaler.scale((parameter * torch.as_tensor(gradient)).sum()).backward()
+
+
+def window(scaler, optimizers, groups, gradients):
+    """One window of torch; `gradients` are scaled already."""
+    scaler.scale(torch.zeros(()))  # makes the scale, lazily
+    for group, own in zip(groups, gradients, strict=True):
+        for parameter, gradient in zip(group, own, strict=True):
+            parameter.grad = torch.tensor(gradient)
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    scaler.update()
+
+
+def random_state(rng):
+    interval = int(rng.integers(1, 7))
+    scale = np.float32(2.0 ** rng.uniform(-149, 127.9) if rng.integers(2) else 65536)
+    return {
+        "scale": float(scale),
+        "growth_factor": float(rng.choice((2.0, 1.1, 1.5, 1e3))),
+        "backoff_factor": float(rng.choice((0.5, 0.9, 0.125, 0.3))),
+        "growth_interval": interval,
+        "_growth_tracker": int(rng.integers(interval)),
+    }
+
+
+def one_good_or_bad(bad):
+    return [[np.float32([math.inf if bad else 1.0])]]
+
+
+def test_after_every_step_of_random_sequences_the_state_is_that_of_torch():
+    rng, ours = np.random.default_rng(0), both("after_run")
+    for _ in range(20):
+        state = random_state(rng)
+        scaler = scaler_in(state)
+        groups, optimizers, _ = network([[1]])
+        for found in rng.integers(0, 2, 25).astype(bool).tolist():
+            window(scaler, optimizers, groups, one_good_or_bad(found))
+            states = [after_run(state, found, 1) for after_run in ours]
+            assert states == [scaler.state_dict()] * 2, (state, found)
+            state = states[0]
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_run_is_as_many_steps_of_torch(found):
+    rng, ours = np.random.default_rng(1), both("after_run")
+    for _ in range(20):
+        state, steps = random_state(rng), int(rng.integers(1, 150))
+        scaler = scaler_in(state)
+        groups, optimizers, _ = network([[1]])
+        for _ in range(steps):
+            window(scaler, optimizers, groups, one_good_or_bad(found))
+        for after_run in ours:
+            assert after_run(state, found, steps) == scaler.state_dict(), (state, steps)
+
+
+def test_a_run_is_the_same_in_pieces():
+    rng = np.random.default_rng(2)
+    for after_run in both("after_run"):
+        for _ in range(50):
+            state, found = random_state(rng), bool(rng.integers(2))
+            first, second = (int(n) for n in rng.integers(1, 10**9, 2))
+            whole = after_run(state, found, first + second)
+            assert after_run(after_run(state, found, first), found, second) == whole
+
+
+def test_the_gradient_of_a_window_is_what_torch_gives_the_optimizer():
+    rng = np.random.default_rng(3)
+    skipped = 0
+    for _ in range(80):
+        count, size, scale = (
+            int(rng.integers(1, 6)),
+            int(rng.integers(1, 6)),
+            2.0 ** rng.integers(20),
+        )
+        true = np.float32(rng.normal(size=(count, size)) * 10 ** rng.uniform(-2, 2))
+        if rng.integers(3) == 0:
+            true[rng.integers(count), rng.integers(size)] = rng.choice(
+                (math.inf, -math.inf, math.nan)
+            )
+        max_norm = float(2 ** rng.uniform(-1, 6))
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        [[weight]], [optimizer], taken = network([[size]])
+        for gradient in true:
+            backward(scaler, weight, gradient / np.float32(count))
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_([weight], max_norm)
+        scaler.step(optimizer)
+        skipped += not taken[0]
+        for window_gradient in both("window_gradient"):
+            ours = window_gradient([g * np.float32(scale) for g in true], scale, max_norm)
+            if ours is None:
+                assert taken == [0]
+            else:
+                np.testing.assert_allclose(ours, -weight.detach().numpy(), rtol=1e-4, atol=1e-5)
+                assert taken == [1]
+    assert 10 < skipped < 40
+
+
+def test_each_optimizer_steps_and_the_state_moves_as_in_torch():
+    rng, ours = np.random.default_rng(4), both("end_window")
+    for _ in range(40):
+        state = random_state(rng) | {"scale": 2.0 ** int(rng.integers(-20, 20))}
+        sizes = [[2] * int(rng.integers(1, 4)) for _ in range(rng.integers(1, 5))]
+        scaler = scaler_in(state)
+        groups, optimizers, taken = network(sizes)
+        for _ in range(8):
+            gradients = [[np.float32(rng.normal(size=2)) for _ in own] for own in sizes]
+            for own in gradients:
+                if rng.integers(4) == 0:
+                    place = own[rng.integers(len(own))]
+                    place[rng.integers(2)] = rng.choice(BAD)
+            taken[:] = [0] * len(taken)
+            window(scaler, optimizers, groups, gradients)
+            wanted = ([bool(n) for n in taken], scaler.state_dict())
+            assert [end_window(state, gradients) for end_window in ours] == [wanted] * 2
+            state = wanted[1]
+
+
+def torch_replay(state, log, warmup):
+    """A job of torch: its scheduler moves when the optimizer has stepped, its files are copies."""
+    scaler = scaler_in(state)
+    groups, [optimizer], taken = network([[1]])
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / warmup))
+
+    def on_disk():
+        files = (scaler.state_dict(), optimizer.state_dict(), scheduler.state_dict())
+        return copy.deepcopy(files)
+
+    saved, scales, rates = on_disk(), [], []
+    for entry in log:
+        if entry == "save":
+            saved = on_disk()
+        elif entry == "crash":
+            scaler = torch.amp.GradScaler("cpu")
+            for part, file in zip(
+                (scaler, optimizer, scheduler), copy.deepcopy(saved), strict=True
+            ):
+                part.load_state_dict(file)
+        else:
+            taken[0] = 0
+            scales.append(scaler.get_scale())
+            rate = scheduler.get_last_lr()[0]
+            window(scaler, [optimizer], groups, one_good_or_bad(scaler.get_scale() > entry))
+            if taken[0]:
+                scheduler.step()
+            rates.append(rate if taken[0] else 0.0)
+    return scales, rates
+
+
+def test_a_job_with_crashes_goes_as_one_of_torch_that_saves_everything():
+    graded, ours = EXERCISES["replay"], both("replay")
+    for seed in range(3):
+        for part in graded.parts:
+            for state, log, warmup in graded.cases(part, seed):
+                wanted = torch_replay(state, log, warmup)
+                assert [replay(state, log, warmup) for replay in ours] == [wanted] * 2
+
+
+def exactly(gradients, k, fmt):
+    """Gradients times 2^k in fractions, then rounded once."""
+    products = [Fraction(g) * Fraction(2) ** k for g in gradients.tolist()]
+    return [round_fraction(q, fmt, Rounding.TIES_TO_EVEN, Overflow.IEEE) for q in products]
+
+
+def test_the_first_scale_is_the_largest_that_overflows_nothing():
+    graded, formats = EXERCISES["best_scale"], set()
+    for part in graded.parts:
+        for gradients, fmt in graded.cases(part, 0):
+            formats.add(fmt.name)
+            for best_scale in both("best_scale"):
+                k, *lost = best_scale(gradients, fmt)
+                assert all(map(math.isfinite, exactly(gradients, k, fmt)))
+                assert not all(map(math.isfinite, exactly(gradients, k + 1, fmt)))
+                for exponent, count in zip((0, k), lost, strict=True):
+                    given = zip(gradients, exactly(gradients, exponent, fmt), strict=True)
+                    assert count == sum(g != 0 and rounded == 0 for g, rounded in given)
+    assert len(formats) == 4
