@@ -265,11 +265,16 @@ def power(rng, low=-20, high=30):
     return 2.0 ** int(rng.integers(low, high))
 
 
+def fresh(state):
+    """Counting from 0, so that who forgets to reset the count pays for that in one part only."""
+    return {**state, "_growth_tracker": 0}
+
+
 def any_state(rng, *, interval=None, **factors):
     """The count lies anywhere below the interval, and often just below it."""
     interval = interval or int(rng.integers(2, 12))
     tracker = interval - 1 if rng.integers(2) else int(rng.integers(interval))
-    return state_of(power(rng), tracker, interval, **factors)
+    return state_of(power(rng, 4), tracker, interval, **factors)
 
 
 def some_factors(rng):
@@ -282,10 +287,14 @@ def one_step(rng):
 
 
 def other_factors(rng):
-    cases = [(any_state(rng, **some_factors(rng)), bool(found), int(rng.integers(1, 9)))
-             for found in (0, 1) for _ in range(12)]  # fmt: skip
-    always = [(any_state(rng, interval=1, growth=1.1, backoff=0.9), found, 5) for found in (0, 1)]
-    return [Arguments(case) for case in (*cases, *((s, bool(f), n) for s, f, n in always))]
+    grown = [(any_state(rng, **some_factors(rng)), False, int(rng.integers(1, 9)))
+             for _ in range(12)]  # fmt: skip
+    backed = [(fresh(any_state(rng, **some_factors(rng))), True, int(rng.integers(1, 9)))
+              for _ in range(12)]  # fmt: skip
+    each = [
+        (any_state(rng, interval=1, growth=1.1, backoff=0.9), found, 5) for found in (False, True)
+    ]
+    return [Arguments(case) for case in (*grown, *backed, *each)]
 
 
 def ends_of_float32(rng):
@@ -303,7 +312,7 @@ def long_runs(rng):
     for found in (False, True):
         for _ in range(6):
             interval = int(rng.integers(1_000, 10**9))
-            state = state_of(power(rng), int(rng.integers(interval)), interval)
+            state = state_of(power(rng), 0 if found else int(rng.integers(interval)), interval)
             cases.append(Arguments((state, found, int(rng.integers(10**9, 10**12)))))
     return cases
 
@@ -576,7 +585,7 @@ def optimizers(rng, count, bad, *, at=None):
 
 
 def one_optimizer(rng):
-    return [Arguments((any_state(rng), optimizers(rng, 1, bad)))
+    return [Arguments((fresh(any_state(rng)), optimizers(rng, 1, bad)))
             for bad in (None, INF, -INF, NAN) for _ in range(6)]  # fmt: skip
 
 
@@ -584,8 +593,10 @@ def several_optimizers(rng):
     cases = []
     for count in (2, 3, 4):
         for bad in (INF, -INF, NAN):
-            cases.append((any_state(rng), optimizers(rng, count, bad)))
-        cases += [(any_state(rng), optimizers(rng, count, INF, at=at)) for at in ({0}, {count - 1})]
+            cases.append((fresh(any_state(rng)), optimizers(rng, count, bad)))
+        cases += [
+            (fresh(any_state(rng)), optimizers(rng, count, INF, at=at)) for at in ({0}, {count - 1})
+        ]
     return [Arguments(case) for case in cases]
 
 
