@@ -199,6 +199,13 @@ def test_a_tensor_is_the_array_that_would_be_handed_in(monkeypatch):
     assert check("one", lambda _: [torch.tensor(2.0, requires_grad=True), 3.0])
 
 
+def test_arrays_in_a_list_are_shown_as_numbers(monkeypatch):
+    case = Arguments(([[np.float32([1, math.nan])], [np.float32([3])]],))
+    exercise = Exercise(answer=lambda a: 1.0, reason="", argument="a", cases=[case])
+    monkeypatch.setitem(EXERCISES, "shown", exercise)
+    assert "  a        = [[[1.0, nan]], [[3.0]]]" in check("shown", lambda a: 2.0).message
+
+
 def test_infinities_compare_without_warnings(monkeypatch):
     exercise = Exercise(answer=lambda x: x, reason="", cases=[math.inf, -math.inf, math.nan])
     monkeypatch.setitem(EXERCISES, "same", exercise)

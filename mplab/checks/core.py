@@ -226,6 +226,8 @@ def _text(value: Any, fmt: Format | None) -> str:
         return ", ".join(_text(v, fmt) for v in value)
     if isinstance(value, dict):  # a record: a line for each entry
         return "".join(f"\n    {key:<8} {_text(v, fmt)}" for key, v in value.items())
+    if isinstance(value, list) and any(isinstance(v, list | np.ndarray) for v in value):
+        return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
     if isinstance(value, np.ndarray) and value.ndim:
         shown = [_text(v, fmt) for v in value.ravel()[:_SHOWN].tolist()]
         more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
