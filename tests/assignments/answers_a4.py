@@ -205,7 +205,7 @@ WRONG = {
         (
             "    gradient = gradient / scale\n" + LENGTHS,
             LENGTHS.replace("return gradient", "return gradient / scale"),
-            "Clipped before",
+            "Clipped while scaled",
         ),
         ("gradient / scale", "gradient / 1", "wants gradients without the scale"),
         (

@@ -6,6 +6,7 @@ tests/assignments/test_a4.py holds the references against `torch.amp.GradScaler`
 
 import math
 from functools import partial
+from operator import itemgetter
 
 import numpy as np
 
@@ -90,8 +91,8 @@ SCALE = Exercise(
     argument="gradients, fmt",
     cases=CASES,
     misconceptions=(
-        but(scale_formula, "Twice that scale still overflows nothing: rounding decides, and what "
-            "is less than half a gap past max_finite comes back to it.", bound="max_finite"),
+        but(scale_formula, "Rounding decides: less than half a gap past max_finite still fits.",
+            bound="max_finite"),
         but(scale_formula, "There is a largest value: not all below the next power of two fits.",
             bound="next"),
         but(scale_formula, "There are values of the format above the last power of two.",
@@ -211,7 +212,7 @@ def run_formula(state, found_inf, steps, *, restarts=True, every=False, late=0, 
 
 RUN = Exercise(
     answer=after_run,
-    reason="Overflow moves the scale at each step; good steps move it once per full interval.",
+    reason="An overflow moves the scale at each step, good steps once per full interval.",
     argument="state, found_inf, steps",
     cases=[
         Arguments(case)
@@ -302,7 +303,7 @@ def ends_of_float32(rng):
     up = [Arguments((state_of(2.0 ** (127 - k) * float(f), int(rng.integers(2)), 2), False, 2 * k))
           for k in range(1, 7) for f in (1.0, single(rng.uniform(1, 1.9)))]  # fmt: skip
     there = [Arguments((state_of(2.0**127, 4, 5), False, n)) for n in (1, int(rng.integers(2, 9)))]
-    down = [Arguments((state_of(2.0 ** -int(rng.integers(100, 149)), 1, 3, backoff=b), True, n))
+    down = [Arguments((state_of(2.0 ** -int(rng.integers(100, 149)), 0, 3, backoff=b), True, n))
             for b in (0.5, 0.9, 0.3) for n in (2, 60, 2_000)]  # fmt: skip
     return [*up, *there, *down]
 
@@ -370,7 +371,7 @@ def floats(*rows):
 
 WINDOW = Exercise(
     answer=window_gradient,
-    reason="Add up, divide once by the number of micro-batches and the scale, look, then clip.",
+    reason="Add up, divide by the number and by the scale, look at all of it, then clip.",
     argument="micro, scale, max_norm",
     tolerance=1e-5,
     cases=[
@@ -390,11 +391,11 @@ WINDOW = Exercise(
         )
     ],
     misconceptions=(
-        but(window_formula, "Clipped before they are divided by the scale, gradients come out "
-            "max_norm / scale long.", first=True),
+        but(window_formula, "Clipped while scaled, gradients come out max_norm / scale long.",
+            first=True),
         but(window_formula, "The optimizer wants gradients without the scale.", unscaled=False),
-        but(window_formula, "Divide once per window: what divides at every micro-batch divides the "
-            "earlier ones again.", each=True),
+        but(window_formula, "Divide once per window, or earlier micro-batches are divided again "
+            "and again.", each=True),
         but(window_formula, "The loss of a window is the mean of its micro-batches.", total=True),
         but(window_formula, "A window is all of its micro-batches.", last=True),
         but(window_formula, "Clip the gradient of the window, not that of each micro-batch.",
@@ -407,8 +408,8 @@ WINDOW = Exercise(
             bad="isinf"),
         but(window_formula, "Infinity is no NaN; isfinite finds both.", bad="isnan"),
         but(window_formula, "An overflow may be negative, too.", bad="plus"),
-        but(window_formula, "One micro-batch that overflows spoils the window: there is one "
-            "decision for all.", bad="drop"),
+        but(window_formula, "One bad micro-batch spoils the window: there is one decision for all.",
+            bad="drop"),
         but(window_formula, "Zeros in place of infinities silence the alarm, and the scale stays "
             "too high.", bad="zero"),
     ),
@@ -517,21 +518,13 @@ def first_parameter(own):
     return np.isfinite(own[0]).all()
 
 
-def last_alone(stepped):
-    return stepped[-1]
-
-
-def first_alone(stepped):
-    return stepped[0]
-
-
 INF, NAN = math.inf, math.nan
 GOOD, UP, DOWN, LOST = (floats(row) for row in ((1.0, -2.0), (INF, 3.0), (5.0, -INF), (NAN, 0.0)))
 LATER = floats((1.0, 2.0), (3.0,), (4.0, INF))
 
 END = Exercise(
     answer=end_window,
-    reason="Each optimizer looks at its own gradients; the scale moves once, for all of them.",
+    reason="Each optimizer looks at its own gradients; the scale moves once for all.",
     argument="state, gradients",
     cases=[
         Arguments((state_of(tracker=tracker), gradients))
@@ -557,8 +550,8 @@ END = Exercise(
         but(end_formula, "Skipping alone repairs nothing: the next window has the same scale.",
             backs_off=False),
         but(end_formula, "One optimizer that overflows is enough to back off.", decides=any),
-        but(end_formula, "The last optimizer does not decide for all.", decides=last_alone),
-        but(end_formula, "The first optimizer does not decide for all.", decides=first_alone),
+        but(end_formula, "The last optimizer does not decide for all.", decides=itemgetter(-1)),
+        but(end_formula, "The first optimizer does not decide for all.", decides=itemgetter(0)),
         but(end_formula, "NaN equals nothing, not even itself; isfinite finds it.",
             fine=no_infinity),
         but(end_formula, "Infinity is no NaN; isfinite finds both.", fine=no_nan),
@@ -649,8 +642,7 @@ def goes_on(saved, start, last):
 ANY = math.inf
 JOB = Exercise(
     answer=replay,
-    reason="A checkpoint holds the scale, its count and the number of updates; a crash goes back "
-    "to all three.",
+    reason="A crash goes back to the scale, the count and the updates of the checkpoint.",
     argument="state, log, warmup",
     tolerance=1e-9,
     cases=[
@@ -781,7 +773,7 @@ GRADED = {
         "replay",
         JOB,
         (
-            Part("without a crash", 1, JOB.reason,
+            Part("without a crash", 1, "The warm-up counts updates only; the rest is piece 2.",
                  lambda rng: [*bare_logs(rng), *hopeless_logs(rng)]),
             Part("one crash", 1, JOB.reason, lambda rng: jobs(rng, crashes=1)),
             Part("many crashes", 1, "The last checkpoint stays until the next one.",
