@@ -161,6 +161,18 @@ def test_a_verdict_prints_itself_and_escapes_html():
     assert mplab.check is check
 
 
+def test_unsigned_integers_are_codes_and_shown_in_hexadecimal(monkeypatch):
+    exercise = Exercise(
+        answer=lambda x: np.array([x, 255], np.uint8),
+        reason="",
+        cases=(126,),
+    )
+    monkeypatch.setitem(EXERCISES, "codes", exercise)
+    message = check("codes", lambda x: np.uint8(x)).message
+    assert message.splitlines()[2:4] == ["  expected = [0x7E, 0xFF]", "  yours    = 0x7E"]
+    assert "yours    = [126, 0]" in check("codes", lambda x: np.array([x, 0])).message
+
+
 def test_text_is_no_number_even_where_it_could_be_read_as_one():
     assert check("flush_threshold", 2.0**-25)
     assert not check("flush_threshold", str(2.0**-25))

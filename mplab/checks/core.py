@@ -221,7 +221,10 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
 
 
 def _text(value: Any, fmt: Format | None) -> str:
-    """A value as the reader would write it, with its code if it is one of `fmt`."""
+    """A value as the reader would write it, with its code if it is one of `fmt`.
+
+    Unsigned integers of NumPy are codes.
+    """
     if isinstance(value, tuple):
         return ", ".join(_text(v, fmt) for v in value)
     if isinstance(value, dict):  # a record: a line for each entry
@@ -229,9 +232,12 @@ def _text(value: Any, fmt: Format | None) -> str:
     if isinstance(value, list) and any(isinstance(v, list | np.ndarray) for v in value):
         return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
     if isinstance(value, np.ndarray) and value.ndim:
-        shown = [_text(v, fmt) for v in value.ravel()[:_SHOWN].tolist()]
+        first = value.ravel()[:_SHOWN]
+        shown = [_text(v, fmt) for v in (first if value.dtype.kind == "u" else first.tolist())]
         more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
         return "[" + ", ".join([*shown, *more]) + "]"
+    if isinstance(value, np.unsignedinteger):
+        return f"0x{int(value):0{2 * value.itemsize}X}"
     if isinstance(value, float | np.floating):
         value, text = float(value), f"{float(value)!r}"
         exponent = math.frexp(value)[1] - 1 if math.isfinite(value) and value else 0
