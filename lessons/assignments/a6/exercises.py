@@ -1,0 +1,801 @@
+"""Assignment 6, the scales of FP8: the references, the public cases, and what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from mplab.checks import Arguments, Exercise, Misconception
+from mplab.codes import decode, encode, values
+from mplab.formats import (
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E5M2,
+    FP8_E5M2FNUZ,
+    FP16,
+    Overflow,
+    Rounding,
+)
+from mplab.grading.exercises import Graded, Part
+from mplab.rounding import round_to
+
+WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP8_E4M3)"
+
+E4M3, E5M2 = FP8_E4M3, FP8_E5M2
+OTHERS = (E5M2, FP8_E4M3FNUZ, FP8_E5M2FNUZ)
+HEADROOMS = (1.0, 1.5, 2.0, 3.0)
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the formula but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
+
+
+def floats(*numbers):
+    return np.array(numbers, np.float32)
+
+
+def normal(rng, *shape, power=0):
+    """Normally distributed numbers about 2^power."""
+    return np.ldexp(rng.normal(size=shape), int(power)).astype(np.float32)
+
+
+def pick(rng, choices):
+    return choices[int(rng.integers(len(choices)))]
+
+
+# One scale -------------------------------------------------------------------------------
+
+
+def scale_of(x, fmt, headroom):
+    """The largest of the allowed powers of two that fits, found by trying them all."""
+    amax = float(np.max(np.abs(x), initial=0.0))
+    if not math.isfinite(amax):
+        return math.nan
+    if amax == 0:
+        return 1.0
+    exponent = 126
+    while exponent > -126 and math.ldexp(amax * headroom, exponent) > fmt.max_finite:
+        exponent -= 1
+    return math.ldexp(1.0, exponent)
+
+
+def magnitude(x):
+    return float(np.max(np.abs(x), initial=0.0))
+
+
+def without_nan(x):
+    return float(np.max(np.nan_to_num(np.abs(x)), initial=0.0))
+
+
+def finite_ones(x):
+    return magnitude(x[np.isfinite(x)])
+
+
+def largest(x):
+    return float(np.max(x, initial=-math.inf)) if x.size else 0.0
+
+
+def scale_formula(
+    x, fmt, headroom, *, inverse=False, top=None, steps=math.floor, ratio=False, zero=1.0,
+    amax_of=magnitude, kept=True, bounded=True, exponents=False,
+):  # fmt: skip
+    """The scale by somebody who overlooks something."""
+    amax = amax_of(x)
+    if not math.isfinite(amax):
+        return math.nan
+    if amax <= 0 and zero is not None:
+        return zero
+    room = headroom if kept is True else kept(headroom)
+    most = (top or {}).get(fmt.name, fmt.max_finite)
+    c, e = math.frexp(most / (amax * room))
+    exponent = e - 1 if steps is math.floor else steps(math.log2(c) + e)
+    if exponents:
+        exponent = fmt.emax - (math.frexp(amax * room)[1] - 1)
+    if bounded:
+        exponent = min(max(exponent, -126), 126)
+    scale = most / (amax * room) if ratio else math.ldexp(1.0, exponent)
+    return 1 / scale if inverse else scale
+
+
+SCALE = Exercise(
+    answer=scale_of,
+    reason="The largest power of two s for which headroom * amax * s is at most max_finite.",
+    argument="x, fmt, headroom",
+    cases=[Arguments((floats(*x), fmt, headroom)) for x, fmt, headroom in (
+        ((1.0,), E4M3, 1.0), ((1.0,), E5M2, 1.0), ((0.5, -3.0), E4M3, 1.0), ((1.8,), E4M3, 1.0),
+        ((1.75,), E4M3, 1.0), ((3.5,), E5M2, 1.0), ((1.0,), E4M3, 2.0), ((1.25,), E4M3, 1.5),
+        ((448.0, 1e5), E4M3, 1.0), ((0.0, -0.0), E4M3, 1.0), ((1e-40,), E4M3, 1.0),
+        ((1.0, math.inf), E4M3, 1.0), ((1.0, math.nan), E4M3, 1.0), ((math.nan, 1.0), E5M2, 1.0),
+    )],
+    misconceptions=(
+        but(scale_formula, "The scale multiplies before the cast; this is what would divide.",
+            inverse=True),
+        but(scale_formula, "448 is the largest number of E4M3 only: ask the format.",
+            top={"FP8_E5M2": 448.0}),
+        but(scale_formula, "E4M3 keeps no exponent for infinity: it reaches 448, not 240.",
+            top={"FP8_E4M3": 240.0}),
+        but(scale_formula, "Rounded up to a power of two, the scale sends amax past the top.",
+            steps=math.ceil),
+        but(scale_formula, "The nearest power of two may be the one above: then amax overflows.",
+            steps=round),
+        but(scale_formula, "Exponents alone do not tell: 1.8 * 2^8 lies past 448.",
+            exponents=True),
+        but(scale_formula, "A power of two is asked for, whose product rounds nothing.",
+            ratio=True),
+        but(scale_formula, "amax 0 needs a guard: an infinite scale makes NaN of every zero.",
+            zero=math.inf),
+        but(scale_formula, "amax 0 needs a guard before anything is divided by it.", zero=None),
+        but(scale_formula, "A scale of 0 for a tensor of zeros cannot be undone: 0 / 0.",
+            zero=0.0),
+        but(scale_formula, "A NaN or infinity taken out of amax is hidden from those who look.",
+            amax_of=without_nan),
+        but(scale_formula, "What is not finite must show: here it was left out of amax.",
+            amax_of=finite_ones),
+        but(scale_formula, "Negative numbers have a magnitude, too.", amax_of=largest),
+        but(scale_formula, "Headroom keeps a part of the range free, so the scale is smaller.",
+            kept=lambda headroom: 1 / headroom),
+        but(scale_formula, "The headroom was left out.", kept=lambda headroom: 1.0),
+        but(scale_formula, "Beyond 2^126 the scale or its inverse is no normal number of FP32.",
+            bounded=False),
+    ),
+)  # fmt: skip
+
+
+def scales(rng, fmts, *, low=-60, high=60, count=12):
+    return [Arguments((normal(rng, 5, power=rng.integers(low, high)), fmt, pick(rng, HEADROOMS)))
+            for fmt in fmts for _ in range(count)]  # fmt: skip
+
+
+def at_the_edge(rng):
+    """Where headroom * amax * scale is max_finite itself, and the floats beside it."""
+    cases = []
+    for fmt in (E4M3, *OTHERS):
+        for headroom in HEADROOMS:
+            edge = math.ldexp(fmt.max_finite / headroom, int(rng.integers(-30, 30)))
+            for away in (0.0, -math.inf, math.inf):
+                amax = np.nextafter(np.float32(edge), np.float32(away)) if away else edge
+                cases += [Arguments((floats(-amax, amax / 3), fmt, headroom))]
+            cases += [Arguments((floats(edge, edge / 3), fmt, headroom))]
+    return cases
+
+
+def nothing_and_too_much(rng):
+    cases = []
+    for fmt in (E4M3, E5M2):
+        for headroom in HEADROOMS:
+            x = normal(rng, 4)
+            for bad in (math.inf, -math.inf, math.nan):
+                y = x.copy()
+                y[int(rng.integers(4))] = bad
+                cases.append(Arguments((y, fmt, headroom)))
+            cases.append(Arguments((np.zeros(3, np.float32), fmt, headroom)))
+            cases.append(Arguments((normal(rng, 3, power=-140), fmt, headroom)))
+            cases.append(Arguments((np.zeros(0, np.float32), fmt, headroom)))
+    return cases
+
+
+# Codes -----------------------------------------------------------------------------------
+
+
+def to_codes(x, scale, fmt):
+    """The nearest of all values, by distance; of two at the same distance the even code."""
+    table = values(fmt)[: fmt.max_code + 1]
+    codes = []
+    for number in np.asarray(x, np.float64) * scale:
+        if not math.isfinite(number):
+            codes.append(int(encode(number if fmt.has_infinity else math.nan, fmt)))
+            continue
+        distance = np.abs(table - min(abs(number), fmt.max_finite))
+        nearest = np.flatnonzero(distance == distance.min())
+        code = int(nearest[0] if len(nearest) == 1 else nearest[nearest % 2 == 0][0])
+        negative = math.copysign(1, number) < 0 and (code > 0 or fmt.has_negative_zero)
+        codes.append(code + (fmt.sign_code if negative else 0))
+    return np.array(codes, np.uint8)
+
+
+def codes_formula(
+    x, scale, fmt, *, divide=False, top=None, before=None, clamp="after", wide=True, signed=True,
+    through=None, rounding=Rounding.TIES_TO_EVEN,
+):  # fmt: skip
+    """A cast by somebody who overlooks something."""
+    x = (before(x) if before else x).astype(np.float64)
+    most = (top or {}).get(fmt.name, fmt.max_finite)
+    finite = np.isfinite(x) | (clamp == "everything")
+    x = np.where(finite, np.clip(x, -most, most), x) if clamp == "x" else x
+    with np.errstate(over="ignore"):
+        y = x / scale if divide else x * scale
+        y = y if wide else y.astype(np.float32).astype(np.float64)
+    y = np.asarray(round_to(y, through, overflow=Overflow.SATURATE)) if through else y
+    if clamp in ("after", "everything"):
+        y = np.where(finite, np.clip(y, -most, most), y)
+    y = np.asarray(round_to(y, fmt, rounding=rounding))
+    return np.asarray(encode(y if signed else np.where(y == 0, 0.0, y), fmt))
+
+
+CODES = Exercise(
+    answer=to_codes,
+    reason="Multiply in float64, clamp what is finite to ±max_finite, then round once and encode.",
+    argument="x, scale, fmt",
+    cases=[Arguments((floats(*x), scale, fmt)) for x, scale, fmt in (
+        ((1.0, -3.0), 16.0, E4M3), ((0.001,), 2.0**17, E4M3), ((300.0,), 1.0, E4M3),
+        ((29.0, -30.0), 16.0, E4M3), ((1e5, -7e4), 1.0, E5M2), ((2.0**20,), 2.0**-15, E4M3),
+        ((-0.0, -1e-9), 1.0, E4M3), ((1e38,), 2.0**10, E4M3),
+        ((math.nan,), 1.0, E4M3), ((math.inf, -math.inf), 1.0, E4M3),
+        ((math.inf, -math.inf, math.nan), 2.0**-4, E5M2),
+        ((17 - 2.0**-19,), 1 + 2.0**-23, E4M3), ((17.004,), 1.0, E4M3), ((1.18, 1.19), 1.0, E4M3),
+    )],
+    misconceptions=(
+        but(codes_formula, "The scale multiplies before the cast; dividing undoes it afterwards.",
+            divide=True),
+        but(codes_formula, "Each format has a largest number of its own; 448 is that of E4M3.",
+            top={"FP8_E5M2": 448.0}),
+        but(codes_formula, "E4M3 keeps no exponent for infinity: it reaches 448, not 240.",
+            top={"FP8_E4M3": 240.0}),
+        but(codes_formula, "The rounding does not saturate by itself: 480 must become 448.",
+            clamp=""),
+        but(codes_formula, "The product has to fit, not the number before the scale.", clamp="x"),
+        but(codes_formula, "Only finite numbers saturate; an infinity that does is hidden.",
+            clamp="everything"),
+        but(codes_formula, "nan_to_num makes 0 of a NaN, and then nobody can find it.",
+            before=np.nan_to_num),
+        but(codes_formula, "A product rounded to float32 can become a tie that it is not.",
+            wide=False),
+        but(codes_formula, "What comes to zero keeps the sign of x.", signed=False),
+        but(codes_formula, "A cast through FP16 rounds twice.", through=FP16),
+        but(codes_formula, "To nearest, not toward zero.", rounding=Rounding.TOWARD_ZERO),
+    ),
+)  # fmt: skip
+
+
+def power(rng, low=-20, high=20):
+    return 2.0 ** int(rng.integers(low, high))
+
+
+def fitting(rng):
+    """Numbers of both signs, of which the largest comes to the upper half of the range."""
+    cases = []
+    for fmt in (E4M3, *OTHERS):
+        for _ in range(6):
+            exponent = int(rng.integers(-20, 20))
+            x = (
+                rng.uniform(-1, 1, 12)
+                * 2.0 ** (fmt.emax - exponent)
+                * 2.0 ** -rng.integers(0, 9, 12)
+            )
+            cases.append(Arguments((x.astype(np.float32), 2.0**exponent, fmt)))
+    return cases
+
+
+def too_large(rng):
+    """Around and far beyond the largest number; with large scales beyond FP32, too."""
+    cases = []
+    for fmt in (E4M3, *OTHERS):
+        for _ in range(4):
+            scale = power(rng)
+            x = fmt.max_finite / scale * rng.uniform(0.5, 2.5, 8) * rng.choice((-1, 1), 8)
+            cases.append(Arguments((x.astype(np.float32), scale, fmt)))
+        huge = floats(*(rng.uniform(1, 3, 2) * 1e38), -1e38)
+        cases.append(Arguments((huge, power(rng, 4, 20), fmt)))
+    return cases
+
+
+def rare(rng):
+    """What is not finite among other numbers, and zeros of both signs, exact and flushed."""
+    cases = []
+    for fmt in (E4M3, *OTHERS):
+        for _ in range(4):
+            scale = power(rng)
+            least = fmt.min_subnormal / scale
+            x = [math.inf, -math.inf, math.nan, 0.0, -0.0, -0.3 * least, 0.3 * least, -least, least]
+            cases.append(Arguments((floats(*rng.permutation(x)), scale, fmt)))
+    return cases
+
+
+def beside_ties(rng):
+    """Products at a tie, and products whose rounding to float32 would be one."""
+    cases = []
+    for fmt in (E4M3, *OTHERS):
+        table = values(fmt)[: fmt.max_code + 1]
+        found = []
+        while len(found) < 12:
+            code = int(rng.integers(fmt.max_code))
+            tie = (table[code] + table[code + 1]) / 2
+            scale = np.float32(rng.uniform(0.5, 2))
+            x = np.float32(tie / float(scale))
+            product = float(x) * float(scale)
+            up = code % 2 == 0  # then the tie itself goes down
+            if np.float32(product) == tie and (product > tie if up else product < tie):
+                found.append(Arguments((floats(x, -x), float(scale), fmt)))
+        ties = [(table[c] + table[c + 1]) / 2 for c in rng.integers(0, fmt.max_code, 12)]
+        exponent = int(rng.integers(-20, 20))
+        cases += [
+            *found,
+            Arguments((np.ldexp(ties, -exponent).astype(np.float32), 2.0**exponent, fmt)),
+        ]
+    return cases
+
+
+# A row of tensors ------------------------------------------------------------------------
+
+
+def delayed(tensors, fmt, length, headroom):
+    """Number by number."""
+    history, rows = [], []
+    for x in tensors:
+        remembered = history[max(0, len(history) - length) :]
+        scale = scale_of(np.array(remembered), fmt, headroom)
+        clipped = flushed = 0
+        for number in x.tolist():
+            scaled = abs(number) * scale
+            clipped += math.isfinite(number) and scaled > fmt.max_finite
+            flushed += number != 0 and scaled <= fmt.min_subnormal - scaled  # nearer to 0, or a tie
+        rows.append((scale, clipped / x.size, flushed / x.size))
+        if np.isfinite(x).all() and x.any():
+            history.append(magnitude(x))
+    return np.array(rows).T
+
+
+def latest(history):
+    return history[-1:]
+
+
+def mean(history):
+    return [float(np.mean(history))] if history else []
+
+
+def delayed_formula(
+    tensors, fmt, length, headroom, *, own=False, longer=0, of=list, entering="both", edge=None,
+    lost="half", room=True, current=False,
+):  # fmt: skip
+    """The history as kept by somebody who overlooks something, and the shares as counted."""
+    history, rows = [], []
+    for x in tensors:
+        amax = finite_ones(x) if entering == "finite part" else magnitude(x)
+        enters = (amax > 0 or entering == "zero") and (
+            math.isfinite(amax) or entering == "infinity"
+        )
+        history += [amax] if own and enters else []
+        kept = of(history[-(length + longer) :])
+        scale = scale_of(x if current else np.array(kept), fmt, headroom if room else 1.0)
+        y = np.abs(x.astype(np.float64)) * scale
+        finite = np.isfinite(x)
+        least = {"subnormal": fmt.min_subnormal, "normal": fmt.min_normal}.get(lost)
+        zeros = y < least if least else y <= fmt.min_subnormal / 2
+        zeros &= (x != 0) | (lost == "zeros")
+        past = (y > fmt.max_finite) if edge is None else edge(y, fmt)
+        rows.append((scale, np.mean(past & finite), np.mean(zeros)))
+        history += [amax] if enters and not own else []
+    return np.array(rows).T
+
+
+def at_least(y, fmt):
+    return y >= fmt.max_finite
+
+
+def rounds_past(y, fmt):
+    return ~np.isfinite(round_to(y, fmt))
+
+
+def stack(*rows):
+    return np.array(rows, np.float32)
+
+
+DELAYED = Exercise(
+    answer=delayed,
+    reason="The scale follows from at most `length` useful tensors before this one.",
+    argument="tensors, fmt, length, headroom",
+    tolerance=1e-6,  # shares may be float32
+    cases=[Arguments(case) for case in (
+        (stack((1, 0.5), (1, 0.25), (1, 0.5)), E4M3, 2, 1.0),
+        (stack((448, 449), (2.0**-9, 2.0**-10), (0, 470)), E4M3, 1, 1.0),
+        (stack((4, 2.0**-11), (1, 0), (2, 0.001), (1, 1e-5), (1, 1e-9)), E4M3, 2, 1.0),
+        (stack((1, 0.5), (4e4, 1e4), (1, 1e-3), (1, 1e-3), (1, 1e-3), (2, 1)), E4M3, 2, 1.0),
+        (stack((1, 0.5), (1, 0.5), (3, 2)), E5M2, 4, 3.0),
+        (stack((8, 1), (0, 0), (0, 0), (9, 0.1)), E4M3, 2, 1.0),
+        (stack((1, 0.5), (math.inf, 7), (1, math.nan), (1, 0.5)), E4M3, 2, 1.0),
+    )],
+    misconceptions=(
+        but(delayed_formula, "This tensor's magnitude is not known before its cast.", own=True),
+        but(delayed_formula, "That is current scaling: only this tensor counts.", current=True),
+        but(delayed_formula, "What is older than `length` tensors is forgotten.", longer=10**6),
+        but(delayed_formula, "The history is one tensor too long.", longer=1),
+        but(delayed_formula, "The largest of the history decides, not the latest.", of=latest),
+        but(delayed_formula, "The largest of the history decides; a mean lets it overflow.",
+            of=mean),
+        but(delayed_formula, "A tensor of zeros says nothing about the next, and takes no place.",
+            entering="zero"),
+        but(delayed_formula, "With an infinity in the history every scale from it is NaN.",
+            entering="infinity"),
+        but(delayed_formula, "A tensor with an infinity or NaN has to stay out as a whole.",
+            entering="finite part"),
+        but(delayed_formula, "What was 0 before the cast is not lost by it.", lost="zeros"),
+        but(delayed_formula, "Between half and all of min_subnormal rounds up, not to 0.",
+            lost="subnormal"),
+        but(delayed_formula, "Subnormal numbers are numbers; they are not flushed.",
+            lost="normal"),
+        but(delayed_formula, "max_finite itself is not clipped.", edge=at_least),
+        but(delayed_formula, "449 is cut off, too, although it would round to 448.",
+            edge=rounds_past),
+        but(delayed_formula, "The headroom was left out.", room=False),
+    ),
+)  # fmt: skip
+
+
+def rows_of(rng, steps, size, *, spread=0.0):
+    """Tensors about powers of two that wander."""
+    powers = np.exp2(rng.normal(0, spread, (steps, 1)) + rng.uniform(-3, 3))
+    return (rng.normal(size=(steps, size)) * powers).astype(np.float32)
+
+
+def formats_and_rooms(rng, count=8):
+    return [(pick(rng, (E4M3, *OTHERS)), HEADROOMS[i % 4]) for i in range(count)]
+
+
+def wandering(rng):
+    return [Arguments((rows_of(rng, 14, 8, spread=5.0), fmt, int(rng.integers(1, 7)), headroom))
+            for fmt, headroom in formats_and_rooms(rng)]  # fmt: skip
+
+
+def spiked(rng):
+    """Calm tensors and one spike that the history remembers for a while."""
+    cases = []
+    for fmt, headroom in formats_and_rooms(rng):
+        length = int(rng.integers(2, 7))
+        tensors = rows_of(rng, 20, 6)
+        tensors[int(rng.integers(3, 8))] *= np.float32(2.0 ** rng.integers(8, 40))
+        cases.append(Arguments((tensors, fmt, length, headroom)))
+    return cases
+
+
+def interrupted(rng):
+    """Tensors of zeros, and such with an infinity or NaN, between others that differ."""
+    cases = []
+    for fmt, headroom in formats_and_rooms(rng):
+        tensors = rows_of(rng, 16, 5, spread=4.0)
+        first, second, third, fourth = rng.choice(np.arange(2, 15), 4, replace=False)
+        tensors[[first, second]] = 0
+        tensors[third, int(rng.integers(5))] = pick(rng, (math.inf, -math.inf))
+        tensors[fourth, int(rng.integers(5))] = math.nan
+        cases.append(Arguments((tensors, fmt, int(rng.integers(2, 4)), headroom)))
+    return cases
+
+
+def at_both_ends(rng):
+    """Numbers at the very places where clipping and flushing begin, before any history."""
+    cases = []
+    for fmt in (E4M3, *OTHERS):
+        top, least = np.float32(fmt.max_finite), np.float32(fmt.min_subnormal / 2)
+        near = [top, np.nextafter(top, np.float32(math.inf)), top * np.float32(1.02), -2 * top, 0.0,
+                -0.0, least, np.nextafter(least, np.float32(1)), -1.5 * least, -least,
+                np.float32(fmt.min_normal) / 2]  # fmt: skip
+        for headroom in (1.0, 3.0):
+            row = floats(*rng.choice(near, 24))
+            row[:11] = near
+            tensors = np.stack([row, normal(rng, 24)])
+            cases.append(Arguments((tensors, fmt, 2, headroom)))
+    return cases
+
+
+# Blocks ----------------------------------------------------------------------------------
+
+
+def pack_mx(x, fmt, block):
+    """The exponent of a block by comparison with powers of two; codes by distance."""
+    packed = []
+    for start in range(0, x.size, block):
+        part = x[start : start + block]
+        amax = magnitude(part)
+        exponent = -127
+        while exponent < 127 and 2.0 ** (exponent + 1 + fmt.emax) <= amax:
+            exponent += 1
+        bad = not math.isfinite(amax)
+        packed.append(255 if bad else exponent + 127)
+        codes = [fmt.nan_code] * part.size if bad else to_codes(part, 2.0**-exponent, fmt)
+        packed.extend(codes)
+    return np.array(packed, np.uint8)
+
+
+def log_of(amax):
+    return math.frexp(amax)[1] - 1
+
+
+def log_up(amax):
+    return log_of(amax) + (math.frexp(amax)[0] > 0.5)
+
+
+def log_in_float32(amax):
+    return int(np.floor(np.log2(np.float32(amax))))
+
+
+def mx_formula(
+    x, fmt, block, *, log=log_of, emax=True, bias=127, whole=False, divide=True, saturate=True,
+    zero=0, amax_of=magnitude, tail=True, fits=False, shown=True, first=True,
+):  # fmt: skip
+    """Blocks as packed by somebody who overlooks something."""
+    packed = []
+    stop = x.size if tail else x.size // block * block
+    for start in range(0, stop, block):
+        part = x[start : start + block]
+        amax = amax_of(x if whole else part)
+        if not math.isfinite(amax) and shown:
+            packed += [255, *[fmt.nan_code] * part.size]
+            continue
+        if not shown:
+            part = np.nan_to_num(part, posinf=0.0, neginf=0.0)
+            amax = amax_of(part)
+        exponent = log(amax) - emax * fmt.emax if amax > 0 else zero - 127
+        exponent += fits and amax * 2.0**-exponent > fmt.max_finite
+        exponent = max(exponent, -127)
+        how = {} if saturate else {"clamp": ""}
+        scale = 2.0**-exponent if divide else 2.0**exponent
+        codes = codes_formula(part, scale, fmt, **how).tolist()
+        scale_code = max(exponent + bias, 0)
+        packed += [scale_code, *codes] if first else [*codes, scale_code]
+    return np.array(packed, np.uint8)
+
+
+def signed_largest(x):
+    return abs(float(np.max(x)))
+
+
+BLOCKS = Exercise(
+    answer=pack_mx,
+    reason="For each block: the code of 2^(floor(log2 amax) - emax), then x divided by it.",
+    argument="x, fmt, block",
+    cases=[Arguments((floats(*x), fmt, block)) for x, fmt, block in (
+        ((1.0, -0.5, 0.25, 0.0), E4M3, 4), ((3.0, 1.0), E4M3, 2), ((-4.0, 1.0), E4M3, 2),
+        ((1.0, 2.0, 64.0, 100.0), E4M3, 2), ((1.0, 1.0, 5.0), E4M3, 2), ((1.9, -0.1), E4M3, 2),
+        ((1.9, 0.3), E5M2, 2), ((5.0, 0.7), FP4_E2M1, 2), ((0.0, -0.0), E4M3, 2),
+        ((1024 - 2.0**-14, 1.0), E4M3, 2), ((1.0, math.inf, 1.0, 2.0), E4M3, 2),
+        ((math.nan, 1.0), E5M2, 2),
+    )],
+    misconceptions=(
+        but(mx_formula, "The exponent of amax is rounded down: floor, not ceil.", log=log_up),
+        but(mx_formula, "Take off emax: the largest number goes to the top of the range.",
+            emax=False),
+        but(mx_formula, "This rule lets the top saturate; it does not ask for max_finite.",
+            fits=True),
+        but(mx_formula, "E8M0 stores the exponent plus 127.", bias=128),
+        but(mx_formula, "This scale multiplies afterwards, so x is divided by it.",
+            divide=False),
+        but(mx_formula, "Each block has a scale of its own.", whole=True),
+        but(mx_formula, "Past the largest number the element saturates.", saturate=False),
+        but(mx_formula, "A block of zeros gets the smallest scale, code 0.", zero=127),
+        but(mx_formula, "Negative numbers have a magnitude, too.", amax_of=signed_largest),
+        but(mx_formula, "The last block may be shorter; it counts.", tail=False),
+        but(mx_formula, "log2 in float32 rounds up to the next integer; frexp is exact.",
+            log=log_in_float32),
+        but(mx_formula, "A block that is not finite has to show it, in scale and codes.",
+            shown=False),
+        but(mx_formula, "The scale comes before the codes of its block.", first=False),
+    ),
+)  # fmt: skip
+
+
+def blocks(rng, fmts, sizes=(32, 16)):
+    """Whole blocks, each about a power of two of its own."""
+    cases = []
+    for fmt in fmts:
+        for block in sizes:
+            powers = np.exp2(rng.integers(-20, 20, (3, 1)))
+            x = rng.normal(size=(3, block)) * powers
+            cases.append(Arguments((x.astype(np.float32).ravel(), fmt, block)))
+    return cases
+
+
+def with_a_rest(rng):
+    """The last block is shorter; of one element, and without any whole block before it, too."""
+    return [Arguments((normal(rng, size, power=rng.integers(-20, 20)), pick(rng, (E4M3, E5M2)), 32))
+            for size in (33, 63, int(rng.integers(34, 60)), int(rng.integers(2, 31)), 1)
+            for _ in range(2)]  # fmt: skip
+
+
+def tops(rng):
+    """The largest of a block at each place between two powers of two, and just below one."""
+    cases = []
+    for fmt in (E4M3, E5M2, FP6_E2M3):
+        below = [np.nextafter(np.float32(2.0**k), np.float32(0)) for k in (10, 30, 60, -60, 1)]
+        for top in (
+            *below,
+            *np.ldexp([1.0, 1.3, 1.74, 1.76, 1.88, 1.97], int(rng.integers(-9, 9))),
+        ):
+            x = top * rng.uniform(-0.9, 0.9, 8)
+            x[int(rng.integers(8))] = float(rng.choice((-1, 1))) * top
+            cases.append(Arguments((x.astype(np.float32), fmt, 8)))
+    return cases
+
+
+def strange_blocks(rng):
+    """Among other blocks: zeros, infinity, NaN, numbers that FP32 holds as subnormal."""
+    cases = []
+    for fmt in (E4M3, E5M2):
+        for _ in range(4):
+            x = normal(rng, 5, 8)
+            x[0] = rng.choice((-0.0, 0.0), 8)
+            x[1, int(rng.integers(8))] = pick(rng, (math.inf, -math.inf))
+            x[2, int(rng.integers(8))] = math.nan
+            x[3] = np.ldexp(x[3], -130)
+            cases.append(Arguments((x[rng.permutation(5)].ravel(), fmt, 8)))
+    return cases
+
+
+# Three products --------------------------------------------------------------------------
+
+
+ROLES = {"output": "xw", "grad_input": "gw", "grad_weight": "gx"}
+
+
+def product(which, x, w, g):
+    """Element by element; math.fsum rounds the exact sum once, which here is exact itself."""
+    held = {}
+    for name, tensor, fmt in (("x", x, E4M3), ("w", w, E4M3), ("g", g, E5M2)):
+        scale = scale_of(tensor, fmt, 1.0)
+        codes = to_codes(tensor.ravel(), scale, fmt).reshape(tensor.shape)
+        held[name] = np.asarray(decode(codes, fmt)) / scale
+    a, b = (held[name] for name in ROLES[which])
+    a = a.T if which == "grad_weight" else a
+    b = b.T if which == "output" else b
+    sums = [[math.fsum((row * column).tolist()) for column in b.T] for row in a]
+    return np.array(sums).astype(np.float32)
+
+
+def product_formula(
+    which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo="both", shared=False, top=None, raw="",
+    unscaled="", last=None, sums=np.float64, swapped=False,
+):  # fmt: skip
+    """A linear layer by somebody who overlooks something."""
+    held, scales = {}, {}
+    for name, tensor, fmt in zip("xwg", (x, w, g), formats, strict=True):
+        scale = scale_of(tensor, top or fmt, 1.0)
+        scale = scales["x"] if shared and name == "w" else scale
+        scale = 1.0 if name in unscaled else scale
+        codes = codes_formula(tensor.ravel(), scale, fmt).reshape(tensor.shape)
+        held[name], scales[name] = np.asarray(decode(codes, fmt)), scale
+        if name in raw and which != "output":
+            held[name] = tensor.astype(np.float64) * scale
+    first, second = ROLES[which]
+    a, b = held[first], held[second]
+    a = a.T if which == "grad_weight" else a
+    b = b.T if which == "output" else b
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = (a @ b).astype(sums).astype(np.float64)
+    factor = {"both": scales[first] * scales[second], "first": scales[first], "none": 1.0}
+    total = total * factor["both"] if undo == "multiply" else total / factor[undo]
+    total = np.asarray(round_to(total, last, overflow=Overflow.SATURATE)) if last else total
+    with np.errstate(over="ignore"):
+        return total.astype(np.float32)
+
+
+X = stack((1.0, -3.0, 0.3), (0.02, 7.0, -1.1))
+W = stack((0.0003, -0.00011, 0.0005), (7e-5, 0.001, -0.0002))
+G = stack((1e-6, 2.3e-14), (-3e-14, 5e-13))  # more powers of two than E4M3 reaches
+PRODUCT = Exercise(
+    answer=product,
+    reason="Scale each tensor and cast it to its format, sum the products, undo both scales.",
+    argument="which, x, w, g",
+    cases=[
+        Arguments(("output", stack((3.0, 0.4)), stack((0.1, 0.0)), stack((1e-6,)))),
+        *(Arguments((which, X, W, G)) for which in ROLES),
+        Arguments(("grad_weight", X, W, stack((math.nan, 0.0), (1.0, 1.0)))),
+    ],
+    misconceptions=(
+        but(product_formula, "Gradients want range: E5M2, not E4M3.", formats=(E4M3, E4M3, E4M3)),
+        but(product_formula, "Weights and activations want digits: E4M3, not E5M2.",
+            formats=(E5M2, E5M2, E5M2)),
+        but(product_formula, "The formats are exchanged: E4M3 forward, E5M2 backward.",
+            formats=(E5M2, E5M2, E4M3)),
+        but(product_formula, "The result still carries both scales.", undo="none"),
+        but(product_formula, "Both operands were scaled, and only one scale is undone.",
+            undo="first"),
+        but(product_formula, "To undo a scale that multiplied, divide.", undo="multiply"),
+        but(product_formula, "Each tensor has a scale of its own.", shared=True),
+        but(product_formula, "The scale of a gradient follows from the range of E5M2.", top=E4M3),
+        but(product_formula, "Without a scale small gradients become 0.", unscaled="g"),
+        but(product_formula, "The backward products read FP8 too, not what was saved in FP32.",
+            raw="xw"),
+        but(product_formula, "Only the operands are FP8; the result is FP32.", last=E4M3),
+        but(product_formula, "A sum in FP16 has too few digits and overflows.", sums=np.float16),
+    ),
+)  # fmt: skip
+
+
+def layers(rng, which, *, low=-12, high=6, count=6):
+    """A layer of other sizes and magnitudes; few enough products for exact sums."""
+    cases = []
+    for _ in range(count):
+        n, outputs, inputs = (int(rng.integers(2, most)) for most in (7, 8, 12))
+        shapes = (n, inputs), (outputs, inputs), (n, outputs)
+        x, w, g = (normal(rng, *shape, power=rng.integers(low, high)) for shape in shapes)
+        g[-1, :] *= np.float32(2.0**-26)
+        g[:, -1] *= np.float32(2.0**-26)
+        cases.append(Arguments((which, x, w, np.ldexp(g, -12))))
+    return cases
+
+
+def spoilt_layers(rng):
+    """An infinity or NaN in one operand, and an operand of zeros."""
+    cases = []
+    for which in ROLES:
+        for name in range(3):
+            for bad in (math.inf, math.nan):
+                arguments = [a.copy() for a in layers(rng, which, count=1)[0][1:]]
+                arguments[name].flat[int(rng.integers(arguments[name].size))] = bad
+                cases.append(Arguments((which, *arguments)))
+            arguments = [a.copy() for a in layers(rng, which, count=1)[0][1:]]
+            arguments[name][:] = 0
+            cases.append(Arguments((which, *arguments)))
+    return cases
+
+
+GRADED = {
+    "scale": Graded(
+        "scale_of",
+        SCALE,
+        (
+            Part("other formats", 1, SCALE.reason,
+                 lambda rng: scales(rng, (E4M3, *OTHERS, FP6_E3M2, FP4_E2M1))),
+            Part("exactly at the top", 1, "Look where headroom * amax * scale is max_finite.",
+                 at_the_edge),
+            Part("zeros, tiny numbers, what is not finite", 1,
+                 "Look at empty tensors and zeros, at amax below 2^-126, at infinity and NaN.",
+                 nothing_and_too_much),
+        ),
+    ),
+    "codes": Graded(
+        "to_codes",
+        CODES,
+        (
+            Part("other formats and scales", 1, CODES.reason, fitting),
+            Part("saturation", 1, "Look beyond ±max_finite, also where the product leaves FP32.",
+                 too_large),
+            Part("infinity, NaN and zeros", 1, "Only finite numbers saturate; zeros have a sign.",
+                 rare),
+            Part("ties, and products beside them", 1, "Round once, from the exact product.",
+                 beside_ties),
+        ),
+    ),
+    "delayed": Graded(
+        "delayed_shares",
+        DELAYED,
+        (
+            Part("magnitudes that wander", 1, DELAYED.reason, wandering),
+            Part("a spike", 1, "Follow the spike: when it comes, and while it is remembered.",
+                 spiked),
+            Part("zeros, infinity and NaN on the way", 1,
+                 "Which tensors enter the history, and which take no place in it?", interrupted),
+            Part("where clipping and flushing begin", 1,
+                 "Look at max_finite, and at half of min_subnormal.", at_both_ends),
+        ),
+    ),
+    "blocks": Graded(
+        "pack_mx",
+        BLOCKS,
+        (
+            Part("other formats and blocks", 1, BLOCKS.reason,
+                 lambda rng: blocks(rng, (E4M3, E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1))),
+            Part("a shorter last block", 1, "Count the blocks for 33 numbers.", with_a_rest),
+            Part("the top of a block", 1, "Look at amax just below a power of two.", tops),
+            Part("zeros, tiny numbers, what is not finite", 1,
+                 "Look at a block of zeros, at infinity and NaN, and at scales below 2^-127.",
+                 strange_blocks),
+        ),
+    ),
+    "product": Graded(
+        "fp8_product",
+        PRODUCT,
+        (
+            Part("forward", 1, PRODUCT.reason, lambda rng: layers(rng, "output")),
+            Part("backward", 1, "Look at formats, scales and transposition of both gradients.",
+                 lambda rng: layers(rng, "grad_input") + layers(rng, "grad_weight")),
+            Part("zeros, infinity and NaN", 1, "An infinity must show; zeros must not make NaN.",
+                 spoilt_layers),
+        ),
+    ),
+}  # fmt: skip
