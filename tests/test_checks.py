@@ -173,6 +173,13 @@ def test_unsigned_integers_are_codes_and_shown_in_hexadecimal(monkeypatch):
     assert "yours    = [126, 0]" in check("codes", lambda x: np.array([x, 0])).message
 
 
+def test_float32_is_shown_with_the_digits_that_tell_it_from_its_neighbours(monkeypatch):
+    exercise = Exercise(answer=lambda x: x * 2, reason="", cases=(np.float32([0.1, 1e-6, 448]),))
+    monkeypatch.setitem(EXERCISES, "twice", exercise)
+    lines = check("twice", lambda x: x).message.splitlines()
+    assert lines[1:3] == ["  x        = [0.1, 1e-06, 448.0]", "  expected = [0.2, 2e-06, 896.0]"]
+
+
 def test_text_is_no_number_even_where_it_could_be_read_as_one():
     assert check("flush_threshold", 2.0**-25)
     assert not check("flush_threshold", str(2.0**-25))

@@ -223,7 +223,7 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
 def _text(value: Any, fmt: Format | None) -> str:
     """A value as the reader would write it, with its code if it is one of `fmt`.
 
-    Unsigned integers of NumPy are codes.
+    Unsigned integers of NumPy are codes; its floats have as many digits as tell them apart.
     """
     if isinstance(value, tuple):
         return ", ".join(_text(v, fmt) for v in value)
@@ -233,13 +233,13 @@ def _text(value: Any, fmt: Format | None) -> str:
         return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
     if isinstance(value, np.ndarray) and value.ndim:
         first = value.ravel()[:_SHOWN]
-        shown = [_text(v, fmt) for v in (first if value.dtype.kind == "u" else first.tolist())]
+        shown = [_text(v, fmt) for v in (first if value.dtype.kind in "uf" else first.tolist())]
         more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
         return "[" + ", ".join([*shown, *more]) + "]"
     if isinstance(value, np.unsignedinteger):
         return f"0x{int(value):0{2 * value.itemsize}X}"
     if isinstance(value, float | np.floating):
-        value, text = float(value), f"{float(value)!r}"
+        value, text = float(value), str(value)
         exponent = math.frexp(value)[1] - 1 if math.isfinite(value) and value else 0
         if abs(exponent) > 9 and abs(value) == 2.0**exponent:
             text = f"{'-' if value < 0 else ''}2^{exponent}"
