@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mplab.formats import FORMATS, Format
+from mplab.formats import FORMATS, Format, Specials
 
 MAX_BYTES = 1 << 20
 """The most bytes that the elements of one array may have."""
@@ -44,6 +44,10 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 _FLOAT = re.compile(r"-?0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,4}|-?inf|nan", re.ASCII)
 _INTEGER = re.compile(r"-?0x[0-9a-f]{1,64}", re.ASCII)
+_FACTS = re.compile(
+    r"([\w+-]{1,32}) ([0-9]{1,2}) ([0-9]{1,2}) (-?[0-9]{1,4}) ([A-Z_]{1,32}) ([01]) ([01])",
+    re.ASCII,
+)
 
 
 class Foreign(ValueError):
@@ -92,14 +96,24 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
         if len(value) > _MAX_TEXT:
             raise Foreign(f"encode_value: a string may have {_MAX_TEXT} characters.")
         return {"text": value}
-    if isinstance(value, Format) and FORMATS.get(value.name) == value:
-        return {"format": value.name}
+    if isinstance(value, Format):
+        return {"format": value.name} if value in FORMATS.values() else {"facts": _facts_of(value)}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(item, depth - 1, room) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": [[key, _encode(item, depth - 1, room)] for key, item in value.items()]}
     raise Foreign(f"encode_value: a {type(value).__name__} cannot be handed in.")
+
+
+def _facts_of(fmt: Format) -> str:
+    """What makes a format that no table names; its name is one word."""
+    flags = int(fmt.signed), int(fmt.has_zero)
+    facts = (fmt.name, fmt.exponent_bits, fmt.precision, fmt.bias, fmt.specials.name, *flags)
+    text = " ".join(map(str, facts))
+    if _FACTS.fullmatch(text) is None or fmt.dtype_name is not None:
+        raise Foreign(f"encode_value: the format {fmt.name[:40]!r} cannot be handed in.")
+    return text
 
 
 def _array_of(tensor: Any) -> np.ndarray:
@@ -165,7 +179,25 @@ def _decode_text(tag: str, body: str) -> Any:
         return body
     if tag == "format" and body in FORMATS:
         return FORMATS[body]
+    if tag == "facts" and (facts := _FACTS.fullmatch(body)):
+        return _format_of(*facts.groups())
     raise Foreign(f"decode_value: unknown tag or body: {tag[:20]!r}.")
+
+
+def _format_of(name: str, *facts: str) -> Format:
+    bits, precision, bias, specials, signed, has_zero = facts
+    try:
+        return Format(
+            name,
+            exponent_bits=int(bits),
+            precision=int(precision),
+            bias=int(bias),
+            specials=Specials[specials],
+            signed=signed == "1",
+            has_zero=has_zero == "1",
+        )
+    except (KeyError, ValueError) as error:
+        raise Foreign("decode_value: the facts contradict one another.") from error
 
 
 def _decode_pair(pair: Any, depth: int, room: list[int]) -> tuple[str, Any]:

@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mplab.formats import FP8_E4M3
+from mplab.formats import FP8_E4M3, Format, Specials
 from mplab.grading.values import MAX_BYTES, Foreign, decode_value, encode_value, key_of
 
 PLAIN = st.recursive(
@@ -68,7 +69,25 @@ def test_a_tensor_a_format_and_a_scalar_arrive():
     assert same(through((1, True, None)), (1, True, None))
 
 
+@pytest.mark.parametrize("fmt", [
+    Format("E3M4", exponent_bits=3, precision=5),
+    Format("e4m5-fn", exponent_bits=4, precision=6, bias=9, specials=Specials.NAN_ALL_ONES),
+    Format("U5", exponent_bits=3, precision=3, specials=Specials.NONE, signed=False,
+           has_zero=False),
+    Format("BF16", exponent_bits=6, precision=4),
+], ids=str)  # fmt: skip
+def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
+    there = through(fmt)
+    assert there == fmt and repr(there) == repr(fmt)
+    assert (there.bias, there.max_finite, there.has_zero) == (
+        fmt.bias,
+        fmt.max_finite,
+        fmt.has_zero,
+    )
+
+
 @pytest.mark.parametrize("value", [
+    Format("two words", exponent_bits=3, precision=5), replace(FP8_E4M3, name="mine"),
     object(), {1: 2}, 1 << 300, "x" * 20_000, [0] * 30_000, np.array([object()]), 1j,
     np.zeros(3, "M8[s]"), np.zeros(2 * MAX_BYTES, np.uint8), len, type,
 ], ids=lambda v: type(v).__name__)  # fmt: skip
@@ -90,6 +109,10 @@ FORGED = [
     {"float": "nan "}, {"text": "x" * 20_000}, {"text": 3}, {"format": "FP128"},
     {"list": {}}, {"list": [1]}, {"list": [], "tuple": []}, {"dict": [["a"]]},
     {"dict": [[1, None]]},
+    {"facts": "E3M4 3 5 3 IEEE 1"}, {"facts": "E3M4 3 5 3 EASY 1 1"},
+    {"facts": "E3M4 3 1 3 IEEE 1 1"},
+    {"facts": "E9M40 9 41 3 NONE 1 1"}, {"facts": "E3M4 ٣ 5 3 IEEE 1 1"}, {"facts": ["E3M4"]},
+    {"facts": "x" * 33 + " 3 5 3 IEEE 1 1"}, {"facts": "E3M4 3 5 9999 IEEE 1 1"},
     {"list": [None] * 30_000}, deep(30),
     {"array": "object", "shape": [1], "data": "AAAAAAAAAAA="},
     {"array": "float64", "shape": [-1], "data": ""},
