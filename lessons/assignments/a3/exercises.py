@@ -1,0 +1,580 @@
+"""Assignment 3, accumulation: the references, the public cases, and what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from mplab.checks import Arguments, Exercise, Misconception
+from mplab.codes import ulp
+from mplab.formats import BF16, FP6_E2M3, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format
+from mplab.grading.exercises import Graded, Part
+from mplab.rounding import round_to
+
+WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
+
+E4M3, OTHERS = FP8_E4M3, (FP8_E5M2, FP16, BF16)
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the reference but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
+
+
+def rounded(x, fmt):
+    return float(round_to(float(x), fmt))
+
+
+def exact(x, fmt):
+    return x
+
+
+def odd_formats(rng, count):
+    """Formats that nobody builds, drawn for one student."""
+    widths = [(int(rng.integers(5, 7)), int(rng.integers(3, 10))) for _ in range(count)]
+    return [Format(f"E{e}M{p - 1}", exponent_bits=e, precision=p) for e, p in widths]
+
+
+def value(rng, fmt, low, high):
+    """A value of the format between two powers of two."""
+    return rounded(2.0 ** rng.uniform(low, high), fmt)
+
+
+def terms(rng, fmt, count, *, low=-2.0, high=2.0, signed=False):
+    """Values of a format with sizes between two powers of two."""
+    x = 2.0 ** rng.uniform(low, high, count)
+    return round_to(x * rng.choice((-1, 1), count) if signed else x, fmt)
+
+
+def each(rng, more=3):
+    return [*OTHERS, *odd_formats(rng, more)]
+
+
+# Where it stops --------------------------------------------------------------------------
+
+
+def power_above(step):
+    significand, exponent = math.frexp(step)
+    return exponent - (significand == 0.5)
+
+
+def power_not_above(step):
+    return math.frexp(step)[1] - 1
+
+
+def power_beyond(step):
+    return math.frexp(step)[1]
+
+
+def no_power(step):
+    return 0
+
+
+def stall_of(start, step, fmt, *, power=power_above, bits=0, digits=False, late=rounded,
+             after=rounded):  # fmt: skip
+    """Up to the power of two whose gap is twice the step, which is a tie; one more from beyond."""
+    stop = 2.0**fmt.precision * (step if digits else 2.0 ** (bits + power(step)))
+    return after(start + step, fmt) if start >= stop and after else late(stop, fmt)
+
+
+def stays(start, step, fmt):
+    stop = stall_of(0.0, step, fmt)
+    return start if start >= stop else stop
+
+
+def saturated(x, fmt):
+    return min(x, fmt.max_finite)
+
+
+STALL = Exercise(
+    answer=stall_of,
+    reason="Compare the step with half the gap at the total, and look at ties.",
+    argument="start, step, fmt",
+    fmt=E4M3,
+    cases=[Arguments((start, step, E4M3)) for start, step in (
+        (0.0, 1.0), (0.0, 0.25), (0.0, 1.5), (3.0, 1.0), (0.0, 5.0), (20.0, 1.0), (18.0, 1.0),
+        (30.0, 1.0), (64.0, 1.0), (0.0, 2.0**-9), (0.0, 32.0), (416.0, 16.0), (448.0, 16.0))]
+        + [Arguments((0.0, 1.0, FP32))],
+    misconceptions=(
+        but(stall_of, "That is where ones stop; other steps stop elsewhere.", power=no_power),
+        but(stall_of, "Half a gap is a tie, and an even total wins it: it stops there already.",
+            power=power_beyond),
+        but(stall_of, "A step that is a whole gap, or more than half of one, moves the total.",
+            bits=-1),
+        but(stall_of, "There the step is still more than half a gap, and moves the total.",
+            power=power_not_above),
+        but(stall_of, "The gap changes at powers of two only, and the total stops at one.",
+            digits=True),
+        but(stall_of, "A total that starts beyond that place does not come back to it.",
+            after=None),
+        Misconception(stays, "An odd total moves once more: a tie goes to its even neighbour."),
+        but(stall_of, "That place lies beyond max_finite: the total overflows on the way.",
+            late=exact),
+        but(stall_of, "Nothing saturates here: beyond max_finite is what `rounded` gives.",
+            late=saturated),
+    ),
+)  # fmt: skip
+
+
+def ordinary_stalls(rng):
+    """From nothing or little, with steps of all digits, far below overflow."""
+    cases = []
+    for fmt in (*each(rng, 4), TF32, FP32):
+        for _ in range(8):
+            step = value(rng, fmt, max(fmt.emin, -40), min(fmt.emax - fmt.precision - 2, 40))
+            start = rounded(step * float(rng.integers(0, 2 ** (fmt.precision - 1))), fmt)
+            cases.append(Arguments((start, step, fmt)))
+    return cases
+
+
+def powers_of_two(rng):
+    """Steps that come to ties, subnormal ones too; in FP32 too far to add one by one."""
+    cases = []
+    for fmt in (*each(rng), FP32):
+        least, most = fmt.emin - fmt.precision + 1, fmt.emax - fmt.precision - 1
+        some = [least, *rng.integers(least, min(most, 60), 6)]
+        cases += [Arguments((0.0, 2.0 ** int(k), fmt)) for k in some]
+    return cases + [Arguments((0.0, 2.0 ** int(k), FP32)) for k in rng.integers(-60, 60, 30)]
+
+
+def large_totals(rng):
+    """Odd and even totals where the step is half a gap, and less, and more."""
+    cases = []
+    for fmt in (*each(rng), FP32):
+        for _ in range(8):
+            start = value(rng, fmt, 2, min(fmt.emax - 1, 60))
+            gap = float(ulp(start, fmt))
+            start = (start // (2 * gap) * 2 + float(rng.integers(2))) * gap
+            step = rounded(gap * float(rng.choice((0.5, 0.5, rng.uniform(0.1, 0.49)))), fmt)
+            cases.append(Arguments((start, step, fmt)))
+    return cases
+
+
+def last_totals(rng):
+    """At max_finite and before it, with steps around half the last gap."""
+    cases = []
+    for fmt in (E4M3, FP6_E2M3, *each(rng)):
+        gap = float(ulp(fmt.max_finite, fmt))
+        step = rounded(gap * float(rng.uniform(0.55, 3)), fmt)
+        for start in (0.0, fmt.max_finite - gap, fmt.max_finite):
+            cases += [Arguments((start, s, fmt)) for s in (gap / 2, gap / 4, step)]
+    return cases
+
+
+# In lanes --------------------------------------------------------------------------------
+
+
+def strided(i, count, lanes):
+    return i % lanes
+
+
+def in_blocks(i, count, lanes):
+    return i // -(-count // lanes)
+
+
+def far(totals, add):
+    half = len(totals) // 2
+    return [add(a, b) for a, b in zip(totals[:half], totals[half:], strict=True)]
+
+
+def near(totals, add):
+    return [add(a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
+
+
+def chain(totals, add):
+    first, second, *rest = totals
+    return [add(first, second), *rest]
+
+
+def lanes_of(x, lanes, fmt, *, lane=strided, tree=far, last=None, within=rounded, among=rounded):
+    count = len(x) if last is None else len(x) // lanes * lanes
+    totals = [0.0] * lanes
+    for i in range(count):
+        at = lane(i, count, lanes)
+        totals[at] = within(totals[at] + float(x[i]), fmt)
+    while len(totals) > 1:
+        totals = tree(totals, lambda a, b: among(a + b, fmt))
+    return rounded(totals[0], fmt)
+
+
+def one_lane(x, lanes, fmt):
+    return lanes_of(x, 1, fmt)
+
+
+_SEED = np.random.default_rng(3)
+_SHORT, _LONG = terms(_SEED, E4M3, 11, signed=True), terms(_SEED, E4M3, 40, low=-1, high=1)
+
+LANES = Exercise(
+    answer=lanes_of,
+    reason="Which lane takes a term, and which totals meet, decides the roundings.",
+    argument="x, lanes, fmt",
+    fmt=E4M3,
+    cases=[Arguments((np.array(x), lanes, E4M3)) for x, lanes in (
+        ([1.0, 2.0], 2), ([1.5], 4), ([], 2), ([16.0, 1.0, 16.0, 1.0], 2),
+        ([16.0, 1.0, 1.0, 0.5], 4), ([1.0, 16.0, 1.0, 18.0], 4), ([1.0] * 20, 4),
+        (_SHORT, 2), (_SHORT, 4), (_LONG, 8), (_LONG, 1))],
+    misconceptions=(
+        Misconception(one_lane, "This adds one after another; each lane has its own total."),
+        but(lanes_of, "Term i goes to lane i % lanes: neighbours go to different lanes.",
+            lane=in_blocks),
+        but(lanes_of, "In this tree total i meets total i + n/2, not its neighbour.", tree=near),
+        but(lanes_of, "The totals of the lanes are added in a tree, not one after another.",
+            tree=chain),
+        but(lanes_of, "The last terms do not fill all lanes, and count all the same.", last="cut"),
+        but(lanes_of, "The lanes add in the format, too: round each of their additions.",
+            within=exact),
+        but(lanes_of, "The tree adds in the format, too: round each of its additions.",
+            among=exact),
+        but(lanes_of, "Every addition rounds, not only the last one.", within=exact, among=exact),
+    ),
+)  # fmt: skip
+
+
+def lane_cases(rng, fmts, counts, lanes=(2, 4, 8), **kind):
+    return [Arguments((terms(rng, fmt, int(rng.integers(*counts)), **kind),
+                       int(rng.choice(lanes)), fmt)) for fmt in fmts]  # fmt: skip
+
+
+def full_lanes(rng):
+    return [Arguments((terms(rng, fmt, lanes * int(rng.integers(4, 8)), signed=bool(lanes % 3 - 1)),
+                       lanes, fmt)) for fmt in each(rng, 4) for lanes in (4, 8)]  # fmt: skip
+
+
+def ragged(rng):
+    fmts = each(rng, 4)
+    few = lane_cases(rng, fmts, (1, 7), (8,))
+    return [*lane_cases(rng, fmts, (9, 12), (4,)), *lane_cases(rng, fmts, (17, 24), (8,)), *few,
+            Arguments((np.zeros(0), 4, FP16))]  # fmt: skip
+
+
+def stagnating(rng):
+    """Terms of about one size, more of them than one accumulator takes."""
+    fmts = [FP8_E5M2, E4M3, *(f for f in odd_formats(rng, 12) if f.precision < 6)]
+    return lane_cases(rng, fmts[:6], (50, 80), (4, 8, 16), low=-0.5, high=0.5)
+
+
+# Compensated -----------------------------------------------------------------------------
+
+
+def compensated_of(state, x, fmt, *, use=1.0, classic=False, minus=False, against="corrected",
+                   op=rounded, fresh=False, fold=False):  # fmt: skip
+    total, lost = (0.0, 0.0) if fresh else (float(s) for s in state)
+    for term in map(float, x):
+        corrected = op(term + use * (-lost if classic else lost), fmt)
+        new = rounded(total + corrected, fmt)
+        took = op(new - total, fmt)
+        given = corrected if against == "corrected" else term
+        lost = op(took - given if classic or minus else given - took, fmt)
+        total = new
+    return (rounded(total + lost, fmt), 0.0) if fold else (total, lost)
+
+
+_CURVED = terms(_SEED, E4M3, 12, low=-2, high=3)
+
+COMPENSATED = Exercise(
+    answer=compensated_of,
+    reason="Four operations for each term, each rounded; the loss goes to the next term.",
+    argument="state, x, fmt",
+    fmt=E4M3,
+    cases=[Arguments((state, np.array(x), E4M3)) for state, x in (
+        ((0.0, 0.0), [1.5]), ((0.0, 0.0), [1.0, 2.0, 4.0]), ((16.0, 0.0), [1.0]),
+        ((16.0, 1.0), [1.0]), ((16.0, 0.0), [1.0, 1.0, 1.0]), ((2.0, 0.0), []),
+        ((-16.0, 0.0), [1.25, 0.5]), ((16.0, 1.0), [1.125]), ((0.0, 0.0), _CURVED),
+        ((9.0, -0.4375), _CURVED), ((0.0, 0.0), [1.0] * 40))],
+    misconceptions=(
+        but(compensated_of, "What was lost never reaches the next term.", use=0.0),
+        but(compensated_of, "The loss is taken away once more instead of given back.", use=-1.0),
+        but(compensated_of, "Here what was lost is what the total lacks: corrected minus taken.",
+            classic=True),
+        but(compensated_of, "Minus at one place only: the loss is doubled, not given back.",
+            minus=True),
+        but(compensated_of, "Compare with the corrected term, which carries the earlier loss.",
+            against="term"),
+        but(compensated_of, "All four operations round to the format, not only the total.",
+            op=exact),
+        but(compensated_of, "The sum goes on from the state that it is given.", fresh=True),
+        but(compensated_of, "Hand back the loss beside the total, which has no room for it.",
+            fold=True),
+    ),
+)  # fmt: skip
+
+
+def state_of(rng, fmt, total):
+    """A total, and a loss of up to half its gap."""
+    half = float(ulp(total, fmt)) / 2
+    return total, rounded(half * float(rng.uniform(-1, 1)), fmt)
+
+
+def from_nothing(rng):
+    return [Arguments(((0.0, 0.0), terms(rng, fmt, 12, signed=bool(i % 2)), fmt))
+            for i, fmt in enumerate(each(rng, 7))]  # fmt: skip
+
+
+def resumed(rng):
+    """From a state in the middle, where the old loss decides."""
+    cases = []
+    for fmt in each(rng, 7):
+        state = state_of(rng, fmt, value(rng, fmt, 3, 7))
+        cases.append(Arguments((state, terms(rng, fmt, 6), fmt)))
+    return [*cases, Arguments((state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16))]
+
+
+def small_beside_large(rng):
+    """Terms below half a gap of the total: without the loss it would not move."""
+    cases = []
+    for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
+        total = rounded(2.0 ** int(rng.integers(3, 6)) * float(rng.uniform(1, 2)), fmt)
+        x = round_to(float(ulp(total, fmt)) * rng.uniform(0.05, 0.45, 24), fmt)
+        cases.append(Arguments(((total * float(rng.choice((-1, 1))), 0.0), x, fmt)))
+    return cases
+
+
+# Promoted --------------------------------------------------------------------------------
+
+
+def narrowly(x, fmt, wide):
+    return rounded(x, fmt)
+
+
+def widely(x, fmt, wide):
+    return rounded(x, wide)
+
+
+def unrounded(x, fmt, wide):
+    return x
+
+
+def promoted_of(a, b, every, fmt, wide, *, product=narrowly, inner=narrowly, outer=widely,
+                promoted=True, reset=True, tail=True):  # fmt: skip
+    total = partial_sum = 0.0
+    count = len(a) if tail else len(a) // every * every
+    for i in range(count):
+        term = product(float(a[i]) * float(b[i]), fmt, wide)
+        partial_sum = inner(partial_sum + term, fmt, wide)
+        if i + 1 == count or (promoted and (i + 1) % every == 0):
+            total = outer(total + partial_sum, fmt, wide)
+            partial_sum = 0.0 if reset else partial_sum
+    return total
+
+
+def products(seed, fmt, count, **kind):
+    return terms(seed, fmt, count, **kind), terms(seed, fmt, count, **kind)
+
+
+_A, _B = products(_SEED, E4M3, 22, low=0, high=2)
+_C, _D = products(_SEED, E4M3, 12, signed=True)
+_ONES, _E5M5 = np.ones(20), Format("E5M5", exponent_bits=5, precision=6)
+
+PROMOTED = Exercise(
+    answer=promoted_of,
+    reason="Product, partial sum and total have a rounding each; look at where a group ends.",
+    argument="a, b, every, fmt, wide",
+    cases=[Arguments((np.array(a), np.array(b), every, E4M3, wide)) for a, b, every, wide in (
+        ([1.5], [2.0], 1, FP16), ([1.125], [1.125], 1, FP16), ([16.0, 1.0], [1.0, 1.0], 2, FP16),
+        ([16.0, 1.0], [1.0, 1.0], 1, FP16), ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0], 2, FP16),
+        ([], [], 4, FP16), (_ONES, _ONES, 8, FP16), (_ONES, _ONES, 20, FP16),
+        (_C, _D, 4, FP16), (_A, _B, 5, FP16), (_A, _B, 1, _E5M5), (_A, _B, 11, _E5M5))],
+    misconceptions=(
+        but(promoted_of, "Each product is rounded to the narrow format before it is added.",
+            product=unrounded),
+        but(promoted_of, "The partial sum is kept in the narrow format, that of the products.",
+            inner=widely),
+        but(promoted_of, "The partial sum is rounded at every one of its additions.",
+            inner=unrounded),
+        but(promoted_of, "The total is wide; in the narrow format it stops as before.",
+            outer=narrowly),
+        but(promoted_of, "The total is of the wide format: each addition to it rounds.",
+            outer=unrounded),
+        but(promoted_of, "A new partial sum begins at 0.0; the old one has been added.",
+            reset=False),
+        but(promoted_of, "The last group may be shorter, and counts all the same.", tail=False),
+        but(promoted_of, "This is one narrow sum: it is handed over only at the end.",
+            promoted=False),
+    ),
+)  # fmt: skip
+
+
+def promotions(rng, counts, groups, **kind):
+    """Whole groups and a rest, in pairs of formats of which the second is wider."""
+    pairs = [(E4M3, FP16), (FP8_E5M2, _E5M5), (BF16, TF32), (FP8_E5M2, BF16), (_E5M5, FP16)]
+    cases = []
+    for fmt, wide in pairs:
+        every = int(rng.integers(*groups))
+        count = every * int(rng.integers(*counts)) + kind.get("rest", 0) % every
+        a, b = products(rng, fmt, count, low=-1, high=2, signed=kind.get("signed", False))
+        cases.append(Arguments((a, b, every, fmt, wide)))
+    return cases
+
+
+def ends_of_promotion(rng):
+    """Narrow products in a wide accumulator, and a narrow accumulator."""
+    cases = []
+    for a, b, _, fmt, wide in promotions(rng, (1, 2), (20, 30)):
+        cases += [Arguments((a, b, every, fmt, wide)) for every in (1, len(a))]
+    return cases
+
+
+# Running means ---------------------------------------------------------------------------
+
+
+def moved(mean, x, n, fmt):
+    return rounded(mean + rounded(rounded(x - mean, fmt) / n, fmt), fmt)
+
+
+def rounded_once(mean, x, n, fmt):
+    return rounded(mean + (x - mean) / n, fmt)
+
+
+def whole_difference(mean, x, n, fmt):
+    return rounded(mean + rounded((x - mean) / n, fmt), fmt)
+
+
+def whole_quotient(mean, x, n, fmt):
+    return rounded(mean + rounded(x - mean, fmt) / n, fmt)
+
+
+def quotients(mean, x, n, fmt):
+    shift = rounded(rounded(x / n, fmt) - rounded(mean / n, fmt), fmt)
+    return rounded(mean + shift, fmt)
+
+
+def weighted(mean, x, n, fmt):
+    old = rounded(rounded(mean * (n - 1), fmt) / n, fmt)
+    return rounded(old + rounded(x / n, fmt), fmt)
+
+
+def means_of(x, fmt, *, step=moved, count=exact, first=1, begun=False):
+    mean, n, shown = 0.0, float(first), []
+    for i, term in enumerate(map(float, x)):
+        mean = term if begun and i == 0 else step(mean, term, n, fmt)
+        n = count(n + 1 if not (begun and i == 0) else n, fmt)
+        shown.append(mean)
+    return np.array(shown)
+
+
+def total_over_count(x, fmt):
+    total, shown = 0.0, []
+    for n, term in enumerate(map(float, x), 1):
+        total = rounded(total + term, fmt)
+        shown.append(rounded(total / n, fmt))
+    return np.array(shown)
+
+
+def true_means(x, fmt):
+    return round_to(np.cumsum(x) / np.arange(1, len(x) + 1), fmt)
+
+
+_LOSSES = round_to(np.linspace(3.0, 0.5, 20) + _SEED.uniform(-0.4, 0.4, 20), E4M3)
+
+MEANS = Exercise(
+    answer=means_of,
+    reason="Three roundings for each term: the difference, its n-th part, the new mean.",
+    argument="x, fmt",
+    fmt=E4M3,
+    cases=[Arguments((np.array(x), E4M3)) for x in (
+        [1.5], [1.0, 2.0], [], [384.0, 448.0], [0.5, 9.0], [1.0, 0.5, 6.5], [1.0, 0.5, 15.0],
+        [-7.0, 2.0, 0.5, 1.125], [448.0] * 5, [2.0, 3.5, 1.0, 0.75, 5.0, 1.75], _LOSSES)],
+    misconceptions=(
+        Misconception(total_over_count, "The mean is in range, but the total is not, or stops."),
+        Misconception(true_means, "This rounds only what is shown; the mean itself is in fmt."),
+        but(means_of, "Difference, quotient and new mean are rounded, each of them.",
+            step=rounded_once),
+        but(means_of, "The difference is rounded before it is divided.", step=whole_difference),
+        but(means_of, "The quotient is rounded before the mean takes it.", step=whole_quotient),
+        but(means_of, "First the difference, then one division of it by n.", step=quotients),
+        but(means_of, "Times n - 1 the mean is a total again, and overflows.", step=weighted),
+        but(means_of, "n counts the new term as well: it is 1 at the first one.", first=2),
+        but(means_of, "At the second term n is 2.", begun=True),
+        but(means_of, "n is an exact count; in the format it would stop as totals do.",
+            count=rounded),
+    ),
+)  # fmt: skip
+
+
+def meters(rng):
+    """Losses that fall, in more steps than a narrow count can count."""
+    cases = []
+    for fmt in (FP8_E5M2, E4M3, E4M3, FP8_E5M2, *odd_formats(rng, 4), BF16, FP16):
+        n = int(rng.integers(22, 30))
+        x = np.linspace(rng.uniform(2, 6), rng.uniform(0.3, 1), n) * rng.uniform(0.8, 1.2, n)
+        cases.append(Arguments((round_to(x, fmt), fmt)))
+    return cases
+
+
+def near_overflow(rng):
+    cases = []
+    for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
+        x = fmt.max_finite * rng.uniform(0.5, 1, int(rng.integers(6, 12)))
+        cases.append(Arguments((round_to(x, fmt), fmt)))
+    return cases
+
+
+def both_signs(rng):
+    return [Arguments((terms(rng, fmt, 10, signed=True), fmt))
+            for fmt in (*each(rng, 6), E4M3, E4M3)]  # fmt: skip
+
+
+GRADED = {
+    "stall": Graded(
+        "stall",
+        STALL,
+        (
+            Part("other formats", 1, "Only the precision of the format and the step decide.",
+                 ordinary_stalls),
+            Part("steps that are powers of two", 1, "Half a gap is a tie.", powers_of_two),
+            Part("totals that are large already", 1,
+                 "Beyond that place a tie moves an odd total once.", large_totals),
+            Part("around the largest finite value", 1, "Look at overflow, and at ties before it.",
+                 last_totals),
+        ),
+        seconds=8.0,
+    ),
+    "lane_sum": Graded(
+        "lane_sum",
+        LANES,
+        (
+            Part("full lanes in other formats", 1, LANES.reason, full_lanes),
+            Part("lanes that are not full", 1, "Lengths that are no multiple of the lanes.",
+                 ragged),
+            Part("long sums", 1, "Here one accumulator would stop.", stagnating),
+        ),
+    ),
+    "compensated": Graded(
+        "compensated",
+        COMPENSATED,
+        (
+            Part("from nothing, in other formats", 1, COMPENSATED.reason, from_nothing),
+            Part("from a state in the middle", 2, "A loss that is handed in counts as well.",
+                 resumed),
+            Part("small terms beside a large total", 1, "Only the loss makes such a total move.",
+                 small_beside_large),
+        ),
+    ),
+    "promoted_dot": Graded(
+        "promoted_dot",
+        PROMOTED,
+        (
+            Part("whole groups, other formats", 1, PROMOTED.reason,
+                 lambda rng: [*promotions(rng, (3, 6), (3, 6)),
+                              *promotions(rng, (3, 6), (3, 6), signed=True)]),
+            Part("a group that is not full", 2, "The terms after the last whole group count.",
+                 lambda rng: [*promotions(rng, (4, 7), (3, 6), rest=2),
+                              *promotions(rng, (0, 1), (9, 12), rest=7)]),
+            Part("groups of one, and of all", 1, "Groups of one: narrow products, wide total.",
+                 ends_of_promotion),
+        ),
+    ),
+    "running_means": Graded(
+        "running_means",
+        MEANS,
+        (
+            Part("a falling loss", 1, MEANS.reason, meters),
+            Part("both signs", 1, "The difference has a sign; nothing else changes.", both_signs),
+            Part("close to the largest finite value", 1, "No step may leave the range.",
+                 near_overflow),
+        ),
+    ),
+}  # fmt: skip

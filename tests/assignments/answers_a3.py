@@ -1,0 +1,208 @@
+"""Answers to A3: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "stall": [
+        """
+def stall(start, step, fmt):
+    reached = fmt.min_normal  # its gap is twice its share of the last bit
+    while reached * 2.0 ** (1 - fmt.precision) < 2 * step:
+        reached *= 2
+    if start < reached:
+        return float(mplab.round_to(reached, fmt))
+    gap = float(mplab.ulp(start, fmt))
+    odd = start / gap % 2 == 1
+    return rounded(start + gap, fmt) if odd and step == gap / 2 else start
+"""
+    ],
+    "lane_sum": [
+        """
+def lane_sum(x, lanes, fmt):
+    rows = -(-len(x) // lanes)
+    padded = np.zeros(rows * lanes)
+    padded[: len(x)] = x
+    totals = np.zeros(lanes)
+    for row in padded.reshape(rows, lanes):
+        totals = mplab.round_to(totals + row, fmt)
+    def tree(totals):
+        if len(totals) == 1:
+            return float(totals[0])
+        first, second = np.split(totals, 2)
+        return tree(mplab.round_to(first + second, fmt))
+    return tree(totals)
+"""
+    ],
+    "compensated": [
+        """
+def compensated(state, x, fmt):
+    if len(x) == 0:
+        return state
+    total, lost = state
+    given = rounded(lost + float(x[0]), fmt)
+    after = rounded(given + total, fmt)
+    return compensated((after, rounded(given - rounded(after - total, fmt), fmt)), x[1:], fmt)
+"""
+    ],
+    "promoted_dot": [
+        """
+def promoted_dot(a, b, every, fmt, wide):
+    total = partial = 0.0
+    for i, product in enumerate(mplab.round_to(np.asarray(a) * np.asarray(b), fmt), 1):
+        partial = rounded(partial + product, fmt)
+        if i % every == 0:
+            total, partial = rounded(total + partial, wide), 0.0
+    return rounded(total + partial, wide)
+"""
+    ],
+    "running_means": [
+        """
+def running_means(x, fmt):
+    means = []
+    for term in x:
+        before = means[-1] if means else 0.0
+        shift = rounded(float(term) - before, fmt) / (len(means) + 1)
+        means.append(rounded(before + rounded(shift, fmt), fmt))
+    return means
+"""
+    ],
+}
+
+WRONG = {
+    "stall": [
+        ("fmt.precision + power", "fmt.precision", "where ones stop"),
+        ("math.ceil(math.log2(step))", "math.floor(math.log2(step)) + 1", "an even total wins"),
+        ("fmt.precision + power", "fmt.precision - 1 + power", "that is a whole gap"),
+        ("math.ceil(", "math.floor(", "still more than half a gap"),
+        ("2.0 ** (fmt.precision + power)", "2.0**fmt.precision * step", "at powers of two only"),
+        ("if start >= stop:", "if False:", "does not come back"),
+        ("rounded(start + step, fmt)", "start", "moves once more"),
+        ("rounded(stop, fmt)", "stop", "overflows on the way"),
+        ("rounded(stop, fmt)", "min(stop, fmt.max_finite)", "Nothing saturates here"),
+    ],
+    "lane_sum": [
+        ("i % lanes", "0", "one after another; each lane"),
+        ("i % lanes", "i // math.ceil(len(x) / lanes)", "neighbours go to different lanes"),
+        ("totals[i] + totals[i + half]", "totals[2 * i] + totals[2 * i + 1]", "not its neighbour"),
+        (
+            "    while len(totals) > 1:",
+            "    for other in totals[1:]:\n"
+            "        totals[0] = rounded(totals[0] + other, fmt)\n"
+            "    while False:",
+            "in a tree, not one after another",
+        ),
+        ("range(len(x))", "range(len(x) // lanes * lanes)", "do not fill all lanes"),
+        (
+            "rounded(totals[i % lanes] + x[i], fmt)\n",
+            "totals[i % lanes] + x[i]\n    totals = totals if lanes > 1 else "
+            "[rounded(totals[0], fmt)]\n",
+            "The lanes add in the format",
+        ),
+        (
+            "        totals = [rounded(totals[i] + totals[i + half], fmt) for i in range(half)]\n",
+            "        totals = [totals[i] + totals[i + half] for i in range(half)]\n"
+            "    totals[0] = rounded(totals[0], fmt)\n",
+            "The tree adds in the format",
+        ),
+        ("totals = [0.0] * lanes", "return rounded(np.sum(x), fmt)", "not only the last one"),
+    ],
+    "compensated": [
+        ("term + lost", "term", "never reaches the next term"),
+        ("term + lost", "term - lost", "once more instead of given back"),
+        (
+            "corrected = rounded(term + lost, fmt)\n"
+            "        new = rounded(total + corrected, fmt)\n"
+            "        took = rounded(new - total, fmt)\n"
+            "        lost = rounded(corrected - took, fmt)",
+            "corrected = rounded(term - lost, fmt)\n"
+            "        new = rounded(total + corrected, fmt)\n"
+            "        lost = rounded(rounded(new - total, fmt) - corrected, fmt)",
+            "what the total lacks",
+        ),
+        ("corrected - took", "took - corrected", "at one place only"),
+        ("corrected - took", "term - took", "Compare with the corrected term"),
+        (
+            "corrected = rounded(term + lost, fmt)\n"
+            "        new = rounded(total + corrected, fmt)\n"
+            "        took = rounded(new - total, fmt)\n"
+            "        lost = rounded(corrected - took, fmt)",
+            "corrected = term + lost\n"
+            "        new = rounded(total + corrected, fmt)\n"
+            "        lost = corrected - (new - total)",
+            "All four operations",
+        ),
+        ("total, lost = state", "total = lost = 0.0", "goes on from the state"),
+        ("return total, lost", "return rounded(total + lost, fmt), 0.0", "beside the total"),
+    ],
+    "promoted_dot": [
+        ("rounded(a[i] * b[i], fmt)", "a[i] * b[i]", "before it is added"),
+        (
+            "rounded(partial + rounded(a[i] * b[i], fmt), fmt)",
+            "rounded(partial + rounded(a[i] * b[i], fmt), wide)",
+            "kept in the narrow format",
+        ),
+        (
+            "rounded(partial + rounded(a[i] * b[i], fmt), fmt)",
+            "partial + rounded(a[i] * b[i], fmt)",
+            "at every one of its additions",
+        ),
+        ("rounded(total + partial, wide)", "rounded(total + partial, fmt)", "stops as before"),
+        ("rounded(total + partial, wide)", "total + partial", "each addition to it rounds"),
+        (
+            "    for begin in range(0, len(a), every):\n        partial = 0.0\n",
+            "    partial = 0.0\n    for begin in range(0, len(a), every):\n",
+            "the old one has been added",
+        ),
+        ("range(0, len(a), every)", "range(0, len(a) - every + 1, every)", "The last group"),
+        (
+            "total = 0.0\n",
+            "total = 0.0\n    every = len(a) or 1\n",
+            "handed over only at the end",
+        ),
+    ],
+    "running_means": [
+        (
+            "        shift = rounded(rounded(term - mean, fmt) / n, fmt)\n"
+            "        mean = rounded(mean + shift, fmt)\n"
+            "        shown.append(mean)\n",
+            "        mean = rounded(mean + term, fmt)\n"
+            "        shown.append(rounded(mean / n, fmt))\n",
+            "the total is not",
+        ),
+        (
+            "mean, shown = 0.0, []",
+            "return [rounded(np.mean(x[: n + 1]), fmt) for n in range(len(x))]",
+            "rounds only what is shown",
+        ),
+        ("rounded(rounded(term - mean, fmt) / n, fmt)", "(term - mean) / n", "each of them"),
+        ("rounded(term - mean, fmt) / n", "(term - mean) / n", "before it is divided"),
+        (
+            "rounded(rounded(term - mean, fmt) / n, fmt)",
+            "rounded(term - mean, fmt) / n",
+            "before the mean takes it",
+        ),
+        (
+            "rounded(rounded(term - mean, fmt) / n, fmt)",
+            "rounded(rounded(term / n, fmt) - rounded(mean / n, fmt), fmt)",
+            "one division of it by n",
+        ),
+        (
+            "        shift = rounded(rounded(term - mean, fmt) / n, fmt)\n"
+            "        mean = rounded(mean + shift, fmt)\n",
+            "        old = rounded(rounded(mean * (n - 1), fmt) / n, fmt)\n"
+            "        mean = rounded(old + rounded(term / n, fmt), fmt)\n",
+            "the mean is a total again",
+        ),
+        ("start=1", "start=2", "it is 1 at the first one"),
+        (
+            "    for n, term in enumerate(x, start=1):\n",
+            "    if len(x):\n        mean, shown = float(x[0]), [float(x[0])]\n"
+            "    for n, term in enumerate(x[1:], start=1):\n",
+            "At the second term",
+        ),
+        (
+            "        shift =",
+            "        count = rounded(count + 1, fmt) if shown else 1.0\n"
+            "        n = count\n        shift =",
+            "would stop as totals do",
+        ),
+    ],
+}
