@@ -33,13 +33,13 @@ def lane_sum(x, lanes, fmt):
     ],
     "compensated": [
         """
-def compensated(state, x, fmt):
+def compensated(total, lost, x, fmt):
     if len(x) == 0:
-        return state
-    total, lost = state
+        return total, lost
     given = rounded(lost + float(x[0]), fmt)
     after = rounded(given + total, fmt)
-    return compensated((after, rounded(given - rounded(after - total, fmt), fmt)), x[1:], fmt)
+    lacks = rounded(given - rounded(after - total, fmt), fmt)
+    return compensated(after, lacks, x[1:], fmt)
 """
     ],
     "promoted_dot": [
@@ -129,7 +129,11 @@ WRONG = {
             "        lost = corrected - (new - total)",
             "All four operations",
         ),
-        ("total, lost = state", "total = lost = 0.0", "goes on from the state"),
+        (
+            "    for term in x:",
+            "    total = lost = 0.0\n    for term in x:",
+            "goes on from the total",
+        ),
         ("return total, lost", "return rounded(total + lost, fmt), 0.0", "beside the total"),
     ],
     "promoted_dot": [

@@ -96,10 +96,10 @@ def test_lanes_are_the_library_s_sums_met_in_bit_reversed_order(fmt, lanes):
 @pytest.mark.parametrize("fmt", SUMS, ids=name_of)
 def test_a_compensated_sum_is_kahan_s_and_goes_on_as_if_never_stopped(fmt):
     compensated, x = reference("compensated"), drawn(2, fmt, 60)
-    whole = compensated((0.0, 0.0), x, fmt)
+    whole = compensated(0.0, 0.0, x, fmt)
     assert whole[0] == reductions.sum(x, accumulator_format=fmt, order="kahan")
     for at in (0, 1, 17, 60):
-        assert compensated(compensated((0.0, 0.0), x[:at], fmt), x[at:], fmt) == whole
+        assert compensated(*compensated(0.0, 0.0, x[:at], fmt), x[at:], fmt) == whole
 
 
 @pytest.mark.parametrize("fmt", SUMS, ids=name_of)
@@ -132,8 +132,8 @@ def test_the_numbers_of_the_notebook_are_so():
     assert reductions.sum(np.ones(10_000), accumulator_format=FP8_E4M3) == 16
     assert [given("stall", s, 1.0, FP8_E4M3) for s in (0.0, 18.0)] == [16, 20]
     assert [given("lane_sum", ones, n, FP8_E4M3) for n in (1, 4)] == [16, 20]
-    assert given("compensated", (16.0, 0.0), [1.0], FP8_E4M3) == (16, 1)
-    assert given("compensated", (16.0, 1.0), [1.0], FP8_E4M3) == (18, 0)
+    assert given("compensated", 16.0, 0.0, [1.0], FP8_E4M3) == (16, 1)
+    assert given("compensated", 16.0, 1.0, [1.0], FP8_E4M3) == (18, 0)
     assert [given("promoted_dot", ones, ones, k, FP8_E4M3, FP16) for k in (8, 20)] == [20, 16]
     assert given("running_means", [384.0, 448.0], FP8_E4M3) == [384, 416]
     assert np.isnan(mplab.round_to(384.0 + 448.0, FP8_E4M3))
