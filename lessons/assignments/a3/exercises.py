@@ -360,8 +360,8 @@ def promoted_of(a, b, every, fmt, wide, *, product=narrowly, inner=narrowly, out
     return total
 
 
-def products(seed, fmt, count, **kind):
-    return terms(seed, fmt, count, **kind), terms(seed, fmt, count, **kind)
+def products(rng, fmt, count, **kind):
+    return terms(rng, fmt, count, **kind), terms(rng, fmt, count, **kind)
 
 
 _A, _B = products(_SEED, E4M3, 22, low=0, high=2)
@@ -397,14 +397,14 @@ PROMOTED = Exercise(
 )  # fmt: skip
 
 
-def promotions(rng, counts, groups, **kind):
+def promotions(rng, counts, groups, *, rest=0, signed=False):
     """Whole groups and a rest, in pairs of formats of which the second is wider."""
     pairs = [(E4M3, FP16), (FP8_E5M2, _E5M5), (BF16, TF32), (FP8_E5M2, BF16), (_E5M5, FP16)]
     cases = []
     for fmt, wide in pairs:
         every = int(rng.integers(*groups))
-        count = every * int(rng.integers(*counts)) + kind.get("rest", 0) % every
-        a, b = products(rng, fmt, count, low=-1, high=2, signed=kind.get("signed", False))
+        count = every * int(rng.integers(*counts)) + rest % every
+        a, b = products(rng, fmt, count, low=-1, high=2, signed=signed)
         cases.append(Arguments((a, b, every, fmt, wide)))
     return cases
 
@@ -449,8 +449,10 @@ def weighted(mean, x, n, fmt):
 def means_of(x, fmt, *, step=moved, count=exact, first=1, begun=False):
     mean, n, shown = 0.0, float(first), []
     for i, term in enumerate(map(float, x)):
-        mean = term if begun and i == 0 else step(mean, term, n, fmt)
-        n = count(n + 1 if not (begun and i == 0) else n, fmt)
+        if begun and i == 0:
+            mean = term
+        else:
+            mean, n = step(mean, term, n, fmt), count(n + 1, fmt)
         shown.append(mean)
     return np.array(shown)
 
