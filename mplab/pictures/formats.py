@@ -191,7 +191,7 @@ def number_lines(
     axes = picture.subplots()
     for row, (_, found, colour) in enumerate(rows):
         axes.plot([low, high], [row, row], color=BAND, linewidth=0.8)
-        axes.vlines(found, row - 0.3, row + 0.3, color=colour, linewidth=1.1)
+        axes.vlines(found, row - 0.3, row + 0.3, color=colour, linewidth=1.1, clip_on=False)
     axes.set_yticks(range(len(rows)), [f"{name}" for name, _, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(low, high)
@@ -267,8 +267,11 @@ def spacing(
 
 
 def _end(axes: Axes, x: float, y: float, name: str, window: tuple[int, int], colour: str) -> End:
-    """The end of a line at the right edge; a thin line leads there from where it really ends."""
-    axes.plot([x, window[1]], [y, y], color=colour, linewidth=0.5)
+    """A dot where a line ends, and a dotted grey leader, no line of data, to its name."""
+    dot = {"marker": "o", "markersize": 4, "markevery": [0], "markerfacecolor": colour}
+    look = dot if x < window[1] else {}
+    edge = {"linestyle": "dotted", "linewidth": 0.8, "markeredgecolor": colour}
+    axes.plot([x, window[1]], [y, y], color=BAND, **edge, **look)
     return End(axes, float(window[1]), y, name, colour)
 
 
