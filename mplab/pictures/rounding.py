@@ -97,12 +97,17 @@ _NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
 def _misses(worst: dict[Rounding, float]) -> str:
     """The largest error of each mode in words; once, where all have the same."""
     names = listed([mode_words(mode) for mode in worst])
-    amounts = {f"{error:.2f}" for error in worst.values()}
+    amounts = {_at_most(error) for error in worst.values()}
     if len(amounts) == 1:
         verb = "miss" if len(worst) > 1 else "misses"
-        return f"{names} {verb} by up to {amounts.pop()} ulp"
-    each = [f"{mode_words(mode)} by up to {error:.2f} ulp" for mode, error in worst.items()]
+        return f"{names} {verb} by {amounts.pop()}"
+    each = [f"{mode_words(mode)} by {_at_most(error)}" for mode, error in worst.items()]
     return f"the modes miss: {listed(each)}"
+
+
+def _at_most(error: float) -> str:
+    """An error in words; a whole ulp is never reached."""
+    return "nearly 1 ulp" if f"{error:.2f}" == "1.00" else f"up to {error:.2f} ulp"
 
 
 def _draw_profile(axes: Axes, x: np.ndarray, result: np.ndarray, fmt: Format) -> None:
@@ -198,16 +203,22 @@ def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding], *, seed: 
     axes.set_xlim(-0.75, 0.75)
     for row, shift in enumerate(shifts.values()):
         side = "right" if shift < 0 else "left"
-        words = f"{shift:+.4f}".replace("-", "−")
+        words = _signed(shift)
         axes.text(shift + (0.02 if shift >= 0 else -0.02), row, words, ha=side, va="center")
     axes.set_xlabel(f"mean error (ulp of {fmt.name})")
     most = max(shifts, key=lambda m: abs(shifts[m]))
     least = min(shifts, key=lambda m: abs(shifts[m]))
     sentence = (
-        f"Over {len(x):,} numbers {mode_words(most)} is off by {shifts[most]:+.2f} ulp on "
-        f"average, {mode_words(least)} by {shifts[least]:+.4f}"
-    ).replace("-", "−")
+        f"Over {len(x):,} numbers {mode_words(most)} is off by {_signed(shifts[most], digits=2)} "
+        f"ulp on average, {mode_words(least)} by {_signed(shifts[least])}"
+    )
     return titled(picture, sentence, "Bars, one for each mode.")
+
+
+def _signed(x: float, *, digits: int = 4) -> str:
+    """A number with its sign, and a true minus; what rounds to 0 has none."""
+    words = f"{x:+z.{digits}f}".replace("-", "−")
+    return words.lstrip("+") if not float(f"{x:.{digits}f}") else words
 
 
 class Sum(NamedTuple):
