@@ -72,7 +72,8 @@ WRONG = {
         (2.0**-10, "13 places are FP8's"),
         (2.0**-20, "make 3"),
         (2.0**-31, "not the smallest"),
-        (-22.0, "25 places down"),
+        (-22, "a power of two"),
+        (22.0, "25 places down"),
     ],
     "step_sum": [
         (lambda a, b: float((a * b).sum()), "the exact sum"),

@@ -48,6 +48,7 @@ WRONG = {
         (2.0**-26, "nearer to 0"),
         (0.0, "midpoint"),
         (-(2.0**-25), "midpoint"),
+        (-25, "its exponent"),
     ],
     "flushed_share": [
         (lambda x: float((round_to(x, FP16) == 0).mean()) if len(x) else 0.0, "zero before"),

@@ -71,6 +71,11 @@ def test_the_smallest_counterexample_comes_first_with_both_values():
     ]
 
 
+def test_numbers_of_numpy_are_shown_as_numbers():
+    verdict = check("count_fates", lambda x: [np.int64(7), np.float64(0.5), np.int32(-1)])
+    assert "  yours    = [7, 0.5, -1]" in verdict.message
+
+
 def test_a_result_in_a_format_is_shown_with_its_code(monkeypatch):
     exercise = Exercise(
         answer=lambda x: float(round_to(x, FP8_E4M3)),

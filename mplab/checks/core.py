@@ -249,4 +249,6 @@ def _text(value: Any, fmt: Format | None) -> str:
             return f"{text} (0x{int(encode(value, fmt)):0{-(-fmt.bits // 4)}X})"
         except ValueError:
             return text
-    return repr(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
+    return repr(value.item() if isinstance(value, np.generic) else value)

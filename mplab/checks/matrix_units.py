@@ -157,6 +157,7 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(
                 2.0**-31, "The largest product decides where the cut is, not the smallest."
             ),
+            Misconception(-22.0, "That is its exponent; asked is the weight, a power of two."),
         ),
     ),
     "step_sum": Exercise(

@@ -90,6 +90,7 @@ EXERCISES: dict[str, Exercise] = {
                 _TIE / 2,
                 "Between this number and its double all are still nearer to 0 than to 2^-24.",
             ),
+            Misconception(-25.0, "That is its exponent; asked is the number, a power of two."),
         ),
     ),
     "flushed_share": Exercise(
