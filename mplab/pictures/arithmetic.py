@@ -24,6 +24,7 @@ from mplab.reductions import Accumulation, cumsum, matmul, sum
 from mplab.rounding import round_to
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}
+_PERSONS = ("kahan", "neumaier")  # orders of summation with a name that is written large
 
 # Errors of long sums ---------------------------------------------------------------------
 
@@ -40,7 +41,8 @@ class ErrorCurve(NamedTuple):
     @property
     def name(self) -> str:
         """What the curve is called in a figure."""
-        return f"{self.fmt.name} {self.order}" + (", mixed signs" if self.signed else "")
+        order = self.order.capitalize() if self.order in _PERSONS else self.order
+        return f"{self.fmt.name} {order}" + (", mixed signs" if self.signed else "")
 
 
 def measured_errors(

@@ -101,7 +101,7 @@ def least_updates(formats: Sequence[Format], *, update: float | None = None) -> 
         ends.append(End(axes, float(weights[-1]), float(half[-1]), fmt.name, look.colour))
         words.append(f"{power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}")
     if update is not None:
-        axes.axhline(update, color="black", linewidth=0.9)
+        axes.plot(weights[[0, -1]], [update, update], color="black", linewidth=0.9)
         ends.append(End(axes, float(weights[-1]), update, f"Δ = {update:g}", "black"))
     sentence = f"To raise a weight of 1, an update must exceed {listed(words)}."
     details = "Staircases, both axes logarithmic: half an ulp of the weight, doubling with it."
