@@ -268,10 +268,9 @@ def spacing(
 
 def _end(axes: Axes, x: float, y: float, name: str, window: tuple[int, int], colour: str) -> End:
     """A dot where a line ends, and a dotted grey leader, no line of data, to its name."""
-    dot = {"marker": "o", "markersize": 4, "markevery": [0], "markerfacecolor": colour}
-    look = dot if x < window[1] else {}
-    edge = {"linestyle": "dotted", "linewidth": 0.8, "markeredgecolor": colour}
-    axes.plot([x, window[1]], [y, y], color=BAND, **edge, **look)
+    if x < window[1]:
+        axes.scatter([x], [y], s=16, color=colour)
+    axes.plot([x, window[1]], [y, y], color=BAND, linestyle="dotted", linewidth=0.8)
     return End(axes, float(window[1]), y, name, colour)
 
 
