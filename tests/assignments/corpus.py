@@ -59,12 +59,13 @@ def public(name):
 
 @cache
 def cells(name):
-    """The code of the notebook by the id of its cell."""
+    """The code of set-up, helpers and answers by grade_id; a cell without one only shows."""
     notebook = nbformat.read(ROOT / name / f"{name}.ipynb", as_version=4)
+    marks = [(cell.metadata.get("nbgrader", {}), cell) for cell in notebook.cells]
     return {
-        cell.metadata.get("nbgrader", {}).get("grade_id", cell.id): cell.source
-        for cell in notebook.cells
-        if cell.cell_type == "code" and not cell.metadata.get("nbgrader", {}).get("grade")
+        mark["grade_id"]: cell.source
+        for mark, cell in marks
+        if cell.cell_type == "code" and mark and not mark["grade"]
     }
 
 

@@ -1,0 +1,784 @@
+"""Assignment 5, mixed-precision training: the references, the public cases, what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+The references are NumPy and know nothing of torch: each operation's result is rounded to FP16
+where autocast on a CPU would do it. Kernels may add in another order, so the cases are drawn
+such that nothing cancels, and results are compared to one part in a hundred.
+"""
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from mplab.checks import Arguments, Exercise, Misconception
+from mplab.formats import BF16, FP16
+from mplab.grading.exercises import Graded, Part
+from mplab.rounding import round_to
+
+WARM = "import numpy, torch, torch._dynamo, mplab.history, mplab.pictures"  # what torch.optim loads
+
+TOLERANCE, STEADY = 1e-2, 8e-3
+RATE = 0.125
+
+
+def but(answer, sentence, slip):
+    """Somebody who answers like the reference but for one slip."""
+    return Misconception(partial(answer, slip=slip), sentence)
+
+
+# One backward pass -----------------------------------------------------------------------
+
+
+def rounded(x, fmt=FP16):
+    """Values of a format; None leaves them as they are."""
+    return np.asarray(x, np.float64) if fmt is None else round_to(np.asarray(x, np.float64), fmt)
+
+
+@np.errstate(all="ignore")
+def backward(weights, inputs, targets, *, scale=1.0, fmt=FP16):
+    """The gradients of the scaled mean squared error, layer by layer."""
+    low, kept = [rounded(w, fmt) for w in weights], [rounded(inputs, fmt)]
+    for weight in low:
+        kept.append(np.maximum(rounded(kept[-1] @ weight.T, fmt), 0.0))
+    output = rounded(kept[-2] @ low[-1].T, fmt)  # no ReLU after the last layer
+    flow = rounded(2 * (output - targets) / output.size * scale, fmt)
+    gradients = []
+    for weight, entering in zip(reversed(low), reversed(kept[:-1]), strict=True):
+        gradients.insert(0, rounded(flow.T @ entering, fmt))
+        flow = np.where(entering > 0, rounded(flow @ weight, fmt), 0.0)
+    return gradients
+
+
+def finite(gradients):
+    return all(bool(np.isfinite(g).all()) for g in gradients)
+
+
+def arrays(batch):
+    return tuple(np.asarray(rows, np.float64) for rows in batch)
+
+
+def flat(*lists):
+    return [float(x) + 0.0 for arrays in lists for a in arrays for x in np.ravel(a)]
+
+
+# Lost gradients --------------------------------------------------------------------------
+
+
+def lost(weights, inputs, targets, *, slip="", nudge=0.0):
+    """Of the entries that are nonzero in FP32, the share that FP16 has as zero, by layer.
+
+    `nudge` 1 or -1 lets FP16's outputs err by its spacing, and the gradients by a tenth.
+    """
+    weights = [np.asarray(w, np.float64) for w in weights]
+    inputs, targets = arrays((inputs, targets))
+    wide = backward(weights, inputs, targets, fmt=None)
+    scale = 65536.0 if slip == "scaled" else 1 + nudge / 10
+    targets = targets + nudge * np.maximum(targets * FP16.epsilon, FP16.min_subnormal)
+    low = backward(weights, inputs, targets, scale=scale)
+    if slip == "end":
+        low = [rounded(g) for g in wide]
+    if slip == "added":
+        low = [a + b for a, b in zip(low, wide, strict=True)]
+    floor = FP16.min_normal if slip == "normal" else 0.0
+    gone = [(abs(a) <= floor) & (b != 0) for a, b in zip(low, wide, strict=True)]
+    if slip == "all":
+        return [float(np.mean(a == 0)) for a in low]
+    if slip == "pooled":
+        share = sum(g.sum() for g in gone) / max(sum(np.sum(b != 0) for b in wide), 1)
+        return [float(share)] * len(gone)
+    empty = math.nan if slip == "empty" else 0.0
+    shares = [float(g.sum() / (b != 0).sum()) if (b != 0).any() else empty
+              for g, b in zip(gone, wide, strict=True)]  # fmt: skip
+    return shares[::-1] if slip == "order" else shares
+
+
+ONE, TINY = [[1.0]], 2.0**-27
+
+LOST = Exercise(
+    answer=lost,
+    reason="Run both backward passes; count entries that are zero in the second alone.",
+    argument="weights, inputs, targets",
+    cases=[
+        Arguments(([ONE], ONE, [[2.0]])),
+        Arguments(([[[0.0]]], ONE, [[TINY]])),
+        Arguments(([[[0.0]]], ONE, [[2.0**-20]])),
+        Arguments(([[[0.0]]], [[64.0]], [[TINY]])),
+        Arguments(([[[0.0]]], ONE, [[2.0**-50]])),
+        Arguments(([[[0.0, 0.0]]], [[1.0, 0.0]], [[0.5]])),
+        Arguments(([[[0.0, 0.0]]], [[1.0, 2.0**-10]], [[2.0**-20]])),
+        Arguments(([[[1.0]], [[2.0**-10]]], ONE, [[2.0**-10 + 2.0**-18]])),
+        Arguments(([[[-1.0]], [[1.0]]], ONE, [[1.0]])),
+        Arguments(([[[1.0], [-1.0]], [[2.0**-8, 1.0]]], ONE, [[2.0**-8 + 2.0**-19]])),
+    ],
+    tolerance=1e-6,
+    misconceptions=(
+        but(lost, "Rounding FP32's result comes too late: they were lost on the way back.", "end"),
+        but(lost, "What is zero in FP32, too, is not lost.", "all"),
+        but(lost, "Below 2^-14 FP16 has subnormal numbers: those are small, not lost.", "normal"),
+        but(lost, "With a loss scale you see the rescued run, not the one that failed.", "scaled"),
+        but(lost, "The second backward pass added to the first: start from empty gradients.",
+            "added"),
+        but(lost, "The first entry is that of the layer at the input.", "order"),
+        but(lost, "One share for all layers hides where it happens; count each by itself.",
+            "pooled"),
+        but(lost, "A layer without a nonzero gradient has lost nothing: 0.0, not 0/0.", "empty"),
+    ),
+)  # fmt: skip
+
+
+def plain(x):
+    """FP32 numbers as lists."""
+    return np.asarray(x, np.float32).astype(np.float64).tolist()
+
+
+def positive(rng, *shape):
+    """Numbers between 1/2 and 1: sums of their products cancel nothing."""
+    return rng.uniform(0.5, 1.0, shape)
+
+
+def outputs(weights, inputs):
+    for w in weights[:-1]:
+        inputs = np.maximum(inputs @ np.asarray(w).T, 0.0)
+    return inputs @ np.asarray(weights[-1]).T
+
+
+def a_network(rng, depth, *, input_exponent=0, deaths=False):
+    """Weights, inputs and targets just above the outputs, so that gradients are small."""
+    sizes = [int(n) for n in rng.integers(2, 5, depth)] + [int(rng.integers(1, 3))]
+    weights = [positive(rng, n, m) * 2.0 ** -rng.integers(1, 5)
+               for m, n in pairwise(sizes)]  # fmt: skip
+    inputs = positive(rng, int(rng.integers(2, 5)), sizes[0]) * 2.0**input_exponent
+    if deaths:
+        inputs[:, int(rng.integers(sizes[0]))] = 0.0
+        if depth > 1:
+            weights[0][int(rng.integers(sizes[1]))] *= -1
+    out = outputs(weights, inputs)
+    # FP16 must not see the outputs reach the targets: the gap is large beside its rounding.
+    gap = positive(rng, *out.shape) * 2.0 ** rng.uniform(-24, -12)
+    weights[-1] = weights[-1] * min(1.0, gap.min() / out.max() * 4)
+    targets = outputs(weights, inputs) + gap
+    return Arguments(([plain(w) for w in weights], plain(inputs), plain(targets)))
+
+
+def networks(rng, count, *, some=None, **kind):
+    """Networks of which no gradient is near FP16's smallest number; `some` chooses."""
+    cases = []
+    while len(cases) < count:
+        case = a_network(rng, int(rng.integers(1, 6)), **kind)
+        shares = lost(*case)
+        steady = all(lost(*case, nudge=nudge) == shares for nudge in (-1, 1))
+        if steady and (some is None or some(case, shares)):
+            cases.append(case)
+    return cases
+
+
+def unlike(*slips):
+    """Whether a case tells these slips apart from the right answer."""
+    return lambda case, shares: all(lost(*case, slip=slip) != shares for slip in slips)
+
+
+# Steps with a scaler ---------------------------------------------------------------------
+
+
+class Run:
+    """Weights, gradients as torch's `.grad` keeps them, scale and count of good steps."""
+
+    def __init__(self, weights, scale, *, interval=2, good=0):
+        self.weights = [np.asarray(w, np.float64) for w in weights]
+        self.grads = [np.zeros_like(w) for w in self.weights]
+        self.scale, self.good, self.interval, self.calls = scale, good, interval, 0
+
+    def clear(self):
+        self.grads = [np.zeros_like(w) for w in self.weights]
+
+    def add(self, batch, *, share=1.0, fmt=FP16, scale=None):
+        scale = (self.scale if scale is None else scale) * share
+        gradients = backward(self.weights, *arrays(batch), scale=scale, fmt=fmt)
+        self.grads = [a + b for a, b in zip(self.grads, gradients, strict=True)]
+
+    def unscale(self):
+        self.grads = [g / self.scale for g in self.grads]
+
+    @np.errstate(all="ignore")
+    def clip(self, max_norm):
+        norm = float(np.sqrt(sum(np.sum(g * g) for g in self.grads)))
+        factor = np.minimum(1.0, np.float64(max_norm) / norm) if norm else 1.0
+        self.grads = [g * factor for g in self.grads]
+        return norm
+
+    def apply(self, rate=RATE):
+        self.calls += 1
+        self.weights = [w - rate * g for w, g in zip(self.weights, self.grads, strict=True)]
+
+    def update(self, found):
+        self.good = 0 if found else self.good + 1
+        if found:
+            self.scale /= 2
+        elif self.good == self.interval:
+            self.scale, self.good = self.scale * 2, 0
+
+    def row(self, norm, *more):
+        return [norm if math.isfinite(norm) else math.inf, float(self.calls), self.scale, *more,
+                *flat(self.weights)]  # fmt: skip
+
+
+def no_second_call(batches, slip, *slips):
+    """torch refuses to unscale twice before an update."""
+    if slip in slips and len(batches) > 1:
+        raise RuntimeError("unscale_() has already been called on this optimizer")
+
+
+@np.errstate(all="ignore")
+def steps(weights, batches, max_norm, scale, *, slip="", nudge=1.0):
+    """Norm, optimizer's steps, scale and weights after each batch."""
+    no_second_call(batches, slip, "update")
+    run, rows = Run(weights, scale), []
+    for inputs, targets in batches:
+        if slip != "zero":
+            run.clear()
+        run.add((np.asarray(inputs) * nudge, targets), fmt=None if slip == "wide" else FP16,
+                scale=1.0 if slip == "unscaled" else None)  # fmt: skip
+        found = not finite(run.grads)
+        early = slip in ("early", "threshold")
+        norm = run.clip(max_norm * (run.scale if slip == "threshold" else 1)) if early else 0.0
+        run.unscale()
+        norm = norm if early else run.clip(max_norm)
+        if not found or slip == "raw":
+            run.apply()
+        if slip == "both":
+            run.apply()
+        if slip != "update":
+            run.update(found)
+        rows.append(run.row(min(norm, max_norm) if slip == "after" else norm))
+    return rows
+
+
+def single(x=1.0, y=2.0):
+    return ([[x]], [[y]])
+
+
+ZERO = [[[0.0]]]
+
+STEP = Exercise(
+    answer=steps,
+    reason="Clear, forward in autocast, scaled backward, unscale, clip, step, update.",
+    argument="weights, batches, max_norm, scale",
+    cases=[
+        Arguments((ZERO, [single()], 10.0, 1024.0)),
+        Arguments((ZERO, [single()], 1.0, 1024.0)),
+        Arguments((ZERO, [single()], 10.0, 65536.0)),
+        Arguments((ZERO, [single()] * 2, 10.0, 2.0)),
+        Arguments((ZERO, [single()] * 3, 10.0, 1024.0)),
+        Arguments((ZERO, [single()] * 4, 1.0, 32768.0)),
+        Arguments(([[[0.0, 0.0]]], [([[0.75, 1.0]], [[2.0]])], 1.0, 256.0)),
+        Arguments(([[[0.5]], [[0.5]]], [single(), single(1.0, 3.0)], 1.0, 256.0)),
+    ],
+    tolerance=TOLERANCE,
+    misconceptions=(
+        but(steps, "The clip saw gradients times the scale: unscale them first.", "early"),
+        but(steps, "A threshold times the scale shrinks alike, but the norm is not the true one.",
+            "threshold"),
+        but(steps, "The optimizer's own step also takes gradients that are infinite.", "raw"),
+        but(steps, "Two calls of step apply a good gradient twice, and a bad one once.", "both"),
+        but(steps, "Without update the scale never changes, and the next step cannot unscale.",
+            "update"),
+        but(steps, "The loss was not scaled, but its gradients were divided by the scale.",
+            "unscaled"),
+        but(steps, "Gradients of the step before are still there; infinite ones stay for ever.",
+            "zero"),
+        but(steps, "The forward pass ran in FP32: nothing overflows where FP16 would.", "wide"),
+        but(steps, "Return the norm that the gradients had before they were clipped.", "after"),
+    ),
+)  # fmt: skip
+
+
+@np.errstate(invalid="ignore")  # infinity less infinity
+def alike(answer, case):
+    """Whether another order of additions could not change what is seen."""
+    exact = np.asarray(answer(*case), np.float64)
+    for nudge in (1 + 2.0**-9, 1 - 2.0**-9):
+        other = np.asarray(answer(*case, nudge=nudge), np.float64)
+        same = exact == other  # infinities
+        if not np.all(same | (np.abs(exact - other) <= STEADY * np.abs(exact))):
+            return False
+    return True
+
+
+def batch_of(rng, width, out, *, rows=None, reach=2.0):
+    rows = int(rng.integers(1, 4)) if rows is None else rows
+    return (plain(positive(rng, rows, width)), plain(positive(rng, rows, out) * reach))
+
+
+def started(rng, *, deep):
+    """Weights whose outputs lie below the targets."""
+    width, middle, out = (int(n) for n in rng.integers(1, 4, 3))
+    if deep:
+        return [plain(positive(rng, middle, width) / 4), plain(positive(rng, out, middle) / 4)]
+    return [plain(positive(rng, out, width) / 16)]
+
+
+def runs(rng, count, *, deep=(False, True), scales=(4, 11), norms=(0.05, 20.0), length=(1, 4),
+         reach=4.0, some=lambda rows: True):  # fmt: skip
+    """Sequences of batches whose outcome no order of additions decides; `some` chooses."""
+    cases = []
+    while len(cases) < count:
+        weights = started(rng, deep=bool(rng.choice(deep)))
+        width, out = len(weights[0][0]), len(weights[-1])
+        steps_ = int(rng.integers(*length, endpoint=True))
+        batches = [batch_of(rng, width, out, reach=reach) for _ in range(steps_)]
+        norm = float(np.float32(np.exp(rng.uniform(*np.log(norms)))))
+        case = Arguments((weights, batches, norm, 2.0 ** int(rng.integers(*scales))))
+        if some(steps(*case)) and alike(steps, case):
+            cases.append(case)
+    return cases  # fmt: skip
+
+
+def skipped(rows):
+    return [math.isinf(row[0]) for row in rows]
+
+
+def going_on(rows):
+    """Skipped at first, but not at the end."""
+    return skipped(rows)[0] and not skipped(rows)[-1]
+
+
+def clipping(rng):
+    long = runs(rng, 6, norms=(0.02, 0.05))
+    return [*long, *runs(rng, 6, norms=(50.0, 99.0))]
+
+
+def growing(rng):
+    """Good steps until the scale is too large, and back."""
+
+    def later(rows):
+        return not skipped(rows)[0] and any(skipped(rows)[:-1])
+
+    cases = runs(rng, 5, length=(6, 9), scales=(8, 14), norms=(0.02, 0.1), some=later)
+    return cases + runs(rng, 3, length=(3, 5), scales=(1, 3), norms=(0.02, 0.1))
+
+
+def partly(rng):
+    """The gradient of one layer overflows, that of the other does not."""
+    cases = []
+    while len(cases) < 6:
+        weights = [plain(positive(rng, 2, 2)), plain(positive(rng, 1, 2) * 2.0**-5)]
+        if len(cases) % 2:
+            weights = [plain(positive(rng, 2, 2) * 2.0**-6), plain(positive(rng, 1, 2) * 8)]
+        case = Arguments((weights, [batch_of(rng, 2, 1, reach=4.0) for _ in range(5)], 0.25,
+                          2.0 ** int(rng.integers(11, 16))))  # fmt: skip
+        arrays_ = [np.asarray(w) for w in weights]
+        first = backward(arrays_, *arrays(case[1][0]), scale=case[3])
+        one = finite(first[:1]) != finite(first[1:])
+        if one and going_on(steps(*case)) and alike(steps, case):
+            cases.append(case)
+    return cases
+
+
+# Windows of micro-batches ----------------------------------------------------------------
+
+
+def gathered(batches):
+    return tuple(np.concatenate([np.asarray(b[i], np.float64) for b in batches]) for i in (0, 1))
+
+
+@np.errstate(all="ignore")
+def windows(weights, parts, max_norm, scale, *, slip="", nudge=1.0):
+    """Norm, optimizer's steps, scale, most rows at once and weights after each window."""
+    run, rows = Run(weights, scale), []
+    for window in parts:
+        no_second_call(window, slip, "twice")
+        window = [(np.asarray(x) * nudge, y) for x, y in window]
+        norm = window_of(run, window, max_norm, slip)
+        sizes = [len(x) for x, _ in window]
+        rows.append(run.row(norm, float(sum(sizes) if slip == "one" else max(sizes))))
+    return rows
+
+
+def window_of(run, window, max_norm, slip):
+    """Accumulate one window, and step or skip."""
+    total = sum(len(x) for x, _ in window)
+    if slip != "zero":
+        run.clear()
+    for batch in [gathered(window)] if slip == "one" else window:
+        share = {"equal": 1 / len(window), "sum": 1.0}.get(slip, len(batch[0]) / total)
+        if slip in ("last", "each"):
+            run.clear()
+        run.add(batch, share=share)
+        if slip == "each":
+            norm = finish(run, max_norm)
+        if slip == "again":
+            found = not finite(run.grads)
+            run.unscale()
+            run.update(found)
+    if slip == "again":
+        norm = run.clip(max_norm)
+        run.unscale()
+        found = not finite(run.grads)
+        if not found:
+            run.apply()
+        run.update(found)
+        return norm
+    return norm if slip == "each" else finish(run, max_norm)
+
+
+def finish(run, max_norm):
+    """Unscale, clip, step or skip, update: the norm."""
+    found = not finite(run.grads)
+    run.unscale()
+    norm = run.clip(max_norm)
+    if not found:
+        run.apply()
+    run.update(found)
+    return norm
+
+
+THREE = ([[1.0], [1.0], [1.0]], [[2.0], [2.0], [2.0]])
+
+WINDOW = Exercise(
+    answer=windows,
+    reason="Each micro-batch counts by its rows; unscale, clip, step and update once a window.",
+    argument="weights, windows, max_norm, scale",
+    cases=[
+        Arguments((ZERO, [[single()]], 10.0, 256.0)),
+        Arguments((ZERO, [[single(), single(1.0, 4.0)]], 10.0, 256.0)),
+        Arguments((ZERO, [[single(1.0, 6.0), THREE]], 10.0, 256.0)),
+        Arguments((ZERO, [[single(), single(1.0, 4.0)]], 0.5, 256.0)),
+        Arguments((ZERO, [[single(), single(1.0, 8.0)]], 10.0, 16384.0)),
+        Arguments((ZERO, [[single(1.0, 8.0), single()]] * 3, 10.0, 16384.0)),
+        Arguments((ZERO, [[single(), single(1.0, 4.0)]] * 2, 10.0, 2.0)),
+        Arguments((ZERO, [[single(), single(1.0, 6.0), THREE]] * 3, 1.0, 256.0)),
+    ],
+    tolerance=TOLERANCE,
+    misconceptions=(
+        but(windows, "A micro-batch with fewer rows counts less, by its share of the rows.",
+            "equal"),
+        but(windows, "The losses are means: as they are, their sum is too long.", "sum"),
+        but(windows, "Gradients can be unscaled once before an update: after the last micro-batch.",
+            "twice"),
+        but(windows, "An update in each micro-batch lets unscale divide the earlier ones again.",
+            "again"),
+        but(windows, "A step in each micro-batch makes many short steps of one long one.", "each"),
+        but(windows, "Cleared in each micro-batch, only the last one is left.", "last"),
+        but(windows, "Gradients of the window before are still there; clear them once a window.",
+            "zero"),
+        but(windows, "All rows at once is what the memory has no room for.", "one"),
+    ),
+)  # fmt: skip
+
+
+def cut(rng, count, *, sizes, pieces=(2, 4), length=(1, 3), scales=(4, 9), norms=(50.0, 99.0),
+        reach=4.0, some=lambda rows: True):  # fmt: skip
+    """Windows of micro-batches with as many rows as `sizes` allows."""
+    cases = []
+    while len(cases) < count:
+        weights = started(rng, deep=bool(rng.integers(2)))
+        width, out = len(weights[0][0]), len(weights[-1])
+        parts = []
+        for _ in range(int(rng.integers(*length, endpoint=True))):
+            rows = rng.permutation(sizes)[: int(rng.integers(*pieces, endpoint=True))]
+            parts.append([batch_of(rng, width, out, rows=int(n), reach=reach) for n in rows])
+        norm = float(np.float32(np.exp(rng.uniform(*np.log(norms)))))
+        case = Arguments((weights, parts, norm, 2.0 ** int(rng.integers(*scales))))
+        if some(windows(*case)) and alike(windows, case):
+            cases.append(case)
+    return cases
+
+
+def one_infinite(rng):
+    """One micro-batch overflows, whichever; the next windows do not."""
+    cases = []
+    while len(cases) < 8:
+        weights = started(rng, deep=False)
+        width, out = len(weights[0][0]), len(weights[-1])
+        parts = [[batch_of(rng, width, out, rows=2) for _ in range(3)] for _ in range(4)]
+        at = len(cases) % 3
+        inputs, targets = parts[0][at]
+        parts[0][at] = (inputs, plain(np.asarray(targets) * 64))
+        case = Arguments((weights, parts, 0.25, 2.0 ** int(rng.integers(11, 14))))
+        seen = skipped(windows(*case))
+        if seen[0] and not any(seen[1:]) and alike(windows, case):
+            cases.append(case)
+    return cases
+
+
+# Master weights --------------------------------------------------------------------------
+
+
+@np.errstate(all="ignore")
+def masters(start, targets, fmt, scale, rate, momentum, *, slip=""):
+    """Whether it stepped, master weights, velocity and working copy after each gradient."""
+    master = np.asarray(start, np.float64)
+    velocity, low, rows = np.zeros_like(master), rounded(master, fmt), []
+    for target in targets:
+        grad = rounded((low - np.asarray(target)) * scale, fmt)
+        true = {"scaled": grad, "narrow": rounded(grad / scale, fmt)}.get(slip, grad / scale)
+        fine = bool(np.isfinite(grad).all()) or slip == "blind"
+        if slip == "nan":
+            fine = not bool(np.isnan(grad).any())
+        if fine or slip == "late":
+            share = 1 - momentum if slip == "damped" else 1.0
+            velocity = momentum * velocity + share * true
+        if fine and slip == "low":
+            master = low = rounded(low - rate * velocity, fmt)
+        elif fine:
+            master = master - rate * velocity
+            low = low if slip == "stale" else rounded(master, fmt)
+        rows.append([float(fine), *flat([master, velocity, low])])
+    return rows
+
+
+INF, NAN = math.inf, math.nan
+
+MASTER = Exercise(
+    answer=masters,
+    reason="Widen and unscale, look for infinity and NaN, then velocity, master, working copy.",
+    argument="start, targets, fmt, scale, lr, momentum",
+    cases=[
+        Arguments(([1.0], [[0.5]], BF16, 1.0, 0.25, 0.0)),
+        Arguments(([1.0], [[0.5]], BF16, 256.0, 0.25, 0.0)),
+        Arguments(([1.0], [[0.5]] * 2, BF16, 1.0, 0.25, 0.0)),
+        Arguments(([1.0], [[0.5]] * 4, BF16, 1.0, 2.0**-9, 0.0)),
+        Arguments(([1.0], [[0.5]] * 2, FP16, 1.0, 0.25, 0.5)),
+        Arguments(([0.0], [[2.0**-28]], FP16, 65536.0, 0.5, 0.0)),
+        Arguments(([1.0], [[0.5], [INF], [0.5]], FP16, 1024.0, 0.25, 0.5)),
+        Arguments(([1.0], [[NAN], [0.5]], BF16, 1024.0, 0.25, 0.5)),
+    ],
+    misconceptions=(
+        but(masters, "Half a gap or less changes nothing in the working copy: step the master.",
+            "low"),
+        but(masters, "The working copy was not made anew, so the next gradient is an old one.",
+            "stale"),
+        but(masters, "Divided in 16 bits the gradient is flushed again: widen it first.", "narrow"),
+        but(masters, "The gradients are still multiplied by the scale.", "scaled"),
+        but(masters, "A gradient that is infinite or NaN must change nothing.", "blind"),
+        but(masters, "The velocity took the infinite gradient in before you looked.", "late"),
+        but(masters, "An infinity is no NaN, and harms as much: ask torch.isfinite.", "nan"),
+        but(masters, "Here the velocity takes the whole gradient, not 1 - momentum of it.",
+            "damped"),
+    ),
+)  # fmt: skip
+
+
+def exact(case):
+    """Whether FP32 holds every number on the way, so that no order of operations matters."""
+    rows = np.asarray(masters(*case))
+    return bool(np.all((rows == rows.astype(np.float32)) | ~np.isfinite(rows)))
+
+
+def value(rng, fmt, exponent, *, bits=3):
+    """A number of few bits, of either sign."""
+    steps = 2**bits + int(rng.integers(2**bits))
+    return float(rng.choice((-1, 1))) * steps * 2.0 ** (exponent - bits)
+
+
+def gradients(rng, count, *, steps, rate, momentum=(0.0,), width=(1, 3), exponents=(-1, 1),
+              scales=(1, 8), fmts=(FP16, BF16), start=None, bad=False):  # fmt: skip
+    """Cases that FP32 computes exactly. `bad` puts infinities or a NaN among the targets."""
+    cases = []
+    while len(cases) < count:
+        fmt, size = fmts[len(cases) % len(fmts)], int(rng.integers(*width, endpoint=True))
+        first = [value(rng, fmt, 0) if start is None else start for _ in range(size)]
+        targets = [
+            [x + value(rng, fmt, int(rng.integers(*exponents)), bits=1) for x in first]
+            for _ in range(int(rng.integers(*steps, endpoint=True)))
+        ]
+        if bad:
+            at = int(rng.integers(len(targets) - 2))
+            targets[at][int(rng.integers(size))] = NAN if len(cases) % 4 == 3 else INF
+            targets[at + 1][0] = -INF
+        scale, lr = 2.0 ** int(rng.integers(*scales)), 2.0 ** -int(rng.integers(*rate))
+        case = Arguments((first, targets, fmt, scale, lr, float(rng.choice(momentum))))
+        if exact(case):
+            cases.append(case)
+    return cases
+
+
+# Going on --------------------------------------------------------------------------------
+
+
+def state_of(weights, *, velocity=None, scale=256.0, good=0, interval=3, updates=4):
+    """A checkpoint as the notebook describes it."""
+    velocity = [plain(np.zeros_like(w)) for w in weights] if velocity is None else velocity
+    scaler = {"scale": scale, "growth_factor": 2.0, "backoff_factor": 0.5,
+              "growth_interval": interval, "_growth_tracker": good}  # fmt: skip
+    return {"weights": weights, "velocity": velocity, "scaler": scaler, "updates": updates}
+
+
+def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
+    """The state after more batches; `skips` takes which of them were skipped."""
+    skips = [] if skips is None else skips
+    known, updates = state["scaler"], 0 if slip == "updates" else state["updates"]
+    run = Run(state["weights"], known["scale"], interval=known["growth_interval"],
+              good=0 if slip == "good" else known["_growth_tracker"])  # fmt: skip
+    if slip == "scaler":
+        run = Run(state["weights"], 65536.0, interval=2000)
+    velocity = [np.asarray(v, np.float64) * (slip != "velocity") for v in state["velocity"]]
+    for inputs, targets in batches:
+        run.clear()
+        run.add((np.asarray(inputs) * nudge, targets))
+        run.unscale()
+        found = not finite(run.grads)
+        skips.append(found)
+        if not found:
+            rate = RATE * (1.0 if slip == "rate" else min(1.0, (updates + 1) / 4))
+            velocity = [0.5 * v + g for v, g in zip(velocity, run.grads, strict=True)]
+            run.weights = [w - rate * v for w, v in zip(run.weights, velocity, strict=True)]
+        run.update(found)
+        updates += slip == "skips" or not found
+    weights = [rounded(w) for w in run.weights] if slip == "half" else run.weights
+    scaler = known if slip == "old" else {
+        **known, "scale": run.scale, "growth_interval": run.interval, "_growth_tracker": run.good
+    }  # fmt: skip
+    return {"weights": weights, "velocity": velocity, "scaler": scaler, "updates": updates}
+
+
+def numbers_of(state):
+    scaler = state["scaler"]
+    return [float(state["updates"]), scaler["scale"], float(scaler["_growth_tracker"]),
+            *flat(state["weights"], state["velocity"])]  # fmt: skip
+
+
+@np.errstate(all="ignore")
+def resumed(state, batches, cuts, *, slip="", nudge=1.0):
+    """Whether pieces end as the whole does, and the numbers of the last checkpoint."""
+    whole = went_on(state, batches, slip, nudge)
+    for first, last in zip([0, *cuts], [*cuts, len(batches)], strict=True):
+        state = went_on(state, batches[first:last], slip, nudge)
+    numbers = numbers_of(state)
+    return [float(numbers == numbers_of(whole)), *numbers]
+
+
+LIGHT = [[[0.3]]]
+
+RESUME = Exercise(
+    answer=resumed,
+    reason="All that the next step depends on comes from the state, and goes into the next one.",
+    argument="state, batches, cuts",
+    cases=[
+        Arguments((state_of(LIGHT), [single()], [])),
+        Arguments((state_of(LIGHT, velocity=[[[-1.0]]]), [single()], [])),
+        Arguments((state_of(LIGHT, updates=0), [single()], [])),
+        Arguments((state_of(LIGHT, updates=1), [single()] * 2, [])),
+        Arguments((state_of(LIGHT, good=2), [single()], [])),
+        Arguments((state_of(LIGHT, scale=65536.0, updates=1), [single(1.0, 4.0)] * 3, [])),
+        Arguments((state_of(LIGHT, good=1), [single()] * 3, [1])),
+        Arguments((state_of([[[0.3, 0.7, 0.9]]]), [([[1.0, 0.5, 0.25]], [[4.0]])] * 4, [1, 2])),
+        Arguments((state_of(LIGHT, scale=16384.0, updates=0), [single(1.0, 4.0)] * 4, [2, 2, 3])),
+    ],
+    tolerance=TOLERANCE,
+    misconceptions=(
+        but(resumed, "A scaler that begins anew has another scale and another interval.", "scaler"),
+        but(resumed, "The scaler's count of good steps belongs to its state.", "good"),
+        but(resumed, "Without its velocity the optimizer begins again from rest.", "velocity"),
+        but(resumed, "The warm-up began again: it goes on from the number of updates.", "updates"),
+        but(resumed, "A skipped step is no update: the warm-up must not count it.", "skips"),
+        but(resumed, "The first updates have a shorter learning rate.", "rate"),
+        but(resumed, "Weights saved in 16 bits are no master weights any more.", "half"),
+        but(resumed, "The state that goes out holds the scaler as it came in.", "old"),
+    ),
+)  # fmt: skip
+
+
+def states(rng, count, *, length=(2, 4), scales=(4, 9), pieces=0, reach=4.0,
+           some=lambda skips: not any(skips)):  # fmt: skip
+    """States in the middle of a run; `pieces` cuts, `some` chooses by which steps are skipped."""
+    cases = []
+    while len(cases) < count:
+        weights = started(rng, deep=bool(rng.integers(2)))
+        velocity = [plain(-positive(rng, *np.shape(w)) / 8) for w in weights]
+        state = state_of(weights, velocity=velocity, scale=2.0 ** int(rng.integers(*scales)),
+                         good=int(rng.integers(1, 3)), interval=int(rng.integers(3, 5)),
+                         updates=int(rng.integers(1, 3)))  # fmt: skip
+        width, out = len(weights[0][0]), len(weights[-1])
+        batches = [batch_of(rng, width, out, reach=reach)
+                   for _ in range(int(rng.integers(*length, endpoint=True)))]  # fmt: skip
+        cuts = sorted(int(c) for c in rng.integers(1, len(batches), pieces))
+        case = Arguments((state, batches, cuts))
+        skips = []
+        went_on(state, batches, skips=skips)
+        if some(skips) and alike(resumed, case):
+            cases.append(case)
+    return cases
+
+
+GRADED = {
+    "lost_shares": Graded(
+        "lost_shares",
+        LOST,
+        (
+            Part("deep networks", 1, LOST.reason,
+                 lambda rng: [*networks(rng, 6, some=lambda c, s: len(s) > 2 and sum(s) > 0),
+                              *networks(rng, 3)]),
+            Part("large inputs", 1, "Where in the backward pass does the rounding happen?",
+                 lambda rng: networks(rng, 5, input_exponent=8, some=unlike("end"))),
+            Part("zeros that are not lost, small numbers that are not zero", 1,
+                 "Compare with FP32, entry by entry.",
+                 lambda rng: [*networks(rng, 3, deaths=True, some=unlike("all")),
+                              *networks(rng, 2, some=unlike("normal")),
+                              Arguments(([plain(-positive(rng, 2, 2)), plain(positive(rng, 1, 2))],
+                                         plain(positive(rng, 3, 2)), plain(positive(rng, 3, 1))))]),
+        ),
+    ),
+    "amp_step": Graded(
+        "steps_seen",
+        STEP,
+        (
+            Part("long and short gradients", 1, STEP.reason, clipping),
+            Part("skipped steps", 1, "A skipped step leaves the weights and halves the scale.",
+                 lambda rng: runs(rng, 6, length=(4, 6), scales=(13, 16), norms=(0.05, 0.2),
+                                  some=going_on)),
+            Part("a scale that grows until it is too large", 1,
+                 "Look at scale, weights and norm over many steps.", growing),
+            Part("one layer overflows", 1, "One infinite gradient in any layer skips the step.",
+                 partly),
+        ),
+    ),
+    "window_step": Graded(
+        "windows_seen",
+        WINDOW,
+        (
+            Part("micro-batches of one size", 1, WINDOW.reason,
+                 lambda rng: cut(rng, 8, sizes=(2, 2, 2, 2), length=(2, 3))),
+            Part("micro-batches of different sizes", 1, "The window is one batch, cut up.",
+                 lambda rng: cut(rng, 8, sizes=(1, 2, 3, 5), norms=(0.05, 50.0))),
+            Part("one micro-batch overflows", 1,
+                 "One infinity spoils the window, and only this one.", one_infinite),
+            Part("many windows, clipped", 1, "Clip and count by windows.",
+                 lambda rng: cut(rng, 5, sizes=(1, 2, 4), length=(4, 6), norms=(0.02, 0.1))),
+        ),
+    ),
+    "master_step": Graded(
+        "masters_seen",
+        MASTER,
+        (
+            Part("small updates that add up", 1, MASTER.reason,
+                 lambda rng: gradients(rng, 8, steps=(5, 8), rate=(8, 11))),
+            Part("momentum", 1, "The velocity is FP32 and outlives the step.",
+                 lambda rng: gradients(rng, 8, steps=(3, 5), rate=(2, 6), momentum=(0.5, 0.75),
+                                       width=(2, 4))),
+            Part("tiny gradients", 1, "Which of the operations are done in FP32?",
+                 lambda rng: gradients(rng, 6, steps=(1, 2), rate=(1, 4), exponents=(-31, -26),
+                                       scales=(15, 19), fmts=(FP16,), start=0.0)),
+            Part("infinities and NaN", 1, "After a bad gradient the run goes on as before it.",
+                 lambda rng: gradients(rng, 8, steps=(4, 6), rate=(2, 5), momentum=(0.5,),
+                                       bad=True)),
+        ),
+    ),
+    "go_on": Graded(
+        "resumed_seen",
+        RESUME,
+        (
+            Part("states in the middle of a run", 1, RESUME.reason,
+                 lambda rng: states(rng, 8, length=(2, 5))),
+            Part("skipped steps", 1, "After a skip: what has changed, and what has not?",
+                 lambda rng: states(rng, 6, length=(4, 6), scales=(13, 16),
+                                    some=lambda skips: skips[0] and not skips[-1])),
+            Part("runs in pieces, bit by bit", 1, "Compare the two ends number by number.",
+                 lambda rng: [*states(rng, 3, length=(3, 5), pieces=2),
+                              *states(rng, 3, length=(5, 7), scales=(12, 15), pieces=3,
+                                      some=lambda skips: skips[0] and not skips[-1])]),
+        ),
+    ),
+}  # fmt: skip

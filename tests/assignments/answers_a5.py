@@ -1,0 +1,242 @@
+"""Answers to A5: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "lost_shares": [
+        """
+def gradient_of(weights, inputs, targets, region):
+    model = network(weights)
+    with region:
+        error = model(torch.tensor(inputs)).float() - torch.tensor(targets)
+        loss = (error * error).mean()
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+def lost_shares(weights, inputs, targets):
+    wide = gradient_of(weights, inputs, targets, torch.autocast("cpu", enabled=False))
+    low = gradient_of(weights, inputs, targets, torch.autocast("cpu", dtype=torch.float16))
+    shares = []
+    for a, b in zip(wide, low):
+        there = int(a.count_nonzero())
+        kept = int(((a != 0) & (b != 0)).sum())
+        shares.append((there - kept) / max(there, 1))
+    return shares
+"""
+    ],
+    "amp_step": [
+        """
+def amp_step(model, optimizer, scaler, inputs, targets, max_norm):
+    with torch.autocast("cpu", torch.float16):
+        error = model(inputs).float() - targets
+    (error.square().mean() * scaler.get_scale()).backward()
+    scaler.scale(torch.zeros(()))  # the scaler wakes up at its first use
+    scaler.unscale_(optimizer)
+    gradients = [p.grad for p in model.parameters()]
+    norm = torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients]))
+    if norm > max_norm:
+        for g in gradients:
+            g.mul_(max_norm / norm)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return norm.item()
+"""
+    ],
+    "window_step": [
+        """
+def window_step(model, optimizer, scaler, micro_batches, max_norm):
+    cells = sum(targets.numel() for _, targets in micro_batches)
+    for inputs, targets in micro_batches:
+        with torch.autocast("cpu", torch.float16):
+            error = model(inputs)
+        scaler.scale((error.float() - targets).square().sum() / cells).backward()
+    scaler.unscale_(optimizer)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm).item()
+    if scaler.step(optimizer) is None:
+        pass
+    scaler.update()
+    optimizer.zero_grad()
+    return norm
+"""
+    ],
+    "master_step": [
+        """
+def master_step(master, velocity, low, scale, lr, momentum):
+    wide = low.grad.to(torch.float32)
+    if bool((wide - wide != 0).any()):
+        return False
+    new = torch.add(wide * (1 / scale), velocity, alpha=momentum)
+    velocity[:] = new
+    master[:] = torch.add(master, new, alpha=-lr)
+    low[:] = master.to(low.dtype)
+    return True
+"""
+    ],
+    "go_on": [
+        """
+def go_on(state, batches):
+    known = state["scaler"]
+    weights = [torch.tensor(w, requires_grad=True) for w in state["weights"]]
+    velocity = [torch.tensor(v) for v in state["velocity"]]
+    scale, good, updates = known["scale"], known["_growth_tracker"], state["updates"]
+    for inputs, targets in batches:
+        with torch.autocast("cpu", torch.float16):
+            h = torch.tensor(inputs)
+            for w in weights[:-1]:
+                h = torch.relu(nn.functional.linear(h, w))
+            h = nn.functional.linear(h, weights[-1])
+        loss = nn.functional.mse_loss(h.float(), torch.tensor(targets))
+        gradients = torch.autograd.grad(loss * scale, weights)
+        if all(torch.isfinite(g).all() for g in gradients):
+            lr = min(0.125, (updates + 1) / 32)
+            for w, v, g in zip(weights, velocity, gradients):
+                v.mul_(0.5).add_(g / scale)
+                w.data -= lr * v
+            updates, good = updates + 1, good + 1
+            if good == known["growth_interval"]:
+                scale, good = scale * known["growth_factor"], 0
+        else:
+            scale, good = scale * known["backoff_factor"], 0
+    return {
+        "weights": [w.tolist() for w in weights],
+        "velocity": [v.tolist() for v in velocity],
+        "scaler": dict(known, scale=scale, _growth_tracker=good),
+        "updates": updates,
+    }
+"""
+    ],
+}
+
+CLIP = "    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
+FINISH = f"    scaler.unscale_(optimizer)\n{CLIP}    scaler.step(optimizer)\n    scaler.update()\n"
+
+WRONG = {
+    "lost_shares": [
+        (
+            "gradients += [p.grad for p in model.parameters()]",
+            "gradients += [p.grad for p in model.parameters()]\n    low = [g.half() for g in wide]",
+            "on the way back",
+        ),
+        ("b[a != 0] == 0", "b.flatten() == 0", "zero in FP32, too"),
+        ("b[a != 0] == 0", "b[a != 0].abs() < 2.0**-14", "subnormal numbers"),
+        (
+            "loss.backward()",
+            "(loss * (2.0**16 if enabled else 1.0)).backward()",
+            "the rescued run",
+        ),
+        (
+            "        model.zero_grad()\n",
+            "",
+            "start from empty gradients",
+        ),
+        ("return shares", "return shares[::-1]", "layer at the input"),
+        (
+            "    return shares",
+            "    whole = torch.cat([a.flatten() for a in wide])\n"
+            "    gone = torch.cat([b.flatten() for b in low])[whole != 0] == 0\n"
+            "    return [gone.float().mean().item() if len(gone) else 0.0] * len(wide)",
+            "count each by itself",
+        ),
+        (" if len(gone) else 0.0", "", "not 0/0"),
+    ],
+    "amp_step": [
+        ("    scaler.unscale_(optimizer)\n", "", "unscale them first"),
+        (
+            f"    scaler.unscale_(optimizer)\n{CLIP}",
+            f"{CLIP}    scaler.unscale_(optimizer)\n",
+            "unscale them first",
+        ),
+        (
+            f"    scaler.unscale_(optimizer)\n{CLIP}",
+            CLIP.replace("max_norm)", "max_norm * scaler.get_scale())"),
+            "not the true one",
+        ),
+        ("scaler.step(optimizer)", "optimizer.step()", "that are infinite"),
+        (
+            "scaler.step(optimizer)",
+            "scaler.step(optimizer)\n    optimizer.step()",
+            "a bad one once",
+        ),
+        ("    scaler.update()\n", "", "cannot unscale"),
+        (
+            "scaler.scale(loss).backward()",
+            "loss.backward(); scaler.scale(loss)",
+            "loss was not scaled",
+        ),
+        ("    optimizer.zero_grad()\n", "", "stay for ever"),
+        ("dtype=torch.float16)", "dtype=torch.float16, enabled=False)", "ran in FP32"),
+        ("return norm", "return min(norm, max_norm)", "before they were clipped"),
+    ],
+    "window_step": [
+        ("(len(inputs) / rows)", "(1 / len(micro_batches))", "by its share"),
+        (" * (len(inputs) / rows)", "", "sum is too long"),
+        (
+            "(loss).backward()\n    scaler.unscale_(optimizer)\n",
+            "(loss).backward()\n        scaler.unscale_(optimizer)\n",
+            "once before an update",
+        ),
+        (
+            "(loss).backward()\n    scaler.unscale_(optimizer)\n",
+            "(loss).backward()\n        scaler.unscale_(optimizer)\n        scaler.update()\n",
+            "divide the earlier ones again",
+        ),
+        (
+            FINISH,
+            FINISH.replace("    ", "        ") + "        optimizer.zero_grad()\n",
+            "many short steps",
+        ),
+        (
+            "    for inputs, targets in micro_batches:\n",
+            "    for inputs, targets in micro_batches:\n        optimizer.zero_grad()\n",
+            "only the last one is left",
+        ),
+        ("    optimizer.zero_grad()\n", "", "window before are still"),
+        (
+            "    for inputs, targets in micro_batches:\n",
+            "    micro_batches = [tuple(map(torch.cat, zip(*micro_batches)))]\n"
+            "    for inputs, targets in micro_batches:\n",
+            "no room for",
+        ),
+    ],
+    "master_step": [
+        (
+            "    master.sub_(lr * velocity)\n    low.copy_(master)",
+            "    low.sub_(lr * velocity)\n    master.copy_(low)",
+            "step the master",
+        ),
+        ("    low.copy_(master)\n", "", "an old one"),
+        ("low.grad.float() / scale", "(low.grad / scale).float()", "widen it first"),
+        ("low.grad.float() / scale", "low.grad.float()", "still multiplied"),
+        (
+            "    if not torch.isfinite(gradient).all():\n        return False\n",
+            "",
+            "must change nothing",
+        ),
+        (
+            "    if not torch.isfinite(gradient).all():\n        return False\n"
+            "    velocity.mul_(momentum).add_(gradient)\n",
+            "    velocity.mul_(momentum).add_(gradient)\n"
+            "    if not torch.isfinite(gradient).all():\n        return False\n",
+            "before you looked",
+        ),
+        ("not torch.isfinite(gradient).all()", "gradient.isnan().any()", "is no NaN"),
+        ("add_(gradient)", "add_((1 - momentum) * gradient)", "the whole gradient"),
+    ],
+    "go_on": [
+        (
+            '    scaler.load_state_dict(state["scaler"])\n',
+            '    scaler = torch.amp.GradScaler("cpu")\n',
+            "begins anew",
+        ),
+        (
+            'scaler.load_state_dict(state["scaler"])',
+            'scaler.load_state_dict({**state["scaler"], "_growth_tracker": 0})',
+            "count of good steps",
+        ),
+        ("= torch.tensor(rows)\n", "= torch.zeros_like(p)\n", "again from rest"),
+        ('updates = state["updates"]', "updates = 0", "warm-up began again"),
+        ("updates += scaler.get_scale() >= scale", "updates += 1", "must not count it"),
+        (" * min(1.0, (updates + 1) / 4)", "", "shorter learning rate"),
+        ("p.tolist() for p", "p.half().tolist() for p", "no master weights any more"),
+        ('"scaler": scaler.state_dict()', '"scaler": state["scaler"]', "as it came in"),
+    ],
+}
