@@ -220,6 +220,11 @@ WRONG = {
         ),
         ("not torch.isfinite(gradient).all()", "gradient.isnan().any()", "is no NaN"),
         ("add_(gradient)", "add_((1 - momentum) * gradient)", "the whole gradient"),
+        (
+            "velocity.mul_(momentum).add_(gradient)",
+            "velocity = momentum * velocity + gradient",
+            "gone on return",
+        ),
     ],
     "go_on": [
         (

@@ -66,15 +66,16 @@ def flat(*lists):
 # Lost gradients --------------------------------------------------------------------------
 
 
-def lost(weights, inputs, targets, *, slip="", nudge=0.0):
+def lost(weights, inputs, targets, *, slip="", nudge=0):
     """Of the entries that are nonzero in FP32, the share that FP16 has as zero, by layer.
 
-    `nudge` 1 or -1 lets FP16's outputs err by its spacing, and the gradients by a tenth.
+    `nudge` 1 or -1 lets FP16's outputs err by its spacing, and makes gradients a tenth longer
+    or a fifth as long: of a sum the largest term alone, had each been rounded.
     """
     weights = [np.asarray(w, np.float64) for w in weights]
     inputs, targets = arrays((inputs, targets))
     wide = backward(weights, inputs, targets, fmt=None)
-    scale = 65536.0 if slip == "scaled" else 1 + nudge / 10
+    scale = 65536.0 if slip == "scaled" else {-1: 0.2, 0: 1.0, 1: 1.1}[nudge]
     targets = targets + nudge * np.maximum(targets * FP16.epsilon, FP16.min_subnormal)
     low = backward(weights, inputs, targets, scale=scale)
     if slip == "end":
@@ -147,9 +148,10 @@ def outputs(weights, inputs):
 def a_network(rng, depth, *, input_exponent=0, deaths=False):
     """Weights, inputs and targets just above the outputs, so that gradients are small."""
     sizes = [int(n) for n in rng.integers(2, 5, depth)] + [int(rng.integers(1, 3))]
-    weights = [positive(rng, n, m) * 2.0 ** -rng.integers(1, 5)
+    weights = [positive(rng, n, m) * 2.0 ** -rng.integers(1, 5) * 2.0 ** -rng.choice((0, 9), (n, 1))
                for m, n in pairwise(sizes)]  # fmt: skip
     inputs = positive(rng, int(rng.integers(2, 5)), sizes[0]) * 2.0**input_exponent
+    inputs = inputs * 2.0 ** -rng.choice((0, 9), sizes[0])
     if deaths:
         inputs[:, int(rng.integers(sizes[0]))] = 0.0
         if depth > 1:
@@ -172,6 +174,11 @@ def networks(rng, count, *, some=None, **kind):
         if steady and (some is None or some(case, shares)):
             cases.append(case)
     return cases
+
+
+def partial_loss(shares):
+    """Whether a layer loses some of its gradient and keeps some."""
+    return any(0 < share < 1 for share in shares)
 
 
 def unlike(*slips):
@@ -525,6 +532,7 @@ def masters(start, targets, fmt, scale, rate, momentum, *, slip=""):
         elif fine:
             master = master - rate * velocity
             low = low if slip == "stale" else rounded(master, fmt)
+            velocity = velocity * (slip != "name")
         rows.append([float(fine), *flat([master, velocity, low])])
     return rows
 
@@ -557,6 +565,8 @@ MASTER = Exercise(
         but(masters, "An infinity is no NaN, and harms as much: ask torch.isfinite.", "nan"),
         but(masters, "Here the velocity takes the whole gradient, not 1 - momentum of it.",
             "damped"),
+        but(masters, "A new tensor under the old name is gone on return: change it in place.",
+            "name"),
     ),
 )  # fmt: skip
 
@@ -709,8 +719,8 @@ GRADED = {
         LOST,
         (
             Part("deep networks", 1, LOST.reason,
-                 lambda rng: [*networks(rng, 6, some=lambda c, s: len(s) > 2 and sum(s) > 0),
-                              *networks(rng, 3)]),
+                 lambda rng: [*networks(rng, 6, some=lambda c, s: len(s) > 2 and partial_loss(s)),
+                              *networks(rng, 3, some=lambda c, s: partial_loss(s))]),
             Part("large inputs", 1, "Where in the backward pass does the rounding happen?",
                  lambda rng: networks(rng, 5, input_exponent=8, some=unlike("end"))),
             Part("zeros that are not lost, small numbers that are not zero", 1,
