@@ -16,7 +16,7 @@ from typing import NamedTuple
 import nbformat
 
 from mplab.checks import EXERCISES
-from mplab.checks.core import Exercise, verdict_on
+from mplab.checks.core import verdict_on
 from mplab.data import course_folder
 from mplab.grading.exercises import grade_exercise, load_assignment, load_public, public_table
 from mplab.grading.values import decode_value, encode_value, key_of
@@ -108,8 +108,14 @@ class Judgement(NamedTuple):
 
     passed: bool
     message: str
-    earned: list[float]
+    by_part: dict[str, list[float]]
+    """What each hidden part earns, for each of the students."""
     wanted: float
+
+    @property
+    def earned(self) -> list[float]:
+        """The points of all parts, for each of the students."""
+        return [sum(points) for points in zip(*self.by_part.values(), strict=True)]
 
 
 def hidden_parts(graded):
@@ -118,17 +124,42 @@ def hidden_parts(graded):
     return kept if callable(graded.exercise.answer) else tuple(graded.parts)
 
 
-def judge(name, exercise, given, *, shown: Exercise | None = None, parts=None):
-    """Show an answer to the notebook's check and to the grader, as several students."""
+@cache
+def _drawn(name, exercise, seed):
+    """The exercise for one student, its cases drawn and its reference's outcomes looked up."""
     graded = assignment(name).graded[exercise]
-    kept = hidden_parts(graded) if parts is None else parts
-    hidden = replace(graded, parts=kept)
-    verdict = verdict_on(exercise, shown or public(name)[exercise], given)
-    earned = [
-        sum(o.earned for o in grade_exercise(hidden, Answering(given), lambda part, s=seed: s))
-        for seed in SEEDS
-    ]
-    return Judgement(verdict.passed, verdict.message, earned, sum(part.points for part in kept))
+    known = {}
+
+    def reference(*arguments):
+        key = key_of(arguments)
+        if key not in known:
+            known[key] = replace(graded.exercise, cases=[arguments]).outcomes(
+                graded.exercise.answer
+            )[0]
+        if isinstance(known[key], Exception):
+            raise known[key]
+        return known[key]
+
+    function = callable(graded.exercise.answer)
+    quick = replace(graded.exercise, misconceptions=())  # they word the feedback, which is not read
+    parts = [replace(p, cases=graded.cases(p, seed)) for p in hidden_parts(graded)]
+    return replace(
+        graded,
+        exercise=replace(quick, answer=reference) if function else quick,
+        parts=parts if function else hidden_parts(graded),
+    )
+
+
+def judge(name, exercise, given):
+    """Show an answer to the notebook's check and to the grader, as several students."""
+    verdict = verdict_on(exercise, public(name)[exercise], given)
+    by_part = {}
+    for seed in SEEDS:
+        hidden = _drawn(name, exercise, seed)
+        for outcome in grade_exercise(hidden, Answering(given), lambda part, s=seed: s):
+            by_part.setdefault(outcome.part, []).append(outcome.earned)
+    wanted = sum(part.points for part in hidden_parts(assignment(name).graded[exercise]))
+    return Judgement(verdict.passed, verdict.message, by_part, wanted)
 
 
 def edited(name, exercise, before, after):
