@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-from mplab.formats import FP16
+from mplab.formats import FP16, FP32
 from mplab.history import History
 from mplab.pictures.canvas import (
     INK,
@@ -23,7 +23,6 @@ from mplab.pictures.canvas import (
     style,
     titled,
 )
-from mplab.pictures.training import final_loss
 
 
 def flushed_at(run: History, step: int) -> tuple[int, int]:
@@ -33,52 +32,61 @@ def flushed_at(run: History, step: int) -> tuple[int, int]:
 
 
 @in_house_style
-def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> Picture:
-    """What share of the gradients is flushed at first, and where the run ends.
+def shares_and_outcomes(
+    runs: Mapping[str, tuple[History, History]], *, metric: str = "r2", label: str = "test R²"
+) -> Picture:
+    """What share of the gradients is flushed at first, and what the run has learnt at its end.
 
     Args:
-        runs: by name, a run in FP32 and one in a low format that recorded gradients.
+        runs: by name, a run in FP32 and one in FP16 that recorded gradients.
+        metric: of the runs, the higher the better.
+        label: what it is called.
 
     Returns:
-        A figure with one mark for each; its title names the run that loses most at first and
-        the one that ends worst.
+        A figure with two joined marks for each, FP32's and FP16's; its title names the run that
+        loses most gradients at first and the one that falls farthest below FP32.
     """
     require_some("shares_and_outcomes", "runs", runs)
     picture = Picture(height=3.9)
     axes = picture.subplots()
-    look, ends, facts = style(FP16), [], {}
+    ends, facts = [], {}
     for name, (wide, low) in runs.items():
         lost, total = flushed_at(low, min(low.flushed))
-        ratio = final_loss(low) / final_loss(wide)
-        facts[name] = (lost / max(1, total), ratio)
-        axes.plot(100 * facts[name][0], ratio, look.marker, color=look.colour, markersize=8)
-        ends.append(End(axes, 100 * facts[name][0], ratio, name, look.colour))
-    axes.axhline(1, color=REFERENCE.colour, linewidth=0.8)
+        found = wide.metrics[metric], low.metrics[metric]
+        facts[name] = (lost / max(1, total), *found)
+        share = 100 * facts[name][0]
+        axes.plot([share, share], found, color=INK, linewidth=0.8)
+        for fmt, value in zip((FP32, FP16), found, strict=True):
+            look = style(fmt)
+            axes.plot(share, value, look.marker, color=look.colour, markersize=8)
+        ends.append(End(axes, share, sum(found) / 2, name, INK))
+    axes.axhline(0, color=REFERENCE.colour, linewidth=0.8)
     axes.set_xlim(-3, 100)
-    axes.set_ylim(0, 1.15 * max(1.0, *(ratio for _, ratio in facts.values())))
+    axes.set_ylim(min(-0.05, *(low - 0.05 for _, _, low in facts.values())), 1)
     axes.set_xlabel("gradients flushed at the first step (%)")
-    axes.set_ylabel("final loss, FP32's = 1")
+    axes.set_ylabel(f"{label} (FP32 ●, FP16 ■)")
     words = "; ".join(
-        f"{name}: {percent(share, 1)}, {ratio:.2f} times" for name, (share, ratio) in facts.items()
+        f"{name}: {percent(share, 1)}, {wide:.2f} in FP32 and {low:.2f} in FP16"
+        for name, (share, wide, low) in facts.items()
     )
-    titled(picture, _outcome_claim(facts), f"Scatter chart. {words}.")
+    titled(picture, _outcome_claim(facts, label), f"Scatter chart of pairs. {words}.")
     label_ends(picture, ends)
-    for note in axes.texts:  # over the line of FP32's loss
-        note.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
     return picture
 
 
-def _outcome_claim(facts: Mapping[str, tuple[float, float]]) -> str:
-    """Who loses most at first, and who ends worst."""
+def _outcome_claim(facts: Mapping[str, tuple[float, float, float]], label: str) -> str:
+    """Who loses most at first, and who falls farthest below FP32."""
     most = max(facts, key=lambda name: facts[name][0])
-    worst = max(facts, key=lambda name: facts[name][1])
-    first = f"{most} flushes most gradients at first ({percent(facts[most][0], 1)})"
+    worst = max(facts, key=lambda name: facts[name][1] - facts[name][2])
+
+    def went(name: str) -> str:
+        _, wide, low = facts[name]
+        return f"reaches {label} {low:.2f} in FP16, {wide:.2f} in FP32"
+
+    first = f"{most} flushes most at first ({percent(facts[most][0], 1)}) and {went(most)}"
     if most == worst:
-        return f"{first} and ends worst, at {facts[most][1]:.1f}× FP32's loss"
-    return (
-        f"{first} and ends at {facts[most][1]:.1f}× FP32's loss; {worst} ends worst, at "
-        f"{facts[worst][1]:.1f}×, and flushes {percent(facts[worst][0], 1)}"
-    )
+        return f"{first}: it falls farthest"
+    return f"{first}; {worst} flushes {percent(facts[worst][0], 1)} and {went(worst)}"
 
 
 @in_house_style
