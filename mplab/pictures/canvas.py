@@ -264,6 +264,8 @@ class End(NamedTuple):
     y: float
     text: str
     colour: str
+    lift: float = 0.0
+    """Points above the end, where other lines go on."""
 
 
 def label_ends(picture: Picture, ends: Sequence[End]) -> None:
@@ -288,8 +290,8 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
         wanted = [float(axes.transData.transform((end.x, end.y))[1]) for end, _ in here]
         box = axes.get_window_extent()
         places = spread(wanted, sizes, low=box.y0, high=box.y1)
-        for (_, note), old, new in zip(here, wanted, places, strict=True):
-            note.set_position((20, (new - old) * 72 / picture.dpi))
+        for (end, note), old, new in zip(here, wanted, places, strict=True):
+            note.set_position((20, (new - old) * 72 / picture.dpi + end.lift))
 
 
 def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, float]]) -> None:
