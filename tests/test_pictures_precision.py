@@ -38,6 +38,11 @@ def test_one_layer_has_no_others():
     assert picture.claim == "Alone in FP16, head costs 50%"
 
 
+def test_where_all_layers_cost_about_as_much_none_is_named():
+    picture = pictures.sensitivity({BF16: {"left": 0.0049, "right": 0.0048, "fusion": 0.0046}})
+    assert picture.claim == "Alone in BF16, no layer costs more than 0.49%"
+
+
 @pytest.mark.parametrize("errors", [{}, {FP16: {}}, {FP16: {"a": 1.0}, BF16: {"b": 1.0}}])
 def test_errors_that_cannot_be_compared_are_refused(errors):
     with pytest.raises(ValueError, match="sensitivity: errors must hold the same layers"):

@@ -183,8 +183,10 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> Picture:
 
 
 def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
-    """The layer that costs most, and what the others do."""
+    """The layer that costs most, and what the others do; or that all cost about as much."""
     *others, (name, most) = sorted(found.items(), key=lambda item: item[1])
+    if others and most < 1.2 * others[-1][1]:
+        return f"in {fmt.name}, no layer costs more than {_cost(most)}"
     words = f"in {fmt.name}, {name} costs {_cost(most)}"
     return f"{words}, any other at most {_cost(others[-1][1])}" if others else words
 
