@@ -37,8 +37,8 @@ def test_the_scatter_names_who_loses_most_and_who_falls_farthest():
     picture = figures.shares_and_outcomes({"A": (WIDE, SLEEPY), "B": (WIDE, STALLED)})
     assert_legible(picture)
     assert picture.claim == (
-        "A flushes most at first (60%) and reaches test R² 0.70 in FP16, 0.80 in FP32; "
-        "B flushes 40% and reaches test R² 0.10 in FP16, 0.80 in FP32"
+        "A flushes most gradients, 60% at first and reaches test R² 0.70 (FP32: 0.80); "
+        "B 40% at first and reaches test R² 0.10 (FP32: 0.80)"
     )
     marks = [line.get_xydata()[0].tolist() for line in picture.axes[0].lines if line.get_marker()]
     for mark in ([60, 0.8], [60, 0.7], [40, 0.8], [40, 0.1]):
@@ -48,7 +48,7 @@ def test_the_scatter_names_who_loses_most_and_who_falls_farthest():
 def test_the_scatter_says_so_where_both_are_one():
     picture = figures.shares_and_outcomes({"B": (WIDE, STALLED)})
     assert picture.claim == (
-        "B flushes most at first (40%) and reaches test R² 0.10 in FP16, 0.80 in FP32: "
+        "B flushes most gradients, 40% at first and reaches test R² 0.10 (FP32: 0.80): "
         "it falls farthest"
     )
 
@@ -56,7 +56,7 @@ def test_the_scatter_says_so_where_both_are_one():
 def test_the_farthest_fall_is_measured_from_fp32_and_not_from_the_top():
     low = run(0.3, {0: [0.9]}), run(0.3, {0: [0.9]})
     picture = figures.shares_and_outcomes({"poor in both": low, "B": (WIDE, SLEEPY)})
-    assert "; B flushes 60%" in picture.claim
+    assert "; B 60% at first" in picture.claim
 
 
 def test_the_table_holds_every_share_of_every_step():

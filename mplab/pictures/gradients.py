@@ -80,13 +80,11 @@ def _outcome_claim(facts: Mapping[str, tuple[float, float, float]], label: str) 
     worst = max(facts, key=lambda name: facts[name][1] - facts[name][2])
 
     def went(name: str) -> str:
-        _, wide, low = facts[name]
-        return f"reaches {label} {low:.2f} in FP16, {wide:.2f} in FP32"
+        share, wide, low = facts[name]
+        return f"{percent(share, 1)} at first and reaches {label} {low:.2f} (FP32: {wide:.2f})"
 
-    first = f"{most} flushes most at first ({percent(facts[most][0], 1)}) and {went(most)}"
-    if most == worst:
-        return f"{first}: it falls farthest"
-    return f"{first}; {worst} flushes {percent(facts[worst][0], 1)} and {went(worst)}"
+    first = f"{most} flushes most gradients, {went(most)}"
+    return f"{first}: it falls farthest" if most == worst else f"{first}; {worst} {went(worst)}"
 
 
 @in_house_style
