@@ -230,6 +230,14 @@ def test_arrays_in_a_list_are_shown_as_numbers(monkeypatch):
     assert "  a        = [[[1.0, nan]], [[3.0]]]" in check("shown", lambda a: 2.0).message
 
 
+def test_an_argument_that_is_a_tuple_keeps_its_parentheses(monkeypatch):
+    cases = [Arguments(((8, 11), 24))]
+    exercise = Exercise(answer=lambda a, b: b, reason="", argument="a, b", cases=cases)
+    monkeypatch.setitem(EXERCISES, "second", exercise)
+    verdict = check("second", lambda a, b: 0)
+    assert verdict.message.splitlines()[1] == "  a, b     = (8, 11), 24"
+
+
 def test_infinities_compare_without_warnings(monkeypatch):
     exercise = Exercise(answer=lambda x: x, reason="", cases=[math.inf, -math.inf, math.nan])
     monkeypatch.setitem(EXERCISES, "same", exercise)

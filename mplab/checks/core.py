@@ -226,7 +226,8 @@ def _text(value: Any, fmt: Format | None) -> str:
     Unsigned integers of NumPy are codes; its floats have as many digits as tell them apart.
     """
     if isinstance(value, tuple):
-        return ", ".join(_text(v, fmt) for v in value)
+        inner = (("({})" if isinstance(v, tuple) else "{}").format(_text(v, fmt)) for v in value)
+        return ", ".join(inner)
     if isinstance(value, dict):  # a record: a line for each entry
         return "".join(f"\n    {key:<8} {_text(v, fmt)}" for key, v in value.items())
     if isinstance(value, list) and any(isinstance(v, list | np.ndarray) for v in value):
