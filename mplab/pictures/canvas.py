@@ -287,11 +287,13 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
     for axes in {end.axes: None for end in ends}:
         here = [(end, note) for end, note in zip(ends, notes, strict=True) if end.axes is axes]
         sizes = [1.15 * note.get_window_extent().height for _, note in here]
-        wanted = [float(axes.transData.transform((end.x, end.y))[1]) for end, _ in here]
+        points = 72 / picture.dpi
+        ends_at = [float(axes.transData.transform((end.x, end.y))[1]) for end, _ in here]
+        wanted = [y + end.lift / points for y, (end, _) in zip(ends_at, here, strict=True)]
         box = axes.get_window_extent()
         places = spread(wanted, sizes, low=box.y0, high=box.y1)
-        for (end, note), old, new in zip(here, wanted, places, strict=True):
-            note.set_position((20, (new - old) * 72 / picture.dpi + end.lift))
+        for (_, note), old, new in zip(here, ends_at, places, strict=True):
+            note.set_position((20, (new - old) * points))
 
 
 def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, float]]) -> None:

@@ -217,7 +217,8 @@ def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
     parts = [f"{name} ends {_times(r)}" for name, r in ratios.items() if name not in close]
     if close:
         verb = "end" if len(close) > 1 else "ends"
-        parts.append(f"{listed(close)} {verb} within {near:.0%} of " + ("it" if parts else "FP32"))
+        named = any(FP32.name in part for part in parts)
+        parts.append(f"{listed(close)} {verb} within {near:.0%} of {'it' if named else FP32.name}")
     return "; ".join(parts)
 
 
