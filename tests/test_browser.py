@@ -1,9 +1,11 @@
-"""The first lesson in real JupyterLab, in a browser, by keyboard."""
+"""Lessons and explorers in real JupyterLab, in a browser, by keyboard and by mouse."""
 
 import os
+from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
 
+import every_explorer
 import lab_browser
 import nbformat
 import pytest
@@ -23,8 +25,11 @@ def open_lesson(tmp_path, request):
         if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
             pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
         pytest.skip("Chromium is not installed")
-    return lambda name: lab_browser.open_lesson(
-        name, chromium=chromium, folder=tmp_path, artefacts=ARTEFACTS / request.node.name
+    return partial(
+        lab_browser.open_lesson,
+        chromium=chromium,
+        folder=tmp_path,
+        artefacts=ARTEFACTS / request.node.name,
     )
 
 
@@ -67,6 +72,39 @@ def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
         assert "FP16 0xAE66: sign 1" in said.inner_text()
         lesson.press(lesson.controls().first, "ArrowLeft")
         assert lesson.errors() == complaints(lesson) == []
+
+
+BROKEN = """
+import ipywidgets
+class Broken(widgets.Explorer):
+    def __init__(self):
+        self.slider = ipywidgets.IntSlider()
+        super().__init__("What does a reader see of an error?", [self.slider])
+    def draw(self):
+        return "<svg/>", f"{1 / (1 - self.slider.value)}"
+Broken()
+"""
+
+
+def test_every_explorer_is_operated_by_keyboard_and_by_mouse(
+    open_lesson, tmp_path, record_property
+):
+    """Whatever `mplab.widgets` offers: each control moves the picture and the sentence."""
+    name = every_explorer.write(tmp_path / "lessons", BROKEN)
+    with open_lesson(name, snapshots=False) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        complained, moves = {}, 0
+        for name, explorer in every_explorer.explorers(lesson).items():
+            complained[name], count = explorer.operate()
+            assert count >= 4, name
+            moves += count
+        assert {name: words for name, words in complained.items() if words} == {}
+        assert lesson.errors() == complaints(lesson) == []
+        record_property("moves", moves)
+        lesson.controls().last.press("ArrowRight")
+        lesson.page.locator(lab_browser.RAISED).wait_for()
+        assert lesson.errors() == ["ZeroDivisionError: division by zero"]
 
 
 # The harness itself must see what it looks for.

@@ -295,9 +295,16 @@ def test_dense_formats_are_drawn_as_a_band():
 
 def test_the_mode_changes_what_is_said():
     line = widgets.NumberLine()
-    assert "what lies between 0.96875 and 1.0625 becomes 1." in line.state.value
+    assert "between 0.96875 and 1.0625 (both included) becomes 1." in line.state.value
+    line.mode.value = Rounding.TIES_TO_AWAY
+    assert "between 0.96875 and 1.0625 (the first included) becomes 1." in line.state.value
+    line.around.value = "1.125"  # odd: it wins no tie with an even neighbour
+    assert "between 1.0625 and 1.1875 (the first included) becomes 1.125." in line.state.value
+    line.mode.value = Rounding.TIES_TO_EVEN
+    assert "between 1.0625 and 1.1875 (both excluded) becomes 1.125." in line.state.value
+    line.around.value = "1"
     line.mode.value = Rounding.TOWARD_POSITIVE
-    assert "what lies between 0.9375 and 1 becomes 1." in line.state.value
+    assert "between 0.9375 and 1 (the second included) becomes 1." in line.state.value
     line.mode.value = Rounding.STOCHASTIC
     assert "some of what lies between 0.9375 and 1.125 becomes 1." in line.state.value
     line.around.value = "1e6"

@@ -233,10 +233,17 @@ def _around(fmt: Format, middle: float, mode: Rounding) -> str:
     rank = _rank(float(round_to(middle, fmt, rounding=Rounding.TOWARD_NEGATIVE)), fmt)
     (found,) = bins(rank, rank, fmt, mode)
     how = "some of what lies" if found.tent else "what lies"
-    return (
-        f"In {fmt.name} {how} between {shown(exact(found.low))} and {shown(exact(found.high))} "
-        f"becomes {shown(exact(found.value))}."
-    )
+    ends = f"between {shown(exact(found.low))} and {shown(exact(found.high))}"
+    included = "" if found.tent else f" ({_included(found, fmt, mode)})"
+    return f"In {fmt.name} {how} {ends}{included} becomes {shown(exact(found.value))}."
+
+
+def _included(found: Bin, fmt: Format, mode: Rounding) -> str:
+    """Which ends of a bin go to its value: all that tells one rounding of ties from the other."""
+    low, high = (float(round_to(end, fmt, rounding=mode)) == found.value for end in found[1:3])
+    if low == high:
+        return "both included" if low else "both excluded"
+    return f"the {'first' if low else 'second'} included"
 
 
 # SVG -------------------------------------------------------------------------------------
