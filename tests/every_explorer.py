@@ -132,7 +132,9 @@ class Explorer:
 
 def slider(page, handle):
     """An arrow key; the handle dragged a quarter of the way towards the further end."""
-    value, low, high = (float(handle.get_attribute(f"aria-value{x}")) for x in ("now", "min", "max"))
+    value, low, high = (
+        float(handle.get_attribute(f"aria-value{which}")) for which in ("now", "min", "max")
+    )
     keys = ("ArrowRight", "ArrowLeft") if value < high else ("ArrowLeft", "ArrowRight")
     handle.scroll_into_view_if_needed()
     track = handle.locator("xpath=ancestor::*[contains(@class, 'noUi-base')]").bounding_box()
