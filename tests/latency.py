@@ -106,7 +106,9 @@ def main():
     chromium = doctor.chromium().found
     if not chromium:
         parser.error("Chromium is not installed")
-    print(f"ms from key press to new picture; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    print(
+        f"ms from key press to new picture; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
+    )
     print(f"{'':<18}{'presses':>8}{'median':>8}{'p90':>8}{'goal':>6}"
           f"{'CPU':>8}{'worst':>8}{'messages':>10}{'KiB':>7}")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

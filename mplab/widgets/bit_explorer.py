@@ -136,7 +136,7 @@ class BitExplorer(Explorer):
         self._rows = ipywidgets.HBox(layout={"flex_flow": "row wrap", "overflow": "visible"})
         self._note = ""
         self._settling = False
-        self._grouped: Format | None = None
+        self._groups: dict[Format, list[ipywidgets.VBox]] = {}
         self.number: Number = Fraction(0)
         self.code = 0
         self._take(str(number))
@@ -221,22 +221,28 @@ class BitExplorer(Explorer):
         """Bring the buttons to the code: as many as the format has, under their fields."""
         self._settling = True
         try:
-            for weight, bit in enumerate(self.bits):
-                bit.disabled = weight >= self.fmt.bits
-                bit.value = bool(self.code >> weight & 1)
-                bit.description = str(int(bit.value))
             for name, high, low, look in _parts(self.fmt):
                 for weight, bit in enumerate(self.bits[low : high + 1], low):
-                    bit.tooltip = f"bit {weight}, {name}: {bit.description}"
-                    bit.button_style = look if bit.value else ""
-            if self._grouped is not self.fmt:
-                self._grouped = self.fmt
-                self._rows.children = [
-                    _group(name, self.bits[low : high + 1])
-                    for name, high, low, _ in _parts(self.fmt)
-                ]
+                    one = bool(self.code >> weight & 1)
+                    with bit.hold_sync():  # one message to the page, not one for each trait
+                        bit.value, bit.description = one, str(int(one))
+                        bit.tooltip = f"bit {weight}, {name}: {int(one)}"
+                        bit.button_style = look if one else ""
+                        bit.disabled = False
+            for bit in self.bits[self.fmt.bits :]:
+                with bit.hold_sync():
+                    bit.value, bit.disabled = False, True
+            self._rows.children = self._fields()
         finally:
             self._settling = False
+
+    def _fields(self) -> list[ipywidgets.VBox]:
+        """The fields of the format with their buttons, made once: widgets are slow to make."""
+        if self.fmt not in self._groups:
+            self._groups[self.fmt] = [
+                _group(name, self.bits[low : high + 1]) for name, high, low, _ in _parts(self.fmt)
+            ]
+        return self._groups[self.fmt]
 
     # What is shown -----------------------------------------------------------------------
 
