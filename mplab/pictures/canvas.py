@@ -264,36 +264,48 @@ class End(NamedTuple):
     y: float
     text: str
     colour: str
-    lift: float = 0.0
-    """Points above the end, where other lines go on."""
 
 
 def label_ends(picture: Picture, ends: Sequence[End]) -> None:
-    """Name each line where it ends, with a leader; move the names apart within each panel."""
+    """Name each line where it ends, with a leader; move the names apart within each panel.
+
+    A line that ends early is named beside the panel, where no other line passes.
+    """
     leader = {"arrowstyle": "-", "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
+    picture.draw_without_rendering()  # settles the axes, so that places are known
+    sides = [_side(end) for end in ends]
     notes = [
         end.axes.annotate(
             end.text,
             (end.x, end.y),
-            (20, 0),
-            textcoords="offset points",
+            (side[0], 0),
+            textcoords=(side[1], "offset points"),
             va="center",
             annotation_clip=False,
-            arrowprops={**leader, "color": end.colour},
+            arrowprops={**leader, "color": end.colour, **(_DOTTED if side[0] < 20 else {})},
         )
-        for end in ends
+        for end, side in zip(ends, sides, strict=True)
     ]
-    picture.draw_without_rendering()  # settles the layout, so that places are in pixels
+    picture.draw_without_rendering()  # again: the names take room
     for axes in {end.axes: None for end in ends}:
-        here = [(end, note) for end, note in zip(ends, notes, strict=True) if end.axes is axes]
-        sizes = [1.15 * note.get_window_extent().height for _, note in here]
-        points = 72 / picture.dpi
-        ends_at = [float(axes.transData.transform((end.x, end.y))[1]) for end, _ in here]
-        wanted = [y + end.lift / points for y, (end, _) in zip(ends_at, here, strict=True)]
+        here = [i for i, end in enumerate(ends) if end.axes is axes]
+        sizes = [1.15 * notes[i].get_window_extent().height for i in here]
+        wanted = [float(axes.transData.transform((ends[i].x, ends[i].y))[1]) for i in here]
         box = axes.get_window_extent()
         places = spread(wanted, sizes, low=box.y0, high=box.y1)
-        for (_, note), old, new in zip(here, ends_at, places, strict=True):
-            note.set_position((20, (new - old) * points))
+        for i, old, new in zip(here, wanted, places, strict=True):
+            notes[i].set_position((sides[i][0], (new - old) * 72 / picture.dpi))
+
+
+_DOTTED = {"linestyle": (0, (1, 3)), "linewidth": 0.9}
+"""A long leader, which must not look like a curve."""
+
+
+def _side(end: End) -> tuple[float, str]:
+    """How far to the right of a line's end its name stands, and the unit of that."""
+    axes = end.axes
+    place = axes.transAxes.inverted().transform(axes.transData.transform((end.x, end.y)))[0]
+    return (1.03, "axes fraction") if place < 0.8 else (20, "offset points")
 
 
 def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, float]]) -> None:

@@ -102,7 +102,13 @@ def clipped_norms(
     picture = Picture(height=3.4)
     axes = picture.subplots()
     axes.axhline(np.log2(max_norm), color=REFERENCE.colour, linewidth=0.8)
-    axes.text(0.01, np.log2(max_norm) + 0.4, "max_norm", transform=axes.get_yaxis_transform())
+    axes.annotate(
+        "max_norm",
+        (0.01, np.log2(max_norm)),
+        (0, 7),  # clear of the markers of a curve that stays on the line
+        xycoords=axes.get_yaxis_transform(),
+        textcoords="offset points",
+    )
     ends = []
     for place, (name, lengths) in enumerate(norms.items()):
         look = (style(FP32), style(FP16))[place % 2]
@@ -111,7 +117,7 @@ def clipped_norms(
             np.log2(scales), height, color=look.colour, marker=look.marker, linestyle=look.dash
         )
         ends.append(End(axes, float(np.log2(scales[-1])), float(height[-1]), name, look.colour))
-    axes.margins(y=0.16)
+    axes.margins(y=0.2)
     binary_axis(axes.xaxis, "loss scale")
     binary_axis(axes.yaxis, "length of the gradient\nthat arrives", count=6)
     found = listed(f"{name} {_lengths(lengths)}" for name, lengths in norms.items())

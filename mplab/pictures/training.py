@@ -129,9 +129,8 @@ def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> En
     """Where a curve ends: at its last finite value, which the name says if it is not the last."""
     finite = np.flatnonzero(np.isfinite(values))
     last = int(finite[-1]) if len(finite) else 0
-    early = last < len(values) - 1
-    text += f"\n(until step {last})" if early else ""
-    return End(axes, last, float(values[last]), text, _look(run).colour, 16.0 * early)
+    text += "" if last == len(values) - 1 else f"\n(until step {last})"
+    return End(axes, last, float(values[last]), text, _look(run).colour)
 
 
 # Figures ---------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import ipywidgets
 
 from mplab.pictures.canvas import INK
 
-FONT = 'font-family="system-ui, DejaVu Sans, sans-serif" font-size="13"'
-LEAST = 560
-"""Pixels below which a picture is scrolled rather than made smaller, so that it can be read."""
+SIZE, LEAST = 13, 10
+"""Of letters: as drawn, and in the narrowest window, where a picture is scrolled, not smaller."""
+FONT = f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{SIZE}"'
 
 
 def svg(
@@ -30,10 +30,11 @@ def svg(
         >>> svg([], width=600, height=9, description="a < b")[:45]
         '<svg role="img" aria-label="a &lt; b" viewBox'
     """
+    least = width * LEAST // SIZE
     return (
         f'<svg role="img" aria-label="{escape(description, quote=True)}" '
         f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" '
-        f'style="width:100%;min-width:{LEAST}px;max-width:{largest * width:.0f}px;background:#fff">'
+        f'style="width:100%;min-width:{least}px;max-width:{largest * width:.0f}px;background:#fff">'
         f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(parts)}</svg>'
     )
 
