@@ -65,14 +65,11 @@ def health(report: Report) -> Picture:
 
 
 def _claim(report: Report) -> str:
-    """The gravest finding's first sentence; a run that only skipped a few steps is healthy."""
+    """The gravest finding's first sentence; without one, how many steps were skipped."""
     if not report.codes:
-        return f"Nothing conspicuous in {len(report.steps)} steps"
-    if report.codes == ["scale-finds-its-level"]:
         skipped = sum(step.skipped for step in report.steps)
-        many = "step was" if skipped == 1 else "steps were"
-        found = f"{skipped} of {len(report.steps)} {many} skipped, as the scale found its level"
-        return f"Nothing wrong: {found}"
+        found = f"; {skipped} skipped while the scale found its level" if skipped else ""
+        return f"Nothing conspicuous in {len(report.steps)} steps{found}"
     observed = report.findings[0].observed
     return observed.split(". ")[0].removesuffix(".")
 

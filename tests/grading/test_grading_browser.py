@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from mplab.grading.course import create_course
 from mplab.grading.releasing import release
 
 pytestmark = pytest.mark.browser
+BY_HAND = "a1-words-answer"
 
 
 @pytest.fixture
@@ -28,7 +30,10 @@ def course(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         release(course, "a1", trusted=not WALLS)
-    submit(course, "s01", notebook(course, extra="import os; print('user', os.getuid())"))
+    written = json.loads(notebook(course, extra="import os; print('user', os.getuid())"))
+    cells = {c["metadata"].get("nbgrader", {}).get("grade_id"): c for c in written["cells"]}
+    cells[BY_HAND]["source"] = "A tie goes to the even significand."
+    submit(course, "s01", json.dumps(written))
     autograde(course, "a1", trusted=not WALLS, tell=str)
     return course
 
@@ -77,7 +82,7 @@ def page():
         browser.close()
 
 
-def test_formgrader_lists_the_submission_and_opens_it(course, page, tmp_path, record_property):
+def test_formgrader_opens_the_submission_and_takes_a_grade_given_by_hand(course, page, tmp_path):
     with serve(course, tmp_path) as (address, token):
         page.goto(f"{address}/lab?reset&token={token}")
         page.wait_for_function(
@@ -97,10 +102,21 @@ def test_formgrader_lists_the_submission_and_opens_it(course, page, tmp_path, re
         page.goto(f"{address}/formgrader/gradebook/a1/a1?token={token}")
         page.get_by_role("link", name="Submission #1").click(timeout=60_000)
         page.get_by_text("subnormal numbers and zeros: 2 of 2").first.wait_for(timeout=60_000)
+        score = page.locator(f"input#{BY_HAND}")
+        score.fill("1.5")
+        saved = re.compile(r"/formgrader/api/grade/")
+        with page.expect_response(
+            lambda r: saved.search(r.url) and r.request.method == "PUT"
+        ) as put:
+            score.press("Tab")
+        assert put.value.ok
         artefacts = os.environ.get("MPLAB_ARTEFACTS")
         if artefacts:
             page.screenshot(path=f"{artefacts}/formgrader.png", full_page=True)
     assert "Traceback" not in (tmp_path / "server.log").read_text(errors="replace")
+    with course.gradebook() as gradebook:
+        assert gradebook.find_grade(BY_HAND, "a1", "a1", "s01").manual_score == 1.5
+        assert gradebook.find_submission("a1", "s01").score == 16 + 1.5
 
 
 @pytest.mark.skipif(not WALLS, reason="no sandbox")
