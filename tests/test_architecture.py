@@ -30,32 +30,21 @@ ORDER = """
     recordings.files recordings.asking recordings.racing recordings.record recordings rooflines
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
     pictures.costs pictures.clinic pictures.health pictures.stages pictures.precision
-    pictures.scaling
-    pictures.gradients
-    pictures.eight_bits
-    pictures.formats pictures.rounding pictures.events pictures.arithmetic
-    pictures.matrix_units pictures.updates pictures.rooflines pictures
+    pictures.scaling pictures.gradients pictures.eight_bits pictures.formats pictures.rounding
+    pictures.events pictures.arithmetic pictures.matrix_units pictures.updates
+    pictures.rooflines pictures
     widgets.explorer widgets.svg widgets.entry widgets.range_map widgets.accumulator_race
     widgets.matrix_step widgets.update_stagnation widgets.clinic widgets.speed_up
-    widgets.bit_explorer
-    widgets.number_line
-    widgets.rounding_lab widgets.scaler_timeline widgets.training_theatre widgets.amax_history
-    widgets.policy_explorer
-    widgets
+    widgets.bit_explorer widgets.number_line widgets.rounding_lab widgets.scaler_timeline
+    widgets.training_theatre widgets.amax_history widgets.policy_explorer widgets
     checks.core checks.floats checks.rounding checks.events checks.training checks.sums
     checks.matrix_units checks.updates checks.clinic checks.amp checks.gradients
-    checks.loss_scales
-    checks.policies
-    checks.eight_bits
-    checks grading.values
-    grading.isolation
-    grading.inside
-    grading.walls
-    grading.sandbox grading.exercises grading.notebooks grading.running grading.course
-    grading.execute grading.releasing grading.feedback grading.autograding grading.collecting
-    grading.exporting grading.plugin grading.benchmark grading.provisioner grading.commands
-    grading
-    doctor bench_steps bench runs export cli
+    checks.loss_scales checks.policies checks.eight_bits checks
+    grading.values grading.isolation grading.inside grading.walls grading.sandbox
+    grading.exercises grading.notebooks grading.running grading.course grading.execute
+    grading.releasing grading.feedback grading.autograding grading.collecting grading.exporting
+    grading.plugin grading.benchmark grading.provisioner grading.commands grading
+    doctor bench_steps bench runs export cli __main__
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}

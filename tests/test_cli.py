@@ -260,6 +260,12 @@ def test_version_is_the_one_of_the_package():
     assert (done.returncode, done.stdout) == (0, f"mplab {mplab.__version__}\n")
 
 
+def test_the_package_can_be_run_as_a_module():
+    command = [sys.executable, "-m", "mplab", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"mplab {mplab.__version__}\n"
+
+
 def test_doctor_exits_with_0_and_names_every_finding():
     done = run("doctor")
     assert done.returncode == 0, done.stderr
