@@ -14,7 +14,7 @@ from mplab.formats import FORMATS, FP32, Format
 from mplab.history import ExponentHistogram, History, Sample
 from mplab.pictures.canvas import BAND, COARSE, INK, LOST, STYLES, percent, power_of_two
 from mplab.pictures.ranges import zones
-from mplab.pictures.training import run_name
+from mplab.pictures.training import run_name, scale_words
 from mplab.rounding import round_to
 from mplab.widgets.explorer import Explorer
 from mplab.widgets.explorer import svg as framed
@@ -165,9 +165,7 @@ def _backward_format(run: History) -> Format:
 
 def _times(scale: float) -> str:
     """A loss scale as a factor; nothing for 1."""
-    if scale == 1:
-        return ""
-    return f" × {power_of_two(scale)}" if math.frexp(scale)[0] == 0.5 else f" × {scale:.4g}"
+    return "" if scale == 1 else f" × {scale_words(scale)}"
 
 
 def _words(run: History, step: int, layer: str, number: int) -> str:
