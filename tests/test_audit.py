@@ -39,6 +39,7 @@ SUMMED = """
 """Equal where all sums are exact."""
 
 
+@pytest.mark.slow
 @FORMATS
 @pytest.mark.parametrize("part", [of_one_number, lambda fmt: of_two_numbers(fmt, 1)])
 def test_functions_of_one_or_two_numbers_are_equal_or_explained_to_the_last_case(part, fmt):

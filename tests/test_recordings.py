@@ -132,7 +132,10 @@ def test_a_caption_says_where_a_recording_is_from_or_how_to_make_one(tmp_path):
 # Recording -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", ["casts", "training", "larger", "speed", "exponents"])
+@pytest.mark.parametrize(
+    "part",
+    ["casts", pytest.param("training", marks=pytest.mark.slow), "larger", "speed", "exponents"],
+)
 def test_each_part_rehearses_on_a_cpu(part, tmp_path):
     made = recorded(part, tmp_path)
     assert made.problem == ""
@@ -298,6 +301,7 @@ def test_generated_words_follow_their_rule_nine_times_in_ten():
     assert torch.equal(words[:, 1:], following[:, :-1])
 
 
+@pytest.mark.slow
 def test_training_holds_every_real_recipe_and_tf32_apart():
     runs = dict(record.PARTS["training"].make(rehearsal()))["runs"]
     kinds = {(row["recipe"], row["tf32"]) for row in runs}

@@ -94,6 +94,7 @@ def test_the_page_says_what_the_runs_show_and_where_they_come_from(tmp_path):
     assert "<machine>" in words  # escaped in the source
 
 
+@pytest.mark.slow
 def test_equal_runs_give_equal_pages():
     assert report(several()) == report(several())
 

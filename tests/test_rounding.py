@@ -83,6 +83,7 @@ def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
     record_property("comparisons", x.size * len(RULES) * len(options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", sized(TABLED))
 def test_events_and_tallies_are_those_of_the_definition(name, dtype, record_property):

@@ -99,6 +99,7 @@ def test_a_seed_decides_the_coins_and_each_step_has_its_own():
     assert len({row.tobytes() for row in steps}) > 15
 
 
+@pytest.mark.slow
 def test_the_numbers_of_the_lesson():
     for method, low, high in (
         ("nearest", 1.0, 1.0),

@@ -213,6 +213,7 @@ def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, kno
             assert verdict or verdict.message.endswith(sentence)
 
 
+@pytest.mark.slow
 @every_assignment
 def test_each_misconception_loses_points_and_the_reference_none(folder):
     for name, entry in load_assignment(folder / "exercises.py").graded.items():
