@@ -12,6 +12,7 @@ from mplab.formats import FP16
 OURS = {name for name, _ in bench.ours(np.zeros(4, np.float32), FP16)}
 
 
+@pytest.mark.slow
 def test_every_row_is_measured_in_every_format():
     rows, missing = bench.measure(1000, rounds=3, seconds=0)
     assert missing == []
@@ -42,6 +43,7 @@ def test_a_missing_peer_is_shown_with_the_cure(monkeypatch):
     assert "pip install gfloat" in missing[0].reason
 
 
+@pytest.mark.slow
 def test_the_table_names_every_contender_and_the_plot_is_written(tmp_path):
     rows, _ = bench.measure(1000, rounds=3, seconds=0)
     text = bench.table(rows)

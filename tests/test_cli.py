@@ -273,6 +273,7 @@ def test_doctor_exits_with_0_and_names_every_finding():
         assert f"  {word}  " in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell with pipes as on Unix")
 def test_a_reader_that_leaves_early_gets_no_complaint():
     code = "from mplab.cli import main; raise SystemExit(main())"

@@ -133,6 +133,7 @@ def test_jacobians_are_simulated():
 # Compiled, and refused
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_torch_compile_made_runs_eagerly_and_is_simulated():
     plain, x = mlp(6, 5, 3), torch.randn(4, 6)

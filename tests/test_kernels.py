@@ -292,6 +292,7 @@ print(sum(thread.name.startswith("mplab") for thread in threading.enumerate()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wanted", "made"), [("1", 0), ("3", 3)])
 def test_omp_num_threads_is_respected(wanted, made):
     assert run_script(COUNT_THREADS, env={"OMP_NUM_THREADS": wanted}) == f"{made}\n"

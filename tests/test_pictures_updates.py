@@ -91,6 +91,7 @@ def test_the_staircase_is_the_limit_of_rounding():
     assert "Δ = 0.003" in words_of(picture)
 
 
+@pytest.mark.slow
 def test_descents_compare_losses_and_the_weights_that_move():
     runs = [descend(BF16, method=m, steps=1500) for m in ("nearest", "master", "stochastic")]
     picture = figures.descents(runs)

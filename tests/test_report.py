@@ -157,6 +157,7 @@ def test_every_recipe_has_a_curve_that_can_be_read(recipe):
     assert len(names) == 2 or recipe == "fp32"
 
 
+@pytest.mark.slow
 def test_all_recipes_together_can_be_read():
     assert_legible(loss_curves([history(r, factor=1 + i / 9) for i, r in enumerate(RECIPES)]))
     renamed = replace(history("bf16"), recipe="mine")

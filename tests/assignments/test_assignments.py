@@ -60,6 +60,7 @@ def test_every_exercise_has_two_right_answers_and_five_wrong_ones(name):
     assert all(len(right) >= 1 for right in corpus.RIGHT.values())  # and the solution
 
 
+@pytest.mark.slow
 @every_exercise
 def test_the_solution_and_another_program_earn_everything(name, exercise):
     for source in (None, *answers(name).RIGHT[exercise]):
@@ -112,6 +113,7 @@ def test_knowing_the_notebook_s_cases_by_heart_earns_no_hidden_part(name, exerci
     assert max(judgement.earned) == 0
 
 
+@pytest.mark.slow
 @every_exercise
 def test_students_get_different_hidden_cases(name, exercise):
     graded = assignment(name).graded[exercise]
