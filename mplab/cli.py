@@ -177,6 +177,7 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
             *(sys.executable, "-m", "jupyterlab"),
             f"--LabApp.default_url=/lab/tree/{quote(lesson.name)}",
             f"--ServerApp.root_dir={folder.resolve()}",
+            "--ServerApp.kernel_websocket_connection_class=mplab.websocket.PromptConnection",
             *passed_on,
         ]
     )

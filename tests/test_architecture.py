@@ -44,7 +44,7 @@ ORDER = """
     grading.exercises grading.notebooks grading.running grading.course grading.execute
     grading.releasing grading.feedback grading.autograding grading.collecting grading.exporting
     grading.plugin grading.benchmark grading.provisioner grading.commands grading
-    doctor bench_steps bench runs export cli __main__
+    doctor websocket bench_steps bench runs export cli __main__
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}

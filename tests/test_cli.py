@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -181,7 +182,11 @@ def test_lab_keeps_token_and_loopback_and_never_adds_allow_root(source, started,
     main(["lab", "--dir", str(tmp_path)])
     (command,) = started
     added = [option.partition("=")[0] for option in command[3:]]
-    assert added == ["--LabApp.default_url", "--ServerApp.root_dir"]
+    assert added == [
+        "--LabApp.default_url",
+        "--ServerApp.root_dir",
+        "--ServerApp.kernel_websocket_connection_class",
+    ]
 
 
 def test_lab_passes_unknown_options_on_in_their_order(source, started, tmp_path):
@@ -330,3 +335,17 @@ def test_grading_without_nbgrader_says_what_to_install(monkeypatch, capsys, tmp_
     assert cli.main(["grade", "init", str(tmp_path / "course")]) == 2
     assert "pip install 'mplab[grade]'" in capsys.readouterr().err
     assert not (tmp_path / "course").exists()
+
+
+def test_a_page_gets_each_message_of_its_kernel_at_once(monkeypatch):
+    from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+
+    from mplab.websocket import PromptConnection
+
+    done = []
+    monkeypatch.setattr(ZMQChannelsWebsocketConnection, "connect", lambda _: done.append("connect"))
+    connection = PromptConnection.__new__(PromptConnection)
+    page = SimpleNamespace(set_nodelay=lambda value: done.append(("no delay", value)))
+    monkeypatch.setattr(PromptConnection, "websocket_handler", page)
+    connection.connect()
+    assert done == [("no delay", True), "connect"]
