@@ -235,7 +235,7 @@ def test_breakpoints_round_alike_where_the_processor_flushes_subnormals(record_p
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", REFERENCED)
-def test_every_float32_rounds_as_numpy_and_ml_dtypes_cast_it(name, record_property):
+def test_every_float32_rounds_as_another_library_casts_it(name, record_property):
     found = compare(REFERENCED[name])
     record_property("inputs", found.inputs)
     assert found.differences == 0

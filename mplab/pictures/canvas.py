@@ -272,7 +272,6 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
     A line that ends early is named beside the panel, where no other line passes.
     """
     leader = {"arrowstyle": "-", "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
-    picture.draw_without_rendering()  # settles the axes, so that places are known
     sides = [_side(end) for end in ends]
     notes = [
         end.axes.annotate(
@@ -286,7 +285,7 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
         )
         for end, side in zip(ends, sides, strict=True)
     ]
-    picture.draw_without_rendering()  # again: the names take room
+    picture.draw_without_rendering()  # settles the layout, so that places are in pixels
     for axes in {end.axes: None for end in ends}:
         here = [i for i, end in enumerate(ends) if end.axes is axes]
         sizes = [1.15 * notes[i].get_window_extent().height for i in here]
@@ -303,8 +302,8 @@ _DOTTED = {"linestyle": (0, (1, 3)), "linewidth": 0.9}
 
 def _side(end: End) -> tuple[float, str]:
     """How far to the right of a line's end its name stands, and the unit of that."""
-    axes = end.axes
-    place = axes.transAxes.inverted().transform(axes.transData.transform((end.x, end.y)))[0]
+    end.axes.get_xlim()  # settles the limits
+    place = (end.axes.transScale + end.axes.transLimits).transform((end.x, end.y))[0]
     return (1.03, "axes fraction") if place < 0.8 else (20, "offset points")
 
 

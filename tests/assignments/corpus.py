@@ -108,14 +108,9 @@ class Judgement(NamedTuple):
 
     passed: bool
     message: str
-    by_part: dict[str, list[float]]
-    """What each hidden part earns, for each of the students."""
+    earned: list[float]
+    """The points of the hidden parts, for each of the students."""
     wanted: float
-
-    @property
-    def earned(self) -> list[float]:
-        """The points of all parts, for each of the students."""
-        return [sum(points) for points in zip(*self.by_part.values(), strict=True)]
 
 
 def hidden_parts(graded):
@@ -141,7 +136,7 @@ def _drawn(name, exercise, seed):
         return known[key]
 
     function = callable(graded.exercise.answer)
-    quick = replace(graded.exercise, misconceptions=())  # they word the feedback, which is not read
+    quick = replace(graded.exercise, misconceptions=())  # they word feedback that is not read
     parts = [replace(p, cases=graded.cases(p, seed)) for p in hidden_parts(graded)]
     return replace(
         graded,
@@ -153,13 +148,12 @@ def _drawn(name, exercise, seed):
 def judge(name, exercise, given):
     """Show an answer to the notebook's check and to the grader, as several students."""
     verdict = verdict_on(exercise, public(name)[exercise], given)
-    by_part = {}
-    for seed in SEEDS:
-        hidden = _drawn(name, exercise, seed)
-        for outcome in grade_exercise(hidden, Answering(given), lambda part, s=seed: s):
-            by_part.setdefault(outcome.part, []).append(outcome.earned)
+    earned = [
+        sum(outcome.earned for outcome in grade_exercise(hidden, Answering(given), lambda _: 0))
+        for hidden in (_drawn(name, exercise, seed) for seed in SEEDS)
+    ]
     wanted = sum(part.points for part in hidden_parts(assignment(name).graded[exercise]))
-    return Judgement(verdict.passed, verdict.message, by_part, wanted)
+    return Judgement(verdict.passed, verdict.message, earned, wanted)
 
 
 def edited(name, exercise, before, after):
