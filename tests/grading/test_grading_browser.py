@@ -21,6 +21,7 @@ from mplab.grading.releasing import release
 
 pytestmark = pytest.mark.browser
 BY_HAND = "a1-words-answer"
+LISTENS = "() => formgrader.grades && formgrader.grades.loaded"  # before, a score typed is lost
 
 
 @pytest.fixture
@@ -102,6 +103,7 @@ def test_formgrader_opens_the_submission_and_takes_a_grade_given_by_hand(course,
         page.goto(f"{address}/formgrader/gradebook/a1/a1?token={token}")
         page.get_by_role("link", name="Submission #1").click(timeout=60_000)
         page.get_by_text("subnormal numbers and zeros: 2 of 2").first.wait_for(timeout=60_000)
+        page.wait_for_function(LISTENS, timeout=60_000)
         score = page.locator(f"input#{BY_HAND}")
         score.fill("1.5")
         saved = re.compile(r"/formgrader/api/grade/")
