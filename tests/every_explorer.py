@@ -97,7 +97,7 @@ class Explorer:
 
     def controls(self):
         """Everything that can be operated now, and what kind of control it is."""
-        found = self.area.locator(CONTROLS).all()
+        found = self.area.locator(CONTROLS).filter(visible=True).all()
         return [(control, control.evaluate("e => e.type || 'slider'")) for control in found]
 
     def operate(self):

@@ -64,11 +64,11 @@ def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
     with open_lesson(name) as lesson:
         lesson.run_all()
         assert lesson.errors() == []
-        bit = lesson.page.locator(f"{lab_browser.OUTPUT} button[title='bit 15, sign: 0']")
+        bit = lesson.page.locator(f"{lab_browser.OUTPUT} button[title='bit 15, sign: 0']:visible")
         bit.focus()
         bit.press("Space")
         said = lesson.page.locator(f"{lab_browser.OUTPUT} [role=status]").first
-        lesson.page.get_by_title("bit 15, sign: 1").wait_for()
+        lesson.page.locator("[title='bit 15, sign: 1']:visible").wait_for()
         assert "FP16 0xAE66: sign 1" in said.inner_text()
         lesson.press(lesson.controls().first, "ArrowLeft")
         assert lesson.errors() == complaints(lesson) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class BitExplorer(Explorer):
     Attributes:
         entry: where a number or a code is typed.
         format: the choice of the format.
-        bits: one button for each bit, that of weight 2^0 first.
+        bits: one button for each bit of this format, that of weight 2^0 first.
         code: the code in the chosen format.
         number: the exact number that every format is asked for.
         readings: what each format makes of it, by name.
@@ -125,28 +126,24 @@ class BitExplorer(Explorer):
             style={"description_width": "initial"},
             layout={"width": "14rem"},
         )
-        self.bits = [
-            ipywidgets.ToggleButton(layout={"width": "1.9rem", "padding": "0", "margin": "1px"})
-            for _ in range(32)
-        ]
+        self._note = ""
+        self._settling = False
+        self.number: Number = Fraction(0)
+        self.code = 0
+        self._take(str(number))
+        self._bits = _buttons(formats, self.number)
         self.down, self.up = (
             ipywidgets.Button(description=words, layout={"width": "10rem"})
             for words in ("next value down", "next value up")
         )
-        self._rows = ipywidgets.HBox(layout={"flex_flow": "row wrap", "overflow": "visible"})
-        self._note = ""
-        self._settling = False
-        self._groups: dict[Format, list[ipywidgets.VBox]] = {}
-        self.number: Number = Fraction(0)
-        self.code = 0
-        self._take(str(number))
+        self._rows = {fmt: _rows(fmt, bits) for fmt, bits in self._bits.items()}
         self._settle()
         top = ipywidgets.HBox([self.entry, self.format], layout={"flex_flow": "row wrap"})
         steps = ipywidgets.HBox([self.down, self.up], layout={"flex_flow": "row wrap"})
-        super().__init__("Which bits make this number?", [top, self._rows, steps])
+        super().__init__("Which bits make this number?", [top, *self._rows.values(), steps])
         self.entry.observe(lambda _: self._when(self._typed), names="value")
         self.format.observe(lambda _: self._when(self._reformatted), names="value")
-        for bit in self.bits:
+        for bit in itertools.chain(*self._bits.values()):
             bit.observe(lambda _: self._when(self._flipped), names="value")
         self.down.on_click(lambda _: self._when(lambda: self._step(next_down)))
         self.up.on_click(lambda _: self._when(lambda: self._step(next_up)))
@@ -155,6 +152,11 @@ class BitExplorer(Explorer):
     def fmt(self) -> Format:
         """The format whose bits are shown as buttons."""
         return self.format.value
+
+    @property
+    def bits(self) -> list[ipywidgets.ToggleButton]:
+        """The buttons of that format."""
+        return self._bits[self.fmt]
 
     @property
     def readings(self) -> dict[str, Reading]:
@@ -218,31 +220,17 @@ class BitExplorer(Explorer):
             self._settling = False
 
     def _settle(self) -> None:
-        """Bring the buttons to the code: as many as the format has, under their fields."""
+        """Bring the buttons of the format to the code, and show no others."""
         self._settling = True
         try:
-            for name, high, low, look in _parts(self.fmt):
-                for weight, bit in enumerate(self.bits[low : high + 1], low):
-                    one = bool(self.code >> weight & 1)
-                    with bit.hold_sync():  # one message to the page, not one for each trait
-                        bit.value, bit.description = one, str(int(one))
-                        bit.tooltip = f"bit {weight}, {name}: {int(one)}"
-                        bit.button_style = look if one else ""
-                        bit.disabled = False
-            for bit in self.bits[self.fmt.bits :]:
-                with bit.hold_sync():
-                    bit.value, bit.disabled = False, True
-            self._rows.children = self._fields()
+            for bit, look in zip(self.bits, _looks(self.code, self.fmt), strict=True):
+                with bit.hold_sync():  # one message to the page, not one for each trait
+                    for trait, value in look.items():
+                        setattr(bit, trait, value)
+            for fmt, rows in self._rows.items():
+                rows.layout.display = "flex" if fmt is self.fmt else "none"
         finally:
             self._settling = False
-
-    def _fields(self) -> list[ipywidgets.VBox]:
-        """The fields of the format with their buttons, made once: widgets are slow to make."""
-        if self.fmt not in self._groups:
-            self._groups[self.fmt] = [
-                _group(name, self.bits[low : high + 1]) for name, high, low, _ in _parts(self.fmt)
-            ]
-        return self._groups[self.fmt]
 
     # What is shown -----------------------------------------------------------------------
 
@@ -286,6 +274,42 @@ def _parts(fmt: Format) -> list[tuple[str, int, int, str]]:
         ("trailing significand", trailing - 1, 0, "info"),
     ]
     return [part for part in parts[not fmt.signed :] if part[1] >= part[2]]
+
+
+def _looks(code: int, fmt: Format) -> list[dict[str, Any]]:
+    """The traits of the button of each bit, that of weight 2^0 first."""
+    looks = []
+    for name, high, low, colour in _parts(fmt)[::-1]:
+        for weight in range(low, high + 1):
+            bit = code >> weight & 1
+            words = {"description": str(bit), "tooltip": f"bit {weight}, {name}: {bit}"}
+            looks.append({"value": bool(bit), **words, "button_style": colour if bit else ""})
+    return looks
+
+
+def _buttons(
+    formats: Sequence[Format], number: Number
+) -> dict[Format, list[ipywidgets.ToggleButton]]:
+    """A button for each bit of each format, all in the page from the start.
+
+    Another format then changes what is shown, and no button: making 32, or telling 32 what they
+    are now, takes a page 50 ms.
+    """
+    shared = {
+        "layout": ipywidgets.Layout(width="1.9rem", padding="0", margin="1px"),
+        "style": ipywidgets.ToggleButton().style,
+    }
+    return {
+        fmt: [ipywidgets.ToggleButton(**look, **shared) for look in _looks(code, fmt)]
+        for fmt in formats
+        for code in [reading(number, fmt).code]
+    }
+
+
+def _rows(fmt: Format, bits: Sequence[Any]) -> ipywidgets.HBox:
+    """The fields of a format with their buttons."""
+    groups = [_group(name, bits[low : high + 1]) for name, high, low, _ in _parts(fmt)]
+    return ipywidgets.HBox(groups, layout={"flex_flow": "row wrap", "overflow": "visible"})
 
 
 def _group(name: str, bits: Sequence[Any]) -> ipywidgets.VBox:
