@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,10 @@ class Fp8Linear(nn.Linear):
         device: as in `nn.Linear`.
         dtype: as in `nn.Linear`.
 
+    Attributes:
+        on_cast: None, or called before each cast with the role ("input", "weight" or
+            "grad_output"), the float32 matrix, and its scale; not for blocks, which have many.
+
     Raises:
         ValueError: an unknown scaling; a format or scaling that torch has no product for, if
             `real`.
@@ -99,6 +103,7 @@ class Fp8Linear(nn.Linear):
         """Set how operands become FP8."""
         _check(scaling, forward, backward, real)
         self.scaling, self.real = scaling, real
+        self.on_cast: Callable[[str, Tensor, float], None] | None = None
         self.formats = dict(zip(_ROLES, (forward, forward, backward), strict=True))
         self.scalings = {
             role: _scaling_of(scaling, fmt, length) for role, fmt in self.formats.items()
@@ -240,7 +245,7 @@ def _scaling_of(scaling: str, fmt: Format, length: int) -> _Scaling:
 
 
 class _Linear(torch.autograd.Function):
-    """A linear layer; the operands are cast again in the backward pass, by the same scales."""
+    """A linear layer; each operand is cast once, and kept for the backward pass as it was cast."""
 
     @staticmethod
     def forward(
@@ -251,38 +256,36 @@ class _Linear(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if lowered else input.dtype
         into, graph = _format_of_products(input.device), this_graph()
         with _plainly(kind, graph):
-            rows, wide = input.reshape(-1, input.shape[-1]).float(), weight.float()
-            scales = layer.scale_of("input", rows), layer.scale_of("weight", wide)
-            output = _multiply(layer, ("input", rows), ("weight", wide), scales)
+            rows = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
+            wide = _operand(layer, "weight", weight)
+            output = _product(layer, rows, wide)
             if bias is not None:
                 output += bias
             if into is not None:
                 into(output, output, None)
                 set_mark(output, Mark(into))
-            ctx.save_for_backward(input, weight)
-            ctx.layer, ctx.scales, ctx.bias, ctx.graph = layer, scales, bias, graph
+            ctx.save_for_backward(rows.matrix, wide.matrix)
+            ctx.scales, ctx.dtypes = (rows.scale, wide.scale), (input.dtype, weight.dtype)
+            ctx.layer, ctx.shape, ctx.bias, ctx.graph = layer, input.shape, bias, graph
             return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        input, weight = ctx.saved_tensors
-        layer, bias, (input_scale, weight_scale) = ctx.layer, ctx.bias, ctx.scales
+        layer, bias = ctx.layer, ctx.bias
+        kept = zip(("input", "weight"), ctx.saved_tensors, ctx.scales, strict=True)
+        rows, wide = (_Operand(*one) for one in kept)
         grad_input = grad_weight = grad_bias = None
         with _plainly(grad.device.type, ctx.graph):  # this may be another thread than forward
-            rows, wide = input.reshape(-1, input.shape[-1]).float(), weight.float()
-            back = grad.reshape(-1, grad.shape[-1]).float()
-            scale = layer.scale_of("grad_output", back)
+            grad = grad.reshape(-1, grad.shape[-1])
+            back = _operand(layer, "grad_output", grad)
             if ctx.needs_input_grad[0]:
-                operands = ("grad_output", back), ("weight", wide.t())
-                product = _multiply(layer, *operands, (scale, weight_scale))
-                grad_input = product.to(input.dtype).reshape(input.shape)
+                product = _product(layer, back, wide.t())
+                grad_input = product.to(ctx.dtypes[0]).reshape(ctx.shape)
             if ctx.needs_input_grad[1]:
-                operands = ("grad_output", back.t()), ("input", rows.t())
-                product = _multiply(layer, *operands, (scale, input_scale))
-                grad_weight = product.to(weight.dtype)
+                grad_weight = _product(layer, back.t(), rows.t()).to(ctx.dtypes[1])
             if ctx.needs_input_grad[2]:
-                grad_bias = back.sum(0).to(bias.dtype)
+                grad_bias = grad.float().sum(0).to(bias.dtype)
         return grad_input, grad_weight, grad_bias, None
 
 
@@ -306,24 +309,39 @@ def _plainly(device_type: str, graph: Graph) -> Iterator[None]:
         graph.innermost = outer
 
 
-def _multiply(
-    layer: Fp8Linear,
-    left: tuple[str, Tensor],
-    right: tuple[str, Tensor],
-    scales: tuple[float, float],
-) -> Tensor:
-    """The product left · rightᵀ: each a role and a matrix to be summed along its last axis."""
+class _Operand(NamedTuple):
+    """A matrix as a product reads it: in FP8, or to be cast in blocks along the axis summed."""
+
+    role: str
+    matrix: Tensor
+    scale: float
+
+    def t(self) -> _Operand:
+        """Transposed."""
+        return self._replace(matrix=self.matrix.t())
+
+
+def _operand(layer: Fp8Linear, role: str, x: Tensor) -> _Operand:
+    """Cast a matrix, unless its blocks have to wait for the product."""
+    x = x.float()
+    scale, fmt = layer.scale_of(role, x), layer.formats[role]
     if layer.scaling == "block":
-        a, b = (_in_blocks(x, layer.formats[role]) for role, x in (left, right))
+        return _Operand(role, x, scale)
+    if layer.on_cast is not None:
+        layer.on_cast(role, x, scale)
+    cast = multiply_and_round(x, torch.tensor(scale, device=x.device), fmt)
+    return _Operand(role, cast.to(fmt.torch_dtype) if layer.real else cast, scale)
+
+
+def _product(layer: Fp8Linear, left: _Operand, right: _Operand) -> Tensor:
+    """The product left · rightᵀ, summed along the last axis of both."""
+    if layer.scaling == "block":
+        a, b = (_in_blocks(x.matrix, layer.formats[x.role]) for x in (left, right))
         return a @ b.t()
-    a, b = (
-        multiply_and_round(x, torch.tensor(scale, device=x.device), layer.formats[role])
-        for (role, x), scale in zip((left, right), scales, strict=True)
-    )
-    if not layer.real or not a.numel():
-        return (a @ b.t()) * (1 / (scales[0] * scales[1]))
-    dtypes = [layer.formats[role].torch_dtype for role, _ in (left, right)]
-    return _real_product(a.to(dtypes[0]), b.to(dtypes[1]), scales)
+    a, b = left.matrix, right.matrix
+    if layer.real and a.numel():
+        return _real_product(a, b, (left.scale, right.scale))
+    return (a.float() @ b.t().float()) * (1 / (left.scale * right.scale))
 
 
 def _in_blocks(x: Tensor, fmt: Format) -> Tensor:
