@@ -24,7 +24,7 @@ ORDER = """
     simulation.operands simulation.dispatch simulation.functions simulation.explanation
     simulation.operations
     simulate audit fp8
-    health.vitals health.tracing health.findings health.reports health.watch health
+    health.vitals health.tracing health.records health.findings health.reports health.watch health
     history recipes broken_runs clinic tasks optimizers parallel engines training headroom
     activations stages
     recordings.files recordings.asking recordings.racing recordings.record recordings rooflines

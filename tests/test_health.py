@@ -11,9 +11,11 @@ from legible import assert_legible
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import BF16, FP8_E5M2, FP16, pictures
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
+from mplab.fp8 import SCALINGS, Fp8Linear, convert_linears
 from mplab.health import Health
-from mplab.health.findings import pooled_layers
+from mplab.health.records import pooled_layers
+from mplab.health.vitals import casts_of
 from mplab.scaling import LossScaler
 from mplab.simulate import simulated
 from mplab.tasks import TASKS
@@ -251,6 +253,23 @@ def detached(*, broken):
     return health.report()
 
 
+def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
+    """Case 14: FP8 layers; a batch with a spike, small numbers, or one large feature."""
+    model = seeded(mlp)
+    convert_linears(model, scaling=scaling, amax_history_len=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = regression()
+    x = size * x * torch.tensor([outlier, *[1.0] * (x.shape[1] - 1)])
+    with Health(model, optimizer) as health:
+        for step in range(12):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x * (spike if step == 5 else 1.0)), y)
+            loss.backward()
+            optimizer.step()
+            health.step(loss)
+    return health.report()
+
+
 BROKEN_AND_HEALTHY = {
     "01 underflow": (small_gradients, {}, "gradient-underflow", {"scale": 2.0**22}),
     "01 underflow, BF16 as cure": (
@@ -284,6 +303,30 @@ BROKEN_AND_HEALTHY = {
     "11 positions": (positions, {"autocast": True}, "rounded-integers", {"autocast": False}),
     "12 meter": (meter, {"dtype": torch.bfloat16}, "low-precision-loss", {"dtype": torch.float32}),
     "13 one block": (one_block, {"around_all": True}, "stale-casts", {"around_all": False}),
+    "14 spike": (
+        eight_bits,
+        {"scaling": "delayed", "spike": 3e5},
+        "stale-fp8-scale",
+        {"scaling": "current", "spike": 3e5},
+    ),
+    "14 no spike": (
+        eight_bits,
+        {"scaling": "delayed", "spike": 3e5},
+        "stale-fp8-scale",
+        {"scaling": "delayed"},
+    ),
+    "14 no scale": (
+        eight_bits,
+        {"scaling": "none", "size": 1e-4},
+        "no-fp8-scale",
+        {"scaling": "delayed", "size": 1e-4},
+    ),
+    "14 outlier": (
+        eight_bits,
+        {"scaling": "current", "outlier": 1e6},
+        "fp8-outliers",
+        {"scaling": "block", "outlier": 1e6},
+    ),
     "r1 statistics": (poisoned_norm, {"size": 1e30}, "nonfinite-buffers", {"size": 1.0}),
     "r2 graph": (detached, {"broken": True}, "no-gradients", {"broken": False}),
 }
@@ -642,6 +685,52 @@ def test_watching_does_not_disturb_a_simulation():
     assert all(torch.equal(a, b) for a, b in zip(tallies[0][1], tallies[1][1], strict=True))
 
 
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
+    gradients = []
+    for watched in (False, True):
+        model = convert_linears(seeded(mlp), scaling=scaling)
+        x, y = regression()
+        with Health(model) if watched else Stub() as health:
+            for _ in range(3):
+                F.mse_loss(model(x), y).backward()
+                health.step(0.0)
+        assert all(layer.on_cast is None for layer in model if isinstance(layer, Fp8Linear))
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    roles = {name.split()[-1] for name in health.steps[0].fp8}
+    assert roles == (set() if scaling == "block" else {"input", "weight", "grad_output"})
+
+
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("scale", [2.0**-9, 1.0, 100.0])
+def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
+    """Halfway to the smallest number, one step of float32 to both sides, and around the largest."""
+    ends = torch.tensor([fmt.min_subnormal / 2, fmt.min_subnormal, fmt.max_finite]) / scale
+    sides = [torch.nextafter(ends, torch.tensor(to)) for to in (0.0, math.inf)]
+    x = torch.cat([ends, *sides, torch.tensor([0.0, 3.0])])
+    x = torch.cat([x, -x])
+    amax, nonzero, flushed, saturated = casts_of(x, fmt, scale).tolist()
+    cast = (x * scale).clamp(-fmt.max_finite, fmt.max_finite).to(fmt.torch_dtype).float()
+    assert amax == x.abs().max()
+    assert nonzero == (x != 0).sum()
+    assert flushed == ((cast == 0) & (x != 0)).sum() > 0
+    assert saturated == ((x * scale).abs() > fmt.max_finite).sum() > 0
+
+
+def test_the_fp8_operands_of_micro_batches_are_counted_together():
+    model = convert_linears(nn.Sequential(nn.Linear(4, 2)), scaling="none")
+    with Health(model) as health:
+        for size in (1e-4, 1.0, 1e4):
+            model(torch.full((8, 4), size)).sum().backward()
+        health.step(0.0)
+        health.step(0.0)
+    cast = health.steps[0].fp8["0 (Fp8Linear) input"]
+    assert cast[:4] == ("FP8_E4M3", "none", 1.0, 1e4)
+    assert cast[4:] == (96, 32, 32)
+    assert health.steps[1].fp8 == {}
+
+
 def test_weights_rounded_by_hand_are_compared_after_the_rounding():
     model = nn.Linear(4, 1, bias=False)
     with torch.no_grad():
@@ -695,6 +784,18 @@ def test_the_report_is_text_html_and_json():
     assert stored["findings"][0]["code"] == "overflow-forward"
     assert stored["steps"][0]["loss"] in ("inf", "nan")
     assert not math.isfinite(float(stored["steps"][0]["loss"]))
+
+
+def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
+    report = eight_bits("delayed", spike=3e5)
+    table = [line.split("  ") for line in repr(report).splitlines() if "Fp8Linear) input" in line]
+    row = [cell.strip() for cell in table[0] if cell]
+    assert row[:2] == ["0 (Fp8Linear) input", "FP8_E4M3"]
+    assert row[4] == "4 steps"
+    assert "<td" in report._repr_html_().split("operand in FP8")[1]
+    stored = json.loads(report.to_json())["steps"][6]["fp8"]["0 (Fp8Linear) input"]
+    assert 2 * stored["flushed"] > stored["nonzero"]
+    assert "operand in FP8" not in repr(large_feature(standardised=False))
 
 
 @pytest.mark.parametrize("name", ["underflow", "overflow", "clip", "meter"])

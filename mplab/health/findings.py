@@ -1,111 +1,17 @@
 """What a run under observation did, what that means, and what to check.
 
-`Health` fills in the records, the rules here read them, and a `Report` shows both. Each rule looks
-at something observed, not at whether the loss falls: several faults hide behind a falling loss.
+Each rule looks at something observed, not at whether the loss falls: several faults hide behind a
+falling loss.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mplab.formats import FORMATS
-from mplab.health.tracing import Origin, RoundedIntegers
-
-
-class Shares(NamedTuple):
-    """How a format holds the activation gradients of one layer, as the run had them.
-
-    Attributes:
-        fmt: the format's name.
-        what_if: the run computed in FP32, and these are the losses `fmt` would have.
-        total: how many gradients.
-        zeros: how many are zero; of an FP32 run, how many nonzero ones would become zero.
-        subnormal: nonzero, below the smallest normal number.
-        lowest: of these, below four times the smallest subnormal number.
-        near: within a factor of 16 of the largest finite number.
-        nonfinite: infinite or NaN.
-    """
-
-    fmt: str
-    what_if: bool
-    total: int
-    zeros: int
-    subnormal: int
-    lowest: int
-    near: int
-    nonfinite: int
-
-    def plus(self, other: Shares) -> Shares:
-        """Both together."""
-        sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
-        return Shares(self.fmt, self.what_if, *sums)
-
-
-@dataclass
-class Step:
-    """One step as it was observed; None where there was nothing to observe.
-
-    Attributes:
-        loss: without the loss scale.
-        scale: the loss scale of this step.
-        skipped: whether the weights were left alone.
-        gradient_norm: over all parameters right after the backward pass, without the scale.
-        norm_at_optimizer: what the optimizer received.
-        weight_norm: over all parameters after the step.
-        update_ulps: the median update, in units in the last place of its weight.
-        unmoved: weights that kept their bits, of those with an update that is not zero in
-            float64.
-        updated: how many weights had such an update.
-        nonfinite_weights: after the step.
-        origins: where numbers that are not finite came from.
-        layers: shares by layer.
-    """
-
-    loss: float
-    scale: float
-    skipped: bool
-    gradient_norm: float | None = None
-    norm_at_optimizer: float | None = None
-    weight_norm: float = 0.0
-    update_ulps: float | None = None
-    unmoved: int = 0
-    updated: int = 0
-    nonfinite_weights: int = 0
-    origins: list[Origin] = field(default_factory=list)
-    layers: dict[str, Shares] = field(default_factory=dict)
-
-
-@dataclass
-class Evidence:
-    """What was observed beside the numbers of the steps.
-
-    Attributes:
-        scaler: whether torch's gradient scaler was watched.
-        half_parameters: names of parameters in FP16.
-        no_gradient: steps in which no parameter had a gradient.
-        beside: updates made outside `scaler.step`.
-        unscaled_twice: updates before which `unscale_` was called more than once.
-        clipped_scaled: (norm after the backward pass, norm when `unscale_` began, scale) of
-            the first step in which something changed the gradients between the two.
-        stale: steps whose forward pass used older copies of changed weights.
-        integers: whole numbers that a cast changed.
-        meters: the loss's own format, its mean, and the mean that a sum in that format gives.
-        bad_buffers: buffers that are not finite.
-    """
-
-    scaler: bool = False
-    half_parameters: list[str] = field(default_factory=list)
-    no_gradient: int = 0
-    beside: int = 0
-    unscaled_twice: int = 0
-    clipped_scaled: tuple[float, float, float] | None = None
-    stale: list[int] = field(default_factory=list)
-    integers: RoundedIntegers | None = None
-    meters: tuple[str, float, float] | None = None
-    bad_buffers: list[str] = field(default_factory=list)
+from mplab.health.records import Casts, Evidence, Shares, Step, pooled_layers
 
 
 class Finding(NamedTuple):
@@ -122,17 +28,6 @@ class Finding(NamedTuple):
 
 _Rule = Callable[[Sequence[Step], Evidence], Iterator[Finding]]
 _NARROW = {name for name, fmt in FORMATS.items() if fmt.emin > -126}
-
-
-def pooled_layers(steps: Sequence[Step]) -> dict[str, Shares]:
-    """The shares of all steps together, skipped ones apart."""
-    sums: dict[str, Shares] = {}
-    for step in steps:
-        for name, part in step.layers.items() if not step.skipped else ():
-            before = sums.get(name)
-            same = before is not None and before[:2] == part[:2]
-            sums[name] = before.plus(part) if before is not None and same else part
-    return sums
 
 
 def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -361,8 +256,63 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         )
 
 
+def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
+    for name in sorted({name for step in steps for name in step.fp8}):
+        casts = [(i, step.fp8[name]) for i, step in enumerate(steps) if name in step.fp8]
+        lost = [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero]
+        if lost:
+            yield _flushed_operand(name, len(casts), lost)
+        over = [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]
+        if over:
+            first, cast = over[0]
+            yield Finding(
+                "fp8-saturation",
+                "watch" if 5 * len(over) > len(casts) else "note",
+                f"{name} saturated in {len(over)} of {len(casts)} steps; in step {first} "
+                f"{cast.saturated / cast.nonzero:.0%} of it was above the range of {cast.fmt}.",
+                f"The scale was {cast.scale:.3g}, and the largest number {cast.amax:.3g}.",
+                "A delayed scale comes too late for a spike: look at that step's batch.",
+            )
+
+
+def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -> Finding:
+    """Half of an operand became zero: by an old scale, by none, or by what it holds itself."""
+    first, cast = lost[0]
+    fits = FORMATS[cast.fmt].max_finite / cast.scale
+    observed = (
+        f"{name} lost more than half of its numbers to zero in {len(lost)} of {count} steps, first "
+        f"in step {first}: scale {cast.scale:.3g}, for numbers up to {fits:.3g}; the largest was "
+        f"{cast.amax:.3g}."
+    )
+    if cast.scaling == "none":
+        return Finding(
+            "no-fp8-scale",
+            "problem",
+            observed,
+            "Nothing brings these numbers into the format's range.",
+            "Use a scale from the tensor itself (current scaling), or delayed scaling.",
+        )
+    if fits > 8 * cast.amax:
+        return Finding(
+            "stale-fp8-scale",
+            "problem" if len(lost) > 1 else "note",
+            observed,
+            "The history of largest magnitudes still holds a spike, or has not seen such small "
+            "numbers yet.",
+            "Use current scaling or a shorter history, and look at the batch with the spike. A "
+            "longer history makes it last.",
+        )
+    return Finding(
+        "fp8-outliers",
+        "watch",
+        observed,
+        "The scale fits the largest numbers, and most others are too small beside them.",
+        "Use scales for blocks, or keep this layer in 16 bits.",
+    )
+
+
 _RULES: tuple[_Rule, ...] = (
-    *(_loss, _weights, _scaler, _numbers, _hidden, _underflow, _stagnation),
+    *(_loss, _weights, _scaler, _numbers, _hidden, _underflow, _fp8, _stagnation),
 )
 
 

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from mplab.health.findings import Evidence, Finding, Step, pooled_layers
+from mplab.health.findings import Finding
+from mplab.health.records import Evidence, Step, added, pooled_layers
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,13 +72,39 @@ class Report:
         "inf, NaN",
     )
 
+    def _operand_rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for name, all_steps in added((n, c) for s in self.steps for n, c in s.fp8.items()).items():
+            casts = [step.fp8[name] for step in self.steps if name in step.fp8]
+            flushed, saturated = (
+                f"{part / all_steps.nonzero:.1%}" if all_steps.nonzero else "–"
+                for part in (all_steps.flushed, all_steps.saturated)
+            )
+            half = sum(2 * c.flushed > c.nonzero for c in casts)
+            scale = f"{casts[0].scale:g} → {casts[-1].scale:g}"
+            rows.append((name, all_steps.fmt, scale, flushed, f"{half} steps", saturated))
+        return rows
+
+    _OPERANDS = (
+        "operand in FP8",
+        "format",
+        "scale",
+        "made zero",
+        "more than half of it in",
+        "saturated",
+    )
+
+    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+        """Head and rows of each table that has rows."""
+        pairs = (self._HEAD, self._layer_rows()), (self._OPERANDS, self._operand_rows())
+        return [(head, rows) for head, rows in pairs if rows]
+
     def __repr__(self) -> str:
         width = max(len(name) for name, _ in self._summary())
         lines = [f"{name:{width}}  {value}" for name, value in self._summary()]
-        rows = self._layer_rows()
-        if rows:
-            widths = [max(map(len, column)) for column in zip(self._HEAD, *rows, strict=True)]
-            for row in (self._HEAD, *rows):
+        for head, rows in self._tables():
+            widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+            for row in (head, *rows):
                 cells = (cell.ljust(n) for cell, n in zip(row, widths, strict=True))
                 lines.append("  ".join(cells).rstrip())
         for f in self.findings:
@@ -85,25 +112,19 @@ class Report:
         return "\n".join([*lines, *([] if self.findings else ["Nothing conspicuous."])])
 
     def _repr_html_(self) -> str:
-        left = 'style="text-align:left;padding-right:1em"'
         summary = "".join(
-            f'<tr><th scope="row" {left}>{escape(a)}</th><td {left}>{escape(b)}</td></tr>'
+            f'<tr><th scope="row" {_LEFT}>{escape(a)}</th><td {_LEFT}>{escape(b)}</td></tr>'
             for a, b in self._summary()
         )
-        head = "".join(f'<th scope="col" {left}>{escape(cell)}</th>' for cell in self._HEAD)
-        rows = "".join(
-            "<tr>" + "".join(f"<td {left}>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._layer_rows()
-        )
+        tables = "".join(_table(head, rows) for head, rows in self._tables())
         items = "".join(
             f"<li><b>{f.level}: {escape(f.code)}.</b> {escape(f.observed)} {escape(f.means)} "
             f"<i>{escape(f.check)}</i></li>"
             for f in self.findings
         )
-        layers = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
         verdict = f"<ul>{items}</ul>" if items else "<p>Nothing conspicuous.</p>"
-        caption = f"<caption {left}><b>Health of the run</b></caption>"
-        return f"{verdict}<table>{caption}{summary}</table>{layers if rows else ''}"
+        caption = f"<caption {_LEFT}><b>Health of the run</b></caption>"
+        return f"{verdict}<table>{caption}{summary}</table>{tables}"
 
     def to_json(self) -> str:
         """Everything in the report as JSON; infinity and NaN as words."""
@@ -112,12 +133,26 @@ class Report:
             "steps": [
                 asdict(step)
                 | {"layers": {n: s._asdict() for n, s in step.layers.items()}}
+                | {"fp8": {n: c._asdict() for n, c in step.fp8.items()}}
                 | {"origins": [o._asdict() for o in step.origins]}
                 for step in self.steps
             ],
             "evidence": asdict(self.evidence),
         }
         return json.dumps(_spelled(tree), allow_nan=False, ensure_ascii=False)
+
+
+_LEFT = 'style="text-align:left;padding-right:1em"'
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A table with a head."""
+    top = "".join(f'<th scope="col" {_LEFT}>{escape(cell)}</th>' for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td {_LEFT}>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _number(x: float | None) -> str:

@@ -67,6 +67,19 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     return torch.stack([torch.full_like(parts[0], gradient.numel()), *parts])
 
 
+def casts_of(operand: Tensor, fmt: Format, scale: float) -> Tensor:
+    """The last four numbers of `Casts`, as float64."""
+    size = operand.detach().abs()
+    scaled = size * scale
+    parts = [
+        size.amax() if size.numel() else scaled.sum(),
+        (size > 0).sum(),
+        ((scaled <= fmt.min_subnormal / 2) & (size > 0)).sum(),
+        (scaled > fmt.max_finite).sum(),
+    ]
+    return torch.stack([part.double() for part in parts])
+
+
 def ulps(x: Tensor, fmt: Format) -> Tensor:
     """`mplab.ulp` on a tensor, as float64."""
     exponent = torch.frexp(x.detach().double()).exponent - 1

@@ -16,10 +16,21 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.formats import FP16, FP32, Format, require_format
-from mplab.health.findings import Evidence, Shares, Step, diagnose
+from mplab.fp8 import Fp8Linear
+from mplab.health.findings import diagnose
+from mplab.health.records import Casts, Evidence, Shares, Step, added
 from mplab.health.reports import Report
 from mplab.health.tracing import Origin, Tracer, format_of_dtype
-from mplab.health.vitals import counts_of, norm_of, total, ulps, unseen, wide_updates, witness
+from mplab.health.vitals import (
+    casts_of,
+    counts_of,
+    norm_of,
+    total,
+    ulps,
+    unseen,
+    wide_updates,
+    witness,
+)
 from mplab.simulation.dispatch import OUTSIDE
 from mplab.simulation.marks import mark_of
 
@@ -135,6 +146,8 @@ class Health:
                 module.register_forward_pre_hook(before),
                 module.register_forward_hook(after),
             ]
+            if isinstance(module, Fp8Linear):
+                module.on_cast = partial(self._cast, shown, module)
         for place, (_, p) in enumerate(self._parameters):
             hook = partial(self._accumulated, place)
             self._handles.append(p.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
@@ -164,6 +177,9 @@ class Health:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        for module in self.model.modules():
+            if isinstance(module, Fp8Linear):
+                module.on_cast = None
         if self.scaler is not None:
             for name in ("unscale_", "step"):
                 self.scaler.__dict__.pop(name, None)
@@ -192,6 +208,7 @@ class Health:
         """Forget what was collected in the step before."""
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
         self._shares: list[tuple[str, str, bool, Tensor]] = []
+        self._casts: list[tuple[str, Casts, Tensor]] = []
         self._given: list[Tensor] = []
         self._raw: dict[int, Tensor] = {}
         self._norm: float | None = None
@@ -241,6 +258,13 @@ class Health:
             self._flags.append(("backward", name, found, found))
             if len(self.steps) % self.every == 0:
                 self._shares.append((name, fmt.name, what_if, counts_of(gradient, fmt, what_if)))
+
+    def _cast(self, name: str, layer: Fp8Linear, role: str, x: Tensor, scale: float) -> None:
+        if len(self.steps) % self.every == 0:
+            fmt = layer.formats[role]
+            first = Casts(fmt.name, layer.scaling, scale, 0.0, 0, 0, 0)
+            with unseen():
+                self._casts.append((f"{name} {role}", first, casts_of(x, fmt, scale)))
 
     def _accumulated(self, place: int, p: Tensor) -> None:
         if p.grad is not None:
@@ -320,6 +344,7 @@ class Health:
             record.norm_at_optimizer = self._norm
             self._look_at_weights(record)
             record.layers = self._layers()
+            record.fp8 = self._fp8()
             record.origins = self._origins(len(self.steps))
             self._look_at_casts(record)
         if self._ran and not self._raw and self._parameters and not self._updates:
@@ -368,13 +393,21 @@ class Health:
         if not self._shares:
             return {}
         rows = torch.stack(_together([counts for *_, counts in self._shares])).tolist()
-        layers: dict[str, Shares] = {}
-        for (name, fmt, what_if, _), row in zip(self._shares, rows, strict=True):
-            new = Shares(fmt, what_if, *row)
-            layers[name] = layers[name].plus(new) if name in layers else new
+        pairs = zip(self._shares, rows, strict=True)
+        layers = added((name, Shares(fmt, what_if, *row)) for (name, fmt, what_if, _), row in pairs)
         named = enumerate(self.model.named_modules())
         order = {self._shown(name, module): i for i, (name, module) in named}
         return dict(sorted(layers.items(), key=lambda item: order.get(item[0], 0)))
+
+    def _fp8(self) -> dict[str, Casts]:
+        if not self._casts:
+            return {}
+        rows = torch.stack(_together([counts for *_, counts in self._casts])).tolist()
+        pairs = zip(self._casts, rows, strict=True)
+        return added(
+            (name, Casts(*first[:3], amax, *map(int, counts)))
+            for (name, first, _), (amax, *counts) in pairs
+        )
 
     def _origins(self, number: int) -> list[Origin]:
         """The operations that the tracer saw, else the modules that hooks saw."""

@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 
 from mplab.broken_runs import TREATMENTS, Outcome
 from mplab.clinic import Case
-from mplab.health.findings import Step
+from mplab.health.records import Step
 from mplab.pictures.canvas import INK, STYLES, Picture, in_house_style, require_some, titled
 
 _WELL, _ILL = STYLES["FP32"], STYLES["FP8_E4M3"]
@@ -96,7 +96,7 @@ def look_alikes(cases: Sequence[Case]) -> Picture:
     runs: list[tuple[Case, Outcome]] = [(case, case.broken()) for case in cases]
     picture = Picture(height=1.5 + 0.42 * len(runs), width=9.0)
     grid = picture.subplots(1, 3, sharey=True)
-    table = [shares(run.report.steps if run.report else ()) for _, run in runs]
+    table = [shares(run.report.steps) for _, run in runs]
     for column, (axes, question) in enumerate(zip(grid, _QUESTIONS, strict=True)):
         values = [row[column] for row in table]
         axes.barh(range(len(runs)), values, color=_ILL.colour if column < 2 else _WELL.colour)

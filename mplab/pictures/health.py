@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from mplab.formats import FORMATS
-from mplab.health.findings import Shares, Step, pooled_layers
+from mplab.health.records import Shares, Step, pooled_layers
 from mplab.health.reports import Report
 from mplab.pictures.canvas import (
     BAND,

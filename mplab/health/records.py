@@ -1,0 +1,154 @@
+"""The records of a run under observation, which `Health` fills in and the findings read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from mplab.health.tracing import Origin, RoundedIntegers
+
+
+class Shares(NamedTuple):
+    """How a format holds the activation gradients of one layer, as the run had them.
+
+    Attributes:
+        fmt: the format's name.
+        what_if: the run computed in FP32, and these are the losses `fmt` would have.
+        total: how many gradients.
+        zeros: how many are zero; of an FP32 run, how many nonzero ones would become zero.
+        subnormal: nonzero, below the smallest normal number.
+        lowest: of these, below four times the smallest subnormal number.
+        near: within a factor of 16 of the largest finite number.
+        nonfinite: infinite or NaN.
+    """
+
+    fmt: str
+    what_if: bool
+    total: int
+    zeros: int
+    subnormal: int
+    lowest: int
+    near: int
+    nonfinite: int
+
+    def plus(self, other: Shares) -> Shares:
+        """Both together."""
+        sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
+        return Shares(self.fmt, self.what_if, *sums)
+
+
+class Casts(NamedTuple):
+    """How an operand of an FP8 layer fitted into its format.
+
+    Attributes:
+        fmt: the format's name.
+        scaling: "current", "delayed" or "none".
+        scale: that it was multiplied by before the cast; the smallest of several.
+        amax: its largest magnitude, without the scale.
+        nonzero: how many numbers were not zero.
+        flushed: how many of these became zero.
+        saturated: how many were cast to the largest finite number, though they are larger.
+    """
+
+    fmt: str
+    scaling: str
+    scale: float
+    amax: float
+    nonzero: int
+    flushed: int
+    saturated: int
+
+    def plus(self, other: Casts) -> Casts:
+        """Both together."""
+        sums = (a + b for a, b in zip(self[4:], other[4:], strict=True))
+        scale, amax = min(self.scale, other.scale), max(self.amax, other.amax)
+        return Casts(self.fmt, self.scaling, scale, amax, *sums)
+
+
+@dataclass
+class Step:
+    """One step as it was observed; None where there was nothing to observe.
+
+    Attributes:
+        loss: without the loss scale.
+        scale: the loss scale of this step.
+        skipped: whether the weights were left alone.
+        gradient_norm: over all parameters right after the backward pass, without the scale.
+        norm_at_optimizer: what the optimizer received.
+        weight_norm: over all parameters after the step.
+        update_ulps: the median update, in units in the last place of its weight.
+        unmoved: weights that kept their bits, of those with an update that is not zero in
+            float64.
+        updated: how many weights had such an update.
+        nonfinite_weights: after the step.
+        origins: where numbers that are not finite came from.
+        layers: shares by layer.
+        fp8: by layer and role, the operands of layers in FP8, but for those scaled in blocks.
+    """
+
+    loss: float
+    scale: float
+    skipped: bool
+    gradient_norm: float | None = None
+    norm_at_optimizer: float | None = None
+    weight_norm: float = 0.0
+    update_ulps: float | None = None
+    unmoved: int = 0
+    updated: int = 0
+    nonfinite_weights: int = 0
+    origins: list[Origin] = field(default_factory=list)
+    layers: dict[str, Shares] = field(default_factory=dict)
+    fp8: dict[str, Casts] = field(default_factory=dict)
+
+
+@dataclass
+class Evidence:
+    """What was observed beside the numbers of the steps.
+
+    Attributes:
+        scaler: whether torch's gradient scaler was watched.
+        half_parameters: names of parameters in FP16.
+        no_gradient: steps in which no parameter had a gradient.
+        beside: updates made outside `scaler.step`.
+        unscaled_twice: updates before which `unscale_` was called more than once.
+        clipped_scaled: (norm after the backward pass, norm when `unscale_` began, scale) of
+            the first step in which something changed the gradients between the two.
+        stale: steps whose forward pass used older copies of changed weights.
+        integers: whole numbers that a cast changed.
+        meters: the loss's own format, its mean, and the mean that a sum in that format gives.
+        bad_buffers: buffers that are not finite.
+    """
+
+    scaler: bool = False
+    half_parameters: list[str] = field(default_factory=list)
+    no_gradient: int = 0
+    beside: int = 0
+    unscaled_twice: int = 0
+    clipped_scaled: tuple[float, float, float] | None = None
+    stale: list[int] = field(default_factory=list)
+    integers: RoundedIntegers | None = None
+    meters: tuple[str, float, float] | None = None
+    bad_buffers: list[str] = field(default_factory=list)
+
+
+Counted = TypeVar("Counted", Shares, Casts)
+
+
+def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
+    """What has the same name, together."""
+    sums: dict[str, Counted] = {}
+    for name, new in pairs:
+        sums[name] = sums[name].plus(new) if name in sums else new
+    return sums
+
+
+def pooled_layers(steps: Sequence[Step]) -> dict[str, Shares]:
+    """The shares of all steps together, skipped ones apart."""
+    sums: dict[str, Shares] = {}
+    for step in steps:
+        for name, part in step.layers.items() if not step.skipped else ():
+            before = sums.get(name)
+            same = before is not None and before[:2] == part[:2]
+            sums[name] = before.plus(part) if before is not None and same else part
+    return sums
