@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.formats import FP8_E4M3, Overflow
+from mplab.fp8 import convert_linears
 from mplab.health import Health
 from mplab.health.reports import Report
-from mplab.scaling import CurrentScaling, DelayedScaling
-from mplab.tensors import round_tensor
 
 Treatment = Literal["broken", "fixed", "wrong"]
 TREATMENTS: tuple[Treatment, ...] = ("broken", "wrong", "fixed")
@@ -32,13 +30,13 @@ class Outcome(NamedTuple):
 
     Attributes:
         observed: the case's observable.
-        losses: by step; of the FP8 case, the share of each tensor that became zero.
-        report: of `mplab.health`; None where no training step was watched.
+        losses: by step.
+        report: of `mplab.health`.
     """
 
     observed: float
     losses: tuple[float, ...]
-    report: Report | None
+    report: Report
 
 
 # A training loop with its faults as options ------------------------------------------------
@@ -306,17 +304,18 @@ def one_block(how: Treatment) -> Outcome:
 
 
 def stale_amax(how: Treatment) -> Outcome:
-    """Forty tensors in E4M3 with delayed scaling, the twelfth 3·10⁵ times as large."""
-    history = 32 if how == "wrong" else 16
-    scaling = (
-        CurrentScaling(FP8_E4M3)
-        if how == "fixed"
-        else DelayedScaling(FP8_E4M3, amax_history_len=history)
+    """FP8 layers with delayed scaling; the batch of step 11 is 3·10⁵ times as large."""
+    model = convert_linears(
+        _network(),
+        scaling="current" if how == "fixed" else "delayed",
+        amax_history_len=32 if how == "wrong" else 16,
     )
-    shares = []
-    for number in range(40):
-        x = torch.randn(512) * (3e5 if number == 11 else 1.0)
-        scale = scaling.update(float(x.abs().max()))
-        low = round_tensor(x * scale, FP8_E4M3, overflow=Overflow.SATURATE)
-        shares.append(float((low == 0).float().mean()))
-    return Outcome(float(sum(share > 0.5 for share in shares)), tuple(shares), None)
+    x, _ = _regression()
+    loop = _Loop(
+        *(model, (x, x[:, :4] + 0.5 * x[:, 4:]), 0.5),
+        low=None,
+        inputs=lambda step, x: x * 3e5 if step == 11 else x,
+    )
+    report = loop.run(40)
+    inputs = [step.fp8["0 (Fp8Linear) input"] for step in report.steps]
+    return _outcome(sum(2 * cast.flushed > cast.nonzero for cast in inputs), report)

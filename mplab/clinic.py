@@ -26,7 +26,7 @@ class Case:
         complaint: what its user saw.
         observable: what to measure, in words.
         healthy: the least and the greatest value of the observable in a healthy run.
-        finding: what the health report calls the fault; empty where it cannot see it.
+        finding: what the health report calls the fault.
         cure: what helps.
         remedy: what people try, which does not help.
         looks_like: the case or state it is confused with.
@@ -67,11 +67,6 @@ class Case:
     def wrong_fix(self) -> Outcome:
         """With the remedy that does not help."""
         return self.run("wrong")
-
-    @property
-    def report_sees(self) -> bool:
-        """Whether the health report can name the fault; it watches no FP8 scales."""
-        return bool(self.finding)
 
     def is_healthy(self, outcome: Outcome) -> bool:
         """Whether the observable lies where it should; NaN does not."""
@@ -220,9 +215,9 @@ CASES: dict[str, Case] = {
         Case(
             "stale-amax",
             "FP8 is fine, until one spike spoils the steps that follow",
-            "tensors of 40 of which more than half became zero",
+            "steps of 40 in which over half of an FP8 input became zero",
             (0, 0),
-            "",
+            "stale-fp8-scale",
             "a scale from the tensor itself",
             "a longer history of largest values",
             "a spike that spoils its own step",

@@ -31,19 +31,15 @@ def test_the_usual_remedy_leaves_the_observable_out_of_its_range(case):
 
 @every_case
 def test_the_health_report_names_the_fault_and_is_silent_about_the_cured_run(case):
-    if case.report_sees:
-        assert case.finding in case.broken().report.codes
-        assert case.finding in case.wrong_fix().report.codes
-        assert case.fixed().report.codes == []
-    else:
-        assert case.broken().report is None
+    assert case.finding in case.broken().report.codes
+    assert case.finding in case.wrong_fix().report.codes
+    assert case.fixed().report.codes == []
 
 
 @every_case
 def test_the_health_report_says_nothing_of_faults_the_run_does_not_have(case):
-    others = {c.finding for c in CASES.values()} - {case.finding, ""}
-    found = set(case.broken().report.codes) if case.report_sees else set()
-    assert found & others == set()
+    others = {c.finding for c in CASES.values()} - {case.finding}
+    assert set(case.broken().report.codes) & others == set()
 
 
 @every_case
@@ -132,5 +128,7 @@ def test_a_spike_spoils_as_many_steps_as_the_history_is_long():
     case = CASES["stale-amax"]
     assert case.broken().observed == 16
     assert case.wrong_fix().observed == 40 - 12
-    assert all(share > 0.5 for share in case.broken().losses[12:28])
-    assert max(case.broken().losses[:12]) < 0.1
+    broken, cured = case.broken().losses, case.fixed().losses
+    assert broken[:11] == pytest.approx(cured[:11], rel=0.05)
+    assert min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])  # all that was learnt is unheard of
+    assert broken[-1] < 0.05  # and it was not lost

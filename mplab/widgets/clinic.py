@@ -22,7 +22,8 @@ class Clinic(Explorer):
     """Which observable shows the fault, and which treatment brings it back into its range?
 
     Left the logged loss by step, right the observable against its healthy range, and what the
-    health report finds.
+    health report finds. A run that has not been trained yet takes up to two seconds, and the
+    picture says so meanwhile.
 
     Attributes:
         case: the choice of the broken run.
@@ -40,6 +41,7 @@ class Clinic(Explorer):
     def __init__(self) -> None:
         self.case = ipywidgets.Dropdown(options=list(CASES), description="case")
         self.treatment = ipywidgets.Dropdown(options=list(TREATMENT_NAMES), description="treatment")
+        self._trained: set[tuple[str, str]] = set()
         question = "Which observable shows the fault, and which treatment brings it back?"
         super().__init__(question, [self.case, self.treatment])
 
@@ -48,14 +50,23 @@ class Clinic(Explorer):
         """The run under the chosen treatment."""
         return CASES[self.case.value].run(TREATMENT_NAMES[self.treatment.value])
 
+    def redraw(self) -> None:
+        """Show the run; before, where it has to be trained first, that it is being trained."""
+        run = self.case.value, self.treatment.value
+        if run not in self._trained:
+            words = f"Training {run[0]}, treatment: {run[1]} …"
+            note = f'<text x="{LEFT}" y="{TOP + 6}">{words}</text>'
+            self.picture.value = svg([note], width=WIDTH, height=HEIGHT, description=words)
+        super().redraw()
+        self._trained.add(run)
+
     def draw(self) -> tuple[str, str]:
         """The curve and the observable, and both in words."""
         case, outcome = CASES[self.case.value], self.outcome
         low, high = case.healthy
         wanted = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         tried = {"none": "as reported", "usual remedy": case.remedy, "cure": case.cure}
-        codes = outcome.report.codes if outcome.report else []
-        report = ", ".join(codes) or ("nothing" if outcome.report else "does not watch FP8 scales")
+        report = ", ".join(outcome.report.codes) or "nothing"
         verdict = "healthy" if case.is_healthy(outcome) else "ill"
         sentence = (
             f"{case.name}: {case.complaint}. Treatment: {tried[self.treatment.value]}. "
@@ -70,8 +81,7 @@ class Clinic(Explorer):
             ("health report", report),
             ("taken for", case.looks_like),
         ]
-        curve = "loss" if outcome.report else "share of zeros"
-        parts = [*_curve(outcome.losses, curve), *_lines(lines)]
+        parts = [*_curve(outcome.losses), *_lines(lines)]
         return svg(parts, width=WIDTH, height=HEIGHT, description=sentence), sentence
 
 
@@ -82,7 +92,7 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 290, 30, 280
 _WORDS = 330
 
 
-def _curve(values: tuple[float, ...], name: str) -> list[str]:
+def _curve(values: tuple[float, ...]) -> list[str]:
     """The curve over the steps; a band where it is not finite."""
     finite = [v for v in values if math.isfinite(v)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
@@ -97,7 +107,7 @@ def _curve(values: tuple[float, ...], name: str) -> list[str]:
 
     parts = [
         f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="#707075"/>',
-        f'<text x="{LEFT}" y="{TOP - 10}">{name}</text>',
+        f'<text x="{LEFT}" y="{TOP - 10}">loss</text>',
         f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 38}" text-anchor="middle">step</text>',
         f'<text x="{LEFT}" y="{BOTTOM + 18}" text-anchor="middle">0</text>',
         f'<text x="{RIGHT}" y="{BOTTOM + 18}" text-anchor="middle">{len(values) - 1:,}</text>',
