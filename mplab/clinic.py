@@ -127,7 +127,7 @@ CASES: dict[str, Case] = {
         Case(
             "clip-before-unscale",
             "AMP with clipping learns far more slowly than FP32",
-            "norm of the gradients that the optimizer receives; 1 was asked for",
+            "gradient norm that the optimizer receives; 1 was asked for",
             (0.99, 1.01),
             "clip-before-unscale",
             "unscale_, then clip, then step",

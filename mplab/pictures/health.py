@@ -42,7 +42,7 @@ def health(report: Report) -> Picture:
     """
     require_some("health", "report.steps", report.steps)
     layers = dict(list(pooled_layers(report.steps).items())[:_LIMIT])
-    picture = Picture(height=3.1 + 0.3 * len(layers), width=8.6)
+    picture = Picture(height=3.6 + 0.3 * len(layers), width=8.6)
     grid = picture.add_gridspec(
         2 if layers else 1, 2, height_ratios=[2.4, 0.6 + 0.3 * len(layers)] if layers else None
     )
@@ -118,7 +118,7 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
         binary_axis(axes.yaxis, "", count=6)
         low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
         margin = 0.3 + 0.05 * (high - low)
-        axes.set_ylim(math.floor(low) - margin, math.ceil(high) + margin)
+        axes.set_ylim(math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low))  # the key
     else:
         axes.set_yticks([])
         none = all(step.gradient_norm is None for step in steps)
@@ -126,7 +126,7 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
         axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center")
     axes.set_title("norm of the gradient")
     _step_axis(axes, steps)
-    axes.legend(frameon=False, fontsize=8.5, loc="best")
+    axes.legend(frameon=False, fontsize=8.5, loc="upper right")
 
 
 def _draw_layers(axes: Axes, layers: dict[str, Shares]) -> None:
