@@ -8,6 +8,7 @@ rooms that need torch, matplotlib or ipywidgets are loaded when first named:
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from mplab.checks import check
@@ -49,59 +50,6 @@ from mplab.rounding import Stream, Tally, events, round_to, tally
 
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "activations",
-    "arithmetic",
-    "audit",
-    "bounds",
-    "broken_runs",
-    "checks",
-    "clinic",
-    "codes",
-    "data",
-    "engines",
-    "facts",
-    "findings",
-    "floatarray",
-    "formats",
-    "fp8",
-    "grad_scaler",
-    "grading",
-    "headroom",
-    "health",
-    "history",
-    "inputs",
-    "kernels",
-    "loss_rules",
-    "optimizers",
-    "parallel",
-    "pictures",
-    "policies",
-    "products",
-    "quantize",
-    "recipes",
-    "recordings",
-    "reductions",
-    "replicas",
-    "reports",
-    "rooflines",
-    "rounding",
-    "runs",
-    "scaling",
-    "simulate",
-    "stages",
-    "steps",
-    "tasks",
-    "tensorcore",
-    "tensors",
-    "threads",
-    "tracing",
-    "training",
-    "updates",
-    "vitals",
-    "widgets",
-)
-
 __all__ = [
     "BF16",
     "FORMATS",
@@ -142,11 +90,16 @@ __all__ = [
 ]
 
 
+def _rooms() -> set[str]:
+    """The modules and packages beside this file."""
+    return {module.name for module in iter_modules(__path__) if module.name[0] != "_"}
+
+
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
+    if name in _rooms():
         return import_module(f"mplab.{name}")
     raise AttributeError(f"module 'mplab' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+    return sorted({*globals(), *_rooms()})

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.formats import FP16
 from mplab.simulate import simulated
-from mplab.tasks import TASKS
+from mplab.training.tasks import TASKS
 
 BATCH = 128
 """Examples in a step."""

@@ -62,7 +62,7 @@ ELSEWHERE = {
 def _elsewhere(command: str, rest: Sequence[str]) -> int:
     match command:
         case "train":
-            from mplab import runs
+            from mplab.training import runs
 
             return runs.main(rest)
         case "audit":

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mplab.parallel import process_group, processes, rank
-from mplab.recipes import RECIPES
-from mplab.tasks import TASKS, Split, Task
 from mplab.training import train
+from mplab.training.parallel import process_group, processes, rank
+from mplab.training.recipes import RECIPES
+from mplab.training.tasks import TASKS, Split, Task
 
 OUTLIER = 3  # an example of process 1, of two
 SCALED = replace(RECIPES["amp-fp16"], init_scale=4096.0)

@@ -25,8 +25,9 @@ ORDER = """
     simulation.operations
     simulate audit fp8
     health.vitals health.tracing health.records health.findings health.reports health.watch health
-    history recipes broken_runs clinic tasks optimizers parallel engines training headroom
-    activations stages
+    history broken_runs clinic
+    training.recipes training.tasks training.optimizers training.parallel training.engines
+    training.loop training.headroom training.activations training.stages training
     recordings.files recordings.asking recordings.racing recordings.record recordings rooflines
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
     pictures.costs pictures.clinic pictures.health pictures.stages pictures.precision
@@ -44,7 +45,7 @@ ORDER = """
     grading.exercises grading.notebooks grading.running grading.course grading.execute
     grading.releasing grading.feedback grading.autograding grading.collecting grading.exporting
     grading.plugin grading.benchmark grading.provisioner grading.commands grading
-    doctor websocket bench_steps bench runs export cli __main__
+    doctor websocket bench_steps bench training.runs export cli __main__
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}

@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP16, simulate
 from mplab.fp8 import SCALINGS, Fp8Linear, convert_linears
 from mplab.quantize import MX_BLOCK, ScaleRule, fake_quantize
-from mplab.tasks import TASKS
 from mplab.tensors import round_tensor
+from mplab.training.tasks import TASKS
 
 
 def name(case):

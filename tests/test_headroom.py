@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from mplab.formats import FP16
-from mplab.headroom import headroom
 from mplab.loss_rules import play
-from mplab.recipes import RECIPES
-from mplab.tasks import Split, Task
 from mplab.training import train
+from mplab.training.headroom import headroom
+from mplab.training.recipes import RECIPES
+from mplab.training.tasks import Split, Task
 
 
 def task(*, inputs=1.0, factor=1.0):

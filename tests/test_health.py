@@ -18,8 +18,8 @@ from mplab.health.records import pooled_layers
 from mplab.health.vitals import casts_of
 from mplab.scaling import LossScaler
 from mplab.simulate import simulated
-from mplab.tasks import TASKS
 from mplab.tensors import round_tensor
+from mplab.training.tasks import TASKS
 
 
 def half(dtype=torch.float16):

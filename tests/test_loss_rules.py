@@ -14,7 +14,7 @@ from mplab.grad_scaler import GradScaler
 from mplab.loss_rules import DoublingScaler, FlooredScaler, KerasScaler, NudgedScaler, play
 from mplab.scaling import LossScaler
 from mplab.simulate import simulated
-from mplab.tasks import TASKS
+from mplab.training.tasks import TASKS
 
 RULES = [LossScaler, DoublingScaler, NudgedScaler, FlooredScaler, KerasScaler]
 

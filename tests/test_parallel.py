@@ -13,9 +13,9 @@ import torch
 from ddp_worker import CASES, OUTLIER, SCALED, outlier_task, watched
 from torch import distributed
 
-from mplab.parallel import from_first, mean, process_group, processes, rank
-from mplab.runs import load_runs
 from mplab.training import train
+from mplab.training.parallel import from_first, mean, process_group, processes, rank
+from mplab.training.runs import load_runs
 
 HERE = Path(__file__).parent
 SECONDS = 120

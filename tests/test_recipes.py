@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mplab import BF16, FP8_E4M3, FP16, FP32
-from mplab.recipes import RECIPES, UPDATE_ROUNDINGS, Recipe
+from mplab.training.recipes import RECIPES, UPDATE_ROUNDINGS, Recipe
 
 REAL = {name for name in RECIPES if name.startswith(("amp", "torch", "fp32"))}
 

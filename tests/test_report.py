@@ -11,7 +11,7 @@ from legible import assert_legible
 
 from mplab.history import History
 from mplab.pictures import loss_curves, report, results_table
-from mplab.recipes import RECIPES
+from mplab.training.recipes import RECIPES
 
 STEPS = 60
 

@@ -10,12 +10,12 @@ import time
 import pytest
 import torch
 
-from mplab import runs
 from mplab.cli import main
 from mplab.history import History
-from mplab.recipes import RECIPES
-from mplab.runs import checkpoint_path, load_runs, save_runs
-from mplab.tasks import TASKS
+from mplab.training import runs
+from mplab.training.recipes import RECIPES
+from mplab.training.runs import checkpoint_path, load_runs, save_runs
+from mplab.training.tasks import TASKS
 
 TASK = "digits-autoencoder"
 
@@ -61,10 +61,10 @@ def test_a_second_call_adds_recipes_and_seeds_and_repeats_nothing(tmp_path, caps
         trained.append((recipe.name, options["seed"]))
         return real(task, recipe, **options)
 
-    from mplab import training
+    from mplab.training import loop
 
-    real = training.train
-    monkeypatch.setattr(training, "train", counting)
+    real = loop.train
+    monkeypatch.setattr(loop, "train", counting)
     options = ("--recipe", "fp32", "--recipe", "bf16", "--seeds", 0, 1, "--steps", 3)
     assert main(command(out, *options)) == 0
     assert trained == [("fp32", 1), ("bf16", 0), ("bf16", 1)]
@@ -211,11 +211,11 @@ def test_a_killed_command_goes_on_and_its_file_is_that_of_one_that_was_not(tmp_p
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send")
 def test_an_interrupted_command_says_that_it_can_go_on(tmp_path, monkeypatch, capsys):
-    from mplab import training
+    from mplab.training import loop
 
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "train", interrupt)
+    monkeypatch.setattr(loop, "train", interrupt)
     assert main(command(tmp_path / "run.json", "--recipe", "fp32")) == 130
     assert "The same command goes on" in capsys.readouterr().err

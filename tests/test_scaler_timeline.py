@@ -14,7 +14,7 @@ from test_widgets_lessons import (
 from mplab import widgets
 from mplab.history import History
 from mplab.loss_rules import Headroom, play
-from mplab.recipes import RECIPES
+from mplab.training.recipes import RECIPES
 from mplab.widgets.scaler_timeline import RULES, example
 
 

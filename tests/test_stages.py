@@ -8,9 +8,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mplab import pictures
-from mplab.activations import Block, predicted_activations
-from mplab.stages import STAGES, kept_bytes, memory, stage_times
 from mplab.training import TASKS
+from mplab.training.activations import Block, predicted_activations
+from mplab.training.stages import STAGES, kept_bytes, memory, stage_times
 
 AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mplab.tasks import TASKS, Transformer
 from mplab.training import train
+from mplab.training.tasks import TASKS, Transformer
 
 VERDICTS = ("fails", "delayed", "unaffected")
 

@@ -11,7 +11,7 @@ from test_widgets_lessons import (
 
 from mplab import FP16, encode, widgets
 from mplab.history import History, exponent_histogram, sample
-from mplab.recipes import RECIPES
+from mplab.training.recipes import RECIPES
 
 STEPS = (0, 10, 30)
 

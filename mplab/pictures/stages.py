@@ -17,7 +17,7 @@ from mplab.pictures.canvas import (
     require_some,
     titled,
 )
-from mplab.stages import STAGES, Memory, Times
+from mplab.training.stages import STAGES, Memory, Times
 
 _COMPONENTS = ("parameters", "gradients", "optimizer state", "activations", "low copies of weights")
 _FACES = (
@@ -58,8 +58,8 @@ def memory(rows: Sequence[Memory]) -> Picture:
     """Bytes of a training step by component, one bar for each recipe.
 
     Args:
-        rows: what `mplab.stages.memory` measured, FP32 first. Of a simulated recipe the bar
-            shows what its format would take; the simulator itself keeps FP32.
+        rows: what `mplab.training.stages.memory` measured, FP32 first. Of a simulated recipe the
+            bar shows what its format would take; the simulator itself keeps FP32.
 
     Returns:
         A figure whose title says what mixed precision saves, and what it does not.
@@ -121,7 +121,7 @@ def stage_times(rows: Sequence[Times]) -> Picture:
     """Share of a step's time by stage, one bar for each recipe.
 
     Args:
-        rows: what `mplab.stages.stage_times` measured.
+        rows: what `mplab.training.stages.stage_times` measured.
 
     Returns:
         A figure whose title names the largest share.

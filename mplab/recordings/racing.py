@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.activations import Block
 from mplab.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
 from mplab.history import exponent_histogram
 from mplab.recordings.asking import Found, Setting, product
-from mplab.stages import stage_times
 from mplab.tensors import round_tensor
 from mplab.training import RECIPES, TASKS, train
+from mplab.training.activations import Block
+from mplab.training.stages import stage_times
 
 SEEDS = (0, 1, 2, 3, 4)
 

@@ -21,8 +21,8 @@ from mplab.loss_rules import (
     turns,
 )
 from mplab.pictures.canvas import BAND, LOST, power_of_two, style, whole_ticks
-from mplab.recipes import Recipe
 from mplab.scaling import LossScaler
+from mplab.training.recipes import Recipe
 from mplab.widgets.explorer import Explorer
 from mplab.widgets.explorer import svg as framed
 
@@ -55,8 +55,8 @@ class ScalerTimeline(Explorer):
 
     Args:
         source: a run with a dynamic loss scale, whose own rule is then shown; or what
-            `mplab.headroom.headroom` measured, on which any rule can be tried; or the limits
-            alone. Left out, a run made up to show all cases.
+            `mplab.training.headroom.headroom` measured, on which any rule can be tried; or the
+            limits alone. Left out, a run made up to show all cases.
 
     Attributes:
         rule: the choice of the rule.

@@ -25,7 +25,7 @@ class LowOptimizer:
         optimizer: of torch, over float32 parameters; they are rounded at once.
         weight_format: of the weights.
         optimizer_format: of the optimizer's arithmetic and state; FP32 leaves it to torch.
-        update_rounding: one of `mplab.recipes.UPDATE_ROUNDINGS`.
+        update_rounding: one of `mplab.training.recipes.UPDATE_ROUNDINGS`.
         stream: the random bits of stochastic rounding.
 
     Exactness:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mplab.history import History, replace_file
-from mplab.parallel import from_first, process_group, rank
+from mplab.training.parallel import from_first, process_group, rank
 
 _VERSION = 1
 
@@ -130,7 +130,9 @@ def gather(options: argparse.Namespace) -> list[History]:
     Raises:
         ValueError: unknown names, or a file with runs that the new ones cannot join.
     """
-    from mplab.training import RECIPES, TASKS, known, train
+    from mplab.training.loop import known, train
+    from mplab.training.recipes import RECIPES
+    from mplab.training.tasks import TASKS
 
     task = known("task", options.task, TASKS)
     recipes = [known("recipe", name, RECIPES) for name in dict.fromkeys(options.recipe)]
@@ -213,8 +215,8 @@ def _show(runs: list[History], options: argparse.Namespace) -> None:
 
 def catalogue() -> str:
     """The tasks and the recipes, with what decides them."""
-    from mplab.recipes import RECIPES, Recipe
-    from mplab.tasks import TASKS
+    from mplab.training.recipes import RECIPES, Recipe
+    from mplab.training.tasks import TASKS
 
     usual = {**Recipe("", RECIPES["fp32"].compute_format).settings(), "compute_format": None}
     lines = ["tasks, and what FP16 without a loss scale does to them"]

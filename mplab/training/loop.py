@@ -1,8 +1,6 @@
-"""Training runs to compare: a task, a recipe, and the history that comes out.
+"""One training run: its steps, its checkpoints, and the history that comes out.
 
-A task is data, a network, a loss and an optimizer (`mplab.tasks`). A recipe says in which
-formats it is trained (`mplab.recipes`). A run that is cut off goes on from its checkpoint
-as if nothing had been.
+A run that is cut off goes on from its checkpoint as if nothing had been.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 import mplab
-from mplab.engines import Real, Simulated
 from mplab.formats import FP32
 from mplab.history import (
     ExponentHistogram,
@@ -30,21 +27,10 @@ from mplab.history import (
     replace_file,
     sample,
 )
-from mplab.parallel import from_first, mean, processes, rank
-from mplab.recipes import RECIPES, Recipe
-from mplab.tasks import TASKS, Batch, Split, Task
-
-__all__ = [
-    "RECIPES",
-    "TASKS",
-    "ExponentHistogram",
-    "History",
-    "Recipe",
-    "Task",
-    "Watcher",
-    "exponent_histogram",
-    "train",
-]
+from mplab.training.engines import Real, Simulated
+from mplab.training.parallel import from_first, mean, processes, rank
+from mplab.training.recipes import RECIPES, Recipe
+from mplab.training.tasks import TASKS, Batch, Split, Task
 
 
 class Watcher(Protocol):

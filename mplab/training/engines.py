@@ -14,11 +14,11 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from mplab.formats import FP32
 from mplab.fp8 import convert_linears
-from mplab.optimizers import LowOptimizer
-from mplab.parallel import processes
-from mplab.recipes import POLICIES, Recipe
 from mplab.rounding import Stream, Tally
 from mplab.simulate import simulated
+from mplab.training.optimizers import LowOptimizer
+from mplab.training.parallel import processes
+from mplab.training.recipes import POLICIES, Recipe
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of predictions and targets, a scalar."""

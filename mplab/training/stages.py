@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mplab.activations import children_of, predicted_activations
 from mplab.formats import FP32
 from mplab.simulate import simulated
-from mplab.training import RECIPES, TASKS, Recipe, Task
+from mplab.training.activations import children_of, predicted_activations
+from mplab.training.recipes import RECIPES, Recipe
+from mplab.training.tasks import TASKS, Task
 
 STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 """The parts of a step, in order."""

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from mplab.loss_rules import Headroom
-from mplab.recipes import RECIPES, Recipe
-from mplab.tasks import TASKS, Task
-from mplab.training import known, train
+from mplab.training.loop import known, train
+from mplab.training.recipes import RECIPES, Recipe
+from mplab.training.tasks import TASKS, Task
 
 __all__ = ["Headroom", "headroom"]
 
