@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mplab.formats import BF16, FP16, FP32, Format
-from mplab.recordings import available, load
+from mplab.recordings import first
 
 
 class Product(NamedTuple):
@@ -114,18 +114,14 @@ def _seconds(call: Any, device: str) -> float:
 
 
 def recorded() -> Roofline | None:
-    """The first recording of speed that has products, or None."""
-    for name in available():
-        if name.startswith("speed-"):
-            recording = load(name)
-            rows = [row for row in recording.data.get("matmul", []) if "per_second" in row]
-            if rows and "copy" in recording.data:
-                products = (
-                    Product(r["size"], r["format"], r["per_second"], r["per_byte"]) for r in rows
-                )
-                copied = float(recording.data["copy"]["bytes_per_second"])
-                return Roofline(recording.words, copied, tuple(products))
-    return None
+    """The recording of speed that came with the package; None where there is none."""
+    recording = first("speed")
+    rows = [r for r in recording.data.get("matmul", []) if "per_second" in r] if recording else []
+    if recording is None or not rows or "copy" not in recording.data:
+        return None
+    products = (Product(r["size"], r["format"], r["per_second"], r["per_byte"]) for r in rows)
+    copied = float(recording.data["copy"]["bytes_per_second"])
+    return Roofline(recording.words, copied, tuple(products))
 
 
 class ProductError(NamedTuple):

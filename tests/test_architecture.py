@@ -33,7 +33,7 @@ ORDER = """
     pictures.costs pictures.clinic pictures.health pictures.stages pictures.precision
     pictures.scaling pictures.gradients pictures.eight_bits pictures.formats pictures.rounding
     pictures.events pictures.arithmetic pictures.matrix_units pictures.updates
-    pictures.rooflines pictures
+    pictures.rooflines pictures.recorded pictures
     widgets.explorer widgets.svg widgets.entry widgets.range_map widgets.accumulator_race
     widgets.matrix_step widgets.update_stagnation widgets.clinic widgets.speed_up
     widgets.bit_explorer widgets.number_line widgets.rounding_lab widgets.scaler_timeline

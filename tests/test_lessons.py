@@ -83,7 +83,10 @@ def errors_of(cells, widget_state):
 
 
 def figures_of(notebook):
-    """Outputs that are pictures; an explorer is a widget, not a figure."""
+    """Outputs that are pictures; an explorer is a widget, not a figure.
+
+    A recorded figure does not count: whether it is there depends on the recordings at hand.
+    """
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     data = [output["data"] for output in outputs if "data" in output]
     return [
@@ -91,6 +94,7 @@ def figures_of(notebook):
         for bundle in data
         if any(kind.startswith("image/") for kind in bundle)
         or re.search("<svg|<img", str(bundle.get("text/html", "")))
+        if "(recorded on " not in str(bundle.get("text/plain", ""))
     ]
 
 

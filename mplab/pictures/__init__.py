@@ -35,6 +35,12 @@ from mplab.pictures.matrix_units import (
     promotion,
 )
 from mplab.pictures.precision import precision_map, sensitivity
+from mplab.pictures.recorded import (
+    recorded_gradients,
+    recorded_network,
+    recorded_runs,
+    recorded_units,
+)
 from mplab.pictures.report import report, results_table
 from mplab.pictures.rooflines import matmul_errors, roofline
 from mplab.pictures.rounding import (
@@ -93,6 +99,10 @@ __all__ = [
     "precision_map",
     "product_errors",
     "promotion",
+    "recorded_gradients",
+    "recorded_network",
+    "recorded_runs",
+    "recorded_units",
     "report",
     "results_table",
     "roofline",

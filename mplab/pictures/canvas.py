@@ -11,19 +11,21 @@ from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import wraps
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from mplab.formats import Format
 from mplab.pictures.ranges import exponent_of
 from mplab.tables import Table as Table
 
 P = ParamSpec("P")
+Drawn = TypeVar("Drawn", bound="Picture | None")
 
 # The palette ---------------------------------------------------------------------------
 
@@ -180,11 +182,11 @@ class Picture(Figure):
         return {"text/html": image, "text/plain": self.alt}
 
 
-def in_house_style(draw: Callable[P, Picture]) -> Callable[P, Picture]:
+def in_house_style(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
     """Draw under the house's settings, whatever the reader's matplotlib is set to."""
 
     @wraps(draw)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Picture:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Drawn:
         with matplotlib.rc_context(_HOUSE):
             return draw(*args, **kwargs)
 
@@ -309,9 +311,9 @@ def _side(end: End) -> tuple[float, str]:
 
 def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, float]]) -> None:
     """Write a word over each span of the x-axis, above the axes; move the words apart."""
-    above = axes.get_xaxis_transform()
+    above = axes.get_xaxis_transform() + ScaledTranslation(0, 1 / 24, picture.dpi_scale_trans)
     words = [
-        axes.text((a + b) / 2, 1.06, word, ha="center", va="bottom", transform=above)
+        axes.text((a + b) / 2, 1, word, ha="center", va="bottom", transform=above)
         for word, a, b in spans
     ]
     picture.draw_without_rendering()

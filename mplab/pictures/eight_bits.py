@@ -29,13 +29,16 @@ from mplab.pictures.canvas import (
 
 
 @in_house_style
-def by_seed(results: Mapping[str, Sequence[float]], *, metric: str = "test accuracy") -> Picture:
+def by_seed(
+    results: Mapping[str, Sequence[float]], *, metric: str = "test accuracy", source: str = ""
+) -> Picture:
     """What runs of several seeds reach, a row for each way of training.
 
     Args:
         results: the metric of each seed, in one order, by the way of training; the first way
             is what the others are compared with.
         metric: what is measured.
+        source: where the results come from, if not from runs made here.
 
     Returns:
         A figure whose title says by how much each way changes the metric, seed by seed.
@@ -69,6 +72,7 @@ def by_seed(results: Mapping[str, Sequence[float]], *, metric: str = "test accur
     each = "1 seed" if seeds == 1 else f"each of {seeds} seeds"
     reached = "; ".join(f"{n}: {_range(v)}" for n, v in zip(names, values, strict=True))
     claim = f"{metric[0].upper()}{metric[1:]} against {names[0]}, on {each}: {listed(changes[1:])}"
+    claim += f" ({source})" * bool(source)
     return titled(picture, claim, f"Marks in rows. {reached}.")
 
 

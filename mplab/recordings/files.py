@@ -90,12 +90,13 @@ class Recording:
         return path
 
 
-def _text(tree: Any) -> str:
-    return json.dumps(tree, sort_keys=True, allow_nan=False, separators=(",", ":"))
+def _text(tree: Any, *, sort: bool = False) -> str:
+    return json.dumps(tree, sort_keys=sort, allow_nan=False, separators=(",", ":"))
 
 
 def _digest(tree: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_text(tree).encode()).hexdigest()
+    """Of the contents, whatever their order; the file keeps the order of layers and models."""
+    return hashlib.sha256(_text(tree, sort=True).encode()).hexdigest()
 
 
 def _spelled(tree: Any) -> Any:
@@ -190,6 +191,24 @@ def load(name: str, *, where: str | os.PathLike[str] | None = None) -> Recording
         )
     part, provenance, data = tree["part"], tree["provenance"], tree["data"]
     return Recording(part, provenance, data, tree["complete"], tree["problem"])
+
+
+def first(part: str, *, where: str | os.PathLike[str] | None = None) -> Recording | None:
+    """The recording of a part that lessons show, or None where there is none.
+
+    Complete ones of a CUDA device come before others, and those before rehearsals.
+
+    Args:
+        part: one of `SCHEMA`.
+        where: a folder; None for the recordings that came with the package.
+    """
+    names = [name for name in available(where=where) if name.startswith(f"{part}-")]
+
+    def rank(recording: Recording) -> tuple[bool, ...]:
+        about = recording.provenance
+        return bool(about["rehearsal"]), not about["cuda"], not recording.complete
+
+    return min((load(name, where=where) for name in names), key=rank, default=None)
 
 
 def how_to_record(part: str = "") -> str:
