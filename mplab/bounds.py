@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from mplab.formats import Format, Rounding, require_format
-from mplab.reductions import Accumulation, accumulate, parsed_order, require_terms
+from mplab.reductions import (
+    Accumulation,
+    accumulate,
+    parsed_order,
+    require_accumulation,
+    require_terms,
+)
 from mplab.rounding import round_to
 
 
@@ -21,6 +28,7 @@ def roundings(n: int, order: str = "sequential") -> int:
         >>> [roundings(1024, o) for o in ("sequential", "blocked(32)", "pairwise", "kahan")]
         [1023, 62, 10, 2]
     """
+    n = _count("roundings", n)
     name, block = parsed_order("roundings", order)
     if name in ("kahan", "neumaier"):
         return min(2, max(n - 1, 0))
@@ -46,7 +54,7 @@ def linear_bound(n: int, fmt: Format) -> float:
         >>> linear_bound(1024, FP16)
         0.5
     """
-    return n * require_format("linear_bound", fmt).unit_roundoff
+    return _count("linear_bound", n) * require_format("linear_bound", fmt).unit_roundoff
 
 
 def gamma(n: int, fmt: Format) -> float:
@@ -59,7 +67,7 @@ def gamma(n: int, fmt: Format) -> float:
         >>> gamma(1024, FP16), gamma(2048, FP16)
         (1.0, inf)
     """
-    worst = linear_bound(n, fmt)
+    worst = _count("gamma", n) * require_format("gamma", fmt).unit_roundoff
     return worst / (1 - worst) if worst < 1 else math.inf
 
 
@@ -76,7 +84,20 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
         >>> probabilistic_bound(1024, FP16)
         0.015625
     """
-    return confidence * math.sqrt(n) * require_format("probabilistic_bound", fmt).unit_roundoff
+    u = require_format("probabilistic_bound", fmt).unit_roundoff
+    return confidence * math.sqrt(_count("probabilistic_bound", n)) * u
+
+
+def _count(function: str, n: object) -> int:
+    """A number of terms or of roundings."""
+    problem = f"{function}: n must be an integer, not negative; got {n!r}. Count the additions."
+    try:
+        count = operator.index(n)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(problem) from None
+    if count < 0:
+        raise ValueError(problem)
+    return count
 
 
 class RunningError(NamedTuple):
@@ -125,7 +146,7 @@ def running_error(a: Any, b: Any = None, **how: Unpack[Accumulation]) -> Running
             f"running_error: a and b must be vectors of one length; got shapes {left.shape} and "
             f"{right.shape}. Ravel them."
         )
-    accumulator = how["accumulator_format"]
+    accumulator = require_accumulation("running_error", how)
     output = how.pop("output_format", None) or accumulator
     product = how.get("product_format")
     rows = accumulate("running_error", left[None, :], right[:, None], how, traced=True)
@@ -150,15 +171,22 @@ def _errors(results: np.ndarray, fmt: Format) -> float:
         return math.inf
     subnormal = fmt.min_subnormal / 2
     costs = np.where(magnitudes < fmt.min_normal, subnormal, fmt.unit_roundoff * magnitudes)
+    if not fmt.has_zero:  # whatever lies below the least value has become it
+        costs = np.where(magnitudes == fmt.min_normal, fmt.min_normal, costs)
     return float(costs.sum())
 
 
 def exact_sum(a: Any, b: Any = None) -> float:
     """The sum of a, or of a·b, rounded once to float64: what to measure errors against.
 
+    NaN, ∞ · 0 and ∞ − ∞ give NaN.
+
     Args:
-        a: values of FP32 or narrower, shape (n,).
-        b: what to multiply them by; None to sum.
+        a: values of FP32 or narrower, any shape.
+        b: what to multiply them by, of the shape of `a`; None to sum.
+
+    Raises:
+        ValueError: the shapes differ, or an element is no value of FP32.
 
     Exactness:
         Correctly rounded to float64: the products are exact, and their sum is math.fsum's.
@@ -168,5 +196,14 @@ def exact_sum(a: Any, b: Any = None) -> float:
         True
     """
     left = require_terms("exact_sum", a)
-    terms = left if b is None else left * require_terms("exact_sum", b)
+    right = np.ones_like(left) if b is None else require_terms("exact_sum", b)
+    if left.shape != right.shape:
+        raise ValueError(
+            f"exact_sum: a and b must have one shape; got {left.shape} and {right.shape}. "
+            f"Broadcast them first."
+        )
+    with np.errstate(invalid="ignore"):  # inf * 0, inf - inf
+        terms = left * right
+        if not np.isfinite(terms).all():
+            return float(terms.sum())
     return math.fsum(terms.ravel().tolist())

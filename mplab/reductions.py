@@ -153,7 +153,7 @@ def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> n
     running = running[::-1] if order == "reversed" else running
     if axis is None:
         return running[:, 0].copy()
-    return np.moveaxis(running.reshape(-1, *shape), 0, axis)
+    return np.moveaxis(running.reshape(len(lanes), *shape), 0, axis)
 
 
 def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
@@ -167,7 +167,7 @@ def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
         (inf, 320.0)
     """
     lanes, shape = _lanes("norm", x, axis)
-    rules, output = _split(how)
+    rules, output = _split("norm", how)
     total = _each_with_itself("norm", lanes, rules)
     root = sqrt(total, how["accumulator_format"], **_operation(how))
     return round_to(root, output, **_operation(how)).reshape(shape)[()]
@@ -183,7 +183,7 @@ def mean(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
         0.04095458984375
     """
     lanes, shape = _lanes("mean", x, axis)
-    rules, output = _split(how)
+    rules, output = _split("mean", how)
     result = _over("mean", lanes, lanes.shape[0], rules)
     return round_to(result, output, **_operation(how)).reshape(shape)[()]
 
@@ -220,7 +220,7 @@ def variance(
         0.0
     """
     lanes, shape = _lanes("variance", x, axis)
-    rules, output = _split(how)
+    rules, output = _split("variance", how)
     fmt, count = how["accumulator_format"], lanes.shape[0]
     centre = _over("variance", lanes, count, rules)
     if method == "two-pass":
@@ -266,7 +266,7 @@ def softmax(
         array([nan,  0.])
     """
     lanes, shape = _lanes("softmax", x, axis)
-    rules, output = _split(how)
+    rules, output = _split("softmax", how)
     fmt, options = how["accumulator_format"], _operation(how)
     entered = round_to(lanes, fmt, **options)
     if shift and lanes.size:
@@ -276,16 +276,36 @@ def softmax(
     rules["product_format"] = None
     total = accumulate("softmax", _ones(powers), powers, rules)[0]
     shares = round_to(divide(powers, total, fmt, **options), output, **options)
-    return np.moveaxis(shares.reshape(-1, *shape), 0, axis)
+    return np.moveaxis(shares.reshape(len(lanes), *shape), 0, axis)
 
 
 # Steps that several share ----------------------------------------------------------------
 
 
-def _split(how: Accumulation) -> tuple[Accumulation, Format]:
+def require_accumulation(function: str, how: Accumulation) -> Format:
+    """The format of the running sums, once the options are known to be options.
+
+    Raises:
+        TypeError: there is no accumulator format, or an option of another name.
+    """
+    options = Accumulation.__annotations__
+    for name in how.keys() - options.keys():  # else a misspelt one would do nothing
+        raise TypeError(
+            f"{function}: options must be among {', '.join(options)}; got {name!r}. "
+            f"See help(mplab.reductions.Accumulation)."
+        )
+    if "accumulator_format" not in how:
+        raise TypeError(
+            f"{function}: accumulator_format must be given; got none. "
+            f"Pass accumulator_format=FP32, or another format."
+        )
+    return require_format(function, how["accumulator_format"])
+
+
+def _split(function: str, how: Accumulation) -> tuple[Accumulation, Format]:
     """The same without an output format, for the steps on the way, and that format."""
-    rules = how.copy()
-    return rules, rules.pop("output_format", None) or how["accumulator_format"]
+    accumulator, rules = require_accumulation(function, how), how.copy()
+    return rules, rules.pop("output_format", None) or accumulator
 
 
 def _operation(how: Accumulation) -> Any:
@@ -384,7 +404,7 @@ def accumulate(
     """
     from mplab import loops
 
-    accumulator = require_format(function, how.get("accumulator_format"))
+    accumulator = require_accumulation(function, how)
     mode, overflow = how.get("rounding", Rounding.TIES_TO_EVEN), how.get("overflow", Overflow.IEEE)
     stream = how.get("stream")
     order, block = parsed_order(function, how.get("order", "sequential"))
@@ -411,7 +431,7 @@ def accumulate(
         np.ascontiguousarray(b),
         mode=mode,
         order=kind.get(order, loops.Order.SEQUENTIAL),
-        block=block or max(a.shape[1], 1),
+        block=min(block or a.shape[1], max(a.shape[1], 1)),
         addition=step(accumulator),
         product=None if product is None else step(require_format(function, product)),
         traced=traced,

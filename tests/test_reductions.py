@@ -18,6 +18,7 @@ from mplab import (
     FP8_E4M3,
     FP8_E4M3FNUZ,
     FP8_E5M2,
+    FP8_E8M0,
     FP16,
     FP32,
     Overflow,
@@ -365,10 +366,66 @@ def test_shapes_and_orders_are_checked():
         reductions.dot(np.ones(2), np.ones(3), accumulator_format=FP16)
     with pytest.raises(ValueError, match="sum: order must be one of sequential"):
         reductions.sum(np.ones(2), accumulator_format=FP16, order="blocked(0)")
-    with pytest.raises(TypeError, match="sum: fmt must be an mplab Format; got None"):
-        reductions.sum(np.ones(2))
+    with pytest.raises(TypeError, match="sum: fmt must be an mplab Format; got 'FP16'"):
+        reductions.sum(np.ones(2), accumulator_format="FP16")
     with pytest.raises(ValueError, match="sum: stream must be a Stream"):
         reductions.sum(np.ones(2), accumulator_format=FP16, rounding=Rounding.STOCHASTIC)
+
+
+def call(name, **how):
+    """A reduction, or the bound on its error, by name, of what suits it."""
+    x = np.ones((2, 2)) if name == "matmul" else np.ones(2)
+    function = getattr(reductions, name, None) or getattr(bounds, name)
+    return function(x, x, **how) if name in ("matmul", "dot") else function(x, **how)
+
+
+EVERY = [
+    *["matmul", "dot", "sum", "cumsum", "norm", "mean", "variance", "softmax", "running_error"]
+]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_misspelt_option_is_refused_rather_than_ignored(name):
+    with pytest.raises(TypeError, match=rf"^{name}: options must be among .*; got 'oder'"):
+        call(name, accumulator_format=FP16, oder="pairwise")
+    with pytest.raises(TypeError, match=rf"^{name}: accumulator_format must be given; got none"):
+        call(name)
+
+
+def test_a_block_longer_than_any_sum_is_all_of_it():
+    x = np.array([2048.0, 1.0, 1.0])
+    assert reductions.sum(x, accumulator_format=FP16, order=f"blocked({10**30})") == 2048
+
+
+def test_sums_along_an_axis_of_no_columns_keep_their_shape():
+    nothing = np.zeros((3, 0))
+    assert reductions.softmax(nothing, axis=0, accumulator_format=FP16).shape == (3, 0)
+    assert reductions.cumsum(nothing, axis=0, accumulator_format=FP16).shape == (3, 0)
+    assert reductions.sum(nothing, axis=0, accumulator_format=FP16).shape == (0,)
+
+
+def test_an_exact_sum_is_not_broadcast_and_knows_infinities():
+    with pytest.raises(ValueError, match=r"^exact_sum: a and b must have one shape; got "):
+        bounds.exact_sum(np.ones(3), np.ones((3, 1)))
+    assert np.isnan(bounds.exact_sum(np.array([inf, -inf])))
+    assert np.isnan(bounds.exact_sum(np.array([inf, 1.0]), np.zeros(2)))
+    assert bounds.exact_sum(np.array([inf, 1.0])) == inf
+
+
+def test_the_running_error_bound_holds_in_a_format_without_zero():
+    value, bound = bounds.running_error(np.zeros(1), accumulator_format=FP8_E8M0)
+    assert abs(value - 0.0) <= bound < np.inf
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, "4"])
+def test_bounds_take_counts(n):
+    for bound in (bounds.linear_bound, bounds.gamma, bounds.probabilistic_bound):
+        with pytest.raises(
+            (TypeError, ValueError), match=rf"^{bound.__name__}: n must be an integer"
+        ):
+            bound(n, FP16)
+    with pytest.raises((TypeError, ValueError), match=r"^roundings: n must be an integer, not neg"):
+        bounds.roundings(n, "pairwise")
 
 
 @pytest.mark.slow
