@@ -13,7 +13,9 @@ One step takes D = C + Σ of a few products, all terms at once:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,9 @@ _AT_ONCE = 1 << 19
 _NEVER = -900
 """An exponent below all others: such a term does not decide the alignment."""
 
+_ALIGNMENTS = (Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN)
+_WRITINGS = tuple(mode for mode in Rounding if mode is not Rounding.STOCHASTIC)
+
 
 @dataclass(frozen=True)
 class MatrixUnit:
@@ -50,6 +55,9 @@ class MatrixUnit:
         products_normalised: whether products are brought to [1, 2) before the alignment.
         alignment: how aligned terms are rounded, `TOWARD_ZERO` or `TIES_TO_EVEN`.
         writing: how an FP32 result is rounded.
+
+    Raises:
+        ValueError: a parameter is none that the model is exact for in float64.
     """
 
     terms: int
@@ -58,6 +66,21 @@ class MatrixUnit:
     products_normalised: bool = False
     alignment: Rounding = Rounding.TOWARD_ZERO
     writing: Rounding = Rounding.TOWARD_ZERO
+
+    def __post_init__(self) -> None:
+        rules: dict[str, tuple[Sequence[Any], str]] = {
+            "terms": (range(1, 1 << 12), "1 to 4095"),  # terms of at most 2^(38+2) units: < 2^53
+            "fraction_bits": (range(39), "0 to 38"),
+            "written_bits": (range(1, 24), "1 to 23"),
+            "alignment": (_ALIGNMENTS, "Rounding.TOWARD_ZERO or Rounding.TIES_TO_EVEN"),
+            "writing": (_WRITINGS, "a member of Rounding, but not STOCHASTIC"),
+        }
+        for name, (allowed, words) in rules.items():
+            given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
+            if given not in allowed or not isinstance(given, Rounding if mode else Integral):
+                raise ValueError(
+                    f"MatrixUnit: {name} must be {words}; got {given!r}. Choose another unit."
+                )
 
 
 def _generation(
@@ -185,6 +208,11 @@ def mma(
         raise ValueError(
             f"mma: promote_every must be a multiple of the {unit.terms} terms of a step; got "
             f"{promote_every}. DeepSeek's choice is 128."
+        )
+    if exponent_floor is not None and exponent_floor not in range(-900, 256):
+        raise ValueError(
+            f"mma: exponent_floor must be None or an integer in -900 .. 255; got "
+            f"{exponent_floor!r}. FP32's own is -126."
         )
     step = _Step(unit, input_format, output_format, zeros_align, exponent_floor)
     rows = max(1, _AT_ONCE // max(1, unit.terms * shape[1]))

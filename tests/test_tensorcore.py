@@ -277,4 +277,33 @@ def test_arguments_are_checked():
         mma(one, one, promote_every=24)
     with pytest.raises(TypeError, match="mma: fmt must be an mplab Format"):
         mma(one, one, input_format="FP16")
+    with pytest.raises(ValueError, match="exponent_floor must be None or an integer in -900"):
+        mma(one, one, exponent_floor=2000)
     assert unit_of("hopper", TF32).terms == 8 and unit_of("hopper", FP8_E5M2).terms == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("terms", 0),
+        ("terms", -1),
+        ("fraction_bits", 39),
+        ("fraction_bits", 2.0),
+        ("written_bits", 24),
+        ("alignment", Rounding.TOWARD_POSITIVE),
+        ("alignment", 2),
+        ("writing", Rounding.STOCHASTIC),
+    ],
+)
+def test_a_unit_that_the_model_cannot_compute_is_refused(name, value):
+    facts = {"terms": 4, "fraction_bits": 10, name: value}
+    with pytest.raises(ValueError, match=rf"^MatrixUnit: {name} must be .*; got "):
+        MatrixUnit(**facts)
+
+
+def test_the_largest_unit_is_still_exact():
+    unit = MatrixUnit(4095, 38)
+    x = np.full((1, 4095), 2 - 2.0**-10)
+    total = 4095 * Fraction(2 - 2.0**-10) ** 2
+    cut = mplab.round_to(float(total), FP32, rounding=Rounding.TOWARD_ZERO)
+    assert mma(x, x.T, architecture=unit)[0, 0] == cut
