@@ -31,8 +31,8 @@ def facts_of(
     """The facts of `fmt` for float32 or float64 input.
 
     Returns:
-        None if float32 cannot serve: some value of `fmt` is not a float32, or its least
-        value is a subnormal float32 off the float32 grid.
+        None if float32 cannot serve: some value of `fmt` is not a float32, its least value is
+        a subnormal float32 off the float32 grid, or its grid is too coarse for an anchor.
     """
     info = np.finfo(dtype)
     integer = np.dtype(f"i{dtype.itemsize}")
@@ -40,7 +40,8 @@ def facts_of(
     shift, lowest = width - fmt.precision, fmt.emin - fmt.precision + 1
     gridded = fmt.emin > source_emin
     fits = shift >= 0 and fmt.emin >= source_emin and fmt.max_finite <= float(info.max)
-    if not fits or (gridded and lowest < source_emin):
+    anchored = fmt.emin + shift < int(info.maxexp)  # else the anchor overflows
+    if not fits or (gridded and not (anchored and lowest >= source_emin)):
         return None
 
     def bits(x: float) -> int:

@@ -93,7 +93,7 @@ class Format:
     Raises:
         ValueError: the facts contradict one another, need more than 32 bits, or the
             format does not embed in float64: normals as normals, and subnormals as
-            normals too unless both formats share emin = −1022.
+            normals too unless both formats share emin = −1022, 2^971 apart at most.
 
     Exactness:
         All derived values are exact in float64.
@@ -150,11 +150,12 @@ class Format:
         if (self.max_code >> (self.precision - 1)) < self.has_zero:
             return f"a format must have normal numbers; got exponent_bits={self.exponent_bits}"
         lowest = self.emin - self.precision + 1
-        if self.emin < -1022 or self.emax > 1023 or (lowest < -1022 != self.emin):
+        apart = lowest > 971 or (lowest < -1022 != self.emin)  # 971: rounding adds 2^52 of them
+        if self.emin < -1022 or self.emax > 1023 or apart:
             return (
                 "a format must embed in float64 (emin >= -1022, emax <= 1023, subnormals at "
-                f"2^-1022 or above unless emin = -1022); got emin={self.emin}, emax={self.emax}, "
-                f"least subnormal 2^{lowest}"
+                "2^-1022 or above unless emin = -1022, and at 2^971 or below); got "
+                f"emin={self.emin}, emax={self.emax}, least subnormal 2^{lowest}"
             )
         return None
 

@@ -147,6 +147,7 @@ def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
         ({"exponent_bits": 11, "precision": 10, "bias": 1024}, "embed in float64"),
         ({"exponent_bits": 10, "precision": 11, "bias": 1020}, "embed in float64"),
         ({"exponent_bits": 12, "precision": 10}, "embed in float64"),
+        ({"exponent_bits": 3, "precision": 5, "bias": -975}, "2^971 or below"),
         ({"exponent_bits": 5, "precision": 11, "bias": 1.5}, "bias must be"),
         ({"exponent_bits": 5, "precision": 11, "bias": True}, "bias must be"),
         ({"exponent_bits": 5, "precision": 11, "specials": "IEEE"}, "specials must be"),
@@ -164,6 +165,8 @@ def test_formats_at_the_edge_of_float64_are_accepted():
     assert (widest.bits, widest.emin, widest.emax) == (32, -1022, 1023)
     assert widest.min_subnormal == 2.0**-1042
     assert widest.max_finite == (2 - 2.0**-20) * 2.0**1023
+    highest = Format("high", exponent_bits=3, precision=5, bias=-974)
+    assert mplab.round_to(1.5 * highest.min_subnormal, highest) == 2 * highest.min_subnormal
 
 
 def test_a_format_cannot_be_changed_and_serves_as_a_key():

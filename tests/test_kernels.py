@@ -19,6 +19,7 @@ from mplab import (
     FP16,
     Overflow,
     Rounding,
+    Specials,
     Stream,
     Tally,
     Tininess,
@@ -413,6 +414,13 @@ def test_facts_are_none_exactly_where_float32_cannot_hold_the_values():
     for name, fmt in mplab.FORMATS.items():
         assert (facts_of(fmt, np.dtype(np.float32)) is None) == (name == "FP8_E8M0")
         assert facts_of(fmt, np.dtype(np.float64)) is not None
+
+
+def test_subnormals_of_a_format_high_in_float32_are_rounded_as_in_float64():
+    high = mplab.Format("high", exponent_bits=2, precision=4, bias=-115, specials=Specials.NONE)
+    x = np.array([1.3, 2.5, 3.5, 14.9], np.float32) * np.float32(high.min_subnormal)
+    assert_same_bits(round_to(x, high), round_to(x.astype(np.float64), high).astype(np.float32))
+    assert (round_to(x, high) / high.min_subnormal).tolist() == [1, 2, 4, 15]
 
 
 def test_flag_bytes_count_into_the_eight_counters_at_every_length():
