@@ -33,16 +33,17 @@ def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
     array = np.asarray(codes)
     if array.dtype == object and isinstance(codes, int):  # wider than any integer dtype
         array = np.asarray(-1 if codes < 0 else 1 << 62)
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu" or isinstance(codes, np.ma.MaskedArray):
         raise TypeError(
-            f"{function}: codes must be integers; got dtype {array.dtype}. "
+            f"{function}: codes must be integers; got {type(codes).__name__} of {array.dtype}. "
             f"To turn numbers into codes, use encode(x, {fmt.name})."
         )
     wrong = (array < 0) | (array > (1 << fmt.bits) - 1) if array.size else np.zeros((), bool)
     if wrong.any():
+        first = codes if isinstance(codes, int) else int(array[wrong].flat[0])
         raise ValueError(
             f"{function}: codes must lie in 0 .. 0x{(1 << fmt.bits) - 1:X} ({fmt.name} has "
-            f"{fmt.bits} bits); got {int(array[wrong].flat[0])}. Mask or shift the extra bits away."
+            f"{fmt.bits} bits); got {first}. Mask or shift the extra bits away."
         )
     return array
 

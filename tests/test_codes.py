@@ -250,8 +250,13 @@ def test_codes_out_of_range_are_refused(function, fmt):
 
 
 def test_a_code_wider_than_any_integer_dtype_is_out_of_range():
-    with pytest.raises(ValueError, match=r"^decode: codes must lie in 0 \.\. 0xFF "):
+    with pytest.raises(ValueError, match=rf"^decode: codes must lie in 0 \.\. 0xFF .* got {2**70}"):
         decode(2**70, FP8_E4M3)
+
+
+def test_codes_under_a_mask_are_not_read_as_if_it_were_not_there():
+    with pytest.raises(TypeError, match=r"^decode: codes must be integers; got MaskedArray"):
+        decode(np.ma.array([1, 2], mask=[False, True]), FP16)
 
 
 @pytest.mark.parametrize("codes", [1.0, True, "a", None, [1.5], np.zeros(2, ml_dtypes.float8_e5m2)])
