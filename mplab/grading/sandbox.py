@@ -90,7 +90,10 @@ def _trial() -> str | None:
         with Lane() as lane, lane.session({}) as session:
             session.run("pass")
     except (OSError, NoSandbox, Died) as error:
-        return f"the kernel of this system refuses it: {error}"
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        if any(line.startswith("Traceback") for line in reason):  # Python started, so it is there
+            return f"the grader's own libraries do not start in the sandbox: {reason[-1]}"
+        return f"the kernel of this system refuses it: {' '.join(reason)}"
     return None
 
 
@@ -253,6 +256,8 @@ class Session:
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
+        self.interrupts = 0
+        """How often something ran too long and was interrupted."""
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """Lay files beside the notebook."""
@@ -327,6 +332,7 @@ class Session:
                 if interrupted or deadline >= self._end:
                     raise self._broken("it ran too long and could not be interrupted")
                 self._lane.order("interrupt")
+                self.interrupts += 1
                 interrupted, deadline = True, deadline + _GRACE
             if not select.select([self._channel], [], [], _TICK)[0]:
                 self._watch()

@@ -12,6 +12,9 @@ import mplab
 from mplab.data import course_folder
 from mplab.grading.isolation import WORK
 
+_LIBRARIES = ("site-packages", "dist-packages")
+"""What Python calls a folder of installed libraries, wherever it is."""
+
 
 def _system_paths() -> list[Path]:
     """Folders that Python and its libraries need, none of which holds anything of a course."""
@@ -20,6 +23,9 @@ def _system_paths() -> list[Path]:
     prefixes |= {sysconfig.get_paths()["platlib"], sysconfig.get_paths()["stdlib"]}
     paths = {Path(prefix).resolve() for prefix in prefixes} | {package, course_folder("data")}
     paths |= {Path(prefix).absolute() for prefix in prefixes}
+    # Libraries may lie elsewhere: `pip install --user`, a .pth file, a shared PYTHONPATH.
+    libraries = (Path(entry) for entry in sys.path if Path(entry).name in _LIBRARIES)
+    paths |= {path.resolve() for path in libraries}
     usual = ("/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts")
     paths = {path for path in paths if path.exists()} | {Path(p) for p in usual if Path(p).exists()}
     return sorted(path for path in paths if not any(p in path.parents for p in paths))

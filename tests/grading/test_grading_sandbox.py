@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mplab.grading import sandbox
 from mplab.grading.isolation import filter_program
-from mplab.grading.sandbox import Died, Lane, Limits, sandbox_problem
+from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, sandbox_problem
 from mplab.grading.walls import sandboxed
 
 with_walls = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
@@ -38,6 +39,28 @@ def test_a_cell_shows_what_ipython_would_show(lane):
         assert said(session.run("%%capture x\nprint(3)\n")) == ""
         assert said(session.run("await __import__('asyncio').sleep(0, 'awaited')")) == "'awaited'"
         assert said(session.run("import sys; print('err', file=sys.stderr)")) == "err\n"
+
+
+@with_walls
+def test_libraries_that_lie_outside_the_environment_are_there_inside(tmp_path, monkeypatch):
+    libraries = tmp_path / "site-packages"
+    libraries.mkdir()
+    (libraries / "elsewhere.py").write_text("x = 6 * 7")
+    (tmp_path / "secret.py").write_text("x = 1")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(libraries), str(tmp_path)])
+    with Lane() as lane, lane.session({}) as session:
+        assert said(session.run("import elsewhere; print(elsewhere.x)")) == "42\n"
+        assert not session.run("import secret").ok
+
+
+def test_libraries_that_do_not_start_are_not_blamed_on_bubblewrap(monkeypatch):
+    def fail(*_):
+        raise NoSandbox("Traceback (most recent call last):\n  ...\nImportError: no numpy\n")
+
+    monkeypatch.setattr(sandbox.Lane, "session", fail)
+    assert sandbox._trial.__wrapped__() == (
+        "the grader's own libraries do not start in the sandbox: ImportError: no numpy"
+    )
 
 
 @pytest.mark.slow
