@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import platform
@@ -30,6 +31,9 @@ class UserError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # an old code page has no × to print: a ? will do
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     parser = _parser()
     options, rest = parser.parse_known_args(argv)
     if rest and options.command == "doctor":
@@ -44,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (UserError, OSError) as error:
         print(f"mplab {options.command}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"mplab {options.command}: interrupted.", file=sys.stderr)
+        return 130
 
 
 ELSEWHERE = {

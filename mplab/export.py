@@ -142,6 +142,10 @@ def _executed(path: Path) -> Any:
             client.execute(env=environment)
         except CellExecutionError as error:
             raise ExportError(f"{path.name} fails: {error.ename}: {error.evalue}") from error
+        finally:
+            # nbclient answers Ctrl-C by ending the kernel, and goes on or stumbles over that.
+            if "_async_cleanup_kernel_future" in vars(client):
+                raise KeyboardInterrupt
     return notebook
 
 

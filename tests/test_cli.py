@@ -329,6 +329,30 @@ def test_the_record_of_copied_lessons_is_readable_json(source, tmp_path):
     assert set(json.loads((tmp_path / ".mplab-lessons.json").read_text())) == {FIRST, SECOND}
 
 
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "main", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "mplab doctor: interrupted.\n"
+
+
+def test_a_terminal_of_few_letters_gets_question_marks_not_an_error():
+    code = (
+        "from mplab import cli, doctor\n"
+        "doctor.main = lambda: print('R² of 2⁻¹⁴ × 3') or 0\n"
+        "raise SystemExit(cli.main(['doctor']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        check=True,
+    )
+    assert done.stdout.decode("latin-1").strip() == "R² of 2?¹? × 3"
+
+
 def test_grading_without_nbgrader_says_what_to_install(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "mplab.grading.commands", None)
     monkeypatch.delattr("mplab.grading.commands", raising=False)  # by an earlier test

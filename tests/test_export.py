@@ -67,6 +67,21 @@ def test_a_failing_lesson_is_named_and_leaves_the_old_page(lessons, capfd):
     assert (out / "01_nothing.html").read_bytes() == before
 
 
+@pytest.mark.parametrize("error", [None, AssertionError])
+def test_a_lesson_that_ctrl_c_broke_off_is_not_written(lessons, monkeypatch, error):
+    """nbclient takes the signal, ends the kernel, and goes on or stumbles."""
+
+    def execute(client, **_):
+        client._async_cleanup_kernel_future = "made when the signal came"
+        if error:
+            raise error
+
+    monkeypatch.setattr("nbclient.NotebookClient.execute", execute)
+    with pytest.raises(KeyboardInterrupt):
+        export.export(lessons[1], reference=False)
+    assert not list(lessons[1].glob("*.html"))
+
+
 def test_an_unknown_lesson_is_an_error(lessons):
     with pytest.raises(export.ExportError, match=r"there is no lesson 7\. There are 1\."):
         export.export(lessons[1], lessons=[7])
