@@ -7,8 +7,10 @@ import hashlib
 import json
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import shutil
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +27,7 @@ from mplab.grading.notebooks import Refused, read_submission, refusal
 from mplab.grading.sandbox import require_sandbox
 
 _TIMESTAMP_BYTES = 100
+_TELL_SECONDS = 15.0
 
 
 class Line(NamedTuple):
@@ -34,6 +37,7 @@ class Line(NamedTuple):
     score: float | None
     max_score: float | None
     remark: str
+    seconds: float
     done_before: bool
 
 
@@ -92,14 +96,18 @@ def autograde(
     chosen = [name for name in present if not students or name in students]
     with _locked(course):
         course.record_students()
-        if force:
-            for name in chosen:
-                _journal(course, assignment, name).unlink(missing_ok=True)
-        todo = [name for name in chosen if not _is_done(course, assignment, name)]
+        old = {name: _edition(course, assignment, name) for name in chosen} if force else {}
+
+        def is_open(name: str) -> bool:
+            written_now = name not in old or _edition(course, assignment, name) != old[name]
+            return not (written_now and _is_done(course, assignment, name))
+
+        todo = [name for name in chosen if is_open(name)]
         lines = {name: _read_line(course, assignment, name) for name in set(chosen) - set(todo)}
         for attempt in range(3):  # what killed a grader twice is refused, not tried again
-            _share(course, assignment, todo, jobs if attempt == 0 else 1, trusted, attempt == 2)
-            todo = [name for name in todo if not _is_done(course, assignment, name)]
+            shares = _Shares(course, assignment, trusted=trusted, give_up=attempt == 2)
+            shares.grade(todo, jobs if attempt == 0 else 1, tell)
+            todo = [name for name in todo if is_open(name)]
             if not todo:
                 break
             tell(f"a grader ended early; {len(todo)} submissions are graded again")
@@ -127,32 +135,54 @@ class _locked:
         self._file.close()
 
 
-def _share(
-    course: Course, assignment: str, names: list[str], jobs: int, trusted: bool, give_up: bool
-) -> None:
-    """Grade in processes of their own, each with every `jobs`-th submission."""
-    shares = [names[i::jobs] for i in range(jobs) if names[i::jobs]]
-    context = multiprocessing.get_context("fork")
-    workers = [
-        context.Process(target=_work, args=(course, assignment, share, trusted, give_up))
-        for share in shares
-    ]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+class _Shares:
+    """Processes of their own, each with every so-many-th submission."""
 
+    def __init__(self, course: Course, assignment: str, *, trusted: bool, give_up: bool) -> None:
+        self._course, self._assignment = course, assignment
+        self._trusted, self._give_up = trusted, give_up
+        self._context = multiprocessing.get_context("fork")
+        self._count = self._context.Value("i", 0)
 
-def _work(course: Course, assignment: str, names: list[str], trusted: bool, give_up: bool) -> None:
-    """Grade a share; called in a process of its own."""
-    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
-    _die_with_parent()
-    grader = Grader(course, assignment, trusted=trusted)
-    try:
-        for name in names:
-            grader.grade(name, refuse="grading it ended the grader twice" if give_up else None)
-    finally:
-        close_lanes()
+    def grade(self, names: list[str], jobs: int, tell: Callable[[str], None]) -> None:
+        """Grade these, and tell now and then how many are done."""
+        shares = [names[i::jobs] for i in range(jobs) if names[i::jobs]]
+        workers = [self._context.Process(target=self._work, args=(share,)) for share in shares]
+        for worker in workers:
+            worker.start()
+        told = time.monotonic()
+        try:
+            while any(worker.is_alive() for worker in workers):
+                multiprocessing.connection.wait([worker.sentinel for worker in workers], 1.0)
+                if time.monotonic() - told > _TELL_SECONDS:
+                    told = time.monotonic()
+                    tell(f"{self._count.value} of {len(names)} are graded ...")
+                workers = [worker for worker in workers if worker.is_alive()]
+        except KeyboardInterrupt:
+            for worker in workers:
+                worker.terminate()
+            for worker in workers:
+                worker.join(5)
+                worker.kill()  # the kernel ends its sandbox with it
+            raise
+
+    def _work(self, names: list[str]) -> None:
+        """Grade a share; called in a process of its own."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+        _die_with_parent()
+        grader = Grader(self._course, self._assignment, trusted=self._trusted)
+        try:
+            for name in names:
+                reason = "grading it ended the grader twice" if self._give_up else None
+                grader.grade(name, refuse=reason)
+                with self._count.get_lock():
+                    self._count.value += 1
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        finally:
+            close_lanes()
 
 
 def _die_with_parent() -> None:
@@ -190,6 +220,7 @@ class Grader:
         Whatever the submission is, it ends in the gradebook: with its points, or with none
         and the reason.
         """
+        _journal(self.course, self.assignment, student).unlink(missing_ok=True)  # not done
         digest = _digest(self.course, self.assignment, student)
         start = time.perf_counter()
         remark = self._prepare(student, refuse)
@@ -200,7 +231,7 @@ class Grader:
             self._prepare(student, remark.removeprefix("not graded: "))
             self._convert(student)
         shutil.rmtree(self._clean(student).parent, ignore_errors=True)
-        remark = f"{remark} {self._ended(student)}".strip()
+        remark = f"{remark} {self._run_remarks(student)}".strip()
         score, max_score = self._score(student)
         record = {"digest": digest, "score": score, "max_score": max_score, "remark": remark}
         record["seconds"] = round(time.perf_counter() - start, 3)
@@ -257,11 +288,11 @@ class Grader:
             warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
             _rebuilt_autograde()(coursedir=self._directory, config=self._config, force=True).start()
 
-    def _ended(self, student: str) -> str:
-        """Why a kernel ended early, if one did."""
+    def _run_remarks(self, student: str) -> str:
+        """Why a kernel ended early, or was interrupted, if one was."""
         graded = self.course.root / "autograded" / student / self.assignment
         notebooks = [nbformat.read(p, as_version=4) for p in sorted(graded.glob("*.ipynb"))]
-        return " ".join(str(nb.metadata.get("mplab", {}).get("ended", "")) for nb in notebooks)
+        return " ".join(str(nb.metadata.get("mplab", {}).get("remark", "")) for nb in notebooks)
 
     def _score(self, student: str) -> tuple[float, float]:
         with one_engine(), self.course.gradebook() as gradebook:
@@ -343,10 +374,19 @@ def read_journal(course: Course, assignment: str, student: str) -> dict[str, Any
     return record if isinstance(record, dict) else {}
 
 
+def _edition(course: Course, assignment: str, student: str) -> int:
+    """When the journal of a submission was written; 0 if it was not."""
+    try:
+        return _journal(course, assignment, student).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
 def _read_line(course: Course, assignment: str, student: str) -> Line:
     record = read_journal(course, assignment, student)
     remark = str(record.get("remark", "not graded: the grader ended"))
-    return Line(student, record.get("score"), record.get("max_score"), remark, True)
+    seconds = float(record.get("seconds", 0.0))
+    return Line(student, record.get("score"), record.get("max_score"), remark, seconds, True)
 
 
 def _is_done(course: Course, assignment: str, student: str) -> bool:

@@ -8,8 +8,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mplab.grading.course import Course, create_course
+
+if TYPE_CHECKING:
+    from mplab.grading.autograding import Line
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -31,6 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     except (NoSandbox, ValueError) as error:
         print(f"mplab grade {options.step}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(
+            f"mplab grade {options.step}: interrupted. What is done stays; the same command goes "
+            "on from here.",
+            file=sys.stderr,
+        )
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -134,19 +145,49 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
         trusted=options.trust_submissions,
     )
     for line in lines:
-        if not line.done_before or line.remark:
-            score = "-" if line.score is None else f"{line.score:g} of {line.max_score:g}"
-            print(f"{line.student}: {score}" + (f"  ({line.remark})" if line.remark else ""))
-    before = sum(line.done_before for line in lines)
-    print(f"{len(lines) - before} graded now, {before} before.")
+        if not line.done_before:
+            print(_shown(line) + f"  {line.seconds:.1f} s")
+    name = _one(course, options)
+    print(*_summary(course, name, lines, whole_class=not options.student), sep="\n")
     return 0
 
 
-def _feedback(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.autograding import feedback
+def _shown(line: Line) -> str:
+    score = "-" if line.score is None else f"{line.score:g} of {line.max_score:g}"
+    return f"{line.student}: {score}"
 
-    written = feedback(course, _one(course, options))
+
+def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
+    """What a teacher should look at, in one place, and last."""
+    from mplab.grading.autograding import submitted_students
+
+    before = sum(line.done_before for line in lines)
+    found = [f"{len(lines) - before} graded now, {before} before."]
+    noted = [line for line in lines if line.remark]
+    if noted:
+        found.append(f"To look at ({len(noted)}):")
+        found += [f"  {_shown(line)}  {line.remark}" for line in noted]
+    handed_in = set(submitted_students(course, name)[0])
+    absent = [student.id for student in course.roster() if student.id not in handed_in]
+    with course.gradebook() as gradebook:
+        by_hand = sum(s.needs_manual_grade for s in gradebook.assignment_submissions(name))
+    if by_hand:
+        found.append(f"To be graded by hand: {by_hand}, with mplab grade serve.")
+    if absent and whole_class:
+        found.append(f"Nothing from ({len(absent)}): {', '.join(absent)}")
+    return found
+
+
+def _feedback(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.autograding import feedback, submitted_students
+
+    name = _one(course, options)
+    course.assignment(name)
+    written = feedback(course, name)
     print(f"{len(written)} pages are in {course.root / 'feedback'}")
+    waiting = sorted(set(submitted_students(course, name)[0]) - set(written))
+    if waiting:
+        print(f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}")
     return 0
 
 

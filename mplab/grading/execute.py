@@ -77,9 +77,9 @@ class SandboxedExecute(NbGraderPreprocessor):
         try:
             files = read_files(Path(resources["metadata"]["path"]))
             with lane.session(files) as session:
-                ended = run_notebook(nb, session, assignment.graded, seed).ended
-            if ended:
-                nb.metadata["mplab"] = {"ended": ended}
+                remark = run_notebook(nb, session, assignment.graded, seed).remark
+            if remark:
+                nb.metadata["mplab"] = {"remark": remark}
         except (Died, Refused) as death:
             _refuse(nb, assignment.graded, f"Not graded: {death}.")
         return nb, resources

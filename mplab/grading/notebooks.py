@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 _NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 _FILES_BYTES, _FILES, _DEPTH = 5 << 20, 50, 4
 _CELLS, _CELL_CHARACTERS = 500, 200_000
+_LISTED = 5  # further notebooks named in a note
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. ()+-]{0,99}", re.ASCII)
 
 
@@ -99,11 +100,11 @@ def read_submission(folder: Path, skeletons: Mapping[str, NotebookNode]) -> Subm
     if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
         raise Refused("it is no folder")
     files, notes, found = _read_files(folder)
-    chosen = _choose(found, skeletons, notes)
-    notebooks = {
-        name: rebuild(skeletons[name], read_cells(read_regular(path, _NOTEBOOK_BYTES)))
-        for name, path in chosen.items()
-    }
+    notebooks = {}
+    for name, path in _choose(found, skeletons, notes).items():
+        cells = read_cells(read_regular(path, _NOTEBOOK_BYTES))
+        notebooks[name] = rebuild(skeletons[name], cells)
+        notes += oddities(skeletons[name], cells)
     return Submission(notebooks, files, notes)
 
 
@@ -157,6 +158,8 @@ def _choose(
     if not chosen:
         wanted = ", ".join(f"{name}.ipynb" for name in skeletons)
         raise Refused(f"there is no notebook {wanted} in it")
+    others = sorted(name for name, path in found.items() if path not in chosen.values())
+    notes.extend(f"Not graded: {_shown(name)}, a further notebook." for name in others[:_LISTED])
     return chosen
 
 
@@ -225,6 +228,28 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
         cell.id = f"cell-{number}"
         rebuilt.cells.append(cell)
     return rebuilt
+
+
+def oddities(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
+    """What may have cost an honest submission points, in sentences for the teacher.
+
+    An answer in a cell that lost nbgrader's marks may come after its check, and a cell that was
+    copied with its marks may hold an older try.
+    """
+    marks = [mark for cell in skeleton.cells if (mark := _mark(cell))]
+    roles = [mark["grade_id"] for mark in marks]
+    answers = [mark["grade_id"] for mark in marks if mark.get("solution")]
+    found = [cell.grade_id for cell in cells if cell.grade_id in roles]
+    missing = [name for name in answers if name not in found]
+    again = [name for name in answers if found.count(name) > 1]
+    notes = []
+    if missing:
+        notes.append(f"No cell is marked as {', '.join(missing)}: deleted, or pasted elsewhere.")
+    if again:
+        notes.append(f"More than one cell is marked as {', '.join(again)}: the last one counts.")
+    if list(dict.fromkeys(found)) != [name for name in roles if name in found]:
+        notes.append("The cells stand in another order than in the release.")
+    return notes
 
 
 def _complete(order: list[str | RawCell], names: list[str], answers: Mapping[str, str]) -> None:

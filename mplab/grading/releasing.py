@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import re
 from pathlib import Path
 
 import nbformat
@@ -27,10 +30,8 @@ def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
 
     Raises:
         ValueError: the notebook and its exercises do not fit, the solution does not earn all
-            points, or an unchanged stub earns some.
+            points, an unchanged stub earns some, or nbgrader cannot make the release.
     """
-    from nbgrader.converters import GenerateAssignment
-
     assignment = course.assignment(name)
     write_public_checks(course, name)
     source = course.root / "source" / name
@@ -39,14 +40,36 @@ def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
     if problems:
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
     lines = [_try(course, name, path, notebook, trusted) for path, notebook in solved.items()]
-    directory = course.directory(assignment_id=name)
-    GenerateAssignment(coursedir=directory, config=course.config(), force=True).start()
+    _generate(course, name)
     for stub_name, stub in course.skeletons(name).items():
         earned = _points(_run(course, name, stub, trusted))
         if earned:
             raise ValueError(f"release: the empty notebook {stub_name} earns {earned:g} points.")
     course.record_students()
     return [*lines, f"Released: {course.root / 'release' / name}"]
+
+
+def _generate(course: Course, name: str) -> None:
+    """Let nbgrader make the release; what goes wrong it tells only to its log."""
+    from nbgrader.converters import GenerateAssignment
+    from nbgrader.converters.base import NbGraderException
+
+    log, told = logging.getLogger("traitlets"), io.StringIO()
+    handler = logging.StreamHandler(told)
+    level = log.level
+    log.setLevel(logging.ERROR)
+    log.addHandler(handler)
+    try:
+        directory = course.directory(assignment_id=name)
+        GenerateAssignment(coursedir=directory, config=course.config(), force=True).start()
+    except NbGraderException as error:
+        causes = re.findall(r"^\w[\w.]*(?:Error|Exception)\b.*", told.getvalue(), re.MULTILINE)
+        raise ValueError(
+            f"release: nbgrader could not make release/{name}: {' '.join(causes) or error}"
+        ) from error
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:

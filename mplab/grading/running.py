@@ -18,10 +18,10 @@ _TEXT = 20_000  # characters of one output in the feedback
 
 
 class Report(NamedTuple):
-    """What became of each exercise, and what ended the run early, if anything did."""
+    """What became of each exercise, and what the teacher should know of the run, if anything."""
 
     outcomes: dict[str, list[Outcome]]
-    ended: str
+    remark: str
 
 
 def run_notebook(
@@ -61,7 +61,8 @@ def run_notebook(
         if name is not None:
             outcomes.setdefault(name, refused_outcomes(graded[name], ended))
             write_outcomes(cell, outcomes[name])
-    return Report(outcomes, ended)
+    slow = f"Interrupted {session.interrupts} times: it ran too long." * (session.interrupts > 0)
+    return Report(outcomes, f"{slow} {ended}".strip())
 
 
 def graded_name(cell: NotebookNode) -> str | None:

@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 from mplab.grading import commands
-from mplab.grading.autograding import autograde, feedback, read_journal
+from mplab.grading.autograding import _edition, autograde, feedback, read_journal
 from mplab.grading.collecting import collect
 from mplab.grading.course import Course, Student, create_course
 from mplab.grading.exporting import export
-from mplab.grading.releasing import release
+from mplab.grading.releasing import _generate, release
 from mplab.grading.sandbox import Lane, NoSandbox, require_sandbox, sandbox_problem
 
 WALLS = sandbox_problem() is None
@@ -124,9 +124,9 @@ def test_the_way_from_release_to_export(course, capsys):
     assert commands.main(["autograde", "a1", "--jobs", "2", *at]) == 0
     out = capsys.readouterr().out
     assert "'\\u045501': not graded: no student of the roster has this id" in out
-    assert "s01: 16 of 18\n" in out
-    assert "s02: 0 of 18\n" in out
-    assert "s03: 0 of 18  (not graded: the notebook is not valid JSON" in out
+    assert "s01: 16 of 18  " in out and "s02: 0 of 18  " in out
+    assert "To look at (1):\n  s03: 0 of 18  not graded: the notebook is not valid JSON" in out
+    assert out.endswith("Nothing from (1): s04\n")
     assert commands.main(["autograde", "a1", *at]) == 0
     assert "0 graded now, 3 before." in capsys.readouterr().out
     assert commands.main(["feedback", "a1", *at]) == 0
@@ -174,6 +174,70 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
     assert scores(course) == dict.fromkeys(students, 16.0)
     again = autograde(course, "a1", force=True, jobs=2, tell=str)
     assert [line.score for line in again] == [16.0] * 4
+
+
+@pytest.mark.slow
+@with_walls
+def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(course):
+    for student in ("s01", "s02", "s03"):
+        submit(course, student, notebook(course, extra="import time; time.sleep(1)"))
+    autograde(course, "a1", jobs=2, tell=str)
+    before = _edition(course, "a1", "s01")
+    command = [sys.executable, "-m", "mplab", "grade", "autograde", "a1", "--force"]
+    environment = os.environ | {"PYTHONPATH": str(Path(commands.__file__).parents[2])}
+    with subprocess.Popen(command, cwd=course.root, env=environment, stderr=subprocess.PIPE,
+                          start_new_session=True) as process:  # fmt: skip
+        end = time.monotonic() + 60
+        while _edition(course, "a1", "s01") in (before, 0) and time.monotonic() < end:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.decode().splitlines()[-1].endswith("the same command goes on from here.")
+    assert b"KeyboardInterrupt" not in errors
+    kept = feedback(course, "a1")
+    assert kept[0] == "s01" and kept[-1] == "s03"  # s02 may have been broken off
+    time.sleep(0.5)  # the kernel ends the processes of those that were killed
+    assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0] * 3
+
+
+def test_what_needs_a_look_comes_last_and_in_one_place(bare, capsys, monkeypatch):
+    from mplab.grading import autograding
+
+    lines = [
+        autograding.Line("s01", 16.0, 18.0, "", 1.25, False),
+        autograding.Line("s02", 0.0, 18.0, "not graded: it is no folder", 0.1, True),
+    ]
+    monkeypatch.setattr(autograding, "autograde", lambda *_, **__: lines)
+    for student in ("s01", "s02"):
+        submit(bare, student, "{}")
+    with bare.gradebook() as gradebook:
+        gradebook.add_assignment("a1")
+    at = ["--course", str(bare.root)]
+    assert commands.main(["autograde", "a1", *at]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out == [
+        "s01: 16 of 18  1.2 s",
+        "1 graded now, 1 before.",
+        "To look at (1):",
+        "  s02: 0 of 18  not graded: it is no folder",
+        "Nothing from (2): s03, s04",
+    ]
+    assert commands.main(["feedback", "a1", *at]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("not graded yet, so without a page (2): s01, s02\n")
+
+
+@pytest.mark.slow
+def test_what_stops_nbgrader_from_making_a_release_is_told(bare, monkeypatch):
+    from nbgrader.converters import GenerateAssignment
+
+    def fail(*_):
+        raise FileNotFoundError(2, "No such file or directory", "alembic")
+
+    monkeypatch.setattr(GenerateAssignment, "convert_single_notebook", fail)
+    with pytest.raises(ValueError, match=r"could not make release/a1: FileNotFoundError.*alembic"):
+        _generate(bare, "a1")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 from mplab.grading.notebooks import (
     RawCell,
     Refused,
+    oddities,
     read_cells,
     read_files,
     read_submission,
@@ -85,6 +86,19 @@ def test_of_copies_the_last_is_the_answer_and_the_others_still_run():
     marks = [c.metadata.get("nbgrader", {}).get("grade_id") for c in rebuilt.cells]
     assert marks[2:4] == [None, "one-answer"]
     assert sources([*ANSWERED, *[c for c in ANSWERED if c.grade_id == "one"]]).count("check 1") == 1
+
+
+def test_what_may_have_cost_an_honest_submission_points_is_told():
+    def told(cells):
+        return " ".join(oddities(skeleton(), cells))
+
+    assert told(ANSWERED) == told([*ANSWERED, RawCell("code", "more", "")]) == ""
+    assert told([c for c in ANSWERED if c.grade_id != "one"]) == ""  # a check that is put back
+    unmarked = [c._replace(grade_id="") if c.source == "A1" else c for c in ANSWERED]
+    assert told(unmarked) == "No cell is marked as one-answer: deleted, or pasted elsewhere."
+    again = [*ANSWERED, RawCell("code", "old", "two-answer")]
+    assert told(again) == "More than one cell is marked as two-answer: the last one counts."
+    assert told(ANSWERED[::-1]) == "The cells stand in another order than in the release."
 
 
 def test_no_metadata_output_tag_or_id_of_a_submission_survives():
@@ -183,6 +197,10 @@ def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
     (folder / "b.ipynb").write_text("{}")
     with pytest.raises(Refused, match=r"no notebook a1\.ipynb"):
         read_submission(folder, {"a1": skeleton()})
+    (folder / "a1 (1).ipynb").rename(folder / "a1.ipynb")
+    (folder / "b.ipynb").rename(folder / "final.ipynb")
+    [note] = read_submission(folder, {"a1": skeleton()}).notes
+    assert note == "Not graded: 'final.ipynb', a further notebook."
 
 
 def test_too_many_too_deep_and_oddly_named_files_do_not_come_in(tmp_path):
