@@ -201,6 +201,7 @@ def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(cou
     assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0] * 3
 
 
+@pytest.mark.slow
 def test_what_needs_a_look_comes_last_and_in_one_place(bare, capsys, monkeypatch):
     from mplab.grading import autograding
 
