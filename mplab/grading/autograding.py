@@ -23,7 +23,7 @@ import nbformat
 
 from mplab.grading.course import Course, is_student_id
 from mplab.grading.execute import close_lanes
-from mplab.grading.notebooks import Refused, read_submission, refusal
+from mplab.grading.notebooks import Refused, add_note, read_submission, refusal
 from mplab.grading.sandbox import require_sandbox
 
 _TIMESTAMP_BYTES = 100
@@ -246,7 +246,6 @@ class Grader:
         clean = self._clean(student)
         shutil.rmtree(clean, ignore_errors=True)
         clean.mkdir(parents=True)
-        remark = ""
         try:
             if refuse:
                 raise Refused(refuse)
@@ -259,6 +258,8 @@ class Grader:
             remark = " ".join(submission.notes)
             missing = sorted(self._skeletons.keys() - notebooks.keys())
             remark += "".join(f" {name}.ipynb is missing." for name in missing)
+            for notebook in notebooks.values() if remark else ():
+                add_note(notebook, f"**Note:** {remark.strip()}")
         except (Refused, OSError) as reason:
             text = str(reason) if isinstance(reason, Refused) else "it cannot be read"
             notebooks = {name: refusal(nb, text) for name, nb in self._skeletons.items()}
@@ -376,10 +377,8 @@ def read_journal(course: Course, assignment: str, student: str) -> dict[str, Any
 
 def _edition(course: Course, assignment: str, student: str) -> int:
     """When the journal of a submission was written; 0 if it was not."""
-    try:
-        return _journal(course, assignment, student).stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+    path = _journal(course, assignment, student)
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def _read_line(course: Course, assignment: str, student: str) -> Line:

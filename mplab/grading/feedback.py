@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import bleach
@@ -15,6 +16,9 @@ POLICY = (
     "style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; "
     "form-action 'none'\">"
 )
+
+_STYLE = "<style>pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere }</style>"
+"""Hints are sentences: without it they run out of their box."""
 
 _TAGS = {
     *("a", "abbr", "b", "blockquote", "br", "code", "del", "div", "em", "hr", "i", "kbd", "p"),
@@ -36,9 +40,13 @@ class FeedbackExporter(HTMLExporter):
     def from_notebook_node(
         self, nb: NotebookNode, resources: Any = None, **kwargs: Any
     ) -> tuple[Any, ResourcesDict]:
-        """Convert, and put the policy before anything that it must govern."""
+        """Convert, and put the policy before anything that it must govern.
+
+        The template's table of contents calls every check "Test cell": it gets its name.
+        """
         page, resources = super().from_notebook_node(nb, resources, **kwargs)
         head, found, rest = page.partition("<head>")
         if not found:
             raise RuntimeError("FeedbackExporter: the template has no <head> for the policy.")
-        return head + found + POLICY + rest, resources
+        rest = re.sub(r'(<a href="#([\w-]+)">)Test cell(?=</a>)', r"\1\2", rest)
+        return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1), resources

@@ -303,7 +303,11 @@ def defused(text: str) -> str:
 def refusal(skeleton: NotebookNode, reason: str) -> NotebookNode:
     """The release's notebook with a reason on top: what is kept of a refused submission."""
     notebook = copy.deepcopy(skeleton)
-    note = nbformat.v4.new_markdown_cell(f"**Not graded:** {reason}.", id="mplab-refused")
-    notebook.cells.insert(0, note)
+    add_note(notebook, f"**Not graded:** {reason}.")
     notebook.metadata["mplab"] = {"refused": reason}
     return notebook
+
+
+def add_note(notebook: NotebookNode, text: str) -> None:
+    """Put a note of the grader on top, where its author reads it in the feedback."""
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="mplab-note"))

@@ -50,7 +50,7 @@ def run_notebook(
         try:
             if name is None:
                 if not ended:
-                    cell.outputs = [_output(o) for o in session.run(cell.source).outputs]
+                    cell.outputs = _outputs(session, cell.source)
                 continue
             if not ended:
                 outcomes[name] = grade_exercise(graded[name], session, partial(seed, name))
@@ -61,8 +61,17 @@ def run_notebook(
         if name is not None:
             outcomes.setdefault(name, refused_outcomes(graded[name], ended))
             write_outcomes(cell, outcomes[name])
-    slow = f"Interrupted {session.interrupts} times: it ran too long." * (session.interrupts > 0)
+    slow = f"Stopped {session.interrupts}× for running too long." * (session.interrupts > 0)
     return Report(outcomes, f"{slow} {ended}".strip())
+
+
+def _outputs(session: Session, source: str) -> list[NotebookNode]:
+    """What a cell shows when it is run, and whether it was stopped."""
+    before = session.interrupts
+    outputs = [_output(o) for o in session.run(source).outputs]
+    if session.interrupts > before:
+        outputs.append(nbformat.v4.new_output("stream", text="Stopped: it ran too long.\n"))
+    return outputs
 
 
 def graded_name(cell: NotebookNode) -> str | None:

@@ -130,6 +130,7 @@ def test_the_way_from_release_to_export(course, capsys):
     assert commands.main(["autograde", "a1", *at]) == 0
     assert "0 graded now, 3 before." in capsys.readouterr().out
     assert commands.main(["feedback", "a1", *at]) == 0
+    assert ">value</a> (Score: " in (course.root / "feedback/s01/a1/a1.html").read_text()
     page = (course.root / "feedback/s03/a1/a1.html").read_text()
     assert "the notebook is not valid JSON" in page
     assert (

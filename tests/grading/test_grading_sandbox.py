@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -214,3 +215,13 @@ def test_the_filter_is_a_program_whose_jumps_stay_inside():
         assert program[-1][0] == 6 and program[-1][3] == 0x7FFF0000
     with pytest.raises(OSError, match="riscv64"):
         filter_program("riscv64")
+
+
+@with_walls
+def test_a_cell_that_was_stopped_says_so_to_its_author():
+    from mplab.grading.running import _outputs
+
+    with Lane(limits=replace(LIMITS, cell_seconds=0.3)) as lane, lane.session({}) as session:
+        assert _outputs(session, "1")[-1].output_type == "display_data"
+        assert _outputs(session, "while True: pass")[-1].text == "Stopped: it ran too long.\n"
+        assert session.interrupts == 1
