@@ -61,6 +61,10 @@ def _recomputes(node: Any) -> bool:
     return isinstance(node, BackwardCFunction) or _saving_hooks(True) is not None
 
 
+def _is_fp32(gradient: Mark | None) -> bool:
+    return gradient is not None and gradient.into is None
+
+
 class Rules(dict[int, Rule]):
     """The rules of one scope by the address of an operation, whose own hash is slow."""
 
@@ -278,9 +282,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _sum(self, shared: Mark, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor."""
-        into, total, other = shared.gradient_format, args[0], args[1]
-        mark = mark_of(total)
+        total, other = args[0], args[1]
+        mark, second = mark_of(total), mark_of(other)
         maker = mark.made_by if mark is not None else None
+        into = shared.gradient_format
+        if into is not shared.into and (_is_fp32(mark) or _is_fp32(second)):
+            into = None  # not all uses of a weight were of the copy that autocast made
         node, given = Node(into, maker.place if maker is not None else None, (shared,)), args
         if into is not None:
             if rule.written is None:
