@@ -215,13 +215,15 @@ CUDA_AUTOCAST = Policy(
     name="CUDA_AUTOCAST",
     source="AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE and "
     "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE in ATen/autocast_mode.h of torch 2.13. Beyond "
-    "them binary_cross_entropy, which autocast refuses on CUDA.",
+    "them binary_cross_entropy, which autocast refuses on CUDA, and lstm, gru and the like, which "
+    "become _cudnn_rnn.",
     lower=_PRODUCTS
     | _names(
         """
         mv addmv addr cudnn_convolution cudnn_convolution_transpose _thnn_fused_lstm_cell
         _thnn_fused_gru_cell _cudnn_rnn einsum chain_matmul linalg_multi_dot
         lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+        lstm gru rnn_tanh rnn_relu
         """
     ),
     wide=LOSSES

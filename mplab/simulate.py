@@ -53,9 +53,9 @@ class simulated:
     format of its forward operation. Scalars, losses, `.grad`, loss scaling, clipping and the
     optimizer stay FP32. `backward()` belongs inside, too.
 
-    `.float()` on a float32 tensor does nothing, so it does not widen: choose a format for the
-    layer. Functions that a compiled extension calls are seen in parts, such as `linear` in an
-    `nn.GRU`.
+    `.float()`, `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under
+    autocast. But the dtype of every tensor is float32: `.to(x.dtype)` widens, too, also where the
+    dtype of `x` would be a low one, and `torch.zeros(n, dtype=x.dtype)` is FP32.
 
     Args:
         fmt: the format; at most float32.

@@ -301,7 +301,7 @@ BACKWARD_DIFFERS = {
         F.triplet_margin_loss""",
     "FP32 used twice through a view: torch casts each view, and adds in FP32": """
         F.scaled_dot_product_attention F.scaled_dot_product_attention_masked linalg.eigvalsh
-        LSTMCell GRUCell""",
+        GRUCell""",
     "statistics of a norm without weights: low in torch": """
         F.layer_norm F.group_norm F.instance_norm""",
     "a formula of several operations on inputs of two formats: torch promotes each": """

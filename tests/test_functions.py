@@ -1,12 +1,14 @@
 """Functions that run as a whole, and what is called in other ways than plainly."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from networks import Within, assert_bits, assert_same_gradients, is_low, linear, loss, mlp, round_to
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import FP16, FP32
+from mplab import BF16, FP16, FP32
 from mplab.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, POLICIES
 from mplab.simulate import simulated
 from mplab.simulation.functions import whole_functions
@@ -40,13 +42,135 @@ def test_a_bias_is_cast_though_torch_adds_it_in_an_operation_of_its_own():
 
 
 @pytest.mark.parametrize("policy", [CPU_AUTOCAST, CUDA_AUTOCAST], ids=lambda p: p.name)
-def test_attention_of_fp32_tensors_runs_in_the_low_format_throughout(policy):
-    q, k, v = torch.randn(3, 1, 2, 5, 4).requires_grad_()
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_result(
+    policy, dropout
+):
     mask = torch.zeros(5, 5, requires_grad=True)  # needs a gradient: torch takes it apart
-    with simulated(FP16, policy=policy) as sim:
-        output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    assert is_low(output)
-    assert {"mul", "bmm"} <= set(sim.by_operation)
+    inputs = [*torch.randn(3, 1, 2, 5, 4).requires_grad_().unbind(), mask]
+    attend = F.scaled_dot_product_attention
+
+    def run(context):
+        torch.manual_seed(1)
+        with context:
+            return attend(*(t * 1 for t in inputs[:3]), attn_mask=mask, dropout_p=dropout)
+
+    def with_gradients(output):
+        return output.float(), *torch.autograd.grad(output, inputs, torch.ones_like(output))
+
+    expected = with_gradients(run(torch.autocast("cpu", dtype=torch.float16)))
+    with simulated(FP16, policy=policy):
+        actual = with_gradients(run(nullcontext()))
+    for ours, torch_s in zip(actual, expected, strict=True):
+        assert_bits(ours, torch_s)
+    assert is_low(actual[0])
+
+
+# What asks for FP32, and what torch computes in it
+
+
+def of_low(function):
+    """A function of a low tensor, in autocast as in the simulation, and of a product after it."""
+    return lambda x, p: loss(linear(function(linear(x, p)).float(), p))
+
+
+def large_mean_square(h):
+    wide = (300 * h).float()
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+
+
+ASKED = {
+    "float": of_low(lambda h: h.float() / 3),
+    "to float32": of_low(lambda h: h.to(torch.float32) / 3),
+    "to a device and float32": of_low(lambda h: h.to("cpu", torch.float32) / 3),
+    "to dtype=float32": of_low(lambda h: h.to(dtype=torch.float32) / 3),
+    "type float32": of_low(lambda h: h.type(torch.float32) / 3),
+    "type of an FP32 tensor": of_low(lambda h: h.type_as(torch.ones(1)) / 3),
+    "type of a low tensor": of_low(lambda h: (h.float() / 3).type_as(h) / 3),
+    "used low and as FP32": of_low(lambda h: h / 3 + h.float() / 7),
+    "a norm by hand, whose squares FP16 does not hold": of_low(large_mean_square),
+    "softmax in float32": of_low(lambda h: F.softmax(h, -1, dtype=torch.float32) / 3),
+    "log_softmax in float32": of_low(lambda h: torch.log_softmax(h, -1, torch.float32) / 3),
+    "mean in float32": of_low(lambda h: h.mean(0, keepdim=True, dtype=torch.float32) - h.float()),
+    "rms_norm": of_low(lambda h: F.rms_norm(h, (2,)) / 3),
+    "rms_norm with a weight": lambda x, p: loss(F.rms_norm(linear(x, p), (2,), p[0]) / 3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("program", ASKED)
+def test_what_asks_for_float32_gets_it_as_under_torch_s_autocast(program):
+    for seed in range(8):
+        torch.manual_seed(seed)
+        p, x = nn.Parameter(torch.randn(2, 2)), torch.randn(2, 2)
+        with torch.autocast("cpu", dtype=torch.float16):
+            expected = ASKED[program](x, p)
+        (wanted,) = torch.autograd.grad(expected, p)
+        with simulated(FP16, policy=CPU_AUTOCAST):
+            actual = ASKED[program](x, p)
+            (got,) = torch.autograd.grad(actual, p)
+        assert_bits(actual, expected)
+        assert_bits(got, wanted)
+
+
+def test_where_all_is_low_nothing_is_widened():
+    with simulated(FP16, policy=EVERYTHING):
+        assert is_low(torch.randn(3, 3).mm(torch.randn(3, 3)).float() / 3)
+
+
+def test_what_is_fp32_is_not_copied_when_float32_is_asked_for():
+    x = torch.randn(2, 2)
+    with simulated(FP16):
+        assert x.float() is x
+        assert x.to(torch.float32) is x
+
+
+@pytest.mark.parametrize("fill", ["masked_fill", "masked_fill_"])
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+def test_a_mask_filled_with_the_limit_of_its_dtype_holds_that_of_its_format(fill, fmt):
+    with simulated(fmt):
+        scores = torch.randn(2, 3).mm(torch.randn(3, 3))
+        everywhere = torch.ones(2, 3, dtype=torch.bool)
+        filled = getattr(scores, fill)(everywhere, torch.finfo(scores.dtype).min)
+        shares = filled.softmax(-1)
+    assert torch.equal(filled, torch.full((2, 3), -fmt.max_finite))
+    assert torch.equal(shares, torch.full((2, 3), 1 / 3)), "not NaN: no row is empty"
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU], ids=lambda kind: kind.__name__)
+def test_a_recurrent_layer_adds_its_biases_in_the_low_format_as_torch_s_autocast(kind):
+    model, x = kind(4, 4, batch_first=True), torch.randn(2, 3, 4)
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected, _ = model(x)
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        actual, _ = model(x)
+    assert_bits(actual, expected.float())
+
+
+def test_on_cuda_a_recurrent_layer_is_low_as_a_whole():
+    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+        with simulated(FP16) as sim:
+            output, _ = kind(4, 4)(torch.randn(3, 2, 4))
+        assert is_low(output)
+    assert sim.by_operation
+
+
+def test_a_weight_used_as_fp32_and_low_adds_its_gradients_in_fp32():
+    weight, rows = nn.Parameter(torch.randn(5, 4)), torch.tensor([0, 3, 3])
+
+    def step():
+        return loss(F.linear(F.embedding(rows, weight), weight))
+
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected = step()
+    (wanted,) = torch.autograd.grad(expected, weight)
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        (actual,) = torch.autograd.grad(step(), weight)
+    assert not is_low(wanted), "the premise"
+    assert_bits(actual, wanted)
+
+
+# As a whole, again
 
 
 @pytest.mark.filterwarnings("ignore:reduction")
