@@ -129,6 +129,11 @@ class simulated:
         self._seen = self._warned = False  # a module; of a name that fits none
         self._fitting: set[str | type] = set()
         if model is not None:
+            if not isinstance(model, nn.Module):
+                raise TypeError(
+                    f"simulated: model must be a torch.nn.Module; got {type(model).__name__}. "
+                    "Leave it out for functions."
+                )
             self._name(model)
             self._require_choices()
 

@@ -247,6 +247,15 @@ def test_gradients_within_vmap_are_refused():
         each(w, x)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_forward_differentiation_is_simulated_also_of_what_does_not_vary():
+    layer, x, direction = nn.Linear(4, 3), torch.randn(2, 4), torch.randn(2, 4)
+    with simulated(FP16):  # the tangent of the bias is a tensor of zeros without memory
+        output, tangent = torch.func.jvp(layer, (x,), (direction,))
+    assert is_low(output)
+    assert_bits(tangent, round_to(round_to(direction) @ round_to(layer.weight).t()))
+
+
 def test_jacobians_are_simulated():
     w, x = torch.randn(3, 3), torch.randn(1, 3)
     with simulated(FP16):

@@ -190,6 +190,8 @@ def test_arguments_of_another_type_are_refused():
         simulated(FP16, rounding="up")
     with pytest.raises(ValueError, match="simulated: stream must be a Stream"):
         simulated(FP16, rounding=Rounding.STOCHASTIC)
+    with pytest.raises(TypeError, match=r"simulated: model must be a torch\.nn\.Module; got int"):
+        simulated(FP16, model=3)
 
 
 def test_a_context_cannot_be_entered_twice_at_once():

@@ -66,7 +66,9 @@ class Rounder:
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
-        size, here = x.numel(), out is x
+        size, here, x_at = x.numel(), out is x, x.data_ptr()
+        if not x_at:  # no memory: empty, on the meta device, or zeros of forward differentiation
+            return out if here else out.zero_()
         plain = x.is_cpu and size < DIVISIBLE and x.is_contiguous() and not x.is_neg()
         if not plain or not (here or out.is_contiguous()):
             return round_tensor(
@@ -85,7 +87,6 @@ class Rounder:
                 loop = self._loop = kernels.loop_at(
                     int(self.rounding), self.facts.rare, counting=False
                 )
-            x_at = x.data_ptr()
             loop(x_at, x_at if here else out.data_ptr(), size, self._facts_at, key0, key1)
             return out
         if self._counting_loop is None:
@@ -94,7 +95,7 @@ class Rounder:
             )
         counter.total += size
         to = counter.counts_at
-        self._counting_loop(x.data_ptr(), out.data_ptr(), size, self._facts_at, key0, key1, to)
+        self._counting_loop(x_at, out.data_ptr(), size, self._facts_at, key0, key1, to)
         return out
 
     def serves(self, mark: Mark) -> bool:
