@@ -247,6 +247,7 @@ def test_gradients_within_vmap_are_refused():
         each(w, x)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_forward_differentiation_is_simulated_also_of_what_does_not_vary():
     layer, x, direction = nn.Linear(4, 3), torch.randn(2, 4), torch.randn(2, 4)

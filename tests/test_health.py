@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 from legible import assert_legible
+from networks import Within
 from torch import nn
 from torch.nn import functional as F
 
@@ -516,6 +517,99 @@ def test_infinities_that_are_told_to_be_there_are_no_fault():
     with Health(model) as health:
         health.step(model(torch.randn(3, 4)).sum())
     assert health.report().codes == []
+
+
+class MaskThenOverflow(nn.Module):
+    """Masks made in three ways, all harmless, and a layer that may overflow in FP16."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.attention, self.layer = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 4)
+        with torch.no_grad():
+            self.layer.weight.fill_(weight)
+
+    def forward(self, x):
+        seen = torch.ones(3, 3).tril()
+        distances = torch.log(torch.arange(3.0)).clamp(min=0)  # log 0
+        large = (1 - seen) * torch.finfo(torch.float32).min  # no FP16 number
+        for mask in (seen.log(), large):
+            options = {"attn_mask": mask, "need_weights": False}
+            x = self.attention(x, x, x, **options)[0] + distances[:, None]
+        mask = torch.zeros(3, 3).masked_fill(seen == 0, -torch.inf)
+        x = F.scaled_dot_product_attention(x, x, x, mask, 0.01)
+        return self.layer(x.abs() + 1).mean()
+
+
+def in_half(simulate):
+    return simulated(FP16) if simulate else torch.autocast("cpu", dtype=torch.float16)
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+@pytest.mark.parametrize("layer", ["weight", "result"])
+def test_masks_are_not_blamed_for_an_overflow_after_them(simulate, layer):
+    torch.manual_seed(0)
+    model = MaskThenOverflow(1e5 if layer == "weight" else 6e4)
+    with Health(model) as health:
+        with in_half(simulate):
+            loss = model(torch.randn(2, 3, 4))
+        health.step(loss.detach())
+    (origin,) = (o for o in health.steps[0].origins if o.phase == "forward")
+    cast = "cast" if simulate else "_to_copy"
+    assert origin.module == "layer (Linear)"
+    assert origin.operation == (cast if layer == "weight" else "addmm")
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_masks_of_a_healthy_run_are_no_fault(simulate):
+    model = MaskThenOverflow(1.0)
+    with Health(model) as health, in_half(simulate):
+        loss = model(torch.randn(2, 3, 4))
+        loss.backward()
+        health.step(loss.detach())
+    assert math.isfinite(health.steps[0].loss)
+    assert health.report().codes == []
+
+
+def test_an_infinity_is_followed_through_the_casts_of_a_simulation_to_the_loss():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    for place in (1, 2):
+        with torch.no_grad():
+            model[place].weight.fill_(1e5)
+        with Health(model) as health, simulated(FP16, model=model):
+            for _ in range(2):  # in the second step the copy of the weight is there already
+                health.step(model(torch.ones(2, 4)).tanh().softmax(-1).mean().detach())
+        origins = [step.origins[0][2:] for step in health.steps]
+        assert origins == [(f"{place} (Linear)", "cast", "infinity")] * 2
+        with torch.no_grad():
+            model[place].weight.fill_(0.1)
+
+
+def test_memory_that_a_cast_has_not_filled_yet_is_not_looked_at(monkeypatch):
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *args: empty(*args).fill_(torch.nan))
+    model = nn.Sequential(nn.Linear(4, 4), Within(lambda x: torch.empty_like(x).bernoulli_()))
+    with Health(model) as health, simulated(FP16):
+        health.step(model(torch.ones(2, 4)).mean().detach())
+    assert health.steps[0].origins == []
+
+
+def test_the_logarithms_of_zero_within_a_loss_are_no_fault():
+    model = nn.LogSoftmax(-1)
+    with Health(model) as health:
+        steps = model(torch.randn(6, 1, 3, requires_grad=True))
+        loss = F.ctc_loss(steps, torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2]))
+        loss.backward()
+        health.step(loss.detach())
+    assert health.steps[0].origins == []
+
+
+def test_a_row_that_is_masked_everywhere_makes_its_nan_where_the_softmax_is():
+    model = nn.Softmax(-1)
+    with Health(model) as health:
+        masked = torch.ones(3, 3, requires_grad=True) + torch.full((3, 3), -torch.inf)
+        health.step(model(masked).sum().detach())
+    assert health.steps[0].origins[0][2:] == ("Softmax", "_softmax", "NaN")
 
 
 def test_modules_that_return_several_tensors_or_take_integers_are_watched():

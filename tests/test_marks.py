@@ -160,6 +160,13 @@ def test_a_rounder_sees_the_numbers_and_not_the_memory_of_odd_tensors():
     assert not wide[:, 1::2].any()
 
 
+def test_a_rounder_does_not_touch_tensors_without_memory():
+    zeros, nowhere = torch._efficientzerotensor(3), torch.empty(3, device="meta")
+    for x in (zeros, nowhere, torch.empty(0)):
+        assert door()(x, x, None) is x
+    assert_bits(door()(zeros, torch.full((3,), 7.0), None), torch.zeros(3))
+
+
 def test_a_rounder_keeps_subnormals_where_the_processor_flushes_them():
     x = torch.from_numpy(breakpoints(BF16, np.float32)[0])
     expected = round_tensor(x, BF16)

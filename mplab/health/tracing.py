@@ -7,7 +7,7 @@ tensor costs more than computing it, so `mplab.health` lets it look at few steps
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,12 +16,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.formats import FORMATS, Format
 from mplab.simulation.dispatch import OUTSIDE
-from mplab.simulation.marks import is_plain, next_number
+from mplab.simulation.marks import is_plain, mark_of, next_number
 
-_CONSTANTS = ("empty", "full", "fill", "masked_fill", "where", "scatter", "index_fill", "new_empty")
-"""Operations that may write an infinity because they were told to, or memory as they find it."""
+_CONSTANTS = (
+    *("full", "fill", "masked_fill", "where", "scatter", "index_fill", "new_full", "lift_fresh"),
+    *("constant_pad_nd",),
+)
+"""Operations that may write an infinity because they were told to."""
+
+_EMPTY = ("empty", "new_empty")
+"""Operations that give memory as they find it. A simulation's casts of their inputs are written
+there, unseen."""
+
+_ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
+"""Operations whose further results are logarithms for the backward pass, some of them of zero."""
 
 _ATTRIBUTE = "_mplab_maker"
+_NONE: tuple[None, None] = (None, None)
 _LOW = (torch.float16, torch.bfloat16)
 
 _current_node = torch._C._current_autograd_node
@@ -49,6 +60,13 @@ class Origin(NamedTuple):
         what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
         part = self.phase if self.phase == "update" else f"{self.phase} pass"
         return f"{by} made {what} in the {part} of step {self.step}"
+
+
+class _Bad(NamedTuple):
+    """An input that is not finite: "NaN" or "infinity", and who made it, if anyone is to blame."""
+
+    what: str
+    origin: Origin | None
 
 
 class RoundedIntegers(NamedTuple):
@@ -103,12 +121,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.low = False
         self.casts: set[int] = set()
         self.integers: RoundedIntegers | None = None
+        self._last: dict[str, Origin] = {}  # of the latest result that is not finite, by phase
+        self._aside: Origin | None = None
         self._stack: list[str] = []
         self._events: list[tuple[int, str]] = []
 
     def begin(self, step: int) -> None:
         """Forget the step before."""
         self.step, self.low, self.origins, self.casts = step, False, {}, set()
+        self._last, self._aside = {}, None
         self._stack, self._events = [], []
 
     def enter_module(self, name: str) -> None:
@@ -126,37 +147,97 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func.is_view:  # of memory that a cast may not have filled yet
+            return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         inputs = list(_tensors((args, kwargs)))
-        known = [self._known_bad(t) for t in inputs]
+        if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
+            inputs = inputs[1:]
+        known = [bad for t in inputs if (bad := self._known_bad(t))]
         out = func(*args, **kwargs)
-        if func.is_view:
-            return out
         phase, module = self._place()
-        results = list(_tensors(out))
+        results = list(_tensors(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
-            what = what_of(t)
             self.low = self.low or t.dtype in _LOW
-            if what and not any(known) and not name.removesuffix("_").startswith(_CONSTANTS):
-                self._note(phase, module, name, what)
+            empty = name.startswith(_EMPTY)
+            what = known[0].what if empty and known else "" if empty else what_of(t)
+            made = Origin(self.step, phase, module, name, what)
             if is_plain(t):
-                setattr(t.untyped_storage(), _ATTRIBUTE, (self.step, phase, module, name, not what))
+                origin = self._origin(made, t, known, inputs) if what else None
+                setattr(t.untyped_storage(), _ATTRIBUTE, (made, origin))
         if name == "_to_copy" and inputs and results:
             self._look_at_cast(inputs[0], results[0], module)
         return out
 
-    def _known_bad(self, t: Tensor) -> bool:
-        """Whether an input is not finite; if it was when it was made, rounding did it."""
-        what = what_of(t)
-        if what:
-            maker = getattr(t.untyped_storage(), _ATTRIBUTE, None)
-            if maker is not None and maker[0] == self.step and maker[4]:
-                _, phase, module, operation, _ = maker
-                self._note(phase, module, operation, what)
-        return bool(what)
+    def _is_unfilled(self, t: Tensor) -> bool:
+        """Whether this is memory as it was found, to be filled by what makes numbers of nothing."""
+        made, _ = getattr(t.untyped_storage(), _ATTRIBUTE, _NONE) if is_plain(t) else _NONE
+        return made is not None and made.operation.startswith(_EMPTY)
 
-    def _note(self, phase: str, module: str, operation: str, what: str) -> None:
-        self.origins.setdefault(phase, Origin(self.step, phase, module, operation, what))
+    def _known_bad(self, t: Tensor) -> _Bad | None:
+        """What an input holds that is not finite, and who made it; rounding, if no one did."""
+        what = what_of(t)
+        if not what:
+            return None
+        storage = t.untyped_storage()
+        made, origin = getattr(storage, _ATTRIBUTE, _NONE)
+        if made is None:
+            return _Bad(what, None)
+        now = made.step == self.step
+        cast = made.operation == "cast" or made.operation.startswith(_EMPTY)
+        if now and not made.what:
+            made = made._replace(operation="cast" if cast else made.operation, what=what)
+        elif not now and cast and what == "infinity":  # of a weight, used again
+            made = Origin(self.step, *self._place(), "cast", what)
+        else:
+            return _Bad(what, origin if now else None)
+        origin = self._judge(made, t, ())
+        setattr(storage, _ATTRIBUTE, (made, origin))
+        return _Bad(what, origin)
+
+    def _origin(
+        self, made: Origin, result: Tensor, known: Sequence[_Bad], inputs: Sequence[Tensor]
+    ) -> Origin | None:
+        """Who made what a result holds: this operation, or who made it of its inputs."""
+        spread = next((bad.origin for bad in known if bad.origin is not None), None)
+        if spread is not None:
+            self._last[made.phase] = spread
+            return spread
+        # of infinities that are meant, such as a mask of a whole row, a NaN may come
+        passed_on = made.what != "NaN" or any(bad.what == "NaN" for bad in known)
+        meant = not inputs or made.operation.removesuffix("_").startswith(_CONSTANTS)
+        if meant or (known and passed_on):
+            return None
+        return self._judge(made, result, inputs)
+
+    def _judge(self, made: Origin, result: Tensor, inputs: Sequence[Tensor]) -> Origin | None:
+        """Take this operation for an origin, or aside, in case that it is the only one.
+
+        A cast of a mask makes -infinity of its large negative numbers. What is computed in FP32
+        and without gradients beside a forward pass with them are masks and positions.
+        """
+        cast = made.operation in ("cast", "_to_copy")
+        mask = cast and made.what == "infinity" and float(result.detach().max()) < torch.inf
+        learns = not torch.is_grad_enabled() or any(map(_computes, inputs))
+        if made.phase != "forward" or not (mask or (not cast and inputs and not learns)):
+            self._last[made.phase] = made
+            self.origins.setdefault(made.phase, made)
+            return made
+        self._aside = self._aside or made
+        return None
+
+    def origins_of(self, loss: Tensor | float) -> dict[str, Origin]:
+        """The origins of a step by phase: of a loss that is not finite, the one that reached it."""
+        origins = dict(self.origins)
+        value = float(loss)
+        if value - value != 0:
+            found = self._last.get("forward") or self._aside
+            if isinstance(loss, Tensor) and is_plain(loss):
+                _, own = getattr(loss.untyped_storage(), _ATTRIBUTE, _NONE)
+                found = own or found
+            if found is not None:
+                origins["forward"] = found
+        return origins
 
     def _place(self) -> tuple[str, str]:
         """The phase, and the module that runs or whose forward pass made the autograd node."""
@@ -183,6 +264,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if whole and bool((after.double() != values).any()):
             self.integers = RoundedIntegers(module, largest, fmt.name)
+
+
+def _computes(t: Tensor) -> bool:
+    """Whether a tensor is in a low format, or on the way from the weights to the loss."""
+    mark = mark_of(t) if is_plain(t) else None
+    return t.requires_grad or t.dtype in _LOW or (mark is not None and mark.into is not None)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

@@ -345,7 +345,7 @@ class Health:
             self._look_at_weights(record)
             record.layers = self._layers()
             record.fp8 = self._fp8()
-            record.origins = self._origins(len(self.steps))
+            record.origins = self._origins(len(self.steps), loss)
             self._look_at_casts(record)
         if self._ran and not self._raw and self._parameters and not self._updates:
             self.seen.no_gradient += 1
@@ -409,9 +409,9 @@ class Health:
             for (name, first, _), (amax, *counts) in pairs
         )
 
-    def _origins(self, number: int) -> list[Origin]:
+    def _origins(self, number: int, loss: Tensor | float) -> list[Origin]:
         """The operations that the tracer saw, else the modules that hooks saw."""
-        origins = dict(self._tracer.origins)
+        origins = self._tracer.origins_of(loss)
         if self._flags:
             values = torch.stack(
                 _together([torch.stack(flag[2:]) for flag in self._flags])
