@@ -161,9 +161,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.low = self.low or t.dtype in _LOW
             empty = name.startswith(_EMPTY)
             what = known[0].what if empty and known else "" if empty else what_of(t)
-            made = Origin(self.step, phase, module, name, what)
+            filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
+            made = Origin(self.step, phase, module, filled, what)
             if is_plain(t):
-                origin = self._origin(made, t, known, inputs) if what else None
+                origin = self._origin(made, known, inputs) if what else None
                 setattr(t.untyped_storage(), _ATTRIBUTE, (made, origin))
         if name == "_to_copy" and inputs and results:
             self._look_at_cast(inputs[0], results[0], module)
@@ -172,7 +173,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_unfilled(self, t: Tensor) -> bool:
         """Whether this is memory as it was found, to be filled by what makes numbers of nothing."""
         made, _ = getattr(t.untyped_storage(), _ATTRIBUTE, _NONE) if is_plain(t) else _NONE
-        return made is not None and made.operation.startswith(_EMPTY)
+        return made is not None and not made.what and made.operation.startswith((*_EMPTY, "cast"))
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
         """What an input holds that is not finite, and who made it; rounding, if no one did."""
@@ -184,19 +185,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if made is None:
             return _Bad(what, None)
         now = made.step == self.step
-        cast = made.operation == "cast" or made.operation.startswith(_EMPTY)
+        mask = made.operation.startswith(_EMPTY)
+        cast = mask or made.operation == "cast"
         if now and not made.what:
             made = made._replace(operation="cast" if cast else made.operation, what=what)
         elif not now and cast and what == "infinity":  # of a weight, used again
             made = Origin(self.step, *self._place(), "cast", what)
         else:
             return _Bad(what, origin if now else None)
-        origin = self._judge(made, t, ())
+        origin = self._judge(made, beside=mask)
         setattr(storage, _ATTRIBUTE, (made, origin))
         return _Bad(what, origin)
 
     def _origin(
-        self, made: Origin, result: Tensor, known: Sequence[_Bad], inputs: Sequence[Tensor]
+        self, made: Origin, known: Sequence[_Bad], inputs: Sequence[Tensor]
     ) -> Origin | None:
         """Who made what a result holds: this operation, or who made it of its inputs."""
         spread = next((bad.origin for bad in known if bad.origin is not None), None)
@@ -208,18 +210,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meant = not inputs or made.operation.removesuffix("_").startswith(_CONSTANTS)
         if meant or (known and passed_on):
             return None
-        return self._judge(made, result, inputs)
+        if made.operation == "_to_copy":
+            return self._judge(made, beside=_is_mask(inputs[0]))
+        return self._judge(made, beside=torch.is_grad_enabled() and not any(map(_computes, inputs)))
 
-    def _judge(self, made: Origin, result: Tensor, inputs: Sequence[Tensor]) -> Origin | None:
+    def _judge(self, made: Origin, *, beside: bool) -> Origin | None:
         """Take this operation for an origin, or aside, in case that it is the only one.
 
-        A cast of a mask makes -infinity of its large negative numbers. What is computed in FP32
-        and without gradients beside a forward pass with them are masks and positions.
+        Masks and positions are beside: what is computed in FP32 without gradients in a pass with
+        them, and large negative numbers that a cast makes -infinity.
         """
-        cast = made.operation in ("cast", "_to_copy")
-        mask = cast and made.what == "infinity" and float(result.detach().max()) < torch.inf
-        learns = not torch.is_grad_enabled() or any(map(_computes, inputs))
-        if made.phase != "forward" or not (mask or (not cast and inputs and not learns)):
+        if made.phase != "forward" or not beside:
             self._last[made.phase] = made
             self.origins.setdefault(made.phase, made)
             return made
@@ -264,6 +265,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if whole and bool((after.double() != values).any()):
             self.integers = RoundedIntegers(module, largest, fmt.name)
+
+
+def _is_mask(t: Tensor) -> bool:
+    """Whether numbers that are added to scores, to leave none of them, are in a tensor."""
+    return t.is_floating_point() and t.numel() > 0 and float(t.detach().float().min()) <= -1e9
 
 
 def _computes(t: Tensor) -> bool:
