@@ -366,6 +366,7 @@ def explain(
     policy: Policy = CUDA_AUTOCAST,
     target: Any = None,
     loss: Callable[..., Tensor] | None = None,
+    **named: Any,
 ) -> Explanation:
     """Say of each operation of a training step in which format it ran, and why.
 
@@ -378,6 +379,7 @@ def explain(
         policy: which operation and which layer runs in which format.
         target: the second argument of `loss`, if it takes one.
         loss: of the output, and of the target; if omitted, the backward pass starts from ones.
+        named: what the model is called with by name, such as `input_ids=…, labels=…`.
 
     Returns:
         The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
@@ -400,7 +402,7 @@ def explain(
     within = simulated(fmt, policy=policy, model=model)
     recorder = within._mode.record = Recorder(within._mode)
     with torch.random.fork_rng(), torch.enable_grad(), within:
-        output = model(*inputs)
+        output = model(*inputs, **named)
         if loss is not None:
             output = loss(output) if target is None else loss(output, target)
         ends = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]

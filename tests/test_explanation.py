@@ -175,3 +175,8 @@ def test_a_cell_of_two_formats_has_two_markers():
 def test_a_map_of_nothing_is_refused():
     with pytest.raises(ValueError, match="precision_map: explanation must not be empty"):
         precision_map(Explanation("Nothing", FP16, CUDA_AUTOCAST, ()))
+
+
+def test_inputs_are_given_by_name_too():
+    model, x = nn.Bilinear(2, 3, 4), {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
+    assert explain(model, **x).rows == explain(model, *x.values()).rows

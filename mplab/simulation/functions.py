@@ -154,14 +154,18 @@ class Functions(TorchFunctionMode):
         """An FP32 copy of a tensor in a low format, as `.to(torch.float32)` makes; else itself."""
         if not _is_low(t) or self.mode.hands:
             return t
-        return self.by(self.rules(Run.WIDE, why), torch.mul, (t, 1), {})
+        return self._cast(t, Run.WIDE, why)
 
     def low(self, t: Any, why: str) -> Any:
         """A copy of an FP32 tensor in the low format, whose gradient is in it, too; else itself."""
         if not _is_wide(t):
             return t
+        return self._cast(t, Run.LOWER, why)
+
+    def _cast(self, t: Tensor, run: Run, why: str) -> Any:
         # not a clone, through which a gradient passes without an operation that would round it
-        return self.by(self.rules(Run.LOWER, why), torch.mul, (t, 1), {})
+        rules = self.rules(run, f"cast, as a product with 1: {why}")
+        return self.by(rules, torch.mul, (t, 1), {})
 
 
 # Functions with a way of their own ---------------------------------------------------------
