@@ -1,4 +1,6 @@
 import itertools
+import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -354,3 +356,101 @@ def test_tensors_agree_with_torchs_own_casts_to_half_and_bfloat():
         cast = x.to(fmt.torch_dtype).float().numpy()
         assert_same_bits(round_tensor(x, fmt, overflow=Overflow.IEEE).numpy(), cast)
     assert_same_bits(round_tensor(x, FP32).nan_to_num().numpy(), x.nan_to_num().numpy())
+
+
+# One kernel for large tensors -----------------------------------------------------------
+
+
+def made_by(backend, fmt, rounding=Rounding.TIES_TO_EVEN, dtype=np.float32, **rules):
+    numbers = tuple(int(n) for n in facts_of(fmt, np.dtype(dtype), **rules).numbers)
+    integer = torch.int32 if dtype == np.float32 else torch.int64
+    return tensors.Fused(numbers, int(rounding), integer, backend=backend)
+
+
+def assert_rounds(kernel, fmt, x, **rules):
+    """The kernel rounds all but the last few numbers as the compiled loops do, also in place."""
+    bits = torch.from_numpy(x).view(kernel.dtype)
+    into = torch.full_like(bits, -1)
+    done = kernel(bits, into)
+    assert kernel.how == "one kernel"
+    assert 0 <= bits.numel() - done < 1024
+    assert bool((into[done:] == -1).all())
+    expected = round_to(x[:done], fmt, **rules)
+    assert_same_bits(into[:done].numpy().view(x.dtype), expected, x[:done])
+    same = bits.clone()
+    assert kernel(same, same) == done
+    assert_same_bits(same[:done].numpy().view(x.dtype), expected, x[:done])
+
+
+@pytest.mark.slow
+def test_the_fused_expression_serves_formats_and_sizes_without_being_made_again():
+    x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    for fmt in (FP16, FP8_E4M3):
+        kernel = made_by("aot_eager", fmt)
+        for size in (5000, 4096, 2048):
+            assert_rounds(kernel, fmt, x[:size])
+    assert counters["stats"]["unique_graphs"] == 4  # for each format: apart, and in place
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler for torch.compile")
+def test_the_compiled_expression_has_the_bits_of_the_loops_on_all_breakpoints():
+    for name, dtype, rounding in [
+        ("FP16", np.float32, Rounding.TIES_TO_EVEN),
+        ("FP8_E5M2", np.float64, Rounding.TIES_TO_EVEN),
+        ("FP8_E4M3", np.float32, Rounding.TOWARD_POSITIVE),
+    ]:
+        fmt = FORMATS[name]
+        x = breakpoints(fmt, np.dtype(dtype))[0]
+        kernel = made_by("inductor", fmt, rounding, dtype)
+        assert_rounds(kernel, fmt, x, rounding=rounding)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "how"),
+    [
+        (lambda bits, *rest: (bits ^ 1, None), "differs in "),
+        (lambda *rest: 1 / 0, "not compiled: "),
+    ],
+)
+def test_a_kernel_that_differs_or_cannot_be_made_is_not_used(monkeypatch, spoil, how):
+    kernel = made_by("aot_eager", FP16)
+    define, facts = tensors._round_bits, facts_of(FP16, np.dtype(np.float32))
+    kernel._plain = lambda bits, into: into.copy_(
+        define(bits, facts.numbers.tolist(), int(Rounding.TIES_TO_EVEN), None, False)[0]
+    )
+    monkeypatch.setattr(tensors, "_round_bits", spoil)
+    bits, into = torch.zeros(2048, dtype=torch.int32), torch.ones(2048, dtype=torch.int32)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert kernel(bits, into) == 0
+    assert kernel.how.startswith(how)
+    assert bool((into == 1).all())
+    assert ["not used" in str(w.message) for w in said] == [True] * how.startswith("differs")
+
+
+def test_only_large_tensors_on_cuda_are_fused(monkeypatch):
+    large = torch.zeros(1 << 20, dtype=torch.int32)
+    assert not tensors._worth_fusing(large)
+    monkeypatch.setattr(tensors, "_FUSED_FROM", 16)
+    used = []
+
+    class Told:
+        def __call__(self, bits, into):
+            used.append(bits.numel())
+            into[:8] = 7
+            return 8
+
+    monkeypatch.setattr(tensors, "_worth_fusing", lambda bits: bits.numel() >= 16)
+    monkeypatch.setattr(tensors, "fused", lambda *key: Told())
+    x, out = torch.full((20,), 0.1), torch.empty(20)
+    facts = facts_of(FP8_E4M3, np.dtype(np.float32))
+    tensors._run_expression(x, out, facts, Rounding.TIES_TO_EVEN, fuse=True)
+    assert used == [20]
+    assert out.view(torch.int32)[:8].eq(7).all()
+    assert out[8:].eq(0.1015625).all()  # what the kernel leaves is rounded step by step
+    tensors._run_expression(x, out, facts, Rounding.TIES_TO_EVEN)
+    assert out.eq(0.1015625).all()
+    assert used == [20]
