@@ -24,11 +24,13 @@ ORDER = """
     simulation.operands simulation.dispatch simulation.functions simulation.explanation
     simulation.operations
     simulate audit fp8
-    health.vitals health.tracing health.records health.findings health.reports health.watch health
+    health.vitals health.tracing health.records health.findings health.reports health.watch
+    health
     history broken_runs clinic
     training.recipes training.tasks training.optimizers training.parallel training.engines
     training.loop training.headroom training.activations training.stages training
-    recordings.files recordings.asking recordings.racing recordings.record recordings rooflines
+    recordings.files recordings.asking recordings.matrices recordings.racing recordings.record
+    recordings rooflines
     pictures.ranges pictures.steps pictures.canvas pictures.training pictures.report
     pictures.costs pictures.clinic pictures.health pictures.stages pictures.precision
     pictures.scaling pictures.gradients pictures.eight_bits pictures.formats pictures.rounding

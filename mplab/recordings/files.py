@@ -21,8 +21,11 @@ from mplab.data import course_folder
 VERSION = 1
 
 SCHEMA: dict[str, dict[str, type]] = {
-    "casts": {"formats": dict, "overflow": dict, "midpoints": dict},
-    "tensorcores": {"probes": list, "blocks": dict, "promotion": dict},
+    "casts": {"formats": dict, "overflow": dict, "midpoints": dict, "compiled": dict},
+    "tensorcores": {
+        **{"probes": list, "sweeps": list, "samples": dict, "promotion": dict, "blocks": dict},
+        "kernels": dict,
+    },
     "training": {"runs": list},
     "larger": {"parameters": int, "runs": list},
     "speed": {"copy": dict, "matmul": list, "round_to": dict, "steps": list},

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from mplab.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
 from mplab.history import exponent_histogram
-from mplab.recordings.asking import Found, Setting, product
+from mplab.recordings.asking import Found, Setting, problem_of
 from mplab.tensors import round_tensor
 from mplab.training import RECIPES, TASKS, train
 from mplab.training.activations import Block
@@ -36,8 +38,9 @@ def _tf32(wanted: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def _problem(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
+def plain_float32() -> AbstractContextManager[None]:
+    """Matrix products and convolutions of float32 tensors are FP32's, not TF32's."""
+    return _tf32(False)
 
 
 # Training ----------------------------------------------------------------------------------
@@ -92,8 +95,8 @@ def _one_run(task: str, recipe: str, tf32: bool, seed: int, to: Setting) -> dict
                 progress=False,
                 record_gradients_at=(),
             )
-    except (RuntimeError, ValueError, ImportError) as error:
-        return row | {"problem": _problem(error)}
+    except Exception as error:  # whatever it is, the other runs go on
+        return row | {"problem": problem_of(error)}
     apart = max(1, len(history.loss) // 40)
     changes = np.flatnonzero(np.diff(history.loss_scale)) + 1
     return row | {
@@ -113,12 +116,26 @@ def _one_run(task: str, recipe: str, tf32: bool, seed: int, to: Setting) -> dict
 
 _LARGE = {"words": 8192, "width": 768, "blocks": 8, "heads": 12, "length": 512, "rows": 8}
 _TINY = {"words": 32, "width": 16, "blocks": 2, "heads": 2, "length": 12, "rows": 2}
-_RUNS: tuple[tuple[str, Format, bool, float | None], ...] = (
-    ("fp32", FP32, False, None),
-    ("fp32-tf32", FP32, True, None),
-    ("amp-fp16-naive", FP16, False, None),
-    ("amp-fp16", FP16, False, 65536.0),
-    ("amp-bf16", BF16, False, None),
+
+
+class _Way(NamedTuple):
+    """How the larger network is trained."""
+
+    recipe: str
+    fmt: Format
+    tf32: bool = False
+    scale: float | None = None
+    checkpointed: bool = False
+
+
+_WAYS = (
+    _Way("fp32", FP32),
+    _Way("fp32-tf32", FP32, tf32=True),
+    _Way("amp-fp16-naive", FP16),
+    _Way("amp-fp16", FP16, scale=65536.0),
+    _Way("amp-bf16", BF16),
+    _Way("fp32-checkpointed", FP32, checkpointed=True),
+    _Way("amp-bf16-checkpointed", BF16, checkpointed=True),
 )
 
 
@@ -132,10 +149,13 @@ class _Language(nn.Module):
         self.places = nn.Parameter(0.02 * torch.randn(size["length"], width))
         self.blocks = nn.Sequential(*(Block(width, size["heads"]) for _ in range(size["blocks"])))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, size["words"], bias=False)
+        self.checkpointed = False
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.words(words) + self.places
-        logits: Tensor = self.head(self.norm(self.blocks(x)))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        logits: Tensor = self.head(self.norm(x))
         return logits
 
 
@@ -157,14 +177,14 @@ def larger(to: Setting) -> Found:
     size = _TINY if to.rehearse else _LARGE
     yield "parameters", sum(p.numel() for p in _language(size, to).parameters())
     runs: list[dict[str, Any]] = []
-    for name, fmt, tf32, scale in _RUNS:
+    for way in _WAYS:
         if to.left() <= 0:
             break
         try:
-            with _tf32(tf32):
-                runs.append({"recipe": name} | _train_larger(size, fmt, scale, to))
-        except RuntimeError as error:
-            runs.append({"recipe": name, "problem": _problem(error)})
+            with _tf32(way.tf32):
+                runs.append({"recipe": way.recipe} | _train_larger(size, way, to))
+        except Exception as error:  # whatever it is, the other recipes go on
+            runs.append({"recipe": way.recipe, "problem": problem_of(error)})
         yield "runs", runs
 
 
@@ -182,25 +202,23 @@ def _forward(model: nn.Module, words: Tensor, following: Tensor, fmt: Format) ->
         return F.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
-def _train_larger(
-    size: dict[str, int], fmt: Format, scale: float | None, to: Setting
-) -> dict[str, Any]:
+def _train_larger(size: dict[str, int], way: _Way, to: Setting) -> dict[str, Any]:
+    before = _emptied(to)
     model = _language(size, to)
+    model.checkpointed = way.checkpointed
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     scaler = torch.amp.GradScaler(
-        to.device.type, init_scale=scale or 1.0, enabled=scale is not None
+        to.device.type, init_scale=way.scale or 1.0, enabled=way.scale is not None
     )
     steps, warm = (3, 1) if to.rehearse else (60, 10)
     batches = [generated(size, step, to.device) for step in range(steps)]
-    if to.cuda:
-        torch.cuda.reset_peak_memory_stats()
     losses, scales, begin = [], [], 0.0
     for step, (words, following) in enumerate(batches):
         if step == warm:
             _wait(to)
             begin = time.perf_counter()
         optimizer.zero_grad()
-        loss = _forward(model, words, following, fmt)
+        loss = _forward(model, words, following, way.fmt)
         scales.append(scaler.get_scale())
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         scaler.step(optimizer)
@@ -213,27 +231,46 @@ def _train_larger(
         "scale": scales,
         "seconds_per_step": seconds,
         "words_per_second": size["rows"] * size["length"] / seconds,
-        "peak_bytes": torch.cuda.max_memory_allocated() if to.cuda else None,
+        "peak_bytes": torch.cuda.max_memory_allocated() - before if to.cuda else None,
         "parameter_bytes": sum(p.nbytes for p in model.parameters()),
     }
+
+
+def _emptied(to: Setting) -> int:
+    """Bytes that are still allocated after what the last run left has gone; the peak is reset."""
+    if not to.cuda:
+        return 0
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return int(torch.cuda.memory_allocated())
 
 
 def exponents(to: Setting) -> Found:
     """Exponents of the larger network's activation gradients by layer, without loss scale."""
     size = _TINY if to.rehearse else _LARGE
     runs: list[dict[str, Any]] = []
-    for name, fmt, tf32, scale in _RUNS:
-        if to.left() <= 0 or tf32:
+    for way in _WAYS:
+        if to.left() <= 0 or way.tf32 or way.checkpointed:
             continue
-        model = _language(size, to)
-        words, following = generated(size, 0, to.device)
-        layers: dict[str, Any] = {}
-        for where, module in model.named_modules():
-            if isinstance(module, nn.Linear):
-                module.register_forward_hook(_collect(layers, where, scale or 1.0))
-        (_forward(model, words, following, fmt) * (scale or 1.0)).backward()  # type: ignore[no-untyped-call]
-        runs.append({"recipe": name, "loss_scale": scale or 1.0, "layers": layers})
+        scale = way.scale or 1.0
+        row: dict[str, Any] = {"recipe": way.recipe, "loss_scale": scale}
+        try:
+            runs.append(row | {"layers": _exponents_of(size, way.fmt, scale, to)})
+        except Exception as error:  # whatever it is, the other recipes go on
+            runs.append(row | {"problem": problem_of(error)})
         yield "runs", runs
+
+
+def _exponents_of(size: dict[str, int], fmt: Format, scale: float, to: Setting) -> dict[str, Any]:
+    """The exponents of the activation gradients of the first step, by layer."""
+    model, layers = _language(size, to), dict[str, Any]()
+    words, following = generated(size, 0, to.device)
+    for where, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(_collect(layers, where, scale))
+    (_forward(model, words, following, fmt) * scale).backward()  # type: ignore[no-untyped-call]
+    return layers
 
 
 def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., None]:
@@ -264,19 +301,27 @@ def _wait(to: Setting) -> None:
 
 
 def seconds_of(call: Callable[[], Any], to: Setting, *, repeats: int = 20) -> float:
-    """The median time of a call, on CUDA by events, after three to warm up."""
+    """The median time of a call, on CUDA by events, after three to warm up.
+
+    On CUDA a call is repeated between two events until they lie milliseconds apart: alone, a
+    short one would show how long Python takes to begin it.
+    """
     for _ in range(3):
         call()
     _wait(to)
     taken = []
-    for _ in range(3 if to.rehearse else repeats):
+    inside = 1
+    for lap in range(1 + (3 if to.rehearse else repeats)):
         if to.cuda:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
-            call()
+            for _ in range(inside):
+                call()
             end.record()
             end.synchronize()
-            taken.append(begin.elapsed_time(end) / 1e3)
+            taken.append(begin.elapsed_time(end) / 1e3 / inside)
+            if not lap:
+                inside = min(200, max(1, int(2e-3 / max(1e-6, taken.pop()))))
         else:
             start = time.perf_counter()
             call()
@@ -290,19 +335,30 @@ def speed(to: Setting) -> Found:
     x, out = torch.randn(count, device=to.device), torch.empty(count, device=to.device)
     copied = 8 * count / seconds_of(lambda: out.copy_(x), to)
     yield "copy", {"bytes": 4 * count, "bytes_per_second": copied}
-    rounding = {}
-    for fmt in (FP16, BF16, FP8_E4M3):
-        taken = seconds_of(partial(round_tensor, x, fmt, out=out), to, repeats=5)
-        rate = 8 * count / taken
-        rounding[fmt.name] = {"bytes_per_second": rate, "share_of_copy": rate / copied}
-    yield "round_to", rounding
     rows: list[dict[str, Any]] = []
     for n in (16, 32) if to.rehearse else (256, 512, 1024, 2048, 4096, 8192):
         for fmt in (FP32, TF32, FP16, BF16, FP8_E4M3):
             if to.left() > 0:
                 rows.append(_matmul(n, fmt, to))
         yield "matmul", rows
-    yield "steps", _simulated_steps(to)
+    rounding: dict[str, Any] = {}
+    for fmt in (FP16, BF16, FP8_E4M3):
+        rounding[fmt.name] = _rounding_rate(x, out, fmt, copied, to)
+        yield "round_to", rounding
+    steps: list[dict[str, Any]] = []
+    for task in TASKS:
+        steps += _simulated_steps(task, to)
+        yield "steps", steps
+
+
+def _rounding_rate(x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting) -> Any:
+    """Bytes read and written in a second, and their share of a copy's."""
+    try:
+        taken = seconds_of(partial(round_tensor, x, fmt, out=out), to, repeats=5)
+    except Exception as error:  # whatever it is, the other formats go on
+        return {"problem": problem_of(error)}
+    rate = 8 * x.numel() / taken
+    return {"bytes_per_second": rate, "share_of_copy": rate / copied}
 
 
 def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
@@ -311,29 +367,22 @@ def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
     a, b = (torch.randn(n, n, device=to.device) for _ in range(2))
     width = 1 if fmt.bits == 8 else 4 if fmt in (FP32, TF32) else 2
     try:
-        call = _product_call(a, b, fmt, to)
-        taken = seconds_of(call, to)
-    except RuntimeError as error:
-        return row | {"problem": _problem(error)}
+        with _tf32(fmt == TF32):
+            taken = seconds_of(_product_call(a, b, fmt), to)
+    except Exception as error:  # whatever it is, the other products go on
+        return row | {"problem": problem_of(error)}
     work, moved = 2 * n**3, 2 * width * n * n + (4 if width == 4 else 2) * n * n
     return row | {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
 
 
-def _product_call(a: Tensor, b: Tensor, fmt: Format, to: Setting) -> Callable[[], Any]:
+def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], Any]:
     """The product alone, its inputs in the format already."""
     if fmt in (FP32, TF32):
-        if fmt == TF32:
-            return lambda: product(a, b, TF32)
-
-        def plain() -> Tensor:
-            with _tf32(False):
-                return a @ b
-
-        return plain
+        return lambda: a @ b
     dtype = fmt.torch_dtype
     if fmt.bits == 8:
         low, right = a.to(dtype), b.t().contiguous().to(dtype).t()
-        one = torch.ones((), device=to.device)
+        one = torch.ones((), device=a.device)
         return lambda: torch._scaled_mm(
             low, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
         )
@@ -341,19 +390,19 @@ def _product_call(a: Tensor, b: Tensor, fmt: Format, to: Setting) -> Callable[[]
     return lambda: left @ other
 
 
-def _simulated_steps(to: Setting) -> list[dict[str, Any]]:
-    """What a simulated step costs beside a plain one and a real one."""
+def _simulated_steps(task: str, to: Setting) -> list[dict[str, Any]]:
+    """What a simulated step of a task costs beside a plain one and a real one."""
     rows: list[dict[str, Any]] = []
-    for task in TASKS:
-        for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
-            if to.left() <= 0:
-                break
-            try:
-                times = stage_times(task, recipe, steps=2, device=to.device.type)
-            except (RuntimeError, ValueError) as error:
-                rows.append({"task": task, "recipe": recipe, "problem": _problem(error)})
-                continue
-            total = math.fsum(times.seconds.values())
-            stages = {"task": task, "recipe": recipe, "seconds": times.seconds, "total": total}
-            rows.append(stages)
+    for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
+        if to.left() <= 0:
+            break
+        row: dict[str, Any] = {"task": task, "recipe": recipe}
+        try:
+            steps = 2 if to.rehearse else 10
+            times = stage_times(task, recipe, steps=steps, device=to.device.type)
+        except Exception as error:  # whatever it is, the other steps go on
+            rows.append(row | {"problem": problem_of(error)})
+            continue
+        total = math.fsum(times.seconds.values())
+        rows.append(row | {"seconds": times.seconds, "total": total})
     return rows

@@ -1,12 +1,16 @@
 """The command `mplab record`: everything that only hardware can answer, in one call.
 
 Each part has a budget of time and writes its file as it goes, so that what is done stays if
-the run is killed; an error in one part does not stop the others.
+the run is killed; an error in one part does not stop the others. On a CUDA device each part is a
+process of its own: an error of the device ends every later call of its process, and a part that
+hangs is ended. The same command goes on where it was broken off, and keeps what is complete.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import platform
 import re
 import shutil
@@ -14,7 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,9 +29,10 @@ import torch
 
 import mplab
 from mplab import audit
-from mplab.recordings.asking import Found, Setting, casts, tensorcores
-from mplab.recordings.files import SCHEMA, Recording
-from mplab.recordings.racing import SEEDS, exponents, larger, speed, training
+from mplab.recordings.asking import Found, Setting, casts, problem_of
+from mplab.recordings.files import SCHEMA, Recording, load
+from mplab.recordings.matrices import tensorcores
+from mplab.recordings.racing import SEEDS, exponents, larger, plain_float32, speed, training
 
 
 class Part(NamedTuple):
@@ -38,22 +45,32 @@ class Part(NamedTuple):
 def audited(to: Setting) -> Found:
     """The operations of `mplab.audit`, each against torch's own kernel on the device."""
     rows: dict[str, list[Any]] = {"rows": [], "refused": []}
-    for row in audit.audit(device=to.device.type, quick=to.rehearse):
-        rows["rows" if isinstance(row, audit.Row) else "refused"].append(row._asdict())
-        if to.left() <= 0:
-            break
+    with plain_float32():  # else convolutions of float32 are TF32's
+        found = audit.audit(device=to.device.type, quick=to.rehearse)
+        for count, row in enumerate(found, 1):
+            rows["rows" if isinstance(row, audit.Row) else "refused"].append(row._asdict())
+            if to.left() <= 0:
+                break
+            if count % 20 == 0:
+                yield from rows.items()
     yield from rows.items()
 
 
-PARTS: dict[str, Part] = {  # in order of importance; the sum is under eight minutes
-    "casts": Part(casts, 45),
+PARTS: dict[str, Part] = {  # in order of importance; the sum leaves a minute for seven starts
+    "casts": Part(casts, 75),
     "tensorcores": Part(tensorcores, 45),
-    "training": Part(training, 200),
-    "larger": Part(larger, 50),
-    "speed": Part(speed, 40),
-    "exponents": Part(exponents, 25),
-    "audit": Part(audited, 60),
+    "training": Part(training, 155),
+    "larger": Part(larger, 35),
+    "speed": Part(speed, 45),
+    "exponents": Part(exponents, 15),
+    "audit": Part(audited, 45),
 }
+
+MINUTES = 7.9
+"""Within which all parts are over: a machine may be lent for ten minutes."""
+
+_START = 40.0
+"""Seconds that a process may take to begin: torch, CUDA and numba, all for the first time."""
 
 
 def provenance(
@@ -78,6 +95,7 @@ def provenance(
     }
 
 
+@cache
 def _driver() -> str:
     """The driver's version, with the CUDA version that torch was built for."""
     words = f"CUDA {torch.version.cuda}"
@@ -85,7 +103,10 @@ def _driver() -> str:
     if command is None:
         return words
     query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
-    done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return words
     number = re.match(r"[\d.]+", done.stdout)
     return f"{number[0]}, {words}" if number else words
 
@@ -97,6 +118,7 @@ def record(
     *,
     names: Sequence[str] = (),
     rehearse: bool = False,
+    most: float = float("inf"),
 ) -> Recording:
     """Record one part, writing its file after each of its fields.
 
@@ -106,9 +128,11 @@ def record(
         folder: where the file goes.
         names: of all parts that are recorded in this call, for the provenance.
         rehearse: tiny sizes.
+        most: seconds, where that is less than the budget of the part.
     """
     part, data, begin = PARTS[name], dict[str, Any](), time.monotonic()
-    setting = Setting(device, rehearse, lambda: begin + part.budget - time.monotonic())
+    budget = min(part.budget, most)
+    setting = Setting(device, rehearse, lambda: begin + budget - time.monotonic())
 
     def written(*, complete: bool, problem: str = "") -> Recording:
         seconds = time.monotonic() - begin
@@ -120,20 +144,85 @@ def record(
     try:
         for key, value in part.make(setting):
             data[key] = value
-            written(complete=False, problem="not finished")
+            made = written(complete=False, problem=_UNFINISHED)
+            print(f"  {name}: {key}, {made.provenance['seconds']:.1f} s", flush=True)
     except Exception as error:  # whatever it is, the other parts go on
-        return written(complete=False, problem=_without_paths(error))
+        return written(complete=False, problem=problem_of(error))
     missing = sorted(set(SCHEMA[name]) - set(data))
     if missing or setting.left() <= 0:
-        reason = f"the budget of {part.budget:g} s was spent" if setting.left() <= 0 else "missing"
+        reason = f"the budget of {budget:.3g} s was spent" if setting.left() <= 0 else "missing"
         return written(complete=False, problem=f"{reason}: {', '.join(missing) or 'cut short'}")
     return written(complete=True)
 
 
-def _without_paths(error: Exception) -> str:
-    """An error in one line that says nothing about the machine's folders."""
-    line = str(error).partition("\n")[0][:200]
-    return re.sub(r"(?<!\w)(?:[A-Za-z]:)?[\\/][\w.\\/-]+", "…", f"{type(error).__name__}: {line}")
+_UNFINISHED = "not finished"
+
+
+def record_apart(
+    name: str,
+    device: torch.device,
+    folder: Path,
+    *,
+    names: Sequence[str] = (),
+    rehearse: bool = False,
+    most: float = float("inf"),
+) -> Recording:
+    """`record` in a process of its own, which is ended if it takes much longer than its budget.
+
+    Args:
+        name: of the part.
+        device: that is asked.
+        folder: where the file goes.
+        names: of all parts that are recorded in this call.
+        rehearse: tiny sizes.
+        most: seconds, the start of the process included.
+    """
+    budget = min(PARTS[name].budget, max(1.0, most - _START / 4))
+    options = {"names": list(names), "rehearse": rehearse, "most": budget}
+    child = multiprocessing.get_context("spawn").Process(
+        target=_record, args=(name, str(device), folder), kwargs=options
+    )
+    begin = time.monotonic()
+    child.start()
+    child.join(min(budget + _START, most))
+    late = child.is_alive()
+    if late:
+        child.kill()
+        child.join()
+    left = _left_behind(name, device, folder, since=begin)
+    if left is not None and left.problem != _UNFINISHED:
+        return left
+    ended = "hung and was ended" if late else f"ended with exit code {child.exitcode}"
+    if left is None:
+        origin = provenance(device, names or [name], rehearse=rehearse, seconds=0.0)
+        left = Recording(name, origin, {}, False)
+    left = replace(left, problem=f"its process {ended}")
+    left.save(folder)
+    return left
+
+
+def _record(name: str, device: str, folder: Path, **options: Any) -> None:
+    """What runs in the process of a part."""
+    os.environ.setdefault(
+        "TORCHINDUCTOR_COMPILE_THREADS", "1"
+    )  # no more processes for a few kernels
+    record(name, torch.device(device), folder, **options)
+
+
+def _left_behind(
+    name: str, device: torch.device, folder: Path, *, since: float = 0.0
+) -> Recording | None:
+    """The recording of a part of this device that lies in a folder, if one has come since then."""
+    origin = provenance(device, [name], rehearse=False, seconds=0.0)
+    wanted = Recording(name, origin, {}, False).name
+    path = folder / f"{wanted}.json"
+    age = time.time() - path.stat().st_mtime if path.exists() else float("inf")
+    if since and age > time.monotonic() - since:
+        return None
+    try:
+        return load(wanted, where=folder)
+    except ValueError:
+        return None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,6 +234,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
     parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on any machine")
     parser.add_argument("--device", choices=("cuda", "cpu"), help="default: CUDA if there is one")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"for all parts (default {MINUTES})"
+    )
+    parser.add_argument("--again", action="store_true", help="also what is complete in DIR")
+    parser.add_argument(
+        "--together", action="store_true", help="all parts in one process, also on CUDA"
+    )
     options = parser.parse_args(argv)
     names = list(PARTS) if options.all else options.only.split(",")
     unknown = [name for name in names if name not in PARTS]
@@ -156,12 +252,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cpu" and not options.rehearse:
         print("There is no CUDA device: these recordings will be marked CPU, and are slow.")
-    done = []
+    begin, done = time.monotonic(), []
     for name in names:
-        made = record(name, torch.device(kind), options.out, names=names, rehearse=options.rehearse)
+        most = begin + 60 * options.minutes - time.monotonic()
+        made = _made(name, torch.device(kind), options, names, most)
         done.append(made)
         state = "done" if made.complete else f"not complete: {made.problem}"
         print(f"{name:<12} {made.provenance['seconds']:7.1f} s  {state}", flush=True)
-    size = sum((options.out / f"{made.name}.json").stat().st_size for made in done)
-    print(f"{len(done)} recordings, {size:,} bytes")
+    files = [options.out / f"{made.name}.json" for made in done]
+    size = sum(path.stat().st_size for path in files if path.exists())
+    print(f"{len(done)} recordings, {size:,} bytes, {time.monotonic() - begin:.0f} s")
     return 0 if all(made.complete for made in done) else 1
+
+
+def _made(
+    name: str, device: torch.device, options: Any, names: Sequence[str], most: float
+) -> Recording:
+    """The recording of a part: as it lies there already, or made now, or that there is no time."""
+    before = _left_behind(name, device, options.out)
+    if before is not None and before.complete and not options.again:
+        same = before.provenance["rehearsal"] == options.rehearse
+        if same and before.provenance["mplab"] == mplab.__version__:
+            print(f"  {name}: complete already; --again records it anew")
+            return before
+    if most < 5:
+        origin = provenance(device, names, rehearse=options.rehearse, seconds=0.0)
+        return before or Recording(name, origin, {}, False, "no time was left")
+    make = record_apart if device.type == "cuda" and not options.together else record
+    return make(name, device, options.out, names=names, rehearse=options.rehearse, most=most)
