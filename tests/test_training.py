@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from mplab import FP8_E4M3, FP16, round_to
+from mplab.engines import Real, Simulated
 from mplab.simulation.products import holds_here
 from mplab.training import RECIPES, TASKS, Recipe, train
 
@@ -432,3 +433,18 @@ def test_a_checkpoint_that_is_cut_off_is_refused(keep, tmp_path):
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ValueError, match="checkpoint must be a file that train saved"):
         run(AUTOENCODER, "fp32", steps=6, checkpoint=path)
+
+
+@pytest.mark.parametrize("recipe", ["fp8-current", "amp-fp8-current"])
+def test_predictions_come_from_the_same_layers_as_the_training(recipe):
+    """torch's short way for encoder layers takes their weights, and would leave out FP8."""
+    how, task = RECIPES[recipe], TASKS["sequence-transformer"]
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer = task.optimizer(model.parameters())
+    engine = (Simulated if how.simulated else Real)(model, task.loss, optimizer, how, 0)
+    inputs = task.data().test[0][:16]
+    expected = model(inputs).detach()
+    assert torch.equal(engine.predict(inputs), expected)
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert model.training

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mha
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -219,12 +220,19 @@ def run(model: nn.Module, inputs: Tensor, recipe: Recipe) -> Tensor:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without gradients, dropout, or lessons for delayed scales."""
+    """Without gradients, dropout, or lessons for delayed scales.
+
+    Nor by torch's short way for encoder layers, which takes the weights of the layers that round
+    and does not call them.
+    """
     model.eval()
+    fast = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad():
             yield
     finally:
+        mha.set_fastpath_enabled(fast)
         model.train()
 
 
