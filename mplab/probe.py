@@ -251,7 +251,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if cuda:
             try:
                 measured = on_cuda(probe)
-            except (RuntimeError, TypeError, ValueError) as error:
-                problem = f"  this GPU, with this torch, cannot: {str(error).splitlines()[0]}"
-        print("\n".join([*report(probe, measured), *([problem] if problem else [])]))
+            except Exception as error:  # whatever it is, the other probes go on
+                line = str(error).strip().partition("\n")[0] or type(error).__name__
+                problem = f"  this GPU, with this torch, cannot: {line}"
+        print("\n".join([*report(probe, measured), *([problem] if problem else [])]), flush=True)
     return 0

@@ -367,13 +367,18 @@ def test_the_interval_of_promotion_is_found(monkeypatch):
     assert found["precise"][-2:] == [768, 1023]
 
 
-def test_the_plan_takes_five_seeds_of_each_recipe_to_compare_before_the_others():
+def test_the_plan_takes_one_seed_of_every_recipe_before_the_other_seeds():
     runs = racing.plan()
     tasks = len(racing.TASKS)
-    compared = [run for run in runs if run[2] in racing._COMPARED]
-    assert runs[: len(compared)] == compared
-    assert {run[0] for run in compared} == set(racing.SEEDS)
+    real = {name for name, recipe in racing.RECIPES.items() if not recipe.simulated}
+    of_first = [run for run in runs if run[0] == 0]
+    assert runs[: len(of_first)] == of_first
+    assert {run[2] for run in of_first} == real
+    assert [run[0] for run in runs] == sorted(run[0] for run in runs)
+    assert {run[2] for run in runs if run[0] == 4} == set(racing._COMPARED)
+    assert {run[0] for run in runs} == set(racing.SEEDS)
     assert runs.count((4, "digits-cnn", "fp32", True)) == 1
+    assert len(set(runs)) == len(runs)
     assert len([run for run in runs if run[0] == 0 and run[3]]) == tasks
 
 

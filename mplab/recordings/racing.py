@@ -52,15 +52,23 @@ _COMPARED = ("fp32", "amp-fp16-naive", "amp-fp16", "amp-bf16", "amp-fp8-current"
 def plan(*, seeds: Sequence[int] = SEEDS) -> list[tuple[int, str, str, bool]]:
     """Seed, task, recipe, and whether FP32 products may be TF32, for each run.
 
-    The recipes to compare come first, seed by seed, so that what stops early can be compared;
-    then the other recipes of torch's own arithmetic, with the first seed.
+    The first seed of every recipe comes first, then the other seeds of the recipes to compare,
+    seed by seed, so that what stops early can be compared.
     """
     real = [name for name, recipe in RECIPES.items() if not recipe.simulated]
     first = [name for name in _COMPARED if name in real]
-    kinds = [("fp32", True), *((name, False) for name in first)]
-    runs = [(seed, task, *kind) for seed in seeds for task in TASKS for kind in kinds]
-    others = [name for name in real if name not in first]
-    return runs + [(seeds[0], task, name, False) for task in TASKS for name in others]
+    compared = [("fp32", True), *((name, False) for name in first)]
+    others = [(name, False) for name in real if name not in first]
+    return [
+        (seed, task, *kind)
+        for seed, kinds in (
+            (seeds[0], compared),
+            (seeds[0], others),
+            *((s, compared) for s in seeds[1:]),
+        )
+        for task in TASKS
+        for kind in kinds
+    ]
 
 
 def training(to: Setting) -> Found:
