@@ -4,12 +4,12 @@ import pytest
 import torch
 from pretend_cuda import NAME, OnCuda, pretended
 
-from mplab import FORMATS, FP8_E5M2, probe, stages
+from mplab import FORMATS, FP8_E5M2, probe
 from mplab.fp8 import SCALINGS, convert_linears
 from mplab.quantize import dequantize, quantize
 from mplab.recordings import load, record
 from mplab.recordings.asking import product
-from mplab.training import RECIPES, TASKS, train
+from mplab.training import RECIPES, TASKS, stages, train
 
 
 @pytest.fixture

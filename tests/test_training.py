@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from mplab import FP8_E4M3, FP16, round_to
-from mplab.engines import Real, Simulated
 from mplab.simulation.products import holds_here
 from mplab.training import RECIPES, TASKS, Recipe, train
+from mplab.training.engines import Real, Simulated
 
 AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
 
