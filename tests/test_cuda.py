@@ -8,7 +8,7 @@ from mplab import FORMATS, FP8_E5M2, probe
 from mplab.fp8 import SCALINGS, convert_linears
 from mplab.quantize import dequantize, quantize
 from mplab.recordings import load, record
-from mplab.recordings.asking import product
+from mplab.recordings.matrices import product
 from mplab.training import RECIPES, TASKS, stages, train
 
 

@@ -317,14 +317,18 @@ def test_rounding_for_an_operation_is_counted():
 
 def test_what_torch_takes_apart_is_said_to_be_several_steps():
     explorer = widgets.PolicyExplorer()
-    explorer.operation.value, explorer.inputs.value = "attention", "one of each"
+    explorer.operation.value = "cross_entropy"  # a log_softmax, and a choice from it
     verdict = explorer.verdicts["CPU_AUTOCAST"]
-    assert verdict.steps > 1
-    assert verdict.rounded == 2  # key and value are the wide input
-    assert verdict.note == f"in {verdict.steps} steps, the first shown; 2 inputs rounded for it"
+    assert (verdict.steps, verdict.note) == (2, "in 2 steps, the first shown")
     assert verdict.note in explorer.picture.value
-    explorer.operation.value = "exp"
-    assert explorer.verdicts["CPU_AUTOCAST"].note == ""
+
+
+def test_attention_that_torch_has_a_kernel_for_is_one_step():
+    explorer = widgets.PolicyExplorer()
+    explorer.operation.value, explorer.inputs.value = "attention", "one of each"
+    for verdict in explorer.verdicts.values():
+        assert (verdict.steps, verdict.rounded) == (1, 2)  # key and value are the wide input
+        assert verdict.takes == (FP16,) * 3
 
 
 # The clinic ------------------------------------------------------------------------------
