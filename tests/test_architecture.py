@@ -194,3 +194,9 @@ def test_the_readers_of_source_would_see_a_violation(tmp_path):
     )
     assert {"mplab.widgets", "mplab.cli", "mplab.tensors"} <= set(imported_modules(path))
     assert {name for name, _ in public_definitions(path)} == {"f", "A", "A.method"}
+
+
+def test_every_name_that_a_tab_offers_is_there():
+    offered = [name for name in dir(mplab) if not name.startswith("_")]
+    assert [name for name in offered if not hasattr(mplab, name)] == []
+    assert not {"Any", "annotations", "import_module"} & set(offered)
