@@ -301,6 +301,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         print("mplab audit: --device cuda needs a CUDA device; there is none here", file=sys.stderr)
         return 2
+    try:
+        torch.empty(0, device=options.device)
+    except RuntimeError as error:
+        print(f"mplab audit: --device {options.device}: {error}", file=sys.stderr)
+        return 2
     chosen = [FORMATS[name] for name in options.format]
     rows = list(audit(chosen, device=options.device, quick=options.quick))
     print(table(rows))

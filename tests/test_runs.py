@@ -219,3 +219,22 @@ def test_an_interrupted_command_says_that_it_can_go_on(tmp_path, monkeypatch, ca
     monkeypatch.setattr(loop, "train", interrupt)
     assert main(command(tmp_path / "run.json", "--recipe", "fp32")) == 130
     assert "The same command goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("plot", ["run.gif", "run", "nowhere/run.png"])
+def test_a_plot_that_cannot_be_written_is_refused_before_training(tmp_path, capsys, plot):
+    options = ["--recipe", "fp32", "--plot", tmp_path / plot]
+    with pytest.raises(SystemExit, match="2"):
+        main(command(tmp_path / "run.json", *options))
+    assert "--plot must be a .png, .svg or .html in a folder that is" in capsys.readouterr().err
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_one_line(tmp_path, capsys, device):
+    options = ["--recipe", "fp32", "--steps", "1", "--device", device]
+    assert main(command(tmp_path / "run.json", *options)) == 2
+    error = capsys.readouterr().err
+    assert f"device must be one that torch can use here; got {device!r}" in error
+    assert main(["audit", "--quick", "--device", device]) == 2
+    assert "mplab audit: --device" in capsys.readouterr().err

@@ -102,7 +102,7 @@ def train(
         raise ValueError(f"train: steps must not be negative; got {count}. Use 0 or more.")
     if save_every < 1:
         raise ValueError(f"train: save_every must be at least 1; got {save_every}. Use 50.")
-    place = torch.device(device or how.device or default_device(how))
+    place = _usable(device or how.device or default_device(how))
     with _one_thread(place), _own_randomness(seed, place):
         run = _Run(chosen, how, seed, place, count, tuple(record_gradients_at))
         run.resume(checkpoint)
@@ -139,6 +139,17 @@ def default_device(recipe: Recipe) -> str:
     """Where a recipe runs if nobody says: "cuda" or "cpu"."""
     real = not recipe.simulated and (recipe.compute_format != FP32 or processes() > 1)
     return "cuda" if real and torch.cuda.is_available() else "cpu"
+
+
+def _usable(name: str) -> torch.device:
+    """The device of this name."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+        raise ValueError(
+            f"train: device must be one that torch can use here; got {name!r} "
+            f"({str(error).splitlines()[0]}). Use 'cpu'."
+        ) from error
 
 
 def environment() -> dict[str, str]:

@@ -62,6 +62,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [name for name in ("task", "recipe", "out") if not getattr(options, name)]
     if missing:
         parser.error(f"the following arguments are required: --{', --'.join(missing)}")
+    for path in options.plot:  # now, not when everything has been trained
+        if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():
+            parser.error(f"--plot must be a .png, .svg or .html in a folder that is; got {path}")
     try:
         with process_group(), _alone(options.out):
             runs = gather(options)
