@@ -192,12 +192,15 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
 
 
 def _export(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.exporting import export
+    from mplab.grading.exporting import BY_HAND, export, grades
 
     name = "grades.csv" if options.to == "csv" else f"grades-{options.to}.csv"
     path = options.output or course.root / name
     count = export(course, options.assignment, to=options.to, path=path)
     print(f"{count} students are in {path}")
+    waiting = sum(BY_HAND in grade.remark for grade in grades(course, options.assignment))
+    if waiting:
+        print(f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.")
     return 0
 
 

@@ -12,6 +12,7 @@ roster.csv  gradebook.db  nbgrader_config.py  exchange/
 from __future__ import annotations
 
 import csv
+import io
 import os
 import re
 import secrets
@@ -159,13 +160,22 @@ class Course:
         """The students of `roster.csv`; none if it is missing.
 
         Raises:
-            ValueError: an id cannot be a folder's name in plain letters, or occurs twice.
+            ValueError: the file is no such table, or an id cannot be a folder's name in plain
+                letters, or occurs twice.
         """
         path = self.root / "roster.csv"
         if not path.is_file():
             return []
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = list(csv.DictReader(file))
+        try:
+            table = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+            lines, columns = list(table), table.fieldnames or ["id"]
+        except UnicodeDecodeError:
+            columns = ["letters that are not UTF-8"]
+        if "id" not in columns:
+            raise ValueError(
+                f"{path} must begin with the line {','.join(Student._fields)}; got "
+                f"{','.join(columns)!r}. Save it as CSV with commas, in UTF-8."
+            )
         students = [
             Student(*((line.get(field) or "").strip() for field in Student._fields))
             for line in lines

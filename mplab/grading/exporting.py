@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 from mplab.grading.autograding import read_journal
 from mplab.grading.course import Course, Student
 
+BY_HAND = "to be graded by hand"
+"""The remark on a score that lacks what a person gives."""
+
 
 class Grade(NamedTuple):
     """A student's points in an assignment."""
@@ -62,7 +65,7 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student) ->
         return Grade(student, assignment.name, None, points, "nothing submitted")
     remark = str(read_journal(course, assignment.name, student.id).get("remark", ""))
     if submission.needs_manual_grade:
-        remark = f"{remark} to be graded by hand".strip()
+        remark = f"{remark} {BY_HAND}".strip()
     score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))
     return Grade(student, assignment.name, score, points, remark)
 

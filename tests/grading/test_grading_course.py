@@ -285,7 +285,7 @@ def test_a_changed_submission_is_graded_again_and_a_grade_given_by_hand_stays(co
 
 @pytest.mark.slow
 @with_walls
-def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(course):
+def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(course, capsys):
     written = json.loads(notebook(course))
     cell = next(
         c for c in written["cells"]
@@ -297,7 +297,8 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(cour
     submit(course, "s02", json.dumps(written))
     lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [16.0, 16.0]
-    export(course, ["a1"], to="csv", path=course.root / "grades.csv")
+    assert commands.main(["export", "a1", "--course", str(course.root)]) == 0
+    assert "1 of the scores are not complete: to be graded by hand" in capsys.readouterr().out
     remarks = {row[1]: row[-2:] for row in table(course.root / "grades.csv")}
     assert remarks["s01"] == ["18", "to be graded by hand"]
     assert remarks["s02"] == ["18", ""]  # an untouched answer needs nobody
@@ -453,6 +454,15 @@ def test_a_roster_with_an_unusable_or_repeated_id_is_refused(bare, name):
     with (bare.root / "roster.csv").open("a", encoding="utf-8") as file:
         file.write(f"{name},A,B,\n")
     with pytest.raises(ValueError, match="line 6: id must be unique"):
+        bare.roster()
+
+
+@pytest.mark.parametrize(
+    "content", [b"id;first_name\ns01;Ada\n", b"ID,Name\ns01,Ada\n", b"id,first_name\ns01,L\xf6we\n"]
+)
+def test_a_roster_that_a_spreadsheet_saved_otherwise_says_how_to_save_it(bare, content):
+    (bare.root / "roster.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"must begin with the line id,first_.*commas, in UTF-8"):
         bare.roster()
 
 
