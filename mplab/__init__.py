@@ -50,52 +50,6 @@ from mplab.rounding import Stream, Tally, events, round_to, tally
 
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "activations",
-    "arithmetic",
-    "audit",
-    "bounds",
-    "broken_runs",
-    "checks",
-    "clinic",
-    "codes",
-    "data",
-    "engines",
-    "facts",
-    "floatarray",
-    "formats",
-    "fp8",
-    "grad_scaler",
-    "grading",
-    "headroom",
-    "health",
-    "history",
-    "inputs",
-    "kernels",
-    "loss_rules",
-    "optimizers",
-    "parallel",
-    "pictures",
-    "policies",
-    "quantize",
-    "recipes",
-    "recordings",
-    "reductions",
-    "rooflines",
-    "rounding",
-    "runs",
-    "scaling",
-    "simulate",
-    "stages",
-    "tasks",
-    "tensorcore",
-    "tensors",
-    "threads",
-    "training",
-    "updates",
-    "widgets",
-)
-
 __all__ = [
     "BF16",
     "FORMATS",
@@ -148,6 +102,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_rooms()})
-    hidden = {"Any", "annotations", "import_module"}
-    return sorted({*globals(), *_ROOMS} - hidden)
+    hidden = {"Any", "annotations", "import_module", "iter_modules"}
+    return sorted({*globals(), *_rooms()} - hidden)

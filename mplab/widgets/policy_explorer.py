@@ -33,7 +33,7 @@ OPERATIONS: dict[str, Operation] = {
     "linear": Operation(F.linear, 2),
     "conv1d": Operation(lambda a, b: F.conv1d(a[None], b[:, :, None]), 2),
     "attention": Operation(
-        lambda a, b: F.scaled_dot_product_attention(*(x[None, None] for x in (a, b, b))), 2
+        lambda a, b: F.scaled_dot_product_attention(a[None, None], b[None, None], b[None, None]), 2
     ),
     "add: a + b": Operation(torch.add, 2),
     "divide: a / b": Operation(torch.div, 2),
