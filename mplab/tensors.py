@@ -346,8 +346,13 @@ class Fused:
     def __call__(self, bits: Tensor, into: Tensor) -> int:
         """Round codes into `into`, which may be `bits`; return how many are done, from the first.
 
-        All but the last few: rows of 1024 let the compiler read several numbers at a time.
+        All but the last few, as rows of 1024 let the compiler read several numbers at a time; or
+        none.
         """
+        places = bits.data_ptr(), into.data_ptr()
+        shared = bits.untyped_storage().data_ptr() == into.untyped_storage().data_ptr()
+        if (shared and places[0] != places[1]) or places[0] % 16 or places[1] % 16:
+            return 0  # two pieces of one memory, or askew: for a compiler all is special there
         if not self.how:
             self.how = self._try(bits.device)
         if self.how != "one kernel":

@@ -392,6 +392,10 @@ def test_the_fused_expression_serves_formats_and_sizes_without_being_made_again(
         for size in (5000, 4096, 2048):
             assert_rounds(kernel, fmt, x[:size])
     assert counters["stats"]["unique_graphs"] == 4  # for each format: apart, and in place
+    bits = torch.zeros(8192, dtype=torch.int32)
+    assert kernel(bits[:4096], bits[4096:]) == 0  # two pieces of one memory
+    assert kernel(bits[1:], torch.zeros(8191, dtype=torch.int32)) == 0  # not at a multiple of 16
+    assert kernel(bits, bits) == 8192
 
 
 @pytest.mark.slow
