@@ -1,6 +1,7 @@
 """Each operation in its format: by hand, against torch's own half precision, in odd company."""
 
 import copy
+import threading
 
 import numpy as np
 import pytest
@@ -463,3 +464,50 @@ def test_cuda_gives_the_same_bits_as_the_cpu_on_exact_data():
     assert results[0][1] == results[1][1]
     for a, b in zip(results[0][0], results[1][0], strict=True):
         assert_bits(a, b)
+
+
+def backward_elsewhere(sim, run):
+    """Run a backward pass as a CUDA device's does: in a thread of its own, in the same mode.
+
+    There autograd begins to count nodes from 0.
+    """
+    errors = []
+
+    def work():
+        try:
+            with sim._mode:
+                run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not errors, errors
+
+
+def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
+    """Else each operation after it would stand for all before it, and a second pass be wrong."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.LayerNorm(5), nn.Linear(5, 3))
+    x, weights = torch.randn(4, 6), list(model.parameters())
+    found = {}
+    for where in ("here", "elsewhere"):
+        grads = []
+        with simulated(FP16, model=model) as sim:
+            loss = model(x).square().sum()
+            graph = sim._mode.graph
+            for scale in (1.0, 2.0**-12, 2.0**-20):  # as mplab.headroom looks for the best
+                scaled = loss * scale
+                known = dict(graph.nodes), graph.next
+
+                def run(scaled=scaled, grads=grads):
+                    grads.append(torch.autograd.grad(scaled, weights, retain_graph=True))
+
+                run() if where == "here" else backward_elsewhere(sim, run)
+                assert graph.next == known[1]
+                assert graph.nodes == known[0]
+        found[where] = grads, {name: str(t) for name, t in sim.by_operation.items()}
+    for here, there in zip(found["here"][0], found["elsewhere"][0], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+    assert found["here"][1] == found["elsewhere"][1]

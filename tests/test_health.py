@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import threading
 import warnings
 
 import pytest
@@ -16,6 +17,7 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
 from mplab.fp8 import SCALINGS, Fp8Linear, convert_linears
 from mplab.health import Health
 from mplab.health.records import pooled_layers
+from mplab.health.tracing import Tracer
 from mplab.health.vitals import casts_of
 from mplab.scaling import LossScaler
 from mplab.simulate import simulated
@@ -936,3 +938,26 @@ def test_a_step_that_is_told_of_after_the_watch_was_closed_starts_no_tracing():
         loss = model(torch.ones(1, 2)).sum()
     health.step(loss)
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_one():
+    """On CUDA a checkpoint runs them in the thread of the backward pass, which counts from 0."""
+    tracer = Tracer()
+    tracer.begin(0)
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    for name in ("0", "1"):
+        tracer.enter_module(name)
+        model(torch.ones(1, 2))
+        tracer.leave_module()
+    before = list(tracer._events)
+
+    def again():
+        tracer.enter_module("0")
+        tracer.leave_module()
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    thread.join()
+    assert tracer._events == before == sorted(before, key=lambda event: event[0])
+    again()
+    assert len(tracer._events) == len(before) + 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -125,23 +126,33 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._aside: Origin | None = None
         self._stack: list[str] = []
         self._events: list[tuple[int, str]] = []
+        self._thread = get_ident()
 
     def begin(self, step: int) -> None:
         """Forget the step before."""
         self.step, self.low, self.origins, self.casts = step, False, {}, set()
         self._last, self._aside = {}, None
-        self._stack, self._events = [], []
+        self._stack, self._events, self._thread = [], [], get_ident()
 
     def enter_module(self, name: str) -> None:
         """From here on, operations and autograd nodes are this module's."""
         self._stack.append(name)
-        self._events.append((next_number(), name))
+        self._begin_nodes(name)
 
     def leave_module(self) -> None:
         """From here on, they are those of the module around it."""
         if self._stack:
             self._stack.pop()
-        self._events.append((next_number(), self._stack[-1] if self._stack else OUTSIDE))
+        self._begin_nodes(self._stack[-1] if self._stack else OUTSIDE)
+
+    def _begin_nodes(self, name: str) -> None:
+        """From here on, autograd nodes are this module's.
+
+        Not in another thread, which counts its nodes from 0: on CUDA a backward pass has one, and
+        a checkpoint runs modules again there.
+        """
+        if get_ident() == self._thread:
+            self._events.append((next_number(), name))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -134,7 +134,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = self.rules.of(func)
         if rule.view:
             out = rule.call(*args, **kwargs)
-            if graph.next != next_number():
+            if graph.next != next_number() and graph.is_here():
                 self._note_view(rule, args, kwargs, out)
             if rule.follows and (node := _current_node()) is not None:
                 self._follow_gradient(node, rule, args[0])
@@ -214,7 +214,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 into = None  # a scalar stays FP32
         elif self.hands and numbers and not computes:
             keep_in_hand(out)
-        if self.graph.next != next_number():
+        if self.graph.next != next_number() and self.graph.is_here():
             node = Node(into, self.place if custom is None else custom.place, marks_of(tensors))
             if run is Run.OUTPUT:
                 node.into = None
@@ -267,7 +267,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
         out = call(*args, **kwargs)
         self._finish(rule, out, into, rule.exact, known)
-        if self.graph.next != next_number():
+        if self.graph.next != next_number() and self.graph.is_here():
             self.graph.note(Node(into, known.place))
         if self.record is not None:
             self.record(rule, None, into, known, given, args, out)
@@ -297,7 +297,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (total, self._cast(rule, other, into, node), *args[2:])
         out = rule.call(*args, **kwargs)
         self._finish(rule, out, into, False, node)
-        if self.graph.next != next_number():
+        if self.graph.next != next_number() and self.graph.is_here():
             self.graph.note(node)
         if self.record is not None:
             why = "adds two gradients of one tensor, in its format"

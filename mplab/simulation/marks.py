@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -190,6 +191,14 @@ class Graph:
         self.nodes: dict[int, Node] = {}
         self.next = 0
         self.forgotten = 0
+        self._thread = get_ident()
+
+    def is_here(self) -> bool:
+        """Whether the calling thread is that of this graph, whose nodes are numbered here.
+
+        A backward pass on CUDA runs in a thread of its own, which counts its nodes from 0.
+        """
+        return get_ident() == self._thread
 
     def skip(self) -> None:
         """Leave out the nodes made since the last time: they were made outside."""
