@@ -143,7 +143,7 @@ def _results(out: Any) -> list[Any]:
 
 
 def _rounded(x: Tensor, fmt: Format) -> Tensor:
-    return round_tensor(x.float().contiguous(), fmt).to(fmt.torch_dtype)
+    return round_tensor(x.float().contiguous(), fmt, fuse=False).to(fmt.torch_dtype)
 
 
 def _codes(t: Tensor) -> Tensor:

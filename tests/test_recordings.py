@@ -20,6 +20,7 @@ from mplab.recordings import Recording, asking, available, load, matrices, racin
 from mplab.recordings.asking import Setting, checksum
 from mplab.recordings.matrices import product
 from mplab.rounding import round_to
+from mplab.simulation import operations
 from mplab.tensorcore import mma
 
 CPU = torch.device("cpu")
@@ -514,3 +515,18 @@ def test_one_run_that_fails_does_not_take_the_others_with_it(monkeypatch):
     runs = dict(racing.training(rehearsal()))["runs"]
     assert len(runs) == len(racing.plan(seeds=(0,)))
     assert {row["problem"].partition(":")[0] for row in runs} == {"AssertionError", "KeyError"}
+
+
+def test_an_operation_that_raises_anything_is_refused_and_the_audit_goes_on(monkeypatch):
+    def failing(case, fmt, *, device):
+        raise AssertionError(f"{case.title} in /root/secret/file.py")
+
+    monkeypatch.setattr(record.audit, "compare", failing)
+    monkeypatch.setattr(
+        record, "cases", lambda fmt, quick: list(operations.of_one_number(fmt))[:30]
+    )
+    made = list(record.audited(rehearsal()))
+    assert [key for key, _ in made] == ["rows", "refused"] * 4  # after every 20, and at the end
+    refused = dict(made)["refused"]
+    assert len(refused) == 60
+    assert refused[0]["reason"] == "AssertionError: sigmoid in …"

@@ -29,10 +29,12 @@ import torch
 
 import mplab
 from mplab import audit
+from mplab.formats import BF16, FP16
 from mplab.recordings.asking import Found, Setting, casts, problem_of
 from mplab.recordings.files import SCHEMA, Recording, load
 from mplab.recordings.matrices import tensorcores
 from mplab.recordings.racing import SEEDS, exponents, larger, plain_float32, speed, training
+from mplab.simulation.operations import cases
 
 
 class Part(NamedTuple):
@@ -45,10 +47,15 @@ class Part(NamedTuple):
 def audited(to: Setting) -> Found:
     """The operations of `mplab.audit`, each against torch's own kernel on the device."""
     rows: dict[str, list[Any]] = {"rows": [], "refused": []}
+    compared = ((fmt, case) for fmt in (FP16, BF16) for case in cases(fmt, quick=to.rehearse))
     with plain_float32():  # else convolutions of float32 are TF32's
-        found = audit.audit(device=to.device.type, quick=to.rehearse)
-        for count, row in enumerate(found, 1):
-            rows["rows" if isinstance(row, audit.Row) else "refused"].append(row._asdict())
+        for count, (fmt, case) in enumerate(compared, 1):
+            try:
+                row = audit.compare(case, fmt, device=to.device.type)
+                rows["rows"].append(row._asdict())
+            except Exception as error:  # whatever it is, the other operations go on
+                refused = audit.Refused(case.title, fmt.name, problem_of(error))
+                rows["refused"].append(refused._asdict())
             if to.left() <= 0:
                 break
             if count % 20 == 0:
