@@ -497,7 +497,7 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
         with simulated(FP16, model=model) as sim:
             loss = model(x).square().sum()
             graph = sim._mode.graph
-            for scale in (1.0, 2.0**-12, 2.0**-20):  # as mplab.headroom looks for the best
+            for scale in (1.0, 2.0**-12, 2.0**-20):  # as mplab.training.headroom looks for the best
                 scaled = loss * scale
                 known = dict(graph.nodes), graph.next
 

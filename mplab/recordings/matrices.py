@@ -308,11 +308,12 @@ def _promotion(to: Setting) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if not to.cuda:
         return {"problem": "no CUDA device"}
+    wide = _ROWS if to.rehearse else _WIDE
     for fast in (False, True):
         survives = []
         for place in (*range(16, 513, 16), 768, 1023):
-            a = torch.zeros(_WIDE, 1024, device=to.device)
-            b = torch.zeros(1024, _WIDE, device=to.device)
+            a = torch.zeros(wide, 1024, device=to.device)
+            b = torch.zeros(1024, wide, device=to.device)
             a[:, 0], b[0] = 1.0, 1.0
             a[:, place], b[place] = 2.0**-7, 2.0**-7
             try:
@@ -331,9 +332,10 @@ def _kernels(fmt: Format, to: Setting) -> dict[str, Any]:
         return {"problem": "no CUDA device"}
     a, b = (torch.ones(shape, device=to.device) for shape in ((_ROWS, _DEPTH), (_DEPTH, _ROWS)))
     product(a, b, fmt)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    both = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=both) as profile:
         product(a, b, fmt)
         torch.cuda.synchronize()
-    found = {event.name for event in profile.events()}
+    found = {event.name for event in profile.events() if event.device_type.name == "CUDA"}
     names = sorted(name[:120] for name in found if not re.search("elementwise|Mem(cpy|set)", name))
     return {"names": names[:8]}
