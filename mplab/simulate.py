@@ -30,6 +30,7 @@ from torch.utils._pytree import tree_leaves
 from mplab.formats import FP16, FP32, Format, Overflow, Rounding
 from mplab.policies import CUDA_AUTOCAST, Policy, Run, Scope, fits
 from mplab.rounding import Stream, Tally
+from mplab.simulation import regions
 from mplab.simulation.dispatch import Mode, rules_in
 from mplab.simulation.explanation import Explanation, Recorder
 from mplab.simulation.functions import Functions
@@ -53,6 +54,7 @@ class simulated:
     format of its forward operation. Scalars, losses, `.grad`, loss scaling, clipping and the
     optimizer stay FP32. `backward()` belongs inside, too.
 
+    Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast.
     `.float()`, `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under
     autocast. But the dtype of every tensor is float32: `.to(x.dtype)` widens, too, also where the
     dtype of `x` would be a low one, and `torch.zeros(n, dtype=x.dtype)` is FP32.
@@ -120,7 +122,6 @@ class simulated:
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
-        self._entered: list[Place] = []
         self._stepping: list[tuple[Optimizer, bool]] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
@@ -176,6 +177,7 @@ class simulated:
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
             self._stance = dynamo.set_stance("force_eager")
+        regions.watch()
         self._enter()
         return self
 
@@ -196,8 +198,9 @@ class simulated:
             self._stance = None
         for handle in self._handles:
             handle.remove()
-        self._handles, self._stepping, self._entered = [], [], []
+        self._handles, self._stepping, mode.entered = [], [], []
         mode.move(mode.outside)
+        regions.forget()
         self._guard_backward()
         if kind is None:
             self._warn_of_choices()
@@ -280,13 +283,11 @@ class simulated:
             return
         if module not in self._names:
             self._name(module)
-        mode.move(self._place(module, mode.place))
-        self._entered.append(mode.place)
+        mode.enter(self._place(module, mode.place))
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._entered and self._mode.graph is this_graph():
-            self._entered.pop()
-            self._mode.move(self._entered[-1] if self._entered else self._mode.outside)
+        if self._mode.graph is this_graph():
+            self._mode.leave()
 
     def _place(self, module: nn.Module, around: Place) -> Place:
         """Where a module runs: in the format chosen for it, else in that of what calls it."""

@@ -21,7 +21,8 @@ ORDER = """
     tensors tensorcore probe scaling loss_rules grad_scaler quantize data
     policies tables
     simulation simulation.marks simulation.products simulation.steps simulation.replicas
-    simulation.operands simulation.dispatch simulation.functions simulation.explanation
+    simulation.operands simulation.dispatch simulation.regions simulation.functions
+    simulation.explanation
     simulation.operations
     simulate audit fp8
     health.vitals health.tracing health.records health.findings health.reports health.watch

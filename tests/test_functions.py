@@ -264,6 +264,57 @@ def test_jacobians_are_simulated():
     assert_bits(found.view(3, 3), round_to(w))
 
 
+# Autocast turned off
+
+
+class Protected(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Sequential(nn.Linear(3, 3)), nn.Linear(3, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            wide = self.inner(x.float()) + x.float().softmax(-1).mm(torch.ones(3, 3))
+        return self.last(wide)
+
+
+@pytest.mark.parametrize("tally", [False, True])
+def test_where_a_program_turns_autocast_off_nothing_is_cast(tally):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 3), Protected()), torch.randn(2, 3)
+
+    def gradients_of(output):
+        return torch.autograd.grad(loss(output), model.parameters())
+
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected = model(x)
+    wanted = gradients_of(expected)
+    with simulated(FP16, policy=CPU_AUTOCAST, tally=tally):
+        actual = model(x)
+        found = gradients_of(actual)
+    assert_bits(actual, expected.float())
+    for got, wish in zip(found, wanted, strict=True):
+        assert_bits(got, wish)
+
+
+def test_after_a_simulation_autocast_is_as_it_was_though_a_region_was_broken_off():
+    before = torch.autocast.__enter__, torch.autocast.__exit__
+    x = torch.randn(3, 3)
+    with simulated(FP16):
+        with pytest.raises(RuntimeError), torch.autocast("cpu", enabled=False):
+            x.mm(torch.randn(2, 2))
+        assert is_low(x.mm(x))
+        with torch.autocast("cpu", enabled=False), simulated(FP16):
+            assert is_low(x.mm(x)), "a simulation within is one of its own"
+    assert (torch.autocast.__enter__, torch.autocast.__exit__) == before
+
+
+def test_all_in_one_format_knows_nothing_of_autocast():
+    x = torch.randn(3, 3)
+    with simulated(FP16, policy=EVERYTHING), torch.autocast("cpu", enabled=False):
+        assert is_low(x.mm(x))
+
+
 # Compiled, and refused
 
 

@@ -108,6 +108,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.policy, self.native = policy, native
         self.counters: dict[tuple[str, str], Counter] | None = {} if tally else None
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
+        self.entered: list[Place] = []
         self.move(self.outside)
         self.hands = Run.LOWER in (policy.inside, policy.outside)
         self.record: Any = None  # what `mplab.explain` sees of each operation
@@ -119,6 +120,25 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Go on in another layer."""
         self.place = place
         self.rules: Rules = place.rules  # those of its policy, or of a function run as a whole
+
+    def enter(self, place: Place) -> None:
+        """Go into a layer."""
+        self.entered.append(place)
+        self.move(place)
+
+    def leave(self) -> None:
+        """Go back to what called it."""
+        if self.entered:
+            self.entered.pop()
+            self.move(self.entered[-1] if self.entered else self.outside)
+
+    def enter_region(self) -> None:
+        """Go on without casts, where a program turned autocast off; no other policy knows that."""
+        place = self.place
+        if not self.hands and place.rules.scope.all is None:
+            why = "autocast is off here: runs in the widest format of its inputs"
+            place = place._replace(rules=rules_in(Scope(self.policy, True, why, Run.WIDEST)))
+        self.enter(place)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

@@ -128,7 +128,8 @@ class Functions(TorchFunctionMode):
         mode = self.mode
         before = mode.rules
         if before.scope.all is not None or mode.graph.innermost is not mode:
-            how = _ENTERED.get(func, _call)
+            off = before.scope.all is Run.WIDEST and mode.graph.innermost is mode  # autocast is
+            how = how if off and how in _ASKING else _ENTERED.get(func, _call)
         if type(how) is not Rules:
             return how(self, func, args, kwargs)
         mode.rules = how
@@ -302,6 +303,10 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
     (_recur, "lstm gru rnn_tanh rnn_relu"),
     (_hold_limits, "masked_fill masked_fill_ full_like fill_"),
 )
+
+
+_ASKING = (_convert, _take_after, _compute_as_asked, _normalize, _hold_limits)
+"""Those that do not depend on autocast."""
 
 
 @lru_cache(maxsize=1 << 10)
