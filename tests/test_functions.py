@@ -7,6 +7,7 @@ import torch
 from networks import Within, assert_bits, assert_same_gradients, is_low, linear, loss, mlp, round_to
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP16, FP32
 from mplab.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, POLICIES
@@ -289,12 +290,32 @@ def test_where_a_program_turns_autocast_off_nothing_is_cast(tally):
     with torch.autocast("cpu", dtype=torch.float16):
         expected = model(x)
     wanted = gradients_of(expected)
-    with simulated(FP16, policy=CPU_AUTOCAST, tally=tally):
-        actual = model(x)
-        found = gradients_of(actual)
-    assert_bits(actual, expected.float())
-    for got, wish in zip(found, wanted, strict=True):
-        assert_bits(got, wish)
+    for again in (False, True):
+        with simulated(FP16, policy=CPU_AUTOCAST, tally=tally):
+            actual = checkpoint(model, x, use_reentrant=False) if again else model(x)
+            found = gradients_of(actual)
+        assert_bits(actual, expected.float())
+        for got, wish in zip(found, wanted, strict=True):
+            assert_bits(got, wish)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("call", [torch.Tensor.backward, torch.autograd.backward])
+def test_what_a_checkpoint_runs_again_is_seen_however_backward_is_called(reentrant, call):
+    torch.manual_seed(0)
+    plain, again, x = Protected(), Protected(), torch.randn(2, 3).requires_grad_()
+    again.load_state_dict(plain.state_dict())
+    with simulated(FP16, tally=False):
+        loss(plain(x)).backward()
+        call(loss(checkpoint(again, x, use_reentrant=reentrant)))
+    assert_same_gradients(plain, again)
+
+
+def test_a_decorated_function_without_autocast_is_not_cast():
+    x = torch.randn(3, 3)
+    with simulated(FP16):
+        actual = torch.autocast("cpu", enabled=False)(torch.mm)(x, x)
+    assert_bits(actual, x.mm(x))
 
 
 def test_after_a_simulation_autocast_is_as_it_was_though_a_region_was_broken_off():

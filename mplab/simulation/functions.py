@@ -207,7 +207,11 @@ def _enter(function: Any) -> Callable[..., Any]:
     return enter
 
 
-_ENTERED = {f: _enter(f) for f in (functional.multi_head_attention_forward, Tensor.backward)}
+_WITH_OTHERS = (
+    *(functional.multi_head_attention_forward, Tensor.backward),
+    *(torch.autograd.backward, torch.autograd.grad),
+)
+_ENTERED = {function: _enter(function) for function in _WITH_OTHERS}
 
 
 def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ autocast is off already. So its two methods are wrapped as long as any simulatio
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -24,7 +25,9 @@ _active = 0
 def _enter(region: Any) -> Any:
     entered = _ENTER(region)  # type: ignore[no-untyped-call]
     mode = this_graph().innermost
-    if isinstance(mode, Mode) and not region._enabled:
+    # a checkpoint restores what it found, and outside of torch's own autocast that is none
+    own = sys._getframe(1).f_globals.get("__name__") != "torch.utils.checkpoint"
+    if own and not region._enabled and isinstance(mode, Mode):
         mode.enter_region()
         setattr(region, _ATTRIBUTE, mode)
     return entered
