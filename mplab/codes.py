@@ -289,7 +289,8 @@ def next_up(x: object, fmt: Format) -> Any:
 def next_down(x: object, fmt: Format) -> Any:
     """The greatest value of the format that is less than each `x`: −next_up(−x).
 
-    See `next_up` for shapes, errors and the ends of the range.
+    See `next_up` for shapes, errors and the ends of the range. Below the least value of a format
+    without sign lies NaN, or that value where the format has no NaN.
 
     Examples:
         >>> float(next_down(1.0, FP16))
@@ -312,8 +313,8 @@ def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
         minus = (rank < 0) | ((rank == 0) & (direction > 0) & fmt.has_negative_zero)
         stepped = np.copysign(stepped, np.where(minus, -1.0, 1.0))
     else:
-        past |= rank < 0
         stepped = np.asarray(decode(np.clip(rank, 0, top), fmt))
+        stepped = np.where((rank < 0) & fmt.has_nan, np.nan, stepped)
     if fmt.has_nan and not fmt.has_infinity:
         stepped = np.where(past, np.nan, stepped)
     return np.where(nan, np.nan, stepped)[()]

@@ -16,6 +16,8 @@ from mplab import (
     FP16,
     FP32,
     TF32,
+    Format,
+    Specials,
     decode,
     encode,
     fields,
@@ -355,3 +357,10 @@ print("same")
 @pytest.mark.slow
 def test_codes_are_unchanged_where_the_processor_flushes_subnormals():
     assert run_script(UNDER_FLUSHING) == "same\n"
+
+
+@pytest.mark.parametrize("specials", [Specials.IEEE, Specials.NAN_ALL_ONES, Specials.NONE])
+def test_below_the_least_value_of_a_format_without_sign_there_is_no_number(specials):
+    fmt = Format("U", exponent_bits=4, precision=4, specials=specials, signed=False)
+    below = next_down(np.array([0.0, fmt.min_subnormal]), fmt)
+    assert_same_bits(below, np.array([0.0 if specials is Specials.NONE else np.nan, 0.0]))
