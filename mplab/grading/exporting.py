@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +65,8 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student) ->
     except MissingEntry:
         return Grade(student, assignment.name, None, points, "nothing submitted")
     remark = str(read_journal(course, assignment.name, student.id).get("remark", ""))
+    if submission.total_seconds_late > 0:
+        remark = f"{remark} {math.ceil(submission.total_seconds_late / 3600)} hours late".strip()
     if submission.needs_manual_grade:
         remark = f"{remark} {BY_HAND}".strip()
     score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))

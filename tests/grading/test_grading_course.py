@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 import zipfile
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -295,13 +296,16 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(cour
     submit(course, "s01", json.dumps(written))
     cell["source"] = "YOUR ANSWER HERE"
     submit(course, "s02", json.dumps(written))
+    (course.root / "submitted/s02/a1/timestamp.txt").write_text("2026-01-02 13:30:00 UTC\n")
+    with course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment("a1", duedate=datetime(2026, 1, 2, 12))
     lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [16.0, 16.0]
     assert commands.main(["export", "a1", "--course", str(course.root)]) == 0
     assert "1 of the scores are not complete: to be graded by hand" in capsys.readouterr().out
     remarks = {row[1]: row[-2:] for row in table(course.root / "grades.csv")}
     assert remarks["s01"] == ["18", "to be graded by hand"]
-    assert remarks["s02"] == ["18", ""]  # an untouched answer needs nobody
+    assert remarks["s02"] == ["18", "2 hours late"]  # an untouched answer needs nobody
 
 
 @pytest.mark.slow
