@@ -21,7 +21,9 @@ class FloatArray:
 
     Formats are never mixed silently: convert with `to`. Python floats and NumPy arrays join in
     where all their elements are values of the format. `x @ y` and `x.sum()` accumulate in the
-    format, from left to right, products rounded; see `mplab.reductions` for other ways.
+    format, from left to right, products rounded; see `mplab.reductions` for other ways. NumPy's
+    functions that add or multiply would do so in float64, and are refused; the others, such as
+    `np.max` and `np.where`, take the values.
 
     Args:
         values: values of `fmt`: a FloatArray, an array or nested lists of floats.
@@ -168,11 +170,26 @@ them: x.to(FP16).
     def __iter__(self) -> Iterator[FloatArray]:
         return (self[i] for i in range(len(self)))
 
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
     def __float__(self) -> float:
         return float(self.values)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.values, dtype=dtype)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, arguments: Any, options: Any
+    ) -> Any:
+        if function in _IN_FLOAT64:
+            name = f"{function.__module__}.{function.__name__}"
+            raise TypeError(
+                f"{name}: arguments must not be FloatArrays, which round at every step; got "
+                f"{self.fmt.name}. Use x @ y, x.sum() or mplab.reductions, or, to compute in "
+                f"float64, {name}(x.values)."
+            )
+        return function(*_plain(arguments), **_plain(options))
 
     def __eq__(self, other: object) -> Any:
         return self.values == self._other("==", other)
@@ -197,3 +214,26 @@ them: x.to(FP16).
         if not self.fmt.has_nan:  # FP6 and FP4 keep NaN as a mark that has no code
             values = np.where(np.isnan(values), self.fmt.min_normal, values)
         return [int(code) for code in np.atleast_1d(encode(values, self.fmt))]
+
+
+_IN_FLOAT64 = frozenset(
+    {
+        *(np.sum, np.mean, np.average, np.median, np.std, np.var, np.prod, np.cumsum, np.cumprod),
+        *(np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.convolve, np.correlate),
+        *(np.cross, np.kron, np.trace, np.diff, np.linalg.norm, np.nansum, np.nanmean),
+        *(np.trapezoid, np.interp, np.cov, np.corrcoef),
+    }
+)
+"""Functions of NumPy whose results would be rounded once at the end, if at all."""
+
+
+def _plain(arguments: Any) -> Any:
+    """Arguments with the values of every FloatArray in its place."""
+    if isinstance(arguments, FloatArray):
+        return arguments.values
+    if isinstance(arguments, list | tuple):
+        plain = [_plain(argument) for argument in arguments]
+        return plain if isinstance(arguments, list) else tuple(plain)
+    if isinstance(arguments, dict):
+        return {name: _plain(argument) for name, argument in arguments.items()}
+    return arguments

@@ -78,3 +78,24 @@ def test_it_cannot_be_changed_and_behaves_as_a_container():
     assert (x == x).all()
     with pytest.raises(ValueError, match="read-only"):
         x.values[0, 0] = 5.0
+
+
+@pytest.mark.parametrize("function", [np.sum, np.mean, np.linalg.norm, lambda x: np.dot(x, x)])
+def test_functions_of_numpy_that_would_add_in_float64_are_refused(function):
+    x = FloatArray([2048.0, 1.0, 1.0], FP16)
+    with pytest.raises(TypeError, match=r"^numpy.*: arguments must not be FloatArrays.*x\.sum\(\)"):
+        function(x)
+    assert float(x.sum()) == 2048.0 and function(x.values) > 0
+
+
+def test_functions_of_numpy_that_round_nothing_take_the_values():
+    x = FloatArray([3.0, 1.0], FP16)
+    assert np.max(x) == 3 and np.argmin(x) == 1 and np.array_equal(x, [3.0, 1.0])
+    assert np.concatenate([x, x]).tolist() == [3, 1, 3, 1]
+    assert np.where(x == 1.0, x, 0.0).tolist() == [0, 1]
+
+
+def test_a_single_number_is_true_unless_it_is_zero():
+    assert FloatArray(1.0, FP16) and not FloatArray(0.0, FP16)
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(FloatArray([1.0, 2.0], FP16))
