@@ -179,10 +179,11 @@ def descend(
     rows = []
     for _ in range(steps):
         before = weights.values
-        residual = examples @ before - targets
-        gradient = 2 * examples.T @ residual / len(targets)
-        weights.add(-learning_rate * gradient)
-        moved = np.mean(weights.values != before)
-        rows.append((np.mean(residual**2), moved, np.linalg.norm(gradient)))
+        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges ends in NaN
+            residual = examples @ before - targets
+            gradient = 2 * examples.T @ residual / len(targets)
+            weights.add(-learning_rate * gradient)
+            moved = np.mean(weights.values != before)
+            rows.append((np.mean(residual**2), moved, np.linalg.norm(gradient)))
     loss, arrived, length = np.array(rows).T
     return Descent(fmt, method, loss, arrived, length)

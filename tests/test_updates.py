@@ -137,3 +137,8 @@ def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used
         assert run.loss[0] == still.loss[0]
         assert run.loss[-1] < still.loss[-1] / 1000
         assert run.arrived[-500:].mean() > 0
+
+
+def test_a_descent_that_diverges_ends_in_nan_without_a_warning():
+    run = descend(FP16, learning_rate=1e6, steps=5)
+    assert np.isfinite(run.loss[0]) and np.isnan(run.loss[-1])
