@@ -39,6 +39,7 @@ NETWORK = [
         ("amp-fp16-naive", 2400.0, 5000),
         ("amp-fp16", 2300.0, 5000),
         ("amp-bf16", 2500.0, 4800),
+        ("fp32-checkpointed", 700.0, 4000),
     )
 ]
 LAYERS = {
@@ -89,7 +90,9 @@ def test_without_a_recording_there_is_no_figure(part, tmp_path):
         ("larger", {"runs": [{"recipe": "fp32", "problem": "OutOfMemoryError"}, *NETWORK[1:]]}),
         ("exponents", {"runs": []}),
         ("exponents", {"runs": [{"recipe": "amp-bf16", "layers": LAYERS}]}),
+        ("exponents", {"runs": [{"recipe": "fp32", "problem": "OutOfMemoryError"}]}),
         ("tensorcores", {"blocks": {"FP16": {"blocks": 0, "differing": {}}}}),
+        ("tensorcores", {"blocks": {"FP16": {"problem": "RuntimeError"}}}),
     ],
 )
 def test_a_recording_that_broke_off_too_early_gives_no_figure(part, data, tmp_path):
@@ -112,7 +115,7 @@ def test_speed_and_memory_are_multiples_of_fp32(tmp_path):
     assert picture.claim.startswith(
         "BF16 trains a transformer of 70,000,000 parameters 2.50× as fast as FP32, in 0.60× the "
     )
-    assert [bar.get_width() for bar in picture.axes[0].patches] == [1, 1.5, 2.4, 2.3, 2.5]
+    assert [bar.get_width() for bar in picture.axes[0].patches] == [1, 1.5, 2.4, 2.3, 2.5, 0.7]
     unmeasured = [row | {"peak_bytes": None} for row in NETWORK]
     saved(tmp_path, "larger", {"parameters": 7, "runs": unmeasured}, complete=False)
     picture = FIGURES["larger"](tmp_path)

@@ -34,6 +34,8 @@ from mplab.pictures.report import METRICS
 _NAMES = {
     "fp32": "FP32",
     "fp32-tf32": "FP32 with TF32 products",
+    "fp32-checkpointed": "FP32 with checkpoints",
+    "amp-bf16-checkpointed": "BF16 with checkpoints",
     "amp-fp16-naive": "FP16 without scaling",
     "amp-fp16": "FP16 with loss scaling",
     "amp-bf16": "BF16",
@@ -151,7 +153,7 @@ def recorded_gradients(
     fmt = require_format("recorded_gradients", fmt)
     recording = recordings.first("exponents", where=where)
     runs = recording.data.get("runs", []) if recording else []
-    run = next((r for r in runs if r["recipe"] == recipe), None)
+    run = next((r for r in runs if r["recipe"] == recipe and "layers" in r), None)
     if recording is None or run is None:
         return None
     layers = {name: _histogram(h) for name, h in run["layers"].items()}
@@ -221,7 +223,9 @@ def recorded_units(*, where: Where = None) -> Picture | None:
     """
     recording = recordings.first("tensorcores", where=where)
     blocks = recording.data.get("blocks", {}) if recording else {}
-    blocks = {name: row for name, row in blocks.items() if row["blocks"] and row["differing"]}
+    blocks = {
+        name: row for name, row in blocks.items() if row.get("blocks") and row.get("differing")
+    }
     if recording is None or not blocks:
         return None
     models = list(dict.fromkeys(m for row in blocks.values() for m in row["differing"]))

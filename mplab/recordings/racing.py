@@ -271,14 +271,14 @@ def exponents(to: Setting) -> Found:
 
 
 def _exponents_of(size: dict[str, int], fmt: Format, scale: float, to: Setting) -> dict[str, Any]:
-    """The exponents of the activation gradients of the first step, by layer."""
+    """The exponents of the activation gradients of the first step, by layer, input first."""
     model, layers = _language(size, to), dict[str, Any]()
     words, following = generated(size, 0, to.device)
     for where, module in model.named_modules():
         if isinstance(module, nn.Linear):
             module.register_forward_hook(_collect(layers, where, scale))
     (_forward(model, words, following, fmt) * scale).backward()  # type: ignore[no-untyped-call]
-    return layers
+    return {where: layers[where] for where, _ in model.named_modules() if where in layers}
 
 
 def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., None]:
