@@ -156,6 +156,33 @@ def test_on_cuda_a_recurrent_layer_is_low_as_a_whole():
     assert sim.by_operation
 
 
+SKIPPING = {
+    "after": lambda h, w: F.linear(h, w) + h,
+    "before": lambda h, w: h + F.linear(h, w),
+    "two": lambda h, w: F.linear(h, w) + F.linear(h, w * 2) + h,
+    "of a low tensor": lambda h, w: F.linear(F.linear(h, w), w) + F.linear(h, w),
+    "through a view": lambda h, w: F.linear(h.view(4, 2), w).view(2, 4) + h.view(2, 4),
+}
+
+
+@pytest.mark.parametrize("skipping", SKIPPING)
+def test_a_connection_that_skips_a_layer_adds_its_gradients_in_the_format_of_its_tensor(skipping):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x, p, w = (
+            torch.randn(4, 2),
+            nn.Parameter(torch.randn(4, 2)),
+            nn.Parameter(torch.randn(2, 2)),
+        )
+        with torch.autocast("cpu", dtype=torch.float16):
+            expected = loss(SKIPPING[skipping](x * p, w))
+        wanted = torch.autograd.grad(expected, (p, w))
+        with simulated(FP16, policy=CPU_AUTOCAST):
+            actual = torch.autograd.grad(loss(SKIPPING[skipping](x * p, w)), (p, w))
+        for got, wish in zip(actual, wanted, strict=True):
+            assert_bits(got, wish)
+
+
 def test_a_weight_used_as_fp32_and_low_adds_its_gradients_in_fp32():
     weight, rows = nn.Parameter(torch.randn(5, 4)), torch.tensor([0, 3, 3])
 

@@ -26,6 +26,7 @@ from mplab.simulation.marks import (
     Node,
     Place,
     Rounder,
+    is_plain,
     mark_of,
     marks_of,
     next_number,
@@ -59,10 +60,6 @@ OUTSIDE = "outside modules"
 def _recomputes(node: Any) -> bool:
     """Whether, with gradients on, a forward pass is run again in this node, by a checkpoint."""
     return isinstance(node, BackwardCFunction) or _saving_hooks(True) is not None
-
-
-def _is_fp32(gradient: Mark | None) -> bool:
-    return gradient is not None and gradient.into is None
 
 
 class Rules(dict[int, Rule]):
@@ -165,6 +162,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             shared = shared_tensor(args)
             if shared is not None:
                 return self._sum(shared, rule, args, kwargs)
+            made = self._made_of_both(args)
+            if made is not None:
+                return self._add_gradients(made.arrives, (), rule, args, kwargs)
         node = _current_node()
         if node is not None:
             if not (_grad_enabled() and _recomputes(node)):
@@ -302,13 +302,38 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _sum(self, shared: Mark, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor."""
-        total, other = args[0], args[1]
-        mark, second = mark_of(total), mark_of(other)
-        maker = mark.made_by if mark is not None else None
         into = shared.gradient_format
-        if into is not shared.into and (_is_fp32(mark) or _is_fp32(second)):
+        if into is not shared.into and any(m and m.into is None for m in map(mark_of, args[:2])):
             into = None  # not all uses of a weight were of the copy that autocast made
-        node, given = Node(into, maker.place if maker is not None else None, (shared,)), args
+        return self._add_gradients(into, (shared,), rule, args, kwargs)
+
+    def _made_of_both(self, args: Any) -> Node | None:
+        """The node of the tensor that both are gradients of, if autograd adds them for it.
+
+        It adds what the current node made to what came another way, past nodes that only pass
+        on, so that the first does not know its tensor: a connection that skips layers.
+        """
+        current, second = _current_node(), mark_of(args[1]) if is_plain(args[1]) else None
+        known = None if current is None else self.graph.nodes.get(current._sequence_nr())
+        if known is None or second is None or second.made_by is not known:
+            return None
+        first = mark_of(args[0]) if is_plain(args[0]) else second
+        if first is not None and first.made_by is known:
+            return None
+        for node, place in current.next_functions:
+            if node is not None and tuple(node._input_metadata[place].shape) == args[1].shape:
+                made = self.graph.nodes.get(node._sequence_nr())
+                cast = made is not None and any(mark.cast is not None for mark in made.inputs)
+                return None if cast and len(node.next_functions) == 1 else made  # a weight's view
+        return None
+
+    def _add_gradients(
+        self, into: Rounder | None, inputs: tuple[Mark, ...], rule: Rule, args: Any, kwargs: Any
+    ) -> Any:
+        """Add two gradients of one tensor in this format."""
+        total, other, mark = args[0], args[1], mark_of(args[0])
+        maker = mark.made_by if mark is not None else None
+        node, given = Node(into, maker.place if maker is not None else None, inputs), args
         if into is not None:
             if rule.written is None:
                 total = self._cast(rule, total, into, node)
