@@ -13,9 +13,20 @@ from ipywidgets.widgets.widget import _instances
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+def hidden():
+    """The widgets in containers that are not shown now."""
+    found = set()
+    all_of_them = (widget for widget in _instances.values() if hasattr(widget, "layout"))
+    todo = [widget for widget in all_of_them if widget.layout.display == "none"]
+    while todo:
+        found.add(widget := todo.pop())
+        todo += getattr(widget, "children", ())
+    return found
+
+
 def positions(control):
     """Values from one end of the control to the other; none for what no reader can move."""
-    if getattr(control, "disabled", False):
+    if getattr(control, "disabled", False) or control in hidden():
         return []
     if isinstance(control, w.SelectionSlider | w.Dropdown | w.ToggleButtons | w.RadioButtons):
         return [value for _, value in control._options_full]

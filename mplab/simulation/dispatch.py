@@ -108,6 +108,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.entered: list[Place] = []
         self.move(self.outside)
         self.hands = Run.LOWER in (policy.inside, policy.outside)
+        self.functions: Any = None  # what sees functions, above autograd
         self.record: Any = None  # what `mplab.explain` sees of each operation
         self.epoch = 0
         self.latest: weakref.ref[Tensor] | None = None

@@ -112,6 +112,7 @@ class Functions(TorchFunctionMode):
     def __init__(self, mode: Mode) -> None:
         super().__init__()
         self.mode, self.known = mode, known_functions(mode.policy)
+        mode.functions = self
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -197,7 +198,7 @@ def _call(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _enter(function: Any) -> Callable[..., Any]:
-    """Functions are called in it that are seen, too; a checkpoint does in backward."""
+    """Functions are called in it that are seen, too."""
     body = _body(function)
 
     def enter(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -207,11 +208,7 @@ def _enter(function: Any) -> Callable[..., Any]:
     return enter
 
 
-_WITH_OTHERS = (
-    *(functional.multi_head_attention_forward, Tensor.backward),
-    *(torch.autograd.backward, torch.autograd.grad),
-)
-_ENTERED = {function: _enter(function) for function in _WITH_OTHERS}
+_ENTERED = {f: _enter(f) for f in (functional.multi_head_attention_forward,)}
 
 
 def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

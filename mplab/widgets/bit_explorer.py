@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import ipywidgets
+from ipywidgets.widgets.widget_bool import ToggleButtonStyle
 
 import mplab.widgets.svg as svg
 from mplab.codes import decode, encode, fields, next_down, next_up, ulp
@@ -297,7 +298,7 @@ def _buttons(
     """
     shared = {
         "layout": ipywidgets.Layout(width="1.9rem", padding="0", margin="1px"),
-        "style": ipywidgets.ToggleButton().style,
+        "style": ToggleButtonStyle(),
     }
     return {
         fmt: [ipywidgets.ToggleButton(**look, **shared) for look in _looks(code, fmt)]
