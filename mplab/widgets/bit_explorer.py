@@ -237,23 +237,23 @@ class BitExplorer(Explorer):
 
     def draw(self) -> tuple[str, str]:
         """Every format's bits and value, and the chosen one in words."""
+        readings = self.readings
         rows = [
             _row_svg(read, ROW * i, chosen=read.fmt is self.fmt)
-            for i, read in enumerate(self.readings.values())
+            for i, read in enumerate(readings.values())
         ]
-        sentence = " ".join([self._note, self._sentence()]).strip()
+        sentence = " ".join([self._note, self._sentence(readings[self.fmt.name])]).strip()
         title = f"The bits of {shown(self.number)} in each format."
-        summary = " ".join(_summary(read) for read in self.readings.values())
+        summary = " ".join(_summary(read) for read in readings.values())
         height = ROW * len(rows) + 6
         description = f"{title} {summary}"
         picture = framed(rows, width=WIDTH, height=height, description=description, largest=1.35)
         return picture, sentence
 
-    def _sentence(self) -> str:
+    def _sentence(self, mine: Reading) -> str:
         """How the code is read, what is lost, and its neighbours."""
         fmt, value = self.fmt, float(decode(self.code, self.fmt))
         words = f"{fmt.name} {hexadecimal(self.code, fmt)}: {_explained(self.code, fmt)}"
-        mine = self.readings[fmt.name]
         if mine.events:
             amount = "" if mine.error is None else f"error {_ulps(mine.error)}, "
             words += f" You asked for {shown(self.number)}: {amount}{_events(mine.events)}."
