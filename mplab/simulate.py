@@ -57,7 +57,9 @@ class simulated:
     Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast.
     `.float()`, `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under
     autocast. But the dtype of every tensor is float32: `.to(x.dtype)` widens, too, also where the
-    dtype of `x` would be a low one, and `torch.zeros(n, dtype=x.dtype)` is FP32.
+    dtype of `x` would be a low one, and `torch.zeros(n, dtype=x.dtype)` is FP32. On CUDA, torch's
+    `cross_entropy` asks for the `log_softmax` in the dtype of the logits, and autocast lets it:
+    with low logits it is low there, and FP32 here.
 
     Args:
         fmt: the format; at most float32.
