@@ -256,6 +256,7 @@ class Session:
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
+        self._looked = time.monotonic()
         self.interrupts = 0
         """How often something ran too long and was interrupted."""
 
@@ -334,8 +335,10 @@ class Session:
                 self._lane.order("interrupt")
                 self.interrupts += 1
                 interrupted, deadline = True, deadline + _GRACE
-            if not select.select([self._channel], [], [], _TICK)[0]:
+            ready = select.select([self._channel], [], [], _TICK)[0]
+            if not ready or time.monotonic() > self._looked + _TICK:  # also while it keeps talking
                 self._watch()
+            if not ready:
                 continue
             try:
                 part = self._channel.recv(1 << 16)
@@ -354,6 +357,7 @@ class Session:
 
     def _watch(self) -> None:
         """End the submission if its processes hold more memory than they may."""
+        self._looked = time.monotonic()
         resident, limit = 0, self._lane.limits.resident
         for process in psutil.Process(self._lane.process_id).children(recursive=True):
             with contextlib.suppress(psutil.Error):

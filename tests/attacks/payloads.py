@@ -536,7 +536,8 @@ HARMING = [
         "200 forks",
         "import os, time\nkids = 0\nfor i in range(200):\n    try:\n        if os.fork() == 0:\n"
         "            time.sleep(60); os._exit(0)\n        kids += 1\n"
-        "    except OSError as e: print(e); break\nif kids > 100: print('HARM' + 'ED')",
+        "    except OSError as e: print(e); break\ntime.sleep(1)\n"
+        "if kids > 100: print('HARM' + 'ED')",
         control=UNSAFE,
         shape="harm",
         solved=True,  # ended, for the memory of them all
