@@ -66,7 +66,13 @@ def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda, left, ri
 # The library on it -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        name if name in ("fp16-scaled", "amp-fp16") else pytest.param(name, marks=pytest.mark.slow)
+        for name in RECIPES
+    ],
+)
 def test_every_recipe_keeps_its_tensors_on_the_device(cuda, recipe):
     run = train("regression", recipe, steps=2, device="cuda", progress=False)
     assert run.device == NAME

@@ -10,6 +10,7 @@ from mplab.clinic import CASES
 from mplab.pictures.clinic import shares
 
 
+@pytest.mark.slow
 def test_the_board_counts_cures_and_remedies_and_marks_each_run():
     picture = figures.clinic(list(CASES.values()))
     assert_legible(picture)

@@ -442,6 +442,7 @@ def parts_of(make, monkeypatch):
     monkeypatch.setattr(record.multiprocessing, "get_context", lambda way: spawned)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "problem"),
     [(dying, "its process ended with exit code 3"), (hanging, "its process hung and was ended")],

@@ -412,6 +412,7 @@ def test_the_compiled_expression_has_the_bits_of_the_loops_on_all_breakpoints():
         assert_rounds(kernel, fmt, x, rounding=rounding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "how"),
     [
