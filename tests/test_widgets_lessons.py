@@ -346,3 +346,16 @@ def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
             assert f"{case.run(treatment).observed:.3g} – {verdict}<" in explorer.picture.value
             nan = any(math.isnan(loss) for loss in explorer.outcome.losses)
             assert (">NaN<" in explorer.picture.value) == nan
+
+
+def test_the_clinic_says_that_it_trains_a_run_and_only_the_first_time():
+    explorer, shown = widgets.Clinic(), []
+    explorer.picture.observe(lambda change: shown.append(change["new"]), names="value")
+    explorer.case.value = "positions"
+    assert ["Training positions, treatment: none …" in picture for picture in shown] == [
+        True,
+        False,
+    ]
+    explorer.case.value = "no-loss-scale"
+    explorer.case.value = "positions"
+    assert not any("Training" in picture for picture in shown[1:])

@@ -52,7 +52,7 @@ def by_seed(
     axes = picture.subplots()
     axes.axvspan(values[0].min(), values[0].max(), color=BAND, alpha=COARSE, linewidth=0)
     for row, (name, scores) in enumerate(zip(names, values, strict=True)):
-        look = _look(name)
+        look = look_of(name)
         axes.plot(
             scores,
             np.full(len(scores), row),
@@ -88,7 +88,7 @@ def _rectangle(results: Mapping[str, Sequence[float]]) -> np.ndarray:
     return np.array(list(results.values()), float)
 
 
-def _look(name: str) -> Style:
+def look_of(name: str) -> Style:
     """The palette's entry for the format that a way of training begins with."""
     names = {"E4M3": "FP8_E4M3", "E5M2": "FP8_E5M2", "FP8": "FP8_E4M3"}
     first = name.split()[0].strip(",:")

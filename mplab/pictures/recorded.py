@@ -27,7 +27,7 @@ from mplab.pictures.canvas import (
     percent,
     titled,
 )
-from mplab.pictures.eight_bits import by_seed
+from mplab.pictures.eight_bits import by_seed, look_of
 from mplab.pictures.ranges import pooled, shares, window, zone_words, zones
 from mplab.pictures.report import METRICS
 
@@ -127,8 +127,7 @@ def recorded_network(*, where: Where = None) -> Picture | None:
 def _bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:
     """A bar in the colour of its format and its number, for each name."""
     for row, (name, value) in enumerate(zip(names, values, strict=True)):
-        look = STYLES.get({"FP8": "FP8_E4M3"}.get(name.split()[0], name.split()[0]), STYLES["FP32"])
-        axes.barh(row, value, color=look.colour, height=0.62)
+        axes.barh(row, value, color=look_of(name).colour, height=0.62)
         axes.text(value, row, f" {value:.2f}×", va="center")
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)

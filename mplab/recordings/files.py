@@ -169,7 +169,7 @@ def load(name: str, *, where: str | os.PathLike[str] | None = None) -> Recording
     """
     place = Path(where) if where is not None else folder()
     names = available(where=place)
-    found = [n for n in names if n == name] or [n for n in names if n.startswith(f"{name}-")]
+    found = [n for n in names if n == name] or _names(name, place)
     if len(found) != 1 or not _NAME.fullmatch(name):
         raise ValueError(
             f"load: name must be one recording of {', '.join(names) or '(none)'}; got {name!r}. "
@@ -205,13 +205,18 @@ def first(part: str, *, where: str | os.PathLike[str] | None = None) -> Recordin
         part: one of `SCHEMA`.
         where: a folder; None for the recordings that came with the package.
     """
-    names = [name for name in available(where=where) if name.startswith(f"{part}-")]
 
     def rank(recording: Recording) -> tuple[bool, ...]:
         about = recording.provenance
         return bool(about["rehearsal"]), not about["cuda"], not recording.complete
 
-    return min((load(name, where=where) for name in names), key=rank, default=None)
+    found = (load(name, where=where) for name in _names(part, where))
+    return min(found, key=rank, default=None)
+
+
+def _names(part: str, where: str | os.PathLike[str] | None) -> list[str]:
+    """The recordings of a part."""
+    return [name for name in available(where=where) if name.startswith(f"{part}-")]
 
 
 def how_to_record(part: str = "") -> str:
@@ -233,7 +238,7 @@ def caption(part: str, *, where: str | os.PathLike[str] | None = None) -> str:
         part: one of `SCHEMA`.
         where: a folder; None for the recordings that came with the package.
     """
-    names = [name for name in available(where=where) if name.startswith(f"{part}-")]
+    names = _names(part, where)
     if not names:
         return f"There is no recording of {part} yet. {how_to_record(part)}"
     return "; ".join(load(name, where=where).words for name in names)

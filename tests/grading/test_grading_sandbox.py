@@ -169,6 +169,17 @@ def test_the_disk_of_a_submission_is_small_and_in_memory(lane):
         assert not shown.ok
 
 
+def test_memory_is_looked_at_also_while_a_submission_keeps_answering(lane):
+    """Each answer comes long before the quarter of a second that the grader waits for one."""
+    with lane.session({}) as session:
+        with pytest.raises(Died, match="it held more than 200 MiB of memory"):
+            session.run("held = []")
+            for _ in range(500):
+                session.run("held.append(bytearray(2 << 20))")
+        with pytest.raises(Died):
+            session.run("1")
+
+
 def test_a_lane_whose_process_is_killed_starts_again(lane):
     psutil.Process(lane.process_id).kill()
     time.sleep(0.3)
