@@ -130,7 +130,7 @@ def test_the_words_say_where_and_when():
 
 def test_a_caption_says_where_a_recording_is_from_or_how_to_make_one(tmp_path):
     missing = recordings.caption("larger", where=tmp_path)
-    assert missing.startswith("There is no recording of larger yet. On a machine with a CUDA")
+    assert missing.startswith("There is no recording of larger yet.\nOn a machine with a CUDA")
     small().save(tmp_path)
     assert recordings.caption("larger", where=tmp_path).startswith("recorded on CPU on")
 

@@ -240,5 +240,5 @@ def caption(part: str, *, where: str | os.PathLike[str] | None = None) -> str:
     """
     names = _names(part, where)
     if not names:
-        return f"There is no recording of {part} yet. {how_to_record(part)}"
+        return f"There is no recording of {part} yet.\n{how_to_record(part)}"
     return "; ".join(load(name, where=where).words for name in names)
