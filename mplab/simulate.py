@@ -70,7 +70,10 @@ class simulated:
         tally: count what each rounding did, at some cost in time.
         model: gives the layers their names; if omitted, the outermost module that is called.
         native: FP16 and BF16 only: where a kernel of torch on the CPU is known to round between
-            its steps, or to add in another order, do the same; slowly. See
+            its steps, or to add in another order, do the same; slowly. It knows torch's own
+            kernels on every x86 processor, and oneDNN's for BF16 with AVX512-BF16. On a
+            processor with AMX or AVX512-FP16, where oneDNN multiplies in an order that is not
+            known, set `torch.backends.mkldnn.enabled = False` first. See
             `mplab.simulation.replicas`.
 
     Raises:
@@ -86,8 +89,8 @@ class simulated:
         tests/test_autocast.py; kernels that round between their steps, such as
         `sigmoid_backward`, differ. With `native=True` whole FP16 runs are bit-exact with
         `torch.amp` on one thread of a CPU, those of tests/test_training.py; BF16 runs are for
-        some steps, since the order of BF16 convolutions and of sums of more than 512 products
-        is not known.
+        some steps, since the order of oneDNN's BF16 convolutions and of its sums of more than
+        512 products is not known.
 
     Source:
         `Policy.source` of each policy.

@@ -1,5 +1,9 @@
 """Torch's own half-precision kernels on a CPU, replicated bit for bit."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from networks import assert_bits, gradients, loss, mlp, round_to
@@ -8,12 +12,19 @@ from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding
 from mplab.simulate import simulated
-from mplab.simulation.products import LONGEST_PAIRED, canceling, holds_here, paired_product, product
+from mplab.simulation.products import (
+    LONGEST_PAIRED,
+    canceling,
+    holds_here,
+    own_kernels,
+    paired_product,
+    product,
+)
 from mplab.simulation.replicas import REPLICAS, replica_of
 
 LOW = {FP16: torch.float16, BF16: torch.bfloat16}
 
-x86 = pytest.mark.skipif(not holds_here(), reason="other FP16 kernels than those replicated")
+fp16_kernels = pytest.mark.usefixtures("replicated")
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +40,7 @@ def turned(t):
 ORIENTATIONS = [(f, g) for f in (torch.clone, turned) for g in (torch.clone, turned)]
 
 
-@x86
+@fp16_kernels
 @pytest.mark.parametrize("terms", [2, 5, 16, 17, 33, 50, 64, 96, 128, 161, 300])
 @pytest.mark.parametrize(("rows", "columns"), [(32, 24), (1, 24), (32, 1), (1, 1)])
 def test_a_product_adds_in_the_order_of_torch_s_own(rows, columns, terms):
@@ -43,7 +54,19 @@ def test_a_product_adds_in_the_order_of_torch_s_own(rows, columns, terms):
         assert_bits(product(*wide, c.float()).half().float(), torch.addmm(c, x, y).float())
 
 
-@pytest.mark.skipif(not holds_here(torch.bfloat16), reason="other BF16 kernels than known")
+@pytest.fixture(params=["oneDNN", "torch"])
+def bf16_kernels(request, replicated):
+    """Each library that multiplies BF16, if the order in which it adds is known."""
+    if request.param == "torch":
+        with own_kernels():
+            yield
+    elif holds_here(torch.bfloat16):
+        yield
+    else:
+        pytest.skip("oneDNN adds BF16 products as replicated on AVX512-BF16 without AMX alone")
+
+
+@pytest.mark.usefixtures("bf16_kernels")
 @pytest.mark.parametrize("terms", [2, 3, 8, 17, 33, 64, 150, 512])
 @pytest.mark.parametrize(("rows", "columns"), [(32, 24), (5, 6), (1, 64), (64, 1), (17, 10)])
 def test_a_bf16_product_adds_in_the_order_of_torch_s_own(rows, columns, terms):
@@ -58,13 +81,60 @@ def test_a_bf16_product_adds_in_the_order_of_torch_s_own(rows, columns, terms):
         )
 
 
-def test_longer_bf16_products_are_left_alone():
-    assert (
-        paired_product(torch.ones(5, LONGEST_PAIRED + 1), torch.ones(LONGEST_PAIRED + 1, 5)) is None
-    )
+def test_longer_bf16_products_are_left_alone_where_onednn_multiplies():
+    longer = torch.ones(5, LONGEST_PAIRED + 1), torch.ones(LONGEST_PAIRED + 1, 5)
+    assert paired_product(*longer) is None
+    with own_kernels():
+        assert torch.equal(paired_product(*longer), longer[0] @ longer[1])
 
 
-@x86
+ASKED = """
+import torch
+from mplab import BF16, FP16
+from mplab.simulate import simulated
+from mplab.simulation.products import holds_here, own_kernels
+print(torch.backends.cpu.get_cpu_capability())
+print(torch.backends.mkldnn.enabled)
+for fmt in (FP16, BF16):
+    try:
+        simulated(fmt, native=True)
+        print("known")
+    except RuntimeError as error:
+        print(error)
+        torch.backends.mkldnn.enabled = False
+        simulated(fmt, native=True)
+        torch.backends.mkldnn.enabled = True
+with own_kernels():
+    print(holds_here(), holds_here(torch.bfloat16), torch.backends.mkldnn.enabled)
+print(torch.backends.mkldnn.enabled)
+"""
+
+
+@pytest.mark.slow
+@fp16_kernels
+@pytest.mark.parametrize("processor", [
+    {}, {"ATEN_CPU_CAPABILITY": "default"}, {"ATEN_CPU_CAPABILITY": "avx2"},
+    {"ONEDNN_MAX_CPU_ISA": "AVX2"}, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+], ids=str)  # fmt: skip
+def test_every_build_of_the_kernels_is_known_or_refused_with_a_cure_that_works(processor):
+    """These switches stand in for processors that are not here."""
+    known = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS"}
+    plain = {name: value for name, value in os.environ.items() if name not in known}
+    done = subprocess.run(
+        [sys.executable, "-c", ASKED], env=plain | processor, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    capability, before, *answers, own, after = done.stdout.splitlines()
+    wanted = processor.get("ATEN_CPU_CAPABILITY", capability)
+    assert capability == wanted.upper()
+    assert (own, before, after) == ("True True False", "True", "True")
+    assert len(answers) == 2
+    for answer in answers:
+        assert answer == "known" or "Set torch.backends.mkldnn.enabled = False" in answer
+
+
+@fp16_kernels
 def test_another_order_would_show():
     a, b = canceling(32, 96, 24)
     for x, y in ((turned(a), b), (a, turned(b))):
@@ -72,7 +142,7 @@ def test_another_order_would_show():
         assert wrong.float().mean() > 0.5
 
 
-@x86
+@fp16_kernels
 @pytest.mark.parametrize("size", [3, 5, 9, 20])
 def test_batched_products_add_in_the_order_of_torch_s_own(size):
     made = [canceling(size, 18, size, seed=s) for s in range(3)]
@@ -95,7 +165,7 @@ CONVOLUTIONS = {
 }
 
 
-@x86
+@fp16_kernels
 @pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_convolution_and_its_gradients_are_torch_s_own_bit_for_bit(case, bias):
@@ -127,7 +197,7 @@ def weight_of(y):
     return torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
 
 
-@x86
+@fp16_kernels
 def test_a_program_of_many_operations_is_autocast_s_bit_for_bit():
     model, x = mlp(40, 50, 33, activation=nn.Sigmoid), torch.randn(32, 40)
     with torch.amp.autocast("cpu", dtype=torch.float16):
@@ -175,5 +245,16 @@ def test_what_torch_has_no_kernels_for_is_refused():
 
 def test_other_kernels_than_those_replicated_are_refused(monkeypatch):
     monkeypatch.setattr("mplab.simulation.replicas.holds_here", lambda dtype: False)
-    with pytest.raises(RuntimeError, match="native must be False on this machine"):
+    with pytest.raises(RuntimeError, match=r"on this machine, .* Run mplab audit to see which"):
         simulated(FP16, native=True)
+
+
+def test_where_onednn_multiplies_in_another_order_the_error_says_how_to_do_without(monkeypatch):
+    monkeypatch.setattr(
+        "mplab.simulation.replicas.holds_here", lambda dtype: not torch.backends.mkldnn.enabled
+    )
+    with pytest.raises(RuntimeError, match=r"Set torch\.backends\.mkldnn\.enabled = False"):
+        simulated(FP16, native=True)
+    with own_kernels():
+        simulated(FP16, native=True)
+    assert torch.backends.mkldnn.enabled

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from mplab import FP8_E4M3, FP16, round_to
-from mplab.simulation.products import holds_here
 from mplab.training import RECIPES, TASKS, Recipe, train
 from mplab.training.engines import Real, Simulated
 
@@ -40,11 +39,6 @@ def test_fp16_stalls_without_a_loss_scale_and_recovers_with_one(seed, record_pro
     assert abs(r2["bf16"] - r2["fp32"]) < 0.03
 
 
-native_kernels = pytest.mark.skipif(
-    not holds_here(), reason="other FP16 kernels than those replicated"
-)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_simulated_and_real_amp_scale_alike_through_the_first_fifty_steps(seed):
@@ -61,7 +55,7 @@ def test_simulated_and_real_amp_scale_alike_through_the_first_fifty_steps(seed):
     np.testing.assert_allclose(one.loss[:10], other.loss[:10], rtol=0, atol=1e-4)
 
 
-@native_kernels
+@pytest.mark.usefixtures("replicated")
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 4])
 def test_with_the_rounding_of_torch_s_kernels_a_run_is_real_amp_s_bit_for_bit(seed):
@@ -75,7 +69,7 @@ def test_with_the_rounding_of_torch_s_kernels_a_run_is_real_amp_s_bit_for_bit(se
     assert len(one.loss) == 160
 
 
-@native_kernels
+@pytest.mark.usefixtures("replicated")
 @pytest.mark.parametrize(
     "steps",
     [

@@ -2,11 +2,17 @@
 
 They add in float32 and round the sum once. A product of two FP16 or BF16 numbers is exact in
 float32, but for underflow, so the order of the sum is all that is left to know.
+
+Two libraries multiply: oneDNN, where the processor has instructions for the format and
+`torch.backends.mkldnn.enabled` is true, and torch's own kernels everywhere else. The order of
+the latter is known on every x86 processor (the tests compare each build of them, by
+`ATEN_CPU_CAPABILITY`), that of oneDNN for BF16 without AMX.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -58,7 +64,9 @@ def sum_in_lanes(a: Tensor, b: Tensor, *, lanes: int, start: Tensor | None = Non
     return total
 
 
-def sum_in_registers(a: Tensor, b: Tensor, *, width: int = 8) -> Tensor:
+def sum_in_registers(
+    a: Tensor, b: Tensor, *, width: int = 8, one_by_one: bool | None = None
+) -> Tensor:
     """`a @ b` in float32: as eight vector registers of `width` numbers sum it.
 
     Blocks of 8 · width terms go to 8 · width sums, which are added by halving. What is left
@@ -68,6 +76,8 @@ def sum_in_registers(a: Tensor, b: Tensor, *, width: int = 8) -> Tensor:
         a: float32, shape (..., rows, n).
         b: float32, shape (..., n, columns).
         width: numbers in a register; 8 for AVX2, which torch takes here on AVX-512, too.
+        one_by_one: add the numbers of the last register from the first on, as the kernels do
+            that are compiled without vector instructions; by default, if torch takes those.
 
     Returns:
         float32, shape (..., rows, columns).
@@ -77,8 +87,9 @@ def sum_in_registers(a: Tensor, b: Tensor, *, width: int = 8) -> Tensor:
 
     Examples:
         >>> x = torch.tensor([[2.0**24, 1, 1, 1, -(2.0**24)] + 11 * [0.0]])
-        >>> sum_in_registers(x, torch.ones(16, 1)).item()
-        3.0
+        >>> ones = torch.ones(16, 1)
+        >>> [sum_in_registers(x, ones, one_by_one=way).item() for way in (False, True)]
+        [3.0, 0.0]
     """
     left, right = a[..., :, None, :], b.mT[..., None, :, :]
     count, block = a.shape[-1], 8 * width
@@ -89,7 +100,8 @@ def sum_in_registers(a: Tensor, b: Tensor, *, width: int = 8) -> Tensor:
         main.addcmul_(left[..., k : k + block], right[..., k : k + block])
     for k in range(blocks, vectors, width):
         tail.addcmul_(left[..., k : k + width], right[..., k : k + width])
-    total = _halved(main) + _halved(tail)
+    least = width if (is_scalar() if one_by_one is None else one_by_one) else 1
+    total = _halved(main, least) + _halved(tail, least)
     for k in range(vectors, count):
         total = total.addcmul(left[..., k], right[..., k])
     return total
@@ -123,12 +135,15 @@ def sum_in_pairs(a: Tensor, b: Tensor) -> Tensor:
     return sum_in_lanes(a[..., order], b[..., order, :], lanes=1)
 
 
-def _halved(x: Tensor) -> Tensor:
-    """The sum over the last dimension, a power of two, its halves added until one is left."""
-    while x.shape[-1] > 1:
+def _halved(x: Tensor, least: int) -> Tensor:
+    """The sum over the last dimension, a power of two: halves until `least`, then one by one."""
+    while x.shape[-1] > least:
         first, second = x.chunk(2, -1)
         x = first + second
-    return x[..., 0]
+    total = x[..., 0]
+    for k in range(1, least):
+        total = total + x[..., k]
+    return total
 
 
 def _is_flat(matrix: Tensor, down: int) -> bool:
@@ -150,7 +165,7 @@ def product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
         float32, shape (rows, columns), still to be rounded.
 
     Exactness:
-        Bit-exact with torch 2.13 on x86 without FP16 instructions, on the cases in
+        Bit-exact with torch 2.13 on x86 where oneDNN does not multiply, on the cases in
         tests/test_replicas.py.
 
     Source:
@@ -170,10 +185,10 @@ def product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor:
 
 
 LONGEST_PAIRED = 512
-"""Terms up to which BF16 sums are one sum of pairs; torch cuts longer ones, unknown where."""
+"""Terms up to which oneDNN's BF16 sums are one sum of pairs; it cuts longer ones, unknown where."""
 
 _SMALL = 16**3
-"""Multiplications up to which BF16 products take the way of FP16's."""
+"""Multiplications up to which torch does not ask oneDNN."""
 
 
 def paired_product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor | None:
@@ -189,10 +204,10 @@ def paired_product(a: Tensor, b: Tensor, start: Tensor | None = None) -> Tensor 
         `LONGEST_PAIRED` terms.
 
     Exactness:
-        Bit-exact with torch 2.13 on x86 with BF16 instructions, on the cases in
-        tests/test_replicas.py.
+        Bit-exact with torch 2.13 on x86 with AVX512-BF16 and without AMX, and everywhere on x86
+        with oneDNN off, on the cases in tests/test_replicas.py.
     """
-    if a.numel() * b.shape[1] <= _SMALL:
+    if not torch.backends.mkldnn.enabled or a.numel() * b.shape[1] <= _SMALL:
         return product(a, b, start)
     if a.shape[1] > LONGEST_PAIRED:
         return None
@@ -231,9 +246,32 @@ def canceling(
     return a, b
 
 
-@cache
+def is_scalar() -> bool:
+    """Whether torch takes the kernels that are compiled without vector instructions."""
+    return torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+
+
+@contextmanager
+def own_kernels() -> Iterator[None]:
+    """Inside, torch multiplies by its own kernels, not by oneDNN's."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
+
+
 def holds_here(dtype: torch.dtype = torch.float16) -> bool:
-    """Whether this machine's kernels add in the order that is known, in float16 or bfloat16."""
+    """Whether this machine's kernels add in the order that is known, in float16 or bfloat16.
+
+    It is measured, once with and once without oneDNN (`torch.backends.mkldnn.enabled`).
+    """
+    return _holds(dtype, torch.backends.mkldnn.enabled)
+
+
+@cache
+def _holds(dtype: torch.dtype, _: bool) -> bool:
     way = product if dtype == torch.float16 else paired_product
     for terms in (10, 50):
         a, b = canceling(16, terms, 16, dtype=dtype)

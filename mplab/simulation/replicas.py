@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mplab.formats import BF16, FP16, Format, Overflow, Rounding
 from mplab.simulation import steps
-from mplab.simulation.products import holds_here
+from mplab.simulation.products import holds_here, own_kernels
 
 
 class Replica(NamedTuple):
@@ -47,6 +47,7 @@ REPLICAS: dict[str, tuple[Replica, ...]] = {
     "rsub": (Replica(steps.rsub),),
     "pow": (Replica(steps.power, (FP16,)), Replica(steps.power_by_squares, (BF16,))),
     "sqrt": (Replica(steps.sqrt, (FP16,)),),
+    "rsqrt": (Replica(steps.rsqrt),),
     "erf": (Replica(steps.erf, partial=True),),
     "nan_to_num": tuple(Replica(partial(steps.nan_to_num, fmt), (fmt,)) for fmt in (FP16, BF16)),
     "xlogy": (Replica(steps.xlogy),),
@@ -126,8 +127,17 @@ def require_native(fmt: Format, rounding: Rounding, overflow: Overflow) -> None:
             f"round as asked; got {fmt.name}, {rounding.name}, {overflow.name}. Use FP16 or BF16, "
             f"to nearest, without saturation."
         )
-    if not holds_here(fmt.torch_dtype):
-        raise RuntimeError(
-            f"simulated: native must be False on this machine, whose {fmt.name} kernels add in "
-            f"another order than those we know. Run mplab audit to see which."
-        )
+    if holds_here(fmt.torch_dtype):
+        return
+    with own_kernels():
+        cured = holds_here(fmt.torch_dtype)
+    cure = (
+        "Set torch.backends.mkldnn.enabled = False: then torch multiplies by its own kernels, "
+        "which we know"
+        if cured
+        else "Run mplab audit to see which"
+    )
+    raise RuntimeError(
+        f"simulated: native must be False on this machine, whose {fmt.name} kernels add in another "
+        f"order than those we know. {cure}."
+    )

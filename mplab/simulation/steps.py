@@ -17,7 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mplab.formats import FP32, Format
-from mplab.simulation.products import paired_product, product, sum_in_lanes, sum_in_registers
+from mplab.simulation.products import (
+    is_scalar,
+    paired_product,
+    product,
+    sum_in_lanes,
+    sum_in_registers,
+)
 
 Round = Callable[[Tensor], Tensor]
 """Rounds a float32 tensor to the format."""
@@ -130,10 +136,13 @@ def _low(r: Round, number: Any) -> Any:
 
 
 def add(r: Round, a: Tensor, b: Any, *, alpha: Any = 1) -> Tensor | None:
-    """Rounds Python numbers first."""
+    """Rounds Python numbers first, and without vector instructions the product."""
     if isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() and b.dim() and alpha == 1:
         return None
-    sum_: Tensor = _low(r, a) + _low(r, alpha) * _low(r, b)
+    term = _low(r, alpha) * _low(r, b)
+    if is_scalar():
+        term = r(term) if isinstance(term, Tensor) else _low(r, term)
+    sum_: Tensor = _low(r, a) + term
     return sum_
 
 
@@ -158,8 +167,10 @@ def power(r: Round, x: Tensor, exponent: Any) -> Tensor | None:
 
 def power_by_squares(r: Round, x: Tensor, exponent: Any) -> Tensor | None:
     """Rounds the square, or the exponent first."""
-    if isinstance(exponent, Tensor) or exponent in (2, 0.5, -0.5, -1):
+    if isinstance(exponent, Tensor) or exponent in (2, 0.5, -1):
         return None
+    if exponent == -0.5:
+        return rsqrt(r, x)
     if exponent not in (3, -2):
         return power(r, x, exponent)
     square = r(x * x)
@@ -169,6 +180,11 @@ def power_by_squares(r: Round, x: Tensor, exponent: Any) -> Tensor | None:
 def sqrt(_: Round, x: Tensor) -> Tensor:
     """Is correctly rounded, which float32 sqrt is not."""
     return x.double().sqrt().float()
+
+
+def rsqrt(r: Round, x: Tensor) -> Tensor | None:
+    """Rounds the square root, without vector instructions."""
+    return 1 / r(sqrt(r, x)) if is_scalar() else None
 
 
 def sigmoid_backward(r: Round, grad: Tensor, y: Tensor) -> Tensor:
@@ -232,18 +248,22 @@ def erf_by_polynomial(x: Tensor) -> Tensor:
 
 
 def gelu(_: Round, x: Tensor, *, approximate: str = "none") -> Tensor | None:
-    """Takes erf from a polynomial."""
+    """Takes erf from a polynomial, or without vector instructions from C."""
     if approximate != "none":
         return None
-    return x * 0.5 * (1 + erf_by_polynomial(x * math.sqrt(0.5)))
+    return x * 0.5 * (1 + _erf_of_gelu(x * math.sqrt(0.5)))
 
 
 def gelu_backward(_: Round, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
-    """Takes erf from a polynomial."""
+    """Takes erf from a polynomial, or without vector instructions from C."""
     if approximate != "none":
         return None
     density = torch.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi))
-    return grad * (0.5 * (1 + erf_by_polynomial(x * math.sqrt(0.5))) + x * density)
+    return grad * (0.5 * (1 + _erf_of_gelu(x * math.sqrt(0.5))) + x * density)
+
+
+def _erf_of_gelu(x: Tensor) -> Tensor:
+    return torch.erf(x.double()).float() if is_scalar() else erf_by_polynomial(x)
 
 
 def square_root_power(_: Round, x: Tensor, exponent: float) -> Tensor:
