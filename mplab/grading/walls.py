@@ -111,7 +111,9 @@ def sandboxed(
         return ["bwrap", *inner, *walls, *variables, "--chdir", "/", "--", *command]
     # The host's /proc is seen only by the next two programs: a covered one would forbid the
     # new mount that hides it.
-    outer = [*_view(readable, writable), "--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
+    # bwrap builds its root on /tmp, which must be there for the inner one.
+    outer = [*_view(readable, writable), "--perms", "0555", "--dir", "/tmp"]
+    outer += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
     inner = ["--bind", "/", "/", *devices, "--proc", "/proc", "--remount-ro", "/"]
     return [

@@ -54,6 +54,14 @@ def test_libraries_that_lie_outside_the_environment_are_there_inside(tmp_path, m
         assert not session.run("import secret").ok
 
 
+@with_walls
+def test_the_sandbox_starts_although_nothing_that_it_shows_lies_below_tmp(monkeypatch):
+    """As in a checkout below a home: bubblewrap in bubblewrap needs the folder, too."""
+    monkeypatch.setattr("mplab.grading.walls._system_paths", lambda: [Path("/usr")])
+    done = subprocess.run(sandboxed(["/usr/bin/true"]), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_libraries_that_do_not_start_are_not_blamed_on_bubblewrap(monkeypatch):
     def fail(*_):
         raise NoSandbox("Traceback (most recent call last):\n  ...\nImportError: no numpy\n")
