@@ -1,25 +1,36 @@
 # Everything runs in .venv, made on first use and renewed when pyproject.toml or constraints.txt
-# changes. `make lab VENV_ARGS=--system-site-packages` uses this machine's own torch where it has one.
+# changes: `make lab` installs what a learner needs, `make check` what a developer needs as well.
+# `make lab VENV_ARGS=--system-site-packages` uses this machine's own torch where it has one.
 
 PYTHON    ?= python3
 VENV      ?= .venv
 VENV_ARGS ?= $(shell cat $(VENV)/venv-args 2>/dev/null)
 RUN       := $(VENV)/bin/python -m
-INSTALLED := $(VENV)/installed$(subst $(eval) ,,$(VENV_ARGS))
+STAMP     := $(subst $(eval) ,,$(VENV_ARGS))
+MADE      := $(VENV)/made$(STAMP)
+LEARNER   := $(VENV)/learner$(STAMP)
+DEVELOPER := $(VENV)/developer$(STAMP)
+EXTRAS    := test,bench,docs,grade
+LAZY      := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 
-.PHONY: help lab check test test-all bench clean
+.PHONY: help lab check types fast test test-all bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
-lab: $(INSTALLED)  ## open JupyterLab on a lesson: make lab LESSON=1 LAB_ARGS="--port 8890"
+lab: $(LEARNER)  ## open JupyterLab on a lesson: make lab LESSON=1 LAB_ARGS="--port 8890"
 	$(VENV)/bin/mplab lab $(LESSON) $(LAB_ARGS)
 
-check: $(INSTALLED)  ## lint, format, types and the fast tests (under three minutes)
+check: $(DEVELOPER)  ## lint, format, types and the fast tests (under three minutes)
 	$(RUN) ruff check
 	$(RUN) ruff format --check
+	$(MAKE) --no-print-directory --jobs 2 types fast
+
+types fast: $(DEVELOPER)
+types:
 	$(RUN) mypy
-	$(RUN) pytest --numprocesses 2 -m "not (slow or browser or full)"
+fast:
+	$(RUN) pytest --numprocesses 2 --dist loadfile -m "not (slow or browser or full)"
 
 test: check  ## check, and the slow tests, the lessons and the browser (under twenty minutes)
 	$(RUN) pytest --numprocesses 2 -m "slow and not (browser or full)"
@@ -28,19 +39,30 @@ test: check  ## check, and the slow tests, the lessons and the browser (under tw
 test-all: test  ## test, and what takes too long for every day
 	$(RUN) pytest -m full
 
-bench: $(INSTALLED)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
+bench: $(DEVELOPER)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
 	$(VENV)/bin/mplab bench $(BENCH_ARGS)
 
 clean:  ## remove .venv, builds and caches (not mplab-lessons, which is your work)
 	rm -rf $(VENV) build dist artefacts .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find mplab tests data lessons -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamp's name holds VENV_ARGS: another choice builds the environment anew, none keeps the last.
+# The stamps' names hold VENV_ARGS: another choice builds the environment anew, none keeps the last.
 # With --system-site-packages the machine's torch stays, so its version is no longer constrained.
-$(INSTALLED): pyproject.toml constraints.txt
-	test -e $@ || $(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV)
+# For a learner pip compiles nothing: Python does, what is imported, unless that was forbidden.
+$(MADE):
+	$(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV)
 	echo '$(VENV_ARGS)' > $(VENV)/venv-args
+	touch $@
+
+define install
 	if [ -n '$(findstring system-site,$(VENV_ARGS))' ] && $(VENV)/bin/python -c 'import torch'; \
 	  then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
-	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[test,bench,docs,grade]'
-	touch $@
+	$(RUN) pip install --constraint $(VENV)/constraints.txt $(1)
+	touch $(2)
+endef
+
+$(LEARNER): pyproject.toml constraints.txt | $(MADE)
+	$(call install,$(LAZY) --editable '.',$@)
+
+$(DEVELOPER): pyproject.toml constraints.txt | $(MADE)
+	$(call install,--editable '.[$(EXTRAS)]',$@ $(LEARNER))

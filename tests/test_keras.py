@@ -1,7 +1,4 @@
-"""The policy of Keras against Keras itself, which is optional: skipped by name without it."""
-
-import os
-import warnings
+"""The policy of Keras against Keras itself, on torch (conftest.py chooses it)."""
 
 import pytest
 import torch
@@ -13,16 +10,16 @@ from mplab import BF16, FP16, FP32
 from mplab.policies import KERAS_MIXED
 from mplab.simulate import explain, simulated
 
-os.environ.setdefault("KERAS_BACKEND", "torch")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of libraries that keras imports
-    keras = pytest.importorskip("keras", reason="keras is not installed")
-pytestmark = [
-    pytest.mark.skipif(keras.backend.backend() != "torch", reason="keras does not use torch"),
-    pytest.mark.filterwarnings("ignore"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")
 MIXED = {FP16: "mixed_float16", BF16: "mixed_bfloat16"}
 every_format = pytest.mark.parametrize("fmt", MIXED, ids=lambda fmt: fmt.name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported():
+    """Where its tests run, and not in every process that collects them: it takes 3 seconds."""
+    global keras
+    import keras
 
 
 @pytest.fixture(autouse=True)

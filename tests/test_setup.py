@@ -1,0 +1,102 @@
+"""The two commands of the README: what they install, and for which Pythons."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+ROOT = Path(__file__).parent.parent
+if not (ROOT / "constraints.txt").exists():
+    pytest.skip("the tested versions are listed only in a checkout", allow_module_level=True)
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
+LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib", "ipywidgets"}
+
+
+def pins():
+    """The tested versions by name."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+def installed():
+    """What is installed here in its tested version: name and metadata."""
+    found = {}
+    for name, version in pins().items():
+        try:
+            known = metadata.metadata(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if known["Version"].partition("+")[0] == version:
+            found[name] = known
+    if len(found) < len(pins()) // 2:
+        pytest.skip("this environment was made without constraints.txt")
+    return found
+
+
+def test_the_oldest_python_that_is_allowed_is_a_release():
+    assert re.fullmatch(r"3\.\d+\.0", OLDEST)
+
+
+@pytest.mark.parametrize("python", [OLDEST, "3.11.2", "3.12.0", "3.13.0", "3.14.0"])
+def test_every_tested_version_is_for_each_python_that_is_allowed(python):
+    """3.11.2 is Debian 12's own: one pin that shut it out broke the README's first command."""
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python)
+    wanted = {name: known["Requires-Python"] for name, known in installed().items()}
+    shut_out = {
+        f"{name}=={pins()[name]}": rule
+        for name, rule in wanted.items()
+        if rule and not SpecifierSet(rule).contains(python)
+    }
+    assert shut_out == {}
+
+
+def test_every_package_that_the_tests_ran_with_has_its_tested_version_written_down():
+    """Of what mplab asks for and, in turn, of what that asks for."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    known = {canonicalize_name(name) for name in pins()}
+    installed()  # skips elsewhere
+    seen, left = set(), [("mplab", frozenset(PROJECT["optional-dependencies"]))]
+    while left:
+        name, extras = left.pop()
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        for requirement in map(Requirement, lines):
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": e}) for e in extras | {""}):
+                continue
+            step = canonicalize_name(requirement.name), frozenset(requirement.extras)
+            if step not in seen:
+                seen.add(step)
+                left.append(step)
+    assert {name for name, _ in seen} - known - {"mplab"} == set()
+
+
+def dry_run(target):
+    """The commands of a target in an environment that is not there yet."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    command = ["make", "--dry-run", target, "VENV=not-there", "VENV_ARGS="]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_make_lab_installs_what_a_learner_needs_and_no_tools_of_developers():
+    assert re.findall(r"--editable (\S+)", dry_run("lab")) == ["'.'"]
+    needed = {re.split(r"[<>=]", entry)[0] for entry in PROJECT["dependencies"]}
+    assert needed - {"tqdm"} == LEARNERS_NEED
+
+
+def test_make_check_installs_every_extra_at_once():
+    (asked,) = set(re.findall(r"--editable '\.\[(\S+)\]'", dry_run("check")))
+    assert set(asked.split(",")) == set(PROJECT["optional-dependencies"])
