@@ -1,7 +1,7 @@
 """Training runs that break as users' runs have broken, each with its cure and its usual remedy.
 
-They compute in torch's own FP16, BF16 or FP8 on the CPU, and are the same each time; `mplab.clinic`
-has the words that belong to them.
+They compute in torch's own FP16, BF16 or FP8 on the CPU, and are the same each time on one machine;
+`mplab.clinic` has the words that belong to them.
 """
 
 from __future__ import annotations

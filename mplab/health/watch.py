@@ -49,10 +49,10 @@ class Health:
     Steps 0 and 1, every `trace_every`-th, and one after trouble are traced: each operation's
     numbers are looked at, so that the report can name the one that made an infinity.
 
-    Cost on one CPU thread, for the two networks on digits: 1.5 to 1.6 times the run in real FP16,
-    2.5 to 2.6 times a simulated one, 3.6 to 5.7 times one in FP32, whose steps take 2 to 3 ms;
-    with `every=10` 1.2, 1.7 and 2.0 to 2.5 times, with `trace_every=1` 1.9 to 2.2, 3.4 to 3.8
-    and 5.3 to 8.7 times.
+    Cost on one CPU thread, for the two networks on digits: about 3 times a simulated run, and 3 to
+    6 times one in FP32, whose steps take milliseconds; with `every=10` about 2 times either, with
+    `trace_every=1` 3 to 9 times. A run in real FP16 took 1.2 to 1.9 times as long on processors
+    that imitate FP16; the faster its own steps are, the more the watch weighs.
 
     Args:
         model: whose modules are watched.

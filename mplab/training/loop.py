@@ -59,8 +59,10 @@ def train(
     """Train a task by a recipe.
 
     The seed decides the first weights, the batches and all other randomness, alike for all
-    recipes. On a CPU a run uses one thread, and the same seed gives the same history bit for
-    bit, also if the run was interrupted and went on from its checkpoint.
+    recipes. On a CPU a run uses one thread, and on one machine the same seed gives the same
+    history bit for bit, also if the run was interrupted and went on from its checkpoint. Another
+    processor may add float32 numbers in another order; in the end two runs may then differ as
+    much as two seeds do.
 
     In a process group (`torchrun`) torch's own recipes train data-parallel: each process
     takes its share of every batch, and all return the same losses. The gradients recorded

@@ -264,8 +264,10 @@ TASKS: dict[str, Task] = {
 }
 """The named tasks.
 
-Their verdicts are measured, with seeds 0 to 4 on a CPU; tests/test_tasks.py holds the bands.
-Test R² or accuracy after each task's own steps, simulated:
+Their verdicts are measured, with seeds 0 to 4 on one CPU; tests/test_tasks.py holds the bands.
+Other processors add float32 numbers in other orders, and their runs can differ from these as much
+as seeds do: .49 was seen for deep-sigmoid without a scale, and .967 for digits-cnn. Test R² or
+accuracy after each task's own steps, simulated:
 
 | task | FP32 | FP16 without a scale | FP16 with one | BF16 |
 |---|---|---|---|---|
@@ -280,7 +282,7 @@ step 1200 four of the five seeds have left the plateau and learnt as much as FP3
 as FP32 does, although digits-cnn flushes gradients as well: where later layers learn, the
 gradients of the first ones grow, and the share of zeros in the first step predicts nothing.
 
-torch's own mixed precision on a CPU, on seeds 0 and 1, agrees with digits-autoencoder (.18 and
+torch's own mixed precision on that CPU, on seeds 0 and 1, agrees with digits-autoencoder (.18 and
 .18 without a scale, .50 and .34 with one) and regression; it leaves the plateau of deep-sigmoid
 earlier (.57 and .62 without a scale after 400 steps; .90 and .87 with one).
 
