@@ -81,11 +81,22 @@ def holds(fmt, dtype):
         return bool((numbers.astype(dtype).astype(np.float64) == numbers).all())
 
 
-def sized(names, least=17):
-    """Formats by name; those of `least` bits or more are for the slow tests."""
+COMMON = ("FP16", "BF16", "FP8_E4M3", "FP8_E5M2", "FP8_E4M3FNUZ", "FP4_E2M1", "UE4M3_NOZERO")
+"""Formats that stand for all where a case takes long: one of each kind of specials."""
+
+
+def sized(names, least=17, fast=None):
+    """Formats by name; those of `least` bits or more are for the slow tests, or all but `fast`.
+
+    E5M10_LOW is slow too: FP16 has as many codes, and E4M6_LOWEST lies as low.
+    """
     formats = {**TABLED, **WIDER}
+
+    def is_slow(name):
+        return formats[name].bits >= least or name not in (fast or names) or name == "E5M10_LOW"
+
     slow = pytest.mark.slow
-    return [pytest.param(n, marks=slow if formats[n].bits >= least else ()) for n in names]
+    return [pytest.param(name, marks=slow if is_slow(name) else ()) for name in names]
 
 
 # Inputs ----------------------------------------------------------------------------------

@@ -2,9 +2,13 @@
 
 import os
 import platform
+import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before torch: OpenMP's threads spin while they wait
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
@@ -13,10 +17,21 @@ from hypothesis import settings
 
 import mplab
 
+os.environ["KERAS_BACKEND"] = "torch"  # and not what the user's own settings say
+
 # No deadline: the first example compiles. On a build machine a failure must come back.
 settings.register_profile("house", deadline=None)
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "house")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config) -> None:
+    """Have all loops compiled before the first of several processes asks for one."""
+    command = [sys.executable, str(config.rootpath / "tests" / "compile_loops.py")]
+    halves = [subprocess.Popen([*command, half], cwd=config.rootpath) for half in "01"]
+    if any([half.wait() for half in halves]):
+        raise pytest.UsageError(f"{' '.join(command)} failed")
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

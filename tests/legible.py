@@ -17,10 +17,10 @@ def drawn_texts(figure):
         if text.get_visible() and text.get_text().strip():
             found.append((text.get_text(), Text.get_window_extent(text, renderer)))
 
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # settles the layout
+    FigureCanvasAgg(figure)
+    figure.draw_without_rendering()  # settles the layout
     with mock.patch.object(Text, "draw", record):
-        canvas.draw()
+        figure.draw_without_rendering()
     return found
 
 

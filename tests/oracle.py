@@ -18,6 +18,7 @@ INEXACT, UNDERFLOW, OVERFLOW, INVALID = 1, 2, 4, 8
 # One number at a time ------------------------------------------------------------------
 
 
+@cache  # the oracle asks for the same few again and again
 def power(e):
     return Fraction(2) ** e
 
@@ -52,6 +53,7 @@ def largest(fmt):
     return value_of_code(2 ** (fmt.exponent_bits + fmt.precision - 1) - 1 - reserved, fmt)
 
 
+@cache
 def least_normal(fmt):
     return value_of_code(2 ** (fmt.precision - 1) if fmt.has_zero else 0, fmt)
 

@@ -6,10 +6,10 @@ its kernels refuse, and calls of `torch.cuda`. It finds nothing about the device
 
 import contextlib
 import time
+from importlib import import_module
 from types import SimpleNamespace
 
 import torch
-import torch._dynamo.polyfills.loader  # looks at what is replaced below
 from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils import _foreach_utils
@@ -265,6 +265,7 @@ def _of_one_device(input: torch.Tensor, from_: torch.Tensor) -> bool:
 @contextlib.contextmanager
 def pretended(monkeypatch):
     """In this context `torch.cuda` has a device, and "cuda" is it."""
+    import_module("torch._dynamo.polyfills.loader")  # looks at what is replaced below
     for name, value in _CUDA.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch.version, "cuda", "13.0")

@@ -5,7 +5,9 @@ import re
 import statistics
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -52,10 +54,10 @@ ORDER = """
 """.split()  # noqa: SIM905
 """Each module imports only from those before it, lazily or not."""
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
-IMPORT_BUDGET = 0.35
-"""Seconds of CPU for `import mplab`, start of Python included."""
+IMPORT_BUDGET = 1.0
+"""CPU time of `import mplab` after NumPy and ml_dtypes, in the time that Python and these take."""
 
-FILE_LINES, FUNCTION_LINES = 450, 60
+FILE_LINES, FUNCTION_LINES = 600, 60
 
 
 def name_of(path):
@@ -74,13 +76,13 @@ def parse(path):
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def imported_modules(path):
-    """Dotted names that `path` imports anywhere, also inside functions."""
-    for node in ast.walk(parse(path)):
+def imported_modules(nodes, name):
+    """Dotted names that nodes of the file `name` import anywhere, also inside functions."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}:{node.lineno} imports relatively"
+            assert node.level == 0, f"{name}:{node.lineno} imports relatively"
             yield node.module
             if node.module == "mplab":
                 yield from (f"mplab.{alias.name}" for alias in node.names)
@@ -88,13 +90,13 @@ def imported_modules(path):
 
 def rooms(path):
     """Modules of mplab that `path` imports."""
-    names = {name.removeprefix("mplab.") for name in imported_modules(path)}
+    names = {name.removeprefix("mplab.") for name in read(path).imported}
     return names & set(ROOMS)
 
 
-def public_definitions(path):
+def public_definitions(tree):
     """Public functions, classes, and methods of public classes, with their dotted names."""
-    todo = [("", node) for node in parse(path).body]
+    todo = [("", node) for node in tree.body]
     while todo:
         prefix, node = todo.pop()
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -104,6 +106,37 @@ def public_definitions(path):
         yield prefix + node.name, node
         if isinstance(node, ast.ClassDef):
             todo += [(f"{node.name}.", child) for child in node.body]
+
+
+def code_lines(function):
+    """Lines of a function without its docstring: documentation is no complexity."""
+    first, *rest = function.body
+    documented = ast.get_docstring(function, clean=False) is not None
+    body = (rest or [first]) if documented else function.body
+    return function.end_lineno - body[0].lineno + 1 + (function.body[0].lineno - function.lineno)
+
+
+class Read(NamedTuple):
+    """What the tests ask of a file."""
+
+    imported: list[str]
+    documented: bool
+    undocumented: list[str]
+    lengths: dict[str, int]
+
+
+@cache  # a tree is large, so each file is parsed once and not kept
+def read(path):
+    """The answers for one file."""
+    tree = parse(path)
+    nodes = list(ast.walk(tree))
+    functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return Read(
+        list(imported_modules(nodes, path.name)),
+        bool(ast.get_docstring(tree)),
+        [name for name, node in public_definitions(tree) if not ast.get_docstring(node)],
+        {node.name: code_lines(node) for node in functions},
+    )
 
 
 def test_every_module_has_its_place_in_the_order():
@@ -123,7 +156,7 @@ CHECKS = [room for room in ROOMS if room.partition(".")[0] == "checks"]
 def test_exercise_checks_need_only_the_number_core(room):
     path = ROOMS[room]
     assert rooms(path) <= {*NUMBER_CORE, *CHECKS}
-    outside = {name.split(".")[0] for name in imported_modules(path)} - {"mplab", "numpy"}
+    outside = {name.split(".")[0] for name in read(path).imported} - {"mplab", "numpy"}
     assert outside <= sys.stdlib_module_names
 
 
@@ -134,42 +167,35 @@ def test_importing_mplab_imports_nothing_heavy():
 
 
 def test_importing_mplab_takes_little_cpu_time(record_property):
-    code = "import mplab, time; print(time.process_time())"
+    code = """
+from time import process_time
+import numpy, ml_dtypes
+before = process_time()
+import mplab
+print(process_time() / before - 1)
+"""
     command = [sys.executable, "-c", code]
-    seconds = [
-        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-        for _ in range(7)
-    ]
-    median = statistics.median(seconds)
-    record_property("import mplab, CPU seconds", f"{median:.3f}")
-    assert median < IMPORT_BUDGET
+    ratios = []
+    while len(ratios) < 7 and sum(each < IMPORT_BUDGET for each in ratios) < 4:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        ratios.append(float(done.stdout))
+    record_property("import mplab, times Python with NumPy", f"{statistics.median(ratios):.2f}")
+    assert sum(each < IMPORT_BUDGET for each in ratios) == 4, "the median of seven is higher"
 
 
 @every_file
 def test_every_module_and_public_name_has_a_docstring(path):
-    assert ast.get_docstring(parse(path)), "the module has none"
-    missing = [name for name, node in public_definitions(path) if not ast.get_docstring(node)]
-    assert missing == []
-
-
-def code_lines(function):
-    """Lines of a function without its docstring: documentation is no complexity."""
-    first, *rest = function.body
-    documented = ast.get_docstring(function, clean=False) is not None
-    body = (rest or [first]) if documented else function.body
-    return function.end_lineno - body[0].lineno + 1 + (function.body[0].lineno - function.lineno)
+    assert read(path).documented, "the module has none"
+    assert read(path).undocumented == []
 
 
 @every_file
 def test_no_file_and_no_function_is_long(path):
     lines = path.read_text(encoding="utf-8").count("\n")
     assert lines <= FILE_LINES
-    lengths = {
-        node.name: code_lines(node)
-        for node in ast.walk(parse(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES} == {}
+    assert {
+        name: lines for name, lines in read(path).lengths.items() if lines > FUNCTION_LINES
+    } == {}
 
 
 @every_file
@@ -193,8 +219,8 @@ def test_the_readers_of_source_would_see_a_violation(tmp_path):
         "def f():\n    import mplab.cli\n    from mplab.tensors import round_tensor\n"
         "class A:\n    def method(self): ...\n    def _private(self): ...\n"
     )
-    assert {"mplab.widgets", "mplab.cli", "mplab.tensors"} <= set(imported_modules(path))
-    assert {name for name, _ in public_definitions(path)} == {"f", "A", "A.method"}
+    assert {"mplab.widgets", "mplab.cli", "mplab.tensors"} <= set(read(path).imported)
+    assert set(read(path).undocumented) == {"f", "A", "A.method"}
 
 
 def test_every_name_that_a_tab_offers_is_there():

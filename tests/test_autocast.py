@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from networks import PROGRAMS, assert_bits, linear, loss, round_to
+from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -314,16 +315,21 @@ NO_BACKWARD = {"geqrf", "F.soft_margin_loss", "scatter_add", "renorm"}
 """torch has none, or none in half on the CPU; that of `renorm` computes in float64."""
 
 
-@every_format
-@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("call", CALLS)
+def directed(calls):
+    """Each call forward, and backward where there is such a pass, which waits for `make test`."""
+    for call in calls:
+        yield pytest.param(call, False, id=f"{call}-forward")
+        if call not in NO_BACKWARD:
+            yield pytest.param(call, True, id=f"{call}-backward", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]), ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(("call", "backward"), list(directed(CALLS)))
 def test_each_operation_runs_in_the_formats_of_the_real_autocast(
     call, backward, fmt, record_property
 ):
     different = call.replace(" ", "_") in " ".join(BACKWARD_DIFFERS.values()).split()
     ran, compared, differed = 0, 0, 0
-    if backward and call in NO_BACKWARD:
-        pytest.skip("no backward pass")
     for low in VARIANTS.values():
         torch.manual_seed(0)
         values = [round_to(torch.rand(4, 4) * 0.6 + 0.2, fmt) for _ in range(2)]
@@ -408,7 +414,7 @@ HALVED = PROGRAMS | {
 }
 
 
-@every_format
+@pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]), ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("program", HALVED)
 def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt):
     for seed in range(12):

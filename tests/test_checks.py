@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from answers_training import count
+from tiers import mostly_slow
 
 import mplab
 from mplab import FP8_E4M3, round_to
@@ -17,9 +18,18 @@ RIGHT = {name: answers for group in GROUPS for name, answers in group.RIGHT.item
 WRONG = {name: answers for group in GROUPS for name, answers in group.WRONG.items()}
 
 
-def pairs(table):
-    return [pytest.param(name, entry, id=f"{name}-{i}") for name in table
-            for i, entry in enumerate(table[name])]  # fmt: skip
+SUMS = ("kahan_sum", "pairwise_sum", "promoted_sum")
+"""Exercises whose checks add long sums in Python: most of their wrong answers are slow tests."""
+
+
+def pairs(table, slow=()):
+    return [
+        pytest.param(
+            name, entry, id=f"{name}-{i}", marks=pytest.mark.slow if name in slow and i else ()
+        )
+        for name in table
+        for i, entry in enumerate(table[name])
+    ]
 
 
 def test_every_exercise_has_right_and_wrong_answers_here():
@@ -34,7 +44,7 @@ def test_a_right_answer_passes_however_it_is_written(name, answer):
     assert check(name, EXERCISES[name].answer)
 
 
-@pytest.mark.parametrize(("name", "entry"), pairs(WRONG))
+@pytest.mark.parametrize(("name", "entry"), pairs(WRONG, slow=SUMS))
 def test_a_wrong_answer_fails_with_the_sentence_for_it(name, entry):
     answer, sentence = entry
     verdict = check(name, answer)
@@ -42,7 +52,7 @@ def test_a_wrong_answer_fails_with_the_sentence_for_it(name, entry):
     assert sentence in verdict.message
 
 
-@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize("name", mostly_slow(EXERCISES, EXERCISES.keys() - {"kahan_sum"}))
 def test_each_misconception_is_met_by_its_own_sentence(name):
     for wrong, sentence in EXERCISES[name].misconceptions:
         verdict = check(name, wrong)

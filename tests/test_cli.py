@@ -271,6 +271,7 @@ def test_the_package_can_be_run_as_a_module():
     assert done.stdout == f"mplab {mplab.__version__}\n"
 
 
+@pytest.mark.slow
 def test_doctor_exits_with_0_and_names_every_finding():
     done = run("doctor")
     assert done.returncode == 0, done.stderr

@@ -1,10 +1,20 @@
 import re
 from fractions import Fraction
+from functools import cache
 
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import TABLED, WIDER, assert_same_bits, breakpoints, not_a_numbers, run_script, sized
+from cases import (
+    COMMON,
+    TABLED,
+    WIDER,
+    assert_same_bits,
+    breakpoints,
+    not_a_numbers,
+    run_script,
+    sized,
+)
 from oracle import table_of, value_of_code
 
 from mplab import (
@@ -52,9 +62,17 @@ def values_by_definition(codes, fmt):
     return np.array([float(value_of_code(int(code), fmt)) for code in codes])
 
 
-def test_every_code_decodes_to_its_definition(fmt):
+@cache
+def defined(fmt):
+    """Codes of a format, and their values."""
     codes = codes_of(fmt)
     expected = values_by_definition(codes, fmt)
+    codes.flags.writeable = expected.flags.writeable = False  # shared
+    return codes, expected
+
+
+def test_every_code_decodes_to_its_definition(fmt):
+    codes, expected = defined(fmt)
     assert_same_bits(decode(codes, fmt), expected)
     if fmt.bits <= 20:
         assert_same_bits(values(fmt), expected)
@@ -62,8 +80,7 @@ def test_every_code_decodes_to_its_definition(fmt):
 
 
 def test_every_value_encodes_to_the_code_it_came_from(fmt):
-    codes = codes_of(fmt)
-    expected = values_by_definition(codes, fmt)
+    codes, expected = defined(fmt)
     codes = np.where(np.isnan(expected), fmt.nan_code, codes) if fmt.has_nan else codes
     dtype = np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32
     assert_same_bits(encode(expected, fmt), codes.astype(dtype))
@@ -103,7 +120,7 @@ def test_next_up_and_down_walk_through_all_values_in_order(name):
 
 
 def test_next_up_of_fp32_agrees_with_numpy_in_every_binade():
-    x = values_by_definition(codes_of(FP32), FP32)
+    _, x = defined(FP32)
     x = x[~np.isnan(x)].astype(np.float32)
     with np.errstate(over="ignore", under="ignore"):
         up = np.nextafter(x, np.float32(np.inf)).astype(np.float64)
@@ -140,7 +157,7 @@ def neighbours_that_are_no_values(fmt, limit):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning:test_codes")
-@pytest.mark.parametrize("name", sized(TABLED))
+@pytest.mark.parametrize("name", sized(TABLED, fast=COMMON))
 def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
     fmt = TABLED[name]
     known = values(fmt)

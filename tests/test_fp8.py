@@ -436,9 +436,13 @@ def test_gradients_in_e4m3_without_a_scale_train_nothing():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_classifier_in_fp8_ends_where_fp32_does(seed, record_property):
-    """Measured over seeds 0 to 4: FP32 .970–.982, current .970–.992, delayed .970–.982."""
+    """Measured over seeds 0 to 4: FP32 .970–.982, current .970–.992, delayed .970–.982.
+
+    With float32 sums in another order, as on another processor, .9597 was seen in FP32. Of 397
+    images one is .0025.
+    """
     wide = accuracy(seed, 300)
-    assert wide > 0.96
+    assert wide > 0.94
     for scaling in ("current", "delayed", "none"):
         got = accuracy(seed, 300, scaling=scaling)
         record_property(f"accuracy, seed {seed}, {scaling} beside FP32", f"{got:.3f} {wide:.3f}")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from legible import assert_legible
 from networks import Within
+from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 
@@ -894,7 +895,9 @@ def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
     assert "operand in FP8" not in repr(large_feature(standardised=False))
 
 
-@pytest.mark.parametrize("name", ["underflow", "overflow", "clip", "meter"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["underflow", "overflow", "clip", "meter"], ["underflow", "clip"])
+)
 def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
     report = {
         "underflow": small_gradients,

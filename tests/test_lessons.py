@@ -24,7 +24,8 @@ CODE_LINES, CELL_LINES = 150, 12
 LONG = {"13_can_you_name_the_fault": (range(1000, 2601), 170)}
 """Words and lines of code of the lesson that holds twelve cases and eight claims, each with its
 own prediction: it is a reference to come back to, and takes 75 minutes instead of 45."""
-SECONDS = 180 if os.environ.get("CI") else 60  # a build machine may be shared
+HANGS = 900
+"""Seconds after which a cell hangs. How long a lesson takes is reported; it fails nothing."""
 FORBIDDEN = r"\bplt\.|\bmatplotlib\b|^\s*[!%]|pip install|\burllib\b|\brequests\b|https?://"
 
 MOVE_CONTROLS = Path(__file__).with_name("move_controls.py").read_text(encoding="utf-8")
@@ -47,7 +48,7 @@ def run_lesson(path, folder):
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
         notebook,
-        timeout=5 * SECONDS,
+        timeout=HANGS,
         resources={"metadata": {"path": str(folder)}},
         store_widget_state=True,
     )
@@ -179,8 +180,6 @@ def test_a_lesson_runs_clean_and_its_controls_move(path, tmp_path, record_proper
     assert figures in FIGURES
     assert run.moved, "a lesson has one explorer"
     assert {name for name, pictures in run.moved.items() if pictures < 2} == set()
-    # On a machine busy with other things the clock is not the lesson's, its CPU time still is.
-    assert min(run.seconds, run.cpu_seconds) <= SECONDS
 
 
 # The harness itself must see what it looks for.

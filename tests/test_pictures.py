@@ -3,6 +3,7 @@
 import base64
 import re
 from collections import namedtuple
+from functools import cache
 from html import escape
 from itertools import combinations
 
@@ -13,6 +14,7 @@ from coloraide import Color
 from legible import assert_legible, drawn_texts
 from matplotlib.figure import Figure
 from PIL import Image
+from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
@@ -216,13 +218,31 @@ FIGURES = {
 }
 
 
+@cache
+def drawn(name):
+    """A figure that tests share and leave as it is."""
+    return FIGURES[name]()
+
+
 @pytest.fixture(params=FIGURES, ids=list(FIGURES))
 def picture(request):
-    return FIGURES[request.param]()
+    return drawn(request.param)
 
 
-def test_a_figure_can_be_read(picture):
-    assert_legible(picture)
+SHOWN = [
+    "all loss curves",
+    "a loss that becomes NaN",
+    "gradients scaled",
+    "flushed at three steps",
+    "two loss scales",
+    "costs",
+]
+"""At least one figure of each function, with many words."""
+
+
+@pytest.mark.parametrize("name", mostly_slow(FIGURES, SHOWN))
+def test_a_figure_can_be_read(name):
+    assert_legible(drawn(name))
 
 
 def test_a_figure_is_described_to_those_who_do_not_see_it(picture):
@@ -242,7 +262,11 @@ def test_every_axis_has_its_quantity(picture):
     assert any(re.search(named, label) for label in beside) or "CPU" in str(below)
 
 
-def test_jupyter_gets_an_image_with_its_description(picture):
+@pytest.mark.parametrize(
+    "name", mostly_slow(FIGURES, ["a loss that becomes NaN", "gradients unscaled"])
+)
+def test_jupyter_gets_an_image_with_its_description(name):
+    picture = drawn(name)
     bundle = picture._repr_mimebundle_()
     image = re.fullmatch(
         r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"[^>]*>', bundle["text/html"]
@@ -277,7 +301,7 @@ def test_every_figure_has_a_white_background(picture):
 
 
 def test_a_saved_figure_carries_its_description(tmp_path):
-    figure = FIGURES["two loss curves"]()
+    figure = drawn("two loss curves")
     for name in ("figure.svg", "figure.png"):
         figure.save(tmp_path / name)
     with Image.open(tmp_path / "figure.png") as image:
@@ -337,7 +361,7 @@ def test_a_format_without_a_colour_is_drawn_in_black():
 
 
 def test_curves_have_the_look_of_their_format_and_end_with_their_name():
-    figure = FIGURES["all loss curves"]()
+    figure = drawn("all loss curves")
     simulated, real = figure.axes
     assert simulated.get_title(loc="left") == "simulated"
     assert real.get_title(loc="left") == f"torch AMP on {GPU}"
@@ -358,7 +382,7 @@ def test_the_name_of_a_run_that_ends_early_stands_beside_the_panel_too():
 
 
 def test_end_labels_stand_beside_their_panel():
-    figure = FIGURES["all loss curves"]()
+    figure = drawn("all loss curves")
     boxes = dict(drawn_texts(figure))
     right = figure.axes[1].get_window_extent().x1
     assert boxes["FP16 with loss scaling"].x0 > right

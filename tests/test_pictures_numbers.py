@@ -1,11 +1,13 @@
 """The figures of formats, rounding and events: what they draw, claim, and whether they read."""
 
 import re
+from functools import cache
 
 import ml_dtypes
 import numpy as np
 import pytest
 from legible import assert_legible, drawn_texts
+from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding, pictures
@@ -53,12 +55,29 @@ FIGURES = {
 }
 
 
-@pytest.fixture(params=FIGURES, ids=list(FIGURES))
-def picture(request):
-    return FIGURES[request.param]()
+@cache
+def drawn(name):
+    """A figure that tests share and leave as it is."""
+    return FIGURES[name]()
 
 
-def test_a_figure_can_be_read_and_is_described(picture):
+TWINS = {
+    "bits of a value",
+    "E5M2",
+    "gaps of one",
+    "profile of one mode",
+    "profile",
+    "twice as once",
+    "long sums",
+    "near zero in E5M2",
+    "end of FP16",
+}
+"""Figures whose functions draw another one, as full, in the fast tests."""
+
+
+@pytest.mark.parametrize("name", mostly_slow(FIGURES, FIGURES.keys() - TWINS))
+def test_a_figure_can_be_read_and_is_described(name):
+    picture = drawn(name)
     assert_legible(picture)
     assert picture.alt.startswith(picture.claim)
     assert len(picture.alt) > len(picture.claim) + 20
@@ -69,14 +88,14 @@ def test_a_figure_can_be_read_and_is_described(picture):
 
 
 def test_bits_are_those_of_the_code():
-    picture = FIGURES["bits of 0.1"]()
+    picture = drawn("bits of 0.1")
     assert picture.claim == "6 formats store 5 different numbers for 0.1, none of them exactly"
     filled = [cell.get_facecolor()[:3] != (1, 1, 1) for cell in picture.axes[0].patches]
     start = FP32.bits + TF32.bits
     sixteen = int(np.array(0.1, np.float16).view(np.uint16))
     assert filled[start : start + 16] == [bool(sixteen >> k & 1) for k in range(15, -1, -1)]
     assert f"FP16 {sixteen:016b} = 0.0999756" in picture.alt
-    half = FIGURES["bits of a value"]()
+    half = drawn("bits of a value")
     assert half.claim == "1 formats store 1 different number for 0.5, 1 of them exactly"
 
 
@@ -109,7 +128,7 @@ def test_a_table_of_a_wide_format_is_refused():
 
 
 def test_lines_count_their_values():
-    assert FIGURES["lines"]().claim == "Numbers from 0 to 8: FP8_E4M3 81, FP8_E5M2 73 and INT8 9"
+    assert drawn("lines").claim == "Numbers from 0 to 8: FP8_E4M3 81, FP8_E5M2 73 and INT8 9"
 
 
 def test_gaps_are_those_of_numpy():
@@ -145,14 +164,14 @@ def test_digits_are_few_among_subnormals():
 
 
 def test_a_profile_draws_what_rounding_gives():
-    above, below = FIGURES["profile of one mode"]().axes
+    above, below = drawn("profile of one mode").axes
     x, result = above.lines[1].get_xdata(), above.lines[1].get_ydata()
     truth = x.astype(ml_dtypes.float8_e4m3fn).astype(float)
     nearest_is_inward = np.abs(truth) <= np.abs(x)
     np.testing.assert_array_equal(result[nearest_is_inward], truth[nearest_is_inward])
     assert np.all(np.abs(result) <= np.abs(x))
     assert np.all(np.abs(below.lines[1].get_ydata()) < 1)
-    claim = FIGURES["profile"]().claim
+    claim = drawn("profile").claim
     assert claim == (
         "From 14 to 24 ties to even and ties to away miss by up to 0.50 ulp; they part at 3 of 6 "
         "ties (black dots)"
@@ -160,8 +179,8 @@ def test_a_profile_draws_what_rounding_gives():
 
 
 def test_rounding_twice_is_told_from_rounding_once():
-    assert FIGURES["twice"]().claim == "17.004 rounds to 18 at once, to 16 through FP16"
-    assert FIGURES["twice as once"]().claim == "-17.2 rounds to −18 at once, to the same"
+    assert drawn("twice").claim == "17.004 rounds to 18 at once, to 16 through FP16"
+    assert drawn("twice as once").claim == "-17.2 rounds to −18 at once, to the same"
 
 
 def test_the_mean_error_of_truncation_is_half_an_ulp():
@@ -178,34 +197,34 @@ def test_sums_end_where_adding_in_the_format_ends():
     total = np.float16(0)
     for _ in range(3000):
         total += np.float16(2)
-    assert "FP16 ends at 4096" in FIGURES["long sums"]().claim
+    assert "FP16 ends at 4096" in drawn("long sums").claim
     assert total == 4096
-    assert "BF16 ends at 1 and BF16 stochastic ends at 1.9" in FIGURES["sums"]().claim
+    assert "BF16 ends at 1 and BF16 stochastic ends at 1.9" in drawn("sums").claim
 
 
 # Ends of the range -----------------------------------------------------------------------
 
 
 def test_a_number_lands_where_it_is_rounded_to():
-    assert FIGURES["landing"]().claim == "1e−4 · 1e−4 becomes 0 in FP16 and 1.00117e−08 in BF16"
-    markers = [line.get_marker() for line in FIGURES["landing"]().axes[0].lines]
+    assert drawn("landing").claim == "1e−4 · 1e−4 becomes 0 in FP16 and 1.00117e−08 in BF16"
+    markers = [line.get_marker() for line in drawn("landing").axes[0].lines]
     assert markers.count("x") == 1
 
 
 def test_the_gap_at_zero_is_compared():
-    assert "next to 0 is 8 times" in FIGURES["near zero"]().claim
-    assert "next to 0 is 4 times" in FIGURES["near zero in E5M2"]().claim
+    assert "next to 0 is 8 times" in drawn("near zero").claim
+    assert "next to 0 is 4 times" in drawn("near zero in E5M2").claim
 
 
 def test_the_end_of_the_range_is_where_rounding_passes_it():
-    assert FIGURES["end of range"]().claim == (
+    assert drawn("end of range").claim == (
         "FP8_E4M3 gives NaN past 464 and FP8_E5M2 gives ∞ from 61440"
     )
-    assert FIGURES["end of FP16"]().claim == "FP16 gives ∞ from 65520"
+    assert drawn("end of FP16").claim == "FP16 gives ∞ from 65520"
 
 
 def test_fates_add_up_to_all_numbers():
-    picture = FIGURES["fates"]()
+    picture = drawn("fates")
     widths = np.array([bar.get_width() for bar in picture.axes[0].patches]).reshape(4, 4)
     np.testing.assert_allclose(widths.sum(axis=1), 100)
     sixteen = mplab.tally(LOG_UNIFORM, FP16)

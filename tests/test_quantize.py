@@ -135,7 +135,7 @@ def slow_scale(amax, fmt, rule):
     if rule is ScaleRule.MX:
         shared = exponent_of(a) - exponent_of(largest(fmt))
         return float(1 / power(max(-127, min(127, shared))))
-    k = 200
+    k = exponent_of(largest(fmt) / a) + 3  # from above, by trying
     while a * power(k) > largest(fmt):
         k -= 1
     return float(power(max(-126, min(127, k))))

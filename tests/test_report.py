@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from legible import assert_legible
+from tiers import mostly_slow
 
 from mplab.history import History
 from mplab.pictures import loss_curves, report, results_table
@@ -148,7 +149,7 @@ def test_the_table_has_the_median_and_the_range_of_the_seeds():
     assert "nan" in row[3]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, ["fp32", "fp16-scaled", "amp-fp16"]))
 def test_every_recipe_has_a_curve_that_can_be_read(recipe):
     other = history(recipe, factor=1.7)
     figure = loss_curves([history("fp32"), other])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import (
+    COMMON,
     DTYPES,
     FLUSHES,
     ODD_FORMATS,
@@ -55,6 +56,7 @@ from mplab import (
     tally,
     ulp,
 )
+from mplab.facts import facts_of
 from mplab.rounding import COUNTED
 
 NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
@@ -67,11 +69,13 @@ MIRROR = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", sized(TABLED))
+@pytest.mark.parametrize("name", sized(TABLED, fast=[n for n in TABLED if n != "BF16"]))
 def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
     fmt, table = TABLED[name], table_of(TABLED[name])
-    if not holds(fmt, dtype):
-        pytest.skip(f"float32 does not hold {name}")
+    if not holds(fmt, dtype):  # then there is nothing to round from, and the library knows
+        assert (name, dtype) in {("E9M3", np.float32), ("E8M5_HIGH", np.float32)}
+        assert facts_of(fmt, np.dtype(dtype)) is None
+        return
     x, _ = breakpoints(fmt, dtype)
     place, random = table.place(x), random_array(7, 0, x.size)
     options = FLUSHES if name in SMALL else FLUSHES[:1]
@@ -124,7 +128,7 @@ def tally_by_definition(x, result, raised, fmt):
     return Tally(**{name: int(met.sum()) for name, met in predicates.items()})
 
 
-@pytest.mark.parametrize("name", sized(TABLED))
+@pytest.mark.parametrize("name", sized(TABLED, fast=COMMON))
 def test_the_table_oracle_agrees_with_fractions(name):
     fmt, table = TABLED[name], table_of(TABLED[name])
     x, signaling = breakpoints(fmt, np.float64)
@@ -466,10 +470,8 @@ def test_numpy_and_ml_dtypes_casts_agree_from_float32(fmt):
     assert_same_bits(round_to(x, fmt), cast(x, fmt), x)
 
 
-@pytest.mark.parametrize("fmt", CAST, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", [f for f in CAST if f.torch_dtype], ids=lambda fmt: fmt.name)
 def test_torch_casts_agree_from_float32(fmt):
-    if fmt.torch_dtype is None:
-        pytest.skip("torch has no such dtype")
     x = breakpoints(fmt, np.float32)[0]
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     saturates = fmt is FP8_E4M3 and version >= (2, 12)

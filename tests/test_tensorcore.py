@@ -98,8 +98,16 @@ def block(kind, fmt, output, rng, shape):
     return [mplab.round_to(y, f, **saturate) for y, f in zip(x, (fmt, fmt, output), strict=True)]
 
 
+def slow_unless_of(*architectures):
+    """The units of all architectures; those of the others are for the slow tests."""
+    return [
+        pytest.param(*pair, marks=() if pair[0] in architectures else pytest.mark.slow)
+        for pair in PAIRS
+    ]
+
+
 @pytest.mark.parametrize("kind", ["near", "far", "low", "high", "codes"])
-@pytest.mark.parametrize(("architecture", "name"), PAIRS)
+@pytest.mark.parametrize(("architecture", "name"), slow_unless_of("hopper", "turing"))
 def test_random_blocks_are_those_of_the_integer_oracle(architecture, name, kind):
     fmt = mplab.FORMATS[name]
     rng = np.random.default_rng([*architecture.encode(), *name.encode(), *kind.encode()])
@@ -246,16 +254,20 @@ def test_fp8_on_hopper_loses_accuracy_with_depth_and_promotion_repairs_it(record
 
 
 @pytest.mark.slow
-def test_a_product_of_128_cubed_takes_less_than_two_seconds(record_property):
+def test_a_product_of_128_cubed_takes_no_longer_than_five_plain_loops_of_so_many_terms(
+    record_property,
+):
     import time
 
     rng = np.random.default_rng(15)
     a, b = (mplab.round_to(rng.standard_normal((128, 128)), FP16) for _ in range(2))
     begin = time.process_time()
     mma(a, b)
-    seconds = time.process_time() - begin
-    record_property("CPU seconds", f"{seconds:.3f}")
-    assert seconds < 2
+    middle = time.process_time()
+    sum(k * k for k in range(128**3))
+    ratio = (middle - begin) / (time.process_time() - middle)
+    record_property("CPU time of a plain loop in Python", f"{ratio:.2f} times")
+    assert ratio < 5
 
 
 # Arguments ------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ from mplab import (
     tensors,
 )
 from mplab.facts import facts_of
+from mplab.simulation.products import is_scalar
 from mplab.tensors import round_tensor
 
 
@@ -92,7 +93,7 @@ def both_bodies(x, fmt, rounding, stream, **rules):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", sized([*TABLED, *WIDER], least=14))
+@pytest.mark.parametrize("name", sized([*TABLED, *WIDER], least=13))
 def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype, record_property):
     if name in TABLED:
         fmt, x = TABLED[name], breakpoints(TABLED[name], dtype)[0]
@@ -109,7 +110,9 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype,
         with np.errstate(over="ignore"):
             pair = both_bodies(x, fmt, rounding, Stream(3), **rules)
         if pair is None:
-            pytest.skip(f"float32 does not hold {name}")
+            assert name in {"FP8_E8M0", "E4M6_LOWEST", "E9M3"}, "float32 holds the others"
+            assert dtype == np.float32
+            return
         for one, other in zip(*pair, strict=True):
             assert_same_bits(other, one, x)
         compared += x.size
@@ -409,6 +412,11 @@ def test_the_compiled_expression_has_the_bits_of_the_loops_on_all_breakpoints():
         fmt = FORMATS[name]
         x = breakpoints(fmt, np.dtype(dtype))[0]
         kernel = made_by("inductor", fmt, rounding, dtype)
+        if is_scalar():  # sums on the bits of NaN overflow, which scalar C++ leaves undefined
+            bits = torch.from_numpy(x).view(kernel.dtype)
+            with pytest.warns(RuntimeWarning, match=r"differs .* in \d+ codes and is not used"):
+                assert kernel(bits, torch.empty_like(bits)) == 0
+            return
         assert_rounds(kernel, fmt, x, rounding=rounding)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tiers import mostly_slow
 from torch import nn
 
 from mplab import FP8_E4M3, FP16, round_to
@@ -105,14 +106,18 @@ def test_a_static_scale_that_overflows_destroys_the_weights():
     assert not history.skipped.any()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+FEW = ("fp32", "fp16-scaled", "bf16-stochastic", "fp8-delayed", "amp-fp16")
+"""Recipes that stand for all: one for each engine and each state that a run keeps."""
+
+
+@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, FEW))
 def test_the_same_seed_gives_the_same_history_bit_for_bit(recipe):
     one, other = (run(AUTOENCODER, recipe, seed=1, steps=4, device="cpu") for _ in range(2))
     assert text(one) == text(other)
     assert run(AUTOENCODER, recipe, seed=2, steps=4, device="cpu").loss[0] != one.loss[0]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", mostly_slow(TASKS, [AUTOENCODER, CNN]))
 def test_every_recipe_starts_from_the_same_weights_and_batches(task):
     first = [run(task, recipe, steps=1, device="cpu").loss[0] for recipe in RECIPES]
     assert max(first) - min(first) < 0.01 * first[0]
@@ -265,7 +270,9 @@ def test_pure_bf16_follows_torch_s_own_for_some_steps():
     np.testing.assert_allclose(one.loss, other.loss, rtol=0.02)
 
 
-@pytest.mark.parametrize("recipe", ["fp8-current", "fp8-delayed", "amp-fp8-current"])
+@pytest.mark.parametrize(
+    "recipe", mostly_slow(["fp8-current", "fp8-delayed", "amp-fp8-current"], ["fp8-delayed"])
+)
 def test_fp8_layers_learn_digits_about_as_fast_as_fp32(recipe):
     wide = run(CNN, "fp32", steps=50).loss
     loss = run(CNN, recipe, steps=50, device="cpu").loss
@@ -367,8 +374,14 @@ def broken_off(task, recipe, path, *, after, **options):
 
 @pytest.mark.parametrize(
     ("task", "recipe"),
-    [(AUTOENCODER, recipe) for recipe in RECIPES]
-    + [(CNN, recipe) for recipe in ("fp16-scaled", "amp-bf16", "fp8-delayed")],
+    [
+        pytest.param(AUTOENCODER, recipe, marks=() if recipe in FEW else pytest.mark.slow)
+        for recipe in RECIPES
+    ]
+    + [
+        pytest.param(CNN, recipe, marks=() if recipe == "fp16-scaled" else pytest.mark.slow)
+        for recipe in ("fp16-scaled", "amp-bf16", "fp8-delayed")
+    ],
 )
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_broken_off(task, recipe, tmp_path):
     """Eleven batches make an epoch of the CNN: the run is broken off in its second one."""

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import cache
 from itertools import product
 from xml.etree import ElementTree
 
@@ -10,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, widgets
 from mplab.clinic import CASES
@@ -29,7 +31,11 @@ EXPLORERS = [
     widgets.SpeedUp,
     widgets.UpdateStagnation,
 ]
-every_explorer = pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)
+every_explorer = pytest.mark.parametrize(
+    "kind",  # all runs of the clinic take long, and a test below sees each of them
+    mostly_slow(EXPLORERS, [kind for kind in EXPLORERS if kind is not widgets.Clinic]),
+    ids=lambda kind: kind.__name__,
+)
 
 
 def controls(explorer):
@@ -47,32 +53,38 @@ def values(control):
     return [False, True]
 
 
-@every_explorer
-def test_every_position_of_every_control_draws_and_says_something_else(kind):
-    explorer = kind()
-    assert len(controls(explorer)) >= 2
+@cache
+def positions(kind):
+    """For each control of an explorer, picture and words at each of its values."""
+    explorer, found = kind(), []
     for control in controls(explorer):
-        before, pictures, sentences = control.value, set(), set()
+        before = control.value
+        found.append([])
         for value in values(control):
             control.value = value
-            svg = ElementTree.fromstring(explorer.picture.value)
+            found[-1].append((explorer.picture.value, explorer.state.value))
+        control.value = before
+    return found
+
+
+@every_explorer
+def test_every_position_of_every_control_draws_and_says_something_else(kind):
+    assert len(positions(kind)) >= 2
+    for shown in positions(kind):
+        for picture, _ in shown:
+            svg = ElementTree.fromstring(picture)
             assert svg.get("role") == "img"
             assert svg.get("aria-label").split(". ")[0]
-            pictures.add(explorer.picture.value)
-            sentences.add(explorer.state.value)
-        control.value = before
-        assert len(pictures) == len(sentences) >= min(2, len(values(control)))
+        pictures, sentences = (set(column) for column in zip(*shown, strict=True))
+        assert len(pictures) == len(sentences) >= min(2, len(shown))
 
 
 @every_explorer
 def test_no_text_of_a_picture_runs_out_of_it(kind):
     """Widths are those of 7.4 units a letter at size 13, as everywhere in the explorers."""
-    explorer = kind()
-    for control in controls(explorer):
-        before = control.value
-        for value in values(control):
-            control.value = value
-            svg = ElementTree.fromstring(explorer.picture.value)
+    for shown in positions(kind):
+        for picture, _ in shown:
+            svg = ElementTree.fromstring(picture)
             width = float(svg.get("viewBox").split()[2])
             for text in svg.iter("text"):
                 if "rotate(-90" in text.get("transform", ""):
@@ -83,7 +95,6 @@ def test_no_text_of_a_picture_runs_out_of_it(kind):
                 )
                 assert left >= -1, text.text
                 assert left + size <= width + 1, text.text
-        control.value = before
 
 
 # The race --------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ class Attack:
         files: shipped beside the notebook.
         place: changes the folder of the submission, for attacks through the file system.
         points: what it honestly earns.
+        lengthy: looks through all memory; on a busy machine its time is over first, and it earns
+            nothing.
         control: what stock nbgrader does. "score": gives points; "partial": gives some;
             "loses": takes points that were earned; "harm": HARMED or the secret appears, or the
             kernel ends; "batch": stops grading. Anything else says why that is not expected.
@@ -43,6 +45,7 @@ class Attack:
     control: str = "score"
     shape: str = "forge"
     solved: bool = False
+    lengthy: bool = False
 
 
 def cell_of(notebook: dict, name: str) -> dict:
@@ -268,6 +271,7 @@ fields_of = value_of = max_finite = encode_nearest = peek
 """
         ),
         points=1,  # the recorded public cases, which the notebook shows anyway
+        lengthy=True,
     ),
     Attack(
         "answers from the public table",

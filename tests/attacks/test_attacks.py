@@ -65,7 +65,7 @@ def grade_and_judge(root, attacks, monkeypatch):
     problems = {}
     for number, (attack, result) in enumerate(zip(attacks, results, strict=False)):
         wrong = []
-        if result.score != attack.points:
+        if result.score != attack.points and (result.score or not attack.lengthy):
             wrong.append(f"{result.score} points instead of {attack.points}; {result.remark}")
         if attack.name in DEADLY and "The kernel ended" not in result.remark:
             wrong.append(f"the teacher is not told: {result.remark}")

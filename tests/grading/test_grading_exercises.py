@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,7 +25,23 @@ from mplab.grading.values import decode_value, encode_value
 
 ASSIGNMENTS = course_folder("lessons") / "assignments"
 FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
+LONG = ("a5", "a6")
+most_assignments = pytest.mark.parametrize(
+    "folder",
+    [pytest.param(f, marks=pytest.mark.slow if f.name in LONG else ()) for f in FOLDERS],
+    ids=lambda f: f.name,
+)
 every_assignment = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
+
+
+@cache
+def loaded(folder):
+    return load_assignment(folder / "exercises.py")
+
+
+@cache
+def table_of(folder):
+    return public_table(loaded(folder).graded)
 
 
 class Answering:
@@ -188,20 +205,20 @@ def test_a_student_needs_nothing_of_nbgrader():
     assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & set(done.stdout.split())
 
 
-@every_assignment
+@most_assignments
 def test_a_table_shows_public_cases_only_and_no_code(folder):
-    assignment = load_assignment(folder / "exercises.py")
-    table = json.loads(public_table(assignment.graded))["exercises"]
+    assignment = loaded(folder)
+    table = json.loads(table_of(folder))["exercises"]
     assert set(table) == set(assignment.graded)
     for name, entry in table.items():
         assert len(entry.get("cases", [])) in (0, len(assignment.graded[name].exercise.cases))
         assert ("sealed" in entry) == (not callable(assignment.graded[name].exercise.answer))
 
 
-@every_assignment
+@most_assignments
 def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, known):
-    assignment = load_assignment(folder / "exercises.py")
-    (tmp_path / "checks.json").write_text(public_table(assignment.graded))
+    assignment = loaded(folder)
+    (tmp_path / "checks.json").write_text(table_of(folder))
     for name in load_public(tmp_path / "checks.json"):
         exercise = assignment.graded[name].exercise
         assert mplab.check(name, exercise.answer)
