@@ -255,7 +255,7 @@ def is_scalar() -> bool:
 def own_kernels() -> Iterator[None]:
     """Inside, torch multiplies by its own kernels, not by oneDNN's."""
     before = torch.backends.mkldnn.enabled
-    torch.backends.mkldnn.enabled = False
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # torch types no setter
     try:
         yield
     finally:
