@@ -73,7 +73,6 @@ MIRROR = {
 def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
     fmt, table = TABLED[name], table_of(TABLED[name])
     if not holds(fmt, dtype):  # then there is nothing to round from, and the library knows
-        assert (name, dtype) in {("E9M3", np.float32), ("E8M5_HIGH", np.float32)}
         assert facts_of(fmt, np.dtype(dtype)) is None
         return
     x, _ = breakpoints(fmt, dtype)
