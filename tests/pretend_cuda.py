@@ -269,6 +269,8 @@ def pretended(monkeypatch):
     for name, value in _CUDA.items():
         monkeypatch.setattr(torch.cuda, name, value)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    # A torch that is built for CUDA would ask for a driver.
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_, **__: None)
     monkeypatch.setattr(torch, "autocast", _Autocast)
     monkeypatch.setattr(torch.amp, "autocast", _Autocast)
     for name in ("is_autocast_enabled", "get_autocast_dtype"):
