@@ -88,9 +88,9 @@ class simulated:
         own half kernels on the operations and data of tests/test_dispatch.py and
         tests/test_autocast.py; kernels that round between their steps, such as
         `sigmoid_backward`, differ. With `native=True` whole FP16 runs are bit-exact with
-        `torch.amp` on one thread of a CPU, those of tests/test_training.py; BF16 runs are for
-        some steps, since the order of oneDNN's BF16 convolutions and of its sums of more than
-        512 products is not known.
+        `torch.amp` on one thread of a CPU, those of tests/test_training.py, but for sums over
+        columns where the CPU has AVX2 and no AVX-512; BF16 runs are for some steps, since the
+        order of oneDNN's BF16 convolutions and of its sums of more than 512 products is not known.
 
     Source:
         `Policy.source` of each policy.
