@@ -15,6 +15,7 @@ import time
 import warnings
 import zipfile
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -187,8 +188,11 @@ def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(cou
     before = _edition(course, "a1", "s01")
     command = [sys.executable, "-m", "mplab", "grade", "autograde", "a1", "--force"]
     environment = os.environ | {"PYTHONPATH": str(Path(commands.__file__).parents[2])}
+    listens = partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # tests in the background do not
     with subprocess.Popen(command, cwd=course.root, env=environment, stderr=subprocess.PIPE,
-                          start_new_session=True) as process:  # fmt: skip
+                          start_new_session=True, preexec_fn=listens) as process:  # fmt: skip
         end = time.monotonic() + 60
         while _edition(course, "a1", "s01") in (before, 0) and time.monotonic() < end:
             time.sleep(0.05)
