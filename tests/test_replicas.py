@@ -229,6 +229,20 @@ def test_max_pooling_adds_gradients_one_by_one_where_windows_overlap(fmt):
     assert_bits(round_to(actual, fmt), real.grad.float())
 
 
+def test_without_onednn_gelu_in_bf16_is_torch_s_own_on_every_code():
+    x = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    x = x[x.isfinite()]
+    ones = torch.ones_like(x)
+    with own_kernels():
+        for name, args, real in (
+            ("gelu", (x,), F.gelu(x)),
+            ("gelu_backward", (ones, x), torch.ops.aten.gelu_backward(ones, x)),
+        ):
+            compute = replica_of(name, BF16).compute
+            actual = compute(None, *(t.float() for t in args))
+            assert_bits(actual.bfloat16().float(), real.float())
+
+
 def test_there_is_one_replica_at_most_for_an_operation_and_format():
     for name, found in REPLICAS.items():
         for fmt in LOW:

@@ -278,14 +278,16 @@ def _flush(x: Tensor) -> Tensor:
 
 
 def flushed_gelu(_: Round, x: Tensor, *, approximate: str = "none") -> Tensor | None:
-    """Flushes results below the normal numbers of float32."""
+    """Flushes results below the normal numbers of float32, which is oneDNN's way."""
+    if not torch.backends.mkldnn.enabled:
+        return gelu(_, x, approximate=approximate)
     return _flush(F.gelu(x)) if approximate == "none" else None
 
 
-def flushed_gelu_backward(
-    _: Round, grad: Tensor, x: Tensor, *, approximate: str = "none"
-) -> Tensor | None:
-    """Flushes results below the normal numbers of float32."""
+def flushed_gelu_backward(_: Round, grad: Tensor, x: Tensor, *, approximate: str = "none") -> Any:
+    """Flushes results below the normal numbers of float32, which is oneDNN's way."""
+    if not torch.backends.mkldnn.enabled:
+        return gelu_backward(_, grad, x, approximate=approximate)
     return _flush(torch.ops.aten.gelu_backward(grad, x)) if approximate == "none" else None
 
 
