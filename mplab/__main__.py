@@ -2,7 +2,7 @@
 
 import sys
 
-from mplab.cli import main
+from mplab.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,6 +17,8 @@ from hypothesis import settings
 
 import mplab
 
+collect_ignore_glob = ["support/*", "tools/*", "*/answers/*"]
+
 os.environ["KERAS_BACKEND"] = "torch"  # and not what the user's own settings say
 
 # No deadline: the first example compiles. On a build machine a failure must come back.
@@ -28,7 +30,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "house")
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config) -> None:
     """Have all loops compiled before the first of several processes asks for one."""
-    command = [sys.executable, str(config.rootpath / "tests" / "compile_loops.py")]
+    command = [sys.executable, str(config.rootpath / "tests" / "tools" / "compile_loops.py")]
     halves = [subprocess.Popen([*command, half], cwd=config.rootpath) for half in "01"]
     if any([half.wait() for half in halves]):
         raise pytest.UsageError(f"{' '.join(command)} failed")
@@ -78,7 +80,7 @@ def replicated():
     """FP16 kernels of torch that are replicated: its own, where oneDNN's add in another order."""
     if platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("the replicas are those of kernels for x86")
-    from mplab.simulation.products import holds_here, own_kernels
+    from mplab.simulation._products import holds_here, own_kernels
 
     with nullcontext() if holds_here() else own_kernels():
         yield

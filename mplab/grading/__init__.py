@@ -1,5 +1,12 @@
-"""Grading: assignments go out, notebooks come back, grades go into nbgrader's gradebook.
+"""Assignments out, notebooks back through a sandbox, grades into nbgrader."""
 
-The notebooks are strangers' programs. They run in a sandbox without anything worth reading,
-answer with values, and the grader compares the values outside. `mplab grade` is the door.
-"""
+from mplab.grading._exercises import Graded, Part, load_public
+from mplab.grading._values import decode_value, encode_value
+
+__all__ = [
+    "Graded",
+    "Part",
+    "decode_value",
+    "encode_value",
+    "load_public",
+]

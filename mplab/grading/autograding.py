@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 
 import nbformat
 
-from mplab.grading.course import Course, is_student_id
+from mplab.course.files import replace_file
+from mplab.grading._notebooks import Refused, add_note, read_submission, refusal
 from mplab.grading.execute import close_lanes
-from mplab.grading.notebooks import Refused, add_note, read_submission, refusal
+from mplab.grading.folder import Course, is_student_id
 from mplab.grading.sandbox import require_sandbox
 
 _TIMESTAMP_BYTES = 100
+
 _TELL_SECONDS = 15.0
 
 
@@ -235,7 +237,7 @@ class Grader:
         score, max_score = self._score(student)
         record = {"digest": digest, "score": score, "max_score": max_score, "remark": remark}
         record["seconds"] = round(time.perf_counter() - start, 3)
-        _write_atomically(_journal(self.course, self.assignment, student), json.dumps(record))
+        replace_file(_journal(self.course, self.assignment, student), json.dumps(record).encode())
 
     def _clean(self, student: str) -> Path:
         return self.course.root / ".mplab" / "clean" / student / self.assignment
@@ -326,7 +328,6 @@ def one_engine() -> Iterator[None]:
 
 _ENGINES: dict[str, Any] = {}
 
-
 _STEPS = (
     "mplab.grading.execute.SandboxedExecute",
     "nbgrader.preprocessors.SaveAutoGrades",
@@ -360,8 +361,6 @@ def _rebuilt_autograde() -> Any:
 
 
 # The journal -----------------------------------------------------------------------------
-
-
 def _journal(course: Course, assignment: str, student: str) -> Path:
     return course.root / ".mplab" / "journal" / assignment / f"{student}.json"
 
@@ -417,13 +416,6 @@ def _entries(folder: Path, limit: int = 2000) -> list[Path]:
         if len(found) > limit:
             break
     return found[:limit]
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def feedback(course: Course, assignment: str, *, students: Iterable[str] = ()) -> list[str]:

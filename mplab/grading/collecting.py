@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from mplab.grading.course import Course, Student, is_student_id
+from mplab.grading.folder import Course, Student, is_student_id
 
 _FILE_BYTES, _STUDENT_BYTES, _ENTRIES = 20 << 20, 40 << 20, 20_000
+
 _MOODLE = re.compile(r"(?P<name>.+?)_\d+_assignsubmission_\w+?_?")
+
 _CANVAS = re.compile(r"(?P<name>[^_]+)(?:_LATE)?_\d+_\d+_(?P<file>.+)")
 
 

@@ -13,10 +13,10 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Dict, Unicode
 
-from mplab.grading.course import Course
-from mplab.grading.exercises import seed_for
-from mplab.grading.notebooks import Refused, defused, read_files
-from mplab.grading.running import graded_name, refused_outcomes, run_notebook, write_outcomes
+from mplab.grading._exercises import seed_for
+from mplab.grading._notebooks import Refused, defused, read_files
+from mplab.grading._running import graded_name, refused_outcomes, run_notebook, write_outcomes
+from mplab.grading.folder import Course
 from mplab.grading.sandbox import Died, Lane, Limits, require_sandbox
 
 _LANES: dict[tuple[str, bool], Lane] = {}

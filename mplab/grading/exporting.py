@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mplab.course.files import replace_file
 from mplab.grading.autograding import read_journal
-from mplab.grading.course import Course, Student
+from mplab.grading.folder import Course, Student
 
 BY_HAND = "to be graded by hand"
 """The remark on a score that lacks what a person gives."""
@@ -92,10 +94,9 @@ def export(course: Course, assignments: list[str], *, to: str, path: Path) -> in
     if to not in tables:
         raise ValueError(f"export: to must be one of {', '.join(tables)}; got {to!r}.")
     found = grades(course, assignments)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(tables[to](found))
-    partial.replace(path)
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(tables[to](found))
+    replace_file(path, text.getvalue().encode())
     return len({grade.student.id for grade in found})
 
 

@@ -25,6 +25,7 @@ _TAGS = {
     *("pre", "s", "span", "strong", "sub", "sup", "dl", "dt", "dd", "li", "ol", "ul"),
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "tbody", "td", "th", "thead", "tr"),
 }
+
 _ATTRIBUTES = {"*": ["class", "id", "title"], "a": ["href"], "td": ["align"], "th": ["align"]}
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
+from mplab.grading._walls import import_path, sandboxed
 from mplab.grading.sandbox import Limits, require_sandbox
-from mplab.grading.walls import import_path, sandboxed
 
 _STEPS = ("submitted", "autograded", "feedback")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from mplab.grading.course import Course, write_public_checks
+from mplab.grading._exercises import Assignment, seed_for
+from mplab.grading._notebooks import read_files
+from mplab.grading._running import Report, graded_name, run_notebook
 from mplab.grading.execute import lane_for
-from mplab.grading.exercises import Assignment, seed_for
-from mplab.grading.notebooks import read_files
-from mplab.grading.running import Report, graded_name, run_notebook
+from mplab.grading.folder import Course, write_public_checks
 
 
 def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:

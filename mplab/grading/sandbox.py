@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from mplab.grading.walls import import_path, sandboxed
+from mplab.grading._walls import import_path, sandboxed
 
 _MESSAGE_BYTES = 4 << 20
 """The longest message taken from a submission. Reading JSON takes twenty times its length."""
@@ -31,6 +31,7 @@ _OUTPUT_BYTES = 16 << 20
 """What is kept of all that a submission shows."""
 
 _GRACE = 3.0  # seconds between an interrupt and the end
+
 _TICK = 0.25  # seconds between two looks at memory and processes
 
 
@@ -166,7 +167,7 @@ class Lane:
             "limits": {name: limits[name] for name in ("memory", "cpu_seconds", "processes")}
             | {"file_bytes": limits["disk_bytes"]},
         }
-        program = str(Path(__file__).resolve().with_name("inside.py"))
+        program = str(Path(__file__).resolve().with_name("_inside.py"))
         command = [sys.executable, "-I", "-B", program, json.dumps(config)]
         if not self._trusted:
             command = sandboxed(command)

@@ -1,7 +1,19 @@
-"""The health of a live training run, from hooks: what is observed, what it means, what to check."""
+"""What is wrong with a run: a watch on any loop, its findings, and the clinic's cases."""
 
-from mplab.health.findings import Finding
+from mplab.numbers.installation import needs
+
+needs("mplab.health", "torch")
+
+from mplab.health._findings import Finding
+from mplab.health._watch import Health
+from mplab.health.clinic import CASES, Case, scale_too_high
 from mplab.health.reports import Report
-from mplab.health.watch import Health
 
-__all__ = ["Finding", "Health", "Report"]
+__all__ = [
+    "CASES",
+    "Case",
+    "Finding",
+    "Health",
+    "Report",
+    "scale_too_high",
+]

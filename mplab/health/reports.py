@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from mplab.health.findings import Finding
+from mplab.health._findings import Finding
 from mplab.health.records import Evidence, Step, added, pooled_layers
 
 

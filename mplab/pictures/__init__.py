@@ -1,10 +1,11 @@
-"""The figures of the lessons, as functions of data.
+"""The figures: data in, a Picture with a sentence out."""
 
-Each takes data and returns a `Picture`: a matplotlib `Figure` on its own white background,
-whose title is the sentence that its data show and whose description reaches screen readers.
-"""
+from mplab.numbers.installation import needs
 
-from mplab.pictures.arithmetic import (
+needs("mplab.pictures", "torch", "matplotlib")
+
+from mplab.numbers.tables import Table
+from mplab.pictures._arithmetic import (
     accumulators,
     error_growth,
     loss_meter,
@@ -12,12 +13,9 @@ from mplab.pictures.arithmetic import (
     product_errors,
     stagnation,
 )
-from mplab.pictures.canvas import Picture, Table
-from mplab.pictures.clinic import clinic, look_alikes
-from mplab.pictures.costs import costs
-from mplab.pictures.eight_bits import block_errors, by_seed
-from mplab.pictures.events import end_of_range, fates, landing, near_zero
-from mplab.pictures.formats import (
+from mplab.pictures._eight_bits import block_errors, by_seed
+from mplab.pictures._events import end_of_range, fates, landing, near_zero
+from mplab.pictures._formats import (
     bit_fields,
     code_table,
     decimal_digits,
@@ -25,40 +23,48 @@ from mplab.pictures.formats import (
     number_lines,
     spacing,
 )
-from mplab.pictures.gradients import flushed_over_steps, shares_and_outcomes
-from mplab.pictures.health import health
-from mplab.pictures.matrix_units import (
+from mplab.pictures._health import clinic, health, look_alikes
+from mplab.pictures._matrix_units import (
     bits_of_a_step,
     cut_errors,
     cutting,
     errors_by_depth,
     promotion,
 )
-from mplab.pictures.precision import precision_map, sensitivity
-from mplab.pictures.recorded import (
+from mplab.pictures._precision import precision_map, sensitivity
+from mplab.pictures._recorded import (
     recorded_gradients,
     recorded_network,
     recorded_runs,
     recorded_units,
 )
-from mplab.pictures.report import report, results_table
-from mplab.pictures.rooflines import matmul_errors, roofline
-from mplab.pictures.rounding import (
+from mplab.pictures._rounding import (
     Sum,
     double_rounding,
     mean_errors,
     rounding_profile,
     running_sums,
 )
-from mplab.pictures.scaling import clipped_norms, follow, scale_rules, scaling_windows
-from mplab.pictures.stages import memory, memory_table, stage_times
+from mplab.pictures._updates import descents, least_updates, stochastic_spread, weight_paths
+from mplab.pictures.canvas import Picture
+from mplab.pictures.costs import costs, matmul_errors, memory, memory_table, roofline, stage_times
+from mplab.pictures.report import report, results_table
+from mplab.pictures.scaling import (
+    Window,
+    clipped_norms,
+    flushed_over_steps,
+    follow,
+    scale_rules,
+    scaling_windows,
+    shares_and_outcomes,
+)
 from mplab.pictures.training import flushed_share, gradient_exponents, loss_curves, loss_scale
-from mplab.pictures.updates import descents, least_updates, stochastic_spread, weight_paths
 
 __all__ = [
     "Picture",
     "Sum",
     "Table",
+    "Window",
     "accumulators",
     "bit_fields",
     "bits_of_a_step",

@@ -20,16 +20,16 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from mplab.formats import Format
-from mplab.pictures.ranges import exponent_of
-from mplab.tables import Table as Table
+from mplab.numbers.formats import Format
+from mplab.numbers.tables import Table as Table
+from mplab.training.exponents import exponent_of
 
 P = ParamSpec("P")
+
 Drawn = TypeVar("Drawn", bound="Picture | None")
 
+
 # The palette ---------------------------------------------------------------------------
-
-
 class Style(NamedTuple):
     """How one format looks everywhere: the marker and the dash repeat the colour."""
 
@@ -45,10 +45,15 @@ STYLES: dict[str, Style] = {  # blue wide, green and violet sixteen, reds eight
     "FP8_E4M3": Style("#EE6677", "^", "solid"),
     "FP8_E5M2": Style("#882255", "v", "dashed"),
 }
+
 REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a colour
+
 BAND = "#9C9CA1"  # grey, for bands only
+
 INK = "#1A1A1A"  # words
+
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 LOST, COARSE = 0.42, 0.18  # opacity of a band over white, by what happens there
 
 _HOUSE: Any = {  # Any: newer matplotlib types each key, older ones none
@@ -81,8 +86,6 @@ def style(fmt: Format) -> Style:
 
 
 # Words ---------------------------------------------------------------------------------
-
-
 def percent(part: float, whole: float) -> str:
     """A share in words that never rounds something to nothing or most to all.
 
@@ -131,8 +134,6 @@ def span(ratios: Iterable[float]) -> str:
 
 
 # A figure that can be read aloud ---------------------------------------------------------
-
-
 class Picture(Figure):
     """A matplotlib Figure with a description, shown by Jupyter as an image with alt text.
 
@@ -215,8 +216,6 @@ def require_some(function: str, argument: str, data: Sized) -> None:
 
 
 # Parts of figures ------------------------------------------------------------------------
-
-
 def spread(
     wanted: Sequence[float], sizes: Sequence[float], *, low: float, high: float
 ) -> list[float]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mplab.history import History
 from mplab.pictures.canvas import Picture, Table, listed
 from mplab.pictures.training import (
     alike,
@@ -21,6 +20,7 @@ from mplab.pictures.training import (
     run_place,
     scale_words,
 )
+from mplab.training.history import History
 
 _STYLE = """
 body { font: 16px/1.5 "DejaVu Sans", Verdana, sans-serif; color: #1a1a1a; background: #fff;

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
-from mplab.formats import FP16, FP32, Format, require_format
-from mplab.history import ExponentHistogram, History
+from mplab.numbers.formats import FP16, FP32, Format, require_format
 from mplab.pictures.canvas import (
     BAND,
     COARSE,
@@ -34,7 +33,8 @@ from mplab.pictures.canvas import (
     style,
     titled,
 )
-from mplab.pictures.ranges import (
+from mplab.training.exponents import (
+    ExponentHistogram,
     Shares,
     exponent_of,
     pooled,
@@ -44,11 +44,13 @@ from mplab.pictures.ranges import (
     zone_words,
     zones,
 )
+from mplab.training.history import History
 
 # Runs ------------------------------------------------------------------------------------
-
 LOSSES = {"mse_loss": "mean squared error", "cross_entropy": "cross entropy"}
+
 UNSCALED = " without scaling"  # how the name of an FP16 run without a loss scaler ends
+
 UPDATES = {"stochastic": "stochastic ", "kahan": "Kahan "}
 
 
@@ -134,8 +136,6 @@ def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> En
 
 
 # Figures ---------------------------------------------------------------------------------
-
-
 @in_house_style
 def loss_curves(histories: Sequence[History]) -> Picture:
     """Training loss over steps, simulated and real runs side by side, named at their ends.
@@ -191,7 +191,7 @@ def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int) ->
 
 def _loss_axis(axes: Axes, task: str) -> None:
     """A logarithmic axis with plain decimals."""
-    from mplab.training import TASKS
+    from mplab.training.tasks import TASKS
 
     kind = LOSSES.get(TASKS[task].loss.__name__) if task in TASKS else None
     axes.set_ylabel("training loss" + (f" ({kind})" if kind else ""))

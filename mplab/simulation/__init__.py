@@ -1,1 +1,33 @@
-"""How `mplab.simulate` works: marks on memory, rules on operations, replicas of kernels."""
+"""Any torch module in a low format: policies, the modes below autograd, FP8 layers."""
+
+from mplab.numbers.installation import needs
+
+needs("mplab.simulation", "torch")
+
+from mplab.simulation.context import explain, simulated
+from mplab.simulation.explanation import Explanation
+from mplab.simulation.fp8 import Fp8Linear, convert_linears
+from mplab.simulation.policies import (
+    CPU_AUTOCAST,
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    KERAS_MIXED,
+    POLICIES,
+    Policy,
+    Run,
+)
+
+__all__ = [
+    "CPU_AUTOCAST",
+    "CUDA_AUTOCAST",
+    "EVERYTHING",
+    "KERAS_MIXED",
+    "POLICIES",
+    "Explanation",
+    "Fp8Linear",
+    "Policy",
+    "Run",
+    "convert_linears",
+    "explain",
+    "simulated",
+]

@@ -1,6 +1,6 @@
 """How an operation on float32 tensors is run in a low format, below autograd.
 
-`Mode` sees every operation, finds its format from `mplab.policies` and from the marks of
+`Mode` sees every operation, finds its format from `mplab.simulation` and from the marks of
 its inputs or the node it belongs to, rounds what has to be rounded, and counts.
 """
 
@@ -16,7 +16,16 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.policies import COMPLEX, Policy, Rule, Run, Scope, rule_of
+from mplab.simulation._operands import (
+    keep_in_hand,
+    meet,
+    refuse,
+    results_of,
+    tensors_of,
+    written_format,
+)
+from mplab.simulation._replicas import native
+from mplab.simulation._rules import COMPLEX, Rule, Scope, rule_of
 from mplab.simulation.marks import (
     IN_HAND,
     KEPT_NODES,
@@ -34,23 +43,20 @@ from mplab.simulation.marks import (
     shared_tensor,
     this_graph,
 )
-from mplab.simulation.operands import (
-    keep_in_hand,
-    meet,
-    refuse,
-    results_of,
-    tensors_of,
-    written_format,
-)
-from mplab.simulation.replicas import native
+from mplab.simulation.policies import Policy, Run
 
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 
 _current_node = torch._C._current_autograd_node
+
 _grad_enabled = torch._C.is_grad_enabled
+
 _graph_task = torch._C._current_graph_task_id
+
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
 OUTSIDE = "outside modules"
@@ -109,7 +115,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.move(self.outside)
         self.hands = Run.LOWER in (policy.inside, policy.outside)
         self.functions: Any = None  # what sees functions, above autograd
-        self.record: Any = None  # what `mplab.explain` sees of each operation
+        self.record: Any = None  # what `mplab.simulation.explain` sees of each operation
         self.epoch = 0
         self.latest: weakref.ref[Tensor] | None = None
         self.graph = this_graph()

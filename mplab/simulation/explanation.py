@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from mplab.formats import FP32, Format
-from mplab.policies import CONVERSIONS, COPIES, Policy, Rule, Run
+from mplab.numbers.formats import FP32, Format
+from mplab.numbers.tables import Table
+from mplab.simulation._operands import results_of
+from mplab.simulation._rules import CONVERSIONS, COPIES, Rule
 from mplab.simulation.dispatch import OUTSIDE, Mode
 from mplab.simulation.marks import Node, Rounder, is_plain, mark_of
-from mplab.simulation.operands import results_of
-from mplab.tables import Table
+from mplab.simulation.policies import Policy, Run
 
 _MEMORY = COPIES - CONVERSIONS - {"clone"}
 

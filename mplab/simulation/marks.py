@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mplab import kernels
-from mplab.formats import Format, Overflow, Rounding, Tininess, require_format
-from mplab.rounding import Stream, Tally, checked_facts, checked_keys
-from mplab.tensors import round_tensor
-from mplab.threads import DIVISIBLE
+from mplab.numbers import kernels
+from mplab.numbers.formats import Format, Overflow, Rounding, Tininess, require_format
+from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys
+from mplab.numbers.tensors import round_tensor
+from mplab.numbers.threads import DIVISIBLE
 
 KEPT_NODES = 1 << 17
 """At least so many nodes of a graph are remembered."""

@@ -1,13 +1,16 @@
-"""Training runs to compare: a task, a recipe, and the history that comes out.
+"""Runs to compare: tasks, recipes, the loop, and the history that comes out."""
 
-A task is data, a network, a loss and an optimizer (`mplab.training.tasks`). A recipe says in which
-formats it is trained (`mplab.training.recipes`), and `train` does it. Beside them stand what a run
-can be asked: which loss scales it would bear, what a step keeps in memory, where its time goes.
-"""
+from mplab.numbers.installation import needs
 
-from mplab.history import ExponentHistogram, History, exponent_histogram
+needs("mplab.training", "torch", "tqdm")
+
+from mplab.training._headroom import headroom
+from mplab.training.exponents import ExponentHistogram, exponent_histogram
+from mplab.training.history import History
 from mplab.training.loop import Watcher, train
 from mplab.training.recipes import RECIPES, Recipe
+from mplab.training.runs import gather, load_runs, save_runs
+from mplab.training.stages import memory, stage_times
 from mplab.training.tasks import TASKS, Split, Task
 
 __all__ = [
@@ -20,5 +23,11 @@ __all__ = [
     "Task",
     "Watcher",
     "exponent_histogram",
+    "gather",
+    "headroom",
+    "load_runs",
+    "memory",
+    "save_runs",
+    "stage_times",
     "train",
 ]

@@ -13,9 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+
 # A transformer's block ------------------------------------------------------------------
-
-
 class Attention(nn.Module):
     """Causal self-attention between two projections, by torch's fused operation."""
 
@@ -52,8 +51,6 @@ class Block(nn.Module):
 
 
 # Memory, predicted -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class _Value:
     """A tensor as the prediction sees it; one object stands for one piece of memory."""
@@ -237,7 +234,7 @@ def predicted_activations(
         ValueError: a module or a loss without a rule.
 
     Exactness:
-        Exact on CPU for the networks of tests/test_stages.py.
+        Exact on CPU for the networks of tests/training/test_stages.py.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,17 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import mplab
-from mplab.formats import FP32
-from mplab.history import (
-    ExponentHistogram,
-    History,
-    Sample,
-    exponent_histogram,
-    replace_file,
-    sample,
-)
-from mplab.training.engines import Real, Simulated
+from mplab.course.files import replace_file
+from mplab.numbers.formats import FP32
+from mplab.numbers.installation import environment
+from mplab.training._engines import Real, Simulated
+from mplab.training.exponents import ExponentHistogram, exponent_histogram
+from mplab.training.history import History, Sample, sample
 from mplab.training.parallel import from_first, mean, processes, rank
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Batch, Split, Task
@@ -152,18 +146,6 @@ def _usable(name: str) -> torch.device:
             f"train: device must be one that torch can use here; got {name!r} "
             f"({str(error).splitlines()[0]}). Use 'cpu'."
         ) from error
-
-
-def environment() -> dict[str, str]:
-    """The versions and the platform on which bits depend."""
-    return {
-        "mplab": mplab.__version__,
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processes": str(processes()),
-    }
 
 
 @contextmanager
@@ -314,8 +296,11 @@ class _Run:
             "steps": self.steps,
             "device": self.device.type,
             "recorded": list(self.recorded),
-            "environment": environment(),
+            "environment": self._environment(),
         }
+
+    def _environment(self) -> dict[str, str]:
+        return {**environment(), "processes": str(processes())}
 
     def save(self, path: Path) -> None:
         """Write all that the next step depends on to a file, whole or not at all."""
@@ -400,7 +385,7 @@ class _Run:
             flushed=dict(self.flushed),
             samples=dict(self.samples),
             tally=self.engine.tallies(),
-            environment=environment(),
+            environment=self._environment(),
             settings=self.recipe.settings(),
         )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from mplab.formats import BF16, FP8_E4M3, FP16, FP32, Format
-from mplab.loss_rules import DoublingScaler, FlooredScaler, KerasScaler
-from mplab.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, Policy
-from mplab.scaling import LossScaler
+from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
+from mplab.scaling.loss import LossScaler
+from mplab.scaling.rules import DoublingScaler, FlooredScaler, KerasScaler
+from mplab.simulation.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, Policy
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
 """How a new weight enters the format that weights are kept in."""
@@ -30,7 +30,7 @@ SCALE_RULES: dict[str, type[LossScaler]] = {
     "floored": FlooredScaler,
     "keras": KerasScaler,
 }
-"""How the loss scale follows overflows, by name; see `mplab.loss_rules`."""
+"""How the loss scale follows overflows, by name; see `mplab.scaling`."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Recipe:
         max_norm: the norm that the gradients are clipped to, after they are unscaled; None
             does not clip.
         fp8: "current" or "delayed": the operands of linear layers are FP8, E4M3 forward and
-            E5M2 backward, with scales of that kind, and all else is FP32 (`mplab.fp8`).
+            E5M2 backward, with scales of that kind, and all else is FP32 (`mplab.simulation`).
         checkpointing: forget the activations in the forward pass, and compute them again in
             the backward pass.
         native: round between the steps of a kernel, and add in the order, in which torch's
@@ -205,10 +205,12 @@ def _invalid(argument: str, rule: str, value: Any, cure: str = "Set simulated=Tr
 
 
 # The table -------------------------------------------------------------------------------
-
 _FP16 = Recipe("fp16-naive", FP16, simulated=True)
+
 _BF16 = Recipe("bf16", BF16, simulated=True)
+
 _KEPT_IN_BF16 = replace(_BF16, name="bf16-weights", weight_format=BF16)
+
 _TOO_HIGH: dict[str, Any] = {"init_scale": 2.0**28, "growth_interval": 25}
 
 RECIPES: dict[str, Recipe] = {

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mplab.formats import FP32
-from mplab.simulate import simulated
+from mplab.numbers.formats import FP32
+from mplab.simulation.context import simulated
 from mplab.training.activations import children_of, predicted_activations
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
@@ -29,8 +29,6 @@ STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 
 
 # Memory, measured ------------------------------------------------------------------------
-
-
 def kept_bytes(
     compute: Callable[[], Tensor], model: nn.Module, batch: Sequence[Tensor]
 ) -> tuple[int, Tensor]:
@@ -138,8 +136,6 @@ def memory(
 
 
 # A step in parts -------------------------------------------------------------------------
-
-
 class _Step:
     """A training step whose parts can be called one by one."""
 

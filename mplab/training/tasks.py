@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.data import load_digits
+from mplab.course.files import load_digits
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -56,7 +56,6 @@ class Task:
 
 
 # Images of digits ------------------------------------------------------------------------
-
 _TRAINING_IMAGES = 1400
 
 
@@ -121,7 +120,6 @@ def _accuracy(output: Tensor, split: Split) -> dict[str, float]:
 
 
 # Sequences -------------------------------------------------------------------------------
-
 _DIGITS, _LENGTH = 10, 8
 
 
@@ -168,8 +166,6 @@ def _place_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 
 # A function of two variables -------------------------------------------------------------
-
-
 def _wave_data() -> Split:
     """The values sin 3x cos 2y at random places of the square from −1 to 1."""
     generator = torch.Generator().manual_seed(54321)
@@ -185,8 +181,6 @@ def _tanh_network() -> nn.Module:
 
 
 # The table -------------------------------------------------------------------------------
-
-
 def _adam(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda parameters: torch.optim.Adam(parameters, lr=rate)
 
@@ -264,10 +258,10 @@ TASKS: dict[str, Task] = {
 }
 """The named tasks.
 
-Their verdicts are measured, with seeds 0 to 4 on one CPU; tests/test_tasks.py holds the bands.
-Other processors add float32 numbers in other orders, and their runs can differ from these as much
-as seeds do: .49 was seen for deep-sigmoid without a scale, and .967 for digits-cnn. Test R² or
-accuracy after each task's own steps, simulated:
+Their verdicts are measured, with seeds 0 to 4 on one CPU; tests/training/test_tasks.py holds the
+bands. Other processors add float32 numbers in other orders, and their runs can differ from these
+as much as seeds do: .49 was seen for deep-sigmoid without a scale, and .967 for digits-cnn. Test
+R² or accuracy after each task's own steps, simulated:
 
 | task | FP32 | FP16 without a scale | FP16 with one | BF16 |
 |---|---|---|---|---|

@@ -6,11 +6,9 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 import math
 from functools import partial
 
-from mplab.checks import Arguments, Exercise, Misconception
-from mplab.codes import decode, encode, fields
-from mplab.formats import Format
-from mplab.grading.exercises import Graded, Part
-from mplab.rounding import round_to
+from mplab import Format, decode, encode, fields, round_to
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 

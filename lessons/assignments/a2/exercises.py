@@ -7,11 +7,9 @@ import math
 from fractions import Fraction
 from functools import partial
 
-from mplab.checks import Arguments, Exercise, Misconception
-from mplab.codes import decode, ulp
-from mplab.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding
-from mplab.grading.exercises import Graded, Part
-from mplab.rounding import round_to
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding, decode, round_to, ulp
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 

@@ -8,11 +8,9 @@ from functools import partial
 
 import numpy as np
 
-from mplab.checks import Arguments, Exercise, Misconception
-from mplab.codes import ulp
-from mplab.formats import BF16, FP6_E2M3, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format
-from mplab.grading.exercises import Graded, Part
-from mplab.rounding import round_to
+from mplab import BF16, FP6_E2M3, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, round_to, ulp
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 

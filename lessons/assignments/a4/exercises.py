@@ -1,7 +1,7 @@
 """Assignment 4, a loss scaler: the references, the public cases, and what is graded.
 
 For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
-tests/assignments/test_a4.py holds the references against `torch.amp.GradScaler`.
+tests/grading/test_a4.py holds the references against `torch.amp.GradScaler`.
 """
 
 import math
@@ -10,10 +10,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from mplab.checks import Arguments, Exercise, Misconception
-from mplab.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
-from mplab.grading.exercises import Graded, Part
-from mplab.rounding import round_to
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 

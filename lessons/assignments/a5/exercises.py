@@ -12,12 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from mplab.checks import Arguments, Exercise, Misconception
-from mplab.formats import BF16, FP16
-from mplab.grading.exercises import Graded, Part
-from mplab.rounding import round_to
+from mplab import BF16, FP16, round_to
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
 
-WARM = "import numpy, torch, torch._dynamo, mplab.history, mplab.pictures"  # what torch.optim loads
+WARM = "import numpy, torch, torch._dynamo, mplab.training, mplab.pictures"  # torch.optim's own
 
 TOLERANCE, STEADY = 1e-2, 8e-3
 RATE = 0.125

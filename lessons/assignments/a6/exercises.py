@@ -9,9 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from mplab.checks import Arguments, Exercise, Misconception
-from mplab.codes import decode, encode, values
-from mplab.formats import (
+from mplab import (
     FP4_E2M1,
     FP6_E2M3,
     FP6_E3M2,
@@ -22,9 +20,13 @@ from mplab.formats import (
     FP16,
     Overflow,
     Rounding,
+    decode,
+    encode,
+    round_to,
+    values,
 )
-from mplab.grading.exercises import Graded, Part
-from mplab.rounding import round_to
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP8_E4M3)"
 

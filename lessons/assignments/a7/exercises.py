@@ -10,10 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from mplab.checks import Arguments, Exercise, Misconception
-from mplab.formats import BF16, FP16, FP32
-from mplab.grading.exercises import Graded, Part
-from mplab.rounding import round_to
+from mplab import BF16, FP16, FP32, round_to
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
 
 WARM = """
 import numpy as np, torch, mplab

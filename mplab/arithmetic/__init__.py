@@ -1,0 +1,76 @@
+"""Computing in a format: operations, sums with their bounds, updates, matrix units."""
+
+from mplab.arithmetic._float_array import FloatArray
+from mplab.arithmetic._operations import (
+    Rules,
+    add,
+    divide,
+    fma,
+    multiply,
+    raised,
+    remainder,
+    sqrt,
+    subtract,
+)
+from mplab.arithmetic.bounds import (
+    RunningError,
+    exact_sum,
+    gamma,
+    linear_bound,
+    probabilistic_bound,
+    roundings,
+    running_error,
+)
+from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.arithmetic.reductions import (
+    ORDERS,
+    Accumulation,
+    cumsum,
+    dot,
+    matmul,
+    mean,
+    norm,
+    softmax,
+    sum,
+    variance,
+)
+from mplab.arithmetic.updates import METHODS, Descent, Weights, descend, path
+
+__all__ = [
+    "ARCHITECTURES",
+    "METHODS",
+    "ORDERS",
+    "Accumulation",
+    "Descent",
+    "FloatArray",
+    "MatrixUnit",
+    "Rules",
+    "RunningError",
+    "Weights",
+    "add",
+    "cumsum",
+    "descend",
+    "divide",
+    "dot",
+    "exact_sum",
+    "fma",
+    "gamma",
+    "linear_bound",
+    "matmul",
+    "mean",
+    "mma",
+    "multiply",
+    "norm",
+    "path",
+    "probabilistic_bound",
+    "raised",
+    "remainder",
+    "roundings",
+    "running_error",
+    "softmax",
+    "sqrt",
+    "subtract",
+    "sum",
+    "unit_of",
+    "variance",
+]

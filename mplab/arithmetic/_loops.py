@@ -1,0 +1,263 @@
+"""The compiled loops behind `mplab.arithmetic`: long sums that round at every step.
+
+Every step ends in `kernels._round_bits`. An exact sum of two float64 reaches it rounded to odd
+(see `mplab.arithmetic`), so any mode is right, and a product may enter unrounded, as in a fused
+multiply-add. The inner loops run over lanes, sums that are independent of each other, and so
+vectorise; a single sum has one lane and waits for itself. Modes are compiled in, orders are not.
+
+numba's cache on disk looks only at the file of a loop, which is this one. `_EDITION` makes the
+definition of rounding, in the other file, part of the key: a loop that mentions it is compiled
+anew when either file changes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from mplab.numbers import kernels
+from mplab.numbers.compiled import Compiled
+from mplab.numbers.facts import Facts
+from mplab.numbers.formats import Rounding
+from mplab.numbers.kernels import _random_bits, _round_bits, _unpack
+from mplab.numbers.threads import parallel
+
+_EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
+
+_STOCHASTIC, _TOWARD_NEGATIVE = int(Rounding.STOCHASTIC), int(Rounding.TOWARD_NEGATIVE)
+
+
+class Order(IntEnum):
+    """How the terms of a sum are brought together."""
+
+    SEQUENTIAL = 0
+    PAIRWISE = 1
+    KAHAN = 2
+    NEUMAIER = 3
+
+
+_SEQUENTIAL, _PAIRWISE = int(Order.SEQUENTIAL), int(Order.PAIRWISE)
+
+_KAHAN, _NEUMAIER = int(Order.KAHAN), int(Order.NEUMAIER)
+
+
+class Step(NamedTuple):
+    """How one operation of a loop rounds: the facts of its format, and two keys."""
+
+    facts: Facts
+    keys: tuple[int, int]
+
+
+@njit(forceinline=True)
+def _to_odd(x, y, mode):
+    """The bits of x + y in float64, rounded to odd: `arithmetic.to_odd` with its two-sum."""
+    s = x + y
+    of_y = s - x
+    lost = (x - (s - of_y)) + (y - of_y)
+    bits = np.float64(s).view(np.int64)
+    up = np.int64(lost > 0) - np.int64(lost < 0)
+    bits = bits + (-up if bits < 0 else up) * (np.int64(1) - (bits & np.int64(1)))
+    if mode == _TOWARD_NEGATIVE:  # an exact zero is -0, unless both are +0
+        plus = np.float64(x).view(np.int64) | np.float64(y).view(np.int64)
+        bits = np.int64(-(1 << 63)) if s == 0 and plus != 0 else bits
+    return bits
+
+
+@njit(forceinline=True)
+def _enter(bits, mode, index, key0, key1, known):
+    random = _random_bits(index, key0, key1) if mode == _STOCHASTIC else np.uint32(0)
+    return np.int64(_round_bits(bits, mode, True, random, known)[0]).view(np.float64)
+
+
+@njit(forceinline=True)
+def _multiply(scalar, lanes, out, rounded, mode, index, keys, known):
+    """Put scalar · lanes into `out`: exact, or rounded. FP32 values have float64 products."""
+    for j in range(out.size):
+        out[j] = scalar * lanes[j]
+    if rounded:
+        for j in range(out.size):
+            bits = np.float64(out[j]).view(np.int64)
+            out[j] = _enter(bits, mode, index + j, keys[0], keys[1], known)
+
+
+@njit(forceinline=True)
+def _add(x, y, sign, out, mode, index, key0, key1, known):
+    """Put x + sign · y into `out`, rounded."""
+    for j in range(out.size):
+        bits = _to_odd(x[j], sign * y[j], mode)
+        out[j] = _enter(bits, mode, index + j, key0, key1, known)
+
+
+# Plans: an order as a list of steps on the rows of a workspace, so that there is one addition
+# to compile. A step is (kind, x, y, out): see `_follow`.
+_TOTAL, _LOST, _TERM, _PART, _AFTER, _LARGE, _SMALL, _NOTHING, _LEVELS = range(9)
+
+_PLUS, _MINUS, _SORT, _COPY = range(4)
+
+_DEPTH = 40
+"""Levels of a tree: more terms than 2^40 do not fit any memory."""
+
+
+@njit
+def _plan_step(steps, count, kind, x, y, out):
+    steps[count, 0], steps[count, 1], steps[count, 2], steps[count, 3] = kind, x, y, out
+    return count + 1
+
+
+@njit
+def _plan_term(steps, order, k, depth, block, traced):
+    """What to do with term number k; returns the number of steps."""
+    n = 0
+    if order == _SEQUENTIAL:
+        n = _plan_step(steps, n, _PLUS, _PART, _TERM, _PART)
+        if block < depth and ((k + 1) % block == 0 or k + 1 == depth):
+            n = _plan_step(steps, n, _PLUS, _TOTAL, _PART, _TOTAL)
+            n = _plan_step(steps, n, _COPY, _NOTHING, _NOTHING, _PART)
+    elif order == _PAIRWISE:  # as a binary counter carries, neighbours are added
+        n = _plan_step(steps, n, _PLUS, _NOTHING, _TERM, _TERM)
+        level = 0
+        while (k >> level) & 1:
+            n = _plan_step(steps, n, _PLUS, _LEVELS + level, _TERM, _TERM)
+            level += 1
+        steps[n - 1, 3] = _LEVELS + level
+    elif order == _KAHAN:  # Kahan 1965: the part of a term that was lost is taken off the next
+        n = _plan_step(steps, n, _MINUS, _TERM, _LOST, _TERM)
+        n = _plan_step(steps, n, _PLUS, _TOTAL, _TERM, _AFTER)
+        n = _plan_step(steps, n, _MINUS, _AFTER, _TOTAL, _LARGE)
+        n = _plan_step(steps, n, _MINUS, _LARGE, _TERM, _LOST)
+        n = _plan_step(steps, n, _COPY, _AFTER, _AFTER, _TOTAL)
+    else:  # Neumaier 1974: what is lost is gathered apart
+        n = _plan_step(steps, n, _SORT, _TOTAL, _TERM, _LARGE)
+        n = _plan_step(steps, n, _PLUS, _TOTAL, _TERM, _AFTER)
+        n = _plan_step(steps, n, _MINUS, _LARGE, _AFTER, _LARGE)
+        n = _plan_step(steps, n, _PLUS, _LARGE, _SMALL, _LARGE)
+        n = _plan_step(steps, n, _PLUS, _LOST, _LARGE, _LOST)
+        n = _plan_step(steps, n, _COPY, _AFTER, _AFTER, _TOTAL)
+        if traced:
+            n = _plan_step(steps, n, _PLUS, _TOTAL, _LOST, _PART)
+    return n
+
+
+@njit
+def _plan_end(steps, order, depth, block):
+    """How to finish: what is left ends in the row of the total."""
+    n = 0
+    if order == _SEQUENTIAL and block >= depth:
+        n = _plan_step(steps, n, _COPY, _PART, _PART, _TOTAL)
+    elif order == _PAIRWISE:  # the parts that found no neighbour, the least first
+        for level in range(_DEPTH):
+            if (depth >> level) & 1:
+                kind = _PLUS if n else _COPY
+                n = _plan_step(steps, n, kind, _LEVELS + level, _TOTAL, _TOTAL)
+    elif order == _NEUMAIER:
+        n = _plan_step(steps, n, _PLUS, _TOTAL, _LOST, _TOTAL)
+    return n
+
+
+@njit(forceinline=True)
+def _follow(steps, count, rows, fresh, mode, index, keys, known):
+    """Take the steps of a plan on the rows of the workspace.
+
+    Sums go to `fresh` first: an addition in place does not vectorise where the compiler cannot
+    see that it is one.
+    """
+    for n in range(count):
+        kind, x, y, out = steps[n, 0], rows[steps[n, 1]], rows[steps[n, 2]], rows[steps[n, 3]]
+        if kind <= _MINUS:
+            key1 = np.uint32(np.int64(keys[1]) ^ (n * 0x9E3779B9 & 0xFFFFFFFF))
+            sign = 1.0 if kind == _PLUS else -1.0
+            _add(x, y, sign, fresh, mode, index, keys[0], key1, known)
+            out[:] = fresh
+        elif kind == _SORT:
+            for j in range(x.size):
+                swap = not abs(x[j]) >= abs(y[j])
+                out[j] = y[j] if swap else x[j]
+                rows[_SMALL, j] = x[j] if swap else y[j]
+        else:
+            out[:] = x
+
+
+def _loop(mode: int, edition: int) -> Callable[..., None]:
+    """A loop that writes a @ b into `out`, and the running sums of a single row into `trace`."""
+
+    def reduce(a, b, out, trace, facts, product_facts, keys, product_keys, plan, row):
+        edition  # noqa: B018  # nothing but a part of the cache's key
+        order, block, rounded = plan
+        known, of_product = _unpack(facts), _unpack(product_facts)
+        depth, lanes = b.shape
+        steps = np.empty((_DEPTH + 8, 4), np.int64)
+        rows, fresh = np.empty((_LEVELS + _DEPTH, lanes)), np.empty(lanes)
+        nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
+        for i in range(a.shape[0]):
+            rows[:_LEVELS] = nothing
+            rows[_LOST] = 0.0
+            for k in range(depth + 1):
+                index = ((row + i) * (depth + 1) + k) * lanes
+                if k < depth:
+                    scalar, term = a[i, k], rows[_TERM]
+                    _multiply(scalar, b[k], term, rounded, mode, index, product_keys, of_product)
+                    count = _plan_term(steps, order, k, depth, block, trace.size > 0)
+                else:
+                    count = _plan_end(steps, order, depth, block)
+                _follow(steps, count, rows, fresh, mode, index, keys, known)
+                if trace.size and k < depth:
+                    trace[k] = rows[_TOTAL if order == _KAHAN else _PART]
+            out[i] = rows[_TOTAL]
+
+    return Compiled(reduce)
+
+
+_loop_for = cache(_loop)
+
+
+def run(
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    mode: Rounding,
+    order: Order,
+    block: int,
+    addition: Step,
+    product: Step | None,
+    traced: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The matrix product, every addition rounded, on several threads if there are many rows.
+
+    Args:
+        a: float64, shape (M, K), contiguous, values of FP32.
+        b: float64, shape (K, N), contiguous, values of FP32.
+        mode: how to round.
+        order: how the K terms are brought together.
+        block: for `SEQUENTIAL`, how many terms are summed before they join the total.
+        addition: how sums are rounded.
+        product: how products are rounded; None if they enter the sums exactly.
+        traced: whether to keep the running sums; only for M = 1.
+
+    Returns:
+        The sums, shape (M, N), and the running sums, shape (K, N), or (0, N) if not traced.
+    """
+    (rows, depth), lanes = a.shape, b.shape[1]
+    out, trace = np.zeros((rows, lanes)), np.empty((depth if traced else 0, lanes))
+    if depth == 0:
+        return out, trace
+    of_product = product or addition
+    loop = _loop_for(int(mode), _EDITION)
+    keys, product_keys = (np.array(s.keys, np.uint32) for s in (addition, of_product))
+    facts, product_facts = addition.facts.numbers, of_product.facts.numbers
+    plan = (int(order), block, product is not None)
+    cost = depth * lanes
+
+    def work(begin: int, end: int) -> None:
+        first, last = begin // cost, end // cost  # both ends round alike: no row is left out
+        some = (a[first:last], b, out[first:last], trace)
+        loop(*some, facts, product_facts, keys, product_keys, plan, first)
+
+    parallel(work, rows * cost, wrap=rows * cost)
+    return out, trace

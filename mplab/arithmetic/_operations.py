@@ -1,0 +1,391 @@
+"""Arithmetic in a format: every operation rounds once, through the one door.
+
+Each operation first finds its result in float64, then enters the format. Where rounding to
+float64 could change the result it rounds to odd: cut, and the last bit set if anything was
+lost. From there any rounding to at least two bits less, in any mode, is the right one, and so
+are its events. Formats of more than 25 bits of precision, or with exponents near the ends of
+float64, go through Fractions, slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import isqrt
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+
+from mplab.numbers import rounding as door
+from mplab.numbers.codes import encode
+from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess, require_format
+from mplab.numbers.inputs import as_array, widen
+from mplab.numbers.rounding import Stream, Tally, round_to
+
+
+class Rules(TypedDict, total=False):
+    """The options of every operation, all of them keywords.
+
+    `rounding`: the direction, ties to even if omitted. `overflow`: what lies past the largest
+    finite value. `flush_inputs`: take subnormal operands as zero. `flush_outputs`: replace
+    subnormal results by zero. `stream`: source of random bits for `Rounding.STOCHASTIC`.
+    `tally`: counters to add to; what they count as x is the exact result.
+    """
+
+    rounding: Rounding
+    overflow: Overflow
+    flush_inputs: bool
+    flush_outputs: bool
+    stream: Stream | None
+    tally: Tally | None
+
+
+class _Operation(NamedTuple):
+    """How one operation is done in float64, and elsewhere where float64 is too small."""
+
+    nearest: Callable[..., Any]
+    """The result, rounded to nearest in float64, special values included."""
+    exact: Callable[..., Fraction]
+    """The result for finite operands as a Fraction; a root has a last bit that marks a rest."""
+    addends: Callable[..., tuple[Any, Any]] | None = None
+    """What is added, both exact in float64, if it is a sum; it may need rounding to odd."""
+    twice_is_once: bool = False
+    """Whether to nearest in float64, then to nearest in the format, is to nearest at once."""
+
+
+# The operations ------------------------------------------------------------------------
+def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """The sum a + b.
+
+    ∞ − ∞ gives NaN (INVALID). x − x gives +0, in `TOWARD_NEGATIVE` −0; a zero from two zeros
+    of the same sign keeps it.
+
+    Args:
+        a: values of `fmt`, any shape that broadcasts with `b`; NaN is always allowed.
+        b: values of `fmt`.
+        fmt: the format of operands and result.
+        **rules: see `Rules`.
+
+    Returns:
+        float64, every element a value of `fmt`. Where `fmt` lacks infinity, NaN, −0, sign or
+        zero, what `round_to` gives in their place.
+
+    Raises:
+        TypeError: an operand is no array of floats, or a rule is of the wrong type.
+        ValueError: an operand is not a value of `fmt`, or a stream is missing.
+
+    Exactness:
+        Correctly rounded in every mode and format. For `STOCHASTIC` the probability is that
+        of the result rounded to odd in float64: within 2^−52 of it, relative to the result.
+
+    Source:
+        IEEE 754-2019 §5.4.1, §6.3. In the nearest modes rounding twice is rounding once, since
+        53 ≥ 2p+1: Figueroa 1995, Roux 2014. In the others, and for the events, the two-sum of
+        Knuth and rounding to odd: Boldo and Melquiond 2008.
+
+    Examples:
+        >>> float(add(2048.0, 1.0, FP16)), float(add(2048.0, 3.0, FP16))
+        (2048.0, 2052.0)
+        >>> raised(add, 2048.0, 1.0, FP16)
+        <Event.INEXACT: 1>
+    """
+    return _operate(add, (a, b), fmt, rules)
+
+
+def subtract(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """The difference a − b. See `add`.
+
+    Examples:
+        >>> float(subtract(1.0, 0.0009765625, FP16))
+        0.9990234375
+    """
+    return _operate(subtract, (a, b), fmt, rules)
+
+
+def multiply(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """The product a · b. 0 · ∞ gives NaN (INVALID). See `add` for arguments and errors.
+
+    Exactness:
+        Correctly rounded in every mode and format: float64 holds every product of two
+        significands of at most 25 bits.
+
+    Examples:
+        >>> float(multiply(256.0, 256.0, FP16)), float(multiply(20.0, 24.0, FP8_E4M3))
+        (inf, nan)
+    """
+    return _operate(multiply, (a, b), fmt, rules)
+
+
+def divide(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """The quotient a / b.
+
+    x/0 gives the infinity of its sign (DIVIDE_BY_ZERO); 0/0 and ∞/∞ give NaN (INVALID). Where
+    there is no infinity, x/0 gives what overflow gives. See `add` for arguments and errors.
+
+    Exactness:
+        Correctly rounded in every mode and format.
+
+    Source:
+        The case 53 ≥ 2p of Figueroa 1995 and Roux 2014, which here holds in every mode: a
+        quotient that is not itself a value v or a midpoint of the format differs from it by
+        |a − v·b| / b, at least 2^−(2p+1) of it, so rounding to float64 cannot reach it.
+
+    Examples:
+        >>> float(divide(1.0, 3.0, BF16))
+        0.333984375
+        >>> raised(divide, 1.0, 0.0, BF16)
+        <Event.DIVIDE_BY_ZERO: 16>
+    """
+    return _operate(divide, (a, b), fmt, rules)
+
+
+def sqrt(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """The root √a. A negative number gives NaN (INVALID), −0 gives −0. See `add`.
+
+    Exactness:
+        Correctly rounded in every mode and format.
+
+    Source:
+        The case 53 ≥ 2p+2 of Figueroa 1995 and Roux 2014, which here holds in every mode: a
+        root that is not itself a value v or a midpoint of the format differs from it by
+        |a − v²| / (√a + v), at least 2^−(2p+2) of it, so rounding to float64 cannot reach it.
+
+    Examples:
+        >>> float(sqrt(2.0, FP8_E4M3)), float(sqrt(-0.0, FP16))
+        (1.375, -0.0)
+    """
+    return _operate(sqrt, (a,), fmt, rules)
+
+
+def fma(a: Any, b: Any, c: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """The sum a · b + c with one rounding.
+
+    0 · ∞ + c gives NaN (INVALID unless c is NaN). See `add` for arguments and errors.
+
+    Exactness:
+        Correctly rounded in every mode and format. No wider format makes rounding twice safe
+        here, so the sum is always rounded to odd on the way.
+
+    Source:
+        Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums.
+
+    Examples:
+        >>> x = 1 + 2.0**-9
+        >>> float(fma(x, x, -1.0, FP16)), float(subtract(multiply(x, x, FP16), 1.0, FP16))
+        (0.003910064697265625, 0.00390625)
+    """
+    return _operate(fma, (a, b, c), fmt, rules)
+
+
+def remainder(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """The rest a − n·b, with n the integer nearest to a/b, of two the even one.
+
+    x rem 0 and ∞ rem y give NaN (INVALID); x rem ∞ is x. A zero has the sign of a. See `add`.
+
+    Exactness:
+        Exact: the remainder is a value of the format.
+
+    Source:
+        IEEE 754-2019 §5.3.1.
+
+    Examples:
+        >>> float(remainder(7.0, 4.0, FP16)), float(remainder(6.0, 4.0, FP16))
+        (-1.0, -2.0)
+    """
+    return _operate(remainder, (a, b), fmt, rules)
+
+
+def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
+    """The exceptions that an operation with these arguments raises.
+
+    Besides the events of rounding: INVALID where numbers give NaN, DIVIDE_BY_ZERO where finite
+    numbers have an infinite quotient. NaN operands count as quiet.
+
+    Args:
+        operation: one of this module's.
+        *arguments: its operands, then the format.
+        **rules: its options, and `tininess` as in `mplab.events`.
+
+    Returns:
+        An `Event` for scalars; for arrays uint8 of the result's shape, the bits of an `Event`.
+
+    Source:
+        IEEE 754-2019 §7.
+
+    Examples:
+        >>> raised(multiply, np.array([1.0, 2.0**-14, 0.0]), np.array([3.0, 0.75, np.inf]), FP16)
+        array([0, 0, 8], dtype=uint8)
+    """
+    *operands, fmt = arguments
+    if operation not in _OPERATIONS:
+        names = ", ".join(known.__name__ for known in _OPERATIONS)
+        raise ValueError(f"raised: operation must be one of {names}; got {operation!r}.")
+    tininess = rules.pop("tininess", Tininess.AFTER)
+    rules.pop("tally", None)
+    exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
+    flags = np.asarray(door.events(exact.wide, fmt, tininess=tininess, **rules))
+    flags = np.where(exact.divided_by_zero, int(Event.DIVIDE_BY_ZERO), flags)
+    flags = flags | np.where(exact.invalid, int(Event.INVALID), 0)
+    return Event(int(flags)) if flags.ndim == 0 else flags.astype(np.uint8)
+
+
+# From operands to the door -------------------------------------------------------------
+def _operate(
+    operation: Callable[..., Any], operands: tuple[Any, ...], fmt: Format, rules: Rules
+) -> Any:
+    watched = rules.get("tally") is not None
+    options = dict(rules)
+    exact = _Exact(operation, operands, fmt, options, watched=watched)
+    return round_to(exact.wide, fmt, **options)  # type: ignore[arg-type]
+
+
+class _Exact:
+    """An operation's result before the one rounding, and the exceptions found until then.
+
+    Attributes:
+        wide: float64, exact, or rounded such that the door's rounding is the only one.
+        invalid: where numbers have given NaN.
+        divided_by_zero: where finite numbers have an infinite quotient.
+    """
+
+    def __init__(
+        self,
+        operation: Callable[..., Any],
+        operands: tuple[Any, ...],
+        fmt: Format,
+        rules: dict[str, Any],
+        *,
+        watched: bool,
+    ) -> None:
+        how, name = _OPERATIONS[operation], operation.__name__
+        require_format(name, fmt)
+        self.mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
+        floor = fmt.min_normal if rules.pop("flush_inputs", False) else 0.0
+        given = [operand(name, w, x, fmt, floor) for w, x in zip("abc", operands, strict=False)]
+        numbers = np.broadcast_arrays(*given)
+        with np.errstate(all="ignore"):
+            nearest = how.nearest(*numbers)
+            wide = self._before_rounding(how, nearest, numbers, fmt, watched)
+            self.wide = self._signed_zeros(how, wide, numbers)
+        self.invalid = np.isnan(nearest) & ~np.any([np.isnan(x) for x in numbers], axis=0)
+        self.divided_by_zero = np.zeros(np.shape(nearest), bool)
+        if operation is divide:
+            self.divided_by_zero = (numbers[1] == 0) & np.isfinite(numbers[0]) & (numbers[0] != 0)
+
+    def _before_rounding(
+        self, how: _Operation, nearest: Any, numbers: Any, fmt: Format, watched: bool
+    ) -> Any:
+        if not _fits(fmt):
+            return _slowly(how.exact, nearest, numbers)
+        to_nearest = self.mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
+        if how.addends is None or (how.twice_is_once and to_nearest and not watched):
+            return nearest
+        return to_odd(nearest, _lost(nearest, *how.addends(*numbers)))
+
+    def _signed_zeros(self, how: _Operation, wide: Any, numbers: Any) -> Any:
+        """An exact sum of zero is -0 in `TOWARD_NEGATIVE`, but (+0) + (+0) is +0 in all modes."""
+        if self.mode is not Rounding.TOWARD_NEGATIVE or how.addends is None:
+            return wide
+        plus = [(x == 0) & ~np.signbit(x) for x in how.addends(*numbers)]
+        return np.where((wide == 0) & ~(plus[0] & plus[1]), -0.0, wide)[()]
+
+
+def operand(function: str, argument: str, x: Any, fmt: Format, floor: float = 0.0) -> np.ndarray:
+    """An operand as float64, once it is known to hold values of `fmt`."""
+    array = np.asarray(widen(as_array(function, x)))
+    kept = np.asarray(round_to(array, fmt, rounding=Rounding.TOWARD_ZERO))
+    same = (kept.view(np.int64) == array.view(np.int64)) | np.isnan(array)
+    if not same.all():
+        try:
+            encode(array[~same].flat[0], fmt)
+        except ValueError as error:
+            rule = str(error).removeprefix("encode: values must belong to")
+            raise ValueError(f"{function}: {argument} must hold values of{rule}") from None
+    if floor:
+        array = np.where(np.abs(array) < floor, np.copysign(0.0, array), array)
+    return array
+
+
+def _fits(fmt: Format) -> bool:
+    """Whether 53 > 2p+2, and products and quotients stay clear of the ends of float64."""
+    return fmt.precision <= 25 and fmt.emin - fmt.precision >= -450 and fmt.emax <= 450
+
+
+def _slowly(exact: Callable[..., Fraction], nearest: Any, numbers: Any) -> np.ndarray:
+    """The results of finite operands through Fractions, for formats as wide as float64."""
+    wide = np.array(nearest, np.float64)
+    usable = ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
+    for at in zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]:
+        try:
+            q = exact(*(Fraction(float(x[at])) for x in numbers))
+        except ZeroDivisionError:
+            continue  # x/0, which is an infinity already
+        if q:
+            wide[at] = as_array("arithmetic", q)
+    return wide
+
+
+def to_odd(nearest: Any, lost: Any) -> np.ndarray:
+    """A sum `nearest + lost` rounded to odd, where `nearest` is that sum rounded to nearest.
+
+    Where something is lost and the last bit of `nearest` is 0, the neighbour on the side of
+    `lost` has a last bit of 1. Only the sign of `lost` is used.
+
+    Examples:
+        >>> odd = to_odd(np.array([1.0, 1.0]), np.array([2.0**-60, 0.0]))
+        >>> [float(x).hex() for x in odd]
+        ['0x1.0000000000001p+0', '0x1.0000000000000p+0']
+    """
+    nearest, lost = np.asarray(nearest), np.asarray(lost)
+    bits = nearest.view(np.int64)
+    up = (lost > 0).astype(np.int64) - (lost < 0)
+    away = np.where(np.signbit(nearest), -up, up)
+    return np.asarray(bits + away * (1 - (bits & 1))).view(np.float64)
+
+
+# The operations in float64 -------------------------------------------------------------
+def _lost(s: Any, x: Any, y: Any) -> Any:
+    """What s = x + y has lost, exactly: the two-sum of Knuth."""
+    of_y = s - x
+    return (x - (s - of_y)) + (y - of_y)
+
+
+def _product(a: Any, b: Any) -> Any:
+    """a·b; finite numbers never make an infinity, which only matters where `_slowly` follows."""
+    product = a * b
+    past = np.isinf(product) & np.isfinite(a) & np.isfinite(b)
+    return np.where(past, np.copysign(np.finfo(np.float64).max, product), product)
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    rest, divisor = np.fmod(np.abs(a), 2 * np.abs(b)), np.abs(b)
+    once = rest - divisor
+    twice = once - divisor
+    rest = np.where(rest + rest > divisor, np.where(once + once >= divisor, twice, once), rest)
+    return np.where(np.signbit(a), -rest, rest)
+
+
+def _exact_root(a: Fraction) -> Fraction:
+    """√a cut to 70 bits or more, and half a unit more if anything was cut."""
+    scale = 4 ** (70 + max(a.denominator.bit_length() - a.numerator.bit_length(), 0))
+    scaled, rest = divmod(a.numerator * scale, a.denominator)
+    root = isqrt(scaled)
+    inexact = rest != 0 or root * root != scaled
+    return Fraction(2 * root + inexact, 2 * isqrt(scale))
+
+
+def _sum(
+    addends: Callable[..., tuple[Any, Any]], exact: Callable[..., Fraction], *, twice_is_once: bool
+) -> _Operation:
+    return _Operation(lambda *x: np.add(*addends(*x)), exact, addends, twice_is_once)
+
+
+_OPERATIONS: dict[Callable[..., Any], _Operation] = {
+    add: _sum(lambda a, b: (a, b), lambda a, b: a + b, twice_is_once=True),
+    subtract: _sum(lambda a, b: (a, -b), lambda a, b: a - b, twice_is_once=True),
+    multiply: _Operation(_product, lambda a, b: a * b),
+    divide: _Operation(np.divide, lambda a, b: a / b),
+    sqrt: _Operation(np.sqrt, _exact_root),
+    fma: _sum(lambda a, b, c: (_product(a, b), c), lambda a, b, c: a * b + c, twice_is_once=False),
+    remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
+}

@@ -1,0 +1,150 @@
+"""Where each bit of one step of a matrix unit goes: kept, or cut by the alignment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
+from mplab.numbers.formats import FP8_E4M3, Format
+
+_SHOWN_PAST_THE_CUT = 12
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+class Cell(NamedTuple):
+    """One bit of a number: its weight is 2^exponent."""
+
+    exponent: int
+    bit: int
+    kept: bool
+
+
+class Row(NamedTuple):
+    """Words, an exact number, and the exponent of its last bit to stay."""
+
+    words: str
+    value: Fraction
+    lowest_kept: int
+
+
+class StepBits(NamedTuple):
+    """The terms of a step, their sum and what is written, aligned to one exponent.
+
+    Attributes:
+        rows: the products, C if it is not zero, the sum, and what is written.
+        top: the exponent that all terms are aligned to.
+        low: that of the last bit the alignment keeps.
+        error: what is written, less the exact result.
+    """
+
+    rows: tuple[Row, ...]
+    top: int
+    low: int
+    error: float
+
+    @property
+    def terms(self) -> tuple[Row, ...]:
+        """The rows that are added."""
+        return self.rows[:-2]
+
+    @property
+    def losing(self) -> int:
+        """How many terms lose bits to the alignment."""
+        return sum(bool(row.value % Fraction(2) ** row.lowest_kept) for row in self.terms)
+
+    @property
+    def bottom(self) -> int:
+        """The least exponent worth showing, where small terms reach far past the cut."""
+        deepest = min(_lowest_bit(row.value, self.low) for row in self.rows)
+        return max(min(deepest, self.low - 1), self.low - _SHOWN_PAST_THE_CUT)
+
+    def cells(self, row: Row) -> Iterator[Cell]:
+        """The bits of a row worth showing, none if it is zero."""
+        first = max(_leading_bit(row.value), self.top) if row.value else self.bottom - 1
+        for exponent in range(first, self.bottom - 1, -1):
+            bit = int(abs(row.value) / Fraction(2) ** exponent) % 2
+            yield Cell(exponent, bit, exponent >= row.lowest_kept)
+
+
+def step_bits(
+    a: Any,
+    b: Any,
+    *,
+    c: float = 0.0,
+    architecture: str | MatrixUnit = "hopper",
+    input_format: Format = FP8_E4M3,
+) -> StepBits:
+    """The bits of c + Σ a·b in one step of a matrix unit.
+
+    Args:
+        a: finite values of `input_format`, no more than the unit takes at once.
+        b: what to multiply them by.
+        c: what to add to, an FP32 value.
+        architecture: as in `mplab.arithmetic.mma`.
+        input_format: of `a` and `b`.
+
+    Exactness:
+        What is written is that of `mma`; rows and error are exact, the error up to its
+        rounding to float64.
+
+    Examples:
+        >>> step = step_bits([1.0, 2.0**-6], [1.0, 1.5 * 2.0**-7])
+        >>> step.top, step.low, step.losing, step.error == -(2.0**-14)
+        (0, -13, 1, True)
+    """
+    unit = unit_of(architecture, input_format)
+    left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if not 0 < left.size <= unit.terms or left.shape != right.shape or left.ndim != 1:
+        raise ValueError(
+            f"bits_of_a_step: a and b must be vectors of at most {unit.terms} terms; got shapes "
+            f"{left.shape} and {right.shape}. Show one step."
+        )
+    written = mma(
+        left[None, :], right[:, None], np.array([[c]]), architecture=unit, input_format=input_format
+    )[0, 0]
+    pairs = list(zip(left.tolist(), right.tolist(), strict=True))
+    emin = input_format.emin
+    exponents = [_exponent(x, emin) + _exponent(y, emin) for x, y in pairs if x * y]
+    top = max([*exponents, *([_exponent(c, -126)] if c else []), -126])
+    low = top - unit.fraction_bits
+    terms = [Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low) for x, y in pairs]
+    terms += [Row(f"C = {_word(c)}", Fraction(c), low)] if c else []
+    step = Fraction(2) ** low
+    total = sum((int(row.value / step) * step for row in terms), Fraction(0))
+    last = max(low, _leading_bit(total) - unit.written_bits) if total else low
+    result = Fraction(float(written))
+    error = float(result - sum((row.value for row in terms), Fraction(0)))
+    rows = (*terms, Row("sum", total, last), Row("written", result, last))
+    return StepBits(rows, top, low, error)
+
+
+def _exponent(x: float, emin: int) -> int:
+    return max(math.frexp(x)[1] - 1, emin)
+
+
+def _word(x: float) -> str:
+    """A number as the rows name it: small ones with a power of two."""
+    if x == 0 or 0.5 <= abs(x) < 1000:
+        return f"{x:g}".replace("-", "−")
+    significand, exponent = math.frexp(abs(x))
+    power = "2" + str(exponent - 1).translate(_SUPERSCRIPT)
+    words = power if significand == 0.5 else f"{2 * significand:g}·{power}"
+    return f"−{words}" if x < 0 else words
+
+
+def _lowest_bit(value: Fraction, default: int) -> int:
+    """The exponent of the last set bit of a dyadic number."""
+    if not value:
+        return default
+    trailing = (value.numerator & -value.numerator).bit_length() - 1
+    return trailing - value.denominator.bit_length() + 1
+
+
+def _leading_bit(value: Fraction) -> int:
+    return math.frexp(float(abs(value)))[1] - 1

@@ -1,0 +1,441 @@
+"""Sums, products of matrices and what is built on them, rounded at every step, with bounds.
+
+A long sum is where a format shows: the same numbers give other results in another accumulator
+or in another order. Terms are values of FP32 or of any narrower format, so that float64 holds
+each product exactly. `mplab.arithmetic.bounds` says how large the error can be.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
+
+import numpy as np
+
+from mplab.arithmetic._operations import divide, multiply, sqrt, subtract
+from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess, require_format
+from mplab.numbers.inputs import as_array, widen
+from mplab.numbers.rounding import Stream, checked_facts, checked_keys, round_to
+
+
+class Accumulation(TypedDict, total=False):
+    """How a reduction is computed; all of it keywords, only the first one required.
+
+    `accumulator_format`: of every running sum. `product_format`: what products are rounded to;
+    None (the default): they enter the sum exactly, as in a fused multiply-add, or, in pairwise
+    order, are rounded once to the accumulator. `output_format`: of the result; None: the
+    accumulator's. `order`: "sequential" (the default), "reversed", "pairwise" (neighbours, then
+    neighbours of those), "blocked(k)" (k terms each, then their sums), "kahan" or "neumaier"
+    (compensated). `rounding`, `overflow`, `stream`: as in `mplab.round_to`.
+    """
+
+    accumulator_format: Required[Format]
+    product_format: Format | None
+    output_format: Format | None
+    order: str
+    rounding: Rounding
+    overflow: Overflow
+    stream: Stream | None
+
+
+ORDERS = ("sequential", "reversed", "pairwise", "blocked(k)", "kahan", "neumaier")
+
+_BLOCKED = re.compile(r"blocked\(([1-9][0-9]*)\)")
+
+
+def matmul(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.ndarray:
+    """The matrix product a @ b, rounded at every step.
+
+    NaN and infinities go through the operations as IEEE 754 has it; an empty sum is +0.
+
+    Args:
+        a: values of FP32 or narrower, shape (M, K).
+        b: values of FP32 or narrower, shape (K, N).
+        **how: see `Accumulation`.
+
+    Returns:
+        float64, shape (M, N), every element a value of the output format.
+
+    Raises:
+        TypeError: `a` or `b` holds no floats, or an option is of the wrong type.
+        ValueError: shapes do not fit; an element is no value of FP32; the order is unknown.
+
+    Exactness:
+        Every product, addition and output is correctly rounded, in every mode: bit-exact with
+        the step-by-step oracle on the cases in tests/arithmetic/test_reductions.py. Results
+        do not depend on the number of threads, stochastic ones included.
+
+    Source:
+        Higham 2002, Accuracy and Stability of Numerical Algorithms, §3.1, §4.1, §4.3.
+
+    Examples:
+        >>> a, b = np.ones((1, 4096)), np.ones((4096, 1))
+        >>> [float(matmul(a, b, accumulator_format=f)[0, 0]) for f in (FP32, FP16, BF16, FP8_E4M3)]
+        [4096.0, 2048.0, 256.0, 16.0]
+    """
+    left, right = require_terms("matmul", a), require_terms("matmul", b)
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+        raise ValueError(
+            f"matmul: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
+            f"{right.shape}. Reshape them, or use dot for two vectors."
+        )
+    return accumulate("matmul", left, right, how)[0]
+
+
+def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
+    """The inner product of two vectors, rounded at every step. See `matmul`.
+
+    Examples:
+        >>> x = np.array([1.0, 2.0**-11, 2.0**-11])
+        >>> ones = np.ones(3)
+        >>> float(dot(x, ones, accumulator_format=FP16))
+        1.0
+        >>> float(dot(x, ones, accumulator_format=FP16, order="reversed"))
+        1.0009765625
+    """
+    left, right = require_terms("dot", a), require_terms("dot", b)
+    if left.ndim != 1 or left.shape != right.shape:
+        raise ValueError(
+            f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
+            f"{right.shape}. For matrices, use matmul."
+        )
+    return np.float64(accumulate("dot", left[None, :], right[:, None], how)[0][0, 0])
+
+
+def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
+    """The sum of all elements, or along an axis, rounded at every step. See `matmul`.
+
+    `product_format` has nothing to round. A first term is rounded as it enters the accumulator.
+
+    Args:
+        x: values of FP32 or narrower, any shape.
+        axis: which axis to sum along; None: all elements, in row-major order.
+        **how: see `Accumulation`.
+
+    Returns:
+        float64 of the shape of `x` without the axis.
+
+    Examples:
+        >>> sum(np.ones((3, 300)), axis=1, accumulator_format=BF16)
+        array([256., 256., 256.])
+        >>> float(sum(np.ones(300), accumulator_format=BF16, order="pairwise"))
+        300.0
+    """
+    lanes, shape = _lanes("sum", x, axis)
+    how["product_format"] = None
+    return accumulate("sum", _ones(lanes), lanes, how)[0].reshape(shape)[()]
+
+
+def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> np.ndarray:
+    """The running sums, rounded at every step.
+
+    Args:
+        x: values of FP32 or narrower, any shape.
+        axis: which axis to sum along; None: all elements, in row-major order.
+        **how: see `Accumulation`; the order must be sequential, reversed (running sums from
+            the end), kahan or neumaier (each running sum with the correction known by then).
+
+    Returns:
+        float64 of the shape of `x`; flat if `axis` is None.
+
+    Examples:
+        >>> cumsum(np.ones(5), accumulator_format=FP4_E2M1)
+        array([1., 2., 3., 4., 4.])
+    """
+    lanes, shape = _lanes("cumsum", x, axis)
+    order = how.get("order", "sequential")
+    if order not in ("sequential", "reversed", "kahan", "neumaier"):
+        raise ValueError(
+            f"cumsum: order must be sequential, reversed, kahan or neumaier; got {order!r}. "
+            f"Other orders have no running sums; use sum."
+        )
+    how["product_format"] = None
+    running = accumulate("cumsum", _ones(lanes), lanes, how, traced=True)[1]
+    running = running[::-1] if order == "reversed" else running
+    if axis is None:
+        return running[:, 0].copy()
+    return np.moveaxis(running.reshape(len(lanes), *shape), 0, axis)
+
+
+def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
+    """The Euclidean length: the root of the sum of squares, all in the accumulator.
+
+    Squares overflow and underflow as the formats have it; nothing is scaled.
+
+    Examples:
+        >>> x = np.array([192.0, 256.0])
+        >>> float(norm(x, accumulator_format=FP16)), float(norm(x, accumulator_format=BF16))
+        (inf, 320.0)
+    """
+    lanes, shape = _lanes("norm", x, axis)
+    rules, output = _split("norm", how)
+    total = _each_with_itself("norm", lanes, rules)
+    root = sqrt(total, how["accumulator_format"], **_operation(how))
+    return round_to(root, output, **_operation(how)).reshape(shape)[()]
+
+
+def mean(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
+    """The sum, divided by the count with one rounding. An empty mean is NaN.
+
+    The count is exact even where the accumulator could not hold it.
+
+    Examples:
+        >>> float(mean(np.full(100_000, 2.0), accumulator_format=FP16))
+        0.04095458984375
+    """
+    lanes, shape = _lanes("mean", x, axis)
+    rules, output = _split("mean", how)
+    result = _over("mean", lanes, lanes.shape[0], rules)
+    return round_to(result, output, **_operation(how)).reshape(shape)[()]
+
+
+def variance(
+    x: Any,
+    *,
+    axis: int | None = None,
+    ddof: int = 0,
+    method: str = "two-pass",
+    **how: Unpack[Accumulation],
+) -> Any:
+    """The mean square deviation.
+
+    "two-pass": deviations from the rounded mean, each rounded to the accumulator, then the mean
+    of their squares. "one-pass": mean of the squares less square of the mean, which cancels, and
+    may be negative. NaN where count − ddof is not positive.
+
+    Args:
+        x: values of FP32 or narrower, any shape.
+        axis: which axis; None: all elements.
+        ddof: what to subtract from the count in the divisor.
+        method: "two-pass" or "one-pass" (with ddof = 0).
+        **how: see `Accumulation`.
+
+    Source:
+        Higham 2002, Accuracy and Stability of Numerical Algorithms, §1.9.
+
+    Examples:
+        >>> x = np.array([100.0, 101.0, 102.0])
+        >>> for method in ("two-pass", "one-pass"):
+        ...     print(float(variance(x, method=method, accumulator_format=FP16)))
+        0.66650390625
+        0.0
+    """
+    lanes, shape = _lanes("variance", x, axis)
+    rules, output = _split("variance", how)
+    fmt, count = how["accumulator_format"], lanes.shape[0]
+    centre = _over("variance", lanes, count, rules)
+    if method == "two-pass":
+        entered = round_to(lanes, fmt, **_operation(how))
+        deviations = subtract(entered, centre, fmt, **_operation(how))
+        squares = _each_with_itself("variance", deviations, rules)
+        result = _quotient(squares, count - ddof, rules)
+    elif method == "one-pass" and ddof == 0:
+        squares = _quotient(_each_with_itself("variance", lanes, rules), count, rules)
+        square = multiply(centre, centre, fmt, **_operation(how))
+        result = subtract(squares, square, fmt, **_operation(how))
+    else:
+        raise ValueError(
+            f"variance: method must be 'two-pass', or 'one-pass' with ddof=0; got {method!r} "
+            f"with ddof={ddof}. Leave method out."
+        )
+    return round_to(result, output, **_operation(how)).reshape(shape)[()]
+
+
+def softmax(
+    x: Any, *, axis: int = -1, shift: bool = True, **how: Unpack[Accumulation]
+) -> np.ndarray:
+    """exp(x) over the sum of exp(x) along an axis, in the accumulator.
+
+    Args:
+        x: values of FP32 or narrower, any shape; entered into the accumulator first.
+        axis: along which the results add up to about 1.
+        shift: subtract the largest element first; without it exp overflows early.
+        **how: see `Accumulation`.
+
+    Returns:
+        float64 of the shape of `x`.
+
+    Exactness:
+        Every step is correctly rounded but exp, which is float64's, rounded once more: within
+        one float64 ulp before that rounding.
+
+    Examples:
+        >>> x = np.array([12.0, 11.0])
+        >>> softmax(x, accumulator_format=FP16)
+        array([0.73095703, 0.26879883])
+        >>> softmax(x, accumulator_format=FP16, shift=False)
+        array([nan,  0.])
+    """
+    lanes, shape = _lanes("softmax", x, axis)
+    rules, output = _split("softmax", how)
+    fmt, options = how["accumulator_format"], _operation(how)
+    entered = round_to(lanes, fmt, **options)
+    if shift and lanes.size:
+        entered = subtract(entered, entered.max(axis=0), fmt, **options)
+    with np.errstate(over="ignore", under="ignore"):
+        powers = round_to(np.exp(entered), fmt, **options)
+    rules["product_format"] = None
+    total = accumulate("softmax", _ones(powers), powers, rules)[0]
+    shares = round_to(divide(powers, total, fmt, **options), output, **options)
+    return np.moveaxis(shares.reshape(len(lanes), *shape), 0, axis)
+
+
+# Steps that several share ----------------------------------------------------------------
+def require_accumulation(function: str, how: Accumulation) -> Format:
+    """The format of the running sums, once the options are known to be options.
+
+    Raises:
+        TypeError: there is no accumulator format, or an option of another name.
+    """
+    options = Accumulation.__annotations__
+    for name in how.keys() - options.keys():  # else a misspelt one would do nothing
+        raise TypeError(
+            f"{function}: options must be among {', '.join(options)}; got {name!r}. "
+            f"See help(mplab.arithmetic.Accumulation)."
+        )
+    if "accumulator_format" not in how:
+        raise TypeError(
+            f"{function}: accumulator_format must be given; got none. "
+            f"Pass accumulator_format=FP32, or another format."
+        )
+    return require_format(function, how["accumulator_format"])
+
+
+def _split(function: str, how: Accumulation) -> tuple[Accumulation, Format]:
+    """The same without an output format, for the steps on the way, and that format."""
+    accumulator, rules = require_accumulation(function, how), how.copy()
+    return rules, rules.pop("output_format", None) or accumulator
+
+
+def _operation(how: Accumulation) -> Any:
+    """What of these options single operations take."""
+    return {k: how[k] for k in ("rounding", "overflow", "stream") if k in how}
+
+
+def _over(function: str, lanes: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
+    """The sum of each lane over a count."""
+    rules: Accumulation = {**how, "product_format": None}
+    return _quotient(accumulate(function, _ones(lanes), lanes, rules)[0], count, how)
+
+
+def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
+    """Total over an exact count, of at most 26 bits: then as in `arithmetic.divide`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wide = total / count if count > 0 else total * np.nan
+    return np.asarray(round_to(wide, how["accumulator_format"], **_operation(how)))
+
+
+def _each_with_itself(function: str, lanes: np.ndarray, how: Accumulation) -> np.ndarray:
+    """The sum of squares of each lane; a square of an FP32 value is exact in float64."""
+    squares, fmt = lanes * lanes, how.get("product_format")
+    if fmt is not None:
+        squares = round_to(squares, require_format(function, fmt), **_operation(how))
+    return accumulate(function, _ones(squares), squares, {**how, "product_format": None})[0]
+
+
+def _ones(lanes: np.ndarray) -> np.ndarray:
+    return np.ones((1, lanes.shape[0]))
+
+
+def _lanes(function: str, x: Any, axis: int | None) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The elements as (terms, sums), and the shape of the sums."""
+    array = require_terms(function, x)
+    if axis is None:
+        return array.reshape(-1, 1), ()
+    moved = np.moveaxis(array, axis, 0)
+    count = int(np.prod(moved.shape[1:]))
+    return np.ascontiguousarray(moved.reshape(moved.shape[0], count)), moved.shape[1:]
+
+
+def require_terms(function: str, x: Any) -> np.ndarray:
+    """Float64 with the values of `x`, all of them FP32.
+
+    Raises:
+        TypeError: `x` is no array of floats.
+        ValueError: an element is no value of FP32.
+    """
+    array = np.asarray(widen(as_array(function, x)))
+    kept = np.asarray(round_to(array, FP32))
+    wrong = (kept != array) & ~np.isnan(array)
+    if wrong.any():
+        raise ValueError(
+            f"{function}: terms must be values of FP32 or of a narrower format; got "
+            f"{float(array[wrong].flat[0])!r}. Round first: round_to(x, FP32)."
+        )
+    return array
+
+
+# To the loops ----------------------------------------------------------------------------
+class _Order(NamedTuple):
+    name: str
+    block: int
+
+
+def parsed_order(function: str, order: str) -> _Order:
+    """The name of an order, and the length of its blocks (0: all in one).
+
+    Raises:
+        ValueError: there is no such order.
+
+    Examples:
+        >>> parsed_order("sum", "blocked(128)")
+        _Order(name='blocked', block=128)
+    """
+    blocked = _BLOCKED.fullmatch(order) if isinstance(order, str) else None
+    if blocked:
+        return _Order("blocked", int(blocked[1]))
+    if order in ORDERS and order != "blocked(k)":
+        return _Order(order, 0)
+    raise ValueError(
+        f"{function}: order must be one of {', '.join(ORDERS)}; got {order!r}. "
+        f"For blocks of 32 terms, write 'blocked(32)'."
+    )
+
+
+def accumulate(
+    function: str, a: np.ndarray, b: np.ndarray, how: Accumulation, *, traced: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The product a @ b and, if traced (one row only), its running sums, in the output format.
+
+    Terms are taken as they are: for what callers may pass, see `require_terms`.
+    """
+    from mplab.arithmetic import _loops
+
+    accumulator = require_accumulation(function, how)
+    mode, overflow = how.get("rounding", Rounding.TIES_TO_EVEN), how.get("overflow", Overflow.IEEE)
+    stream = how.get("stream")
+    order, block = parsed_order(function, how.get("order", "sequential"))
+    if accumulator.emax > 450 or accumulator.emin - accumulator.precision < -450:
+        raise ValueError(
+            f"{function}: accumulator_format must lie well within float64; got {accumulator!r}. "
+            f"Use a format with exponents between -400 and 450."
+        )
+
+    def step(fmt: Format) -> _loops.Step:
+        rules = (overflow, False, False, Tininess.AFTER)
+        facts = checked_facts(function, fmt, np.dtype(np.float64), mode, *rules)
+        keys = checked_keys(function, mode, stream)
+        assert facts is not None  # float64 holds every format
+        return _loops.Step(facts, keys(0) if keys else (0, 0))
+
+    if order == "reversed":
+        a, b = a[:, ::-1], b[::-1]
+    product = how.get("product_format")
+    kind = {"pairwise": _loops.Order.PAIRWISE, "kahan": _loops.Order.KAHAN}
+    kind["neumaier"] = _loops.Order.NEUMAIER
+    sums, running = _loops.run(
+        np.ascontiguousarray(a),
+        np.ascontiguousarray(b),
+        mode=mode,
+        order=kind.get(order, _loops.Order.SEQUENTIAL),
+        block=min(block or a.shape[1], max(a.shape[1], 1)),
+        addition=step(accumulator),
+        product=None if product is None else step(require_format(function, product)),
+        traced=traced,
+    )
+    output = how.get("output_format") or accumulator
+    if output != accumulator:
+        options = {"rounding": mode, "overflow": overflow, "stream": stream}
+        sums = round_to(sums, output, **options)  # type: ignore[arg-type]
+        running = round_to(running, output, **options)  # type: ignore[arg-type]
+    return sums, running

@@ -1,0 +1,189 @@
+"""Weights stored in a format, and four ways of adding updates to them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.arithmetic._operations import operand, to_odd
+from mplab.numbers.formats import FP32, Format, Rounding, require_format
+from mplab.numbers.inputs import as_array, widen
+from mplab.numbers.rounding import Stream, round_to
+
+METHODS = ("nearest", "stochastic", "kahan", "master")
+"""How w + Δ is stored: rounded to nearest; rounded up or down with the probability that makes
+the mean right; to nearest, with what was lost kept in a second number of the format; in FP32,
+of which the weight is a rounded copy."""
+
+
+class Weights:
+    """Numbers of a format that updates are added to.
+
+    Args:
+        values: where they start, values of `fmt`, any shape.
+        fmt: the format they are stored in.
+        method: one of `METHODS`.
+        seed: of the random bits of "stochastic".
+
+    Attributes:
+        values: the weights as they are now, float64, every element a value of `fmt`.
+
+    Raises:
+        ValueError: no such method, or an element is no value of `fmt`.
+
+    Exactness:
+        An update is rounded to FP32 first. Every addition after that is correctly rounded;
+        stochastic ones as `mplab.Stream` says.
+
+    Source:
+        The compensation is that of Kahan 1965, with all four of its additions in `fmt`.
+
+    Examples:
+        >>> for method in METHODS:
+        ...     w = Weights(np.ones(1), BF16, method=method)
+        ...     for _ in range(64):
+        ...         w.add(2.0**-12)
+        ...     print(method, w.values)
+        nearest [1.]
+        stochastic [1.03125]
+        kahan [1.015625]
+        master [1.015625]
+    """
+
+    def __init__(self, values: Any, fmt: Format, *, method: str = "nearest", seed: int = 0) -> None:
+        self.fmt = require_format("Weights", fmt)
+        if method not in METHODS:
+            raise ValueError(
+                f"Weights: method must be one of {', '.join(METHODS)}; got {method!r}."
+            )
+        self.method = method
+        self.values = np.array(operand("Weights", "values", np.asarray(values), fmt))
+        self._stream = Stream(seed)
+        self._lost = np.zeros_like(self.values)  # what "kahan" owes, negated
+        self._master = round_to(self.values, FP32)
+
+    def add(self, update: Any) -> None:
+        """Add an update to the weights, of a shape that broadcasts with theirs."""
+        delta = round_to(widen(as_array("Weights.add", update)), FP32)
+        if self.method == "kahan":
+            owed = round_to(_plus(delta, -self._lost), self.fmt)
+            moved = round_to(_plus(self.values, owed), self.fmt)
+            gone = round_to(_plus(moved, -self.values), self.fmt)
+            self._lost = round_to(_plus(gone, -owed), self.fmt)
+            self.values = moved
+        elif self.method == "master":
+            self._master = round_to(_plus(self._master, delta), FP32)
+            self.values = round_to(self._master, self.fmt)
+        elif self.method == "stochastic":
+            self.values = round_to(
+                _plus(self.values, delta),
+                self.fmt,
+                rounding=Rounding.STOCHASTIC,
+                stream=self._stream,
+            )
+        else:
+            self.values = round_to(_plus(self.values, delta), self.fmt)
+
+
+def _plus(a: Any, b: Any) -> np.ndarray:
+    """The sum, exact or rounded to odd, so that the rounding that follows is the only one."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = np.asarray(a + b)
+        of_b = total - a
+        lost = (a - (total - of_b)) + (b - of_b)
+        return to_odd(total, lost)
+
+
+def path(
+    start: Any,
+    update: float,
+    steps: int,
+    fmt: Format,
+    *,
+    method: str = "nearest",
+    seed: int = 0,
+) -> np.ndarray:
+    """The weights before and after each of some equal updates.
+
+    Args:
+        start: numbers of any shape (...), rounded to `fmt` first.
+        update: what every step adds.
+        steps: how many.
+        fmt: the format of the weights.
+        method: one of `METHODS`.
+        seed: of the random bits of "stochastic".
+
+    Returns:
+        float64, shape (steps + 1, ...).
+
+    Examples:
+        >>> path(1.0, 0.004, 3, BF16)
+        array([1.       , 1.0078125, 1.015625 , 1.0234375])
+    """
+    weights = Weights(round_to(start, fmt), fmt, method=method, seed=seed)
+    seen = [weights.values]
+    for _ in range(steps):
+        weights.add(update)
+        seen.append(weights.values)
+    return np.stack(seen)
+
+
+class Descent(NamedTuple):
+    """A regression trained with its weights in a format.
+
+    Attributes:
+        fmt: the format of the weights.
+        method: how updates were added to them.
+        loss: the mean squared error before each step.
+        arrived: the share of weights that each step changed.
+        gradient: the length of the gradient at each step.
+    """
+
+    fmt: Format
+    method: str
+    loss: np.ndarray
+    arrived: np.ndarray
+    gradient: np.ndarray
+
+
+def descend(
+    fmt: Format,
+    *,
+    method: str = "nearest",
+    learning_rate: float = 1e-3,
+    steps: int = 3000,
+    seed: int = 0,
+) -> Descent:
+    """Fit 16 weights to 256 noisy examples by gradient descent; only the weights are rounded.
+
+    Args:
+        fmt: the format of the weights.
+        method: one of `METHODS`.
+        learning_rate: what the gradient is multiplied by.
+        steps: how many.
+        seed: of the examples and of stochastic rounding.
+
+    Exactness:
+        Gradients and losses are float64's, whose last digits depend on the machine.
+
+    Examples:
+        >>> run = descend(BF16, steps=1000)
+        >>> bool(run.loss[-1] > 1), bool(run.gradient[-1] > 1)
+        (True, True)
+    """
+    rng = np.random.default_rng(seed)
+    examples = rng.standard_normal((256, 16))
+    targets = examples @ rng.standard_normal(16) + 0.01 * rng.standard_normal(256)
+    weights = Weights(np.ones(16), fmt, method=method, seed=seed)
+    rows = []
+    for _ in range(steps):
+        before = weights.values
+        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges ends in NaN
+            residual = examples @ before - targets
+            gradient = 2 * examples.T @ residual / len(targets)
+            weights.add(-learning_rate * gradient)
+            moved = np.mean(weights.values != before)
+            rows.append((np.mean(residual**2), moved, np.linalg.norm(gradient)))
+    loss, arrived, length = np.array(rows).T
+    return Descent(fmt, method, loss, arrived, length)

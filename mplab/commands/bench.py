@@ -1,0 +1,73 @@
+"""`mplab bench`: what rounding costs, or a simulated training step."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mplab.course.files import replace_file
+from mplab.hardware.bench_rounding import SIZES, Missing, Row, measure, measure_threaded, table
+from mplab.numbers import threads
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; see `mplab bench --help`."""
+    parser = argparse.ArgumentParser(prog="mplab bench", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=15, help="rounds per size (default 15)")
+    parser.add_argument("--seconds", type=float, default=60, help="limit per size (default 60)")
+    parser.add_argument("--steps", action="store_true", help="measure training steps instead")
+    parser.add_argument("--out", type=Path, help="folder for the results, as JSON and PNG")
+    options = parser.parse_args(arguments)
+    if options.rounds < 3:
+        parser.error(f"--rounds must be at least 3; got {options.rounds}")
+    import torch
+
+    from mplab.hardware import bench_steps
+
+    torch.set_num_threads(1)
+    cores = threads.set_threads(1)
+    if options.steps:
+        steps = bench_steps.measure_steps(rounds=options.rounds, seconds=options.seconds)
+        print(bench_steps.table(steps))
+        if options.out:
+            save_steps(options.out, steps, bench_steps.BATCH)
+        return 0
+    rows: list[Row] = []
+    missing: list[Missing] = []
+    for size in SIZES:
+        found, missing = measure(size, rounds=options.rounds, seconds=options.seconds)
+        rows += found
+        print(table(found), "\n", flush=True)
+    threads.set_threads(cores)
+    wall = measure_threaded(SIZES[-1], rounds=options.rounds)
+    print(f"{SIZES[-1]:,} elements on {cores} threads: wall ns per element")
+    print("  ".join(f"{name} {value:.3f}" for name, value in wall.items()))
+    for name, reason in missing:
+        print(f"{name}: not measured: {reason}", file=sys.stderr)
+    if options.out:
+        save(options.out, rows, wall)
+    return 0
+
+
+def save_steps(folder: Path, steps: list[Any], batch: int) -> None:
+    """Write what training steps cost into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "steps.json"
+    record = {"batch": batch, "rows": [row._asdict() for row in steps]}
+    replace_file(path, json.dumps(record, indent=1).encode())
+    print(f"wrote {path}")
+
+
+def save(folder: Path, rows: list[Row], wall: dict[str, float]) -> None:
+    """Write what was measured, and its plot, into a folder."""
+    from mplab.pictures import costs
+
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"rows": [row._asdict() for row in rows], "wall": wall}
+    replace_file(folder / "bench.json", json.dumps(record, indent=1).encode())
+    costs(rows).savefig(folder / "bench.png", dpi=150)
+    print(f"wrote {folder / 'bench.json'} and {folder / 'bench.png'}")

@@ -1,0 +1,127 @@
+"""What this machine has, and what each missing thing turns off: `mplab doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from mplab.numbers.installation import PACKAGE, VERSION, how_to_install, needs, version_of
+
+_PACKAGES = {
+    "numpy": "mplab needs it",
+    "ml_dtypes": "mplab needs it",
+    "numba": "mplab needs it",
+    "torch": "no simulation, training, health or hardware, and no figures",
+    "tqdm": "no training",
+    "matplotlib": "no figures and no explorers",
+    "ipywidgets": "no explorers",
+    "jupyterlab": "no lessons",
+}
+"""What mplab does not do without each package."""
+
+_MATRIX_UNITS = (("FP16", (7, 0)), ("BF16", (8, 0)), ("TF32", (8, 0)), ("FP8", (8, 9)))
+"""The first CUDA compute capability whose matrix units multiply each format."""
+
+
+class Finding(NamedTuple):
+    """One thing this machine may have: what was found ("" for nothing), and what it is for."""
+
+    what: str
+    found: str
+    without: str
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what this machine has and what each missing thing turns off; return 0."""
+    argparse.ArgumentParser(
+        prog="mplab doctor",
+        description="Say what this machine has, and what each missing thing turns off.",
+    ).parse_args(argv)
+    print(f"mplab {VERSION} in {PACKAGE}")
+    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    findings = [*packages(), processor(), cuda_device(), compile_cache(), bubblewrap(), chromium()]
+    width = max(len(finding.what) for finding in findings)
+    for what, found, without in findings:
+        print(f"  {what:{width}}  {found or 'missing: ' + without}")
+    return 0
+
+
+def packages() -> list[Finding]:
+    """Look for the packages that mplab needs."""
+    return [
+        Finding(name, version_of(name), f"{off}; {how_to_install(name)}")
+        for name, off in _PACKAGES.items()
+    ]
+
+
+def processor() -> Finding:
+    """Name the processor and count the cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    cores = len(affinity(0)) if affinity else os.cpu_count()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return Finding("processor", f"{name}, {cores} cores for this process", "")
+
+
+def cuda_device() -> Finding:
+    """Look for a CUDA device and the formats its matrix units multiply."""
+    off = "real mixed precision runs on the CPU: FP16 and BF16 right but slow, FP8 simulated only"
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
+        return Finding("CUDA device", "", f"torch cannot be imported ({error})")
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return Finding("CUDA device", "", off)
+    capability = torch.cuda.get_device_capability()
+    formats = ", ".join(matrix_formats(capability)) or "none of the formats here"
+    name = torch.cuda.get_device_name()
+    dotted = ".".join(map(str, capability))
+    return Finding("CUDA device", f"{name}, capability {dotted}; matrix units: {formats}", off)
+
+
+def matrix_formats(capability: tuple[int, int]) -> tuple[str, ...]:
+    """Return the formats that matrix units of a CUDA compute capability multiply.
+
+    Source:
+        NVIDIA's tables of features by compute capability: FP16 from 7.0 (Volta), BF16 and TF32
+        from 8.0 (Ampere), FP8 from 8.9 (Ada).
+
+    Examples:
+        >>> matrix_formats((8, 6))
+        ('FP16', 'BF16', 'TF32')
+    """
+    return tuple(name for name, first in _MATRIX_UNITS if capability >= first)
+
+
+def compile_cache() -> Finding:
+    """Look for the folder where compiled loops are kept from one process to the next."""
+    off = "each process compiles the loops it uses anew (set NUMBA_CACHE_DIR to a writable folder)"
+    try:
+        from numba import njit
+
+        # numba itself chooses the folder, by the file of the function: this one lies by the loops.
+        folder = njit(cache=True)(needs).stats.cache_path
+    except (ImportError, RuntimeError):  # RuntimeError: numba found no writable folder
+        return Finding("compile cache", "", off)
+    return Finding("compile cache", str(folder), off)
+
+
+def bubblewrap() -> Finding:
+    """Look for the sandbox of Linux in which foreign notebooks can run."""
+    return Finding(
+        "bubblewrap", shutil.which("bwrap") or "", "notebooks of others cannot run in a sandbox"
+    )
+
+
+def chromium() -> Finding:
+    """Look for the browser that the tests drive."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    found = next(filter(None, map(shutil.which, names)), "")
+    return Finding("Chromium", found, "the browser test is skipped; lessons open in any browser")

@@ -1,0 +1,232 @@
+"""The command `mplab grade`: from an empty folder to a column of grades."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mplab.commands._errors import UserError
+from mplab.grading.folder import Course, create_course
+from mplab.numbers.installation import needs
+
+if TYPE_CHECKING:
+    from mplab.grading.autograding import Line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `mplab grade` with these arguments and return the exit code.
+
+    Raises:
+        UserError: this system cannot grade.
+        ModuleNotFoundError: nbgrader is not installed.
+    """
+    if platform.system() == "Windows":
+        raise UserError("grading runs on Linux, and on macOS without a sandbox. Use WSL2.")
+    needs("grading", "nbgrader", "psutil", "bleach")
+    options, rest = _parser().parse_known_args(arguments)
+    if rest and options.step != "serve":
+        _parser().error(f"unknown arguments: {' '.join(rest)}")
+    from mplab.grading.sandbox import NoSandbox
+
+    try:
+        if options.step == "init":
+            return _init(options)
+        course = Course(options.course).require()
+        if options.step == "serve":
+            return _serve(course, rest)
+        return _STEPS[options.step](course, options)
+    except (NoSandbox, ValueError) as error:
+        print(f"mplab grade {options.step}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            f"mplab grade {options.step}: interrupted. What is done stays; the same command goes "
+            "on from here.",
+            file=sys.stderr,
+        )
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mplab grade",
+        description="Release assignments, grade what comes back in a sandbox, give feedback.",
+    )
+    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
+
+    def step(name: str, text: str, *, assignment: str | None = None) -> argparse.ArgumentParser:
+        command = steps.add_parser(name, help=text, description=text)
+        if name != "init":
+            command.add_argument(
+                "--course", type=Path, default=Path(), help="the course folder (default: here)"
+            )
+        if assignment:
+            command.add_argument("assignment", nargs=assignment, metavar="ASSIGNMENT")
+        return command
+
+    step("init", "make a course folder with the assignments in it").add_argument(
+        "folder", type=Path
+    )
+    trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
+    step("collect", "bring in a folder or zip of submissions", assignment="?").add_argument(
+        "place", type=Path
+    )
+    grade = step("autograde", "grade what has not been graded yet", assignment="?")
+    grade.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    grade.add_argument("--student", action="append", default=[], help="only this id")
+    grade.add_argument("--force", action="store_true", help="grade again what has been graded")
+    for command in (*trusting, grade):
+        command.add_argument(
+            "--trust-submissions",
+            action="store_true",
+            help="run without a sandbox: every submission is harmless",
+        )
+    step("feedback", "write a page for each graded submission", assignment="?")
+    export = step("export", "write the grades as CSV", assignment="*")
+    export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
+    export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
+    step("serve", "open formgrader in JupyterLab; other options go to JupyterLab")
+    return parser
+
+
+def _init(options: argparse.Namespace) -> int:
+    course = create_course(options.folder)
+    names = ", ".join(course.names()) or "none yet"
+    print(f"Course: {course.root}\nAssignments: {names}\nNext: README.md in it says what to do.")
+    return 0
+
+
+def _one(course: Course, options: argparse.Namespace) -> str:
+    """The assignment that was named, or the only one."""
+    if options.assignment:
+        return str(options.assignment)
+    names = course.names()
+    if len(names) != 1:
+        raise ValueError(f"ASSIGNMENT must be one of {', '.join(names)}; got none.")
+    return names[0]
+
+
+def _release(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.releasing import release
+
+    for name in options.assignment:
+        print(*release(course, name, trusted=options.trust_submissions), sep="\n")
+    return 0
+
+
+def _collect(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.collecting import collect
+
+    collected = collect(course, _one(course, options), options.place)
+    for problem in collected.problems:
+        print(f"not taken: {problem}")
+    print(f"{len(collected.students)} submissions are in {course.root / 'submitted'}")
+    return 0
+
+
+def _autograde(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.autograding import autograde
+
+    if options.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
+    lines = autograde(
+        course,
+        _one(course, options),
+        students=options.student,
+        jobs=options.jobs,
+        force=options.force,
+        trusted=options.trust_submissions,
+    )
+    for line in lines:
+        if not line.done_before:
+            print(_shown(line) + f"  {line.seconds:.1f} s")
+    name = _one(course, options)
+    print(*_summary(course, name, lines, whole_class=not options.student), sep="\n")
+    return 0
+
+
+def _shown(line: Line) -> str:
+    score = "-" if line.score is None else f"{line.score:g} of {line.max_score:g}"
+    return f"{line.student}: {score}"
+
+
+def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
+    """What a teacher should look at, in one place, and last."""
+    from mplab.grading.autograding import submitted_students
+
+    before = sum(line.done_before for line in lines)
+    found = [f"{len(lines) - before} graded now, {before} before."]
+    noted = [line for line in lines if line.remark]
+    if noted:
+        found.append(f"To look at ({len(noted)}):")
+        found += [f"  {_shown(line)}  {line.remark}" for line in noted]
+    handed_in = set(submitted_students(course, name)[0])
+    absent = [student.id for student in course.roster() if student.id not in handed_in]
+    with course.gradebook() as gradebook:
+        by_hand = sum(s.needs_manual_grade for s in gradebook.assignment_submissions(name))
+    if by_hand:
+        found.append(f"To be graded by hand: {by_hand}, with mplab grade serve.")
+    if absent and whole_class:
+        found.append(f"Nothing from ({len(absent)}): {', '.join(absent)}")
+    return found
+
+
+def _feedback(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.autograding import feedback, submitted_students
+
+    name = _one(course, options)
+    course.assignment(name)
+    written = feedback(course, name)
+    print(f"{len(written)} pages are in {course.root / 'feedback'}")
+    waiting = sorted(set(submitted_students(course, name)[0]) - set(written))
+    if waiting:
+        print(f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}")
+    return 0
+
+
+def _export(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.exporting import BY_HAND, export, grades
+
+    name = "grades.csv" if options.to == "csv" else f"grades-{options.to}.csv"
+    path = options.output or course.root / name
+    count = export(course, options.assignment, to=options.to, path=path)
+    print(f"{count} students are in {path}")
+    waiting = sum(BY_HAND in grade.remark for grade in grades(course, options.assignment))
+    if waiting:
+        print(f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.")
+    return 0
+
+
+def _serve(course: Course, rest: Sequence[str]) -> int:
+    """Start JupyterLab in the course folder, where nbgrader finds its settings."""
+    group = "jupyter_client.kernel_provisioners"
+    if not entry_points(group=group, name="mplab-sandbox"):
+        raise ValueError(
+            "JupyterLab would open submissions without a sandbox, since this mplab is not "
+            "installed. Install it: pip install -e '.[grade]'."
+        )
+    print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.", flush=True)
+    command = [
+        *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.root}"),
+        "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox",
+        *rest,
+    ]
+    scripts = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
+    os.chdir(course.root)
+    os.execve(command[0], command, environment)  # signals are JupyterLab's to answer
+
+
+_STEPS = {
+    "release": _release,
+    "collect": _collect,
+    "autograde": _autograde,
+    "feedback": _feedback,
+    "export": _export,
+}

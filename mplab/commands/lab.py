@@ -1,0 +1,192 @@
+"""`mplab lab`: JupyterLab on a copy of the lessons that keeps what its owner changed."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from mplab.commands._errors import UserError
+from mplab.course.files import course_folder, replace_file
+
+_RECORD = ".mplab-lessons.json"
+"""Name to SHA-256 of each lesson as we last wrote it: tells an edited one from an older one."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Open the lesson that the command line `argv` names; see `mplab lab --help`."""
+    parser = argparse.ArgumentParser(
+        prog="mplab lab",
+        usage="mplab lab [LESSON] [--dir DIR] [--reset] [JupyterLab options]",
+        description="Copy the lessons into DIR, keeping what you changed there, and open one. "
+        "LESSON is its number or name (default: the first). Every other option goes to JupyterLab.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=Path("mplab-lessons"),
+        help="your copy of the lessons (default: ./mplab-lessons)",
+    )
+    parser.add_argument(
+        "--reset",
+        action="store_true",
+        help="restore all lessons; edited ones are kept in a folder named by the time",
+    )
+    options, rest = parser.parse_known_args(argv)
+    return lab(rest, folder=options.dir, reset=options.reset)
+
+
+def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
+    """Copy the lessons to `folder` and become JupyterLab on one of them.
+
+    Args:
+        arguments: The lesson's number or name, if any; then options for JupyterLab.
+        folder: Where the user's copies live.
+        reset: Restore every lesson, keeping a copy of the edited ones.
+
+    Returns:
+        JupyterLab's exit code, on Windows; elsewhere this process becomes JupyterLab.
+
+    Raises:
+        UserError: There is no such lesson.
+        OSError: `folder` cannot be written.
+    """
+    try:
+        source = course_folder("lessons")
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    named = bool(arguments) and not arguments[0].startswith("-")
+    lesson = find_lesson(arguments[0] if named else None, source=source)
+    passed_on = list(arguments[1 if named else 0 :])
+    for line in copy_lessons(source, folder, reset=reset):
+        print(line)
+    if _is_root() and not any("allow-root" in o or "allow_root" in o for o in passed_on):
+        print(
+            "mplab lab: JupyterLab refuses to run as root, since whoever reaches it can run"
+            " anything. Start it as another user, or, in a container, add --allow-root.",
+            file=sys.stderr,
+        )
+    return _become(
+        [
+            *(sys.executable, "-m", "jupyterlab"),
+            f"--LabApp.default_url=/lab/tree/{quote(lesson.name)}",
+            f"--ServerApp.root_dir={folder.resolve()}",
+            "--ServerApp.kernel_websocket_connection_class=mplab.commands.websocket.PromptConnection",
+            *passed_on,
+        ]
+    )
+
+
+def find_lesson(wanted: str | None, *, source: Path) -> Path:
+    """Find a lesson by number ("1", "01"), by name, or by file name; the first for None.
+
+    Raises:
+        UserError: There is no such lesson.
+    """
+    lessons = sorted(source.glob("*.ipynb"))
+    if not lessons:
+        raise UserError(f"{source} holds no lessons. Install mplab again.")
+    if wanted is None:
+        return lessons[0]
+    for lesson in lessons:
+        number = re.match(r"\d+", lesson.name)
+        if wanted.isdecimal() and number and int(number[0]) == int(wanted):
+            return lesson
+        if Path(wanted).name in (lesson.name, lesson.stem):
+            return lesson
+    names = "".join(f"\n  {lesson.stem}" for lesson in lessons)
+    raise UserError(
+        f"LESSON must be the number or name of a lesson; got {wanted!r}. Choose:{names}"
+    )
+
+
+def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str]:
+    """Bring the lessons of `source` to `folder` without losing what the user changed there.
+
+    A missing lesson is copied. One that is as we last wrote it is brought up to date. Any other is
+    the user's work and stays, unless `reset` moves it into a folder named by the time.
+
+    Returns:
+        What happened, in lines to print.
+
+    Raises:
+        OSError: `folder` cannot be written.
+    """
+    if folder.resolve() == source.resolve():
+        return [f"Lessons: {source} (the originals)"]
+    folder.mkdir(parents=True, exist_ok=True)
+    record = _read_record(folder)
+    backup = folder / time.strftime("before-reset-%Y%m%d-%H%M%S")
+    lines = [f"Lessons: {folder.resolve()}"]
+    for original in sorted(path for path in source.iterdir() if path.suffix == ".ipynb"):
+        copy = folder / original.name
+        content = original.read_bytes()
+        edited = _is_edited(copy, content, record.get(copy.name))
+        if edited and not reset:
+            newer = record.get(copy.name, _digest(content)) != _digest(content)
+            hint = " (the lesson has a newer version: --reset)" if newer else ""
+            lines.append(f"  {copy.name}: kept, with your changes{hint}")
+            continue
+        if edited:
+            backup.mkdir(exist_ok=True)
+            keep = backup / copy.name
+            if keep.exists():  # two resets within one second
+                raise FileExistsError(f"{keep} exists already. Try again.")
+            copy.rename(keep)
+            lines.append(f"  {copy.name}: restored; yours is now {keep.relative_to(folder)}")
+        _replace(copy, content)
+        record[copy.name] = _digest(content)
+    _replace(folder / _RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
+    return lines
+
+
+def _is_edited(copy: Path, content: bytes, written: str | None) -> bool:
+    """Whether `copy` exists and is neither the lesson's `content` nor what we last wrote."""
+    if not copy.exists():
+        return False
+    return _digest(copy.read_bytes()) not in (_digest(content), written)
+
+
+def _read_record(folder: Path) -> dict[str, str]:
+    """What we last wrote to `folder`; without a readable record, every difference is an edit."""
+    try:
+        record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write what has changed, and whole: half a lesson would look like the user's work."""
+    if not path.is_file() or path.read_bytes() != content:
+        replace_file(path, content)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _is_root() -> bool:
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def _become(command: list[str]) -> int:
+    """Replace this process by `command`; on Windows, which cannot, run it and wait."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if platform.system() == "Windows":
+        # Ctrl-C reaches both processes; the answer is JupyterLab's to give.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        return subprocess.call(command)
+    os.execv(command[0], command)

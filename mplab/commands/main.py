@@ -1,0 +1,66 @@
+"""The command `mplab`: one table of its commands, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from mplab.commands._errors import UserError
+from mplab.numbers.installation import VERSION, lacks
+
+COMMANDS = {
+    "lab": "open JupyterLab on a lesson",
+    "doctor": "say what this machine has, and what is missing",
+    "train": "train a task by several recipes, compare",
+    "audit": "compare simulated operations with torch's own kernels",
+    "bench": "measure rounding, or training steps, against their peers",
+    "probe": "compare a CUDA device's matrix units with the models",
+    "record": "record what a CUDA device answers, for the lessons",
+    "grade": "release assignments, grade them in a sandbox",
+    "export-html": "write the course as pages that need no Python",
+}
+"""The commands and their purposes; the file beside this one that is named like it runs each."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own) and return the exit code."""
+    for stream in (sys.stdout, sys.stderr):  # an old code page has no × to print: a ? will do
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    options, rest = _parser().parse_known_args(argv)
+    command = options.command
+    try:
+        # Imported only now: `mplab --help` must answer at once.
+        module = import_module(f"mplab.commands.{command.replace('-', '_')}")
+        code: int = module.main(rest)
+        return code
+    except BrokenPipeError:  # whoever read our output has gone: `mplab doctor | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if not package or package == "mplab":
+            raise
+        print(f"mplab {command}: {lacks(package)}", file=sys.stderr)
+        return 2
+    except (UserError, OSError) as error:
+        print(f"mplab {command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"mplab {command}: interrupted.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mplab", description="Numerical analysis of mixed-precision training."
+    )
+    parser.add_argument("--version", action="version", version=f"mplab {VERSION}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, purpose in COMMANDS.items():
+        commands.add_parser(name, help=purpose, add_help=False)
+    return parser

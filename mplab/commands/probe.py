@@ -1,0 +1,35 @@
+"""`mplab probe`: the matrix units of this machine's GPU beside the models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from mplab.hardware.probes import PROBES, on_cuda, report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command `mplab probe`: each probe on this machine's GPU, beside the models."""
+    argparse.ArgumentParser(
+        prog="mplab probe",
+        description="Ask the matrix units of this machine's GPU questions that tell models of "
+        "their arithmetic apart, and print each answer beside the models'.",
+    ).parse_args(argv)
+    import torch
+
+    cuda = torch.cuda.is_available() and torch.version.hip is None
+    if cuda:
+        print(f"GPU: {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    else:
+        print("There is no CUDA device here, so these are the models' answers only.")
+    for probe in PROBES:
+        measured = None
+        problem = ""
+        if cuda:
+            try:
+                measured = on_cuda(probe)
+            except Exception as error:  # whatever it is, the other probes go on
+                line = str(error).strip().partition("\n")[0] or type(error).__name__
+                problem = f"  this GPU, with this torch, cannot: {line}"
+        print("\n".join([*report(probe, measured), *([problem] if problem else [])]), flush=True)
+    return 0

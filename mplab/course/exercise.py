@@ -1,0 +1,255 @@
+"""What a check is made of: the smallest counterexample first, never the solution.
+
+An exercise is a reference, cases in order of growing difficulty, and the misconceptions
+it is meant to find, each as the answer that somebody holding it would give. A wrong
+answer that agrees with a misconception on every case is told so, in one sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.numbers.codes import encode
+from mplab.numbers.formats import Format
+
+_SHOWN = 12
+"""Elements of an array that a counterexample prints."""
+
+
+class Arguments(tuple[Any, ...]):
+    """A case of several arguments: `Arguments((code, 5))` calls `answer(code, 5)`."""
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A value that can be recognised and not read: the digest of what it is as a number."""
+
+    digest: str
+
+    @classmethod
+    def of(cls, value: Any) -> Sealed:
+        """Seal a number or an array of numbers; −0 is not 0, and 254 is 254.0.
+
+        Raises:
+            TypeError: `value` is no number.
+        """
+        try:
+            number = np.asarray(value, np.float64)
+        except ValueError as error:
+            raise TypeError(f"Sealed.of: value must be a number; got {value!r}.") from error
+        return cls(hashlib.sha256(f"{number.shape}".encode() + number.tobytes()).hexdigest())
+
+
+class Misconception(NamedTuple):
+    """A wrong answer that people give, and the sentence that sets it right.
+
+    The answer is what its holder would hand in: a function of one case, or a value.
+    """
+
+    answer: Any
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise that can be checked at once.
+
+    Args:
+        answer: the right answer: a function of one case, or a value.
+        reason: one sentence on what matters in a case, for wrong answers of no known kind.
+        argument: the name of the argument, for the counterexample.
+        cases: arguments to try, the simplest first, several of them as a tuple; unused if
+            `answer` is a value.
+        misconceptions: known wrong answers.
+        fmt: the format of the result, whose codes a counterexample then shows.
+        tolerance: relative difference that still counts as equal; 0 compares numbers.
+    """
+
+    answer: Any
+    reason: str
+    argument: str = "x"
+    cases: Sequence[Any] = (None,)
+    misconceptions: Sequence[Misconception] = ()
+    fmt: Format | None = None
+    tolerance: float = 0.0
+
+    def outcomes(self, answer: Any) -> list[Any]:
+        """What an answer gives on every case; an exception stands for the value it took."""
+        if not callable(self.answer):
+            return [answer]
+        return [_outcome(answer, case) for case in self.cases]
+
+
+def _outcome(answer: Callable[..., Any], case: Any) -> Any:
+    """The value of an answer on a copy of the case, or the exception it raised."""
+    arguments = case if isinstance(case, tuple) else (case,)
+    try:
+        return answer(*(_copied(x) for x in arguments))
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return error
+
+
+def _copied(x: Any) -> Any:
+    """A copy of what an answer could change in place; the next answer gets the case, too."""
+    if type(x) in (list, tuple):
+        return type(x)(_copied(item) for item in x)
+    if type(x) is dict:
+        return {key: _copied(item) for key, item in x.items()}
+    return x.copy() if isinstance(x, np.ndarray) else x
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer passed, and what to tell its author. True if it passed."""
+
+    passed: bool
+    message: str
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __repr__(self) -> str:
+        return self.message
+
+    def _repr_html_(self) -> str:
+        colour = "#117733" if self.passed else "#882255"
+        return (
+            f'<pre role="status" style="border-left:4px solid {colour};padding-left:8px">'
+            f"{escape(self.message)}</pre>"
+        )
+
+
+def verdict_on(name: str, exercise: Exercise, answer: Any) -> Verdict:
+    """Check an answer to an exercise; see `mplab.check`."""
+    if answer is None:
+        return Verdict(False, f"{name}: not attempted yet. Put your answer in place of None.")
+    if callable(exercise.answer) and not callable(answer):
+        return Verdict(
+            False, f"{name}: hand in the function itself; got {type(answer).__name__}: {answer!r}."
+        )
+    try:
+        given = [_without_torch(outcome) for outcome in exercise.outcomes(answer)]
+    except NotImplementedError:
+        return Verdict(False, f"{name}: not attempted yet. Replace the line that raises.")
+    wanted = exercise.outcomes(exercise.answer)
+    pairs = enumerate(zip(given, wanted, strict=True))
+    wrong = [i for i, pair in pairs if not equal(*pair, exercise)]
+    if not wrong:
+        cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
+        return Verdict(True, f"{name}: right{cases}.")
+    return Verdict(False, _counterexample(name, exercise, given, wanted, wrong))
+
+
+def _without_torch(value: Any) -> Any:
+    """An answer with its tensors as arrays, as it would be handed in; NumPy reads only some."""
+    if type(value) in (list, tuple):
+        return type(value)(_without_torch(item) for item in value)
+    if type(value).__module__ == "torch" and hasattr(value, "detach"):
+        return value.detach().cpu().double().numpy()
+    return value
+
+
+def _counterexample(
+    name: str, exercise: Exercise, given: list[Any], wanted: list[Any], wrong: list[int]
+) -> str:
+    """The first wrong case, and one sentence."""
+    first = wrong[0]
+    yours = given[first]
+    if callable(exercise.answer):
+        verb = "differs" if len(wrong) == 1 else "differ"
+        lines = [
+            f"{name}: {len(wrong)} of {len(wanted)} cases {verb}.",
+            f"  {exercise.argument:<8} = {_text(exercise.cases[first], None)}",
+            f"  expected = {_text(wanted[first], exercise.fmt)}",
+        ]
+    else:
+        lines = [f"{name}: not yet."]
+    if isinstance(yours, Exception):
+        lines.append(f"  yours    raised {type(yours).__name__}: {yours}")
+    else:
+        lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
+    return "\n".join([*lines, f"  {_sentence(exercise, given)}"])
+
+
+def _sentence(exercise: Exercise, given: list[Any]) -> str:
+    """That of the misconception which agrees with the answer on every case, else the reason."""
+    for misconception in exercise.misconceptions:
+        pairs = zip(given, exercise.outcomes(misconception.answer), strict=True)
+        if all(equal(*pair, exercise) for pair in pairs):
+            return misconception.sentence
+    return exercise.reason
+
+
+def equal(a: Any, b: Any, exercise: Exercise) -> bool:
+    """Whether an outcome is the wanted one, in numbers; NaN equals NaN, and −0 is not 0.
+
+    Dictionaries are compared key by key, and sequences that hold others item by item.
+    """
+    if isinstance(a, Exception) or isinstance(b, Exception):
+        return type(a) is type(b)
+    if isinstance(b, dict):
+        same_keys = isinstance(a, dict) and a.keys() == b.keys()
+        return same_keys and all(equal(a[key], b[key], exercise) for key in b)
+    if isinstance(b, list | tuple) and any(isinstance(item, dict | list | tuple) for item in b):
+        items = list(a) if isinstance(a, list | tuple) or np.ndim(a) else []
+        return len(items) == len(b) and all(
+            equal(*pair, exercise) for pair in zip(items, b, strict=True)
+        )
+    try:
+        if np.asarray(a).dtype.kind in "US":  # NumPy would read a number from text
+            return bool(a == b)
+        if isinstance(b, Sealed):
+            return Sealed.of(a) == b
+        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    except (TypeError, ValueError):
+        return False
+    if x.shape != y.shape:
+        return False
+    with np.errstate(invalid="ignore"):  # ∞ − ∞
+        near = np.isfinite(y) & (np.abs(x - y) <= exercise.tolerance * np.abs(y))
+    same = (x == y) & (np.signbit(x) == np.signbit(y))
+    return bool(np.all(same | near & (y != 0) | np.isnan(x) & np.isnan(y)))
+
+
+def _text(value: Any, fmt: Format | None) -> str:
+    """A value as the reader would write it, with its code if it is one of `fmt`.
+
+    Unsigned integers of NumPy are codes; its floats have as many digits as tell them apart.
+    """
+    if isinstance(value, tuple):
+        inner = (("({})" if isinstance(v, tuple) else "{}").format(_text(v, fmt)) for v in value)
+        return ", ".join(inner)
+    if isinstance(value, dict):  # a record: a line for each entry
+        return "".join(f"\n    {key:<8} {_text(v, fmt)}" for key, v in value.items())
+    if isinstance(value, list) and any(isinstance(v, list | np.ndarray) for v in value):
+        return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
+    if isinstance(value, np.ndarray) and value.ndim:
+        first = value.ravel()[:_SHOWN]
+        shown = [_text(v, fmt) for v in (first if value.dtype.kind in "uf" else first.tolist())]
+        more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
+        return "[" + ", ".join([*shown, *more]) + "]"
+    if isinstance(value, np.unsignedinteger):
+        return f"0x{int(value):0{2 * value.itemsize}X}"
+    if isinstance(value, float | np.floating):
+        value, text = float(value), str(value)
+        exponent = math.frexp(value)[1] - 1 if math.isfinite(value) and value else 0
+        if abs(exponent) > 9 and abs(value) == 2.0**exponent:
+            text = f"{'-' if value < 0 else ''}2^{exponent}"
+        try:
+            if fmt is None:
+                return text
+            return f"{text} (0x{int(encode(value, fmt)):0{-(-fmt.bits // 4)}X})"
+        except ValueError:
+            return text
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
+    return repr(value.item() if isinstance(value, np.generic) else value)

@@ -1,0 +1,103 @@
+"""The files that come with the package: the lessons and the digits."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mplab.numbers.installation import PACKAGE
+
+#: SHA-256 of data/digits.npy, which data/make_digits.py makes.
+DIGITS_SHA256 = "c45cf27f9e6d1507aa17aa9949fab3d046c8ffa373a108f49991e27f232ad83b"
+
+
+class Digits(NamedTuple):
+    """Handwritten digits: each image is 8×8 pixels from 0 (white) to 16 (black)."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+def load_digits() -> Digits:
+    """Load the 1797 handwritten digits, without network.
+
+    Returns:
+        `images` of shape (1797, 8, 8) and `labels` of shape (1797,), in the order of the source.
+
+    Raises:
+        ValueError: The file is missing or is not, byte for byte, the one this version came with.
+
+    Source:
+        UCI Machine Learning Repository, data set 80 (E. Alpaydin and C. Kaynak, 1998), its test
+        set, as scikit-learn ships it; licence CC BY 4.0.
+
+    Examples:
+        >>> digits = load_digits()
+        >>> digits.images.shape, digits.labels[:5]
+        ((1797, 8, 8), array([0, 1, 2, 3, 4]))
+    """
+    path = course_folder("data") / "digits.npy"
+    cure = "Restore the file, or install mplab again."
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"load_digits: {path} must be readable; got {error}. {cure}") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != DIGITS_SHA256:
+        raise ValueError(
+            f"load_digits: {path} must have SHA-256 {DIGITS_SHA256}; got {found}. {cure}"
+        )
+    table = np.load(io.BytesIO(content), allow_pickle=False)
+    return Digits(table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64))
+
+
+def course_folder(name: Literal["lessons", "data"]) -> Path:
+    """Return the folder of the lessons or of the data that belong to this package.
+
+    Raises:
+        ValueError: `name` is neither "lessons" nor "data", or there is no such folder.
+
+    Examples:
+        >>> course_folder("data").joinpath("digits.npy").exists()
+        True
+    """
+    if name not in ("lessons", "data"):
+        raise ValueError(f"course_folder: name must be 'lessons' or 'data'; got {name!r}.")
+    # Installed, they lie inside the package; first, since any package may leave a folder "data"
+    # beside ours. In a checkout they lie at the top.
+    for folder in (PACKAGE / "_course" / name, PACKAGE.parent / name):
+        if folder.is_dir():
+            return folder
+    raise ValueError(
+        f"course_folder: {name} must lie in {PACKAGE / '_course'} or {PACKAGE.parent}; got neither."
+        " Install mplab again."
+    )
+
+
+def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file whole or not at all, also if the process is killed meanwhile.
+
+    The folder is made if it is not there. Two processes that write the same file do not disturb
+    each other: it ends as one of them wrote it.
+
+    Raises:
+        OSError: the file cannot be written; what was there is as it was.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,83 @@
+"""The checks of the exercises: one file for each group of lessons, one door for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mplab.course._amp import EXERCISES as AMP
+from mplab.course._clinic import EXERCISES as CLINIC
+from mplab.course._eight_bits import EXERCISES as EIGHT_BITS
+from mplab.course._events import EXERCISES as EVENTS
+from mplab.course._floats import EXERCISES as FLOATS
+from mplab.course._gradients import EXERCISES as GRADIENTS
+from mplab.course._loss_scales import EXERCISES as LOSS_SCALES
+from mplab.course._matrix_units import EXERCISES as MATRIX_UNITS
+from mplab.course._policies import EXERCISES as POLICIES
+from mplab.course._rounding import EXERCISES as ROUNDING
+from mplab.course._sums import EXERCISES as SUMS
+from mplab.course._training import EXERCISES as TRAINING
+from mplab.course._updates import EXERCISES as UPDATES
+from mplab.course.exercise import (
+    Arguments,
+    Exercise,
+    Misconception,
+    Sealed,
+    Verdict,
+    equal,
+    verdict_on,
+)
+
+__all__ = [
+    "EXERCISES",
+    "Arguments",
+    "Exercise",
+    "Misconception",
+    "Sealed",
+    "Verdict",
+    "check",
+    "equal",
+]
+
+EXERCISES: dict[str, Exercise] = {
+    **TRAINING,
+    **FLOATS,
+    **ROUNDING,
+    **EVENTS,
+    **SUMS,
+    **MATRIX_UNITS,
+    **UPDATES,
+    **POLICIES,
+    **EIGHT_BITS,
+    **GRADIENTS,
+    **LOSS_SCALES,
+    **AMP,
+    **CLINIC,
+}
+"""The exercises by name."""
+
+
+def check(name: str, answer: Any) -> Verdict:
+    """Check the answer to an exercise.
+
+    Args:
+        name: the exercise.
+        answer: what it asks for: a function, or a value.
+
+    Returns:
+        A verdict that prints itself. A stub that still raises `NotImplementedError` is not
+        wrong, only not attempted.
+
+    Raises:
+        ValueError: there is no exercise of this name.
+
+    Examples:
+        >>> check("flush_threshold", 2.0**-24)
+        flush_threshold: not yet.
+          yours    = 2^-24
+          2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.
+    """
+    if name not in EXERCISES:
+        raise ValueError(
+            f"check: name must be an exercise; got {name!r}. Known: {', '.join(EXERCISES)}."
+        )
+    return verdict_on(name, EXERCISES[name], answer)

@@ -1,0 +1,37 @@
+"""Widgets that answer one question each."""
+
+from mplab.numbers.installation import needs
+
+needs("mplab.explorers", "torch", "matplotlib", "ipywidgets")
+
+from mplab.explorers._accumulator_race import AccumulatorRace
+from mplab.explorers._amax_history import AmaxHistory
+from mplab.explorers._bit_explorer import BitExplorer
+from mplab.explorers._clinic import Clinic
+from mplab.explorers._explorer import Explorer
+from mplab.explorers._matrix_step import MatrixStep
+from mplab.explorers._number_line import NumberLine
+from mplab.explorers._policy_explorer import PolicyExplorer
+from mplab.explorers._range_map import RangeMap
+from mplab.explorers._rounding_lab import RoundingLab
+from mplab.explorers._scaler_timeline import ScalerTimeline
+from mplab.explorers._speed_up import SpeedUp
+from mplab.explorers._training_theatre import TrainingTheatre
+from mplab.explorers._update_stagnation import UpdateStagnation
+
+__all__ = [
+    "AccumulatorRace",
+    "AmaxHistory",
+    "BitExplorer",
+    "Clinic",
+    "Explorer",
+    "MatrixStep",
+    "NumberLine",
+    "PolicyExplorer",
+    "RangeMap",
+    "RoundingLab",
+    "ScalerTimeline",
+    "SpeedUp",
+    "TrainingTheatre",
+    "UpdateStagnation",
+]

@@ -1,0 +1,80 @@
+"""What all explorers share: a question, controls, a picture, and a sentence.
+
+Pictures are SVG in `ipywidgets.HTML`, which is the fastest design that needs nothing but
+ipywidgets. An error in a callback is shown under the explorer.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+
+import ipywidgets
+
+from mplab.pictures.canvas import INK
+
+SIZE, LEAST = 13, 10
+"""Of letters: as drawn, and in the narrowest window, where a picture is scrolled, not smaller."""
+
+FONT = f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{SIZE}"'
+
+
+def svg(
+    parts: Iterable[str], *, width: int, height: float, description: str, largest: float = 1.0
+) -> str:
+    """A picture on its own white background, with a description for screen readers.
+
+    It is as wide as there is room, at most `largest` times `width`.
+
+    Examples:
+        >>> svg([], width=600, height=9, description="a < b")[:45]
+        '<svg role="img" aria-label="a &lt; b" viewBox'
+    """
+    least = width * LEAST // SIZE
+    return (
+        f'<svg role="img" aria-label="{escape(description, quote=True)}" '
+        f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" '
+        f'style="width:100%;min-width:{least}px;max-width:{largest * width:.0f}px;background:#fff">'
+        f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(parts)}</svg>'
+    )
+
+
+class Explorer(ipywidgets.VBox):
+    """A question, controls, a picture, and what it shows in words.
+
+    A subclass gives `draw`, which reads the controls. Any change of a control redraws; the
+    sentence is in a live region, so that screen readers say it.
+    """
+
+    def __init__(self, question: str, controls: Sequence[ipywidgets.Widget]) -> None:
+        self.picture = ipywidgets.HTML(layout={"overflow": "auto hidden", "max_width": "100%"})
+        self.state = ipywidgets.HTML()
+        self.errors = ipywidgets.Output()
+        heading = ipywidgets.HTML(f"<b>{escape(question)}</b>")
+        parts = [heading, *controls, self.picture, self.state, self.errors]
+        super().__init__(parts)
+        for control in controls:
+            control.observe(self._changed, names="value")
+        self.redraw()
+
+    @abstractmethod
+    def draw(self) -> tuple[str, str]:
+        """The picture as SVG, and the same in a sentence."""
+
+    def redraw(self) -> None:
+        """Show the state of the controls."""
+        svg, sentence = self.draw()
+        self.picture.value = svg
+        self.state.value = f'<div role="status" aria-live="polite">{escape(sentence)}</div>'
+
+    def _changed(self, _: object) -> None:
+        self.visibly(self.redraw)
+
+    def visibly(self, action: Callable[[], None]) -> None:
+        """Do what a callback has to do; show its error under the explorer."""
+        try:
+            action()
+        except Exception:
+            with self.errors:  # Jupyter sends a callback's traceback to a log nobody reads
+                raise

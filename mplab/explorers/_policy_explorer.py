@@ -1,0 +1,225 @@
+"""The explorer of policies: what each of them makes of one operation, and by which rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import ipywidgets
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers._svg import line, text
+from mplab.numbers.formats import BF16, FP16, FP32, Format
+from mplab.pictures.canvas import listed, style
+from mplab.simulation.context import explain
+from mplab.simulation.policies import POLICIES
+
+
+class Operation(NamedTuple):
+    """An operation to ask about."""
+
+    run: Callable[[Tensor, Tensor], Tensor]
+    inputs: int
+    """How many tensors of numbers it takes."""
+
+
+_ROWS = torch.arange(4)
+
+OPERATIONS: dict[str, Operation] = {
+    "matmul: a @ b": Operation(lambda a, b: a @ b, 2),
+    "linear": Operation(F.linear, 2),
+    "conv1d": Operation(lambda a, b: F.conv1d(a[None], b[:, :, None]), 2),
+    "attention": Operation(
+        lambda a, b: F.scaled_dot_product_attention(a[None, None], b[None, None], b[None, None]), 2
+    ),
+    "add: a + b": Operation(torch.add, 2),
+    "divide: a / b": Operation(torch.div, 2),
+    "cat": Operation(lambda a, b: torch.cat([a, b]), 2),
+    "relu": Operation(lambda a, b: F.relu(a), 1),
+    "gelu": Operation(lambda a, b: F.gelu(a), 1),
+    "exp": Operation(lambda a, b: a.exp(), 1),
+    "log": Operation(lambda a, b: a.log(), 1),
+    "square: a ** 2": Operation(lambda a, b: a**2, 1),
+    "sum": Operation(lambda a, b: a.sum(0), 1),
+    "mean": Operation(lambda a, b: a.mean(0), 1),
+    "prod": Operation(lambda a, b: a.prod(0), 1),
+    "vector norm": Operation(lambda a, b: torch.linalg.vector_norm(a, dim=0), 1),
+    "softmax": Operation(lambda a, b: a.softmax(-1), 1),
+    "layer_norm": Operation(lambda a, b: F.layer_norm(a, (4,)), 1),
+    "batch_norm": Operation(lambda a, b: F.batch_norm(a, None, None, training=True), 1),
+    "embedding": Operation(lambda a, b: F.embedding(_ROWS, a), 1),
+    "mse_loss": Operation(lambda a, b: F.mse_loss(a, b, reduction="none"), 2),
+    "cross_entropy": Operation(lambda a, b: F.cross_entropy(a, _ROWS, reduction="none"), 1),
+}
+
+FORMATS: dict[str, Format] = {"FP16": FP16, "BF16": BF16}
+
+INPUTS = ("low format", "FP32", "one of each")
+
+
+class Verdict(NamedTuple):
+    """What a policy makes of an operation."""
+
+    takes: tuple[Format, ...]
+    """The formats in which the operation, or its first step, takes its inputs."""
+    rounded: int
+    """How many of them were rounded for it."""
+    gives: Format
+    rule: str
+    """What decided."""
+    steps: int = 1
+    """Of how many operations torch makes it."""
+
+    @property
+    def note(self) -> str:
+        """What else happened, in words: steps, and inputs rounded for it; empty if nothing."""
+        steps = [f"in {self.steps} steps, the first shown"] if self.steps > 1 else []
+        s = "s" * (self.rounded > 1)
+        rounded = [f"{self.rounded} input{s} rounded for it"] if self.rounded else []
+        return "; ".join(steps + rounded)
+
+
+class PolicyExplorer(Explorer):
+    """In which format does an operation run, and who decides?
+
+    A row for each policy: the formats in which it lets the operation take its inputs and give
+    its result, and the rule that decided. The operation is really run under each of them.
+
+    Attributes:
+        operation: the choice of the operation.
+        inputs: the choice of the formats that its inputs come in.
+        fmt: the choice of the low format.
+        chosen: whether the layer that holds the operation is chosen to run in FP32.
+        verdicts: what each policy makes of it, by name.
+
+    Exactness:
+        Taken down where the operation ran: that of `mplab.simulation.explain`.
+
+    Examples:
+        >>> explorer = PolicyExplorer()
+        >>> {name: verdict.gives.name for name, verdict in explorer.verdicts.items()}
+        {'CUDA_AUTOCAST': 'FP32', 'CPU_AUTOCAST': 'FP16', 'KERAS_MIXED': 'FP16', \
+'EVERYTHING': 'FP16'}
+        >>> explorer.chosen.value = True
+        >>> {verdict.gives.name for verdict in explorer.verdicts.values()}
+        {'FP32'}
+    """
+
+    def __init__(self) -> None:
+        wide = {"style": {"description_width": "5.5rem"}, "layout": {"width": "min(26rem, 98%)"}}
+        self.operation = ipywidgets.Dropdown(
+            options=list(OPERATIONS), value="exp", description="operation", **wide
+        )
+        self.inputs = ipywidgets.Dropdown(options=INPUTS, description="inputs in", **wide)
+        self.fmt = ipywidgets.Dropdown(options=list(FORMATS), description="low format", **wide)
+        self.chosen = ipywidgets.Checkbox(
+            False, description="with_layers: this layer in FP32", indent=False
+        )
+        controls = [self.operation, self.inputs, self.fmt, self.chosen]
+        super().__init__("In which format does an operation run, and who decides?", controls)
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """What each policy makes of the operation, by the policy's name."""
+        model = _Model(OPERATIONS[self.operation.value].run, self.inputs.value)
+        numbers = 1 + torch.arange(16.0).reshape(4, 4) / 8  # values of both low formats
+        found = {}
+        for name, policy in POLICIES.items():
+            if self.chosen.value:
+                policy = policy.with_layers({"layer": FP32})
+            rows = explain(model, numbers, fmt=FORMATS[self.fmt.value], policy=policy).rows
+            steps = [row for row in rows if row.module == "layer"]
+            first, last, rounded = steps[0], steps[-1], sum(row.cast for row in steps)
+            found[name] = Verdict(first.inputs, rounded, last.format, first.rule, len(steps))
+        return found
+
+    def draw(self) -> tuple[str, str]:
+        """A row for each policy, and all in words."""
+        verdicts = self.verdicts
+        parts = [
+            f"{name} gives {verdict.gives.name} "
+            f"({'; '.join(filter(None, (verdict.rule, verdict.note)))})"
+            for name, verdict in verdicts.items()
+        ]
+        sentence = f"{self._question()}: {'; '.join(parts)}."
+        return _svg(verdicts, sentence), sentence
+
+    def _question(self) -> str:
+        """What is asked of the policies."""
+        low, count = self.fmt.value, OPERATIONS[self.operation.value].inputs
+        formats = {"low format": [low, low], "FP32": ["FP32", "FP32"]}.get(
+            self.inputs.value, [low, "FP32"]
+        )
+        come = f"inputs in {listed(formats)}" if count == 2 else f"its one input in {formats[0]}"
+        mixed = " (the first of each)" if count == 1 and self.inputs.value == INPUTS[2] else ""
+        place = ", in a layer chosen to run in FP32" if self.chosen.value else ""
+        return f"{self.operation.value}, {come}{mixed}, low format {low}{place}"
+
+
+class _Layer(nn.Module):
+    """A layer that is one operation."""
+
+    def __init__(self, run: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.run(a, b)
+
+
+class _Model(nn.Module):
+    """Gives the operation its inputs in the formats wanted: products are low, by every policy."""
+
+    def __init__(self, run: Callable[[Tensor, Tensor], Tensor], inputs: str) -> None:
+        super().__init__()
+        self.layer, self.inputs = _Layer(run), inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = x @ torch.eye(4)
+        pair = {"low format": (low, low), "FP32": (x, x)}.get(self.inputs, (low, x))
+        output: Tensor = self.layer(*pair)
+        return output
+
+
+# SVG -------------------------------------------------------------------------------------
+WIDTH, TOP, ROW = 720, 34, 58
+
+NAME, TAKES, GIVES, NOTE = 12, 150, 296, 376
+
+GREY = 'fill="#4A4A50"'
+
+
+def _svg(verdicts: dict[str, Verdict], description: str) -> str:
+    parts = [
+        text(x, 20, words, more='font-weight="bold"')
+        for x, words in ((NAME, "policy"), (TAKES, "takes"), (GIVES, "gives"))
+    ]
+    for place, (name, verdict) in enumerate(verdicts.items()):
+        top = TOP + ROW * place
+        parts += [
+            line(f"M{NAME} {top}H{WIDTH - NAME}", colour="#C8C8CC"),
+            text(NAME, top + 22, name),
+            text(NAME, top + 45, verdict.rule, more=GREY),
+            *_mark(GIVES, top + 18, verdict.gives),
+        ]
+        if verdict.note:
+            parts.append(text(NOTE, top + 22, verdict.note, more=GREY))
+        for i, fmt in enumerate(verdict.takes):
+            parts += _mark(TAKES + 68 * i, top + 18, fmt)
+    height = TOP + ROW * len(verdicts)
+    label = f"A table of policies. {description}"
+    return svg(parts, width=WIDTH, height=height, description=label)
+
+
+def _mark(x: float, y: float, fmt: Format) -> list[str]:
+    """The marker of a format, in its colour, and its name."""
+    look = style(fmt)
+    shape = {
+        "o": f'<circle cx="{x + 6}" cy="{y}" r="6" fill="{look.colour}"/>',
+        "s": f'<rect x="{x}" y="{y - 6}" width="12" height="12" fill="{look.colour}"/>',
+        "D": f'<path d="M{x + 6} {y - 7}l7 7l-7 7l-7 -7z" fill="{look.colour}"/>',
+    }[look.marker]
+    return [shape, text(x + 18, y + 4, fmt.name)]

@@ -1,0 +1,370 @@
+"""The explorer of loss scaling: the state machine of a scaler, one step at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import ipywidgets
+import numpy as np
+
+from mplab.explorers import _svg as svg
+from mplab.explorers._explorer import Explorer
+from mplab.explorers._explorer import svg as framed
+from mplab.numbers.formats import FORMATS, FP16
+from mplab.pictures.canvas import BAND, LOST, power_of_two, style, whole_ticks
+from mplab.scaling.loss import LossScaler
+from mplab.scaling.rules import (
+    DoublingScaler,
+    FlooredScaler,
+    Headroom,
+    KerasScaler,
+    NudgedScaler,
+    Turn,
+    turns,
+)
+from mplab.training.history import History
+from mplab.training.recipes import Recipe
+
+RULES: dict[str, Callable[[float, int], LossScaler]] = {
+    "dynamic (torch)": lambda start, n: LossScaler(start, growth_interval=n),
+    "static, skips": lambda start, _: LossScaler(start, dynamic=False, static_skips=True),
+    "doubles each good step": lambda start, _: DoublingScaler(start),
+    "×1.1 if gradients are small": lambda start, n: NudgedScaler(start, growth_interval=n),
+    "never below 1": lambda start, n: FlooredScaler(start, growth_interval=n),
+    "Keras": lambda start, n: KerasScaler(start, growth_interval=n),
+}
+"""The rules by what readers call them, from the first scale and the growth interval."""
+
+INTERVALS = (5, 10, 25, 50, 100, 500, 2000)
+
+
+def example() -> Headroom:
+    """A run made up to show all cases: a calm start, a phase of large gradients, smaller ones."""
+    steps = np.arange(120)
+    limits = np.where(steps < 50, 2.0**19, np.where(steps < 70, 2.0**14, 2.0**22))
+    return Headroom(limits, np.where(steps < 70, 1e-3, 5e-8))
+
+
+class ScalerTimeline(Explorer):
+    """What does the scaler do in this step, and why?
+
+    The loss scale over the steps of a run, with the state of the rule at one of them: the
+    scale, the good steps counted so far, whether a gradient was infinite or NaN, and what
+    follows from that.
+
+    Args:
+        source: a run with a dynamic loss scale, whose own rule is then shown; or what
+            `mplab.training.headroom` measured, on which any rule can be tried; or the
+            limits alone. Left out, a run made up to show all cases.
+
+    Attributes:
+        rule: the choice of the rule.
+        start: the slider of the first scale's exponent.
+        interval: the slider of the growth interval.
+        step: the slider of the step.
+        turns: what the rule does at each step.
+
+    Exactness:
+        That of `mplab.scaling.LossScaler`.
+
+    Examples:
+        >>> explorer = ScalerTimeline([4.0] * 8)
+        >>> explorer.start.value = 3
+        >>> explorer.turns[0].next_scale
+        4.0
+    """
+
+    def __init__(
+        self, source: History | Headroom | Sequence[float] | np.ndarray | None = None
+    ) -> None:
+        self._run = source if isinstance(source, History) else None
+        self._recorded = [] if self._run is None else _recorded(self._run)
+        if isinstance(source, History):
+            self._headroom = Headroom(np.zeros(len(self._recorded)), np.zeros(0))
+        else:
+            self._headroom = _headroom(source)
+        wide = {"style": {"description_width": "7rem"}, "layout": {"width": "min(36rem, 98%)"}}
+        self.rule = ipywidgets.Dropdown(
+            options=list(RULES), description="rule", style={"description_width": "7rem"}
+        )
+        self.start = ipywidgets.IntSlider(
+            value=16, min=0, max=40, description="first scale 2^", **wide
+        )
+        self.interval = ipywidgets.SelectionSlider(
+            options=INTERVALS, value=25, description="growth interval", **wide
+        )
+        last = len(self._headroom.limits) - 1
+        self.step = ipywidgets.IntSlider(value=0, min=0, max=last, description="step", **wide)
+        self.back, self.forth = (
+            ipywidgets.Button(description=words, layout={"width": "12rem"})
+            for words in ("previous move of scale", "next move of scale")
+        )
+        buttons = ipywidgets.HBox([self.back, self.forth], layout={"flex_flow": "row wrap"})
+        choices = [] if self._run is not None else [self.rule, self.start, self.interval]
+        if not choices:  # a run has its own
+            self.rule.disabled = self.start.disabled = self.interval.disabled = True
+        question = "What does the scaler do in this step, and why?"
+        super().__init__(question, [*choices, self.step, buttons])
+        self.back.on_click(lambda _: self.visibly(lambda: self._jump(-1)))
+        self.forth.on_click(lambda _: self.visibly(lambda: self._jump(1)))
+
+    @property
+    def turns(self) -> list[Turn]:
+        """What the rule does, step by step."""
+        if self._run is not None:
+            return self._recorded
+        rule = RULES[self.rule.value](2.0**self.start.value, self.interval.value)
+        limits, means = self._headroom
+        return list(turns(rule, limits, mean_abs_gradient=means))
+
+    def _jump(self, way: int) -> None:
+        """Go to the nearest step in a direction after which the scale is another, or skipped."""
+        marked = [i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale]
+        there = [i for i in marked if (i - self.step.value) * way > 0]
+        if there:
+            self.step.value = min(there) if way > 0 else max(there)
+
+    def draw(self) -> tuple[str, str]:
+        """The scale over the steps, the state at one of them, and what follows in words."""
+        played, step = self.turns, self.step.value
+        limits = None if self._run is not None else self._headroom.limits
+        limit = None if limits is None else float(limits[step])
+        interval = self._interval()
+        sentence = _sentence(self._name(), step, played[step], limit, interval)
+        totals = f" {sum(t.skipped for t in played)} of {len(played)} steps are skipped in all."
+        return _svg(played, step, limits, interval, sentence + totals), sentence + totals
+
+    def _interval(self) -> int | None:
+        """Good steps in a row before the scale grows; None where nobody counts them."""
+        if self._run is not None:
+            return int(_rule_of(self._run).state_dict()["growth_interval"])
+        if self.rule.value.startswith(("static", "doubles")):
+            return None
+        return int(self.interval.value)
+
+    def _name(self) -> str:
+        return self._run.recipe if self._run is not None else str(self.rule.value)
+
+
+def _headroom(source: object) -> Headroom:
+    """The limits to play on."""
+    if source is None:
+        return example()
+    if isinstance(source, Headroom):
+        return source
+    limits = np.asarray(source, float)
+    if limits.ndim != 1 or not limits.size or np.isnan(limits).any():
+        raise ValueError(
+            f"ScalerTimeline: source must be a run, a Headroom, or one limit for each step; got "
+            f"{source!r}. Use headroom(task)."
+        )
+    return Headroom(limits, np.full(limits.shape, 1e-3))
+
+
+def _rule_of(run: History) -> LossScaler:
+    """A fresh rule like the one that a run used."""
+    settings = {k: v for k, v in run.settings.items() if k in _OF_RULE}
+    if settings.get("init_scale") is None or not settings.get("dynamic", True):
+        raise ValueError(
+            f"ScalerTimeline: source must be a run with a dynamic loss scale; got {run.recipe}. "
+            "Train with 'fp16-scaled'."
+        )
+    return Recipe(run.recipe, FORMATS[run.compute_format], simulated=True, **settings).scaler()
+
+
+_OF_RULE = ("init_scale", "dynamic", "scale_rule", "growth_factor", "backoff_factor",
+            "growth_interval")  # fmt: skip
+
+
+def _recorded(run: History) -> list[Turn]:
+    """The turns of a run's own rule on the events that the run met."""
+    rule = _rule_of(run)
+    limits = np.where(run.skipped, 0.0, np.inf)
+    played = list(turns(rule, limits))
+    if not played or [t.scale for t in played] != run.loss_scale.tolist():
+        raise ValueError(
+            f"ScalerTimeline: source must hold a step, and the scales that its recipe makes; got "
+            f"{run!r}. Train again with this version."
+        )
+    return played
+
+
+# Words -----------------------------------------------------------------------------------
+def amount(scale: float) -> str:
+    """A scale as readers write it.
+
+    Examples:
+        >>> amount(65536.0), amount(1126.4), amount(math.inf), amount(0.0)
+        ('2¹⁶', '1,126', 'infinity', '0')
+    """
+    if scale == math.inf:
+        return "infinity"
+    if math.frexp(scale)[0] == 0.5:
+        return power_of_two(scale)
+    return f"{scale:,.0f}" if 1000 <= scale < 1e9 else f"{scale:.4g}"
+
+
+def _sentence(name: str, step: int, turn: Turn, limit: float | None, interval: int | None) -> str:
+    """What happens in a step, and why."""
+    scale = amount(turn.scale)
+    start = f"Step {step}, {name}: the loss is multiplied by {scale}. "
+    if not turn.found_nonfinite:
+        good = "Every gradient is finite, so all are divided by the scale and the weights move. "
+        return start + good + _after_good(turn, interval)
+    bears = ""
+    if limit is not None:
+        bears = f" (this step bears {amount(limit)} at most)" if limit else " (no scale helps here)"
+    bad = f"A gradient is infinite or NaN{bears}, so found_inf is true. "
+    if not turn.skipped:
+        return start + bad + "Nobody looks: the weights take it, and are lost."
+    skip = "The step is skipped: weights and optimizer stay as they are. "
+    return start + bad + skip + _after_bad(turn, interval)
+
+
+def _after_good(turn: Turn, interval: int | None) -> str:
+    after = amount(turn.next_scale)
+    moved = turn.next_scale != turn.scale
+    if interval is None:
+        return f"The scale doubles to {after}." if moved else "The scale stays."
+    if not turn.next_good_steps:
+        what = f"the scale doubles to {after}" if moved else "the scale stays: it is at its end"
+        return f"That makes {interval} good steps in a row: {what}, and the count begins again."
+    nudge = f" The mean gradient is small, so the scale rises by a tenth to {after}." * moved
+    more = interval - turn.next_good_steps
+    row = "1 good step" if turn.next_good_steps == 1 else f"{turn.next_good_steps} good steps"
+    return f"That makes {row} in a row; after {more} more the scale grows.{nudge}"
+
+
+def _after_bad(turn: Turn, interval: int | None) -> str:
+    after = amount(turn.next_scale)
+    if turn.next_scale != turn.scale:
+        what = f"The scale is halved to {after}"
+    elif turn.scale == math.inf:
+        what = "Half of infinity is infinity: from here on every step is skipped"
+    else:
+        what = f"The scale stays at {after}, so only smaller gradients can end this"
+    if interval is None:
+        return f"{what}."
+    if not turn.good_steps:
+        return f"{what}; the count of good steps is still 0, of {interval}."
+    return f"{what}; the count of good steps falls from {turn.good_steps} to 0, of {interval}."
+
+
+# SVG -------------------------------------------------------------------------------------
+WIDTH, HEIGHT = 760, 330
+
+LEFT, RIGHT, TOP, BOTTOM = 62, 742, 26, 196  # the chart's box
+
+_TRUE = "#882255"
+
+
+def _log(scale: float) -> float:
+    """Height of a scale; 0 and infinity lie past all others."""
+    return math.log2(scale) if 0 < scale < math.inf else math.copysign(1e4, scale - 1)
+
+
+def _svg(
+    played: Sequence[Turn],
+    step: int,
+    limits: np.ndarray | None,
+    interval: int | None,
+    description: str,
+) -> str:
+    heights = [h for h in (_log(turn.scale) for turn in played) if abs(h) < 1e4]
+    low, high = min(heights, default=0) - 2, max(heights, default=0) + 3
+    if limits is not None:  # the grey must be seen where it decides
+        low = min(low, max(low - 12, min(_log(x) for x in limits) - 2))
+
+    def x(place: float) -> float:
+        return LEFT + (place + 0.5) / len(played) * (RIGHT - LEFT)
+
+    def y(height: float) -> float:
+        return BOTTOM - (min(max(height, low), high) - low) / (high - low) * (BOTTOM - TOP)
+
+    parts = [*_overflow(limits, x, y), *_axes(low, high, len(played), x, y)]
+    here = x(step)
+    parts.append(svg.line(f"M{here:.1f} {TOP}V{BOTTOM}", colour="#1A1A1A", more=_CURSOR))
+    way = "".join(
+        f"{'L' if i else 'M'}{x(i - 0.5):.1f} {y(_log(turn.scale)):.1f}H{x(i + 0.5):.1f}"
+        for i, turn in enumerate(played)
+    )
+    parts.append(svg.line(way, colour=style(FP16).colour, more='stroke-width="2"'))
+    parts += [_cross(x(i), y(_log(t.scale))) for i, t in enumerate(played) if t.skipped]
+    parts.append(
+        f'<circle cx="{here:.1f}" cy="{y(_log(played[step].scale)):.1f}" r="5" fill="white" '
+        f'stroke="#1A1A1A" stroke-width="2"/>'
+    )
+    parts += _boxes(played[step], interval)
+    label = f"The loss scale over {len(played)} steps, with the state at one. {description}"
+    return framed(parts, width=WIDTH, height=HEIGHT, description=label)
+
+
+_CURSOR = 'stroke-dasharray="4 3"'
+
+
+def _overflow(
+    limits: np.ndarray | None, x: Callable[[float], float], y: Callable[[float], float]
+) -> list[str]:
+    """Grey where a scale overflows."""
+    if limits is None:
+        return [svg.text(RIGHT, TOP - 9, "×: skipped", anchor="end")]
+    edge = "".join(
+        f"L{x(i - 0.5):.1f} {y(_log(limit)):.1f}H{x(i + 0.5):.1f}" for i, limit in enumerate(limits)
+    )
+    band = f"M{LEFT} {TOP}{edge}V{TOP}z"
+    return [
+        f'<path d="{band}" fill="{BAND}" fill-opacity="{LOST}"/>',
+        svg.text(RIGHT, TOP - 9, "grey: overflow · ×: skipped", anchor="end"),
+    ]
+
+
+def _axes(
+    low: float, high: float, count: int, x: Callable[[float], float], y: Callable[[float], float]
+) -> list[str]:
+    parts = [svg.line(f"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}")]
+    for k in whole_ticks(low, high, count=6):
+        parts += [
+            svg.line(f"M{LEFT} {y(k):.1f}h-5"),
+            svg.text(LEFT - 8, y(k) + 4, power_of_two(2.0**k), anchor="end"),
+        ]
+    for place in whole_ticks(0, count - 1, count=8):
+        parts += [
+            svg.line(f"M{x(place):.1f} {BOTTOM}v5"),
+            svg.text(x(place), BOTTOM + 19, str(place), anchor="middle"),
+        ]
+    return [
+        *parts,
+        svg.text(LEFT, TOP - 9, "loss scale", anchor="start"),
+        svg.text((LEFT + RIGHT) / 2, BOTTOM + 36, "training step", anchor="middle"),
+    ]
+
+
+def _cross(x: float, y: float) -> str:
+    return svg.line(f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8", colour="black", more=_THICK)
+
+
+_THICK = 'stroke-width="1.6"'
+
+
+def _boxes(turn: Turn, interval: int | None) -> list[str]:
+    """The state before, what was found, and the state after, from left to right."""
+    counted = "not counted" if interval is None else f"{turn.good_steps} of {interval}"
+    after = "not counted" if interval is None else f"{turn.next_good_steps} of {interval}"
+    act = "skipped" if turn.skipped else "taken" if not turn.found_nonfinite else "taken: NaN"
+    bad = turn.found_nonfinite
+    boxes = (
+        ("before", [f"scale {amount(turn.scale)}", f"good steps {counted}"], False),
+        ("the step", [f"found_inf {'true' if bad else 'false'}", f"update {act}"], bad),
+        ("after", [f"scale {amount(turn.next_scale)}", f"good steps {after}"], False),
+    )
+    top, width, gap, parts = BOTTOM + 50, 210, 25, list[str]()
+    for i, (title, lines, alarm) in enumerate(boxes):
+        left = LEFT + i * (width + gap)
+        colour = _TRUE if alarm else style(FP16).colour
+        parts.append(svg.box(left, top, width, 76, f'fill="white" stroke="{colour}" {_THICK}'))
+        parts.append(svg.text(left + 12, top + 21, title, more='font-weight="bold"'))
+        parts += [svg.text(left + 12, top + 44 + 20 * k, words) for k, words in enumerate(lines)]
+        if i:
+            parts.append(svg.line(f"M{left - gap + 4} {top + 38}h15l-5 -4m5 4l-5 4", more=_THICK))
+    return parts

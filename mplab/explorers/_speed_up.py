@@ -1,0 +1,110 @@
+"""The explorer of speed: what a narrower format gains when two limits and a start cost time."""
+
+from __future__ import annotations
+
+import ipywidgets
+
+from mplab.explorers._explorer import Explorer, svg
+from mplab.pictures.canvas import STYLES
+
+SIZES = tuple(2**k for k in range(4, 14))
+
+PEAK, BANDWIDTH, START = 20e12, 1e12, 5e-6
+"""Of the model machine: FP32 operations in a second, bytes in a second, seconds of a start."""
+
+
+class SpeedUp(Explorer):
+    """Why is 8× promised, and 2× or nothing seen?
+
+    A model machine, not a real one: its product takes the longer of arithmetic and memory, and
+    a fixed time to start. Bars are the times in FP32 and in 16 bits.
+
+    Attributes:
+        rows: the slider of the first matrix' rows.
+        size: that of the second matrix, which is square.
+        gain: how many times faster 16-bit arithmetic is.
+
+    Examples:
+        >>> explorer = SpeedUp()
+        >>> explorer.rows.value = explorer.size.value = 8192
+        >>> round(explorer.speed_up, 1)
+        8.0
+        >>> explorer.rows.value = 16
+        >>> round(explorer.speed_up, 1)
+        2.0
+    """
+
+    def __init__(self) -> None:
+        wide = {"style": {"description_width": "7rem"}, "layout": {"width": "min(36rem, 98%)"}}
+        sizes = [(f"{n:,}", n) for n in SIZES]
+        self.rows = ipywidgets.SelectionSlider(
+            options=sizes, value=64, description="rows (batch)", **wide
+        )
+        self.size = ipywidgets.SelectionSlider(
+            options=sizes, value=1024, description="layer's width", **wide
+        )
+        self.gain = ipywidgets.SelectionSlider(
+            options=[(f"{n}×", n) for n in (1, 2, 4, 8, 16)],
+            value=8,
+            description="16-bit units",
+            **wide,
+        )
+        question = "Why is 8× promised, and 2× or nothing seen?"
+        super().__init__(question, [self.rows, self.size, self.gain])
+
+    def times(self, width: int) -> tuple[float, float, float]:
+        """Seconds of arithmetic, of memory and of the start, with numbers of `width` bytes."""
+        m, n = self.rows.value, self.size.value
+        rate = PEAK * (self.gain.value if width == 2 else 1)
+        return 2 * m * n * n / rate, width * (2 * m * n + n * n) / BANDWIDTH, START
+
+    @property
+    def speed_up(self) -> float:
+        """How many times faster the product is in 16 bits."""
+        wide, low = (max(t[0], t[1]) + t[2] for t in (self.times(4), self.times(2)))
+        return wide / low
+
+    def draw(self) -> tuple[str, str]:
+        """The bars, and what limits each product."""
+        words = []
+        for name, width in (("FP32", 4), ("16 bits", 2)):
+            times = self.times(width)
+            limit = ("arithmetic", "memory", "the start")[times.index(max(times))]
+            words.append(
+                f"{name}: arithmetic {_micro(times[0])}, memory {_micro(times[1])}, start "
+                f"{_micro(times[2])}, limited by {limit}"
+            )
+        sentence = (
+            f"A product of {self.rows.value:,} rows with a layer {self.size.value:,} wide, 16-bit "
+            f"units {self.gain.value}× as fast: it takes 1/{self.speed_up:.2f} of the time. "
+            f"{'; '.join(words)}. This is a model machine."
+        )
+        return svg(self._bars(), width=WIDTH, height=HEIGHT, description=sentence), sentence
+
+    def _bars(self) -> list[str]:
+        both = {"FP32": self.times(4), "16 bits": self.times(2)}
+        longest = max(max(times) for times in both.values())
+        parts = [f'<text x="20" y="24" font-weight="bold">{self.speed_up:.2f}× as fast</text>']
+        y = 46
+        for name, times in both.items():
+            parts.append(f'<text x="20" y="{y + 15}" font-weight="bold">{name}</text>')
+            for what, seconds in zip(("arithmetic", "memory", "start"), times, strict=True):
+                length = max(1.0, seconds / longest * 380)
+                bound = seconds == max(times)
+                look = STYLES["FP8_E4M3" if bound else "FP32"].colour
+                note = " (the limit)" if bound else ""
+                parts.append(
+                    f'<text x="180" y="{y + 15}" text-anchor="end">{what}</text>'
+                    f'<rect x="190" y="{y}" width="{length:.1f}" height="20" fill="{look}"/>'
+                    f'<text x="{196 + length:.1f}" y="{y + 15}">{_micro(seconds)}{note}</text>'
+                )
+                y += 26
+            y += 16
+        return parts
+
+
+WIDTH, HEIGHT = 760, 240
+
+
+def _micro(seconds: float) -> str:
+    return f"{1e6 * seconds:,.3g} µs" if seconds < 1e-3 else f"{1e3 * seconds:,.3g} ms"

@@ -1,0 +1,340 @@
+"""Graded exercises: one reference, public cases in the notebook, hidden ones outside it.
+
+An assignment's `exercises.py` holds `GRADED`, exercises by the id of their grade cell. It is
+the teacher's, and is read by the grader only. From it come the public table that goes out
+with the notebook (`public_table`) and the grade (`grade_exercise`).
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, equal
+from mplab.course.lessons import EXERCISES
+from mplab.grading._values import Foreign, decode_value, encode_value, key_of
+from mplab.numbers.formats import FORMATS
+
+_MAX_CASES = 2_000
+"""Cases of one part: what one question to a submission may hold."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A class of cases that are right together, and what that is worth.
+
+    Args:
+        name: what the cases have in common, for the feedback.
+        points: for all of them right; there is nothing for some of them.
+        hint: one sentence for who fails them, without the answer.
+        cases: the cases, or a function of a generator that is seeded for each student. None
+            stands for the public cases, or for the value where the exercise asks for one.
+    """
+
+    name: str
+    points: float
+    hint: str
+    cases: Sequence[Any] | Callable[[np.random.Generator], Sequence[Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Graded:
+    """An exercise of an assignment.
+
+    Args:
+        asks: the name in the notebook that holds the answer, a function or a value.
+        exercise: the reference, the public cases and the misconceptions.
+        parts: what is graded; at least one has cases that the notebook does not show.
+        seconds: time for the cases of one part.
+    """
+
+    asks: str
+    exercise: Exercise
+    parts: Sequence[Part]
+    seconds: float = 20.0
+
+    @property
+    def points(self) -> float:
+        """The points of all parts."""
+        return float(sum(part.points for part in self.parts))
+
+    def cases(self, part: Part, seed: int) -> list[Any]:
+        """The cases of a part for the student of this seed; [None] where a value is asked."""
+        if not callable(self.exercise.answer):
+            return [None]
+        cases = self.exercise.cases if part.cases is None else part.cases
+        if callable(cases):
+            cases = cases(np.random.default_rng(seed))
+        return list(cases)
+
+
+class Assignment(NamedTuple):
+    """What an assignment's `exercises.py` says."""
+
+    graded: dict[str, Graded]
+    warm: str
+
+
+def load_assignment(path: Path) -> Assignment:
+    """Run a teacher's `exercises.py` and take its `GRADED`, and its `WARM` if it has one.
+
+    Raises:
+        ValueError: it has no `GRADED`, or an exercise in it cannot be graded.
+    """
+    module = ModuleType(f"mplab_exercises_{path.parent.name}")
+    module.__file__ = str(path)
+    exec(compile(path.read_text(encoding="utf-8"), path, "exec"), module.__dict__)
+    graded = getattr(module, "GRADED", None)
+    if not isinstance(graded, dict) or not graded:
+        raise ValueError(
+            f"load_assignment: {path} must define GRADED, a dictionary; got {graded!r}."
+        )
+    for name, entry in graded.items():
+        problem = _problem(entry)
+        if problem:
+            raise ValueError(f"load_assignment: {path}: {name}: {problem}.")
+    return Assignment(graded, str(getattr(module, "WARM", "")))
+
+
+def _problem(entry: Graded) -> str | None:
+    """The first rule that an exercise breaks; its own reference must earn every point."""
+    if not entry.parts or any(part.points <= 0 for part in entry.parts):
+        return "each exercise needs parts, and each part points"
+    function = callable(entry.exercise.answer)
+    if function and all(part.cases is None for part in entry.parts):
+        return "at least one part needs cases that the notebook does not show"
+    for part in entry.parts:
+        cases = entry.cases(part, 0)
+        if not 0 < len(cases) <= _MAX_CASES:
+            return f"{part.name}: 1 to {_MAX_CASES} cases; got {len(cases)}"
+    return None
+
+
+def seed_for(key: bytes, *words: str) -> int:
+    """A seed that belongs to these words, and that nobody can compute without the key.
+
+    Examples:
+        >>> seed_for(b"key", "a1", "s01") == seed_for(b"key", "a1", "s01")
+        True
+        >>> seed_for(b"key", "a1", "s01") == seed_for(b"key", "a1", "s02")
+        False
+    """
+    message = json.dumps(words).encode()
+    return int.from_bytes(hmac.new(key, message, hashlib.sha256).digest()[:16], "big")
+
+
+class Outcome(NamedTuple):
+    """What became of one part, for the grade and the feedback."""
+
+    part: str
+    points: float
+    earned: float
+    message: str
+
+
+class Answering(Protocol):
+    """Whoever answers for a submission: `mplab.grading.sandbox.Session`."""
+
+    def ask(self, name: str, cases: Sequence[Any] | None, *, seconds: float | None = None) -> Any:
+        """What the name holds, or what its function gives for encoded cases."""
+
+
+def grade_exercise(
+    graded: Graded, answering: Answering, seed: Callable[[str], int]
+) -> list[Outcome]:
+    """Ask a submission for values and compare them with the reference's.
+
+    Args:
+        graded: the exercise.
+        answering: the submission. All it says is foreign text.
+        seed: the seed of a part, by its name.
+
+    Returns:
+        An outcome for each part, also where the answer is missing, broken or no value.
+    """
+    outcomes = []
+    for part in graded.parts:
+        cases = graded.cases(part, seed(part.name))
+        message = _part_message(graded, part, cases, answering)
+        outcomes.append(Outcome(part.name, part.points, 0.0 if message else part.points, message))
+    return outcomes
+
+
+def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Answering) -> str:
+    """Why a part earns nothing; empty if it is right."""
+    function = callable(graded.exercise.answer)
+    encoded = [encode_value(_spread(case)) for case in cases] if function else None
+    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds)
+    if reply.get("interrupted"):
+        return f"Stopped after {graded.seconds:g} seconds."
+    if reply.get("missing"):
+        return f"The notebook defines no {graded.asks} at this point."
+    replies = reply.get("values")
+    if not isinstance(replies, list) or len(replies) != len(cases):
+        return (
+            f"{graded.asks} is not a function." if "kind" in reply else "The answer is unreadable."
+        )
+    given = [_read(entry) for entry in replies]
+    exercise = replace(graded.exercise, cases=cases)
+    wanted = exercise.outcomes(exercise.answer)
+    wrong = [i for i in range(len(cases)) if not equal(given[i], wanted[i], exercise)]
+    if not wrong:
+        return ""
+    return _explanation(exercise, part, given, wrong)
+
+
+def _spread(case: Any) -> tuple[Any, ...]:
+    return case if isinstance(case, tuple) else (case,)
+
+
+class _Unreadable(Exception):
+    """Stands for an answer that is no value; equal to none that a reference gives."""
+
+
+def _read(entry: Any) -> Any:
+    """The outcome of one case: a value, or the exception that took its place."""
+    if not isinstance(entry, dict):
+        return _Unreadable("no value")
+    if "value" in entry:
+        try:
+            return decode_value(entry["value"])
+        except (Foreign, RecursionError):
+            return _Unreadable("no value that can be handed in")
+    if "foreign" in entry:
+        return _Unreadable("no value that can be handed in")
+    return exception_named(entry.get("raised"), entry.get("message"))
+
+
+def exception_named(name: Any, message: Any) -> Exception:
+    """The built-in exception of this name, or one that equals none."""
+    kind = getattr(builtins, name, None) if isinstance(name, str) else None
+    text = message[:300] if isinstance(message, str) else ""
+    simple = (SyntaxError, UnicodeError, ExceptionGroup, OSError)  # others take one text
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, simple):
+        return kind(text)
+    return _Unreadable(f"{str(name)[:80]}: {text}")
+
+
+def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[int]) -> str:
+    """How many cases, what was raised, and one sentence; never a hidden case's value."""
+    first = given[wrong[0]]
+    if isinstance(first, NotImplementedError):
+        return "Not attempted."
+    count = f"{len(wrong)} of {len(given)} cases are wrong. " if len(given) > 1 else ""
+    if isinstance(first, Exception):
+        count += (
+            f"The first of them raised {type(first).__name__.lstrip('_')}: {str(first)[:200]}. "
+        )
+    for misconception in exercise.misconceptions:
+        pairs = zip(given, exercise.outcomes(misconception.answer), strict=True)
+        if all(equal(*pair, exercise) for pair in pairs):
+            return count + misconception.sentence
+    return count + part.hint
+
+
+# The public table ------------------------------------------------------------------------
+class Recorded:
+    """A function known by what it gave on some cases: a reference without its source."""
+
+    def __init__(self, outcomes: Mapping[str, Any]) -> None:
+        self._outcomes = outcomes
+
+    def __call__(self, *arguments: Any) -> Any:
+        """The recorded outcome, or the recorded exception.
+
+        Raises:
+            ValueError: these arguments were not recorded.
+        """
+        outcome = self._outcomes.get(key_of(arguments))
+        if outcome is None:
+            raise ValueError("Recorded: arguments must be one of the recorded cases.")
+        if "raised" in outcome:
+            raise exception_named(outcome["raised"], outcome["message"])
+        return decode_value(outcome["value"])
+
+
+def public_table(graded: Mapping[str, Graded]) -> str:
+    """The exercises as a text for `load_public`: public cases and outcomes, no reference.
+
+    Exactness:
+        The checks of the notebook decide as the exercises themselves do on the public cases.
+    """
+    table = {name: _public(entry.exercise) for name, entry in graded.items()}
+    return json.dumps({"version": 1, "exercises": table}, indent=1, sort_keys=True) + "\n"
+
+
+def _public(exercise: Exercise) -> dict[str, Any]:
+    fmt = exercise.fmt.name if exercise.fmt and exercise.fmt.name in FORMATS else None
+    entry: dict[str, Any] = {
+        "reason": exercise.reason,
+        "argument": exercise.argument,
+        "format": fmt,
+    }
+    entry |= {"tolerance": exercise.tolerance}
+    known = [("", exercise.answer)] + [(m.sentence, m.answer) for m in exercise.misconceptions]
+    if not callable(exercise.answer):
+        return entry | {"sealed": [[text, Sealed.of(answer).digest] for text, answer in known]}
+    cases = [encode_value(_spread(case)) for case in exercise.cases]
+    outcomes = [[text, [_record(o) for o in exercise.outcomes(f)]] for text, f in known]
+    return entry | {"cases": cases, "outcomes": outcomes}
+
+
+def _record(outcome: Any) -> dict[str, Any]:
+    if isinstance(outcome, Exception):
+        return {"raised": type(outcome).__name__, "message": str(outcome)[:300]}
+    return {"value": encode_value(outcome)}
+
+
+def load_public(path: str | Path = "checks.json") -> list[str]:
+    """Make an assignment's public exercises known to `mplab.check`.
+
+    Args:
+        path: the table that came with the notebook.
+
+    Returns:
+        The names of its exercises.
+
+    Raises:
+        ValueError: the file is no such table.
+    """
+    try:
+        table = json.loads(Path(path).read_text(encoding="utf-8"))["exercises"]
+        exercises = {name: _from_public(entry) for name, entry in table.items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"load_public: path must be the checks.json that came with the notebook; got {path} "
+            f"({error}). Keep both in one folder."
+        ) from error
+    EXERCISES.update(exercises)
+    return list(exercises)
+
+
+def _from_public(entry: Mapping[str, Any]) -> Exercise:
+    common = {name: entry[name] for name in ("reason", "argument", "tolerance")}
+    common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
+    if "sealed" in entry:
+        (_, answer), *others = [(text, Sealed(digest)) for text, digest in entry["sealed"]]
+        known = tuple(Misconception(sealed, text) for text, sealed in others)
+        return Exercise(answer=answer, misconceptions=known, **common)
+    keys = [json.dumps(case, sort_keys=True) for case in entry["cases"]]
+    functions = [
+        (text, Recorded(dict(zip(keys, outcomes, strict=True))))
+        for text, outcomes in entry["outcomes"]
+    ]
+    (_, reference), *wrong = functions
+    cases = [decode_value(case) for case in entry["cases"]]
+    return Exercise(
+        answer=reference,
+        cases=tuple(case[0] if len(case) == 1 else Arguments(case) for case in cases),
+        misconceptions=tuple(Misconception(function, text) for text, function in wrong),
+        **common,
+    )

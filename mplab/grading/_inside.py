@@ -1,0 +1,361 @@
+"""The program inside the sandbox: warm once, then one forked process per submission.
+
+Started by path with `python -I`, so that no folder of a student's is on the path when
+anything is imported. What it answers is not believed: the grader reads it as foreign text.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+_MAX_TEXT = 60_000  # characters of output kept per cell
+
+_MAX_IMAGES = 1_500_000  # bytes of pictures kept per cell, as base64
+
+_HEADER = struct.Struct(">I")
+
+
+def send(channel: socket.socket, message: Any) -> None:
+    """Send one message."""
+    body = json.dumps(message).encode()
+    channel.sendall(_HEADER.pack(len(body)) + body)
+
+
+def receive(channel: socket.socket) -> Any:
+    """Wait for one message.
+
+    Raises:
+        EOFError: the other side has gone.
+    """
+    (length,) = _HEADER.unpack(_exactly(channel, _HEADER.size))
+    return json.loads(_exactly(channel, length))
+
+
+def _exactly(channel: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = channel.recv(min(count - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+class Recorder:
+    """What a cell shows, within bounds."""
+
+    def __init__(self) -> None:
+        self.outputs: list[dict[str, Any]] = []
+        self.room = {"text": _MAX_TEXT, "image/png": _MAX_IMAGES}
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.__init__()  # type: ignore[misc]
+
+    def text(self, name: str, text: str) -> None:
+        """Add text to a stream."""
+        kept = str(text)[: self.room["text"]]
+        self.room["text"] -= len(kept)
+        last = self.outputs[-1] if self.outputs else {}
+        if last.get("stream") == name:
+            last["text"] += kept
+        elif kept:
+            self.outputs.append({"stream": name, "text": kept})
+
+    def show(self, data: dict[str, Any]) -> None:
+        """Add a picture or a text that was displayed; other kinds do not cross."""
+        image, text = data.get("image/png"), data.get("text/plain", "")
+        if isinstance(image, bytes):
+            image = base64.b64encode(image).decode("ascii")
+        if isinstance(image, str) and len(image) <= self.room["image/png"]:
+            self.room["image/png"] -= len(image)
+            self.outputs.append({"image": image, "text": str(text)[:200]})
+        else:
+            self.outputs.append({"shown": str(text)[: self.room["text"]]})
+
+    def error(self, kind: str, message: str, lines: list[str]) -> None:
+        """Add an error."""
+        trace = "\n".join(lines)[-8000:]
+        self.outputs.append({"error": kind[:100], "message": message[:2000], "trace": trace})
+
+
+class _Stream(io.TextIOBase):
+    """`sys.stdout` or `sys.stderr` of a cell."""
+
+    def __init__(self, recorder: Recorder, name: str) -> None:
+        self._recorder, self._name = recorder, name
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self._recorder.text(self._name, text)
+        return len(text)
+
+
+def make_shell(recorder: Recorder) -> Any:
+    """An IPython without terminal, history or network, whose outputs go to `recorder`."""
+    from IPython.core.displayhook import DisplayHook
+    from IPython.core.displaypub import DisplayPublisher
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets import Type
+    from traitlets.config import Config
+
+    class Publisher(DisplayPublisher):
+        def publish(self, data: dict[str, Any], *_: Any, **__: Any) -> None:
+            recorder.show(data)
+
+    class Hook(DisplayHook):
+        def write_output_prompt(self) -> None: ...
+
+        def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
+            recorder.show(format_dict)
+
+        def finish_displayhook(self) -> None: ...
+
+    class Shell(InteractiveShell):
+        display_pub_class = Type(Publisher)
+        displayhook_class = Type(Hook)
+
+        def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+            recorder.error(etype.__name__, str(evalue), stb)
+
+    config = Config()
+    config.HistoryManager.enabled = False
+    config.InteractiveShell.colors = "nocolor"
+    config.InteractiveShell.autoindent = False
+    return Shell.instance(config=config)
+
+
+class Kernel:
+    """What runs a submission's cells and answers what its functions give."""
+
+    def __init__(self, shell: Any, recorder: Recorder, values: Any) -> None:
+        self._shell, self._recorder, self._values = shell, recorder, values
+
+    def serve(self, channel: socket.socket) -> None:
+        """Answer until the grader has gone."""
+        while True:
+            request = receive(channel)
+            try:
+                answer = getattr(self, "do_" + request["do"])(request)
+            except KeyboardInterrupt:
+                answer = {"interrupted": True}
+            except RecursionError:
+                answer = {"failed": "RecursionError"}
+            send(channel, {**answer, "id": request["id"]})
+
+    def do_files(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Lay the files of the submission into the working folder."""
+        for name, content in request["files"].items():
+            path = Path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(base64.b64decode(content))
+        sys.path.append(os.getcwd())  # last: a file of a library's name replaces nothing
+        return {}
+
+    def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run one cell."""
+        self._recorder.clear()
+        with self._captured():
+            result = self._shell.run_cell(request["source"], store_history=False)
+            self._show_figures()
+        return {"outputs": self._recorder.outputs, "ok": bool(result.success)}
+
+    def do_ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a name holds, or what the function of that name gives for each case."""
+        decode = self._values.decode_value
+        name, cases = request["name"], request["cases"]
+        if name not in self._shell.user_ns:
+            return {"missing": True}
+        answer = self._shell.user_ns[name]
+        with self._captured():
+            if cases is None:
+                return {"values": [self._outcome(lambda: answer)]}
+            if not callable(answer):
+                return {"missing": False, "kind": type(answer).__name__[:50]}
+            return {"values": [self._outcome(lambda c=c: answer(*decode(c))) for c in cases]}
+
+    def _outcome(self, call: Any) -> dict[str, Any]:
+        try:
+            return {"value": self._values.encode_value(call())}
+        except (Exception, SystemExit) as error:
+            if isinstance(error, self._values.Foreign):
+                return {"foreign": str(error)[:300]}
+            return {"raised": type(error).__name__[:80], "message": str(error)[:300]}
+
+    @contextlib.contextmanager
+    def _captured(self) -> Any:
+        streams = sys.stdout, sys.stderr
+        sys.stdout = _Stream(self._recorder, "stdout")
+        sys.stderr = _Stream(self._recorder, "stderr")
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = streams
+
+    def _show_figures(self) -> None:
+        pyplot = sys.modules.get("matplotlib.pyplot")
+        if pyplot is None:
+            return
+        for number in pyplot.get_fignums()[:10]:
+            picture = io.BytesIO()
+            pyplot.figure(number).savefig(picture, format="png", dpi=72)
+            self._recorder.show({"image/png": picture.getvalue(), "text/plain": "figure"})
+        pyplot.close("all")
+
+
+class Nursery:
+    """The warm process: forks one world per submission, interrupts it, ends it."""
+
+    def __init__(
+        self, control: socket.socket, config: dict[str, Any], isolation: Any, kernel: Kernel
+    ) -> None:
+        self._control, self._config = control, config
+        self._isolation, self._kernel = isolation, kernel
+        self._child = 0
+
+    def serve(self) -> None:
+        """Do what the grader asks until it has gone."""
+        send(self._control, {"ready": True})
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self._control, 64, 1)
+            if not message:
+                self._end()
+                return
+            order = message.decode("ascii").strip()
+            if order == "start":
+                self._start(descriptors[0])
+            elif order == "interrupt" and self._child:
+                os.kill(self._child, signal.SIGUSR1)
+            elif order == "end":
+                self._end()
+            send(self._control, {"done": order})
+
+    def _start(self, descriptor: int) -> None:
+        self._child = os.fork()
+        if self._child == 0:
+            _never_return(lambda: self._world(descriptor))
+        os.close(descriptor)
+
+    def _end(self) -> None:
+        if self._child:
+            os.kill(self._child, signal.SIGTERM)
+            os.waitpid(self._child, 0)
+            self._child = 0
+
+    def _world(self, descriptor: int) -> None:
+        """A guard outside the new world, its first process, and the kernel: one forks the next."""
+        self._control.close()
+        channel = socket.socket(fileno=descriptor)
+        try:
+            self._build_walls()
+        except OSError as error:
+            send(channel, {"id": 1, "failed": str(error)})
+            raise
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._kernel.serve(channel)
+
+    def _build_walls(self) -> None:
+        """Return in the process of the kernel; the processes above it never return."""
+        isolation = self._isolation
+        if self._config["isolate"]:
+            isolation.enter_namespaces()
+            isolation.hide_memory()
+            _fork_and_guard(own_group=False)
+            isolation.make_private_files(self._config["disk_bytes"])
+            isolation.drop_privileges()
+            isolation.hide_memory()
+            isolation.filter_system_calls()
+            _fork_and_guard(own_group=False)
+        else:
+            _fork_and_guard(own_group=True)
+            os.chdir(self._config["folder"])
+        isolation.limit_resources(**self._config["limits"])
+
+
+def _fork_and_guard(*, own_group: bool) -> None:
+    """Fork; the parent passes signals on, waits, and takes the child with it. The child returns."""
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
+    child = os.fork()
+    if child == 0:
+        if own_group:
+            os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGTERM})
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        return
+    first = os.getpid() == 1
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        os.kill(child, signal.SIGINT if first or own_group else signal.SIGUSR1)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL) if own_group else os.kill(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGUSR1, interrupt)
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGTERM})
+    # The guard holds no end of the channel: when the kernel dies, the grader reads the end.
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    while os.waitpid(-1, 0)[0] != child:  # orphans of the world come to its first process
+        pass
+    if own_group:
+        end(0, None)
+    os._exit(0)
+
+
+def _never_return(call: Any) -> NoReturn:
+    """Run `call` in a forked process: whatever happens, it must not go on as the parent."""
+    status = 1
+    try:
+        call()
+        status = 0
+    except EOFError:
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def main(config: dict[str, Any]) -> None:
+    """Become the warm process."""
+    control = socket.socket(fileno=config["control"])
+    sys.path[:] = config["path"]
+    from mplab.grading import _isolation as isolation
+    from mplab.grading import _values as values
+
+    if config["isolate"]:
+        isolation.hide_memory()
+    recorder = Recorder()
+    shell = make_shell(recorder)
+    namespace: dict[str, Any] = {}
+    exec(config["warm"], namespace)
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(null, descriptor)
+    if config["isolate"]:
+        os.dup2(null, 2)
+    Nursery(control, config, isolation, Kernel(shell, recorder, values)).serve()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,191 @@
+"""Walls that a process puts around itself, and cannot take down again.
+
+This runs inside the outer sandbox (bubblewrap), which already hides the machine. It makes a
+second one around each submission, so that neither the next submission nor the process that
+starts them can be reached. Only the standard library: nothing here may be replaced by what a
+student hands in, and it runs before anything else is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import resource
+import struct
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+# <linux/sched.h>: mount, hostname, IPC, user, process and network namespaces
+_CLONE_NEWUSER = 0x10000000
+
+_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | _CLONE_NEWUSER | 0x20000000 | 0x40000000
+
+# <sys/mount.h>
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
+
+# <linux/prctl.h>
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+
+WORK = "/submission"
+"""The only folder that a submission can write to; in memory, and gone with it. It covers what the
+machine has at this place, so nothing that is needed inside may lie there."""
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def enter_namespaces() -> None:
+    """Leave the namespaces of the parent; processes started from now on form their own world."""
+    uid, gid = os.getuid(), os.getgid()
+    # The files below belong to this user only while the memory is not hidden.
+    _check(_libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "dumpable")
+    _check(_libc.unshare(_NAMESPACES), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    result = _libc.mount(
+        source.encode(),
+        target.encode(),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        data.encode() or None,
+    )
+    _check(result, f"mount {target}")
+
+
+def make_private_files(disk_bytes: int) -> None:
+    """Give this world its own empty `WORK` of bounded size, and a view of its own processes."""
+    _mount("none", "/", None, _REC | _PRIVATE)
+    _mount("tmpfs", WORK, "tmpfs", _NOSUID | _NODEV, f"size={disk_bytes},nr_inodes=5000,mode=0700")
+    _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"size={disk_bytes},nr_inodes=500")
+    try:
+        _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
+    except OSError:  # containers may forbid it; then there is nothing to see rather than too much
+        _mount("tmpfs", "/proc", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
+    os.chdir(WORK)
+
+
+def drop_privileges() -> None:
+    """Give up, for good, every capability that the new user namespace granted."""
+    _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    for capability in range(64):
+        if _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            break  # past the last that this kernel knows
+    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def hide_memory() -> None:
+    """Keep other processes of the same user out of this one's memory, and die with the parent."""
+    _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+    _check(_libc.prctl(_SET_PDEATHSIG, 9, 0, 0, 0), "pdeathsig")
+
+
+def limit_resources(
+    *, memory: int, cpu_seconds: int, file_bytes: int, processes: int, files: int = 256
+) -> None:
+    """Set the limits that every process of a submission inherits; none can raise them."""
+    limits = {
+        "AS": memory,
+        "CPU": cpu_seconds,
+        "FSIZE": file_bytes,
+        "NPROC": processes,
+        "NOFILE": files,
+        "CORE": 0,
+        "MSGQUEUE": 0,
+        "MEMLOCK": 1 << 20,
+    }
+    for name, value in limits.items():
+        limit = getattr(resource, f"RLIMIT_{name}", None)
+        if limit is None:  # macOS has fewer, and no walls
+            continue
+        hard = resource.getrlimit(limit)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        with contextlib.suppress(ValueError) if sys.platform == "darwin" else nullcontext():
+            resource.setrlimit(limit, (value, value))
+
+
+# System calls that no exercise needs: into other namespaces, file systems and processes, and
+# to memory that no limit above counts. Numbers: the kernel's syscall tables.
+_ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
+    "x86_64": (
+        0xC000003E,
+        {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "unshare": 272}
+        | {"setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155, "keyctl": 250}
+        | {"add_key": 248, "request_key": 249, "bpf": 321, "perf_event_open": 298}
+        | {"userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64}
+        | {"mq_open": 240, "open_by_handle_at": 304, "kcmp": 312, "clone": 56},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "unshare": 97}
+        | {"setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41, "keyctl": 219}
+        | {"add_key": 217, "request_key": 218, "bpf": 280, "perf_event_open": 241}
+        | {"userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190}
+        | {"mq_open": 180, "open_by_handle_at": 265, "kcmp": 272, "clone": 220},
+    ),
+}
+
+_ANYWHERE = {"io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430}
+
+_ANYWHERE |= {"fsmount": 432, "pidfd_getfd": 438, "mount_setattr": 442, "memfd_secret": 447}
+
+_CLONE3, _EPERM, _ENOSYS = 435, 1, 38
+
+# <linux/bpf_common.h>, <linux/seccomp.h>
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+
+
+def filter_program(machine: str) -> bytes:
+    """The seccomp filter for a machine, as an array of `struct sock_filter`.
+
+    Raises:
+        OSError: the machine is neither x86_64 nor aarch64.
+    """
+    if machine not in _ARCHITECTURES:
+        raise OSError(f"no list of system calls for {machine}")
+    audit, table = _ARCHITECTURES[machine]
+    denied = {**table, **_ANYWHERE}
+    clone = denied.pop("clone")
+    program = [
+        (_LOAD, 0, 0, 4),  # seccomp_data.arch
+        (_IF_EQUAL, 1, 0, audit),
+        (_RETURN, 0, 0, _KILL),  # 32-bit entry points have other numbers
+        (_LOAD, 0, 0, 0),  # seccomp_data.nr
+        (_IF_AT_LEAST, 0, 1, 0x40000000),  # x32
+        (_RETURN, 0, 0, _ERRNO | _EPERM),
+        # clone3 hides its flags behind a pointer; without it the C library uses clone.
+        (_IF_EQUAL, 0, 1, _CLONE3),
+        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
+    ]
+    for number in denied.values():
+        program += [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _EPERM)]
+    program += [
+        (_IF_EQUAL, 0, 3, clone),
+        (_LOAD, 0, 0, 16),  # seccomp_data.args[0], low half: the flags
+        (_IF_SET, 0, 1, _CLONE_NEWUSER),
+        (_RETURN, 0, 0, _ERRNO | _EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    return b"".join(struct.pack("HBBI", *line) for line in program)
+
+
+def filter_system_calls() -> None:
+    """Deny this process and its children what `filter_program` lists."""
+    program = filter_program(platform.machine())
+    array = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(array))
+    _check(_libc.prctl(_SET_SECCOMP, 2, header, 0, 0), "seccomp")

@@ -1,0 +1,317 @@
+"""Submissions as they come: which files are taken, and the notebook rebuilt from its text.
+
+Nothing of a submitted notebook survives but the text of its cells, their order, and which of
+the assignment's cells each one stands for. Metadata, outputs, tags and ids come from the
+release, so there is nothing to forge in them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+from nbformat import NotebookNode
+
+_NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
+
+_FILES_BYTES, _FILES, _DEPTH = 5 << 20, 50, 4
+
+_CELLS, _CELL_CHARACTERS = 500, 200_000
+
+_LISTED = 5  # further notebooks named in a note
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. ()+-]{0,99}", re.ASCII)
+
+
+class Refused(ValueError):
+    """A submission that cannot be graded; the message is the reason, for its author."""
+
+
+class Submission(NamedTuple):
+    """What is taken from a submission: notebooks by name, and the files beside them."""
+
+    notebooks: dict[str, NotebookNode]
+    files: dict[str, bytes]
+    notes: list[str]
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """The content of a regular file that is nobody else's.
+
+    Raises:
+        Refused: it is a link, a device, shared by hard links, or longer than `limit`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Refused(f"{_shown(path.name)} is a link or cannot be read") from error
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Refused(f"{_shown(path.name)} is no ordinary file")
+        if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
+            # Its owner's own hard links, as of a backup, do no harm; and nobody may make another's
+            # submission unreadable by linking to it.
+            raise Refused(f"{_shown(path.name)} is a hard link to somebody else's file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise Refused(f"{_shown(path.name)} has more than {limit >> 20} MiB")
+    return content
+
+
+def _shown(name: str) -> str:
+    """A foreign name as it may be printed."""
+    return ascii(name[:80])
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The entries of a submission that are no folders, by their names within it."""
+    todo, count = [(folder, 0)], 0
+    while todo:
+        place, depth = todo.pop()
+        for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
+            count += 1
+            if count > 20 * _FILES:
+                raise Refused(f"it holds more than {20 * _FILES} files")
+            if entry.name in ("__pycache__", ".ipynb_checkpoints", "__MACOSX", ".DS_Store"):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                if depth + 1 >= _DEPTH:
+                    raise Refused(f"its folders are nested more than {_DEPTH} deep")
+                todo.append((Path(entry.path), depth + 1))
+            else:
+                yield os.path.relpath(entry.path, folder), Path(entry.path)
+
+
+def read_submission(folder: Path, skeletons: Mapping[str, NotebookNode]) -> Submission:
+    """Take from a folder what can be graded.
+
+    Args:
+        folder: a submission as it came.
+        skeletons: the notebooks of the release, by name without suffix.
+
+    Raises:
+        Refused: there is no notebook that can be graded. A file that cannot be taken is left
+            out, with a note, if it is not a notebook.
+    """
+    if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
+        raise Refused("it is no folder")
+    files, notes, found = _read_files(folder)
+    notebooks = {}
+    for name, path in _choose(found, skeletons, notes).items():
+        cells = read_cells(read_regular(path, _NOTEBOOK_BYTES))
+        notebooks[name] = rebuild(skeletons[name], cells)
+        notes += oddities(skeletons[name], cells)
+    return Submission(notebooks, files, notes)
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The files beside a notebook that can be taken.
+
+    Raises:
+        Refused: the folder is beyond the bounds.
+    """
+    return _read_files(folder)[0]
+
+
+def _read_files(folder: Path) -> tuple[dict[str, bytes], list[str], dict[str, Path]]:
+    """Files, notes on those left out, and where the notebooks are."""
+    found: dict[str, Path] = {}
+    files: dict[str, bytes] = {}
+    notes: list[str] = []
+    for name, path in _walk(folder):
+        if path.suffix == ".ipynb":
+            found[name] = path
+        elif name != "timestamp.txt":
+            _take(name, path, files, notes)
+    return files, notes, found
+
+
+def _take(name: str, path: Path, files: dict[str, bytes], notes: list[str]) -> None:
+    """Take a file that lies beside the notebook, or note why not."""
+    try:
+        if not all(_NAME.fullmatch(part) for part in Path(name).parts):
+            raise Refused(f"{_shown(name)} has a name with unusual characters")
+        if len(files) >= _FILES:
+            raise Refused(f"there are more than {_FILES} files")
+        content = read_regular(path, _FILES_BYTES)
+        if sum(map(len, files.values())) + len(content) > _FILES_BYTES:
+            raise Refused(f"the files have more than {_FILES_BYTES >> 20} MiB together")
+    except Refused as reason:
+        notes.append(f"Left out: {reason}.")
+    else:
+        files[name] = content
+
+
+def _choose(
+    found: Mapping[str, Path], skeletons: Mapping[str, NotebookNode], notes: list[str]
+) -> dict[str, Path]:
+    """The file for each notebook of the release; one renamed file is recognised if alone."""
+    chosen = {name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found}
+    if not chosen and len(found) == 1 and len(skeletons) == 1:
+        [(other, path)], [name] = found.items(), skeletons
+        notes.append(f"Graded {_shown(other)} as {name}.ipynb.")
+        return {name: path}
+    if not chosen:
+        wanted = ", ".join(f"{name}.ipynb" for name in skeletons)
+        raise Refused(f"there is no notebook {wanted} in it")
+    others = sorted(name for name, path in found.items() if path not in chosen.values())
+    notes.extend(f"Not graded: {_shown(name)}, a further notebook." for name in others[:_LISTED])
+    return chosen
+
+
+class RawCell(NamedTuple):
+    """All that is taken from a submitted cell."""
+
+    kind: str
+    source: str
+    grade_id: str
+
+
+def read_cells(content: bytes) -> list[RawCell]:
+    """Read the cells of a notebook written by anybody.
+
+    Raises:
+        Refused: it is no notebook of format 4, or beyond the bounds.
+    """
+    try:
+        data = json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise Refused("the notebook is not valid JSON; save it again in JupyterLab") from error
+    cells = data.get("cells") if isinstance(data, dict) else None
+    if not isinstance(cells, list) or data.get("nbformat") != 4:
+        raise Refused("the file is no notebook of format 4; save it again in JupyterLab")
+    if len(cells) > _CELLS:
+        raise Refused(f"the notebook has more than {_CELLS} cells")
+    return [_raw_cell(cell) for cell in cells if isinstance(cell, dict)]
+
+
+def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
+    source = cell.get("source", "")
+    if isinstance(source, list):
+        source = "".join(line for line in source if isinstance(line, str))
+    source = source if isinstance(source, str) else ""
+    if len(source) > _CELL_CHARACTERS:
+        raise Refused(f"a cell has more than {_CELL_CHARACTERS:,} characters")
+    metadata = cell.get("metadata")
+    mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+    grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
+    kind = "code" if cell.get("cell_type") == "code" else "markdown"
+    clean = source.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    return RawCell(kind, clean, grade_id if isinstance(grade_id, str) else "")
+
+
+def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
+    """The notebook of the release with the answers, and the further cells, of a submission.
+
+    Of several cells that claim to be the same one the last counts; the others run as cells of
+    nobody. Cells that are missing are put back, and a grade cell never stands before its answer.
+    """
+    roles = {mark["grade_id"]: cell for cell in skeleton.cells if (mark := _mark(cell))}
+    last = {cell.grade_id: i for i, cell in enumerate(cells) if cell.grade_id in roles}
+    order: list[str | RawCell] = []
+    for i, raw in enumerate(cells):
+        if last.get(raw.grade_id) == i:
+            order.append(raw.grade_id)
+        elif raw.grade_id not in roles or _mark(roles[raw.grade_id]).get("solution"):
+            order.append(raw)
+    _complete(order, list(roles), _answers_before(skeleton))
+    rebuilt = copy.deepcopy(skeleton)
+    rebuilt.cells = []
+    for number, entry in enumerate(order):
+        cell = _plain(entry) if isinstance(entry, RawCell) else copy.deepcopy(roles[entry])
+        if isinstance(entry, str) and entry in last and _mark(cell).get("solution"):
+            cell.source = cells[last[entry]].source
+        cell.id = f"cell-{number}"
+        rebuilt.cells.append(cell)
+    return rebuilt
+
+
+def oddities(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
+    """What may have cost an honest submission points, in sentences for the teacher.
+
+    An answer in a cell that lost nbgrader's marks may come after its check, and a cell that was
+    copied with its marks may hold an older try.
+    """
+    marks = [mark for cell in skeleton.cells if (mark := _mark(cell))]
+    roles = [mark["grade_id"] for mark in marks]
+    answers = [mark["grade_id"] for mark in marks if mark.get("solution")]
+    found = [cell.grade_id for cell in cells if cell.grade_id in roles]
+    missing = [name for name in answers if name not in found]
+    again = [name for name in answers if found.count(name) > 1]
+    notes = []
+    if missing:
+        notes.append(f"No cell is marked as {', '.join(missing)}: deleted, or pasted elsewhere.")
+    if again:
+        notes.append(f"More than one cell is marked as {', '.join(again)}: the last one counts.")
+    if list(dict.fromkeys(found)) != [name for name in roles if name in found]:
+        notes.append("The cells stand in another order than in the release.")
+    return notes
+
+
+def _complete(order: list[str | RawCell], names: list[str], answers: Mapping[str, str]) -> None:
+    """Put missing cells after the one they follow in the release, and checks after answers."""
+    for previous, name in zip(["", *names], names, strict=False):
+        if name not in order:
+            order.insert(order.index(previous) + 1 if previous else 0, name)
+    for name, answer in answers.items():
+        if order.index(name) < order.index(answer):
+            order.remove(name)
+            order.insert(order.index(answer) + 1, name)
+
+
+def _mark(cell: NotebookNode) -> dict[str, Any]:
+    mark: dict[str, Any] = cell.metadata.get("nbgrader", {})
+    return mark if mark.get("grade_id") else {}
+
+
+def _answers_before(skeleton: NotebookNode) -> dict[str, str]:
+    """For each grade cell of the release, the answer that stands last before it."""
+    answers: dict[str, str] = {}
+    answer = ""
+    for cell in skeleton.cells:
+        mark = _mark(cell)
+        if mark.get("solution"):
+            answer = mark["grade_id"]
+        elif mark.get("grade") and answer:
+            answers[mark["grade_id"]] = answer
+    return answers
+
+
+def _plain(raw: RawCell) -> NotebookNode:
+    if raw.kind == "code":
+        return nbformat.v4.new_code_cell(raw.source)
+    return nbformat.v4.new_markdown_cell(raw.source)
+
+
+def defused(text: str) -> str:
+    """Markdown in which no `<` begins an element, wherever it is shown.
+
+    Formgrader renders a notebook's Markdown inside the teacher's JupyterLab, HTML and all. An
+    invisible blank after `<` keeps the text as its author sees it, in code as well.
+
+    Examples:
+        >>> defused("a <b, <script>") == "a <\u200bb, <\u200bscript>"
+        True
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "<\u200b", text)
+
+
+def refusal(skeleton: NotebookNode, reason: str) -> NotebookNode:
+    """The release's notebook with a reason on top: what is kept of a refused submission."""
+    notebook = copy.deepcopy(skeleton)
+    add_note(notebook, f"**Not graded:** {reason}.")
+    notebook.metadata["mplab"] = {"refused": reason}
+    return notebook
+
+
+def add_note(notebook: NotebookNode, text: str) -> None:
+    """Put a note of the grader on top, where its author reads it in the feedback."""
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="mplab-note"))

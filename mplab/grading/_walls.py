@@ -1,0 +1,121 @@
+"""The command line of bubblewrap: what a program inside can see, and what it cannot do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mplab.course.files import course_folder
+from mplab.grading._isolation import WORK
+from mplab.numbers.installation import PACKAGE
+
+_LIBRARIES = ("site-packages", "dist-packages")
+"""What Python calls a folder of installed libraries, wherever it is."""
+
+
+def _system_paths() -> list[Path]:
+    """Folders that Python and its libraries need, none of which holds anything of a course."""
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sysconfig.get_paths()["purelib"]}
+    prefixes |= {sysconfig.get_paths()["platlib"], sysconfig.get_paths()["stdlib"]}
+    paths = {Path(prefix).resolve() for prefix in prefixes} | {PACKAGE, course_folder("data")}
+    paths |= {Path(prefix).absolute() for prefix in prefixes}
+    # Libraries may lie elsewhere: `pip install --user`, a .pth file, a shared PYTHONPATH.
+    libraries = (Path(entry) for entry in sys.path if Path(entry).name in _LIBRARIES)
+    paths |= {path.resolve() for path in libraries}
+    usual = ("/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts")
+    paths = {path for path in paths if path.exists()} | {Path(p) for p in usual if Path(p).exists()}
+    return sorted(path for path in paths if not any(p in path.parents for p in paths))
+
+
+def import_path() -> list[str]:
+    """`sys.path` for inside: this one, without the folder of a script or of the teacher."""
+    roots = [*_system_paths(), PACKAGE.parent]
+    kept = [Path(entry).resolve() for entry in sys.path if entry]
+    kept += [PACKAGE.parent]
+    inside = [p for p in kept if any(p == root or root in p.parents for root in roots)]
+    return list(dict.fromkeys(str(path) for path in inside))
+
+
+def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
+    """Arguments of bwrap for the file system: only what is needed, and little of it to write."""
+    arguments = ["--tmpfs", "/"]
+    made: set[Path] = set()
+    binds = [(path, "--ro-bind") for path in (*_system_paths(), *readable)]
+    binds += [(path, "--bind") for path in writable]
+    hidden = [path for path, _ in binds if Path(WORK) in (path, *path.parents)]
+    if hidden:
+        raise RuntimeError(
+            f"sandbox: {WORK} must be free for submissions; got {hidden[0]}. Move it elsewhere."
+        )
+    for path, bind in binds:
+        for parent in reversed(path.parents[:-1]):
+            if parent not in made:
+                made.add(parent)
+                arguments += ["--perms", "0755", "--dir", str(parent)]
+        arguments += [bind, str(path), str(path)]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        if Path("/", name).is_symlink():
+            arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+        elif Path("/", name).is_dir():
+            arguments += ["--ro-bind", f"/{name}", f"/{name}"]
+    lessons = PACKAGE / "_course" / "lessons"
+    if lessons.is_dir():  # an installed package carries the assignments with their solutions
+        arguments += ["--tmpfs", str(lessons)]
+    return [*arguments, "--perms", "0755", "--dir", WORK]
+
+
+def _environment(more: Mapping[str, str]) -> list[str]:
+    """Arguments of bwrap for the environment: nothing of the teacher's."""
+    variables = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": WORK,
+        "TMPDIR": WORK,
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "MPLBACKEND": "agg",
+        "MPLCONFIGDIR": f"{WORK}/.matplotlib",
+        "NUMBA_CACHE_DIR": f"{WORK}/.numba",
+        "NUMBA_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "IPYTHONDIR": f"{WORK}/.ipython",
+        **more,
+    }
+    pairs = (("--setenv", name, value) for name, value in variables.items())
+    return ["--clearenv", *(word for pair in pairs for word in pair)]
+
+
+def sandboxed(
+    command: Sequence[str],
+    *,
+    readable: Sequence[Path] = (),
+    writable: Sequence[Path] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The command line that runs `command` in bubblewrap, as root or as an ordinary user.
+
+    `readable` and `writable` are further folders to see, at their own paths.
+
+    As root, the view is built first, since the interpreter may lie under a private home; then
+    the user becomes nobody; then the namespaces are made by somebody who has no rights.
+    """
+    walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
+    devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", WORK]
+    variables = _environment(environment or {})
+    if os.geteuid() != 0:
+        inner = [*_view(readable, writable), *devices, "--proc", "/proc", "--remount-ro", "/"]
+        return ["bwrap", *inner, *walls, *variables, "--chdir", "/", "--", *command]
+    # The host's /proc is seen only by the next two programs: a covered one would forbid the
+    # new mount that hides it.
+    # bwrap builds its root on /tmp, which must be there for the inner one.
+    outer = [*_view(readable, writable), "--perms", "0555", "--dir", "/tmp"]
+    outer += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
+    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
+    inner = ["--bind", "/", "/", *devices, "--proc", "/proc", "--remount-ro", "/"]
+    return [
+        *("bwrap", *outer, "--die-with-parent", "--", *drop),
+        *("bwrap", *inner, *walls, *variables, "--chdir", "/", "--", *command),
+    ]

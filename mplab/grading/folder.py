@@ -1,0 +1,269 @@
+"""The course folder: what lies where, and how nbgrader is told.
+
+source/ASSIGNMENT/      the teacher's notebooks, with solutions
+checks/ASSIGNMENT/      exercises.py: references, hidden cases, points
+release/ASSIGNMENT/     what students get
+collected/ASSIGNMENT/   what came in, as it came
+submitted/ID/ASSIGNMENT/, autograded/, feedback/    nbgrader's steps
+roster.csv  gradebook.db  nbgrader_config.py  exchange/
+.mplab/                 the key of the hidden cases, and the journal of grading
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import secrets
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+from nbformat import NotebookNode
+
+from mplab.course.files import course_folder
+from mplab.grading._exercises import Assignment, load_assignment, public_table
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
+
+_ASSIGNMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+
+CONFIG = '''\
+"""nbgrader's settings for this course. `mplab grade` and `nbgrader` both read them."""
+
+from pathlib import Path
+
+root = Path(__file__).resolve().parent
+c = get_config()  # noqa: F821
+c.CourseDirectory.course_id = {course!r}
+c.CourseDirectory.root = str(root)  # absolute: a relative one is resolved against itself
+# Any database that SQLAlchemy knows, such as "postgresql://user@host/name":
+# c.CourseDirectory.db_url = "sqlite:///" + str(root / "gradebook.db")
+c.CourseDirectory.ignore = [
+    *(".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback"),
+    "checks",
+]
+c.Exchange.root = str(root / "exchange")
+c.Exchange.path_includes_course = True
+
+# Students' programs run in a sandbox and answer with values, which are compared outside it.
+c.SandboxedExecute.root = str(root)
+# c.SandboxedExecute.limits = {{"cell_seconds": 60.0}}  # see mplab.grading.sandbox.Limits
+c.Autograde.autograde_preprocessors = [
+    "mplab.grading.execute.SandboxedExecute",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+# Feedback shows students' text: nothing in it may run in a browser.
+c.GenerateFeedback.exporter_class = "mplab.grading.feedback.FeedbackExporter"
+c.ExportApp.plugin_class = "mplab.grading.plugin.CsvPlugin"  # quoted, and without formulas
+c.ClearSolutions.code_stub = {{"python": "raise NotImplementedError"}}
+'''
+
+README = """\
+# A course of mplab
+
+1. Write the students into `roster.csv`: one line each, `id,first_name,last_name,email`.
+2. `mplab grade release a1`, and give out the folder `release/a1` (notebook and `checks.json`).
+3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student).
+4. `mplab grade autograde a1 --jobs 2`
+5. `mplab grade serve`: formgrader in JupyterLab, to read and to grade by hand.
+6. `mplab grade feedback a1`, and give out `feedback/`.
+7. `mplab grade export a1 --to canvas`
+
+Plain `nbgrader` commands work here as well. Keep `.mplab/key` secret and keep it: the hidden
+cases of each student come from it, and with another key the same answers get other cases.
+"""
+
+
+def is_student_id(name: str) -> bool:
+    """Whether a name can be a student's id: plain letters that are no path and no pattern."""
+    return _ID.fullmatch(name) is not None
+
+
+class Student(NamedTuple):
+    """A line of the roster."""
+
+    id: str
+    first_name: str
+    last_name: str
+    email: str
+
+
+class Course:
+    """A course folder.
+
+    Args:
+        root: where it is.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self._assignments: dict[str, Assignment] = {}
+
+    def require(self) -> Course:
+        """Return the course.
+
+        Raises:
+            ValueError: there is none in this folder.
+        """
+        if not (self.root / "nbgrader_config.py").is_file():
+            raise ValueError(
+                f"{self.root} is no course folder: it has no nbgrader_config.py. "
+                "Make one with mplab grade init FOLDER, then name it with --course FOLDER."
+            )
+        return self
+
+    def key(self) -> bytes:
+        """The key of the hidden cases."""
+        return (self.root / ".mplab" / "key").read_bytes()
+
+    def names(self) -> list[str]:
+        """The assignments."""
+        return sorted(path.parent.name for path in self.root.glob("checks/*/exercises.py"))
+
+    def assignment(self, name: str) -> Assignment:
+        """What is graded in an assignment.
+
+        Raises:
+            ValueError: there is no such assignment, or its exercises cannot be graded.
+        """
+        if name not in self._assignments:
+            path = self.root / "checks" / name / "exercises.py"
+            if not _ASSIGNMENT.fullmatch(name) or not path.is_file():
+                raise ValueError(
+                    f"ASSIGNMENT must be one of {', '.join(self.names())}; got {name!r}. "
+                    "An assignment has source/NAME/ and checks/NAME/exercises.py."
+                )
+            self._assignments[name] = load_assignment(path)
+        return self._assignments[name]
+
+    def skeletons(self, assignment: str) -> dict[str, NotebookNode]:
+        """The released notebooks of an assignment, by name.
+
+        Raises:
+            ValueError: it has not been released.
+        """
+        paths = sorted((self.root / "release" / assignment).glob("*.ipynb"))
+        if not paths:
+            raise ValueError(
+                f"{assignment} has not been released. Do it first: "
+                f"mplab grade release {assignment}."
+            )
+        return {path.stem: nbformat.read(path, as_version=4) for path in paths}
+
+    def roster(self) -> list[Student]:
+        """The students of `roster.csv`; none if it is missing.
+
+        Raises:
+            ValueError: the file is no such table, or an id cannot be a folder's name in plain
+                letters, or occurs twice.
+        """
+        path = self.root / "roster.csv"
+        if not path.is_file():
+            return []
+        try:
+            table = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+            lines, columns = list(table), table.fieldnames or ["id"]
+        except UnicodeDecodeError:
+            columns = ["letters that are not UTF-8"]
+        if "id" not in columns:
+            raise ValueError(
+                f"{path} must begin with the line {','.join(Student._fields)}; got "
+                f"{','.join(columns)!r}. Save it as CSV with commas, in UTF-8."
+            )
+        students = [
+            Student(*((line.get(field) or "").strip() for field in Student._fields))
+            for line in lines
+        ]
+        seen: set[str] = set()
+        for number, student in enumerate(students, 2):
+            if not is_student_id(student.id) or student.id.lower() in seen:
+                raise ValueError(
+                    f"{path}, line {number}: id must be unique, of ASCII letters, digits and "
+                    f"._@-; got {student.id!r}. Columns: {','.join(Student._fields)}."
+                )
+            seen.add(student.id.lower())
+        return students
+
+    def record_students(self) -> None:
+        """Put the roster into the gradebook: changed names, and students who are new."""
+        with self.gradebook() as gradebook:
+            for student in self.roster():
+                gradebook.update_or_create_student(
+                    student.id,
+                    first_name=student.first_name,
+                    last_name=student.last_name,
+                    email=student.email or None,
+                )
+
+    def config(self) -> Any:
+        """Read nbgrader's settings for this course."""
+        from traitlets.config.loader import PyFileConfigLoader
+
+        return PyFileConfigLoader("nbgrader_config.py", path=str(self.root)).load_config()
+
+    def directory(self, **settings: Any) -> Any:
+        """Make nbgrader's view of this course, with settings changed."""
+        from nbgrader.coursedir import CourseDirectory
+
+        # nbgrader starts `alembic` by name when it makes a gradebook.
+        scripts, places = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+        if scripts not in places.split(os.pathsep):
+            os.environ["PATH"] = f"{scripts}{os.pathsep}{places}"
+        return CourseDirectory(config=self.config(), **settings)
+
+    def gradebook(self) -> Any:
+        """The open gradebook; a context manager."""
+        from nbgrader.api import Gradebook
+
+        directory = self.directory()
+        return Gradebook(directory.db_url, directory.course_id)
+
+
+def create_course(root: Path) -> Course:
+    """Make a course folder, or complete one: what is there already stays.
+
+    Returns:
+        The course, with the assignments that come with mplab.
+    """
+    root = root.resolve()
+    for name in ("source", "checks", "exchange", ".mplab"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    (root / ".mplab").chmod(0o700)
+    _write_once(root / ".mplab" / "key", secrets.token_bytes(32), mode=0o600)
+    config = CONFIG.format(course=re.sub(r"[^A-Za-z0-9_-]", "_", root.name) or "course")
+    _write_once(root / "nbgrader_config.py", config.encode())
+    _write_once(root / "README.md", README.encode())
+    _write_once(root / "roster.csv", (",".join(Student._fields) + "\n").encode())
+    for folder in sorted((course_folder("lessons") / "assignments").glob("*/")):
+        if not (folder / "exercises.py").is_file():
+            continue
+        for path in sorted(folder.iterdir()):
+            step = "checks" if path.name == "exercises.py" else "source"
+            target = root / step / folder.name / path.name
+            if path.is_file() and not target.exists():
+                target.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, target)
+    return Course(root)
+
+
+def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Create a file with its mode from the first moment, or leave the one there is."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def write_public_checks(course: Course, name: str) -> None:
+    """Write what `mplab.check` needs beside the source notebook, from where it is released."""
+    table = public_table(course.assignment(name).graded)
+    (course.root / "source" / name / "checks.json").write_text(table, encoding="utf-8")

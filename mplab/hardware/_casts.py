@@ -1,0 +1,157 @@
+"""What `mplab record` asks a device about numbers: its casts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mplab.numbers.codes import values
+from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Overflow
+from mplab.numbers.rounding import round_to
+from mplab.numbers.tensors import how_fused, round_tensor
+
+Found = Iterator[tuple[str, Any]]
+"""Fields of a recording's data, each as it is known so far."""
+
+
+class Setting(NamedTuple):
+    """Where and how large a recording is made."""
+
+    device: torch.device
+    rehearse: bool
+    left: Callable[[], float]
+    """Seconds of the part's budget that are left."""
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
+        return self.device.type == "cuda"
+
+
+def problem_of(error: BaseException) -> str:
+    """An error in one line that says nothing about the machine's folders.
+
+    Examples:
+        >>> problem_of(OSError("cannot read /root/secret/file.txt"))
+        'OSError: cannot read …'
+    """
+    line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+    return re.sub(r"(?<!\w)(?:[A-Za-z]:)?[\\/][\w.\\/-]+", "…", line)
+
+
+_CAST_FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
+
+
+def casts(to: Setting) -> Found:
+    """All float32 inputs through the device's conversion and the simulator; midpoints of float64.
+
+    Then the same through the kernel that is compiled for large tensors on the device, and step
+    by step. A rehearsal takes 2^12 inputs of every fourth chunk of 2^24.
+    """
+    yield "overflow", {fmt.name: _overflow(fmt, to.device) for fmt in _CAST_FORMATS}
+    yield "midpoints", {fmt.name: _midpoints(fmt, to) for fmt in _CAST_FORMATS}
+    size = 1 << (12 if to.rehearse else 24)
+    starts = list(range(0, 1 << 32, 1 << (26 if to.rehearse else 24)))
+    if to.rehearse:  # anywhere in each chunk; and where BF16 overflows
+        starts = [start | (start >> 24) * 0x9E3779B1 & 0xFFF000 for start in starts] + [0x7F7FF000]
+    for part, compare in (("formats", _against_the_device), ("compiled", _against_itself)):
+        found: dict[str, Any] = {}
+        if to.rehearse and part == "compiled":
+            starts = starts[::8]
+        for fmt in _CAST_FORMATS:
+            found[fmt.name] = row = {"inputs": 0, "differing": {}, "first": {}, "checksums": []}
+            try:
+                for start in starts:
+                    if to.left() <= 0:
+                        break
+                    compare(fmt, start, size, to, row)
+            except Exception as error:  # whatever it is, the other formats go on
+                row["problem"] = problem_of(error)
+            yield part, found
+
+
+_KEPT = 32
+"""Differing inputs that are kept, with what they become."""
+
+
+def _inputs(start: int, size: int, device: torch.device) -> Tensor:
+    """The float32 numbers whose codes begin at `start`."""
+    bits = torch.arange(start, start + size, device=device).to(torch.int32)  # wraps past 2^31
+    return bits.view(torch.float32)
+
+
+def _against_the_device(fmt: Format, start: int, size: int, to: Setting, row: Any) -> None:
+    """Compare the device's cast of one chunk with ours under both overflow rules."""
+    x = _inputs(start, size, to.device)
+    native = x.to(fmt.torch_dtype)
+    row["inputs"] += size
+    for rule in (Overflow.IEEE, Overflow.SATURATE):
+        ours = round_tensor(x, fmt, overflow=rule, fuse=False)
+        _count(rule.name, x, native.float(), ours, row)
+    row["checksums"].append(checksum(native))
+
+
+def _against_itself(fmt: Format, start: int, size: int, to: Setting, row: Any) -> None:
+    """Compare one chunk rounded by one compiled kernel with the same rounded step by step."""
+    x = _inputs(start, size, to.device)
+    row["inputs"] += size
+    out = torch.empty_like(x)
+    round_tensor(x, fmt, out=out, fuse=True)
+    row["kernel"] = how_fused(fmt)
+    _count("IEEE", x, out, round_tensor(x, fmt, fuse=False), row)
+
+
+def _count(name: str, x: Tensor, theirs: Tensor, ours: Tensor, row: Any) -> None:
+    """Add to the counts how many numbers differ, and keep some of them."""
+    same = (ours.view(torch.int32) == theirs.view(torch.int32)) | (ours.isnan() & theirs.isnan())
+    wrong = int((~same).sum())
+    row["differing"][name] = row["differing"].get(name, 0) + wrong
+    examples = row["first"].setdefault(name, [])
+    if wrong and len(examples) < _KEPT:
+        places = torch.nonzero(~same)[: _KEPT - len(examples), 0]
+        codes = [f"0x{code & 0xFFFFFFFF:08X}" for code in x.view(torch.int32)[places].tolist()]
+        values = theirs[places].tolist(), ours[places].tolist()
+        examples += map(list, zip(codes, *values, strict=True))
+
+
+def checksum(t: Tensor) -> str:
+    """A sum over the codes of a tensor, each multiplied by an odd number of its place.
+
+    Examples:
+        >>> checksum(torch.tensor([1.0, 2.0], dtype=torch.float16))
+        '0000278dde6c7c00'
+    """
+    kind = torch.uint8 if t.itemsize == 1 else torch.int16
+    codes = t.view(kind).to(torch.int64) & (0xFF if t.itemsize == 1 else 0xFFFF)
+    places = torch.arange(t.numel(), device=t.device) * 2654435761 | 1
+    return f"{int((codes * places).sum()) & (2**64 - 1):016x}"
+
+
+def _overflow(fmt: Format, device: torch.device) -> list[list[float]]:
+    """What numbers at and past the end of the range become."""
+    largest = fmt.max_finite
+    half = (2.0 ** (fmt.emax + 1 - fmt.precision)) / 2
+    inputs = [largest, largest + half, largest + 1.5 * half, 2 * largest, 1e38, torch.inf]
+    x = torch.tensor([*inputs, torch.nan], dtype=torch.float32, device=device)
+    return [x.tolist(), x.to(fmt.torch_dtype).float().tolist()]
+
+
+def _midpoints(fmt: Format, to: Setting) -> dict[str, Any]:
+    """float64 inputs halfway between values of the format, and their float64 neighbours."""
+    finite = np.unique(values(fmt))
+    finite = finite[np.isfinite(finite)].astype(np.float64)
+    middle = (finite[1:] + finite[:-1]) / 2
+    middle = middle[:: 64 if to.rehearse else 1]
+    x = np.concatenate([middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)])
+    native = torch.from_numpy(x).to(to.device).to(fmt.torch_dtype).double().cpu().numpy()
+    ours = np.asarray(round_to(x, fmt))
+    wrong = np.flatnonzero((native != ours) & ~(np.isnan(native) & np.isnan(ours)))
+    first = (
+        [float(v) for v in (x[wrong[0]], native[wrong[0]], ours[wrong[0]])] if len(wrong) else []
+    )
+    return {"inputs": len(x), "differing": len(wrong), "first": first}

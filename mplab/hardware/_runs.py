@@ -1,0 +1,414 @@
+"""What `mplab record` runs on a device: training of all tasks, a larger network, and speed."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mplab.hardware._casts import Found, Setting, problem_of
+from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
+from mplab.numbers.tensors import round_tensor
+from mplab.training.activations import Block
+from mplab.training.exponents import exponent_histogram
+from mplab.training.loop import train
+from mplab.training.recipes import RECIPES
+from mplab.training.stages import stage_times
+from mplab.training.tasks import TASKS
+
+SEEDS = (0, 1, 2, 3, 4)
+
+
+@contextmanager
+def _tf32(wanted: bool) -> Iterator[None]:
+    """Matrix products of float32 tensors in TF32, or not."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def plain_float32() -> AbstractContextManager[None]:
+    """Matrix products and convolutions of float32 tensors are FP32's, not TF32's."""
+    return _tf32(False)
+
+
+# Training ----------------------------------------------------------------------------------
+_COMPARED = ("fp32", "amp-fp16-naive", "amp-fp16", "amp-bf16", "amp-fp8-current")
+
+
+def plan(*, seeds: Sequence[int] = SEEDS) -> list[tuple[int, str, str, bool]]:
+    """Seed, task, recipe, and whether FP32 products may be TF32, for each run.
+
+    The first seed of every recipe comes first, then the other seeds of the recipes to compare,
+    seed by seed, so that what stops early can be compared.
+    """
+    real = [name for name, recipe in RECIPES.items() if not recipe.simulated]
+    first = [name for name in _COMPARED if name in real]
+    compared = [("fp32", True), *((name, False) for name in first)]
+    others = [(name, False) for name in real if name not in first]
+    return [
+        (seed, task, *kind)
+        for seed, kinds in (
+            (seeds[0], compared),
+            (seeds[0], others),
+            *((s, compared) for s in seeds[1:]),
+        )
+        for task in TASKS
+        for kind in kinds
+    ]
+
+
+def training(to: Setting) -> Found:
+    """Every real recipe on every task.
+
+    A rehearsal takes one seed and three steps.
+    """
+    runs: list[dict[str, Any]] = []
+    yield "runs", runs
+    for count, (seed, task, recipe, tf32) in enumerate(
+        plan(seeds=SEEDS[: 1 if to.rehearse else 5]), 1
+    ):
+        if to.left() <= 0:
+            break
+        runs.append(_one_run(task, recipe, tf32, seed, to))
+        if count % 8 == 0:
+            yield "runs", runs
+    yield "runs", runs
+
+
+def _one_run(task: str, recipe: str, tf32: bool, seed: int, to: Setting) -> dict[str, Any]:
+    row: dict[str, Any] = {"task": task, "recipe": recipe, "tf32": tf32, "seed": seed}
+    begin = time.perf_counter()
+    try:
+        with _tf32(tf32):
+            history = train(
+                task,
+                recipe,
+                seed=seed,
+                steps=3 if to.rehearse else None,
+                device=to.device.type,
+                progress=False,
+                record_gradients_at=(),
+            )
+    except Exception as error:  # whatever it is, the other runs go on
+        return row | {"problem": problem_of(error)}
+    apart = max(1, len(history.loss) // 40)
+    changes = np.flatnonzero(np.diff(history.loss_scale)) + 1
+    return row | {
+        "steps": len(history.loss),
+        "loss_every": apart,
+        "loss": history.loss[::apart].tolist(),
+        "final_loss": float(np.mean(history.loss[-10:])),
+        "metrics": history.metrics,
+        "skipped": np.flatnonzero(history.skipped).tolist(),
+        "scale": [[0, float(history.loss_scale[0])]]
+        + [[int(i), float(history.loss_scale[i])] for i in changes],
+        "seconds": time.perf_counter() - begin,
+    }
+
+
+# A larger network ----------------------------------------------------------------------------
+_LARGE = {"words": 8192, "width": 768, "blocks": 8, "heads": 12, "length": 512, "rows": 8}
+
+_TINY = {"words": 32, "width": 16, "blocks": 2, "heads": 2, "length": 12, "rows": 2}
+
+
+class _Way(NamedTuple):
+    """How the larger network is trained."""
+
+    recipe: str
+    fmt: Format
+    tf32: bool = False
+    scale: float | None = None
+    checkpointed: bool = False
+
+
+_WAYS = (
+    _Way("fp32", FP32),
+    _Way("fp32-tf32", FP32, tf32=True),
+    _Way("amp-fp16-naive", FP16),
+    _Way("amp-fp16", FP16, scale=65536.0),
+    _Way("amp-bf16", BF16),
+    _Way("fp32-checkpointed", FP32, checkpointed=True),
+    _Way("amp-bf16-checkpointed", BF16, checkpointed=True),
+)
+
+
+class _Language(nn.Module):
+    """A transformer that predicts the next of generated words."""
+
+    def __init__(self, size: dict[str, int]) -> None:
+        super().__init__()
+        width = size["width"]
+        self.words = nn.Embedding(size["words"], width)
+        self.places = nn.Parameter(0.02 * torch.randn(size["length"], width))
+        self.blocks = nn.Sequential(*(Block(width, size["heads"]) for _ in range(size["blocks"])))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, size["words"], bias=False)
+        self.checkpointed = False
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words) + self.places
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        logits: Tensor = self.head(self.norm(x))
+        return logits
+
+
+def generated(size: dict[str, int], step: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A batch of words, each a fixed function of the two before it, one in ten at random."""
+    random = torch.Generator().manual_seed(step)
+    count, rows, length = size["words"], size["rows"], size["length"] + 1
+    words = torch.randint(count, (rows, length), generator=random)
+    noise = torch.rand(rows, length, generator=random) < 0.1
+    for k in range(2, length):
+        following = (5 * words[:, k - 1] + 3 * words[:, k - 2] + 7) % count
+        words[:, k] = torch.where(noise[:, k], words[:, k], following)
+    words = words.to(device)
+    return words[:, :-1], words[:, 1:]
+
+
+def larger(to: Setting) -> Found:
+    """A transformer of 70 million parameters: loss, speed and memory by recipe."""
+    size = _TINY if to.rehearse else _LARGE
+    yield "parameters", sum(p.numel() for p in _language(size, to).parameters())
+    runs: list[dict[str, Any]] = []
+    for way in _WAYS:
+        if to.left() <= 0:
+            break
+        try:
+            with _tf32(way.tf32):
+                runs.append({"recipe": way.recipe} | _train_larger(size, way, to))
+        except Exception as error:  # whatever it is, the other recipes go on
+            runs.append({"recipe": way.recipe, "problem": problem_of(error)})
+        yield "runs", runs
+
+
+def _language(size: dict[str, int], to: Setting) -> _Language:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _Language(size).to(to.device)
+
+
+def _forward(model: nn.Module, words: Tensor, following: Tensor, fmt: Format) -> Tensor:
+    low = fmt is not FP32
+    dtype = fmt.torch_dtype if low else torch.bfloat16
+    with torch.autocast(words.device.type, dtype=dtype, enabled=low):
+        logits = model(words)
+        return F.cross_entropy(logits.flatten(0, 1), following.flatten())
+
+
+def _train_larger(size: dict[str, int], way: _Way, to: Setting) -> dict[str, Any]:
+    before = _emptied(to)
+    model = _language(size, to)
+    model.checkpointed = way.checkpointed
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    scaler = torch.amp.GradScaler(
+        to.device.type, init_scale=way.scale or 1.0, enabled=way.scale is not None
+    )
+    steps, warm = (3, 1) if to.rehearse else (60, 10)
+    batches = [generated(size, step, to.device) for step in range(steps)]
+    losses, scales, begin = [], [], 0.0
+    for step, (words, following) in enumerate(batches):
+        if step == warm:
+            _wait(to)
+            begin = time.perf_counter()
+        optimizer.zero_grad()
+        loss = _forward(model, words, following, way.fmt)
+        scales.append(scaler.get_scale())
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.detach())
+    _wait(to)
+    seconds = (time.perf_counter() - begin) / (steps - warm)
+    return {
+        "loss": torch.stack(losses).tolist(),
+        "scale": scales,
+        "seconds_per_step": seconds,
+        "words_per_second": size["rows"] * size["length"] / seconds,
+        "peak_bytes": torch.cuda.max_memory_allocated() - before if to.cuda else None,
+        "parameter_bytes": sum(p.nbytes for p in model.parameters()),
+    }
+
+
+def _emptied(to: Setting) -> int:
+    """Bytes that are still allocated after what the last run left has gone; the peak is reset."""
+    if not to.cuda:
+        return 0
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return int(torch.cuda.memory_allocated())
+
+
+def exponents(to: Setting) -> Found:
+    """Exponents of the larger network's activation gradients by layer, without loss scale."""
+    size = _TINY if to.rehearse else _LARGE
+    runs: list[dict[str, Any]] = []
+    for way in _WAYS:
+        if to.left() <= 0 or way.tf32 or way.checkpointed:
+            continue
+        scale = way.scale or 1.0
+        row: dict[str, Any] = {"recipe": way.recipe, "loss_scale": scale}
+        try:
+            runs.append(row | {"layers": _exponents_of(size, way.fmt, scale, to)})
+        except Exception as error:  # whatever it is, the other recipes go on
+            runs.append(row | {"problem": problem_of(error)})
+        yield "runs", runs
+
+
+def _exponents_of(size: dict[str, int], fmt: Format, scale: float, to: Setting) -> dict[str, Any]:
+    """The exponents of the activation gradients of the first step, by layer, input first."""
+    model, layers = _language(size, to), dict[str, Any]()
+    words, following = generated(size, 0, to.device)
+    for where, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(_collect(layers, where, scale))
+    (_forward(model, words, following, fmt) * scale).backward()  # type: ignore[no-untyped-call]
+    return {where: layers[where] for where, _ in model.named_modules() if where in layers}
+
+
+def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., None]:
+    """A hook that counts a layer's gradients, at most a million of them."""
+
+    def after(module: nn.Module, args: Any, output: Tensor) -> None:
+        def count(gradient: Tensor) -> None:
+            flat = gradient.detach().reshape(-1)
+            found = exponent_histogram(flat[:: max(1, flat.numel() >> 20)].double() / scale)
+            layers[where] = {
+                "lowest": int(found.exponents[0]) if len(found.exponents) else 0,
+                "counts": found.counts.tolist(),
+                "zeros": found.zeros,
+                "nonfinite": found.nonfinite,
+            }
+
+        output.register_hook(count)  # type: ignore[no-untyped-call]
+
+    return after
+
+
+# Speed ---------------------------------------------------------------------------------------
+def _wait(to: Setting) -> None:
+    if to.cuda:
+        torch.cuda.synchronize()
+
+
+def seconds_of(call: Callable[[], Any], to: Setting, *, repeats: int = 20) -> float:
+    """The median time of a call, on CUDA by events, after three to warm up.
+
+    On CUDA a call is repeated between two events until they lie milliseconds apart: alone, a
+    short one would show how long Python takes to begin it.
+    """
+    for _ in range(3):
+        call()
+    _wait(to)
+    taken = []
+    inside = 1
+    for lap in range(1 + (3 if to.rehearse else repeats)):
+        if to.cuda:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin.record()
+            for _ in range(inside):
+                call()
+            end.record()
+            end.synchronize()
+            taken.append(begin.elapsed_time(end) / 1e3 / inside)
+            if not lap:
+                inside = min(200, max(1, int(2e-3 / max(1e-6, taken.pop()))))
+        else:
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return float(np.median(taken))
+
+
+def speed(to: Setting) -> Found:
+    """Copy bandwidth, matrix products by size and format, rounding, and a simulated step."""
+    count = 1 << (16 if to.rehearse else 27)
+    x, out = torch.randn(count, device=to.device), torch.empty(count, device=to.device)
+    copied = 8 * count / seconds_of(lambda: out.copy_(x), to)
+    yield "copy", {"bytes": 4 * count, "bytes_per_second": copied}
+    rows: list[dict[str, Any]] = []
+    for n in (16, 32) if to.rehearse else (256, 512, 1024, 2048, 4096, 8192):
+        for fmt in (FP32, TF32, FP16, BF16, FP8_E4M3):
+            if to.left() > 0:
+                rows.append(_matmul(n, fmt, to))
+        yield "matmul", rows
+    rounding: dict[str, Any] = {}
+    for fmt in (FP16, BF16, FP8_E4M3):
+        rounding[fmt.name] = _rounding_rate(x, out, fmt, copied, to)
+        yield "round_to", rounding
+    steps: list[dict[str, Any]] = []
+    for task in TASKS:
+        steps += _simulated_steps(task, to)
+        yield "steps", steps
+
+
+def _rounding_rate(x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting) -> Any:
+    """Bytes read and written in a second, and their share of a copy's."""
+    try:
+        taken = seconds_of(partial(round_tensor, x, fmt, out=out), to, repeats=5)
+    except Exception as error:  # whatever it is, the other formats go on
+        return {"problem": problem_of(error)}
+    rate = 8 * x.numel() / taken
+    return {"bytes_per_second": rate, "share_of_copy": rate / copied}
+
+
+def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
+    """A square product: its rate, and operations for each byte that it must move."""
+    row: dict[str, Any] = {"size": n, "format": fmt.name}
+    a, b = (torch.randn(n, n, device=to.device) for _ in range(2))
+    width = 1 if fmt.bits == 8 else 4 if fmt in (FP32, TF32) else 2
+    try:
+        with _tf32(fmt == TF32):
+            taken = seconds_of(_product_call(a, b, fmt), to)
+    except Exception as error:  # whatever it is, the other products go on
+        return row | {"problem": problem_of(error)}
+    work, moved = 2 * n**3, 2 * width * n * n + (4 if width == 4 else 2) * n * n
+    return row | {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
+
+
+def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], Any]:
+    """The product alone, its inputs in the format already."""
+    if fmt in (FP32, TF32):
+        return lambda: a @ b
+    dtype = fmt.torch_dtype
+    if fmt.bits == 8:
+        low, right = a.to(dtype), b.t().contiguous().to(dtype).t()
+        one = torch.ones((), device=a.device)
+        return lambda: torch._scaled_mm(
+            low, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    left, other = a.to(dtype), b.to(dtype)
+    return lambda: left @ other
+
+
+def _simulated_steps(task: str, to: Setting) -> list[dict[str, Any]]:
+    """What a simulated step of a task costs beside a plain one and a real one."""
+    rows: list[dict[str, Any]] = []
+    for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
+        if to.left() <= 0:
+            break
+        row: dict[str, Any] = {"task": task, "recipe": recipe}
+        try:
+            steps = 2 if to.rehearse else 10
+            times = stage_times(task, recipe, steps=steps, device=to.device.type)
+        except Exception as error:  # whatever it is, the other steps go on
+            rows.append(row | {"problem": problem_of(error)})
+            continue
+        total = math.fsum(times.seconds.values())
+        rows.append(row | {"seconds": times.seconds, "total": total})
+    return rows

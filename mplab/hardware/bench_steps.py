@@ -1,0 +1,184 @@
+"""`mplab bench --steps`: what a simulated training step costs, beside the plain one.
+
+All ways of running one step are measured in turn, round after round, in one process; a row is
+the median over rounds of the CPU time on one thread, and the median of its ratio to the plain
+FP32 step of the same round.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mplab.numbers.formats import FP16
+from mplab.simulation.context import simulated
+from mplab.training.tasks import TASKS
+
+BATCH = 128
+"""Examples in a step."""
+
+
+class StepRow(NamedTuple):
+    """One way of running one training step."""
+
+    network: str
+    optimizer: str
+    way: str
+    microseconds: float
+    """Median CPU time of a step."""
+    ratio: float
+    """Median ratio to the plain FP32 step of the same round."""
+
+
+class Nothing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees every operation and does nothing: what Python alone costs."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as mplab.simulation.dispatch.Mode
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation."""
+        return func(*args, **(kwargs or {}))
+
+
+def _autocast() -> AbstractContextManager[Any]:
+    return torch.amp.autocast("cpu", dtype=torch.float16)
+
+
+WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "FP32": nullcontext,
+    "empty dispatch mode": Nothing,
+    "simulated FP16": lambda: simulated(FP16, tally=False),
+    "simulated FP16, tally": lambda: simulated(FP16),
+    "real CPU AMP FP16": _autocast,
+}
+"""Ways of running a step; each makes a context for forward and backward."""
+
+
+def _mlp() -> nn.Module:
+    sizes = (64, 64, 64, 64, 10)
+    layers: list[nn.Module] = []
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "CNN": (TASKS["digits-cnn"].model, (1, 8, 8)),
+    "MLP": (_mlp, (64,)),
+}
+"""Networks, and the shape of an example: the digits' CNN, and an MLP 64-64-64-64-10."""
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+}
+"""Optimizers; they stay in FP32 in every way."""
+
+
+def step_of(network: str, optimizer: str, way: str) -> Callable[[], Tensor]:
+    """A function that trains one step and returns its loss, from the same start each time.
+
+    Examples:
+        >>> step = step_of("MLP", "SGD", "FP32")
+        >>> bool(step() > step())
+        True
+    """
+    make, shape = NETWORKS[network]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = copy.deepcopy(make())
+        x, y = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
+    update = OPTIMIZERS[optimizer](model.parameters())
+    context = WAYS[way]()
+    amp = way.startswith("real")
+
+    def step() -> Tensor:
+        update.zero_grad()
+        with context:
+            loss = F.cross_entropy(model(x), y)
+            if not amp:
+                (loss * 1024.0).backward()  # type: ignore[no-untyped-call]
+        if amp:  # as torch recommends, outside autocast
+            (loss * 1024.0).backward()  # type: ignore[no-untyped-call]
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad.mul_(1 / 1024)
+        update.step()
+        return loss.detach()
+
+    return step
+
+
+def measure_steps(
+    *, rounds: int, seconds: float, repeats: int = 20, ways: Sequence[str] = tuple(WAYS)
+) -> list[StepRow]:
+    """Measure all ways in turn, `rounds` times or for about `seconds` a network, at least thrice.
+
+    Args:
+        rounds: how often each way has its turn.
+        seconds: a limit for each network with each optimizer.
+        repeats: steps in a turn.
+        ways: of `WAYS`, "FP32" among them.
+    """
+    return [
+        row
+        for network in NETWORKS
+        for optimizer in OPTIMIZERS
+        for row in _measure(network, optimizer, rounds, seconds, repeats, ways)
+    ]
+
+
+def _measure(
+    network: str, optimizer: str, rounds: int, seconds: float, repeats: int, ways: Sequence[str]
+) -> Iterator[StepRow]:
+    steps = {way: step_of(network, optimizer, way) for way in ways}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for step in steps.values():
+        for _ in range(3):
+            step()  # compiles and warms up
+    begin = time.monotonic()
+    for done in range(rounds):
+        for way, step in steps.items():
+            step()
+            count = repeats if not way.startswith("real") else max(1, repeats // 5)
+            start = time.process_time_ns()
+            for _ in range(count):
+                step()
+            times[way].append((time.process_time_ns() - start) / count / 1000)
+        if done >= 2 and time.monotonic() - begin > seconds:
+            break
+    for way, taken in times.items():
+        ratios = [t / plain for t, plain in zip(taken, times["FP32"], strict=True)]
+        row = statistics.median(taken), statistics.median(ratios)
+        yield StepRow(network, optimizer, way, *row)
+
+
+def table(rows: Sequence[StepRow]) -> str:
+    """The rows as text."""
+    lines = [
+        f"One training step, {BATCH} examples, CPU time on one thread: median µs, and median "
+        "ratio to the FP32 step of the same round",
+        f"{'':<12}" + "".join(f"{way:>24}" for way in dict.fromkeys(row.way for row in rows)),
+    ]
+    for key in dict.fromkeys((row.network, row.optimizer) for row in rows):
+        cells = [
+            f"{row.microseconds:12,.0f} {row.ratio:8.2f}x"
+            for row in rows
+            if (row.network, row.optimizer) == key
+        ]
+        lines.append(f"{' '.join(key):<12}" + "".join(f"{cell:>24}" for cell in cells))
+    return "\n".join(lines)

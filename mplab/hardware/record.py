@@ -1,0 +1,261 @@
+"""The command `mplab record`: everything that only hardware can answer, in one call.
+
+Each part has a budget of time and writes its file as it goes, so that what is done stays if
+the run is killed; an error in one part does not stop the others. On a CUDA device each part is a
+process of its own: an error of the device ends every later call of its process, and a part that
+hangs is ended. The same command goes on where it was broken off, and keeps what is complete.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from mplab.hardware._casts import Found, Setting, casts, problem_of
+from mplab.hardware._matrix_units import tensorcores
+from mplab.hardware._runs import SEEDS, exponents, larger, plain_float32, speed, training
+from mplab.hardware.recordings import SCHEMA, Recording, load
+from mplab.numbers.formats import BF16, FP16
+from mplab.numbers.installation import VERSION, environment
+from mplab.simulation import audit
+from mplab.simulation.audit_cases import cases
+
+
+class Part(NamedTuple):
+    """A part of the recording: what makes its data, and its seconds."""
+
+    make: Callable[[Setting], Found]
+    budget: float
+
+
+def audited(to: Setting) -> Found:
+    """The operations of `mplab.simulation.audit`, each against torch's own kernel on the device."""
+    rows: dict[str, list[Any]] = {"rows": [], "refused": []}
+    compared = ((fmt, case) for fmt in (FP16, BF16) for case in cases(fmt, quick=to.rehearse))
+    with plain_float32():  # else convolutions of float32 are TF32's
+        for count, (fmt, case) in enumerate(compared, 1):
+            try:
+                row = audit.compare(case, fmt, device=to.device.type)
+                rows["rows"].append(row._asdict())
+            except Exception as error:  # whatever it is, the other operations go on
+                refused = audit.Refused(case.title, fmt.name, problem_of(error))
+                rows["refused"].append(refused._asdict())
+            if to.left() <= 0:
+                break
+            if count % 20 == 0:
+                yield from rows.items()
+    yield from rows.items()
+
+
+PARTS: dict[str, Part] = {  # in order of importance; the sum leaves a minute for seven starts
+    "casts": Part(casts, 75),
+    "tensorcores": Part(tensorcores, 45),
+    "training": Part(training, 155),
+    "larger": Part(larger, 35),
+    "speed": Part(speed, 45),
+    "exponents": Part(exponents, 15),
+    "audit": Part(audited, 45),
+}
+
+MINUTES = 7.9
+"""Within which all parts are over: a machine may be lent for ten minutes."""
+
+_START = 40.0
+"""Seconds that a process may take to begin: torch, CUDA and numba, all for the first time."""
+
+
+def provenance(
+    device: torch.device, names: Sequence[str], *, rehearse: bool, seconds: float
+) -> dict[str, Any]:
+    """Where and when a recording was made, without a word about where the machine stands."""
+    cuda, known = device.type == "cuda", environment()
+    which = "--all" if list(names) == list(PARTS) else f"--only {','.join(names)}"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else "CPU",
+        "cuda": cuda,
+        "driver": _driver() if cuda else "",
+        **{key: known[key] for key in ("torch", "numpy", "python", "mplab")},
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": f"mplab record {which}{' --rehearse' * rehearse}",
+        "seeds": list(SEEDS),
+        "rehearsal": rehearse,
+        "seconds": round(seconds, 2),
+    }
+
+
+@cache
+def _driver() -> str:
+    """The driver's version, with the CUDA version that torch was built for."""
+    words = f"CUDA {torch.version.cuda}"
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return words
+    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return words
+    number = re.match(r"[\d.]+", done.stdout)
+    return f"{number[0]}, {words}" if number else words
+
+
+def record(
+    name: str,
+    device: torch.device,
+    folder: Path,
+    *,
+    names: Sequence[str] = (),
+    rehearse: bool = False,
+    most: float = float("inf"),
+) -> Recording:
+    """Record one part, writing its file after each of its fields.
+
+    Args:
+        name: of the part.
+        device: that is asked.
+        folder: where the file goes.
+        names: of all parts that are recorded in this call, for the provenance.
+        rehearse: tiny sizes.
+        most: seconds, where that is less than the budget of the part.
+    """
+    part, data, begin = PARTS[name], dict[str, Any](), time.monotonic()
+    budget = min(part.budget, most)
+    setting = Setting(device, rehearse, lambda: begin + budget - time.monotonic())
+
+    def written(*, complete: bool, problem: str = "") -> Recording:
+        seconds = time.monotonic() - begin
+        origin = provenance(device, names or [name], rehearse=rehearse, seconds=seconds)
+        recording = Recording(name, origin, data, complete, problem)
+        recording.save(folder)
+        return recording
+
+    try:
+        for key, value in part.make(setting):
+            data[key] = value
+            made = written(complete=False, problem=_UNFINISHED)
+            print(f"  {name}: {key}, {made.provenance['seconds']:.1f} s", flush=True)
+    except Exception as error:  # whatever it is, the other parts go on
+        return written(complete=False, problem=problem_of(error))
+    missing = sorted(set(SCHEMA[name]) - set(data))
+    if missing or setting.left() <= 0:
+        reason = f"the budget of {budget:.3g} s was spent" if setting.left() <= 0 else "missing"
+        return written(complete=False, problem=f"{reason}: {', '.join(missing) or 'cut short'}")
+    return written(complete=True)
+
+
+_UNFINISHED = "not finished"
+
+
+def record_apart(
+    name: str,
+    device: torch.device,
+    folder: Path,
+    *,
+    names: Sequence[str] = (),
+    rehearse: bool = False,
+    most: float = float("inf"),
+) -> Recording:
+    """`record` in a process of its own, which is ended if it takes much longer than its budget.
+
+    Args:
+        name: of the part.
+        device: that is asked.
+        folder: where the file goes.
+        names: of all parts that are recorded in this call.
+        rehearse: tiny sizes.
+        most: seconds, the start of the process included.
+    """
+    budget = min(PARTS[name].budget, max(1.0, most - _START / 4))
+    options = {"names": list(names), "rehearse": rehearse, "most": budget}
+    child = multiprocessing.get_context("spawn").Process(
+        target=_record, args=(name, str(device), folder), kwargs=options
+    )
+    begin = time.monotonic()
+    child.start()
+    child.join(min(budget + _START, most))
+    late = child.is_alive()
+    if late:
+        child.kill()
+        child.join()
+    left = _left_behind(name, device, folder, since=begin)
+    if left is not None and left.problem != _UNFINISHED:
+        return left
+    ended = "hung and was ended" if late else f"ended with exit code {child.exitcode}"
+    if left is None:
+        origin = provenance(device, names or [name], rehearse=rehearse, seconds=0.0)
+        left = Recording(name, origin, {}, False)
+    left = replace(left, problem=f"its process {ended}")
+    left.save(folder)
+    return left
+
+
+def _record(name: str, device: str, folder: Path, **options: Any) -> None:
+    """What runs in the process of a part."""
+    os.environ.setdefault(
+        "TORCHINDUCTOR_COMPILE_THREADS", "1"
+    )  # no more processes for a few kernels
+    record(name, torch.device(device), folder, **options)
+
+
+def _left_behind(
+    name: str, device: torch.device, folder: Path, *, since: float = 0.0
+) -> Recording | None:
+    """The recording of a part of this device that lies in a folder, if one has come since then."""
+    origin = provenance(device, [name], rehearse=False, seconds=0.0)
+    wanted = Recording(name, origin, {}, False).name
+    path = folder / f"{wanted}.json"
+    age = time.time() - path.stat().st_mtime if path.exists() else float("inf")
+    if since and age > time.monotonic() - since:
+        return None
+    try:
+        return load(wanted, where=folder)
+    except ValueError:
+        return None
+
+
+def made_or_kept(
+    name: str,
+    device: torch.device,
+    folder: Path,
+    *,
+    names: Sequence[str],
+    most: float,
+    rehearse: bool = False,
+    again: bool = False,
+    together: bool = False,
+) -> Recording:
+    """The recording of a part: as it lies there already, or made now, or that there is no time.
+
+    Args:
+        name: of the part.
+        device: that is asked.
+        folder: where the file lies, or goes.
+        names: of all parts that are recorded in this call, for the provenance.
+        most: seconds that are left.
+        rehearse: tiny sizes.
+        again: also what is complete in the folder.
+        together: in this process, also on CUDA.
+    """
+    before = _left_behind(name, device, folder)
+    if before is not None and before.complete and not again:
+        same = before.provenance["rehearsal"] == rehearse
+        if same and before.provenance["mplab"] == VERSION:
+            print(f"  {name}: complete already; --again records it anew")
+            return before
+    if most < 5:
+        origin = provenance(device, names, rehearse=rehearse, seconds=0.0)
+        return before or Recording(name, origin, {}, False, "no time was left")
+    make = record_apart if device.type == "cuda" and not together else record
+    return make(name, device, folder, names=names, rehearse=rehearse, most=most)

@@ -1,0 +1,302 @@
+"""Which operation makes the first infinity or NaN, of forward, backward and update.
+
+`Tracer` sees every operation below autograd, in whatever format it runs. Looking at each
+tensor costs more than computing it, so `mplab.health` lets it look at few steps.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mplab.numbers.formats import FORMATS, Format
+from mplab.simulation.dispatch import OUTSIDE
+from mplab.simulation.marks import is_plain, mark_of, next_number
+
+_CONSTANTS = (
+    *("full", "fill", "masked_fill", "where", "scatter", "index_fill", "new_full", "lift_fresh"),
+    *("constant_pad_nd",),
+)
+"""Operations that may write an infinity because they were told to."""
+
+_EMPTY = ("empty", "new_empty")
+"""Operations that give memory as they find it. A simulation's casts of their inputs are written
+there, unseen."""
+
+_ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
+"""Operations whose further results are logarithms for the backward pass, some of them of zero."""
+
+_ATTRIBUTE = "_mplab_maker"
+
+_NONE: tuple[None, None] = (None, None)
+
+_LOW = (torch.float16, torch.bfloat16)
+
+_current_node = torch._C._current_autograd_node
+
+
+class Origin(NamedTuple):
+    """Where a number that is not finite came from.
+
+    Attributes:
+        step: of the run, from 0.
+        phase: "forward", "backward" or "update".
+        module: its name in the model.
+        operation: of torch, below autograd; empty where only the module is known.
+        what: "infinity", "NaN", or "infinity or NaN".
+    """
+
+    step: int
+    phase: str
+    module: str
+    operation: str
+    what: str
+
+    def __str__(self) -> str:
+        by = f"Operation {self.operation} in {self.module}" if self.operation else self.module
+        what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
+        part = self.phase if self.phase == "update" else f"{self.phase} pass"
+        return f"{by} made {what} in the {part} of step {self.step}"
+
+
+class _Bad(NamedTuple):
+    """An input that is not finite: "NaN" or "infinity", and who made it, if anyone is to blame."""
+
+    what: str
+    origin: Origin | None
+
+
+class RoundedIntegers(NamedTuple):
+    """Whole numbers that a format could not hold, when they were cast to it."""
+
+    module: str
+    largest: float
+    fmt: str
+
+
+def what_of(t: Tensor) -> str:
+    """What a tensor holds that is not finite: "NaN", "infinity", or nothing.
+
+    Examples:
+        >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
+        ('infinity', '')
+    """
+    if not (is_plain(t) and t.is_floating_point() and t.numel()):
+        return ""
+    low, high = (float(x) for x in torch.aminmax(t.detach() if t.itemsize > 1 else t.float()))
+    if low != low:
+        return "NaN"
+    return "infinity" if low == -torch.inf or high == torch.inf else ""
+
+
+def format_of_dtype(dtype: torch.dtype) -> Format | None:
+    """The format of a torch dtype; None where mplab has none.
+
+    Examples:
+        >>> format_of_dtype(torch.bfloat16).name
+        'BF16'
+    """
+    return next((fmt for fmt in FORMATS.values() if fmt.torch_dtype == dtype), None)
+
+
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Looks at the inputs and results of every operation, while it is on the stack of modes.
+
+    Attributes:
+        step: the number of the step that is looked at.
+        updating: whether an optimizer is at work.
+        origins: the first origin of each phase in this step.
+        low: whether an operation had a result in FP16 or BF16 in this step.
+        casts: addresses of memory that was cast to a low format in this step.
+        integers: the first whole numbers that a cast changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.step, self.updating = 0, False
+        self.origins: dict[str, Origin] = {}
+        self.low = False
+        self.casts: set[int] = set()
+        self.integers: RoundedIntegers | None = None
+        self._last: dict[str, Origin] = {}  # of the latest result that is not finite, by phase
+        self._aside: Origin | None = None
+        self._stack: list[str] = []
+        self._events: list[tuple[int, str]] = []
+        self._thread = get_ident()
+
+    def begin(self, step: int) -> None:
+        """Forget the step before."""
+        self.step, self.low, self.origins, self.casts = step, False, {}, set()
+        self._last, self._aside = {}, None
+        self._stack, self._events, self._thread = [], [], get_ident()
+
+    def enter_module(self, name: str) -> None:
+        """From here on, operations and autograd nodes are this module's."""
+        self._stack.append(name)
+        self._begin_nodes(name)
+
+    def leave_module(self) -> None:
+        """From here on, they are those of the module around it."""
+        if self._stack:
+            self._stack.pop()
+        self._begin_nodes(self._stack[-1] if self._stack else OUTSIDE)
+
+    def _begin_nodes(self, name: str) -> None:
+        """From here on, autograd nodes are this module's.
+
+        Not in another thread, which counts its nodes from 0: on CUDA a backward pass has one, and
+        a checkpoint runs modules again there.
+        """
+        if get_ident() == self._thread:
+            self._events.append((next_number(), name))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.is_view:  # of memory that a cast may not have filled yet
+            return func(*args, **kwargs)
+        name = func._schema.name.partition("::")[2]
+        inputs = list(_tensors((args, kwargs)))
+        if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
+            inputs = inputs[1:]
+        known = [bad for t in inputs if (bad := self._known_bad(t))]
+        out = func(*args, **kwargs)
+        phase, module = self._place()
+        results = list(_tensors(out))[: 1 if name.startswith(_ONE_RESULT) else None]
+        for t in results:
+            self.low = self.low or t.dtype in _LOW
+            empty = name.startswith(_EMPTY)
+            what = known[0].what if empty and known else "" if empty else what_of(t)
+            filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
+            made = Origin(self.step, phase, module, filled, what)
+            if is_plain(t):
+                origin = self._origin(made, known, inputs) if what else None
+                setattr(t.untyped_storage(), _ATTRIBUTE, (made, origin))
+        if name == "_to_copy" and inputs and results:
+            self._look_at_cast(inputs[0], results[0], module)
+        return out
+
+    def _is_unfilled(self, t: Tensor) -> bool:
+        """Whether this is memory as it was found, to be filled by what makes numbers of nothing."""
+        made, _ = getattr(t.untyped_storage(), _ATTRIBUTE, _NONE) if is_plain(t) else _NONE
+        return made is not None and not made.what and made.operation.startswith((*_EMPTY, "cast"))
+
+    def _known_bad(self, t: Tensor) -> _Bad | None:
+        """What an input holds that is not finite, and who made it; rounding, if no one did."""
+        what = what_of(t)
+        if not what:
+            return None
+        storage = t.untyped_storage()
+        made, origin = getattr(storage, _ATTRIBUTE, _NONE)
+        if made is None:
+            return _Bad(what, None)
+        now = made.step == self.step
+        mask = made.operation.startswith(_EMPTY)
+        cast = mask or made.operation == "cast"
+        if now and not made.what:
+            made = made._replace(operation="cast" if cast else made.operation, what=what)
+        elif not now and cast and what == "infinity":  # of a weight, used again
+            made = Origin(self.step, *self._place(), "cast", what)
+        else:
+            return _Bad(what, origin if now else None)
+        origin = self._judge(made, beside=mask)
+        setattr(storage, _ATTRIBUTE, (made, origin))
+        return _Bad(what, origin)
+
+    def _origin(
+        self, made: Origin, known: Sequence[_Bad], inputs: Sequence[Tensor]
+    ) -> Origin | None:
+        """Who made what a result holds: this operation, or who made it of its inputs."""
+        spread = next((bad.origin for bad in known if bad.origin is not None), None)
+        if spread is not None:
+            self._last[made.phase] = spread
+            return spread
+        # of infinities that are meant, such as a mask of a whole row, a NaN may come
+        passed_on = made.what != "NaN" or any(bad.what == "NaN" for bad in known)
+        meant = not inputs or made.operation.removesuffix("_").startswith(_CONSTANTS)
+        if meant or (known and passed_on):
+            return None
+        if made.operation == "_to_copy":
+            return self._judge(made, beside=_is_mask(inputs[0]))
+        return self._judge(made, beside=torch.is_grad_enabled() and not any(map(_computes, inputs)))
+
+    def _judge(self, made: Origin, *, beside: bool) -> Origin | None:
+        """Take this operation for an origin, or aside, in case that it is the only one.
+
+        Masks and positions are beside: what is computed in FP32 without gradients in a pass with
+        them, and large negative numbers that a cast makes -infinity.
+        """
+        if made.phase != "forward" or not beside:
+            self._last[made.phase] = made
+            self.origins.setdefault(made.phase, made)
+            return made
+        self._aside = self._aside or made
+        return None
+
+    def origins_of(self, loss: Tensor | float) -> dict[str, Origin]:
+        """The origins of a step by phase: of a loss that is not finite, the one that reached it."""
+        origins = dict(self.origins)
+        value = float(loss)
+        if value - value != 0:
+            found = self._last.get("forward") or self._aside
+            if isinstance(loss, Tensor) and is_plain(loss):
+                _, own = getattr(loss.untyped_storage(), _ATTRIBUTE, _NONE)
+                found = own or found
+            if found is not None:
+                origins["forward"] = found
+        return origins
+
+    def _place(self) -> tuple[str, str]:
+        """The phase, and the module that runs or whose forward pass made the autograd node."""
+        if self.updating:
+            return "update", OUTSIDE
+        node: Any = _current_node()
+        if node is None:
+            return "forward", self._stack[-1] if self._stack else OUTSIDE
+        found = bisect_right(self._events, node._sequence_nr(), key=lambda event: event[0])
+        return "backward", self._events[found - 1][1] if found else OUTSIDE
+
+    def _look_at_cast(self, before: Tensor, after: Tensor, module: str) -> None:
+        """Remember what was cast to a low format, and whether whole numbers were changed."""
+        if after.dtype not in _LOW or before.dtype == after.dtype or not is_plain(before):
+            return
+        self.casts.add(before.data_ptr())
+        fmt = format_of_dtype(after.dtype)
+        if fmt is None or self.integers is not None or not before.numel():
+            return
+        values = before.detach().double()
+        largest = float(values.abs().max())
+        whole = 2.0**fmt.precision < largest <= fmt.max_finite and bool(
+            (values == values.round()).all()
+        )
+        if whole and bool((after.double() != values).any()):
+            self.integers = RoundedIntegers(module, largest, fmt.name)
+
+
+def _is_mask(t: Tensor) -> bool:
+    """Whether numbers that are added to scores, to leave none of them, are in a tensor."""
+    return t.is_floating_point() and t.numel() > 0 and float(t.detach().float().min()) <= -1e9
+
+
+def _computes(t: Tensor) -> bool:
+    """Whether a tensor is in a low format, or on the way from the weights to the loss."""
+    mark = mark_of(t) if is_plain(t) else None
+    return t.requires_grad or t.dtype in _LOW or (mark is not None and mark.into is not None)
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    """The tensors in nested lists, tuples and dictionaries."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for part in tree:
+            yield from _tensors(part)
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))

@@ -1,0 +1,396 @@
+"""Codes, fields and values: reading and writing the bits of a format, without rounding."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import ml_dtypes  # noqa: F401  # gives NumPy the dtypes that Format.dtype names
+import numpy as np
+
+from mplab.numbers.formats import Format, format_of, require_format
+from mplab.numbers.inputs import as_array, widen
+
+_TABLE_BITS = 20
+"""Formats up to this width are decoded by looking values up (2^20 float64 are 8 MiB)."""
+
+
+class Fields(NamedTuple):
+    """The three fields of a code, each an integer array of the codes' shape."""
+
+    sign: np.ndarray
+    biased_exponent: np.ndarray
+    trailing_significand: np.ndarray
+
+
+def code_dtype(fmt: Format) -> np.dtype[Any]:
+    """The unsigned integer dtype that holds a code: uint8, uint16 or uint32."""
+    return np.dtype(np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32)
+
+
+def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
+    """`codes` as an integer array, every element a code of `fmt`."""
+    array = np.asarray(codes)
+    if array.dtype == object and isinstance(codes, int):  # wider than any integer dtype
+        array = np.asarray(-1 if codes < 0 else 1 << 62)
+    if array.dtype.kind not in "iu" or isinstance(codes, np.ma.MaskedArray):
+        raise TypeError(
+            f"{function}: codes must be integers; got {type(codes).__name__} of {array.dtype}. "
+            f"To turn numbers into codes, use encode(x, {fmt.name})."
+        )
+    wrong = (array < 0) | (array > (1 << fmt.bits) - 1) if array.size else np.zeros((), bool)
+    if wrong.any():
+        first = codes if isinstance(codes, int) else int(array[wrong].flat[0])
+        raise ValueError(
+            f"{function}: codes must lie in 0 .. 0x{(1 << fmt.bits) - 1:X} ({fmt.name} has "
+            f"{fmt.bits} bits); got {first}. Mask or shift the extra bits away."
+        )
+    return array
+
+
+def fields(codes: object, fmt: Format) -> Fields:
+    """Split codes into sign, biased exponent and trailing significand.
+
+    Args:
+        codes: integers of any shape.
+        fmt: the format of the codes.
+
+    Returns:
+        Three arrays of the codes' shape; the sign of an unsigned format is 0.
+
+    Raises:
+        TypeError: the codes are not integers.
+        ValueError: a code needs more bits than the format has.
+
+    Examples:
+        >>> fields(0xC000, FP16)
+        Fields(sign=array(1, dtype=uint16), biased_exponent=array(16, dtype=uint16), \
+trailing_significand=array(0, dtype=uint16))
+    """
+    fmt = require_format("fields", fmt)
+    array = _require_codes("fields", codes, fmt).astype(code_dtype(fmt))
+    magnitude = array & ((fmt.sign_code or (1 << fmt.bits)) - 1)
+    trailing = fmt.precision - 1
+    return Fields(
+        np.asarray((array & fmt.sign_code) != 0).astype(array.dtype),
+        np.asarray(magnitude >> trailing),
+        np.asarray(magnitude & ((1 << trailing) - 1)),
+    )
+
+
+def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """k·2^q as float64, made of bits, so that subnormals survive where the CPU flushes them."""
+    bits = k.astype(np.float64).view(np.int64)
+    normal = (bits >> 52) + q >= 1
+    subnormal = k << np.clip(q + 1074, 0, 52)
+    scaled = np.where(k == 0, 0, np.where(normal, bits + (q << 52), subnormal))
+    return np.asarray(scaled, np.int64).view(np.float64)
+
+
+def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
+    """Values of codes by arithmetic on their fields, float64."""
+    sign, biased, trailing = (part.astype(np.int64) for part in fields(codes, fmt))
+    subnormal = (biased == 0) & fmt.has_zero
+    significand = trailing + np.where(subnormal, 0, 1 << (fmt.precision - 1))
+    exponent = np.where(subnormal, fmt.emin, biased - fmt.bias)
+    values = _scaled(significand, exponent - fmt.precision + 1)
+    magnitude = (biased << (fmt.precision - 1)) + trailing
+    special = np.nan if fmt.infinity_code is None else np.inf
+    values = np.where(magnitude == fmt.max_code + 1, special, values)
+    values = np.where(magnitude > fmt.max_code + 1, np.nan, values)
+    values = np.copysign(values, np.where(sign == 1, -1.0, 1.0))
+    if fmt.nan_code is not None:  # one NaN for all NaN codes, so that values are reproducible
+        values[np.isnan(values) | (codes == fmt.nan_code)] = np.nan
+    return np.asarray(values)
+
+
+@cache
+def _table(fmt: Format) -> np.ndarray:
+    table = _decode(np.arange(1 << fmt.bits, dtype=np.int64), fmt)
+    table.flags.writeable = False
+    return table
+
+
+def decode(codes: object, fmt: Format) -> Any:
+    """The values of codes.
+
+    All NaN codes give NaN.
+
+    Args:
+        codes: integers of any shape `(...)`.
+        fmt: their format.
+
+    Returns:
+        float64, shape `(...)`; a float64 scalar for a scalar.
+
+    Raises:
+        TypeError: the codes are not integers.
+        ValueError: a code needs more bits than the format has.
+
+    Exactness:
+        Exact.
+
+    Examples:
+        >>> decode(np.array([0x00, 0x7E, 0x7F], np.uint8), FP8_E4M3)
+        array([  0., 448.,  nan])
+    """
+    fmt = require_format("decode", fmt)
+    array = _require_codes("decode", codes, fmt)
+    if fmt.bits <= _TABLE_BITS:
+        return _table(fmt)[array]
+    return _decode(np.atleast_1d(array), fmt).reshape(array.shape)[()]
+
+
+def values(fmt: Format) -> np.ndarray:
+    """Every value of a format, in the order of its codes.
+
+    Returns:
+        float64, shape (2^bits,), read-only.
+
+    Raises:
+        ValueError: the format has more than 20 bits.
+
+    Examples:
+        >>> values(FP4_E2M1)
+        array([ 0. ,  0.5,  1. ,  1.5,  2. ,  3. ,  4. ,  6. , -0. , -0.5, -1. ,
+               -1.5, -2. , -3. , -4. , -6. ])
+    """
+    fmt = require_format("values", fmt)
+    if fmt.bits > _TABLE_BITS:
+        raise ValueError(
+            f"values: fmt must have at most {_TABLE_BITS} bits; got {fmt.name} with {fmt.bits} "
+            f"(2^{fmt.bits} values). Decode a range of codes instead."
+        )
+    return _table(fmt)
+
+
+def encode(x: object, fmt: Format) -> Any:
+    """The codes of numbers that are values of the format.
+
+    Args:
+        x: float16, bfloat16, float8, float32, float64 or a Python float, any shape `(...)`.
+        fmt: the format.
+
+    Returns:
+        uint8, uint16 or uint32 by the width of the format, shape `(...)`. NaN gives
+        `fmt.nan_code`, whatever its sign and payload.
+
+    Raises:
+        TypeError: `x` is not made of floating-point numbers.
+        ValueError: a number is not a value of the format; nothing is rounded here.
+
+    Exactness:
+        Exact.
+
+    Examples:
+        >>> encode(np.array([1.0, -0.0, 448.0]), FP8_E4M3)
+        array([ 56, 128, 126], dtype=uint8)
+    """
+    return _encode("encode", x, require_format("encode", fmt))
+
+
+def _encode(function: str, x: object, fmt: Format) -> Any:
+    array = np.asarray(widen(as_array(function, x)))
+    bits = np.atleast_1d(array).view(np.int64)
+    magnitude = bits & 0x7FFFFFFFFFFFFFFF
+    nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
+    codes, exact = _magnitude_codes(magnitude, fmt)
+    exact &= codes <= fmt.max_code
+    if not fmt.signed:
+        exact &= bits >= 0
+    if not fmt.has_negative_zero:
+        exact &= ~((bits < 0) & (magnitude == 0))
+    exact = np.where(nan, fmt.has_nan, np.where(infinite, fmt.has_infinity, exact))
+    if not exact.all():
+        first = float(np.atleast_1d(array)[~exact].flat[0])
+        _refuse(function, first, fmt, given=str(first if array.ndim else x))
+    codes = np.where(infinite, fmt.infinity_code or 0, codes)
+    codes |= np.where(bits < 0, fmt.sign_code, 0)
+    codes = np.where(nan, fmt.nan_code or 0, codes)
+    return codes.astype(code_dtype(fmt)).reshape(array.shape)[()]
+
+
+_INFINITY = 0x7FF << 52
+
+
+def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
+    """Codes of finite float64 magnitude bits, and whether each is exact and not too small.
+
+    Integers only, so that it holds where the CPU treats subnormals as zero.
+    """
+    biased = magnitude >> 52
+    implicit = (biased > 0).astype(np.int64) << 52
+    significand = (magnitude & ((1 << 52) - 1)) | implicit
+    exponent = np.maximum(biased, 1) - 1023
+    # A float64 subnormal can only be met where both formats share emin = -1022.
+    below = np.minimum(np.maximum(fmt.emin - exponent, 0), 63)
+    shift = np.minimum(53 - fmt.precision + below, 63)
+    scaled = significand >> shift
+    exact = (scaled << shift) == significand
+    hidden = 1 << (fmt.precision - 1)
+    normal = ((np.maximum(exponent, fmt.emin) + fmt.bias) << (fmt.precision - 1)) + scaled - hidden
+    if fmt.has_zero:
+        return np.where(scaled < hidden, scaled, normal), exact
+    return normal, exact & (scaled >= hidden)
+
+
+def _refuse(function: str, x: float, fmt: Format, *, given: str) -> None:
+    """Raise: `x` is not a value of `fmt`, with its two neighbours where they exist."""
+    what = given
+    least = 0.0 if fmt.has_zero else fmt.min_normal
+    if least < abs(x) < fmt.max_finite and (x > 0 or fmt.signed):
+        magnitude = np.abs(np.array([x])).view(np.int64)
+        low = int(_magnitude_codes(magnitude, fmt)[0][0])
+        codes = [low, low + 1]
+        if x < 0:
+            zero = 0 if low == 0 and not fmt.has_negative_zero else low + fmt.sign_code
+            codes = [low + 1 + fmt.sign_code, zero]
+        names = (f"{float(decode(c, fmt))!r} (0x{c:0{-(-fmt.bits // 4)}X})" for c in codes)
+        what += ", between " + " and ".join(names)
+    elif abs(x) > fmt.max_finite:
+        what += f", past the largest finite value {fmt.max_finite!r}"
+    raise ValueError(
+        f"{function}: values must belong to {fmt.name}; got {what}. "
+        f"Round first: round_to(x, {fmt.name})."
+    )
+
+
+def next_up(x: object, fmt: Format) -> Any:
+    """The least value of the format that is greater than each `x`.
+
+    NaN gives NaN. Past `max_finite` lies what overflow gives: infinity, or NaN where the
+    format has no infinity, or `max_finite` itself where it has neither. −min_subnormal
+    gives −0 where the format has it.
+
+    Args:
+        x: values of `fmt`, any shape `(...)`.
+        fmt: the format.
+
+    Returns:
+        float64, shape `(...)`.
+
+    Raises:
+        TypeError: `x` is not made of floating-point numbers.
+        ValueError: an element is not a value of `fmt`.
+
+    Exactness:
+        Exact.
+
+    Source:
+        IEEE 754-2019 §5.3.1 nextUp, for the formats that have infinities.
+
+    Examples:
+        >>> float(next_up(1.0, FP16)), float(next_up(65504.0, FP16))
+        (1.0009765625, inf)
+    """
+    return _step("next_up", x, require_format("next_up", fmt), 1)
+
+
+def next_down(x: object, fmt: Format) -> Any:
+    """The greatest value of the format that is less than each `x`: −next_up(−x).
+
+    See `next_up` for shapes, errors and the ends of the range. Below the least value of a format
+    without sign lies NaN, or that value where the format has no NaN.
+
+    Examples:
+        >>> float(next_down(1.0, FP16))
+        0.99951171875
+    """
+    return _step("next_down", x, require_format("next_down", fmt), -1)
+
+
+def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
+    """One step along the values of `fmt`, counted through zero as one value."""
+    codes = np.asarray(_encode(function, x, fmt)).astype(np.int64)
+    nan = codes == fmt.nan_code if fmt.has_nan else np.zeros(codes.shape, bool)
+    negative = (codes & fmt.sign_code) != 0
+    magnitude = codes & ~fmt.sign_code
+    rank = np.where(negative, -magnitude, magnitude) + direction
+    top = fmt.max_code + fmt.has_infinity
+    past = np.abs(rank) > top
+    if fmt.signed:
+        stepped = decode(np.minimum(np.abs(rank), top), fmt)
+        minus = (rank < 0) | ((rank == 0) & (direction > 0) & fmt.has_negative_zero)
+        stepped = np.copysign(stepped, np.where(minus, -1.0, 1.0))
+    else:
+        stepped = np.asarray(decode(np.clip(rank, 0, top), fmt))
+        stepped = np.where((rank < 0) & fmt.has_nan, np.nan, stepped)
+    if fmt.has_nan and not fmt.has_infinity:
+        stepped = np.where(past, np.nan, stepped)
+    return np.where(nan, np.nan, stepped)[()]
+
+
+def ulp(x: object, fmt: Format) -> Any:
+    """The unit in the last place that the format has at each `x`.
+
+    ulp(x) = 2^(e − p + 1) with 2^e ≤ |x| < 2^(e+1), e no less than emin and no more than
+    emax. So at a power of two it is the distance to the next value away from zero, twice
+    the distance towards zero; at 0 and among subnormals it is `min_subnormal`. NaN gives
+    NaN, infinity gives infinity.
+
+    Args:
+        x: numbers, any shape `(...)`; they need not be values of `fmt`.
+        fmt: the format.
+
+    Returns:
+        float64, shape `(...)`.
+
+    Raises:
+        TypeError: `x` is not made of floating-point numbers.
+
+    Exactness:
+        Exact.
+
+    Examples:
+        >>> ulp(np.array([1.0, 1.99, 2.0, 0.0]), FP16)
+        array([9.76562500e-04, 9.76562500e-04, 1.95312500e-03, 5.96046448e-08])
+    """
+    fmt = require_format("ulp", fmt)
+    array = np.asarray(widen(as_array("ulp", x)))
+    magnitude = np.atleast_1d(array).view(np.int64) & 0x7FFFFFFFFFFFFFFF
+    exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
+    result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
+    result = np.where(magnitude == _INFINITY, np.inf, result)
+    return np.where(magnitude > _INFINITY, np.nan, result).reshape(array.shape)[()]
+
+
+def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
+    """Values of a format as an array of its NumPy or ml_dtypes dtype, bit for bit.
+
+    Raises:
+        TypeError: the format has no such dtype, or `x` is not floating point.
+        ValueError: an element is not a value of `fmt`.
+
+    Exactness:
+        Exact; nothing is rounded here.
+
+    Examples:
+        >>> to_ml_dtypes(np.array([0.5, 448.0]), FP8_E4M3)
+        array([0.5, 448], dtype='float8_e4m3fn')
+    """
+    fmt = require_format("to_ml_dtypes", fmt)
+    if fmt.dtype is None:
+        raise TypeError(
+            f"to_ml_dtypes: fmt must have a NumPy or ml_dtypes dtype; {fmt.name} has none. "
+            f"Keep its values as float64, or its codes."
+        )
+    return np.asarray(_encode("to_ml_dtypes", x, fmt)).view(fmt.dtype)
+
+
+def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
+    """The values of a NumPy or ml_dtypes array of a predefined format, as float64.
+
+    Raises:
+        ValueError: the dtype is not that of a predefined format.
+
+    Exactness:
+        Exact.
+
+    Examples:
+        >>> from_ml_dtypes(to_ml_dtypes(np.array([-6.0, 0.5]), FP4_E2M1))
+        array([-6. ,  0.5])
+    """
+    array = np.asarray(array)
+    fmt = format_of(array.dtype)
+    native = array.astype(array.dtype.newbyteorder("="), order="C")
+    return np.asarray(decode(native.view(code_dtype(fmt)), fmt))

@@ -1,0 +1,78 @@
+"""The facts of a format and of the rules, as the array of integers that the loops take."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.numbers.formats import Format, Overflow, Tininess
+
+
+class Facts(NamedTuple):
+    """What the loops need to know of a format and of the rules, for one input dtype."""
+
+    numbers: np.ndarray
+    """Integers of the width of the input, shape (19,), in the order `_round_bits` unpacks."""
+    rare: bool
+    """Whether anything is asked for that IEEE formats without flushing do not need."""
+
+
+@lru_cache(maxsize=512)
+def facts_of(
+    fmt: Format,
+    dtype: np.dtype[Any],
+    overflow: Overflow = Overflow.IEEE,
+    flush_inputs: bool = False,
+    flush_outputs: bool = False,
+    tininess: Tininess = Tininess.AFTER,
+) -> Facts | None:
+    """The facts of `fmt` for float32 or float64 input.
+
+    Returns:
+        None if float32 cannot serve: some value of `fmt` is not a float32, its least value is
+        a subnormal float32 off the float32 grid, or its grid is too coarse for an anchor.
+    """
+    info = np.finfo(dtype)
+    integer = np.dtype(f"i{dtype.itemsize}")
+    width, source_emin = info.nmant + 1, int(info.minexp)
+    shift, lowest = width - fmt.precision, fmt.emin - fmt.precision + 1
+    gridded = fmt.emin > source_emin
+    fits = shift >= 0 and fmt.emin >= source_emin and fmt.max_finite <= float(info.max)
+    anchored = fmt.emin + shift < int(info.maxexp)  # else the anchor overflows
+    if not fits or (gridded and not (anchored and lowest >= source_emin)):
+        return None
+
+    def bits(x: float) -> int:
+        return int(np.array(x, dtype).view(integer))
+
+    saturate = overflow is Overflow.SATURATE or not fmt.has_nan
+    beyond = fmt.max_finite if saturate else np.inf if fmt.has_infinity else np.nan
+    # Below 2^emin an unbounded exponent would halve the grid; the source shares the
+    # grid of a format with its own emin, so there the shift itself must shrink.
+    tiny_shift = shift if gridded else max(shift - 1, 0)
+    sign_bit = int(np.iinfo(integer).min)
+    facts = [
+        shift,
+        0 if tininess is Tininess.BEFORE else tiny_shift,
+        fmt.precision == 1,
+        bits(fmt.min_normal) if gridded else 0,
+        bits(2.0 ** (fmt.emin + shift)) if gridded else 0,
+        bits(2.0**lowest),
+        bits(2.0**-lowest) if gridded else 0,
+        bits(fmt.min_normal),
+        bits(fmt.max_finite),
+        bits(beyond),
+        bits(fmt.min_normal) if flush_inputs else 0,
+        bits(fmt.min_normal) if flush_outputs or not fmt.has_zero else 0,
+        0 if fmt.has_zero else bits(fmt.min_normal),
+        bits(np.inf),
+        bits(np.nan),
+        1 << (info.nmant - 1),
+        sign_bit,
+        0 if fmt.signed else sign_bit,
+        0 if fmt.has_negative_zero else sign_bit,
+    ]
+    rare = flush_inputs or flush_outputs or not fmt.has_negative_zero
+    return Facts(np.array(facts, integer), rare)

@@ -1,0 +1,461 @@
+"""What a floating-point format is, and the words of IEEE 754 for entering it.
+
+A format is a handful of independent facts; everything else is computed from them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, IntFlag
+from functools import cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+
+class Rounding(IntEnum):
+    """How a number between two neighbours of a format is rounded.
+
+    Source:
+        IEEE 754-2019 §4.3, except `STOCHASTIC`, which rounds away from zero with
+        the probability of the discarded fraction (see `mplab.Stream`).
+    """
+
+    TIES_TO_EVEN = 0
+    TIES_TO_AWAY = 1
+    TOWARD_ZERO = 2
+    TOWARD_POSITIVE = 3
+    TOWARD_NEGATIVE = 4
+    STOCHASTIC = 5
+
+
+class Overflow(IntEnum):
+    """Past the largest finite value: infinity, else NaN, else that value; or always that value."""
+
+    IEEE = 0
+    SATURATE = 1
+
+
+class Tininess(IntEnum):
+    """When a result counts as tiny: judged before or after rounding (IEEE 754-2019 §7.5)."""
+
+    AFTER = 0
+    BEFORE = 1
+
+
+class Event(IntFlag):
+    """The exceptions of IEEE 754-2019 §7, as bits of the array that `mplab.events` returns."""
+
+    INEXACT = 1
+    UNDERFLOW = 2
+    OVERFLOW = 4
+    INVALID = 8
+    DIVIDE_BY_ZERO = 16
+
+
+class Specials(Enum):
+    """Which codes of a format are not finite numbers.
+
+    `IEEE`: the top exponent holds infinity and NaNs. `NAN_ALL_ONES`: only the code of
+    all ones is NaN. `NAN_NEGATIVE_ZERO`: the code of −0 is the one NaN, so there is no
+    −0. `NONE`: every code is a finite number.
+    """
+
+    IEEE = "infinity and NaN in the top exponent"
+    NAN_ALL_ONES = "NaN is the code of all ones; no infinity"
+    NAN_NEGATIVE_ZERO = "NaN is the code of -0; no infinity, no -0"
+    NONE = "every code is finite"
+
+
+_IEEE_BIAS = -(1 << 31)
+"""Stands for 2^(exponent_bits−1) − 1."""
+
+
+@dataclass(frozen=True, repr=False)
+class Format:
+    """A binary floating-point format of up to 32 bits.
+
+    Only the fields are facts; every other attribute is derived from them.
+
+    Args:
+        name: how the format is printed.
+        exponent_bits: width of the exponent field.
+        precision: significand bits p, the implicit one included (FP16: 11).
+        bias: stored minus unbiased exponent; 2^(exponent_bits−1) − 1 if omitted.
+        specials: which codes are infinities and NaNs.
+        signed: False for formats without a sign bit.
+        has_zero: False where the code 0 is a power of two, not zero (E8M0).
+        dtype_name: the name that ml_dtypes or NumPy, and torch, give to the format.
+        note: aliases and source, shown on the card.
+
+    Raises:
+        ValueError: the facts contradict one another, need more than 32 bits, or the
+            format does not embed in float64: normals as normals, and subnormals as
+            normals too unless both formats share emin = −1022, 2^971 apart at most.
+
+    Exactness:
+        All derived values are exact in float64.
+
+    Examples:
+        >>> FP16.precision, FP16.emin, FP16.emax, FP16.max_finite
+        (11, -14, 15, 65504.0)
+        >>> e3m4 = Format("E3M4", exponent_bits=3, precision=5)
+        >>> e3m4.bits, e3m4.max_finite, e3m4.min_subnormal
+        (8, 15.5, 0.015625)
+    """
+
+    name: str
+    exponent_bits: int = field(kw_only=True)
+    precision: int = field(kw_only=True)
+    bias: int = field(kw_only=True, default=_IEEE_BIAS)
+    specials: Specials = field(kw_only=True, default=Specials.IEEE)
+    signed: bool = field(kw_only=True, default=True)
+    has_zero: bool = field(kw_only=True, default=True)
+    dtype_name: str | None = field(kw_only=True, default=None)
+    note: str = field(kw_only=True, default="", compare=False)
+
+    def __post_init__(self) -> None:
+        kinds = {"exponent_bits": int, "precision": int, "bias": int, "specials": Specials}
+        for label, kind in {**kinds, "signed": bool, "has_zero": bool}.items():
+            if type(getattr(self, label)) is not kind:
+                raise TypeError(self._refusal(label, f"of type {kind.__name__}"))
+        for label in ("exponent_bits", "precision"):
+            if getattr(self, label) < 1:
+                raise ValueError(self._refusal(label, "a positive integer"))
+        if self.bias == _IEEE_BIAS:
+            object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
+        problem = self._contradiction()
+        if problem:
+            raise ValueError(f"Format: {problem}. Choose other facts for {self.name!r}.")
+
+    def __hash__(self) -> int:  # short: formats are keys of caches on every call
+        return hash((self.name, self.precision, self.bias))
+
+    def _refusal(self, label: str, rule: str) -> str:
+        given = getattr(self, label)
+        return f"Format: {label} must be {rule}; got {given!r}. See help(mplab.Format)."
+
+    def _contradiction(self) -> str | None:
+        """The first rule these facts break, in words, or None."""
+        if self.bits > 32:
+            return f"a format must fit 32 bits; got {self.bits}"
+        if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
+            return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
+        if self.specials is Specials.NAN_NEGATIVE_ZERO and not self.signed:
+            return "NaN in the code of -0 must have a sign bit; got signed=False"
+        if self.signed and not self.has_zero:
+            return "a signed format must have a zero between its halves; got has_zero=False"
+        if (self.max_code >> (self.precision - 1)) < self.has_zero:
+            return f"a format must have normal numbers; got exponent_bits={self.exponent_bits}"
+        lowest = self.emin - self.precision + 1
+        apart = lowest > 971 or (lowest < -1022 != self.emin)  # 971: rounding adds 2^52 of them
+        if self.emin < -1022 or self.emax > 1023 or apart:
+            return (
+                "a format must embed in float64 (emin >= -1022, emax <= 1023, subnormals at "
+                "2^-1022 or above unless emin = -1022, and at 2^971 or below); got "
+                f"emin={self.emin}, emax={self.emax}, least subnormal 2^{lowest}"
+            )
+        return None
+
+    @cached_property
+    def bits(self) -> int:
+        """Width of a code."""
+        return self.signed + self.exponent_bits + self.precision - 1
+
+    @cached_property
+    def max_code(self) -> int:
+        """The code of `max_finite`."""
+        top = 1 << (self.exponent_bits + self.precision - 1)
+        reserved = {
+            Specials.IEEE: 1 << (self.precision - 1),
+            Specials.NAN_ALL_ONES: 1,
+            Specials.NAN_NEGATIVE_ZERO: 0,
+            Specials.NONE: 0,
+        }
+        return top - 1 - reserved[self.specials]
+
+    @cached_property
+    def sign_code(self) -> int:
+        """The sign bit as a code; 0 in an unsigned format."""
+        return 1 << (self.bits - 1) if self.signed else 0
+
+    @cached_property
+    def infinity_code(self) -> int | None:
+        """The code of +infinity, or None."""
+        return self.max_code + 1 if self.specials is Specials.IEEE else None
+
+    @cached_property
+    def nan_code(self) -> int | None:
+        """The code that encodes NaN (quiet and positive where there is a choice), or None."""
+        return {
+            Specials.IEEE: self.max_code + 1 + (1 << max(self.precision - 2, 0)),
+            Specials.NAN_ALL_ONES: self.max_code + 1,
+            Specials.NAN_NEGATIVE_ZERO: self.sign_code,
+            Specials.NONE: None,
+        }[self.specials]
+
+    @property
+    def has_infinity(self) -> bool:
+        """Whether ±infinity are values."""
+        return self.infinity_code is not None
+
+    @property
+    def has_nan(self) -> bool:
+        """Whether NaN has a code."""
+        return self.nan_code is not None
+
+    @cached_property
+    def has_negative_zero(self) -> bool:
+        """Whether −0 has a code."""
+        return self.signed and self.has_zero and self.specials is not Specials.NAN_NEGATIVE_ZERO
+
+    @cached_property
+    def nan_codes(self) -> int:
+        """How many codes are NaN."""
+        if self.specials is Specials.IEEE:
+            return (1 + self.signed) * ((1 << (self.precision - 1)) - 1)
+        return {Specials.NAN_ALL_ONES: 1 + self.signed}.get(self.specials, int(self.has_nan))
+
+    @cached_property
+    def finite_codes(self) -> int:
+        """How many codes are finite numbers, both zeros counted."""
+        infinities = (1 + self.signed) * self.has_infinity
+        return (1 << self.bits) - self.nan_codes - infinities
+
+    @cached_property
+    def emin(self) -> int:
+        """Exponent of the smallest normal number."""
+        return int(self.has_zero) - self.bias
+
+    @cached_property
+    def emax(self) -> int:
+        """Exponent of the largest finite number."""
+        return (self.max_code >> (self.precision - 1)) - self.bias
+
+    @cached_property
+    def max_finite(self) -> float:
+        """The largest finite value."""
+        implicit = 1 << (self.precision - 1)
+        significand = implicit + (self.max_code & (implicit - 1))
+        return math.ldexp(significand, self.emax - self.precision + 1)
+
+    @cached_property
+    def min_normal(self) -> float:
+        """The smallest positive normal value, 2^emin."""
+        return math.ldexp(1.0, self.emin)
+
+    @cached_property
+    def min_subnormal(self) -> float:
+        """The smallest positive value, 2^(emin−p+1); `min_normal` where there are no subnormals."""
+        return math.ldexp(self.min_normal, (1 - self.precision) * self.has_zero)
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Distance from 1 to the next larger value, 2^(1−p)."""
+        return math.ldexp(1.0, 1 - self.precision)
+
+    @cached_property
+    def unit_roundoff(self) -> float:
+        """Largest relative error of rounding to nearest in the normal range, u = 2^−p."""
+        return math.ldexp(1.0, -self.precision)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The NumPy or ml_dtypes dtype with these codes, or None."""
+        if self.dtype_name is None:
+            return None
+        scalar = getattr(np, self.dtype_name, None) or getattr(ml_dtypes, self.dtype_name, None)
+        return None if scalar is None else np.dtype(scalar)
+
+    @property
+    def torch_dtype(self) -> Any:
+        """The torch dtype with these codes, or None. Imports torch."""
+        import torch
+
+        return None if self.dtype_name is None else getattr(torch, self.dtype_name, None)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """The spec card, label and text."""
+        fields = f"{self.exponent_bits} exponent + {self.precision - 1} trailing significand"
+        rows = [
+            ("bits", f"{self.bits} = {'1 sign + ' * self.signed}{fields}"),
+            ("precision p", f"{self.precision}, unit roundoff u = 2^{-self.precision}"),
+            ("exponents", f"{self.emin} .. {self.emax}, bias {self.bias}"),
+            ("max finite", f"{self.max_finite:.6g}"),
+            ("min normal", f"2^{self.emin} = {self.min_normal:.6g}"),
+        ]
+        if self.has_zero:
+            lowest = self.emin - self.precision + 1
+            rows.append(("min subnormal", f"2^{lowest} = {self.min_subnormal:.6g}"))
+        rows.append(("specials", self.specials.value))
+        return [*rows, ("also", self.note)] if self.note else rows
+
+    def __repr__(self) -> str:
+        return f"<Format {self.name}: E{self.exponent_bits}M{self.precision - 1}, bias {self.bias}>"
+
+    def __str__(self) -> str:
+        return "\n".join([self.name, *(f"  {k:<14}{v}" for k, v in self._rows())])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f'<tr><th scope="row" style="text-align:left">{k}</th>'
+            f'<td style="text-align:left">{v}</td></tr>'
+            for k, v in self._rows()
+        )
+        caption = f'<caption style="text-align:left;font-weight:bold">{self.name}</caption>'
+        return f"<table>{caption}{cells}</table>"
+
+
+FP32 = Format(
+    "FP32",
+    exponent_bits=8,
+    precision=24,
+    dtype_name="float32",
+    note="IEEE 754 binary32, torch.float32, single",
+)
+
+TF32 = Format(
+    "TF32",
+    exponent_bits=8,
+    precision=11,
+    note="NVIDIA TensorFloat-32, 19 bits stored in 32; no dtype of its own",
+)
+
+FP16 = Format(
+    "FP16",
+    exponent_bits=5,
+    precision=11,
+    dtype_name="float16",
+    note="IEEE 754 binary16, torch.float16, half",
+)
+
+BF16 = Format(
+    "BF16", exponent_bits=8, precision=8, dtype_name="bfloat16", note="bfloat16, torch.bfloat16"
+)
+
+FP8_E4M3 = Format(
+    "FP8_E4M3",
+    exponent_bits=4,
+    precision=4,
+    specials=Specials.NAN_ALL_ONES,
+    dtype_name="float8_e4m3fn",
+    note="OCP OFP8 E4M3, float8_e4m3fn in torch and ml_dtypes",
+)
+
+FP8_E5M2 = Format(
+    "FP8_E5M2",
+    exponent_bits=5,
+    precision=3,
+    dtype_name="float8_e5m2",
+    note="OCP OFP8 E5M2, float8_e5m2 in torch and ml_dtypes",
+)
+
+FP8_E4M3FNUZ = Format(
+    "FP8_E4M3FNUZ",
+    exponent_bits=4,
+    precision=4,
+    bias=8,
+    specials=Specials.NAN_NEGATIVE_ZERO,
+    dtype_name="float8_e4m3fnuz",
+    note="float8_e4m3fnuz in torch and ml_dtypes",
+)
+
+FP8_E5M2FNUZ = Format(
+    "FP8_E5M2FNUZ",
+    exponent_bits=5,
+    precision=3,
+    bias=16,
+    specials=Specials.NAN_NEGATIVE_ZERO,
+    dtype_name="float8_e5m2fnuz",
+    note="float8_e5m2fnuz in torch and ml_dtypes",
+)
+
+FP8_E8M0 = Format(
+    "FP8_E8M0",
+    exponent_bits=8,
+    precision=1,
+    specials=Specials.NAN_ALL_ONES,
+    signed=False,
+    has_zero=False,
+    dtype_name="float8_e8m0fnu",
+    note="OCP MX scale: powers of two only; float8_e8m0fnu in torch and ml_dtypes",
+)
+
+FP6_E3M2 = Format(
+    "FP6_E3M2",
+    exponent_bits=3,
+    precision=3,
+    specials=Specials.NONE,
+    dtype_name="float6_e3m2fn",
+    note="OCP MX FP6, float6_e3m2fn in ml_dtypes",
+)
+
+FP6_E2M3 = Format(
+    "FP6_E2M3",
+    exponent_bits=2,
+    precision=4,
+    specials=Specials.NONE,
+    dtype_name="float6_e2m3fn",
+    note="OCP MX FP6, float6_e2m3fn in ml_dtypes",
+)
+
+FP4_E2M1 = Format(
+    "FP4_E2M1",
+    exponent_bits=2,
+    precision=2,
+    specials=Specials.NONE,
+    dtype_name="float4_e2m1fn",
+    note="OCP MX FP4, float4_e2m1fn in ml_dtypes",
+)
+
+FORMATS: dict[str, Format] = {
+    fmt.name: fmt
+    for fmt in (
+        FP32,
+        TF32,
+        FP16,
+        BF16,
+        FP8_E4M3,
+        FP8_E5M2,
+        FP8_E4M3FNUZ,
+        FP8_E5M2FNUZ,
+        FP8_E8M0,
+        FP6_E3M2,
+        FP6_E2M3,
+        FP4_E2M1,
+    )
+}
+"""The predefined formats by name."""
+
+
+def require_format(function: str, fmt: object) -> Format:
+    """`fmt` itself, or a TypeError that names `function` and the predefined formats."""
+    if isinstance(fmt, Format):
+        return fmt
+    known = ", ".join(FORMATS)
+    raise TypeError(
+        f"{function}: fmt must be an mplab Format; got {fmt!r} ({type(fmt).__name__}). "
+        f"Use one of {known}, or define a Format."
+    )
+
+
+def format_of(dtype: object) -> Format:
+    """The predefined format with the codes of a NumPy or ml_dtypes dtype.
+
+    Raises:
+        ValueError: no predefined format has these codes.
+
+    Examples:
+        >>> format_of(np.float16).name
+        'FP16'
+    """
+    known = {fmt.dtype: fmt for fmt in FORMATS.values() if fmt.dtype is not None}
+    try:
+        return known[np.dtype(dtype).newbyteorder("=")]  # type: ignore[call-overload]
+    except (KeyError, TypeError):
+        names = ", ".join(str(name) for name in known)
+        raise ValueError(
+            f"format_of: dtype must be one of {names}; got {dtype!r}. Convert first."
+        ) from None

@@ -1,0 +1,104 @@
+"""What the library takes as numbers, and how they become float64 without being rounded."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mplab.numbers.formats import format_of
+
+_SIGNALING_NAN = 0x7FF4_0000_0000_0000
+
+
+def as_array(function: str, x: Any) -> Any:
+    """Anything that `round_to` takes as a float32 or float64 array, or NumPy scalar."""
+    if isinstance(x, float):  # also np.float64
+        return np.float64(x)
+    if isinstance(x, str | Decimal | Fraction):
+        return _exact(function, x)
+    if isinstance(x, np.ndarray | np.generic) and not isinstance(x, np.ma.MaskedArray):
+        if x.dtype.char in "fd":
+            return x if isinstance(x, np.generic) else x.view(np.ndarray)
+        try:
+            format_of(x.dtype)
+        except ValueError:
+            pass
+        else:
+            with np.errstate(invalid="ignore"):  # signaling NaNs
+                return x.astype(np.float32)
+    kind = f"dtype {x.dtype}" if hasattr(x, "dtype") else "no dtype"
+    raise TypeError(
+        f"{function}: x must be an array of float32, float64, float16 or an ml_dtypes format, a "
+        f"float, Decimal, Fraction or decimal string; got {type(x).__name__} with {kind}. "
+        f"Convert it, for instance with np.asarray(x, dtype=np.float64); for a torch tensor use "
+        f"mplab.numbers.tensors.round_tensor."
+    )
+
+
+def _exact(function: str, x: str | Decimal | Fraction) -> np.float64:
+    """A number as float64 rounded to odd, from which any later rounding is the right one.
+
+    Source:
+        Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums: rounding to
+        odd with two more bits, then as wanted, equals one rounding.
+    """
+    if isinstance(x, str):
+        try:
+            x = Decimal(x)
+        except InvalidOperation:
+            raise ValueError(
+                f"{function}: a string must be a decimal number; got {x!r}. Write it like "
+                f"'0.1' or '1e-7'."
+            ) from None
+    if isinstance(x, Decimal):
+        if x.is_snan():
+            return np.float64(np.array(_SIGNALING_NAN, np.int64).view(np.float64))
+        if x.is_nan():
+            return np.float64(np.nan)
+        if x.is_infinite():
+            return np.float64(-np.inf if x.is_signed() else np.inf)
+        if x.is_zero():
+            return np.float64(-0.0 if x.is_signed() else 0.0)
+        if abs(x.adjusted()) > 400:  # past float64 either way; do not build a huge integer
+            x = Decimal((x.as_tuple().sign, (1,), 400 if x.adjusted() > 0 else -400))
+    return _to_odd(Fraction(x))
+
+
+def _to_odd(q: Fraction) -> np.float64:
+    """The float64 around `q` whose last bit says 1 if anything was discarded."""
+    n, d = abs(q.numerator), q.denominator
+    exponent = n.bit_length() - d.bit_length()
+    exponent -= n * 2 ** max(-exponent, 0) < d * 2 ** max(exponent, 0)
+    if n == 0:
+        return np.float64(0.0)
+    if exponent > 1023:
+        bits = (0x7FF << 52) - 1
+    else:
+        last = max(exponent - 52, -1074)
+        quotient, rest = divmod(n * 2 ** max(-last, 0), d * 2 ** max(last, 0))
+        bits = ((last + 1074) << 52) + (quotient | (rest != 0))
+    value = np.array(bits, np.int64).view(np.float64)[()]
+    return np.float64(-value if q < 0 else value)
+
+
+def widen(array: np.ndarray) -> np.ndarray:
+    """float32 or float64 as native float64, subnormals kept even where the CPU flushes them."""
+    if array.dtype == np.float64:
+        return np.asarray(array).astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore"):  # signaling NaNs
+        wide = np.array(array, np.float64)
+    bits = np.asarray(array).astype(array.dtype.newbyteorder("="), copy=False).view(np.int32)
+    fraction = bits & 0x7FFFFF
+    special = (bits & 0x7F800000) == 0x7F800000
+    subnormal = ((bits & 0x7F800000) == 0) & (fraction != 0)
+    if subnormal.any():
+        sign = np.where(bits < 0, -1.0, 1.0)
+        wide = np.where(subnormal, sign * fraction * 2.0**-149, wide)
+    signaling = special & (fraction != 0) & (fraction < 0x400000)
+    if signaling.any():
+        quiet = np.asarray(wide).view(np.int64)
+        wide = np.where(signaling, _SIGNALING_NAN, quiet).view(np.float64)
+    return np.asarray(wide)

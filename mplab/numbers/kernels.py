@@ -1,0 +1,431 @@
+"""The compiled loops behind the one door, `mplab.round_to`.
+
+`_round_bits` is the only definition of rounding in the library. It works on the bits of
+a float32 or float64 and returns the bits of the result and what happened on the way. A
+loop around it is compiled per rounding mode and dtype, never per format: the facts of
+the format arrive in an array. Keep every callee in this file: numba's cache on disk
+notices edits to the file of the loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic, overload
+
+from mplab.numbers.compiled import Compiled
+from mplab.numbers.facts import Facts
+from mplab.numbers.formats import Event, Rounding
+from mplab.numbers.threads import DIVISIBLE, parallel
+
+# Bits of a flag byte: the four events that rounding can raise, and four classes.
+INEXACT, UNDERFLOW = int(Event.INEXACT), int(Event.UNDERFLOW)
+
+OVERFLOW, INVALID = int(Event.OVERFLOW), int(Event.INVALID)
+
+FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
+
+EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
+
+BLOCK = 2048
+"""Elements rounded before they are counted: counting inside the rounding loop stops SIMD."""
+
+_EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
+
+_TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
+
+_TOWARD_ZERO, _STOCHASTIC = int(Rounding.TOWARD_ZERO), int(Rounding.STOCHASTIC)
+
+_TOWARD_POSITIVE, _TOWARD_NEGATIVE = int(Rounding.TOWARD_POSITIVE), int(Rounding.TOWARD_NEGATIVE)
+
+
+# Typed helpers: numba widens int32 arithmetic to int64, which halves the SIMD width.
+def _as(like, value):
+    """`value` in the integer type of `like`."""
+
+
+@overload(_as)
+def _as_typed(like, value):
+    if like.bitwidth == 32:
+        return lambda like, value: np.int32(value)
+    return lambda like, value: np.int64(value)
+
+
+def _as_float(bits):
+    """The float with these bits."""
+
+
+@overload(_as_float)
+def _as_float_typed(bits):
+    if bits.bitwidth == 32:
+        return lambda bits: np.int32(bits).view(np.float32)
+    return lambda bits: np.int64(bits).view(np.float64)
+
+
+def _as_bits(number):
+    """The bits of a float."""
+
+
+@overload(_as_bits)
+def _as_bits_typed(number):
+    if isinstance(number, types.Float) and number.bitwidth == 32:
+        return lambda number: np.float32(number).view(np.int32)
+    return lambda number: np.float64(number).view(np.int64)
+
+
+def _mask(like, condition):
+    """All bits set, or none."""
+
+
+@overload(_mask)
+def _mask_typed(like, condition):
+    if like.bitwidth == 32:
+        return lambda like, condition: np.int32(-1) if condition else np.int32(0)
+    return lambda like, condition: np.int64(-1) if condition else np.int64(0)
+
+
+@intrinsic
+def _shift_right(typing, x, by):
+    """`x` >> `by` of uint32 numbers, in 32 bits."""
+
+    def emit(context, builder, signature, numbers):
+        return builder.lshr(*numbers)
+
+    return types.uint32(types.uint32, types.uint32), emit
+
+
+def _align(like, random, shift):
+    """32 random bits as an addend for the `shift` discarded bits, the top ones first."""
+
+
+@overload(_align)
+def _align_typed(like, random, shift):
+    if like.bitwidth == 32:  # >> 1 first: a shift by 32 is undefined
+        return lambda like, random, shift: np.int32(
+            _shift_right(_shift_right(np.uint32(random), np.uint32(1)), np.uint32(31 - shift))  # type: ignore[call-arg]
+        )
+    return lambda like, random, shift: (
+        np.int64(random) << (shift - 32) if shift > 32 else np.int64(random) >> (32 - shift)
+    )
+
+
+def _carries(fraction, random):
+    """Whether `fraction` in [0, 1), in units of 2^-32 and cut, carries when `random` is added."""
+
+
+@overload(_carries)
+def _carries_typed(fraction, random):
+    if fraction.bitwidth == 64:
+        return lambda fraction, random: fraction * 4294967296.0 >= 4294967296.0 - random
+
+    def carries(fraction, random):
+        # in int32 from −2^31 on, since converting to uint32 is no SIMD instruction
+        upper = fraction >= np.float32(0.5)
+        rest = fraction - (np.float32(0.5) if upper else np.float32(0.0))  # exact
+        cut = np.int32(rest * np.float32(4294967296.0))
+        cut = cut if upper else np.int32(cut ^ np.int32(-2147483648))
+        return cut > np.int32(np.int32(random) ^ np.int32(2147483647))
+
+    return carries
+
+
+# The definition ------------------------------------------------------------------------
+@njit(forceinline=True)
+def _round_in_place(a, shift, mode, away, odd, random):
+    """Magnitude bits `a` without their lowest `shift` bits; a carry reaches the exponent."""
+    last = _as(a, _as(a, 1) << shift)
+    low = _as(a, last - 1)
+    if mode == _TIES_TO_EVEN:
+        below_half, half = _as(a, low >> 1), _as(a, ((low >> 1) + 1) & low)
+        addend = half if (a & last) | odd != 0 else below_half
+    elif mode == _TIES_TO_AWAY:
+        addend = _as(a, _as(a, low + 1) >> 1)
+    elif mode == _TOWARD_ZERO:
+        addend = _as(a, 0)
+    elif mode == _STOCHASTIC:
+        addend = _align(a, random, shift)
+    else:
+        addend = low if away else _as(a, 0)
+    return _as(a, _as(a, a + addend) & ~low)
+
+
+@njit(forceinline=True)
+def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
+    """Magnitude bits `a` to a multiple of `quantum`, by adding and subtracting an anchor.
+
+    `quantum` is normal, and comparisons are on bits, so that this also holds in a thread
+    that treats subnormal operands as zero.
+    """
+    x = _as_float(a)
+    near = (x + anchor) - anchor
+    if mode == _TIES_TO_EVEN:
+        return _as_bits(near)
+    down = near - quantum if _as_bits(near) > a else near
+    if mode == _TOWARD_ZERO:
+        return _as_bits(down)
+    if mode == _TIES_TO_AWAY:
+        up = (x - down) + (x - down) >= quantum
+    elif mode == _STOCHASTIC:
+        up = _carries((x - down) * per_quantum, random)
+    else:
+        up = away and _as_bits(down) != a
+    return _as_bits(down + quantum) if up else _as_bits(down)
+
+
+@njit(forceinline=True)
+def _round_bits(bits, mode, rare, random, facts):
+    """Round one number, given by its bits: the bits of the result, and its flags.
+
+    `facts` is what `mplab.numbers.facts.facts_of` returns. The sign is handled apart; all else is
+    done on the magnitude, whose bits order as the numbers do.
+    """
+    (shift, tiny_shift, odd, grid_below, anchor, quantum, per_quantum, min_normal, max_finite,
+     beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
+     ) = facts  # fmt: skip
+    original = _as(bits, bits & ~sign_bit)
+    sign = _as(bits, bits & sign_bit)
+    away = (sign == 0) == (mode == _TOWARD_POSITIVE)
+    a = original
+    if rare and a < flush_in:
+        a = _as(bits, 0)
+    r = _round_in_place(a, shift, mode, away, odd, random)
+    grid = _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random)
+    r = grid if a < grid_below else r
+    past = r > max_finite
+    limit = beyond
+    if _TOWARD_ZERO <= mode <= _TOWARD_NEGATIVE:
+        inward = mode == _TOWARD_ZERO or not away
+        limit = max_finite if inward and original != infinity else beyond
+    r = limit if past else r
+    is_nan = original > infinity
+    if rare:
+        is_nan = is_nan or (sign & no_sign != 0 and a > 0)
+        r = floor_value if r < floor else r
+        sign = _as(bits, sign & ~(no_minus_zero if r == 0 else no_sign))
+    result = nan if is_nan or r > infinity else _as(bits, r | sign)
+
+    unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
+    was_nan = _mask(bits, original > infinity)
+    was_infinite = _mask(bits, original == infinity)
+    refused = was_infinite & _mask(bits, r > infinity)
+    no_number = was_nan
+    inexact = _mask(bits, r != original) & ~was_nan
+    if rare:
+        no_number = _mask(bits, is_nan)
+        refused |= no_number & ~was_nan
+        inexact |= no_number & ~was_nan
+    flags = inexact & INEXACT
+    flags |= inexact & ~no_number & _mask(bits, unbounded < min_normal) & UNDERFLOW
+    flags |= _mask(bits, past) & ~(no_number | was_infinite) & OVERFLOW
+    flags |= (was_nan & _mask(bits, original & quiet == 0) | refused) & INVALID
+    flags |= ~no_number & _mask(bits, r == 0) & _mask(bits, original != 0) & FLUSHED
+    flags |= ~no_number & _mask(bits, r > 0) & _mask(bits, r < min_normal) & SUBNORMAL
+    flags |= was_nan & NAN
+    flags |= was_infinite & INFINITE
+    return result, flags
+
+
+@intrinsic
+def _mix(typing, counter, key0, key1):
+    """A keyed two-multiply mixer of uint32 numbers.
+
+    Written in LLVM's instructions, since numba widens uint32 arithmetic to 64 bits.
+    """
+
+    def emit(context, builder, signature, numbers):
+        def folded(h, by):
+            return builder.xor(h, builder.lshr(h, h.type(by)))
+
+        counter, key0, key1 = numbers
+        h = folded(builder.xor(counter, key0), 16)
+        h = folded(builder.mul(h, h.type(0x21F0AAAD)), 15)
+        h = builder.xor(h, key1)
+        return folded(builder.mul(h, h.type(0xD35A2D97)), 15)
+
+    return types.uint32(types.uint32, types.uint32, types.uint32), emit
+
+
+@njit(forceinline=True)
+def _random_bits(index, key0, key1):
+    """32 bits from a counter."""
+    return _mix(np.uint32(index), np.uint32(key0), np.uint32(key1))  # type: ignore[call-arg]
+
+
+@njit(forceinline=True)
+def _unpack(facts):
+    """The array that `facts_of` returns as local variables, which SIMD needs."""
+    return (
+        facts[0], facts[1], facts[2], facts[3], _as_float(facts[4]), _as_float(facts[5]),
+        _as_float(facts[6]), facts[7], facts[8], facts[9], facts[10], facts[11], facts[12],
+        facts[13], facts[14], facts[15], facts[16], facts[17], facts[18],
+    )  # fmt: skip
+
+
+# The loops -----------------------------------------------------------------------------
+@njit(forceinline=True)
+def _apart(x, r, scratch):
+    """`x`, or a copy of it if `r` is the same memory: LLVM then sees that SIMD is safe."""
+    if x.ctypes.data != r.ctypes.data:
+        return x
+    copy = scratch[: x.size]
+    for i in range(x.size):
+        copy[i] = x[i]
+    return copy
+
+
+@njit(forceinline=True)
+def _round_all(bits, out, facts, start, key0, key1, mode, rare):
+    known = _unpack(facts)
+    scratch = np.empty(BLOCK, bits.dtype)
+    for block in range(0, bits.size, BLOCK):
+        r = out[block : block + BLOCK]
+        x = _apart(bits[block : block + BLOCK], r, scratch)
+        for i in range(x.size):
+            random = np.uint32(0)
+            if mode == _STOCHASTIC:
+                random = _random_bits(start + block + i, key0, key1)
+            r[i] = _round_bits(x[i], mode, rare, random, known)[0]
+
+
+@njit
+def _count(flags, counts):
+    """Add to `counts[b]` how many bytes of `flags` have bit b set, eight bytes at a time."""
+    ones = np.uint64(0x0101010101010101)
+    words = flags[: flags.size // 8 * 8].view(np.uint64)
+    for begin in range(0, words.size, 255):  # a byte counts up to 255
+        a = b = c = d = e = f = g = h = np.uint64(0)
+        part = words[begin : begin + 255]
+        for i in range(part.size):  # by index: an iterator is not turned into SIMD
+            word = part[i]
+            a += word & ones
+            b += (word >> np.uint64(1)) & ones
+            c += (word >> np.uint64(2)) & ones
+            d += (word >> np.uint64(3)) & ones
+            e += (word >> np.uint64(4)) & ones
+            f += (word >> np.uint64(5)) & ones
+            g += (word >> np.uint64(6)) & ones
+            h += (word >> np.uint64(7)) & ones
+        for bit, bytes_ in enumerate((a, b, c, d, e, f, g, h)):
+            pairs = (bytes_ & _EVEN_BYTES) + ((bytes_ >> np.uint64(8)) & _EVEN_BYTES)
+            counts[bit] += np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
+    for flag in flags[words.size * 8 :]:
+        for bit in range(8):
+            counts[bit] += (flag >> bit) & 1
+
+
+@njit(forceinline=True)
+def _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, rare):
+    size = bits.size
+    known = _unpack(facts)
+    scratch = np.empty(BLOCK, bits.dtype)
+    for block in range(0, size, BLOCK):
+        length = min(BLOCK, size - block)  # `out` and `flags` may hold just one block
+        r = out[block : block + length] if out.size == size else out[:length]
+        f = flags[block : block + length] if flags.size == size else flags[:length]
+        x = _apart(bits[block : block + length], r, scratch)
+        for i in range(length):
+            random = np.uint32(0)
+            if mode == _STOCHASTIC:
+                random = _random_bits(start + block + i, key0, key1)
+            result, flag = _round_bits(x[i], mode, rare, random, known)
+            r[i] = result
+            f[i] = flag
+        _count(f, counts)
+
+
+@cache
+def _loop_for(mode: int, rare: bool, flagging: bool) -> Callable[..., None]:
+    """A loop that rounds `bits` into `out`; `flagging`, it writes and counts flag bytes, too."""
+
+    def round_all(bits, out, facts, start, key0, key1):
+        _round_all(bits, out, facts, start, key0, key1, mode, rare)
+
+    def round_and_flag(bits, out, flags, counts, facts, start, key0, key1):
+        _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, rare)
+
+    return Compiled(round_and_flag if flagging else round_all)
+
+
+def _pointer(_context, address):
+    def convert(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(types.int32)(types.intp), convert
+
+
+_int32_at: Any = intrinsic(_pointer)
+
+
+@cache
+def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
+    """A loop for float32 by address, since numba takes a microsecond to look at each array.
+
+    It takes the addresses of the bits and of where the results go, which may be the same; how
+    many there are, below 2^32; the address of `Facts.numbers`; two keys, or zeros; if counting,
+    the address of eight int64 to add to. The caller keeps the memory alive.
+    """
+
+    def round_at(source, target, size, facts, key0, key1):
+        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
+        _round_all(bits, out, carray(_int32_at(facts), 19), 0, key0, key1, mode, rare)
+
+    def count_at(source, target, size, facts, key0, key1, counts):
+        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
+        known, flags = carray(_int32_at(facts), 19), np.empty(BLOCK, np.uint8)
+        totals = carray(_int32_at(counts), 16).view(np.int64)
+        _round_and_flag(bits, out, flags, totals, known, 0, key0, key1, mode, rare)
+
+    return Compiled(count_at if counting else round_at).ready(*(6 + counting) * [types.int64])
+
+
+def run(
+    bits: np.ndarray,
+    out: np.ndarray | None,
+    facts: Facts,
+    mode: Rounding,
+    *,
+    keys: Callable[[int], tuple[int, int]] | None = None,
+    flags: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
+) -> None:
+    """Round contiguous `bits` into `out`, on several threads if they are many.
+
+    Args:
+        bits: int32 or int64, shape (n,): the bits of the floats.
+        out: same dtype and shape, may be `bits` itself; None discards the result.
+        facts: from `facts_of`.
+        mode: how to round.
+        keys: for `STOCHASTIC`: the two 32-bit keys of each run of 2^32 elements.
+        flags: uint8, shape (n,), to receive the flag bytes.
+        counts: int64, shape (8,), to which the number of set flags is added, per bit.
+    """
+    if flags is None and counts is None and out is not None:
+        loop = _loop_for(int(mode), facts.rare, False)
+        if bits.size < DIVISIBLE:  # no slices: a small array takes less time than they do
+            loop(bits, out, facts.numbers, 0, *(keys(0) if keys else (0, 0)))
+            return
+
+        def work(begin: int, end: int) -> None:
+            key0, key1 = keys(begin >> 32) if keys else (0, 0)
+            loop(bits[begin:end], out[begin:end], facts.numbers, begin, key0, key1)
+
+        parallel(work, bits.size, wrap=1 << 32)
+        return
+    loop = _loop_for(int(mode), facts.rare, True)
+    partial: list[np.ndarray] = []
+
+    def flag(begin: int, end: int) -> None:
+        key0, key1 = keys(begin >> 32) if keys else (0, 0)
+        target = out[begin:end] if out is not None else np.empty(BLOCK, bits.dtype)
+        bytes_ = flags[begin:end] if flags is not None else np.empty(BLOCK, np.uint8)
+        count = np.zeros(8, np.int64)
+        loop(bits[begin:end], target, bytes_, count, facts.numbers, begin, key0, key1)
+        partial.append(count)
+
+    parallel(flag, bits.size, wrap=1 << 32)
+    if counts is not None and partial:
+        counts += np.sum(partial, axis=0)

@@ -1,0 +1,433 @@
+"""The one door: every number enters a format here."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from mplab.numbers.codes import encode
+from mplab.numbers.facts import Facts, facts_of
+from mplab.numbers.formats import (
+    FP32,
+    Event,
+    Format,
+    Overflow,
+    Rounding,
+    Tininess,
+    require_format,
+)
+from mplab.numbers.inputs import as_array, widen
+
+_MASK64 = (1 << 64) - 1
+
+
+class Stream:
+    """Random bits for stochastic rounding: a pure function of seed, call and index.
+
+    Element i of call k gets the same 32 bits whatever the library, the chunking and the
+    number of threads. A number is rounded away from zero when its discarded fraction,
+    cut to 32 bits, plus these bits carries; so the probability is the fraction itself,
+    exactly where 32 bits hold it (always for float32 input in the normal range).
+
+    Args:
+        seed: an integer in 0 .. 2^64 − 1.
+
+    Raises:
+        ValueError: the seed is out of range.
+
+    Examples:
+        >>> round_to(np.full(4, 2049.0), FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1))
+        array([2048., 2048., 2050., 2048.])
+    """
+
+    def __init__(self, seed: int, *, calls: int = 0) -> None:
+        problem = (
+            f"Stream: seed must be an integer in 0 .. 2^64-1, and calls not negative; "
+            f"got {seed!r}, {calls!r}. Choose another seed."
+        )
+        try:
+            self.seed, self.calls = operator.index(seed), operator.index(calls)
+        except TypeError:
+            raise TypeError(problem) from None
+        if not 0 <= self.seed <= _MASK64 or self.calls < 0:
+            raise ValueError(problem)
+
+    def __repr__(self) -> str:
+        return f"Stream({self.seed}, calls={self.calls})"
+
+    def keys(self) -> Callable[[int], tuple[int, int]]:
+        """The keys of the next call, and one call more on the count.
+
+        Returns:
+            For each run of 2^32 elements, two 32-bit keys for the counter-based mixer.
+        """
+        call = _mix64(self.seed + _mix64(self.calls))
+        self.calls += 1
+
+        def of_run(run: int) -> tuple[int, int]:
+            key = _mix64(call + run)
+            return key & 0xFFFFFFFF, key >> 32
+
+        return of_run
+
+
+def _mix64(z: int) -> int:
+    """The SplitMix64 step of Steele, Lea and Flood (2014): a bijection on 64-bit integers."""
+    z = (z + 0x9E3779B97F4A7C15) & _MASK64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return z ^ (z >> 31)
+
+
+@dataclass
+class Tally:
+    """How many numbers met which fate on entering a format.
+
+    With x the input and r the result (`COUNTED` holds these predicates as text):
+    total = exact + inexact + nan. Counters add: `a + b`, `a += b`.
+    """
+
+    total: int = 0
+    exact: int = 0
+    inexact: int = 0
+    underflow: int = 0
+    flushed: int = 0
+    subnormal: int = 0
+    overflow: int = 0
+    nan: int = 0
+    infinite: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __iadd__(self, other: Tally) -> Tally:
+        for name in self.as_dict():
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+    def as_dict(self) -> dict[str, int]:
+        """The counters by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_dict(cls, counts: dict[str, int]) -> Tally:
+        """The tally with these counters; the inverse of `as_dict`."""
+        return cls(**counts)
+
+    def add_counts(self, total: int, counts: Any) -> None:
+        """Add what a loop counted among `total` numbers: eight integers, per flag bit."""
+        inexact, underflow, overflow, _, flushed, subnormal, nan, infinite = map(int, counts)
+        exact = total - inexact - nan
+        self += Tally(total, exact, inexact, underflow, flushed, subnormal, overflow, nan, infinite)
+
+
+COUNTED = {
+    "total": "every x",
+    "exact": "r = x, infinities included",
+    "inexact": "x is not NaN and r != x",
+    "underflow": "r != x, and rounded with unbounded exponent x would lie below min_normal",
+    "flushed": "x != 0 and r = 0",
+    "subnormal": "0 < |r| < min_normal",
+    "overflow": "x is finite, and rounded with unbounded exponent it would pass max_finite",
+    "nan": "x is NaN",
+    "infinite": "x is infinite",
+}
+"""The predicate of each counter of a `Tally`."""
+
+
+def round_to(
+    x: Any,
+    fmt: Format,
+    *,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+    flush_inputs: bool = False,
+    flush_outputs: bool = False,
+    stream: Stream | None = None,
+    out: np.ndarray | None = None,
+    tally: Tally | None = None,
+) -> Any:
+    """Round each element of `x` to a value of `fmt`.
+
+    NaN gives NaN, also where `fmt` has none: there it is a marker that `encode` refuses.
+    Payload and sign of a NaN are not kept. A zero keeps its sign, also one that comes
+    from underflow, except in formats without −0. Overflow is decided after rounding: past
+    `fmt.max_finite` lies infinity, NaN where `fmt` has no infinity, ±max_finite where it
+    has neither or under `Overflow.SATURATE`; directed modes stop at max_finite on their
+    inward side. A format without sign gives NaN for negative numbers, one without zero
+    gives its least value for zero. At one bit of precision, where no significand is even,
+    ties in the normal range go away from zero.
+
+    Args:
+        x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are
+            taken as float32; a Python float as float64; a `Decimal`, `Fraction` or decimal
+            string is rounded once from its exact value, to a float64.
+        fmt: the format to enter.
+        rounding: the direction; `STOCHASTIC` needs a `stream`.
+        overflow: what lies past the largest finite value.
+        flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
+        flush_outputs: replace subnormal results by zero after rounding.
+        stream: source of random bits; each call takes the next ones.
+        out: array of the dtype and shape of the result to write into; may be `x`.
+        tally: counters to add this call's counts to.
+
+    Returns:
+        float32 or float64 like `x`, shape `(...)`, every element a value of `fmt`; `out`
+        if given.
+
+    Raises:
+        TypeError: `x` holds integers or is no array of floats; an option of wrong type.
+        ValueError: `out` has another dtype or shape or is read-only; a stream is missing;
+            float32 cannot hold the result.
+
+    Exactness:
+        Correctly rounded: one rounding, from the value `x` holds.
+
+    Source:
+        IEEE 754-2019 §4.3, §7.4, §7.5; OCP OFP8 1.0 for E4M3 and E5M2.
+
+    Examples:
+        >>> round_to(np.array([0.7, 464.0, 465.0]), FP8_E4M3)
+        array([  0.6875, 448.    ,      nan])
+        >>> float(round_to("0.1", FP16))
+        0.0999755859375
+    """
+    source = _Source("round_to", x)
+    require_tally("round_to", tally)
+    counts = None if tally is None else np.zeros(8, np.int64)
+    rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
+    result = source.result(out)
+    source.round(fmt, rounding, rules, stream, result, counts=counts)
+    if tally is not None and counts is not None:
+        tally.add_counts(source.array.size, counts)
+    return source.deliver(result, out)
+
+
+def tally(
+    x: Any,
+    fmt: Format,
+    *,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+    flush_inputs: bool = False,
+    flush_outputs: bool = False,
+    stream: Stream | None = None,
+) -> Tally:
+    """Count what `round_to` with these arguments would do to `x`, without keeping the result.
+
+    Examples:
+        >>> tally(np.array([1.0, 1e-9, 1e6, np.nan]), FP16)
+        Tally(total=4, exact=1, inexact=2, underflow=1, flushed=1, subnormal=0, overflow=1, \
+nan=1, infinite=0)
+    """
+    source = _Source("tally", x)
+    counts = np.zeros(8, np.int64)
+    rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
+    source.round(fmt, rounding, rules, stream, None, counts=counts)
+    counted = Tally()
+    counted.add_counts(source.array.size, counts)
+    return counted
+
+
+def events(
+    x: Any,
+    fmt: Format,
+    *,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+    flush_inputs: bool = False,
+    flush_outputs: bool = False,
+    stream: Stream | None = None,
+    tininess: Tininess = Tininess.AFTER,
+) -> Any:
+    """The exceptions that `round_to` with these arguments raises at each element.
+
+    INEXACT: the result differs from x. UNDERFLOW: it is inexact and tiny. OVERFLOW: x is
+    finite and its rounded value, with unbounded exponent, passes max_finite. INVALID: x
+    is a signaling NaN, or a number for which `fmt` has no better answer than NaN (an
+    infinity without saturation where there is none, a negative number where there is no
+    sign). Rounding never divides by zero.
+
+    Args:
+        x: as in `round_to`, shape `(...)`.
+        fmt: the format to enter.
+        rounding: the direction; `STOCHASTIC` needs a `stream`.
+        overflow: what lies past the largest finite value.
+        flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
+        flush_outputs: replace subnormal results by zero after rounding.
+        stream: source of random bits; each call takes the next ones.
+        tininess: whether tiny is judged on the rounded result with unbounded exponent
+            (`AFTER`) or on x (`BEFORE`).
+
+    Returns:
+        uint8 of shape `(...)`, the `Event` bits of each element.
+
+    Source:
+        IEEE 754-2019 §7.2, §7.4, §7.5, §7.6.
+
+    Examples:
+        >>> [Event(int(e)) for e in events(np.array([1.0, 1e-9, 1e6]), FP16)]
+        [<Event: 0>, <Event.INEXACT|UNDERFLOW: 3>, <Event.INEXACT|OVERFLOW: 5>]
+    """
+    source = _Source("events", x)
+    flags = np.empty(source.array.size, np.uint8)
+    rules = (overflow, flush_inputs, flush_outputs, tininess)
+    source.round(fmt, rounding, rules, stream, None, flags=flags)
+    flags &= int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
+    return flags.reshape(source.shape)[()]
+
+
+class _Source:
+    """What the door is given: a contiguous float32 or float64 array, and how it came."""
+
+    __slots__ = ("array", "dtype", "function", "given", "scalar", "shape")
+
+    def __init__(self, function: str, x: Any) -> None:
+        self.function = function
+        self.given = x
+        if not (type(x) is np.ndarray and x.dtype.char in "fd" and x.dtype.isnative):
+            x = as_array(function, x)
+        self.scalar = type(x) is not np.ndarray
+        self.dtype = x.dtype  # perhaps byte-swapped
+        self.shape = x.shape
+        native = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+        self.array = np.ascontiguousarray(native)
+
+    def result(self, out: np.ndarray | None) -> np.ndarray:
+        """A contiguous array to round into: `out` itself where that is safe."""
+        if out is None:
+            return np.empty(self.array.shape, self.array.dtype)
+        if type(out) is not np.ndarray or out.dtype != self.dtype or out.shape != self.shape:
+            given = f"{out.dtype}, {out.shape}" if isinstance(out, np.ndarray) else type(out)
+            raise ValueError(
+                f"{self.function}: out must be a NumPy array of dtype {self.dtype} and shape "
+                f"{self.shape}; got {given}. Use np.empty_like(x)."
+            )
+        if not out.flags.writeable:
+            raise ValueError(
+                f"{self.function}: out must be writeable; got a read-only array. Copy it first."
+            )
+        plain = out.flags.c_contiguous and out.dtype.isnative
+        if plain and (out is self.given or not np.may_share_memory(out, self.array)):
+            return out
+        return np.empty(self.array.shape, self.array.dtype)
+
+    def round(
+        self,
+        fmt: Format,
+        rounding: Rounding,
+        rules: tuple[Overflow, bool, bool, Tininess],
+        stream: Stream | None,
+        result: np.ndarray | None,
+        *,
+        flags: np.ndarray | None = None,
+        counts: np.ndarray | None = None,
+    ) -> None:
+        """Round into `result`, the flag bytes into `flags`, their counts into `counts`."""
+        from mplab.numbers import kernels
+
+        facts = checked_facts(self.function, fmt, self.array.dtype, rounding, *rules)
+        keys = checked_keys(self.function, rounding, stream)
+        source, target = self.array, result
+        if facts is None:  # float32 cannot serve: go through float64, which is exact
+            source = widen(self.array)
+            target = None if result is None else np.empty_like(source)
+            facts = checked_facts(self.function, fmt, source.dtype, rounding, *rules)
+            assert facts is not None
+        integer = np.int32 if source.itemsize == 4 else np.int64
+        kernels.run(
+            source.reshape(-1).view(integer),
+            None if target is None else target.reshape(-1).view(integer),
+            facts,
+            rounding,
+            keys=keys,
+            flags=flags,
+            counts=counts,
+        )
+        if result is not None and target is not None and target is not result:
+            result[...] = _narrow(self.function, target, fmt)
+
+    def deliver(self, result: np.ndarray, out: np.ndarray | None) -> Any:
+        """The result as the caller gave the input: out, scalar, or array."""
+        if out is not None:
+            if out is not result:
+                out[...] = result.reshape(self.shape)
+            return out
+        shaped = result.reshape(self.shape)
+        if self.scalar:
+            return shaped[()]
+        return shaped if self.dtype.isnative else shaped.astype(self.dtype)
+
+
+def _narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
+    """float64 as float32 without rounding, subnormals kept even where the CPU flushes them."""
+    try:
+        return np.asarray(encode(wide, FP32)).view(np.float32)
+    except ValueError:
+        raise ValueError(
+            f"{function}: x must be float64 here; got float32, which cannot hold every result in "
+            f"{fmt.name}. Use x.astype(np.float64)."
+        ) from None
+
+
+def checked_keys(
+    function: str, rounding: Rounding, stream: Stream | None
+) -> Callable[[int], tuple[int, int]] | None:
+    """The keys of this call if the mode needs random bits."""
+    if rounding is not Rounding.STOCHASTIC:
+        return None
+    if not isinstance(stream, Stream):
+        raise ValueError(
+            f"{function}: stream must be a Stream with Rounding.STOCHASTIC; got {stream!r}. "
+            f"Pass stream=Stream(seed) and reuse it from call to call."
+        )
+    return stream.keys()
+
+
+def checked_facts(
+    function: str,
+    fmt: Format,
+    dtype: np.dtype[Any],
+    rounding: Rounding,
+    overflow: Overflow,
+    flush_inputs: bool,
+    flush_outputs: bool,
+    tininess: Tininess,
+) -> Facts | None:
+    """The facts of a format, once the options have been checked."""
+    fmt = require_format(function, fmt)
+    # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
+    options = rounding, overflow, tininess, flush_inputs, flush_outputs
+    if tuple(map(type, options)) != tuple(_OPTIONS.values()):
+        _refuse_options(function, options)
+    return facts_of(fmt, dtype, overflow, flush_inputs, flush_outputs, tininess)
+
+
+_OPTIONS: dict[str, type[Any]] = {
+    "rounding": Rounding,
+    "overflow": Overflow,
+    "tininess": Tininess,
+    "flush_inputs": bool,
+    "flush_outputs": bool,
+}
+
+
+def _refuse_options(function: str, options: tuple[Any, ...]) -> None:
+    """Raise for the first option of the wrong type."""
+    for (name, kind), value in zip(_OPTIONS.items(), options, strict=True):
+        rule = "True or False" if kind is bool else f"a member of {kind.__name__}"
+        if type(value) is not kind:
+            raise TypeError(f"{function}: {name} must be {rule}; got {value!r}. Pass {rule}.")
+
+
+def require_tally(function: str, tally: object) -> None:
+    """Raise TypeError unless `tally` is a Tally or None."""
+    if tally is not None and not isinstance(tally, Tally):
+        raise TypeError(
+            f"{function}: tally must be a Tally to add to, or None; got {tally!r}. "
+            f"Pass tally=Tally() and read it afterwards."
+        )

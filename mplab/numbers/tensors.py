@@ -1,0 +1,430 @@
+"""The door for torch tensors.
+
+CPU tensors go through the compiled loops of `mplab.numbers.kernels` without a copy. Tensors on
+other devices go through one torch expression, `_round_bits`, which states the same
+definition on whole tensors; a test holds the two against each other. For large tensors on
+CUDA `torch.compile` makes one kernel of it, which is used where it gives the same bits.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mplab.numbers import kernels
+from mplab.numbers.codes import encode
+from mplab.numbers.facts import Facts
+from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
+from mplab.numbers.inputs import widen
+from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys, require_tally
+
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
+
+_INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+_MASK32 = 0xFFFFFFFF
+
+
+def round_tensor(
+    x: Tensor,
+    fmt: Format,
+    *,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+    flush_inputs: bool = False,
+    flush_outputs: bool = False,
+    stream: Stream | None = None,
+    out: Tensor | None = None,
+    tally: Tally | None = None,
+    fuse: bool = True,
+) -> Tensor:
+    """Round each element of a tensor to a value of `fmt`: `mplab.round_to` for torch.
+
+    Not recorded by autograd. Stochastic rounding numbers the elements in row-major order,
+    whatever the strides, as NumPy does.
+
+    Args:
+        x: float32 or float64, any shape and strides, dense, on any device.
+        fmt: the format to enter.
+        rounding: the direction; `STOCHASTIC` needs a `stream`.
+        overflow: what lies past the largest finite value.
+        flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
+        flush_outputs: replace subnormal results by zero after rounding.
+        stream: source of random bits; each call takes the next ones.
+        out: tensor of the dtype, shape and device of `x` to write into; may be `x`.
+        tally: counters to add this call's counts to.
+        fuse: on CUDA, round tensors of a million elements and more by one compiled kernel, whose
+            making takes some seconds for each format; not with a stream or a tally.
+
+    Returns:
+        A tensor like `x`, or `out`.
+
+    Raises:
+        TypeError: `x` is no dense float32 or float64 tensor.
+        ValueError: `out` does not match `x`; a stream is missing; float32 cannot hold
+            every result.
+
+    Exactness:
+        Correctly rounded, the same bits as `mplab.round_to`.
+
+    Examples:
+        >>> round_tensor(torch.tensor([0.7, 464.0]), mplab.FP8_E4M3)
+        tensor([  0.6875, 448.0000])
+    """
+    x = _require_dense(x)
+    require_tally("round_tensor", tally)
+    target = _target(x, out)
+    rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
+    facts = checked_facts("round_tensor", fmt, _NUMPY[x.dtype], *rules)
+    keys = checked_keys("round_tensor", rounding, stream)
+    source = x
+    if facts is None:  # float32 cannot serve: go through float64, which is exact
+        source = _widen(x)
+        facts = checked_facts("round_tensor", fmt, _NUMPY[source.dtype], *rules)
+        assert facts is not None
+    direct = source is x and (rounding is not Rounding.STOCHASTIC or x.is_contiguous())
+    pair = _in_common_order(x, target) if direct else None
+    source, result = pair or (source.contiguous(), torch.empty_like(source.contiguous()))
+    on_cpu = source.device.type == "cpu"
+    counts = None if tally is None else np.zeros(8, np.int64)
+    if on_cpu:
+        bits, into = (_bits_on_cpu(t) for t in (source, result))
+        kernels.run(bits, into, facts, rounding, keys=keys, counts=counts)
+    else:
+        _run_expression(source, result, facts, rounding, keys=keys, counts=counts, fuse=fuse)
+    if tally is not None and counts is not None:
+        tally.add_counts(x.numel(), counts)
+    if pair is None:
+        target.copy_(result if result.dtype == target.dtype else _narrow(result, fmt))
+    return target if out is None else out
+
+
+def _require_dense(x: object) -> Tensor:
+    if isinstance(x, Tensor) and x.layout is torch.strided and x.dtype in _NUMPY:
+        return x.detach().resolve_neg()
+    what = f"{x.dtype}, {x.layout}" if isinstance(x, Tensor) else type(x).__name__
+    raise TypeError(
+        f"round_tensor: x must be a dense float32 or float64 tensor; got {what}. "
+        f"Convert it with x.float(), or use round_to for NumPy arrays."
+    )
+
+
+def _target(x: Tensor, out: Tensor | None) -> Tensor:
+    """Where the result goes: a new tensor with the strides of `x`, or `out`."""
+    if out is None:
+        return torch.empty_like(x)
+    wrong = not isinstance(out, Tensor) or out.dtype != x.dtype or out.shape != x.shape
+    if wrong or out.device != x.device:
+        given = f"{out.dtype}, {tuple(out.shape)}, {out.device}" if isinstance(out, Tensor) else out
+        raise ValueError(
+            f"round_tensor: out must be a {x.dtype} tensor of shape {tuple(x.shape)} on "
+            f"{x.device}; got {given}. Use torch.empty_like(x)."
+        )
+    return out.detach()
+
+
+def _in_common_order(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Contiguous views of both, dimensions permuted alike; None where there are none."""
+    if not (x.is_contiguous() and target.is_contiguous()):
+        order = sorted(range(x.dim()), key=x.stride, reverse=True)
+        x, target = x.permute(order), target.permute(order)
+    plain = x.is_contiguous() and target.is_contiguous() and not target.is_neg()
+    plain = plain and _same_or_apart(x, target)
+    return (x, target) if plain else None
+
+
+def _same_or_apart(first: Tensor, second: Tensor) -> bool:
+    """Whether two contiguous tensors are the same memory or share none."""
+    a, b, size = first.data_ptr(), second.data_ptr(), first.numel() * first.element_size()
+    return a == b or a + size <= b or b + size <= a
+
+
+def _bits_on_cpu(x: Tensor) -> np.ndarray:
+    array = x.numpy()
+    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
+
+
+def _widen(x: Tensor) -> Tensor:
+    """float32 as float64, exactly, also where the CPU treats subnormals as zero."""
+    if x.device.type != "cpu":
+        return x.double()
+    return torch.from_numpy(widen(x.contiguous().numpy()))
+
+
+def _narrow(x: Tensor, fmt: Format) -> Tensor:
+    """float64 as float32 without rounding."""
+    if x.device.type == "cpu":
+        try:
+            codes = np.asarray(encode(x.numpy(), FP32))
+        except ValueError:
+            pass
+        else:
+            return torch.from_numpy(codes.view(np.float32))
+    elif bool(((x.float().double() == x) | x.isnan()).all()):
+        return x.float()
+    raise ValueError(
+        f"round_tensor: x must be float64 here; got float32, which cannot hold every result in "
+        f"{fmt.name}. Use x.double()."
+    )
+
+
+# The definition of rounding on whole tensors --------------------------------------------
+def _run_expression(
+    source: Tensor,
+    result: Tensor,
+    facts: Facts,
+    mode: Rounding,
+    *,
+    keys: Any = None,
+    counts: np.ndarray | None = None,
+    fuse: bool = False,
+) -> None:
+    """What `kernels.run` does, for contiguous tensors on any device."""
+    numbers = [int(n) for n in facts.numbers]
+    bits = source.reshape(-1).view(_INTEGER[source.dtype])
+    into = result.reshape(-1).view(bits.dtype)
+    if fuse and keys is None and counts is None and _worth_fusing(bits):
+        done = fused(tuple(numbers), int(mode), bits.dtype)(bits, into)
+        bits, into = bits[done:], into[done:]
+    for begin in range(0, bits.numel(), 1 << 32):
+        piece = bits[begin : begin + (1 << 32)]
+        random = _random_bits(piece, *keys(begin >> 32)) if keys else None
+        r, flags = _round_bits(piece, numbers, int(mode), random, counts is not None)
+        into[begin : begin + (1 << 32)] = r
+        if counts is not None and flags is not None:
+            counts += np.array([int(((flags >> bit) & 1).sum()) for bit in range(8)])
+
+
+def _random_bits(like: Tensor, key0: int, key1: int) -> Tensor:
+    """32 bits per element from its index, as int64: the mixer of `kernels._random_bits`."""
+    h = torch.arange(like.numel(), device=like.device) ^ key0
+    h = ((h ^ (h >> 16)) * 0x21F0AAAD) & _MASK32
+    h = ((h ^ (h >> 15) ^ key1) * 0xD35A2D97) & _MASK32
+    return h ^ (h >> 15)
+
+
+def _as_float(bits: int, dtype: torch.dtype) -> float:
+    return float(np.array(bits, f"i{dtype.itemsize}").view(_NUMPY[dtype]))
+
+
+def _round_in_place(
+    a: Tensor, shift: int, mode: int, away: Tensor, odd: int, random: Tensor | None
+) -> Tensor:
+    low = (1 << shift) - 1
+    if mode == Rounding.TIES_TO_EVEN:
+        addend: Any = ((low >> 1) + (((a >> shift) | odd) & 1)) & low
+    elif mode == Rounding.TIES_TO_AWAY:
+        addend = (low + 1) >> 1
+    elif mode == Rounding.TOWARD_ZERO:
+        addend = 0
+    elif random is not None:
+        addend = random << (shift - 32) if shift > 32 else random >> (32 - shift)
+        addend = addend.to(a.dtype)
+    else:
+        addend = torch.where(away, low, 0).to(a.dtype)
+    rounded: Tensor = (a + addend) & ~low
+    return rounded
+
+
+def _round_to_grid(
+    a: Tensor, numbers: list[int], mode: int, away: Tensor, random: Tensor | None
+) -> Tensor:
+    dtype = torch.float32 if a.dtype == torch.int32 else torch.float64
+    anchor, quantum, per_quantum = (_as_float(n, dtype) for n in numbers[4:7])
+    x = a.view(dtype)
+    near = (x + anchor) - anchor
+    if mode == Rounding.TIES_TO_EVEN:
+        return near.view(a.dtype)
+    down = torch.where(near.view(a.dtype) > a, near - quantum, near)
+    if mode == Rounding.TIES_TO_AWAY:
+        up = (x - down) + (x - down) >= quantum
+    elif mode == Rounding.TOWARD_ZERO:
+        return down.view(a.dtype)
+    elif random is not None:
+        fraction = ((x - down) * per_quantum).double()
+        up = fraction * 4294967296.0 >= 4294967296.0 - random.double()
+    else:
+        up = away & (down.view(a.dtype) != a)
+    return torch.where(up, down + quantum, down).view(a.dtype)
+
+
+def _round_bits(
+    bits: Tensor, numbers: list[int], mode: int, random: Tensor | None, flagging: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The bits of the results and the flag bytes: `kernels._round_bits` on tensors."""
+    (shift, tiny_shift, odd, grid_below, _, _, _, min_normal, max_finite, beyond, flush_in, floor,
+     floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero) = numbers  # fmt: skip
+    original, sign = bits & ~sign_bit, bits & sign_bit
+    away = (sign == 0) == (mode == Rounding.TOWARD_POSITIVE)
+    a = torch.where(original < flush_in, 0, original)
+    r = _round_in_place(a, shift, mode, away, odd, random)
+    if grid_below:
+        r = torch.where(a < grid_below, _round_to_grid(a, numbers, mode, away, random), r)
+    past = r > max_finite
+    limit: Any = beyond
+    if mode in (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE):
+        inward = ~away if mode != Rounding.TOWARD_ZERO else torch.ones_like(away)
+        limit = torch.where(inward & (original != infinity), max_finite, beyond).to(r.dtype)
+    r = torch.where(past, limit, r)
+    is_nan = (original > infinity) | ((sign & no_sign != 0) & (a > 0))
+    r = torch.where(r < floor, floor_value, r)
+    sign = torch.where(r == 0, sign & ~no_minus_zero, sign & ~no_sign)
+    result = torch.where(is_nan | (r > infinity), nan, r | sign)
+    if not flagging:
+        return result, None
+    unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
+    inexact = (original <= infinity) & (is_nan | (r != original))
+    refused = (is_nan & (original <= infinity)) | ((original == infinity) & (r > infinity))
+    conditions = (
+        inexact,
+        ~is_nan & inexact & (unbounded < min_normal),
+        past & ~is_nan & (original < infinity),
+        ((original > infinity) & (original & quiet == 0)) | refused,
+        ~is_nan & (r == 0) & (original != 0),
+        ~is_nan & (r > 0) & (r < min_normal),
+        original > infinity,
+        original == infinity,
+    )
+    flags = torch.zeros_like(bits, dtype=torch.uint8)
+    for bit, condition in enumerate(conditions):
+        flags |= condition.to(torch.uint8) << bit
+    return result, flags
+
+
+# One kernel for large tensors -----------------------------------------------------------
+_FUSED_FROM, _ROW, _MOST = 1 << 20, 1 << 10, 1 << 30
+
+
+def _worth_fusing(bits: Tensor) -> bool:
+    """Whether this is a large tensor on CUDA, outside a backward pass and another compilation."""
+    inside = torch._C._current_graph_task_id() != -1 or torch.compiler.is_compiling()
+    return bits.device.type == "cuda" and bits.numel() >= _FUSED_FROM and not inside
+
+
+class Fused:
+    """The expression for one format and rule, as `torch.compile` makes it.
+
+    Before its first use the kernel is compared with the expression, step by step, on a million
+    codes spread over all exponents and on their neighbours; among them is every number halfway
+    between two values of FP16, BF16 and FP8. Where it differs or cannot be made, it is not used.
+
+    Args:
+        numbers: of the format and the rules, as `_round_bits` takes them.
+        mode: of rounding, but not stochastic.
+        dtype: of the codes, int32 or int64.
+        backend: of `torch.compile`.
+    """
+
+    def __init__(
+        self, numbers: tuple[int, ...], mode: int, dtype: torch.dtype, backend: str = "inductor"
+    ) -> None:
+        self.dtype, self.how = dtype, ""
+        facts = list(numbers)
+
+        def apart(bits: Tensor, into: Tensor) -> None:
+            into.copy_(_round_bits(bits, facts, mode, None, False)[0])
+
+        def here(bits: Tensor) -> None:
+            bits.copy_(_round_bits(bits, facts, mode, None, False)[0])
+
+        self._plain, self._backend = apart, backend
+        name = f"{mode}_{hash(numbers) & (1 << 64) - 1:x}"
+        self._apart = _renamed(apart, f"apart_{name}")
+        self._here = _renamed(here, f"here_{name}")
+
+    def __call__(self, bits: Tensor, into: Tensor) -> int:
+        """Round codes into `into`, which may be `bits`; return how many are done, from the first.
+
+        All but the last few, as rows of 1024 let the compiler read several numbers at a time; or
+        none.
+        """
+        places = bits.data_ptr(), into.data_ptr()
+        shared = bits.untyped_storage().data_ptr() == into.untyped_storage().data_ptr()
+        if (shared and places[0] != places[1]) or places[0] % 16 or places[1] % 16:
+            return 0  # two pieces of one memory, or askew: for a compiler all is special there
+        if not self.how:
+            self.how = self._try(bits.device)
+        if self.how != "one kernel":
+            return 0
+        whole = bits.numel() - bits.numel() % _ROW
+        for begin in range(0, whole, _MOST):
+            piece = slice(begin, min(whole, begin + _MOST))
+            self._run(bits[piece], into[piece])
+        return whole
+
+    def _run(self, bits: Tensor, into: Tensor) -> None:
+        rows = bits.view(-1, _ROW), into.view(-1, _ROW)
+        for each in rows:
+            torch._dynamo.maybe_mark_dynamic(each, 0)
+        if bits.data_ptr() == into.data_ptr():
+            self._here(rows[0])
+        else:
+            self._apart(*rows)
+
+    def _try(self, device: torch.device) -> str:
+        """Compile, and compare; "one kernel", or why not."""
+        step = 12 if self.dtype == torch.int32 else 44
+        codes = torch.arange(1 << 20, device=device).to(self.dtype) << step
+        codes = torch.cat([codes - 1, codes, codes + 1])
+        expected, found, same = torch.empty_like(codes), torch.empty_like(codes), codes.clone()
+        self._plain(codes, expected)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch's compiler warns of its own parts
+                self._apart = torch.compile(self._apart, backend=self._backend)
+                self._here = torch.compile(self._here, backend=self._backend)
+                self._run(codes, found)
+                self._run(same, same)
+        except Exception as error:  # a compiler may be missing in many ways
+            return f"not compiled: {type(error).__name__}"
+        wrong = int((found != expected).sum()) + int((same != expected).sum())
+        if not wrong:
+            return "one kernel"
+        warnings.warn(
+            f"round_tensor: the compiled kernel differs from its definition in {wrong} codes and "
+            "is not used; rounding is right, but slower. Please report this, with the versions "
+            "of torch and Triton.",
+            RuntimeWarning,
+            stacklevel=6,
+        )
+        return f"differs in {wrong} codes"
+
+
+def _renamed(function: Any, name: str) -> Callable[..., None]:
+    """A copy with code of its own: torch keeps what it compiled, and what varied, by the code."""
+    code = function.__code__.replace(co_name=name)
+    return FunctionType(code, function.__globals__, name, None, function.__closure__)
+
+
+@lru_cache(maxsize=256)
+def fused(numbers: tuple[int, ...], mode: int, dtype: torch.dtype) -> Fused:
+    """The kernel of these facts, made once."""
+    return Fused(numbers, mode, dtype)
+
+
+def how_fused(fmt: Format, *, overflow: Overflow = Overflow.IEEE) -> str:
+    """How large float32 tensors on CUDA are rounded to a format, to nearest.
+
+    Returns:
+        "one kernel"; or, until such a tensor was rounded, ""; or why it is done step by step.
+
+    Examples:
+        >>> how_fused(mplab.FP6_E2M3)
+        ''
+    """
+    rules = (Rounding.TIES_TO_EVEN, overflow, False, False, Tininess.AFTER)
+    facts = checked_facts("how_fused", fmt, _NUMPY[torch.float32], *rules)
+    if facts is None:
+        return "float32 cannot serve"
+    key = tuple(int(n) for n in facts.numbers)
+    return fused(key, int(Rounding.TIES_TO_EVEN), torch.int32).how

@@ -1,0 +1,288 @@
+"""The figures of arithmetic: where long sums stop, and how their errors grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
+from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
+from mplab.numbers.formats import FP16, FP32, Format, Rounding
+from mplab.numbers.rounding import round_to
+from mplab.pictures.canvas import (
+    End,
+    Picture,
+    in_house_style,
+    label_ends,
+    power_of_two,
+    style,
+    titled,
+)
+
+_DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}
+
+_PERSONS = ("kahan", "neumaier")  # orders of summation with a name that is written large
+
+
+# Errors of long sums ---------------------------------------------------------------------
+class ErrorCurve(NamedTuple):
+    """Errors of sums of growing length in one format and order, relative to the sum of |terms|."""
+
+    fmt: Format
+    order: str
+    lengths: np.ndarray
+    errors: np.ndarray
+    signed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the curve is called in a figure."""
+        order = self.order.capitalize() if self.order in _PERSONS else self.order
+        return f"{self.fmt.name} {order}" + (", mixed signs" if self.signed else "")
+
+
+def measured_errors(
+    fmt: Format,
+    *,
+    order: str = "sequential",
+    signed: bool = False,
+    most: int = 1 << 14,
+    draws: int = 16,
+    seed: int = 0,
+) -> ErrorCurve:
+    """The root mean square error of sums of 2, 4, 8 .. `most` random terms.
+
+    The terms are FP16 values in [0, 1), or in (−1, 1) if `signed`, the same for every format and
+    order; a narrower format rounds them as it adds.
+
+    Exactness:
+        The sums they are compared with are exact: multiples of 2^−24 below 2^29 in float64.
+
+    Examples:
+        >>> measured_errors(FP16, most=8).lengths
+        array([2, 4, 8])
+    """
+    rng = np.random.default_rng(seed)
+    terms = round_to(rng.random((most, draws)), FP16, rounding=Rounding.TOWARD_ZERO)
+    if signed:
+        terms = terms * rng.choice([-1.0, 1.0], terms.shape)
+    exact = np.cumsum(terms, axis=0)
+    lengths = 1 << np.arange(1, most.bit_length())
+    how: Accumulation = {"accumulator_format": fmt, "order": order}
+    if order in ("sequential", "kahan"):
+        sums = cumsum(terms, axis=0, **how)[lengths - 1]
+    else:
+        sums = np.stack([sum(terms[:n], axis=0, **how) for n in lengths])
+    relative = (sums - exact[lengths - 1]) / np.cumsum(np.abs(terms), axis=0)[lengths - 1]
+    return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
+
+
+@in_house_style
+def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> Picture:
+    """Errors against the number of terms, with the bounds n·u and √n·u of one format.
+
+    Errors of zero are not drawn.
+
+    Args:
+        curves: from `measured_errors`, of one range of lengths.
+        bounds_of: the format whose bounds are drawn.
+
+    Returns:
+        A figure whose title says which curve ends highest and which lowest.
+    """
+    if not curves:
+        raise ValueError("error_growth: curves must not be empty; got none. Measure some first.")
+    picture = Picture(height=4.4)
+    axes = picture.subplots()
+    log_axes(axes, "number of terms n", "error / sum of |terms|")
+    ends = [_draw_errors(axes, curve) for curve in curves if np.any(curve.errors > 0)]
+    lengths = curves[0].lengths
+    for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
+        limits = [min(1.0, bound(int(n), bounds_of)) for n in lengths]
+        axes.plot(lengths, limits, color="black", linewidth=0.9)
+        words = f"{name} for {bounds_of.name}"
+        ends.append(End(axes, float(lengths[-1]), limits[-1], words, "black"))
+    last = {curve.name: float(curve.errors[-1]) for curve in curves}
+    worst, best = max(last, key=lambda k: last[k]), min(last, key=lambda k: last[k])
+    sentence = (
+        f"After {int(lengths[-1]):,} terms the error is {last[worst]:.2g} in {worst}, "
+        f"{last[best]:.2g} in {best}."
+    )
+    every = "; ".join(f"{name} {error:.2g}" for name, error in last.items())
+    titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {every}.")
+    label_ends(picture, ends)
+    return picture
+
+
+def _draw_errors(axes: Axes, curve: ErrorCurve) -> End:
+    look = style(curve.fmt)
+    shown = np.where(curve.errors > 0, curve.errors, np.nan)
+    dash = "dashdot" if curve.signed else _DASHES.get(curve.order, "dashdot")
+    axes.plot(
+        curve.lengths, shown, color=look.colour, linestyle=dash, marker=look.marker, markevery=2
+    )
+    at = int(np.flatnonzero(curve.errors > 0)[-1])
+    return End(axes, float(curve.lengths[at]), float(curve.errors[at]), curve.name, look.colour)
+
+
+def log_axes(axes: Axes, x: str, y: str) -> None:
+    """Put both axes to base 2, with ticks written 2^k and these labels."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(base=2, numticks=9))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(lambda v, _: power_of_two(v)))
+        axis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+@in_house_style
+def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> Picture:
+    """Running sums of ones in each format: where adding 1 no longer changes them.
+
+    Args:
+        formats: the accumulators, drawn in their colours.
+        most: how many ones.
+
+    Returns:
+        A figure whose title says where each format stops.
+    """
+    picture = Picture(height=4.0, width=8.4)
+    axes = picture.subplots()
+    log_axes(axes, "ones added", "running sum")
+    counts = np.arange(1, most + 1)
+    ends: list[End] = []
+    stops: list[str] = []
+    for fmt in formats:
+        running = cumsum(np.ones(most), accumulator_format=fmt)
+        look, last = style(fmt), float(running[-1])
+        axes.plot(counts, running, color=look.colour, linestyle=look.dash)
+        stuck = last < most
+        words = f"{fmt.name} stops at {last:g}" if stuck else f"{fmt.name} goes on"
+        ends.append(End(axes, float(most), last, words, look.colour))
+        if stuck:
+            stops.append(f"{last:g} in {fmt.name}")
+    claim = f"Adding ones stops at {', '.join(stops)}." if stops else "No sum of ones has stopped."
+    titled(picture, claim, "Line chart of running sums, both axes logarithmic.")
+    label_ends(picture, ends)
+    return picture
+
+
+@in_house_style
+def loss_meter(losses: Any, formats: Sequence[Format]) -> Picture:
+    """The mean of all losses so far, as a running sum in each format would report it.
+
+    Args:
+        losses: one for each step, values of FP32.
+        formats: of the running sum.
+
+    Returns:
+        A figure whose title says what the first format reports at the end.
+    """
+    values = np.asarray(losses, np.float64)
+    counts = np.arange(1, len(values) + 1)
+    picture = Picture(height=3.8)
+    axes = picture.subplots()
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss")
+    axes.plot(counts, values, color="black", linewidth=0.9)
+    ends = [End(axes, float(counts[-1]), float(values[-1]), "the loss itself", "black")]
+    reports = []
+    for fmt in formats:
+        means = cumsum(values, accumulator_format=fmt) / counts
+        look = style(fmt)
+        axes.plot(counts, means, color=look.colour, linestyle=look.dash)
+        words = f"its mean, summed in {fmt.name}"
+        ends.append(End(axes, float(counts[-1]), float(means[-1]), words, look.colour))
+        reports.append(f"{means[-1]:.3g} in {fmt.name}")
+    axes.set_ylim(bottom=0)
+    sentence = (
+        f"The loss goes from {values[0]:.3g} to {values[-1]:.3g}; the meter reports "
+        f"{' and '.join(reports)}."
+    )
+    titled(picture, sentence, f"Line chart over {len(values)} steps.")
+    label_ends(picture, ends)
+    return picture
+
+
+# Errors of long products -----------------------------------------------------------------
+class ProductErrors(NamedTuple):
+    """Errors of inner products of growing length, relative to the sum of |products|.
+
+    Attributes:
+        lengths: how many products.
+        errors: root mean square errors by the formats of products and of accumulator; products
+            of None are exact.
+    """
+
+    lengths: np.ndarray
+    errors: dict[tuple[Format | None, Format], np.ndarray]
+
+
+def product_errors(
+    fmt: Format = FP16, *, most: int = 1 << 14, draws: int = 6, seed: int = 0
+) -> ProductErrors:
+    """Errors of inner products of random FP16 vectors, elements in [0, 1).
+
+    Args:
+        fmt: what products and the accumulator are rounded to, or only one of them; the other
+            accumulator is FP32.
+        most: the greatest length.
+        draws: how many vectors on either side; every pair is multiplied.
+        seed: of the vectors.
+
+    Exactness:
+        The sums they are compared with are float64's, within 2^−38 of the exact ones.
+    """
+    rng = np.random.default_rng(seed)
+    a, b = (round_to(rng.random((draws, most)), FP16) for _ in range(2))
+    lengths = 1 << np.arange(4, most.bit_length(), 2)
+    errors = {}
+    for accumulator in (fmt, FP32):
+        for product in (None, fmt):
+            how: Accumulation = {"accumulator_format": accumulator, "product_format": product}
+            kept = []
+            for n in lengths:
+                exact = a[:, :n] @ b[:, :n].T
+                off = matmul(a[:, :n], b[:, :n].T, **how) / exact - 1
+                kept.append(float(np.sqrt(np.mean(off**2))))
+            errors[product, accumulator] = np.array(kept)
+    return ProductErrors(lengths, errors)
+
+
+@in_house_style
+def accumulators(found: ProductErrors) -> Picture:
+    """Errors of inner products: is it the products or the sum that should be wide?"""
+    picture = Picture(height=4.2, width=8.2)
+    axes = picture.subplots()
+    log_axes(axes, "products added", "error / sum of |products|")
+    ends, last = [], {}
+    for (product, accumulator), errors in found.errors.items():
+        look = style(accumulator)
+        kind = "exact" if product is None else product.name
+        axes.plot(
+            found.lengths,
+            errors,
+            color=look.colour,
+            linestyle="solid" if product is None else "dotted",
+            marker=look.marker,
+        )
+        words = f"{kind} products, {accumulator.name} sum"
+        last[words] = float(errors[-1])
+        ends.append(End(axes, float(found.lengths[-1]), last[words], words, look.colour))
+    listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
+    narrow = next(f for _, f in found.errors if f != FP32)
+    sentence = (
+        f"After {int(found.lengths[-1]):,} products, an {narrow.name} sum is off by "
+        f"{last[f'exact products, {narrow.name} sum']:.2g}; {narrow.name} products in an FP32 "
+        f"sum, by {last[f'{narrow.name} products, FP32 sum']:.2g}."
+    )
+    titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {listing}.")
+    label_ends(picture, ends)
+    return picture

@@ -1,0 +1,219 @@
+"""The figures of matrix units: where the bits of a step go, and what long products lose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from mplab.arithmetic.matrix_steps import StepBits, step_bits
+from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
+from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format, Rounding
+from mplab.numbers.rounding import round_to
+from mplab.pictures._arithmetic import log_axes
+from mplab.pictures.canvas import (
+    BAND,
+    INK,
+    STYLES,
+    End,
+    Picture,
+    in_house_style,
+    label_ends,
+    power_of_two,
+    titled,
+)
+
+
+# Long products ---------------------------------------------------------------------------
+class DepthErrors(NamedTuple):
+    """Largest relative errors of a matrix product by the number of terms in each element."""
+
+    depths: np.ndarray
+    chained: np.ndarray
+    promoted: np.ndarray
+    every: int
+
+
+def errors_by_depth(
+    *, architecture: str = "hopper", every: int = 128, most: int = 4096, seed: int = 0
+) -> DepthErrors:
+    """Errors of FP8 products of random positive matrices, with and without promotion.
+
+    Exactness:
+        The products they are compared with are exact: sums of 6-bit products in float64.
+    """
+    rng = np.random.default_rng(seed)
+    a, b = (round_to(np.abs(rng.standard_normal((32, most))), FP8_E4M3) for _ in range(2))
+    depths = every << np.arange((most // every).bit_length())
+    errors: list[list[float]] = [[], []]
+    for depth in depths:
+        x, y = a[:, :depth], b[:, :depth].T
+        for kept, promote in zip(errors, (None, every), strict=True):
+            got = mma(x, y, architecture=architecture, input_format=FP8_E4M3, promote_every=promote)
+            kept.append(float(np.abs(got / (x @ y) - 1).max()))
+    return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every)
+
+
+@in_house_style
+def promotion(errors: DepthErrors) -> Picture:
+    """The error of FP8 products against depth: all steps in the unit, or promoted to FP32."""
+    picture = Picture(height=3.6)
+    axes = picture.subplots()
+    log_axes(axes, "terms per element K", "largest relative error")
+    fp8, fp32 = STYLES["FP8_E4M3"], STYLES["FP32"]
+    ends = []
+    for look, values, words in (
+        (fp8, errors.chained, "all in the unit"),
+        (fp32, errors.promoted, f"promoted every {errors.every}"),
+    ):
+        axes.plot(errors.depths, values, color=look.colour, marker=look.marker, linestyle=look.dash)
+        ends.append(End(axes, float(errors.depths[-1]), float(values[-1]), words, look.colour))
+    claim = (
+        f"At K = {errors.depths[-1]} the unit alone is off by up to {errors.chained[-1]:.1%}; "
+        f"promoting every {errors.every} terms leaves {errors.promoted[-1]:.2%}."
+    )
+    titled(picture, claim, "Line chart, both axes logarithmic.")
+    label_ends(picture, ends)
+    return picture
+
+
+class CutErrors(NamedTuple):
+    """Relative errors of the same products in a unit that cuts, and in one that would round."""
+
+    cut: np.ndarray
+    rounded: np.ndarray
+    terms: int
+    architecture: str
+
+
+def cut_errors(
+    *, architecture: str = "hopper", terms: int = 4096, draws: int = 16, seed: int = 0
+) -> CutErrors:
+    """Errors of FP16 products of matrices with elements in [1/2, 1).
+
+    "Rounded" is a unit that does not exist: alike, but to nearest where the real one cuts.
+
+    Exactness:
+        The products they are compared with are exact: elements have 8 significant bits.
+    """
+    rng = np.random.default_rng(seed)
+    shape = (draws, terms)
+    a, b = (round_to(rng.uniform(0.5, 1, shape), BF16) for _ in range(2))
+    unit = unit_of(architecture, FP16)
+    nearest = Rounding.TIES_TO_EVEN
+    errors = [
+        (mma(a, b.T, architecture=kind) / (a @ b.T) - 1).ravel()
+        for kind in (unit, replace(unit, alignment=nearest, writing=nearest))
+    ]
+    return CutErrors(errors[0], errors[1], terms, architecture)
+
+
+@in_house_style
+def cutting(errors: CutErrors) -> Picture:
+    """How far sums lie from the exact ones: cut, as the unit does it, and if it rounded."""
+    picture = Picture(height=3.4)
+    axes = picture.subplots()
+    unit = FP32.unit_roundoff
+    shown = [values / unit for values in (errors.rounded, errors.cut)]
+    low, high = min(map(np.min, shown)), max(map(np.max, shown))
+    bins = np.linspace(min(low, 0.0), max(high, 0.0), 61).tolist()
+    faces = ("white", STYLES["FP16"].colour)
+    names = ("if it rounded", f"as {errors.architecture.capitalize()} cuts")
+    for values, face, name in zip(shown, faces, names, strict=True):
+        counts, *_ = axes.hist(values, bins=bins, facecolor=face, edgecolor=INK, linewidth=0.7)
+        middle = float(np.mean(values))
+        axes.text(middle, float(np.max(counts)) * 1.05, name, ha="center", va="bottom")
+    axes.axvline(0, ymax=0.8, color="black", linewidth=1)
+    axes.margins(y=0.2)
+    axes.set_xlabel("relative error, in units of 2⁻²⁴ (FP32's u)")
+    axes.set_ylabel("number of sums")
+    below = int(np.sum(errors.cut < 0))
+    part = "All" if below == errors.cut.size else f"{below} of"
+    words = (
+        f"{part} {errors.cut.size} cut sums are too small, by {-np.mean(shown[1]):.0f} u on "
+        f"average; rounded, they would be off by "
+        f"{abs(np.mean(shown[0])):.1g} u on average."
+    )
+    detail = f"Two histograms of {errors.cut.size} sums of {errors.terms} products each."
+    return titled(picture, words, detail)
+
+
+# One step --------------------------------------------------------------------------------
+@in_house_style
+def bits_of_a_step(
+    a: Any,
+    b: Any,
+    *,
+    c: float = 0.0,
+    architecture: str | MatrixUnit = "hopper",
+    input_format: Format = FP8_E4M3,
+) -> Picture:
+    """Where the bits of each product go in one step of a matrix unit.
+
+    Args:
+        a: a few values of `input_format`, no more than the unit takes at once.
+        b: what to multiply them by.
+        c: what to add to, an FP32 value.
+        architecture: as in `mplab.arithmetic.mma`.
+        input_format: of `a` and `b`.
+
+    Returns:
+        A figure of one row per term, aligned to the largest exponent, then the sum and what is
+        written. Bits past the line are cut.
+    """
+    step = step_bits(a, b, c=c, architecture=architecture, input_format=input_format)
+    picture = Picture(height=1.5 + 0.36 * len(step.rows), width=9.4)
+    _draw_rows(picture.subplots(), step)
+    lose = "loses" if step.losing == 1 else "lose"
+    off = f"off by {step.error:.2g}".replace("-", "−") if step.error else "exact"
+    name = architecture.capitalize() if isinstance(architecture, str) else "this unit"
+    claim = (
+        f"{step.losing} of {len(step.terms)} terms {lose} bits to the alignment; what {name} "
+        f"writes is {off}."
+    )
+    words = "; ".join(f"{row.words}: {float(row.value):.8g}" for row in step.rows)
+    return titled(picture, claim, f"Rows of bits under powers of two. {words}.")
+
+
+def _draw_rows(axes: Axes, step: StepBits) -> None:
+    """One row of cells for each number, the highest exponent on the left."""
+    high = max([step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))]) + 1
+    colour, cut = STYLES["FP32"].colour, STYLES["FP8_E4M3"].colour
+    for y, row in enumerate(step.rows):
+        axes.text(high + 0.9, y, row.words, ha="right", va="center", fontsize=9)
+        sign = "−" if row.value < 0 else "+" if row.value else "0"
+        axes.text(high + 0.2, y, sign, ha="center", va="center")
+        for cell in step.cells(row):
+            face = (colour if cell.kept else cut) if cell.bit else "white"
+            axes.add_patch(
+                Rectangle(
+                    (cell.exponent - 0.5, y - 0.42),
+                    *(1, 0.84),
+                    facecolor=face,
+                    edgecolor=BAND,
+                    linewidth=0.6,
+                )
+            )
+            ink = "white" if cell.bit else INK if cell.kept else BAND
+            axes.text(
+                cell.exponent, y, str(cell.bit), ha="center", va="center", fontsize=8, color=ink
+            )
+    _frame(axes, len(step.rows), high, step.bottom, step.low)
+
+
+def _frame(axes: Axes, count: int, high: int, bottom: int, low: int) -> None:
+    """The axis of exponents, the line where the alignment cuts, and the words about it."""
+    axes.set_xlim(high + 4.5, min(bottom, low - 3) - 0.7)
+    axes.set_ylim(count - 0.4, -1.1)
+    axes.axvline(low - 0.5, color="black", linewidth=1.2)
+    axes.axhline(count - 2.5, color=BAND, linewidth=0.8)
+    axes.text(low - 0.3, -0.85, "kept", ha="right", va="center", fontsize=9)
+    axes.text(low - 0.8, -0.85, "cut", ha="left", va="center", fontsize=9)
+    ticks = [e for e in range(bottom, high) if (e - low) % 4 == 0]
+    axes.set_xticks(ticks, [power_of_two(2.0**e) for e in ticks])
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("weight of the bit")

@@ -1,0 +1,214 @@
+"""The figures of weight updates: which are lost, and what keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from mplab.arithmetic.updates import Descent
+from mplab.numbers.codes import ulp
+from mplab.numbers.formats import BF16, FP32, Format
+from mplab.numbers.rounding import round_to
+from mplab.pictures._arithmetic import log_axes
+from mplab.pictures.canvas import (
+    BAND,
+    STYLES,
+    End,
+    Picture,
+    in_house_style,
+    label_ends,
+    listed,
+    power_of_two,
+    require_some,
+    style,
+    titled,
+)
+
+METHOD_STYLES = {
+    "nearest": ("solid", "to nearest"),
+    "stochastic": ("dotted", "stochastic"),
+    "kahan": ("dashed", "Kahan"),
+    "master": ("dashdot", "FP32 master"),
+}
+"""How the ways of adding updates look and are called; colour stays that of the format."""
+
+_WITH = {
+    "nearest": "to nearest",
+    "stochastic": "by coin",
+    "kahan": "with Kahan",
+    "master": "with FP32 master",
+}
+
+
+@in_house_style
+def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> Picture:
+    """Weights over many equal updates, beside where the updates should have led.
+
+    Args:
+        paths: from `mplab.arithmetic.path`, shape (steps + 1, weights).
+        update: what every step added.
+        fmt: the format of the weights.
+
+    Returns:
+        A figure whose title says how far each weight came.
+    """
+    require_some("weight_paths", "paths", paths)
+    steps = len(paths) - 1
+    picture = Picture(height=3.8)
+    axes = picture.subplots()
+    look, ends = style(fmt), []
+    count = np.arange(steps + 1)
+    for way in paths.T:
+        axes.plot(count, way[0] + update * count, color="black", linewidth=0.9)
+        axes.plot(count, way, color=look.colour)
+        ends.append(End(axes, steps, float(way[-1]), f"{way[0]:.3g} → {way[-1]:.3g}", look.colour))
+    axes.set_xlabel("updates")
+    axes.set_ylabel("weight")
+    moves = [f"{move:.2g}".replace("-", "−") for move in paths[-1] - paths[0]]
+    sentence = (
+        f"{steps:,} updates of {update:g} should add {steps * update:g} to each weight. "
+        f"In {fmt.name} they add {listed(moves)}."
+    )
+    label_ends(picture, ends)
+    return titled(picture, sentence, "Line chart; thin black lines show the exact sums.")
+
+
+@in_house_style
+def least_updates(formats: Sequence[Format], *, update: float | None = None) -> Picture:
+    """The largest update that does nothing, against the weight it is added to.
+
+    Args:
+        formats: of the weights.
+        update: a size of update to mark.
+
+    Returns:
+        A figure whose title says what it takes to move a weight of 1 upward.
+    """
+    require_some("least_updates", "formats", formats)
+    picture = Picture(height=4.2)
+    axes = picture.subplots()
+    log_axes(axes, "weight", "largest update that does nothing")
+    edges = np.exp2(np.arange(-8.0, 5.0))
+    weights = np.sort(np.concatenate([edges, np.nextafter(edges[1:], 0)]))
+    ends, words = [], []
+    for fmt in formats:
+        half = np.asarray(ulp(weights, fmt)) / 2
+        look = style(fmt)
+        axes.plot(weights, half, color=look.colour, linestyle=look.dash)
+        ends.append(End(axes, float(weights[-1]), float(half[-1]), fmt.name, look.colour))
+        words.append(f"{power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}")
+    if update is not None:
+        axes.plot(weights[[0, -1]], [update, update], color="black", linewidth=0.9)
+        ends.append(End(axes, float(weights[-1]), update, f"Δ = {update:g}", "black"))
+    sentence = f"To raise a weight of 1, an update must exceed {listed(words)}."
+    details = "Staircases, both axes logarithmic: half an ulp of the weight, doubling with it."
+    label_ends(picture, ends)
+    return titled(picture, sentence, details)
+
+
+@in_house_style
+def descents(runs: Sequence[Descent]) -> Picture:
+    """Loss, and share of weights that moved, of regressions with weights in low precision.
+
+    Args:
+        runs: from `mplab.arithmetic.descend`, of equal length.
+
+    Returns:
+        A figure of two panels whose title says where each run ends.
+    """
+    require_some("descents", "runs", runs)
+    picture = Picture(height=5.0, width=8.2)
+    above, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    above.set_yscale("log", base=2)
+    for part in (above, below):
+        part.margins(x=0.01)
+    above.yaxis.set_major_locator(LogLocator(base=2, numticks=7))
+    above.yaxis.set_minor_locator(NullLocator())
+    above.yaxis.set_major_formatter(FuncFormatter(lambda v, _: power_of_two(v)))
+    above.yaxis.set_minor_formatter(NullFormatter())
+    above.set_ylabel("loss")
+    below.set_ylabel("weights moved (%)")
+    below.set_xlabel("step")
+    ends: list[End] = []
+    for run in runs:
+        ends += _draw_descent(above, below, run)
+    ways = [f"{run.loss[-1]:.2g} {_WITH[run.method]} ({100 * _late(run):.0f}%)" for run in runs]
+    sentence = (
+        f"With {runs[0].fmt.name} weights the last loss is {listed(ways)}; in brackets, how many "
+        f"weights still move in a step."
+    )
+    label_ends(picture, ends)
+    details = f"Two line charts over {len(runs[0].loss)} steps."
+    return titled(picture, sentence, details)
+
+
+def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[End]:
+    dash, _ = METHOD_STYLES[run.method]
+    look = style(FP32 if run.method == "master" else run.fmt)
+    steps = np.arange(len(run.loss))
+    above.plot(steps, run.loss, color=look.colour, linestyle=dash)
+    width = max(1, len(steps) // 40)
+    kept = len(steps) // width * width
+    share = 100 * run.arrived[:kept].reshape(-1, width).mean(axis=1)
+    places = steps[:kept].reshape(-1, width).mean(axis=1)
+    below.plot(places, share, color=look.colour, linestyle=dash)
+    name, x = _name(run), float(steps[-1])
+    return [
+        End(above, x, float(run.loss[-1]), name, look.colour),
+        End(below, x, float(share[-1]), name, look.colour),
+    ]
+
+
+def _name(run: Descent) -> str:
+    return f"{run.fmt.name}, {METHOD_STYLES[run.method][1]}"
+
+
+def _late(run: Descent) -> float:
+    """The share of weights that move in the last tenth of a run."""
+    return float(run.arrived[-max(1, len(run.arrived) // 10) :].mean())
+
+
+@in_house_style
+def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> Picture:
+    """Many weights that took the same updates, each rounded by its own coin.
+
+    Args:
+        paths: from `mplab.arithmetic.path` with method "stochastic", shape (steps + 1, weights),
+            all from one start.
+        update: what every step added.
+        fmt: the format of the weights.
+
+    Returns:
+        A figure whose title compares their mean and their scatter with the exact sum.
+    """
+    require_some("stochastic_spread", "paths", paths)
+    steps, exact = len(paths) - 1, float(paths[0, 0] + update * (len(paths) - 1))
+    picture = Picture(height=3.8)
+    axes = picture.subplots()
+    look, count = style(fmt), np.arange(steps + 1)
+    low, high = np.quantile(paths, (0.05, 0.95), axis=1)
+    axes.fill_between(count, low, high, color=BAND, alpha=0.4, linewidth=0)
+    axes.plot(count, paths[:, 0], color=look.colour, linewidth=1)
+    axes.plot(count, paths.mean(axis=1), color=STYLES["FP32"].colour, linewidth=2.4)
+    axes.plot(count, paths[0, 0] + update * count, color="black", linewidth=0.9)
+    still = float(round_to(paths[0, 0] + update, fmt))
+    axes.set_xlabel("updates")
+    axes.set_ylabel("weight")
+    ends = [
+        End(axes, steps, float(paths[-1, 0]), "one of them", look.colour),
+        End(axes, steps, float(paths[-1].mean()), "their mean", STYLES["FP32"].colour),
+        End(axes, steps, exact, "exact", "black"),
+        End(axes, steps, float(high[-1]), "nine in ten", BAND),
+    ]
+    if still == paths[0, 0]:
+        axes.plot(count, np.full(steps + 1, still), color=look.colour, linestyle="dashed")
+        ends.append(End(axes, steps, still, "to nearest", look.colour))
+    sentence = (
+        f"{paths.shape[1]:,} weights rounded by coin average {paths[-1].mean():.4f}, where "
+        f"{exact:.4g} is exact; single ones scatter by ±{paths[-1].std():.2g}."
+    )
+    label_ends(picture, ends)
+    return titled(picture, sentence, "Line chart with a band that holds nine weights in ten.")

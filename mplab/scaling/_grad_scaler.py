@@ -1,0 +1,202 @@
+"""Loss scaling around torch's optimizers, by any rule for the scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mplab.scaling.loss import LossScaler
+from mplab.scaling.rules import NudgedScaler
+
+__all__ = ["GradScaler"]
+
+
+class _State:
+    """What has happened to an optimizer since the last update."""
+
+    __slots__ = ("count", "found_nonfinite", "stepped", "total")
+
+    def __init__(self, found_nonfinite: bool | None, total: float, count: int) -> None:
+        self.found_nonfinite = found_nonfinite  # None: there was no gradient to look at
+        self.total, self.count = total, count
+        self.stepped = False
+
+
+class GradScaler:
+    """Scales the loss, unscales the gradients, and skips steps: `torch.amp.GradScaler`, readable.
+
+    The calls of one step, in this order: `scale(loss).backward()`; if gradients are to be
+    clipped or looked at, `unscale_(optimizer)`; `step(optimizer)`; after all optimizers,
+    `update()`. With the default rule every scale, gradient, skipped step and state is that of
+    torch on the random sequences of calls in tests/scaling/test_grad_scaler.py. Wrong orders are
+    refused where torch refuses them; where torch raises AssertionError, this raises
+    RuntimeError.
+
+    Left out: `enabled=False`, `update(new_scale)`, and the path of fused optimizers, which torch
+    calls also on skipped steps; here they are stepped like the others.
+
+    Args:
+        rule: what makes the scale, such as `LossScaler` or one of `mplab.scaling`; None for
+            `LossScaler()`, the rule of torch.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.ones(1))
+        >>> optimizer = torch.optim.SGD([weight], lr=0.5)
+        >>> scaler = GradScaler()
+        >>> scaler.scale(weight.sum()).backward()
+        >>> weight.grad
+        tensor([65536.])
+        >>> scaler.step(optimizer)
+        >>> scaler.update()
+        False
+        >>> weight.data
+        tensor([0.5000])
+    """
+
+    def __init__(self, rule: LossScaler | None = None) -> None:
+        if rule is not None and not isinstance(rule, LossScaler):
+            raise TypeError(
+                f"GradScaler: rule must be a LossScaler or one of mplab.scaling; got {rule!r}. "
+                f"Use LossScaler(init_scale)."
+            )
+        self.rule = LossScaler() if rule is None else rule
+        self._scaled = False
+        self._states: dict[int, _State] = {}
+
+    def get_scale(self) -> float:
+        """The scale of this step."""
+        return self.rule.scale
+
+    def scale(self, outputs: Any) -> Any:
+        """Multiply a loss by the scale, or each tensor in nested lists, tuples or iterables."""
+        if isinstance(outputs, Tensor):
+            self._scaled = True
+            return outputs * torch.tensor(self.rule.scale, device=outputs.device)
+        if not isinstance(outputs, Iterable) or isinstance(outputs, str):
+            raise ValueError(
+                f"GradScaler.scale: outputs must be a tensor or an iterable of tensors; got "
+                f"{type(outputs).__name__}. Give it the loss."
+            )
+        scaled = map(self.scale, outputs)
+        return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Divide the gradients of an optimizer by the scale, in place, and look for infinities.
+
+        Raises:
+            RuntimeError: called before `scale`, twice, or after `step`.
+            ValueError: a gradient is float16, so the weights are: keep them in float32.
+        """
+        self._require_scaled("unscale_")
+        state = self._states.get(id(optimizer))
+        if state is not None:
+            what = "a call after step()" if state.stepped else "a second call"
+            raise RuntimeError(
+                f"GradScaler.unscale_: must be called once for an optimizer, before its step(), in "
+                f"each step; got {what}. Accumulate first, and end a step by update()."
+            )
+        gradients = [_dense(p) for group in optimizer.param_groups for p in group["params"]]
+        self._states[id(optimizer)] = self._unscaled([g for g in gradients if g is not None])
+
+    def _unscaled(self, gradients: list[Tensor]) -> _State:
+        """Divide by the scale, and say what was found before."""
+        found = None if not gradients else False
+        total, count = 0.0, 0
+        inverse = torch.tensor(self.rule.scale, dtype=torch.float64).reciprocal().float()
+        with torch.no_grad():
+            for gradient in gradients:
+                found = found or not bool(torch.isfinite(gradient).all())
+                gradient.mul_(inverse.to(gradient.device))
+                if isinstance(self.rule, NudgedScaler):
+                    total += float(gradient.abs().sum(dtype=torch.float64))
+                    count += gradient.numel()
+        return _State(found, total, count)
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Step an optimizer, unscaling its gradients before unless that was done; or skip it.
+
+        Returns:
+            What `optimizer.step` returned; None if the step was skipped.
+
+        Raises:
+            RuntimeError: called before `scale`, twice, with a closure, or without gradients.
+            ValueError: as in `unscale_`.
+        """
+        if "closure" in kwargs:
+            raise RuntimeError(
+                "GradScaler.step: a closure must not be given; got one, whose loss would not be "
+                "scaled. Call backward() before step()."
+            )
+        self._require_scaled("step")
+        if id(optimizer) not in self._states:
+            self.unscale_(optimizer)
+        state = self._states[id(optimizer)]
+        if state.stepped:
+            raise RuntimeError(
+                "GradScaler.step: must be called once for an optimizer in each step; got a second "
+                "call. End a step by update()."
+            )
+        if state.found_nonfinite is None:
+            raise RuntimeError(
+                "GradScaler.step: the optimizer must have a gradient; got none in all of its "
+                "parameters. Did backward() reach them, and are they those of the model?"
+            )
+        skip = state.found_nonfinite and self.rule.skips_nonfinite
+        result = None if skip else optimizer.step(*args, **kwargs)
+        state.stepped = True
+        return result
+
+    def update(self) -> bool:
+        """End the step for all optimizers: the rule moves the scale.
+
+        Returns:
+            Whether an infinite or NaN gradient was found, and its optimizer skipped.
+
+        Raises:
+            RuntimeError: called before `scale`, or before any `unscale_` or `step`.
+        """
+        self._require_scaled("update")
+        known = [s for s in self._states.values() if s.found_nonfinite is not None]
+        if not known:
+            raise RuntimeError(
+                "GradScaler.update: an optimizer must have been stepped or unscaled before; got "
+                "none since the last update. Call step(optimizer), not optimizer.step()."
+            )
+        found = any(s.found_nonfinite for s in known)
+        self._states = {}
+        if isinstance(self.rule, NudgedScaler):
+            mean = sum(s.total for s in known) / sum(s.count for s in known)
+            return self.rule.update(found, mean_abs_gradient=mean)
+        return self.rule.update(found)
+
+    def _require_scaled(self, function: str) -> None:
+        if not self._scaled:
+            raise RuntimeError(
+                f"GradScaler.{function}: the loss must be scaled before; got no call of scale(). "
+                f"Use scaler.scale(loss).backward()."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the rule, with the keys of torch; between steps."""
+        return self.rule.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over a state, of this class or of `torch.amp.GradScaler`."""
+        self.rule.load_state_dict(state_dict)
+
+
+def _dense(parameter: Tensor) -> Tensor | None:
+    """The numbers of a gradient: of a sparse one those that are stored."""
+    gradient = parameter.grad
+    if gradient is None:
+        return None
+    if gradient.dtype == torch.float16:
+        raise ValueError(
+            "GradScaler: gradients must not be float16; got one, of shape "
+            f"{tuple(gradient.shape)}. Keep the weights in float32 and use autocast, not half()."
+        )
+    return gradient._values() if gradient.is_sparse else gradient

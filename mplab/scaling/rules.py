@@ -1,0 +1,268 @@
+"""Other rules for the loss scale: those that tutorials teach, and that of Keras.
+
+Each is `LossScaler` with one thing changed, so that what it costs can be seen beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from mplab.numbers.formats import FP32
+from mplab.numbers.rounding import round_to
+from mplab.scaling.loss import LossScaler
+
+__all__ = [
+    "DoublingScaler",
+    "FlooredScaler",
+    "Headroom",
+    "KerasScaler",
+    "NudgedScaler",
+    "Trace",
+    "Turn",
+    "play",
+    "turns",
+]
+
+
+class DoublingScaler(LossScaler):
+    """Doubles the scale after every good step, up to a maximum; halves and skips after a bad one.
+
+    Worse than a growth interval where the maximum overflows: once the scale has reached the
+    largest that works, every second step is skipped.
+
+    Args:
+        init_scale: the first scale.
+        max_scale: where doubling ends.
+
+    Examples:
+        >>> scaler = DoublingScaler(4.0, max_scale=64.0)
+        >>> [scaler.update(scaler.scale > 16.0) for _ in range(7)]
+        [False, False, False, True, False, True, False]
+    """
+
+    def __init__(self, init_scale: float = 65536.0, *, max_scale: float = 2.0**24) -> None:
+        super().__init__(init_scale, growth_interval=1)
+        self.max_scale = _positive("DoublingScaler", "max_scale", max_scale)
+
+    def update(self, found_nonfinite: bool) -> bool:
+        """End a step; see `LossScaler.update`."""
+        skip = super().update(found_nonfinite)
+        self._scale = min(self._scale, self.max_scale)
+        return skip
+
+
+class NudgedScaler(LossScaler):
+    """The dynamic rule, and ×1.1 after each good step with a small mean absolute gradient.
+
+    Meant to rescue underflow, but the mean does not see it: a few large gradients of the last
+    layers hold it up while those of whole layers are zero. And where it is small because all
+    gradients are, late in training or in a large model, the scale climbs back over the same
+    overflow every few steps, where the dynamic rule waits for its interval. A scale that is no
+    power of two also rounds each gradient twice more.
+
+    The recipe comes with clipping before gradients are unscaled, which bounds their norm by
+    max_norm / scale: see tests/scaling/test_grad_scaler.py.
+
+    Args:
+        init_scale: the first scale.
+        small: a mean absolute gradient, unscaled, below this is small.
+        nudge: the factor.
+        max_scale: where nudging ends; the dynamic rule goes on.
+        growth_interval: as in `LossScaler`.
+
+    Examples:
+        >>> scaler = NudgedScaler(1024.0)
+        >>> scaler.update(False, mean_abs_gradient=1e-9), round(scaler.scale, 1)
+        (False, 1126.4)
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        *,
+        small: float = 1e-7,
+        nudge: float = 1.1,
+        max_scale: float = 65536.0,
+        growth_interval: int = 2000,
+    ) -> None:
+        super().__init__(init_scale, growth_interval=growth_interval)
+        self.small = _positive("NudgedScaler", "small", small)
+        self.nudge = _positive("NudgedScaler", "nudge", nudge)
+        self.max_scale = _positive("NudgedScaler", "max_scale", max_scale)
+
+    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
+        """End a step; see `LossScaler.update`.
+
+        Args:
+            found_nonfinite: whether any gradient of this step was infinite or NaN.
+            mean_abs_gradient: the mean magnitude of all unscaled gradients.
+        """
+        skip = super().update(found_nonfinite)
+        if not skip and mean_abs_gradient < self.small and self._scale < self.max_scale:
+            nudged = float(round_to(self._scale * self.nudge, FP32))
+            self._scale = min(nudged, self.max_scale)
+        return skip
+
+
+class FlooredScaler(LossScaler):
+    """The dynamic rule with a least scale.
+
+    Meant against a scale that falls for ever. But where gradients overflow at the least scale
+    itself, as those of a loss that is summed and not averaged may, every step is skipped; the
+    dynamic rule goes below 1 and trains.
+
+    Args:
+        init_scale: the first scale.
+        min_scale: what the scale never falls below.
+        growth_interval: as in `LossScaler`.
+
+    Examples:
+        >>> scaler = FlooredScaler(2.0)
+        >>> [scaler.update(True) for _ in range(3)], scaler.scale
+        ([True, True, True], 1.0)
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 65536.0,
+        *,
+        min_scale: float = 1.0,
+        growth_interval: int = 2000,
+    ) -> None:
+        super().__init__(init_scale, growth_interval=growth_interval)
+        self.min_scale = _positive("FlooredScaler", "min_scale", min_scale)
+
+    def update(self, found_nonfinite: bool) -> bool:
+        """End a step; see `LossScaler.update`."""
+        skip = super().update(found_nonfinite)
+        self._scale = max(self._scale, self.min_scale)
+        return skip
+
+
+class KerasScaler(LossScaler):
+    """The loss scale of Keras: the dynamic rule from another first scale, without an upper end.
+
+    Where no gradient ever overflows, for instance because all are zero, the scale grows to
+    infinity; half of infinity is infinity, and from then on every step is skipped.
+
+    Args:
+        init_scale: the first scale.
+        growth_interval: good steps in a row before the scale doubles.
+
+    Exactness:
+        Bit-exact with Keras on the random sequences of events in tests/scaling/test_rules.py.
+
+    Source:
+        `keras.optimizers.LossScaleOptimizer` of Keras 3, its `initial_scale` and
+        `dynamic_growth_steps`.
+
+    Examples:
+        >>> KerasScaler()
+        <KerasScaler: dynamic, scale 32768>
+    """
+
+    _limit = math.inf
+
+    def __init__(self, init_scale: float = 32768.0, *, growth_interval: int = 2000) -> None:
+        super().__init__(init_scale, growth_interval=growth_interval)
+
+
+class Trace(NamedTuple):
+    """What a rule did, step by step."""
+
+    limits: np.ndarray
+    """The largest scale with which all gradients of the step stay finite."""
+    scales: np.ndarray
+    skipped: np.ndarray
+
+
+class Headroom(NamedTuple):
+    """What a rule for the loss scale meets in a run, step by step; both of shape (steps,)."""
+
+    limits: np.ndarray
+    """The largest power of two with which all gradients of weights stay finite: 0 where none
+    does, infinity where every one does."""
+    mean_abs_gradient: np.ndarray
+    """The mean magnitude of all gradients of weights, unscaled, at that scale."""
+
+
+class Turn(NamedTuple):
+    """One step of a rule: its state before, what it was told, and its state after.
+
+    `good_steps` counts the good steps in a row since the scale last moved.
+    """
+
+    scale: float
+    good_steps: int
+    found_nonfinite: bool
+    skipped: bool
+    next_scale: float
+    next_good_steps: int
+
+
+def turns(
+    rule: LossScaler,
+    limits: Sequence[float] | np.ndarray,
+    *,
+    mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
+) -> Iterator[Turn]:
+    """Let a rule run on steps whose gradients overflow above a given scale, turn by turn.
+
+    Args:
+        rule: goes on from its state.
+        limits: for each step, the largest scale with which all gradients stay finite.
+        mean_abs_gradient: what a `NudgedScaler` is told, once for all or for each step.
+
+    Examples:
+        >>> next(turns(LossScaler(8.0), [4.0]))
+        Turn(scale=8.0, good_steps=0, found_nonfinite=True, skipped=True, next_scale=4.0, \
+next_good_steps=0)
+    """
+    means = np.broadcast_to(np.asarray(mean_abs_gradient, float), (len(limits),))
+    for limit, mean in zip(limits, means, strict=True):
+        scale, good = rule.scale, _good_steps(rule)
+        found = bool(scale > limit)
+        if isinstance(rule, NudgedScaler):
+            skipped = rule.update(found, mean_abs_gradient=float(mean))
+        else:
+            skipped = rule.update(found)
+        yield Turn(scale, good, found, skipped, rule.scale, _good_steps(rule))
+
+
+def _good_steps(rule: LossScaler) -> int:
+    return int(rule.state_dict()["_growth_tracker"])
+
+
+def play(
+    rule: LossScaler,
+    limits: Sequence[float] | np.ndarray,
+    *,
+    mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
+) -> Trace:
+    """What `turns` gives, as arrays.
+
+    Args:
+        rule: goes on from its state.
+        limits: for each step, the largest scale with which all gradients stay finite.
+        mean_abs_gradient: what a `NudgedScaler` is told, once for all or for each step.
+
+    Examples:
+        >>> play(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
+        array([8., 4., 4.])
+    """
+    played = list(turns(rule, limits, mean_abs_gradient=mean_abs_gradient))
+    scales, skipped = [turn.scale for turn in played], [turn.skipped for turn in played]
+    return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))
+
+
+def _positive(where: str, name: str, value: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ValueError(
+            f"{where}: {name} must be a positive number; got {value!r}. Leave it out for the usual."
+        )
+    return float(round_to(float(value), FP32)) if name.endswith("scale") else float(value)

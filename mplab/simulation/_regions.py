@@ -1,0 +1,78 @@
+"""Where a program turns autocast off, and where a checkpoint runs again, while one simulates.
+
+torch tells no mode of `with torch.autocast("cuda", enabled=False)`, which changes nothing where
+autocast is off already. So its two methods are wrapped as long as any simulation is active.
+
+A checkpoint enters autocast, too, before it runs a part again in the backward pass. The mode
+that sees functions is not active there, since each look at a tensor would pass through it: a
+step took 1.4 times as long. It is put back for that part.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from functools import partial
+from typing import Any
+
+import torch
+from torch.amp.autocast_mode import autocast
+from torch.overrides import TorchFunctionMode
+
+from mplab.simulation.dispatch import Mode
+from mplab.simulation.marks import this_graph
+
+_ENTER, _EXIT = autocast.__enter__, autocast.__exit__
+
+_ATTRIBUTE = "_mplab_leave"
+
+_count_function_modes = torch._C._len_torch_function_stack
+
+_lock = threading.Lock()
+
+_active = 0
+
+
+def _enter(region: Any) -> Any:
+    entered = _ENTER(region)  # type: ignore[no-untyped-call]
+    mode = this_graph().innermost
+    if not isinstance(mode, Mode):
+        return entered
+    # a checkpoint restores what it found, and outside of torch's own autocast that is none
+    if sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint":
+        if not _count_function_modes():
+            TorchFunctionMode.__enter__(mode.functions)  # type: ignore[no-untyped-call]
+            leave = partial(TorchFunctionMode.__exit__, mode.functions, None, None, None)
+            setattr(region, _ATTRIBUTE, leave)
+    elif not region._enabled:
+        mode.enter_region()
+        setattr(region, _ATTRIBUTE, mode.leave)
+    return entered
+
+
+def _exit(region: Any, *error: Any) -> Any:
+    leave = region.__dict__.pop(_ATTRIBUTE, None)
+    if leave is not None:
+        leave()
+    return _EXIT(region, *error)
+
+
+def _set(enter: Any, leave: Any) -> None:
+    autocast.__enter__, autocast.__exit__ = enter, leave  # type: ignore[method-assign]
+
+
+def watch() -> None:
+    """Begin to look, for one simulation more."""
+    global _active
+    with _lock:
+        _active += 1
+        _set(_enter, _exit)
+
+
+def forget() -> None:
+    """One simulation less; after the last, torch is as it was."""
+    global _active
+    with _lock:
+        _active -= 1
+        if not _active:
+            _set(_ENTER, _EXIT)

@@ -1,0 +1,159 @@
+"""What the dispatch knows of torch's operations, and the rule that a policy makes of it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from mplab.simulation.policies import ATTENTION, Policy, Run, _names
+
+# What torch's operations are, whatever the policy ------------------------------------------
+LIKE_INPUT = _names(
+    """
+    native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional
+    _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update
+    cudnn_batch_norm native_batch_norm_backward batch_norm_backward cudnn_batch_norm_backward
+    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
+    """
+)
+"""Run in the format of their input, whatever that of the weights and statistics."""
+
+ONE_RESULT = LIKE_INPUT | ATTENTION
+"""Only the first result has the format; the others are statistics in FP32."""
+
+EXACT = _names(
+    """
+    relu threshold_backward neg abs sign max min amax amin maximum minimum fmax fmin
+    max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
+    clone copy _to_copy cat stack index index_select gather masked_select where take flip roll
+    repeat bernoulli embedding tril triu sort topk kthvalue median mode im2col
+    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+    replication_pad3d pixel_shuffle pixel_unshuffle slice_backward select_backward
+    zeros zeros_like new_zeros zero ones ones_like new_ones empty empty_like new_empty
+    empty_strided new_empty_strided squeeze unsqueeze t transpose as_strided detach
+    """
+)
+"""Results are values of the inputs, their negatives, 0 or 1: there is nothing to round."""
+
+UNSAFE_VIEWS = _names("_unsafe_view unsafe_split unsafe_split_with_sizes")
+"""Results share the memory of the input, though the schema does not say so."""
+
+CONVERSIONS = frozenset({"_to_copy", "copy"})
+"""Take tensors of any dtype."""
+
+COMPLEX = _names("complex polar view_as_complex _fft_r2c _fft_c2c linalg_eig _linalg_eigvals")
+"""Make complex numbers, which no format of the simulation holds."""
+
+COPIES = CONVERSIONS | _names(
+    "clone zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty "
+    "rand_like randn_like empty_strided new_empty_strided zero fill"
+)
+"""Make memory rather than compute: no policy casts their inputs."""
+
+
+# Rules: a policy's word on one operation ---------------------------------------------------
+class Rule(NamedTuple):
+    """What is known of an operation from its schema and from a policy."""
+
+    name: str
+    call: Any
+    """Runs the operation, at half the cost of calling the object that names it."""
+    positions: tuple[int, ...]
+    """Arguments that are tensors or lists of tensors, and count for the format."""
+    keywords: tuple[str, ...]
+    """The same among arguments that go by name."""
+    written: int | str | None
+    """The argument that is written to, if any; autocast lists no such operation."""
+    view: bool
+    composite: bool
+    run: Run
+    reason: str
+    """Why it runs so."""
+    listed: bool
+    """Whether the policy, or a choice for a layer, names the operation."""
+    exact: bool
+    one_result: bool
+    plain: bool
+    """Whether the tensors are just the first arguments, one each."""
+    follows: bool
+    """Whether it may pass on a gradient that becomes a .grad, or comes from a scalar."""
+
+
+class Scope(NamedTuple):
+    """A policy where it applies: in modules or outside, or where a layer was chosen."""
+
+    policy: Policy
+    inside: bool
+    choice: str = ""
+    """What was chosen for a layer, or is run as a whole, in words."""
+    all: Run | None = None
+    """What all operations do, if the choice is that."""
+
+
+def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
+    """In what an operation runs, why, and whether it is named.
+
+    Examples:
+        >>> from mplab.simulation import CUDA_AUTOCAST
+        >>> run_of("mm", scope=Scope(CUDA_AUTOCAST, inside=True), written=False)
+        (<Run.LOWER: 'runs in the low format'>, 'listed: mm runs in the low format', True)
+    """
+    policy = scope.policy
+    base = name.removesuffix("_")
+    if scope.all is not None:
+        return scope.all, scope.choice, True
+    choice = f"{scope.choice}; " if scope.choice else ""
+    lists = ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE), (policy.output, Run.OUTPUT))
+    for names, run in () if written else lists:
+        if name in names:
+            return run, f"{choice}listed: {name} {run.value}", True
+    if base in COPIES or base.startswith(("_foreach", "_amp", "_fused_a", "_fused_sgd")):
+        return Run.WIDEST, "a copy is not cast: keeps the widest format of its inputs", False
+    run = policy.inside if scope.inside else policy.outside
+    return run, f"{choice}not listed: {run.value}", False
+
+
+@lru_cache(maxsize=1 << 14)
+def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
+    """The rule of an operation, which is a `torch._ops.OpOverload`.
+
+    Args:
+        operation: the operation.
+        scope: where it runs.
+        composite: whether torch takes it apart.
+
+    Examples:
+        >>> import torch
+        >>> from mplab.simulation import CUDA_AUTOCAST
+        >>> rule = rule_of(torch.ops.aten.addmm.default, Scope(CUDA_AUTOCAST, inside=True))
+        >>> rule.name, rule.positions, rule.run.name
+        ('addmm', (0, 1, 2), 'LOWER')
+    """
+    schema = operation._schema
+    name = schema.name.partition("::")[2]
+    base = name.removesuffix("_")
+    tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
+    if base in LIKE_INPUT:
+        tensors = [(i, a) for i, a in tensors if a.name in ("input", "grad_out", "grad_output")]
+    positions = tuple(i for i, a in tensors if not a.kwarg_only)
+    writes = [(i, a) for i, a in tensors if a.alias_info and a.alias_info.is_write]
+    written = [a.name if a.kwarg_only else i for i, a in writes]
+    aliases = [result.alias_info for result in schema.returns]
+    single = all(str(a.type) == "Tensor" and not a.kwarg_only for _, a in tensors)
+    run, reason, listed = run_of(name, scope=scope, written=bool(written))
+    return Rule(
+        name=base,
+        call=operation._op,
+        positions=positions,
+        keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
+        written=written[0] if written else None,
+        view=name in UNSAFE_VIEWS or any(a and not a.is_write for a in aliases),
+        composite=composite,
+        run=run,
+        reason=reason,
+        listed=listed,
+        exact=base in EXACT,
+        one_result=base in ONE_RESULT,
+        plain=single and positions == tuple(range(len(positions))),
+        follows=base in ("detach", "expand"),
+    )

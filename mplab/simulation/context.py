@@ -1,0 +1,422 @@
+"""Any torch module in a low format: float32 tensors that hold only values of that format.
+
+What autocast does with dtypes, `simulated` does by rounding. It shows what a format does to
+training without the hardware for it, and counts what it did.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.backends import mha
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._pytree import tree_leaves
+
+from mplab.numbers.formats import FP16, FP32, Format, Overflow, Rounding
+from mplab.numbers.rounding import Stream, Tally
+from mplab.simulation import _regions
+from mplab.simulation._functions import Functions
+from mplab.simulation._replicas import require_native
+from mplab.simulation._rules import Scope
+from mplab.simulation.dispatch import Mode, rules_in
+from mplab.simulation.explanation import Explanation, Recorder
+from mplab.simulation.marks import Place, Rounder, this_graph
+from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits
+
+_push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
+
+_pop: Callable[[Mode, Any, Any, Any], Any] = TorchDispatchMode.__exit__
+
+_push_functions: Callable[[Functions], Any] = TorchFunctionMode.__enter__
+
+_pop_functions: Callable[[Functions, Any, Any, Any], Any] = TorchFunctionMode.__exit__
+
+_innermost_functions: Callable[[], Any] = _get_current_function_mode
+
+
+class simulated:
+    """Run torch code in a low format, forward and backward, as a policy says.
+
+    Inside the `with` statement the tensors stay float32. What `policy` puts into the low format
+    takes rounded inputs and gives rounded results; by default that is what autocast does on CUDA:
+    matrix products and convolutions in `fmt`; losses, softmax, norms, exp, log, pow and sums in
+    FP32; everything else in the widest format of its inputs. Backward, each operation runs in the
+    format of its forward operation. Scalars, losses, `.grad`, loss scaling, clipping and the
+    optimizer stay FP32. `backward()` belongs inside, too.
+
+    Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast.
+    `.float()`, `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under
+    autocast. But the dtype of every tensor is float32: `.to(x.dtype)` widens, too, also where the
+    dtype of `x` would be a low one, and `torch.zeros(n, dtype=x.dtype)` is FP32. On CUDA, torch's
+    `cross_entropy` asks for the `log_softmax` in the dtype of the logits, and autocast lets it:
+    with low logits it is low there, and FP32 here.
+
+    Args:
+        fmt: the format; at most float32.
+        policy: which operation and which layer runs in which format; see `mplab.simulation`.
+        rounding: the direction; `STOCHASTIC` needs a `stream`.
+        overflow: what lies past the largest finite value.
+        stream: source of random bits.
+        tally: count what each rounding did, at some cost in time.
+        model: gives the layers their names; if omitted, the outermost module that is called.
+        native: FP16 and BF16 only: where a kernel of torch on the CPU is known to round between
+            its steps, or to add in another order, do the same; slowly. It knows torch's own
+            kernels on every x86 processor, and oneDNN's for BF16 with AVX512-BF16. On a
+            processor with AMX or AVX512-FP16, where oneDNN multiplies in an order that is not
+            known, set `torch.backends.mkldnn.enabled = False` first. See
+            `mplab.simulation._replicas`.
+
+    Raises:
+        ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
+            that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
+            a scalar.
+        RuntimeError: `backward()` is called after the context of its forward pass ended; `native`
+            on a processor whose kernels add in yet another order.
+
+    Exactness:
+        Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
+        own half kernels on the operations and data of tests/simulation/test_dispatch.py and
+        tests/simulation/test_autocast.py; kernels that round between their steps, such as
+        `sigmoid_backward`, differ. With `native=True` whole FP16 runs are bit-exact with
+        `torch.amp` on one thread of a CPU, those of tests/training/test_training.py, but for sums
+        over columns where the CPU has AVX2 and no AVX-512; BF16 runs are for some steps, since the
+        order of oneDNN's BF16 convolutions and of its sums of more than 512 products is not known.
+
+    Source:
+        `Policy.source` of each policy.
+
+    Examples:
+        >>> import torch
+        >>> layer = torch.nn.Linear(2, 2)
+        >>> with simulated(FP16) as sim:
+        ...     layer(torch.ones(1, 2)).sum().backward()
+        >>> sorted(sim.by_operation)
+        ['addmm', 'cast', 'cast backward', 'mm backward', 'sum backward']
+    """
+
+    def __init__(
+        self,
+        fmt: Format,
+        *,
+        policy: Policy = CUDA_AUTOCAST,
+        rounding: Rounding = Rounding.TIES_TO_EVEN,
+        overflow: Overflow = Overflow.IEEE,
+        stream: Stream | None = None,
+        tally: bool = True,
+        model: nn.Module | None = None,
+        native: bool = False,
+    ) -> None:
+        _require_policy(policy)
+        for low in {fmt, *(own for _, own in policy.layers)} - {FP32} if native else ():
+            require_native(low, rounding, overflow)
+        self._mode = Mode(Rounder(fmt, rounding, overflow, stream), policy, tally, native)
+        self._functions = Functions(self._mode)
+        self._into = {fmt: self._mode.outside.into}  # the doors, by the format of a layer
+        for chosen in (own for _, own in policy.layers if own not in self._into):
+            self._into[chosen] = Rounder(chosen, rounding, overflow, stream)
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
+        self._choices = weakref.WeakKeyDictionary()
+        self._stepping: list[tuple[Optimizer, bool]] = []
+        self._handles: list[Any] = []
+        self._outer: Mode | None = None
+        self._fastpath = True
+        self._stance: Any = None  # of torch.compile
+        self._seen = self._warned = False  # a module; of a name that fits none
+        self._fitting: set[str | type] = set()
+        if model is not None:
+            if not isinstance(model, nn.Module):
+                raise TypeError(
+                    f"simulated: model must be a torch.nn.Module; got {type(model).__name__}. "
+                    "Leave it out for functions."
+                )
+            self._name(model)
+            self._require_choices()
+
+    @property
+    def by_operation(self) -> dict[str, Tally]:
+        """What the roundings did, by operation; of the backward pass "… backward"."""
+        return self._tallies(0)
+
+    @property
+    def by_layer(self) -> dict[str, Tally]:
+        """What the roundings did, by module; in the backward pass "… backward"."""
+        return self._tallies(1)
+
+    def _tallies(self, which: int) -> dict[str, Tally]:
+        sums: dict[str, Tally] = {}
+        for key, counter in (self._mode.counters or {}).items():
+            sums[key[which]] = sums.get(key[which], Tally()) + counter.result()
+        return sums
+
+    def __enter__(self) -> Self:
+        mode = self._mode
+        if self._handles:
+            raise RuntimeError("simulated: a context must be left before it is entered again.")
+        mode.graph, policy = this_graph(), mode.policy
+        graph = mode.graph
+        graph.skip()
+        self._outer, graph.innermost = graph.innermost, mode
+        mode.epoch += 1
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        if mode.counters is not None or policy.layers or policy.inside is not policy.outside:
+            self._handles += [
+                register_module_forward_pre_hook(self._before_module),
+                register_module_forward_hook(self._after_module, always_call=True),
+            ]
+        self._fastpath = mha.get_fastpath_enabled()
+        mha.set_fastpath_enabled(False)  # one operation for a whole layer, as autocast refuses
+        dynamo = sys.modules.get("torch._dynamo")
+        if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
+            self._stance = dynamo.set_stance("force_eager")
+        _regions.watch()
+        self._enter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        mode = self._mode
+        if self._stepping:  # an optimizer's step was broken off
+            self._resume()
+        self._leave(kind, error, traceback)
+        mode.graph.innermost = self._outer
+        mha.set_fastpath_enabled(self._fastpath)
+        if self._stance is not None:
+            self._stance.__exit__(kind, error, traceback)
+            self._stance = None
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._stepping, mode.entered = [], [], []
+        mode.move(mode.outside)
+        _regions.forget()
+        self._guard_backward()
+        if kind is None:
+            self._warn_of_choices()
+
+    def _enter(self) -> None:
+        _push(self._mode)
+        _push_functions(self._functions)
+
+    def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
+        _pop_functions(self._functions, kind, error, traceback)
+        _pop(self._mode, kind, error, traceback)
+
+    def _guard_backward(self) -> None:
+        """Make `backward()` of the last result an error once no context is active."""
+        latest = self._mode.latest() if self._mode.latest is not None else None
+        if latest is None or latest.grad_fn is None:
+            return
+        graph = self._mode.graph
+
+        def check(_: Tensor) -> None:
+            if graph.innermost is None:
+                raise RuntimeError(
+                    "simulated: backward() must run inside the with statement; got a call after "
+                    "it ended, where gradients would be plain FP32. Indent it."
+                )
+
+        latest.register_hook(check)  # type: ignore[no-untyped-call]
+
+    # An optimizer works in FP32: the mode steps aside, which costs nothing for each operation.
+    # Under another mode it cannot, and only lets pass. A closure is a training step of its own.
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        mode = self._mode
+        if any(optimizer is other for other, _ in self._stepping):
+            raise RuntimeError(
+                "simulated: an optimizer's step must end before its next one; got an exception in "
+                "the last one. Leave the with statement and enter it again."
+            )
+        if mode.graph is not this_graph() or mode.graph.innermost is not mode:
+            return None
+        on_top = _get_current_dispatch_mode() is mode
+        on_top = on_top and _innermost_functions() is self._functions
+        self._stepping.append((optimizer, on_top))
+        self._pause()
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if closure is None:
+            return None
+
+        def simulated_closure() -> Any:
+            self._resume()
+            try:
+                return closure()
+            finally:
+                self._pause()
+
+        return (args[0],), {**kwargs, "closure": simulated_closure}
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._stepping and self._stepping[-1][0] is optimizer:
+            self._resume()
+            self._stepping.pop()
+
+    def _pause(self) -> None:
+        optimizer, on_top = self._stepping[-1]
+        if on_top:
+            self._leave(None, None, None)
+        self._mode.graph.innermost = optimizer
+
+    def _resume(self) -> None:
+        if self._stepping[-1][1]:
+            self._enter()
+        self._mode.graph.innermost = self._mode
+        self._mode.epoch += 1  # weights may have changed through .data, unseen
+
+    # Layers
+
+    def _before_module(self, module: nn.Module, args: Any) -> None:
+        mode = self._mode
+        if mode.graph is not this_graph():
+            return
+        if module not in self._names:
+            self._name(module)
+        mode.enter(self._place(module, mode.place))
+
+    def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._mode.graph is this_graph():
+            self._mode.leave()
+
+    def _place(self, module: nn.Module, around: Place) -> Place:
+        """Where a module runs: in the format chosen for it, else in that of what calls it."""
+        chosen, policy = self._choices.get(module), self._mode.policy
+        if chosen is None:
+            scope: Scope = around.rules.scope
+            scope = scope if scope.inside else Scope(policy, inside=True)
+            return Place(self._names[module], rules_in(scope), around.into)
+        key, fmt = chosen
+        wide = fmt == FP32
+        choice = f"layer choice {key!r}" + (": FP32" if wide else "")
+        scope = Scope(policy, True, choice, Run.WIDE if wide else None)
+        return Place(self._names[module], rules_in(scope), self._into[fmt])
+
+    def _name(self, root: nn.Module) -> None:
+        """Name the modules in `root`; a second model's names begin with its class."""
+        taken = set(self._names.values())
+        prefix, number = "", 1
+        names = dict(root.named_modules())
+        while any(prefix + name in taken for name in names):
+            number += 1
+            prefix = f"{type(root).__name__} {number}: "
+        for name, module in names.items():
+            if module not in self._names:
+                self._names[module] = prefix + (name or type(root).__name__)
+                self._choose(name, module, names)
+
+    def _choose(self, name: str, module: nn.Module, names: dict[str, nn.Module]) -> None:
+        """Remember the choice for a module: its own, else that of the module it is in."""
+        self._seen = True
+        full = name or type(module).__name__
+        own = self._mode.policy.choice(full, module)
+        layers = self._mode.policy.layers
+        self._fitting |= {key for key, _ in layers if fits(key, full, module)}
+        if own is None and name:
+            own = self._choices.get(names[name.rpartition(".")[0]])
+        if own is not None:
+            self._choices[module] = own
+
+    def _unfit(self) -> list[str]:
+        """The names in the policy that fit no layer: they may be misspelt."""
+        keys = [key for key, _ in self._mode.policy.layers if isinstance(key, str)]
+        return [key for key in keys if key not in self._fitting]
+
+    def _require_choices(self) -> None:
+        for key in self._unfit():
+            names = ", ".join(repr(name) for name in self._names.values())
+            raise ValueError(
+                f"simulated: policy must choose formats for layers that the model has; got "
+                f"{key!r}, which fits none of {names}. Correct the name, or leave it out."
+            )
+
+    def _warn_of_choices(self) -> None:
+        """Where the model was found rather than given, other layers may still come."""
+        unfit = self._unfit() if self._seen else []
+        if unfit and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"simulated: the policy's names {', '.join(map(repr, unfit))} fitted no layer that "
+                f"was called. Give model=, to see its names.",
+                stacklevel=3,
+            )
+
+
+def _require_policy(policy: object) -> None:
+    if not isinstance(policy, Policy):
+        raise TypeError(
+            f"simulated: policy must be a Policy; got {policy!r}. Use one of mplab.simulation, "
+            f"such as CPU_AUTOCAST."
+        )
+
+
+def explain(
+    model: nn.Module,
+    *inputs: Any,
+    fmt: Format = FP16,
+    policy: Policy = CUDA_AUTOCAST,
+    target: Any = None,
+    loss: Callable[..., Tensor] | None = None,
+    **named: Any,
+) -> Explanation:
+    """Say of each operation of a training step in which format it ran, and why.
+
+    The step is really run, on a copy of the model, and torch's random state restored.
+
+    Args:
+        model: any module that can be copied.
+        inputs: what it is called with.
+        fmt: the low format.
+        policy: which operation and which layer runs in which format.
+        target: the second argument of `loss`, if it takes one.
+        loss: of the output, and of the target; if omitted, the backward pass starts from ones.
+        named: what the model is called with by name, such as `input_ids=…, labels=…`.
+
+    Returns:
+        The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
+
+    Raises:
+        ValueError: as `simulated`.
+
+    Exactness:
+        Taken down where the operation ran, by the same code that ran it.
+
+    Examples:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax(1))
+        >>> found = explain(model, torch.ones(1, 2))
+        >>> [(row.module, row.operation, row.format.name) for row in found.rows[:3]]
+        [('0', 'addmm', 'FP16'), ('1', '_softmax', 'FP32'), ('1', '_softmax_backward_data', 'FP32')]
+        >>> found.rows[0].cast, found.rows[1].rule
+        (3, 'listed: softmax runs in FP32')
+    """
+    model = copy.deepcopy(model)
+    within = simulated(fmt, policy=policy, model=model)
+    recorder = within._mode.record = Recorder(within._mode)
+    with torch.random.fork_rng(), torch.enable_grad(), within:
+        output = model(*inputs, **named)
+        if loss is not None:
+            output = loss(output) if target is None else loss(output, target)
+        ends = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
+        if ends:
+            torch.autograd.backward(ends, [torch.ones(t.shape, device=t.device) for t in ends])
+    return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

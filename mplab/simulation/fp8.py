@@ -1,0 +1,368 @@
+"""Linear layers whose three matrix products take FP8 operands, forward and backward.
+
+Weights and everything between the layers keep their own format; FP8 is what a product reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from mplab.numbers.formats import FP8_E4M3, FP8_E5M2, Format, require_format
+from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
+from mplab.scaling.quantized import MX_BLOCK, amax_of, fake_quantize, multiply_and_round
+from mplab.simulation.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
+
+__all__ = ["SCALINGS", "Fp8Linear", "convert_linears"]
+
+SCALINGS = ("current", "delayed", "none", "block")
+"""Where the scale of an operand comes from: itself, those before it, nowhere; or its blocks."""
+
+_ROLES = ("input", "weight", "grad_output")
+
+_REAL = (FP8_E4M3, FP8_E5M2)
+
+_Scaling = FixedScaling | CurrentScaling | DelayedScaling
+
+
+class Fp8Linear(nn.Linear):
+    """`nn.Linear` with the operands of its matrix products in FP8.
+
+    output = input · weightᵀ, grad_input = grad_output · weight, and grad_weight =
+    grad_outputᵀ · input: each operand is multiplied by its scale and cast, with saturation;
+    products are summed in float32 and divided by the scales. The bias is added in float32 and
+    its gradient is not cast. Parameters stay as they are, usually float32. The result has the
+    dtype of the input; within autocast that of autocast, within `simulated` its format, while
+    the products are as they are without.
+
+    With current scaling an infinity in an operand makes the result NaN. With delayed scaling
+    or none it saturates, as on the hardware, so that a loss scaler does not see it. Delayed
+    scales are learnt while `training` is True; a checkpoint that runs a forward pass again
+    counts its tensors twice.
+
+    Args:
+        in_features: as in `nn.Linear`.
+        out_features: as in `nn.Linear`.
+        bias: as in `nn.Linear`.
+        scaling: "current", "delayed", "none", or "block": an E8M0 scale for every 32 elements
+            that are summed, as in MXFP8.
+        forward_format: of input and weight.
+        backward_format: of grad_output.
+        amax_history_len: of delayed scaling.
+        real: multiply with `torch._scaled_mm`, which reads FP8 itself, instead of float32
+            products of FP8 values.
+        device: as in `nn.Linear`.
+        dtype: as in `nn.Linear`.
+
+    Attributes:
+        on_cast: None, or called before each cast with the role ("input", "weight" or
+            "grad_output"), the float32 matrix, and its scale; not for blocks, which have many.
+
+    Raises:
+        ValueError: an unknown scaling; a format or scaling that torch has no product for, if
+            `real`.
+
+    Exactness:
+        The operands are bit-exact with `quantize`. Sums are those of float32 products in
+        torch; simulated and real agree bit for bit where all sums are exact
+        (tests/simulation/test_fp8.py).
+
+    Source:
+        Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433: E4M3 forward
+        and E5M2 for gradients.
+
+    Examples:
+        >>> layer = Fp8Linear(4, 2)
+        >>> layer(torch.ones(3, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        scaling: str = "current",
+        forward_format: Format = FP8_E4M3,
+        backward_format: Format = FP8_E5M2,
+        amax_history_len: int = 16,
+        real: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self._choose(scaling, forward_format, backward_format, amax_history_len, real)
+
+    def _choose(
+        self, scaling: str, forward: Format, backward: Format, length: int, real: bool
+    ) -> None:
+        """Set how operands become FP8."""
+        _check(scaling, forward, backward, real)
+        self.scaling, self.real = scaling, real
+        self.on_cast: Callable[[str, Tensor, float], None] | None = None
+        self.formats = dict(zip(_ROLES, (forward, forward, backward), strict=True))
+        self.scalings = {
+            role: _scaling_of(scaling, fmt, length) for role, fmt in self.formats.items()
+        }
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The layer of an input (..., in_features)."""
+        if input.shape[-1:] != (self.in_features,) or not input.is_floating_point():
+            raise ValueError(
+                f"Fp8Linear: input must be floating point of shape (..., {self.in_features}); got "
+                f"{input.dtype}, {tuple(input.shape)}. Look at the layer before."
+            )
+        output: Tensor = _Linear.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
+        return output
+
+    def scale_of(self, role: str, tensor: Tensor) -> float:
+        """The scale for an operand in the role "input", "weight" or "grad_output"."""
+        scaling = self.scalings[role]
+        learnt = isinstance(scaling, DelayedScaling) and not self.training
+        if learnt or isinstance(scaling, FixedScaling):
+            return scaling.scale
+        return scaling.update(float(amax_of(tensor)))
+
+    def extra_repr(self) -> str:
+        """What `print` shows."""
+        forward, backward = self.formats["input"].name, self.formats["grad_output"].name
+        kind = "real" if self.real else "simulated"
+        return f"{super().extra_repr()}, {forward}/{backward}, {self.scaling} scaling, {kind}"
+
+    # Only delayed scaling has a state; otherwise checkpoints are those of nn.Linear.
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The state of the scalings, for `state_dict`."""
+        return {role: scaling.state_dict() for role, scaling in self.scalings.items()}
+
+    def set_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Take over the state of the scalings; of another kind of scaling there is none."""
+        if self.scaling == "delayed":
+            for role, scaling in self.scalings.items():
+                scaling.load_state_dict(state[role])
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.scaling != "delayed":
+            del destination[prefix + "_extra_state"]
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        # the caller passes its own copy of the mapping; what is missing stays as it is
+        state_dict.setdefault(prefix + "_extra_state", self.get_extra_state())
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def convert_linears(
+    model: nn.Module,
+    *,
+    scaling: str = "current",
+    forward_format: Format = FP8_E4M3,
+    backward_format: Format = FP8_E5M2,
+    amax_history_len: int = 16,
+    real: bool = False,
+    filter: Callable[[str, nn.Linear], bool] | None = None,
+) -> nn.Module:
+    """Replace the linear layers of a model by `Fp8Linear`, in place.
+
+    Parameters, buffers and hooks stay the same objects, so an optimizer made before goes on.
+    Subclasses of `nn.Linear` are left alone, such as the projection in
+    `nn.MultiheadAttention`, whose weight is used without calling the layer.
+
+    Args:
+        model: any module; if it is a linear layer itself, only the return value is converted.
+        scaling: as in `Fp8Linear`.
+        forward_format: as in `Fp8Linear`.
+        backward_format: as in `Fp8Linear`.
+        amax_history_len: as in `Fp8Linear`.
+        real: as in `Fp8Linear`.
+        filter: of a layer's name and the layer, whether to convert it; None converts all.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: `model` is no module.
+        ValueError: as in `Fp8Linear`.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> convert_linears(model, filter=lambda name, layer: name != "2")
+        Sequential(
+          (0): Fp8Linear(in_features=8, out_features=4, bias=True, FP8_E4M3/FP8_E5M2, \
+current scaling, simulated)
+          (1): ReLU()
+          (2): Linear(in_features=4, out_features=2, bias=True)
+        )
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"convert_linears: model must be an nn.Module; got {type(model).__name__}. "
+            f"Put single layers into nn.Sequential."
+        )
+    _check(scaling, forward_format, backward_format, real)
+    made: dict[nn.Module, Fp8Linear] = {}  # a layer may have several names
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if type(layer) is not nn.Linear or (filter is not None and not filter(name, layer)):
+            continue
+        if layer not in made:
+            new = made[layer] = Fp8Linear.__new__(Fp8Linear)
+            new.__dict__ = dict(layer.__dict__)
+            new._choose(scaling, forward_format, backward_format, amax_history_len, real)
+        if not name:
+            return made[layer]
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, made[layer])
+    return model
+
+
+def _check(scaling: str, forward: Format, backward: Format, real: bool) -> None:
+    for fmt in (forward, backward):
+        require_format("Fp8Linear", fmt)
+    if scaling not in SCALINGS:
+        raise ValueError(
+            f"Fp8Linear: scaling must be one of {', '.join(SCALINGS)}; got {scaling!r}. "
+            f"Use 'current'."
+        )
+    if real and (scaling == "block" or not {forward, backward} <= set(_REAL)):
+        raise ValueError(
+            f"Fp8Linear: real must be False for anything but FP8_E4M3 and FP8_E5M2 with one "
+            f"scale for a tensor; got {forward.name}, {backward.name}, {scaling!r}. "
+            f"Simulate it: real=False."
+        )
+
+
+def _scaling_of(scaling: str, fmt: Format, length: int) -> _Scaling:
+    if scaling == "delayed":
+        return DelayedScaling(fmt, amax_history_len=length)
+    return CurrentScaling(fmt) if scaling == "current" else FixedScaling()
+
+
+# The three products ----------------------------------------------------------------------
+class _Linear(torch.autograd.Function):
+    """A linear layer; each operand is cast once, and kept for the backward pass as it was cast."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, layer: Fp8Linear
+    ) -> Tensor:
+        kind = input.device.type
+        lowered = torch.is_autocast_enabled(kind)
+        dtype = torch.get_autocast_dtype(kind) if lowered else input.dtype
+        into, graph = _format_of_products(input.device), this_graph()
+        with _plainly(kind, graph):
+            rows = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
+            wide = _operand(layer, "weight", weight)
+            output = _product(layer, rows, wide)
+            if bias is not None:
+                output += bias
+            if into is not None:
+                into(output, output, None)
+                set_mark(output, Mark(into))
+            ctx.save_for_backward(rows.matrix, wide.matrix)
+            ctx.scales, ctx.dtypes = (rows.scale, wide.scale), (input.dtype, weight.dtype)
+            ctx.layer, ctx.shape, ctx.bias, ctx.graph = layer, input.shape, bias, graph
+            return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        layer, bias = ctx.layer, ctx.bias
+        kept = zip(("input", "weight"), ctx.saved_tensors, ctx.scales, strict=True)
+        rows, wide = (_Operand(*one) for one in kept)
+        grad_input = grad_weight = grad_bias = None
+        with _plainly(grad.device.type, ctx.graph):  # this may be another thread than forward
+            grad = grad.reshape(-1, grad.shape[-1])
+            back = _operand(layer, "grad_output", grad)
+            if ctx.needs_input_grad[0]:
+                product = _product(layer, back, wide.t())
+                grad_input = product.to(ctx.dtypes[0]).reshape(ctx.shape)
+            if ctx.needs_input_grad[1]:
+                grad_weight = _product(layer, back.t(), rows.t()).to(ctx.dtypes[1])
+            if ctx.needs_input_grad[2]:
+                grad_bias = grad.float().sum(0).to(bias.dtype)
+        return grad_input, grad_weight, grad_bias, None
+
+
+def _format_of_products(device: torch.device) -> Rounder | None:
+    """The door that `simulated`, where it is active, puts matrix products through."""
+    if this_graph().innermost is None:
+        return None
+    rows, columns = torch.empty((0, 1), device=device), torch.empty((1, 0), device=device)
+    mark = mark_of(rows @ columns)  # of no numbers, so that nothing is counted
+    return None if mark is None else mark.into
+
+
+@contextmanager
+def _plainly(device_type: str, graph: Graph) -> Iterator[None]:
+    """Neither autocast nor `simulated` reach inside."""
+    outer, graph.innermost = graph.innermost, None
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        graph.innermost = outer
+
+
+class _Operand(NamedTuple):
+    """A matrix as a product reads it: in FP8, or to be cast in blocks along the axis summed."""
+
+    role: str
+    matrix: Tensor
+    scale: float
+
+    def t(self) -> _Operand:
+        """Transposed."""
+        return self._replace(matrix=self.matrix.t())
+
+
+def _operand(layer: Fp8Linear, role: str, x: Tensor) -> _Operand:
+    """Cast a matrix, unless its blocks have to wait for the product."""
+    x = x.float()
+    scale, fmt = layer.scale_of(role, x), layer.formats[role]
+    if layer.scaling == "block":
+        return _Operand(role, x, scale)
+    if layer.on_cast is not None:
+        layer.on_cast(role, x, scale)
+    cast = multiply_and_round(x, torch.tensor(scale, device=x.device), fmt)
+    return _Operand(role, cast.to(fmt.torch_dtype) if layer.real else cast, scale)
+
+
+def _product(layer: Fp8Linear, left: _Operand, right: _Operand) -> Tensor:
+    """The product left · rightᵀ, summed along the last axis of both."""
+    if layer.scaling == "block":
+        a, b = (_in_blocks(x.matrix, layer.formats[x.role]) for x in (left, right))
+        return a @ b.t()
+    a, b = left.matrix, right.matrix
+    if layer.real and a.numel():
+        return _real_product(a, b, (left.scale, right.scale))
+    return (a.float() @ b.t().float()) * (1 / (left.scale * right.scale))
+
+
+def _in_blocks(x: Tensor, fmt: Format) -> Tensor:
+    """A matrix in MXFP8 and back, its last axis padded to whole blocks."""
+    size = x.shape[-1]
+    padded = F.pad(x, (0, -size % MX_BLOCK[0]))
+    return fake_quantize(padded, fmt, scale=ScaleRule.MX, block=MX_BLOCK)[:, :size]
+
+
+def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:
+    """The product a · bᵀ by torch in FP8, sides padded to the multiples of 16 that CUDA wants."""
+    rows, columns = a.shape[0], b.shape[0]
+    a, b = (
+        F.pad(x.view(torch.uint8), (0, -x.shape[1] % 16, 0, -x.shape[0] % 16))
+        .contiguous()
+        .view(x.dtype)
+        for x in (a, b)
+    )
+    inverse = [torch.tensor(1 / scale, dtype=torch.float32, device=a.device) for scale in scales]
+    product: Tensor = torch._scaled_mm(
+        a, b.t(), scale_a=inverse[0], scale_b=inverse[1], out_dtype=torch.float32
+    )
+    return product[:rows, :columns].contiguous()

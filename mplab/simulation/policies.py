@@ -1,0 +1,255 @@
+"""Which operation runs in which format under mixed precision, as data.
+
+A `Policy` is a table of operations and of layers. Names are those of torch's operations below
+autograd, where `mplab.simulation` sees them. The tables are `CUDA_AUTOCAST`, `CPU_AUTOCAST`,
+`KERAS_MIXED` and `EVERYTHING`, and what you derive from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from fnmatch import fnmatchcase
+
+from mplab.numbers.formats import Format, require_format
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class Run(Enum):
+    """In what an operation runs; the low format is that of the context or of the layer."""
+
+    LOWER = "runs in the low format"
+    WIDE = "runs in FP32"
+    WIDEST = "runs in the widest format of its inputs"
+    OUTPUT = "runs in FP32, its result in the low format"
+
+
+ATTENTION = _names(
+    """
+    _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
+    _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
+    """
+)
+"""What `scaled_dot_product_attention` becomes."""
+
+
+# Policies ----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Policy:
+    """Which operation and which layer runs in which format.
+
+    Under every policy losses, tensors without dimensions, `.grad`, loss scaling, clipping and
+    the optimizer stay FP32, and an operation in place keeps the format of what it writes to.
+
+    Args:
+        name: how the policy is called.
+        source: where its table is from.
+        lower: operations that round their inputs to the low format and run in it.
+        wide: operations that run in FP32.
+        output: operations that run in FP32 and round their result to the low format.
+        inside: what other operations do in a module.
+        outside: what they do outside all modules.
+        layers: for names, patterns or classes of modules, the format that their operations
+            take for the low one; FP32 for all operations in FP32.
+
+    Examples:
+        >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
+        >>> policy
+        CUDA_AUTOCAST.with_layers({'head': FP32, '*.norm': FP32})
+        >>> "_softmax" in CUDA_AUTOCAST.wide, "_softmax" in CPU_AUTOCAST.wide
+        (True, False)
+    """
+
+    name: str
+    source: str
+    lower: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+    output: frozenset[str] = frozenset()
+    inside: Run = Run.WIDEST
+    outside: Run = Run.WIDEST
+    layers: tuple[tuple[str | type, Format], ...] = ()
+
+    def __repr__(self) -> str:
+        layers = ", ".join(f"{name_of(key)!r}: {fmt.name}" for key, fmt in self.layers)
+        return self.name + (f".with_layers({{{layers}}})" if layers else "")
+
+    def with_layers(self, formats: Mapping[str | type, Format]) -> Policy:
+        """The same policy with formats of their own for some layers, and all within them.
+
+        Of two choices for one layer the later counts; of two for a layer and one within it, the
+        inner one.
+
+        Args:
+            formats: to a name such as `"head"`, a pattern such as `"*.norm"` or a class of
+                modules, the low format there, or FP32.
+
+        Raises:
+            TypeError: a key is neither a name nor a class, or a value no format.
+
+        Examples:
+            >>> CPU_AUTOCAST.with_layers({"left": FP16, "right": BF16, "fusion": FP32})
+            CPU_AUTOCAST.with_layers({'left': FP16, 'right': BF16, 'fusion': FP32})
+        """
+        for key, fmt in formats.items():
+            if not isinstance(key, str | type):
+                raise TypeError(
+                    f"with_layers: formats must be by name or class of modules; got the key "
+                    f"{key!r}. Use the module's name, as model.named_modules() says it."
+                )
+            require_format("with_layers", fmt)
+        return replace(self, layers=(*self.layers, *formats.items()))
+
+    def with_operations(self, *, lower: Iterable[str] = (), wide: Iterable[str] = ()) -> Policy:
+        """The same policy with some operations in the low format, or in FP32.
+
+        Args:
+            lower: names of operations below autograd, such as `_softmax`.
+            wide: the same.
+
+        Examples:
+            >>> wider = CPU_AUTOCAST.with_operations(wide=["_softmax", "_log_softmax"])
+            >>> "_softmax" in wider.wide
+            True
+        """
+        low, fp32 = frozenset(lower), frozenset(wide)
+        return replace(
+            self,
+            lower=(self.lower | low) - fp32,
+            wide=(self.wide | fp32) - low,
+            output=self.output - low - fp32,
+        )
+
+    def choice(self, name: str, module: object) -> tuple[str, Format] | None:
+        """What was chosen for a module itself: the key that it fits, as text, and the format."""
+        fitting = [(key, fmt) for key, fmt in self.layers if fits(key, name, module)]
+        return (name_of(fitting[-1][0]), fitting[-1][1]) if fitting else None
+
+
+def fits(key: str | type, name: str, module: object) -> bool:
+    """Whether a key of `Policy.layers` means this module.
+
+    Examples:
+        >>> fits("*.norm", "block.norm", None), fits("norm", "block.norm", None)
+        (True, False)
+    """
+    return fnmatchcase(name, key) if isinstance(key, str) else isinstance(module, key)
+
+
+def name_of(key: str | type) -> str:
+    """A key of `Policy.layers` as text."""
+    return key if isinstance(key, str) else key.__name__
+
+
+LOSSES = _names(
+    """
+    nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss mse_loss
+    multilabel_margin_loss_forward soft_margin_loss multi_margin_loss binary_cross_entropy
+    binary_cross_entropy_with_logits hinge_embedding_loss kl_div l1_loss margin_ranking_loss
+    cosine_embedding_loss poisson_nll_loss triplet_margin_loss nll_loss nll_loss2d
+    multilabel_margin_loss
+    """
+)
+"""Losses on the lists of both autocasts."""
+
+_PRODUCTS = ATTENTION | _names(
+    """
+    mm bmm baddbmm addmm addbmm conv_tbc convolution _convolution mkldnn_convolution
+    mkldnn_rnn_layer _prelu_kernel prelu linear matmul linalg_vecdot
+    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+    scaled_dot_product_attention
+    """
+)
+
+CUDA_AUTOCAST = Policy(
+    name="CUDA_AUTOCAST",
+    source="AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE and "
+    "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE in ATen/autocast_mode.h of torch 2.13. Beyond "
+    "them binary_cross_entropy, which autocast refuses on CUDA, and lstm, gru and the like, which "
+    "become _cudnn_rnn.",
+    lower=_PRODUCTS
+    | _names(
+        """
+        mv addmv addr cudnn_convolution cudnn_convolution_transpose _thnn_fused_lstm_cell
+        _thnn_fused_gru_cell _cudnn_rnn einsum chain_matmul linalg_multi_dot
+        lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+        lstm gru rnn_tanh rnn_relu
+        """
+    ),
+    wide=LOSSES
+    | _names(
+        """
+        acos asin cosh erfinv exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh tan
+        softplus native_layer_norm native_group_norm _fused_rms_norm
+        layer_norm group_norm rms_norm softmax log_softmax cosine_similarity pdist cdist
+        frobenius_norm nuclear_norm linalg_matrix_norm
+        dist _pdist_forward _cdist_forward _euclidean_dist
+        renorm logsumexp norm linalg_vector_norm prod sum cumprod cumsum _softmax _log_softmax
+        upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
+        _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d
+        upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
+        upsample_bicubic2d _upsample_bicubic2d_aa
+        """
+    ),
+)
+"""What `torch.autocast("cuda")` does: products low; losses, softmax, norms and sums in FP32."""
+
+CPU_AUTOCAST = Policy(
+    name="CPU_AUTOCAST",
+    source="The kernels that torch 2.13 registers for AutocastCPU, and what they were seen to do: "
+    "tests/simulation/test_autocast.py observes each of them.",
+    lower=_PRODUCTS | _names("_addmm_activation"),
+    wide=LOSSES
+    | _names(
+        """
+        cross_entropy_loss ctc_loss cdist quantile nanquantile stft adaptive_avg_pool3d pinverse
+        grid_sampler max_pool3d inverse qr svd orgqr _lu_with_info lu_solve
+        linalg_cond linalg_matrix_rank linalg_tensorinv linalg_tensorsolve linalg_inv
+        linalg_cholesky linalg_solve linalg_svd linalg_svdvals linalg_eigh linalg_eigvalsh
+        linalg_eigvals fake_quantize_per_tensor_affine
+        prod trace _cdist_forward _euclidean_dist grid_sampler_2d grid_sampler_3d
+        _adaptive_avg_pool3d avg_pool3d adaptive_max_pool3d max_pool3d_with_indices
+        fractional_max_pool2d fractional_max_pool3d max_unpool2d max_unpool3d
+        reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d
+        _ctc_loss linalg_qr linalg_cholesky_ex linalg_inv_ex linalg_lstsq
+        linalg_householder_product _linalg_svd _linalg_eigh _linalg_solve_ex cholesky
+        cholesky_inverse cholesky_solve geqrf ormqr triangular_solve linalg_lu_solve
+        linalg_eig _linalg_eigvals fake_quantize_per_tensor_affine_cachemask
+        """
+    ),
+)
+"""What `torch.autocast("cpu")` does: softmax, layer norm, exp, pow and sums follow their input."""
+
+KERAS_MIXED = Policy(
+    name="KERAS_MIXED",
+    source="keras 3: DTypePolicy and Layer.__call__, which cast the inputs and variables of each "
+    "layer to the compute dtype; LayerNormalization, GroupNormalization and Embedding, which turn "
+    "that off and cast their result; BatchNormalization, which keeps its variables in float32; "
+    "Loss, whose dtype is float32.",
+    wide=LOSSES | {"cross_entropy_loss"},
+    output=_names("native_layer_norm native_group_norm _fused_rms_norm embedding"),
+    inside=Run.LOWER,
+)
+"""What Keras' `mixed_float16` and `mixed_bfloat16` do: each layer in the low format throughout.
+
+For torch modules. A Keras `Dense` rounds its product before it adds the bias: write it so, since
+`nn.Linear` is one operation, rounded once. The normalization layers of Keras itself are made of
+operations that this table would round one by one.
+"""
+
+EVERYTHING = Policy(
+    name="EVERYTHING",
+    source="The rule of this package's first experiment: one format, losses excepted.",
+    wide=LOSSES | {"cross_entropy_loss"},
+    inside=Run.LOWER,
+    outside=Run.LOWER,
+)
+"""All in the low format but losses, so that the format is seen bare."""
+
+POLICIES: dict[str, Policy] = {
+    policy.name: policy for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)
+}
+"""The policies by name."""

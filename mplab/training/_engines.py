@@ -1,0 +1,253 @@
+"""One training step in a recipe's arithmetic: simulated, or torch's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.backends import mha
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from mplab.numbers.formats import FP32
+from mplab.numbers.rounding import Stream, Tally
+from mplab.simulation.context import simulated
+from mplab.simulation.fp8 import convert_linears
+from mplab.training._optimizers import LowOptimizer
+from mplab.training.parallel import processes
+from mplab.training.recipes import POLICIES, Recipe
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""Of predictions and targets, a scalar."""
+
+
+class Simulated:
+    """Steps whose roundings `mplab.simulation` makes; loss scaling and updates are ours, too.
+
+    Args:
+        model: on the device it is to be trained on; its weights enter `weight_format`.
+        loss: of predictions and targets.
+        optimizer: of the parameters of `model`.
+        recipe: the arithmetic.
+        seed: of stochastic rounding.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        recipe: Recipe,
+        seed: int,
+    ) -> None:
+        self.model, self.loss, self.recipe = model, loss, recipe
+        self.scaler = recipe.scaler()
+        self.optimizer = LowOptimizer(
+            optimizer,
+            recipe.weight_format,
+            optimizer_format=recipe.optimizer_format,
+            update_rounding=recipe.update_rounding,
+            stream=Stream(seed),
+        )
+        if recipe.fp8 is not None:
+            convert_linears(model, scaling=recipe.fp8)
+        self.simulation = None if recipe.fp8 is not None else self._simulated(tally=True)
+        self.earlier: dict[str, dict[str, Tally]] = {}
+
+    def _simulated(self, *, tally: bool) -> simulated:
+        policy = POLICIES[self.recipe.policy]
+        fmt = self.recipe.compute_format
+        native = self.recipe.native
+        return simulated(fmt, policy=policy, model=self.model, tally=tally, native=native)
+
+    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+        """Forward and backward of the scaled loss; the scale, and the loss without it."""
+        self.optimizer.optimizer.zero_grad()
+        scale = self.scaler.scale
+        with self.simulation or nullcontext():  # FP8 layers round for themselves
+            loss = self.loss(run(self.model, inputs, self.recipe), targets)
+            (loss * scale).backward()  # type: ignore[no-untyped-call]
+        return scale, loss.detach()
+
+    def update(self) -> bool:
+        """Unscale, clip, and update the weights or skip; whether the step was skipped."""
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        found = not all(bool(torch.isfinite(g).all()) for g in gradients)
+        inverse = 1 / self.scaler.scale
+        skip = self.scaler.update(found)
+        if not skip:
+            for gradient in gradients:
+                gradient.mul_(inverse)
+            clip(self.model, self.recipe)
+            self.optimizer.step()
+        return skip
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The predictions, in the recipe's arithmetic, without a count of roundings."""
+        rounded = self._simulated(tally=False) if self.simulation else nullcontext()
+        with _evaluating(self.model), rounded:
+            return self.model(inputs).float()  # type: ignore[no-any-return]
+
+    def tallies(self) -> dict[str, dict[str, Tally]]:
+        """What the roundings did so far, by operation and by layer; FP8 layers do not count."""
+        if self.simulation is None:
+            return {}
+        now = {"operation": self.simulation.by_operation, "layer": self.simulation.by_layer}
+        for kind, tallies in self.earlier.items():
+            sums = dict(tallies)
+            for name, counted in now[kind].items():
+                sums[name] = sums.get(name, Tally()) + counted
+            now[kind] = sums
+        return now
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on besides the model, without the tallies."""
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
+    ) -> None:
+        """Go on from what `state_dict` and `tallies` returned."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.earlier = tallies
+
+
+class Real:
+    """Steps in torch's own arithmetic: plain, automatic mixed precision, or all in one format.
+
+    In a process group the model is trained data-parallel: the gradients are averaged over
+    the processes before anybody looks whether they are finite, so that an infinity in one
+    process is one in all, and all skip the step and lower the scale together.
+
+    Args:
+        model: on the device it is to be trained on; its weights enter `weight_format`.
+        loss: of predictions and targets, computed in FP32 from predictions in any format.
+        optimizer: of the parameters of `model`.
+        recipe: the arithmetic.
+        seed: not used; torch rounds to nearest.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        recipe: Recipe,
+        seed: int,
+    ) -> None:
+        self.model, self.loss, self.recipe = model, loss, recipe
+        self.optimizer = optimizer
+        self.device = next(model.parameters()).device
+        self.dtype = recipe.weight_format.torch_dtype
+        model.to(self.dtype)
+        if recipe.fp8 is not None:
+            convert_linears(model, scaling=recipe.fp8, real=True)
+        self.amp = torch.amp.GradScaler(
+            self.device.type,
+            init_scale=recipe.init_scale or 1.0,
+            growth_factor=recipe.growth_factor,
+            backoff_factor=recipe.backoff_factor,
+            growth_interval=recipe.growth_interval,
+            enabled=recipe.init_scale is not None,
+        )
+        whole: nn.Module = _Checkpointed(model, recipe) if recipe.checkpointing else model
+        self.network = DistributedDataParallel(whole) if processes() > 1 else whole
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        plain = self.recipe.compute_format == FP32 or self.recipe.fp8 is not None
+        if plain or self.recipe.weight_format != FP32:
+            return nullcontext()
+        return torch.amp.autocast(self.device.type, dtype=self.recipe.compute_format.torch_dtype)
+
+    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+        """Forward and backward of the scaled loss; the scale, and the loss without it."""
+        self.optimizer.zero_grad()
+        with self._autocast():
+            output = self.network(self._cast(inputs))
+            loss = self.loss(output.float() if self.dtype != torch.float32 else output, targets)
+        scale = self.amp.get_scale()
+        self.amp.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return scale, loss.detach()
+
+    def _cast(self, inputs: Tensor) -> Tensor:
+        return inputs.to(self.dtype) if inputs.is_floating_point() else inputs
+
+    def update(self) -> bool:
+        """Unscale, clip, and update the weights or skip; whether the step was skipped."""
+        before = self.amp.get_scale()
+        if self.recipe.max_norm is not None:
+            self.amp.unscale_(self.optimizer)
+            clip(self.model, self.recipe)
+        self.amp.step(self.optimizer)
+        self.amp.update()
+        return self.amp.get_scale() < before
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """The predictions, in the recipe's arithmetic."""
+        with _evaluating(self.model), self._autocast():
+            return self.model(self._cast(inputs)).float()  # type: ignore[no-any-return]
+
+    def tallies(self) -> dict[str, dict[str, Tally]]:
+        """Nothing: torch does not count its roundings."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step depends on besides the model."""
+        return {"optimizer": self.optimizer.state_dict(), "scaler": self.amp.state_dict()}
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
+    ) -> None:
+        """Go on from what `state_dict` returned."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.amp.load_state_dict(state["scaler"])
+
+
+def run(model: nn.Module, inputs: Tensor, recipe: Recipe) -> Tensor:
+    """The forward pass; with checkpointing, a `Sequential` of n stages in about √n pieces."""
+    if not recipe.checkpointing:
+        return model(inputs)  # type: ignore[no-any-return]
+    if isinstance(model, nn.Sequential) and len(model) > 1:
+        pieces = math.isqrt(len(model))
+        return checkpoint_sequential(model, pieces, inputs, use_reentrant=False)  # type: ignore[no-any-return,no-untyped-call]
+    return checkpoint(model, inputs, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Without gradients, dropout, or lessons for delayed scales.
+
+    Nor by torch's short way for encoder layers, which takes the weights of the layers that round
+    and does not call them.
+    """
+    model.eval()
+    fast = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        mha.set_fastpath_enabled(fast)
+        model.train()
+
+
+class _Checkpointed(nn.Module):
+    """`run` as a module, which data-parallel training can wrap."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+        super().__init__()
+        self.model, self.recipe = model, recipe
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return run(self.model, inputs, self.recipe)
+
+
+def clip(model: nn.Module, recipe: Recipe) -> None:
+    """Shrink the gradients together to `max_norm`; they must be unscaled already."""
+    if recipe.max_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)

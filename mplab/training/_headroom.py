@@ -1,0 +1,110 @@
+"""How large a loss scale each step of a run would bear, found by trying."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mplab.scaling.rules import Headroom
+from mplab.training.loop import known, train
+from mplab.training.recipes import RECIPES, Recipe
+from mplab.training.tasks import TASKS, Task
+
+__all__ = ["Headroom", "headroom"]
+
+_FURTHEST = 100
+"""Scales from 2^-100 to 2^100 are tried."""
+
+
+def headroom(
+    task: str | Task,
+    recipe: str | Recipe = "fp16-scaled",
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    progress: bool = True,
+) -> Headroom:
+    """Train, and at each step try which loss scales overflow.
+
+    The backward pass is repeated from the same forward pass with one power of two after the
+    other, so that infinities within it count as well, not only those in its results. What the
+    rule of the recipe does to the weights stays as it is; so rules that are compared on these
+    limits (`mplab.scaling.play`) meet the same steps.
+
+    Args:
+        task: as in `train`.
+        recipe: as in `train`; simulated.
+        seed: as in `train`.
+        steps: as in `train`.
+        progress: show a bar.
+
+    Raises:
+        ValueError: as in `train`; or the recipe is not simulated, so that its own scaler would
+            also see the repeated passes.
+
+    Exactness:
+        The limits are those of the simulated arithmetic, powers of two from 2^-100 to 2^100.
+
+    Examples:
+        >>> headroom("digits-cnn", seed=1, steps=2, progress=False).limits.shape
+        (2,)
+    """
+    what: Task = known("task", task, TASKS)
+    how: Recipe = known("recipe", recipe, RECIPES)
+    if not how.simulated:
+        raise ValueError(f"headroom: recipe must be simulated; got {how.name}. Use 'fp16-scaled'.")
+    search = _Search(what)
+    probed = replace(what, model=search.model, loss=search.loss)
+    train(probed, how, seed=seed, steps=steps, progress=progress, record_gradients_at=())
+    return Headroom(np.array(search.limits, float), np.array(search.means, float))
+
+
+class _Search:
+    """A task's network and loss, which on the way look for the largest scale."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.weights: list[nn.Parameter] = []
+        self.limits: list[float] = []
+        self.means: list[float] = []
+        self.exponent = 16  # where the search begins: the last step's answer
+
+    def model(self) -> nn.Module:
+        network = self.task.model()
+        self.weights = list(network.parameters())
+        return network
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        loss = self.task.loss(output, targets)
+        k, found = self.exponent, None
+        while k <= _FURTHEST and (tried := self._gradients(loss, k)) is not None:
+            k, found = k + 1, tried
+        k -= 1
+        while found is None and k >= -_FURTHEST:
+            found = self._gradients(loss, k)
+            k -= found is None
+        if found is None:
+            self.limits.append(0.0)
+            self.means.append(np.nan)
+        else:
+            self.limits.append(2.0**k if k < _FURTHEST else np.inf)
+            self.means.append(_mean_magnitude(found) / 2.0**k)
+            self.exponent = min(k, 60)
+        return loss
+
+    def _gradients(self, loss: Tensor, exponent: int) -> list[Tensor] | None:
+        """The gradients of the weights with this scale, or None where one is not finite."""
+        scaled = loss * 2.0**exponent
+        found = torch.autograd.grad(scaled, self.weights, retain_graph=True, allow_unused=True)
+        present = [gradient for gradient in found if gradient is not None]
+        finite = all(bool(torch.isfinite(gradient).all()) for gradient in present)
+        return present if finite else None
+
+
+def _mean_magnitude(gradients: Sequence[Tensor]) -> float:
+    total = sum(float(np.abs(g.cpu().numpy(), dtype=np.float64).sum()) for g in gradients)
+    return total / max(1, sum(g.numel() for g in gradients))

@@ -1,0 +1,323 @@
+"""The matrix unit against an oracle in integers, and the probes against the models they reject."""
+
+from fractions import Fraction
+from math import inf, isfinite, isnan, nan
+
+import numpy as np
+import oracle
+import pytest
+from cases import assert_same_bits
+
+import mplab
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Overflow, Rounding
+from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.commands.main import main
+from mplab.hardware import probes
+
+PAIRS = [(name, fmt) for name, units in ARCHITECTURES.items() for fmt in units]
+
+
+# The model again, in integers -----------------------------------------------------------
+
+
+def split(x, emin):
+    """Significand times 2^exponent, the exponent that of the format's leading bit."""
+    q = abs(Fraction(x))
+    exponent = max(oracle.exponent_of(q), emin) if q else emin
+    return Fraction(x) / Fraction(2) ** exponent, exponent
+
+
+def one_step(a, b, c, fmt, output, terms, bits, written, *, zeros_align=False, floor=-126):
+    """D = C + Σ a·b for one element, one step."""
+    naive = [x * y for x, y in zip(a, b, strict=True)] + [c]
+    if not all(isfinite(x) for x in naive):
+        special = sum(x for x in naive if not isfinite(x))
+        return nan if isnan(special) else special
+    parts = []
+    for x, y in zip(a, b, strict=True):
+        (m, e), (n, f) = split(x, fmt.emin), split(y, fmt.emin)
+        parts.append((m * n, e + f))
+    parts.append(split(c, output.emin))
+    exponents = [e for m, e in parts if m or zeros_align]
+    if floor is not None:
+        exponents.append(floor)
+    if not exponents:
+        return 0.0
+    unit = Fraction(2) ** (max(exponents) - bits)
+    total = sum(int(m * Fraction(2) ** e / unit) for m, e in parts) * unit
+    if output is FP16:
+        return oracle.round_fraction(total, FP16, Rounding.TIES_TO_EVEN, Overflow.IEEE) + 0.0
+    if abs(total) >= 2**128:
+        return inf if total > 0 else -inf
+    register = FP32 if written == 23 else Format("short", exponent_bits=8, precision=written + 1)
+    return oracle.round_fraction(
+        total if total else 0.0, register, Rounding.TOWARD_ZERO, Overflow.IEEE
+    )
+
+
+EXPECTED = {  # terms, fraction bits, written bits: typed again, from the papers
+    "volta": {"FP16": (4, 23, 23)},
+    "turing": {"FP16": (8, 24, 23)},
+    "ampere": {"FP16": (8, 24, 23), "BF16": (8, 24, 23), "TF32": (4, 24, 23)},
+    "ada": {"FP16": (8, 24, 23), "BF16": (8, 24, 23), "TF32": (4, 24, 23),
+            "FP8_E4M3": (16, 13, 13), "FP8_E5M2": (16, 13, 13)},
+    "hopper": {"FP16": (16, 25, 23), "BF16": (16, 25, 23), "TF32": (8, 25, 23),
+               "FP8_E4M3": (32, 13, 13), "FP8_E5M2": (32, 13, 13)},
+    "blackwell": {"FP16": (16, 25, 23), "BF16": (16, 25, 23), "TF32": (8, 25, 23),
+                  "FP8_E4M3": (32, 25, 23), "FP8_E5M2": (32, 25, 23)},
+}  # fmt: skip
+
+
+def slow_mma(a, b, c, architecture, fmt, output, **switches):
+    terms, bits, written = EXPECTED[architecture][fmt.name]
+    result = np.empty(c.shape)
+    for i, j in np.ndindex(*c.shape):
+        total = float(c[i, j])
+        for k in range(0, a.shape[1], terms):
+            row, column = a[i, k : k + terms].tolist(), b[k : k + terms, j].tolist()
+            total = one_step(row, column, total, fmt, output, terms, bits, written, **switches)
+        result[i, j] = total
+    return result
+
+
+def block(kind, fmt, output, rng, shape):
+    """Random operands whose terms interact, lie far apart, are subnormal, or are special."""
+    m, k, n = shape
+    parts = [(m, k), (k, n), (m, n)]
+    if kind == "codes":  # every code is as likely: infinities and NaNs among them
+        codes = [
+            rng.integers(0, 1 << f.bits, p) for f, p in zip((fmt, fmt, output), parts, strict=True)
+        ]
+        return [mplab.decode(x, f) for x, f in zip(codes, (fmt, fmt, output), strict=True)]
+    spread = {"near": 2, "far": 12, "low": 4, "high": 4}[kind]
+    centre = {"near": 0, "far": 0, "low": fmt.emin // 2, "high": fmt.emax // 2 + 1}[kind]
+    x = [
+        rng.standard_normal(p) * 2.0 ** (rng.integers(-spread, spread + 1, p) + scale)
+        for p, scale in zip(parts, (centre, centre, 2 * centre), strict=True)
+    ]
+    x = [np.where(rng.random(y.shape) < 0.1, 0.0, y) for y in x]
+    saturate = {"overflow": Overflow.SATURATE}
+    return [mplab.round_to(y, f, **saturate) for y, f in zip(x, (fmt, fmt, output), strict=True)]
+
+
+def slow_unless_of(*architectures):
+    """The units of all architectures; those of the others are for the slow tests."""
+    return [
+        pytest.param(*pair, marks=() if pair[0] in architectures else pytest.mark.slow)
+        for pair in PAIRS
+    ]
+
+
+@pytest.mark.parametrize("kind", ["near", "far", "low", "high", "codes"])
+@pytest.mark.parametrize(("architecture", "name"), slow_unless_of("hopper", "turing"))
+def test_random_blocks_are_those_of_the_integer_oracle(architecture, name, kind):
+    fmt = mplab.FORMATS[name]
+    rng = np.random.default_rng([*architecture.encode(), *name.encode(), *kind.encode()])
+    outputs = (FP32, FP16) if name in ("FP16", "FP8_E4M3", "FP8_E5M2") else (FP32,)
+    for output in outputs:
+        a, b, c = block(kind, fmt, output, rng, (4, 70, 5))
+        how = {"architecture": architecture, "input_format": fmt, "output_format": output}
+        want = slow_mma(a, b, c, architecture, fmt, output)
+        assert_same_bits(mma(a, b, c, **how), want)
+
+
+@pytest.mark.parametrize("zeros_align", [False, True])
+@pytest.mark.parametrize("floor", [-126, None])
+def test_the_disputed_corners_are_those_of_the_oracle_too(zeros_align, floor):
+    rng = np.random.default_rng(9)
+    for fmt in (FP16, BF16, FP8_E4M3):
+        a, b, c = block("low", fmt, FP32, rng, (4, 40, 4))
+        a, b = (np.where(rng.random(x.shape) < 0.7, 0.0, x) for x in (a, b))
+        c = np.where(rng.random(c.shape) < 0.5, 0.0, c)
+        switches = {"zeros_align": zeros_align}
+        got = mma(a, b, c, input_format=fmt, exponent_floor=floor, **switches)
+        want = slow_mma(a, b, c, "hopper", fmt, FP32, floor=floor, **switches)
+        assert_same_bits(got, want)
+
+
+def test_the_table_of_units_is_that_of_the_papers():
+    assert {name: set(units) for name, units in ARCHITECTURES.items()} == {
+        name: set(units) for name, units in EXPECTED.items()
+    }
+    for name, units in EXPECTED.items():
+        for fmt, numbers in units.items():
+            assert ARCHITECTURES[name][fmt] == MatrixUnit(*numbers)
+
+
+# Probes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("question", probes.PROBES, ids=lambda p: p.terms.replace(" ", "_"))
+def test_a_probe_gives_hopper_s_answer_and_the_rejected_model_gives_the_other(question):
+    assert question.ask() == question.answer
+    assert question.rejected
+    for model in question.rejected:
+        assert question.ask_rejected(model) == model.answer
+        assert model.answer != question.answer
+
+
+def test_probes_tell_generations_apart():
+    by_terms = {p.terms: p for p in probes.PROBES}
+    kept = by_terms["1, 2^-25, -1"]
+    assert kept.ask(architecture="ampere") == 0.0
+    assert kept.ask(architecture="blackwell") == 2.0**-25
+    assert by_terms["1, 2^-14, -1 in E4M3"].ask(architecture="blackwell") == 2.0**-14
+    ones = by_terms["2^24 | sixteen 1"]  # Volta keeps 23 fraction bits of 2^24: even numbers
+    assert [ones.ask(architecture=x) for x in ("volta", "turing")] == [16777216.0, 16777232.0]
+
+
+def test_the_command_says_politely_that_there_is_no_gpu(capsys, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["probe"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("There is no CUDA device here")
+    assert all(p.terms in printed for p in probes.PROBES)
+
+
+def test_the_command_compares_hardware_with_each_model():
+    lines = probes.report(probes.PROBES[0], 2.0**-25)
+    assert any("hopper" in line and line.endswith("agrees") for line in lines)
+    assert any("ampere" in line and line.endswith("differs") for line in lines)
+    assert any("not: 24 fraction bits" in line and line.endswith("differs") for line in lines)
+
+
+# Rules ----------------------------------------------------------------------------------
+
+
+def column(*terms):
+    return np.array(terms)[:, None]
+
+
+def row(*terms):
+    return np.array(terms)[None, :]
+
+
+def test_special_values_follow_ieee_754():
+    assert np.isnan(mma(row(0.0, 1.0), column(inf, 1.0)))
+    assert np.isnan(mma(row(inf, 1.0), column(1.0, -inf)))
+    assert np.isnan(mma(row(1.0), column(1.0), np.array([[nan]])))
+    assert mma(row(inf, 1.0), column(2.0, -1e4 // 16 * 16)) == inf
+    assert mma(row(1.0), column(1.0), np.array([[-inf]])) == -inf
+    assert np.isnan(mma(row(inf), column(1.0), np.array([[-inf]])))
+
+
+def test_products_past_fp32_do_not_overflow_before_the_sum():
+    big = 2.0**127
+    assert mma(row(big, -big), column(big, big), input_format=BF16) == 0.0
+    assert mma(row(big), column(4.0), input_format=BF16) == inf
+    assert mma(row(big, big), column(1.0, 1.0), input_format=BF16) == inf
+    assert mma(row(-big), column(big), input_format=BF16) == -inf
+
+
+def test_an_fp16_result_is_rounded_to_nearest_and_overflows_to_infinity():
+    half_up = row(1.0, 2.0**-11, 2.0**-12)
+    assert mma(half_up, column(1.0, 1.0, 1.0), output_format=FP16) == 1.0 + 2.0**-10
+    assert mma(row(65504.0, 16.0), column(1.0, 1.0), output_format=FP16) == inf
+
+
+def test_subnormal_results_are_kept():
+    assert mma(row(2.0**-126), column(2.0**-20), input_format=BF16) == 2.0**-146
+    assert mma(row(2.0**-24), column(2.0**-24)) == 2.0**-48
+
+
+def test_a_long_product_is_a_chain_of_steps():
+    rng = np.random.default_rng(12)
+    a, b = (mplab.round_to(rng.standard_normal(s), FP8_E4M3) for s in ((6, 96), (96, 7)))
+    chained = np.zeros((6, 7))
+    for k in range(0, 96, 32):
+        chained = mma(a[:, k : k + 32], b[k : k + 32], chained, input_format=FP8_E4M3)
+    assert_same_bits(mma(a, b, input_format=FP8_E4M3), chained)
+
+
+def test_row_blocks_do_not_change_the_result():
+    rng = np.random.default_rng(13)
+    a, b = (mplab.round_to(rng.standard_normal(s), FP16) for s in ((300, 32), (32, 200)))
+    whole = mma(a, b)
+    assert_same_bits(whole[250:251], mma(a[250:251], b))
+
+
+def test_fp8_on_hopper_loses_accuracy_with_depth_and_promotion_repairs_it(record_property):
+    """DeepSeek-V3 saw relative errors near 2% at K = 4096, and promoted every 128."""
+    rng = np.random.default_rng(14)
+    depths, plain, promoted = (256, 1024, 4096), [], []
+    a, b = (mplab.round_to(np.abs(rng.standard_normal((24, 4096))), FP8_E4M3) for _ in range(2))
+    for depth in depths:
+        x, y = a[:, :depth], b[:, :depth].T
+        exactly = x @ y
+        for errors, every in ((plain, None), (promoted, 128)):
+            got = mma(x, y, input_format=FP8_E4M3, promote_every=every)
+            errors.append(float(np.abs(got / exactly - 1).max()))
+    record_property("largest relative error by depth, plain", plain)
+    record_property("largest relative error by depth, promoted", promoted)
+    assert plain[0] < plain[1] < plain[2]
+    assert plain[2] > 0.01
+    assert promoted[2] < plain[2] / 10
+
+
+@pytest.mark.slow
+def test_a_product_of_128_cubed_takes_no_longer_than_five_plain_loops_of_so_many_terms(
+    record_property,
+):
+    import time
+
+    rng = np.random.default_rng(15)
+    a, b = (mplab.round_to(rng.standard_normal((128, 128)), FP16) for _ in range(2))
+    begin = time.process_time()
+    mma(a, b)
+    middle = time.process_time()
+    sum(k * k for k in range(128**3))
+    ratio = (middle - begin) / (time.process_time() - middle)
+    record_property("CPU time of a plain loop in Python", f"{ratio:.2f} times")
+    assert ratio < 5
+
+
+# Arguments ------------------------------------------------------------------------------
+
+
+def test_arguments_are_checked():
+    one = np.ones((1, 1))
+    with pytest.raises(ValueError, match="mma: architecture must be one of volta"):
+        mma(one, one, architecture="pascal")
+    with pytest.raises(ValueError, match="input_format must be one of FP16 on volta; got BF16"):
+        mma(one, one, architecture="volta", input_format=BF16)
+    with pytest.raises(ValueError, match="mma: output_format must be FP32 or FP16"):
+        mma(one, one, output_format=BF16)
+    with pytest.raises(ValueError, match=r"mma: a must hold values of FP16; got 0\.1"):
+        mma(np.full((1, 1), 0.1), one)
+    with pytest.raises(ValueError, match=r"must have shapes .* got \(1, 1\), \(2, 1\)"):
+        mma(one, np.ones((2, 1)))
+    with pytest.raises(ValueError, match="promote_every must be a multiple of the 16 terms"):
+        mma(one, one, promote_every=24)
+    with pytest.raises(TypeError, match="mma: fmt must be an mplab Format"):
+        mma(one, one, input_format="FP16")
+    with pytest.raises(ValueError, match="exponent_floor must be None or an integer in -900"):
+        mma(one, one, exponent_floor=2000)
+    assert unit_of("hopper", TF32).terms == 8 and unit_of("hopper", FP8_E5M2).terms == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("terms", 0),
+        ("terms", -1),
+        ("fraction_bits", 39),
+        ("fraction_bits", 2.0),
+        ("written_bits", 24),
+        ("alignment", Rounding.TOWARD_POSITIVE),
+        ("alignment", 2),
+        ("writing", Rounding.STOCHASTIC),
+    ],
+)
+def test_a_unit_that_the_model_cannot_compute_is_refused(name, value):
+    facts = {"terms": 4, "fraction_bits": 10, name: value}
+    with pytest.raises(ValueError, match=rf"^MatrixUnit: {name} must be .*; got "):
+        MatrixUnit(**facts)
+
+
+def test_the_largest_unit_is_still_exact():
+    unit = MatrixUnit(4095, 38)
+    x = np.full((1, 4095), 2 - 2.0**-10)
+    total = 4095 * Fraction(2 - 2.0**-10) ** 2
+    cut = mplab.round_to(float(total), FP32, rounding=Rounding.TOWARD_ZERO)
+    assert mma(x, x.T, architecture=unit)[0, 0] == cut

@@ -1,0 +1,456 @@
+"""Sums rounded at every step, against the same steps taken one by one with Fractions."""
+
+import shutil
+import subprocess
+import sys
+from math import inf, nan
+from pathlib import Path
+
+import exact_arithmetic as exact
+import numpy as np
+import oracle
+import pytest
+from cases import assert_same_bits
+from tiers import mostly_slow
+
+import mplab
+from mplab import (
+    BF16,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E5M2,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    Overflow,
+    Rounding,
+    Stream,
+)
+from mplab.arithmetic import bounds, reductions
+from mplab.numbers import threads
+
+ORDERS = ["sequential", "reversed", "pairwise", "blocked(4)", "kahan", "neumaier"]
+MODES = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)
+
+
+class Slow:
+    """The same sums, an operation at a time, each with one Fraction rounded by the oracle."""
+
+    def __init__(self, fmt, rounding, product_format=None):
+        self.fmt, self.rounding, self.product_format = fmt, rounding, product_format
+
+    def enter(self, q, fmt):
+        if q == 0 and not isinstance(q, float):
+            q = -0.0 if self.rounding is Rounding.TOWARD_NEGATIVE else 0.0
+        return oracle.round_fraction(q, fmt, self.rounding, Overflow.IEEE)
+
+    def add(self, x, y):
+        return self.enter(exact._sum(x, y), self.fmt)
+
+    def product(self, x, y):
+        if x != x or y != y:
+            return nan
+        q = exact._product(x, y)
+        return q if self.product_format is None else self.enter(q, self.product_format)
+
+    def sum(self, terms, order):
+        if order == "reversed":
+            return self.sum(terms[::-1], "sequential")
+        return getattr(self, order.partition("(")[0])(terms)
+
+    def sequential(self, terms):
+        total = self.enter(terms[0], self.fmt)
+        for term in terms[1:]:
+            total = self.add(total, term)
+        return total
+
+    def blocked(self, terms, size=4):
+        parts = [terms[i : i + size] for i in range(0, len(terms), size)]
+        return self.sequential([self.sequential(part) for part in parts])
+
+    def pairwise(self, terms):
+        row = [self.enter(term, self.fmt) for term in terms]
+        while len(row) > 1:
+            pairs = [self.add(*row[i : i + 2]) for i in range(0, len(row) - 1, 2)]
+            row = pairs + row[len(row) - len(row) % 2 :]
+        return row[0]
+
+    def kahan(self, terms):
+        total, lost = 0.0 if self.rounding is Rounding.TOWARD_NEGATIVE else -0.0, 0.0
+        for term in terms:
+            corrected = self.add(term, -lost)
+            after = self.add(total, corrected)
+            lost = self.add(self.add(after, -total), -corrected)
+            total = after
+        return total
+
+    def neumaier(self, terms):
+        total, lost = 0.0 if self.rounding is Rounding.TOWARD_NEGATIVE else -0.0, 0.0
+        for term in terms:
+            after = self.add(total, term)
+            large, small = (total, term) if abs(total) >= abs(term) else (term, total)
+            lost = self.add(lost, self.add(self.add(large, -after), small))
+            total = after
+        return self.add(total, lost)
+
+
+def operands(kind, count, rng):
+    """Two vectors of FP16 values: ordinary, far apart, tiny, or with special values."""
+    shape = (2, count)
+    if kind == "ordinary":
+        x = rng.standard_normal(shape)
+    elif kind == "far apart":
+        x = rng.standard_normal(shape) * 2.0 ** rng.integers(-12, 9, shape)
+    elif kind == "extreme":  # so far apart that float64 cannot hold a sum
+        x = rng.choice([1.0, -1.0, 1.5], shape) * 2.0 ** rng.choice([-24, -23, 0, 14, 15], shape)
+    elif kind == "tiny":
+        x = rng.integers(-3, 4, shape) * 2.0 ** rng.integers(-16, -10, shape)
+    else:
+        x = rng.choice([0.0, -0.0, 1.0, -1.0, 60000.0, inf, -inf, nan], shape,
+                       p=[0.3, 0.3, 0.15, 0.15, 0.04, 0.02, 0.02, 0.02])  # fmt: skip
+    return mplab.round_to(x, FP16)
+
+
+@pytest.mark.parametrize(
+    "rounding",
+    mostly_slow(exact.DETERMINISTIC, [Rounding.TIES_TO_EVEN]),
+    ids=lambda mode: mode.name,
+)
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_takes_the_steps_of_the_oracle(order, rounding):
+    rng = np.random.default_rng([7, *order.encode(), rounding])
+    formats = [(FP16, None), (FP16, FP16), (BF16, FP16), (FP8_E4M3, BF16), (FP8_E5M2, None),
+               (FP8_E4M3FNUZ, FP8_E5M2), (FP32, None), (mplab.FP4_E2M1, None)]  # fmt: skip
+    for fmt, product_format in formats:
+        slow = Slow(fmt, rounding, product_format)
+        for kind in ("ordinary", "far apart", "extreme", "tiny", "special"):
+            for count in (1, 2, 3, 4, 5, 7, 13, 13, 13, 31, 31):
+                a, b = operands(kind, count, rng)
+                terms = [slow.product(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+                got = reductions.dot(
+                    a,
+                    b,
+                    accumulator_format=fmt,
+                    product_format=product_format,
+                    order=order,
+                    rounding=rounding,
+                )
+                assert_same_bits(got, np.float64(slow.sum(terms, order)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_each_element_of_a_matrix_product_is_an_inner_product(order):
+    rng = np.random.default_rng(1)
+    a, b = (
+        mplab.round_to(rng.standard_normal((5, 11)), FP16),
+        operands("far apart", 11, rng).T.copy(),
+    )
+    how = {"accumulator_format": FP16, "order": order}
+    got = reductions.matmul(a, b, **how)
+    want = [[reductions.dot(row, column.copy(), **how) for column in b.T] for row in a]
+    assert_same_bits(got, np.array(want))
+
+
+def test_running_sums_in_fp32_are_those_of_numpy():
+    x = np.random.default_rng(4).standard_normal(200_000).astype(np.float32)
+    want = np.add.accumulate(x).astype(np.float64)
+    assert_same_bits(reductions.cumsum(x, accumulator_format=FP32), want)
+
+
+def test_running_sums_in_fp16_are_those_of_numpy():
+    x = np.random.default_rng(4).standard_normal(20_000).astype(np.float16)
+    want = np.add.accumulate(x, dtype=np.float16).astype(np.float64)
+    assert_same_bits(reductions.cumsum(x, accumulator_format=FP16), want)
+
+
+@pytest.mark.parametrize("order", ["sequential", "reversed", "kahan", "neumaier"])
+def test_the_last_running_sum_is_the_sum(order):
+    x = mplab.round_to(np.random.default_rng(3).standard_normal((40, 3)), FP16)
+    running = reductions.cumsum(x, axis=0, accumulator_format=FP16, order=order)
+    totals = reductions.sum(x, axis=0, accumulator_format=FP16, order=order)
+    assert_same_bits(running[0 if order == "reversed" else -1], totals)
+    assert running.shape == x.shape
+
+
+def test_running_sums_need_an_order_that_has_them():
+    with pytest.raises(ValueError, match="cumsum: order must be sequential, reversed"):
+        reductions.cumsum(np.ones(4), accumulator_format=FP16, order="pairwise")
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    rng = np.random.default_rng(8)
+    a, b = (mplab.round_to(rng.standard_normal((96, 96)), FP16) for _ in range(2))
+    for rounding in (Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC):
+        results = []
+        for count in (1, 3):
+            before = threads.set_threads(count)
+            try:
+                how = {"rounding": rounding, "stream": Stream(5), "accumulator_format": FP16}
+                results.append(reductions.matmul(a, b, product_format=FP16, **how))
+            finally:
+                threads.set_threads(before)
+        assert_same_bits(*results)
+
+
+# What lessons rely on -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fmt", "limit"), [(FP16, 2048.0), (BF16, 256.0), (FP8_E4M3, 16.0), (FP8_E5M2, 8.0)]
+)
+def test_a_sum_of_ones_stagnates_where_one_is_half_an_ulp(fmt, limit):
+    ones = np.ones(4096)
+    assert reductions.sum(ones, accumulator_format=fmt) == limit == 2.0**fmt.precision
+
+
+def test_better_orders_sum_ones_exactly():
+    ones = np.ones(4096)
+    for order in ("pairwise", "blocked(64)", "kahan", "neumaier"):
+        assert reductions.sum(ones, accumulator_format=FP16, order=order) == 4096.0
+
+
+def test_stochastic_rounding_does_not_stagnate():
+    ones = np.ones((8192, 64))
+    how = {"rounding": Rounding.STOCHASTIC, "stream": Stream(1)}
+    totals = reductions.sum(ones, axis=0, accumulator_format=FP16, **how)
+    assert abs(totals.mean() - 8192) < 60
+    assert totals.std() > 0
+
+
+def test_the_format_of_products_matters():
+    x = np.full(2, 300.0)
+    wide = {"accumulator_format": FP32, "output_format": BF16}
+    assert reductions.dot(x, x, **wide) == 180224.0
+    assert reductions.dot(x, x, product_format=FP16, **wide) == inf
+
+
+def test_the_output_is_rounded_last():
+    x = np.array([1.0, 2.0**-9, 2.0**-9])
+    assert reductions.sum(x, accumulator_format=FP32, output_format=BF16) == 1.0
+    assert reductions.sum(x, accumulator_format=FP32, output_format=FP16) == 1.0 + 2.0**-8
+
+
+def test_an_empty_sum_is_plus_zero():
+    for rounding in exact.DETERMINISTIC:
+        total = reductions.sum(np.zeros(0), accumulator_format=FP16, rounding=rounding)
+        assert_same_bits(total, np.float64(0.0))
+    assert reductions.matmul(np.ones((2, 0)), np.ones((0, 3)), accumulator_format=FP16).sum() == 0
+
+
+def test_a_sum_of_zeros_keeps_their_sign():
+    for rounding in exact.DETERMINISTIC:
+        how = {"accumulator_format": FP16, "rounding": rounding}
+        for zero in (0.0, -0.0):
+            assert_same_bits(reductions.sum(np.full(3, zero), **how), np.float64(zero))
+
+
+def test_saturation_keeps_a_sum_finite():
+    x = np.full(3, 300.0)
+    how = {"accumulator_format": FP8_E4M3}
+    x = mplab.round_to(x, FP8_E4M3)
+    assert np.isnan(reductions.sum(x, **how))
+    assert reductions.sum(x, overflow=Overflow.SATURATE, **how) == 448.0
+
+
+# What is built on sums ------------------------------------------------------------------
+
+
+@MODES
+def test_means_variances_and_norms_take_the_steps_of_the_oracle(rounding):
+    rng = np.random.default_rng(20)
+    for fmt in (FP16, BF16, FP32):
+        slow = Slow(fmt, rounding, fmt)
+        x = mplab.round_to(3 + rng.standard_normal(9), fmt)
+        how = {"accumulator_format": fmt, "product_format": fmt, "rounding": rounding}
+        centre = exact.rounded("divide", (slow.sum(x.tolist(), "sequential"), 9.0), fmt, rounding)
+        assert reductions.mean(x, **how) == centre
+        deviations = [slow.add(v, -centre) for v in x.tolist()]
+        squares = slow.sum([slow.product(d, d) for d in deviations], "sequential")
+        want = exact.rounded("divide", (squares, 8.0), fmt, rounding)
+        assert reductions.variance(x, ddof=1, **how) == want
+        squares = slow.sum([slow.product(v, v) for v in x.tolist()], "sequential")
+        assert reductions.norm(x, **how) == exact.rounded("sqrt", (squares,), fmt, rounding)
+        first = exact.rounded("divide", (squares, 9.0), fmt, rounding)
+        second = exact.rounded("multiply", (centre, centre), fmt, rounding)
+        assert reductions.variance(x, method="one-pass", **how) == slow.add(first, -second)
+
+
+def test_statistics_go_along_an_axis():
+    x = mplab.round_to(np.random.default_rng(6).standard_normal((4, 5, 6)), FP16)
+    how = {"accumulator_format": FP16}
+    for function in (reductions.sum, reductions.mean, reductions.variance, reductions.norm):
+        got = function(x, axis=1, **how)
+        assert got.shape == (4, 6)
+        assert got[2, 3] == function(x[2, :, 3].copy(), **how)
+
+
+def test_one_pass_variance_can_be_negative():
+    x = mplab.round_to(1000 + np.random.default_rng(0).standard_normal(64), BF16)
+    wrong = reductions.variance(x, method="one-pass", accumulator_format=BF16)
+    assert wrong < 0 or wrong > 100
+    assert 0 <= reductions.variance(x, accumulator_format=FP32) < 10
+
+
+def test_softmax_without_a_shift_overflows_early():
+    x = mplab.round_to(np.array([[12.0, 0.0], [1.0, 2.0]]), FP16)
+    got = reductions.softmax(x, accumulator_format=FP16)
+    want = np.exp(x - x.max(axis=1, keepdims=True))
+    want /= want.sum(axis=1, keepdims=True)
+    assert np.all(np.abs(got - want) <= 3 * FP16.unit_roundoff)
+    assert np.isnan(reductions.softmax(x, shift=False, accumulator_format=FP16)).any()
+    columns = reductions.softmax(x, axis=0, accumulator_format=FP16)
+    assert_same_bits(columns, reductions.softmax(x.T.copy(), accumulator_format=FP16).T.copy())
+
+
+# Bounds ---------------------------------------------------------------------------------
+
+
+@MODES
+def test_the_running_error_bound_holds_where_nothing_overflows(rounding):
+    rng = np.random.default_rng(30)
+    for fmt, product in [(FP16, None), (FP16, FP16), (BF16, FP16), (FP32, None)]:
+        for kind in ("ordinary", "far apart", "tiny"):
+            for count in (3, 100, 1000):
+                a, b = operands(kind, count, rng)
+                how = {"accumulator_format": fmt, "rounding": rounding}
+                for order in ("sequential", "reversed"):
+                    value, bound = bounds.running_error(
+                        a, b, product_format=product, order=order, **how
+                    )
+                    if np.isfinite(bound):
+                        assert abs(value - bounds.exact_sum(a, b)) <= bound
+                    plain = reductions.dot(a, b, product_format=product, order=order, **how)
+                    assert_same_bits(np.float64(value), plain)
+                value, bound = bounds.running_error(a, **how)
+                assert np.isfinite(bound) and abs(value - bounds.exact_sum(a)) <= bound
+
+
+def test_the_linear_bound_holds_for_every_order_and_the_running_one_is_sharper():
+    rng = np.random.default_rng(31)
+    x = mplab.round_to(rng.standard_normal(1000), FP16)
+    scale = np.abs(x).sum()
+    for order in ORDERS[:4]:
+        total = reductions.sum(x, accumulator_format=FP16, order=order)
+        limit = bounds.linear_bound(bounds.roundings(1000, order), FP16)
+        assert abs(total - bounds.exact_sum(x)) <= limit * scale
+    assert bounds.running_error(x, accumulator_format=FP16).bound < 999 * 2.0**-11 * scale / 5
+
+
+def test_the_probabilistic_bound_separates_random_signs_from_stagnation():
+    rng = np.random.default_rng(32)
+    n = 4096
+    x = mplab.round_to(rng.uniform(-1, 1, (n, 200)), FP16)
+    exactly = np.array([bounds.exact_sum(column.copy()) for column in x.T])
+    errors = np.abs(reductions.sum(x, axis=0, accumulator_format=FP16) - exactly)
+    relative = errors / np.abs(x).sum(axis=0)
+    assert np.all(relative <= bounds.probabilistic_bound(n, FP16))
+    stuck = 1 - reductions.sum(np.ones(n), accumulator_format=FP16) / n
+    assert stuck > 5 * bounds.probabilistic_bound(n, FP16)
+    assert stuck <= bounds.linear_bound(n, FP16)
+
+
+def test_roundings_are_the_longest_chain():
+    assert [bounds.roundings(n) for n in (0, 1, 2, 9)] == [0, 0, 1, 8]
+    assert [bounds.roundings(n, "pairwise") for n in (1, 2, 3, 8, 9)] == [0, 1, 2, 3, 4]
+    assert [bounds.roundings(n, "blocked(4)") for n in (3, 4, 5, 12)] == [2, 3, 4, 5]
+
+
+# Arguments ------------------------------------------------------------------------------
+
+
+def test_terms_must_be_values_of_fp32():
+    with pytest.raises(ValueError, match=r"sum: terms must be values of FP32.*; got 0\.1"):
+        reductions.sum(np.array([0.1]), accumulator_format=FP16)
+
+
+def test_shapes_and_orders_are_checked():
+    with pytest.raises(ValueError, match=r"matmul: a and b must have shapes .* got \(2, 3\)"):
+        reductions.matmul(np.ones((2, 3)), np.ones((2, 3)), accumulator_format=FP16)
+    with pytest.raises(ValueError, match="dot: a and b must be vectors of one length"):
+        reductions.dot(np.ones(2), np.ones(3), accumulator_format=FP16)
+    with pytest.raises(ValueError, match="sum: order must be one of sequential"):
+        reductions.sum(np.ones(2), accumulator_format=FP16, order="blocked(0)")
+    with pytest.raises(TypeError, match="sum: fmt must be an mplab Format; got 'FP16'"):
+        reductions.sum(np.ones(2), accumulator_format="FP16")
+    with pytest.raises(ValueError, match="sum: stream must be a Stream"):
+        reductions.sum(np.ones(2), accumulator_format=FP16, rounding=Rounding.STOCHASTIC)
+
+
+def call(name, **how):
+    """A reduction, or the bound on its error, by name, of what suits it."""
+    x = np.ones((2, 2)) if name == "matmul" else np.ones(2)
+    function = getattr(reductions, name, None) or getattr(bounds, name)
+    return function(x, x, **how) if name in ("matmul", "dot") else function(x, **how)
+
+
+EVERY = ["matmul", "dot", "sum", "cumsum", "norm", "mean", "variance", "softmax"]
+
+
+@pytest.mark.parametrize("name", [*EVERY, "running_error"])
+def test_a_misspelt_option_is_refused_rather_than_ignored(name):
+    with pytest.raises(TypeError, match=rf"^{name}: options must be among .*; got 'oder'"):
+        call(name, accumulator_format=FP16, oder="pairwise")
+    with pytest.raises(TypeError, match=rf"^{name}: accumulator_format must be given; got none"):
+        call(name)
+
+
+def test_a_block_longer_than_any_sum_is_all_of_it():
+    x = np.array([2048.0, 1.0, 1.0])
+    assert reductions.sum(x, accumulator_format=FP16, order=f"blocked({10**30})") == 2048
+
+
+def test_sums_along_an_axis_of_no_columns_keep_their_shape():
+    nothing = np.zeros((3, 0))
+    assert reductions.softmax(nothing, axis=0, accumulator_format=FP16).shape == (3, 0)
+    assert reductions.cumsum(nothing, axis=0, accumulator_format=FP16).shape == (3, 0)
+    assert reductions.sum(nothing, axis=0, accumulator_format=FP16).shape == (0,)
+
+
+def test_an_exact_sum_is_not_broadcast_and_knows_infinities():
+    with pytest.raises(ValueError, match=r"^exact_sum: a and b must have one shape; got "):
+        bounds.exact_sum(np.ones(3), np.ones((3, 1)))
+    assert np.isnan(bounds.exact_sum(np.array([inf, -inf])))
+    assert np.isnan(bounds.exact_sum(np.array([inf, 1.0]), np.zeros(2)))
+    assert bounds.exact_sum(np.array([inf, 1.0])) == inf
+
+
+def test_the_running_error_bound_holds_in_a_format_without_zero():
+    value, bound = bounds.running_error(np.zeros(1), accumulator_format=FP8_E8M0)
+    assert abs(value - 0.0) <= bound < np.inf
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, "4"])
+def test_bounds_take_counts(n):
+    for bound in (bounds.linear_bound, bounds.gamma, bounds.probabilistic_bound):
+        with pytest.raises(
+            (TypeError, ValueError), match=rf"^{bound.__name__}: n must be an integer"
+        ):
+            bound(n, FP16)
+    with pytest.raises((TypeError, ValueError), match=r"^roundings: n must be an integer, not neg"):
+        bounds.roundings(n, "pairwise")
+
+
+@pytest.mark.slow
+def test_loops_are_compiled_anew_when_the_definition_of_rounding_changes(tmp_path):
+    """numba's cache sees only the loop's own file; `_EDITION` stands for the other one."""
+    package = tmp_path / "mplab"
+    skip = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(mplab.__file__).parent, package, ignore=skip)
+    code = (
+        "import numpy as np, mplab\n"
+        "from mplab.arithmetic import reductions\n"
+        "print(reductions.sum(np.full(2, 2049.0), accumulator_format=mplab.FP16))"
+    )
+    command = [sys.executable, "-c", code]
+
+    def answer():
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    assert answer() == answer() == 4096.0  # 2049 goes down to 2048, then 4097 to 4096
+    kernels = package / "kernels.py"
+    text = kernels.read_text(encoding="utf-8")
+    line = "addend = half if (a & last) | odd != 0 else below_half"
+    assert line in text
+    kernels.write_text(text.replace(line, "addend = low"), encoding="utf-8")
+    assert answer() == 4100.0  # away from zero: 2050, then 4099 goes to 4100

@@ -1,0 +1,144 @@
+"""Weights in a format: every addition rounded once, and each way of adding does what it says."""
+
+from fractions import Fraction
+
+import numpy as np
+import oracle
+import pytest
+
+from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, round_to
+from mplab.arithmetic import METHODS, Weights, descend, path
+
+NEAREST = Rounding.TIES_TO_EVEN
+FORMATS = [BF16, FP16, FP8_E4M3]
+every_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
+
+
+def fl(q, fmt):
+    """A Fraction rounded once to nearest, as a Fraction; sums of zero lose their sign."""
+    return Fraction(oracle.round_fraction(q, fmt, NEAREST, Overflow.IEEE)) if q else Fraction(0)
+
+
+def by_fractions(start, deltas, fmt, method):
+    """The weight after each update, exactly rounded at each step, one number at a time."""
+    w, lost, seen = Fraction(start), Fraction(0), []
+    master = w
+    for delta in deltas:
+        update = fl(Fraction(float(delta)), FP32)
+        if method == "nearest":
+            w = fl(w + update, fmt)
+        elif method == "master":
+            master = fl(master + update, FP32)
+            w = fl(master, fmt)
+        else:
+            owed = fl(update - lost, fmt)
+            moved = fl(w + owed, fmt)
+            lost = fl(fl(moved - w, fmt) - owed, fmt)
+            w = moved
+        seen.append(float(w))
+    return seen
+
+
+@every_format
+@pytest.mark.parametrize("method", ["nearest", "kahan", "master"])
+def test_every_addition_is_rounded_as_fractions_would_be(fmt, method):
+    rng = np.random.default_rng(3)
+    for scale in (-12, -6, -3, 0):
+        start = round_to(rng.standard_normal(4), fmt)
+        deltas = rng.standard_normal((30, 4)) * 2.0**scale
+        weights = Weights(start, fmt, method=method)
+        seen = []
+        for delta in deltas:
+            weights.add(delta)
+            seen.append(weights.values)
+        for i in range(4):
+            want = by_fractions(start[i], deltas[:, i], fmt, method)
+            assert [row[i] for row in seen] == want
+
+
+def test_a_sum_that_float64_would_round_to_a_tie_is_rounded_once():
+    """1 + 2^−8 is a tie of BF16; a weight of 2^−60 decides it, and float64 cannot hold the sum."""
+    for sign, want in ((1, 1 + 2.0**-7), (-1, 1.0)):
+        weights = Weights(np.array([sign * 2.0**-60]), BF16)
+        weights.add(1 + 2.0**-8)
+        assert weights.values[0] == want
+    weights = Weights(np.array([2.0**-60]), BF16, method="kahan")
+    weights.add(1 + 3 * 2.0**-8)  # below it, another tie
+    assert weights.values[0] == 1 + 2.0**-6
+
+
+def test_updates_and_master_weights_are_numbers_of_fp32():
+    weights = Weights(np.ones(1), FP32, method="master")
+    for _ in range(100):
+        weights.add(2.0**-25)  # a quarter of an ulp
+    assert weights.values[0] == 1.0
+    for method, want in (("nearest", 1.0), ("master", 1.0)):
+        weights = Weights(np.ones(1), BF16, method=method)
+        weights.add(2.0**-8 + 2.0**-40)  # in FP32 it is 2^−8, a tie
+        assert weights.values[0] == want
+
+
+@every_format
+def test_a_coin_goes_up_as_often_as_the_update_is_far(fmt):
+    gap = fmt.epsilon
+    for share in (0.125, 0.5, 0.875):
+        weights = Weights(np.ones(20_000), fmt, method="stochastic", seed=7)
+        weights.add(share * gap)
+        assert set(weights.values) == {1.0, 1.0 + gap}
+        up = np.mean(weights.values > 1)
+        assert abs(up - share) < 5 * np.sqrt(share * (1 - share) / 20_000)
+
+
+def test_a_seed_decides_the_coins_and_each_step_has_its_own():
+    def walk(seed):
+        return path(np.ones(50), 2.0**-9, 20, BF16, method="stochastic", seed=seed)
+
+    np.testing.assert_array_equal(walk(1), walk(1))
+    assert np.any(walk(1) != walk(2))
+    steps = np.diff(walk(1), axis=0) > 0
+    assert len({row.tobytes() for row in steps}) > 15
+
+
+@pytest.mark.slow
+def test_the_numbers_of_the_lesson():
+    for method, low, high in (
+        ("nearest", 1.0, 1.0),
+        ("kahan", 0.79, 0.81),
+        ("master", 0.79, 0.81),
+        ("stochastic", 0.68, 0.92),
+    ):
+        assert low <= path(1.0, -2e-5, 10_000, BF16, method=method)[-1] <= high
+    assert path(np.array([0.1, 0.4, 1.0, 2.0]), 0.003, 1000, BF16)[-1].tolist() == [1, 1, 1, 2]
+
+
+def test_values_stay_values_of_the_format():
+    for method in METHODS:
+        weights = Weights(round_to(np.linspace(-3, 3, 41), FP8_E4M3), FP8_E4M3, method=method)
+        for delta in (0.3, -0.01, 5e-3, -2.0):
+            weights.add(delta)
+            np.testing.assert_array_equal(round_to(weights.values, FP8_E4M3), weights.values)
+
+
+def test_what_cannot_be_done_is_refused():
+    with pytest.raises(ValueError, match="Weights: method must be one of nearest, stochastic"):
+        Weights(np.ones(1), BF16, method="round")
+    with pytest.raises(ValueError, match=r"Weights: values must hold values of BF16; got 0\.1"):
+        Weights(np.array([0.1]), BF16)
+    with pytest.raises(TypeError, match="Weights: fmt must be an mplab Format"):
+        Weights(np.ones(1), "BF16")
+
+
+def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used():
+    runs = {method: descend(BF16, method=method) for method in METHODS}
+    still = runs.pop("nearest")
+    assert still.arrived[-500:].max() == 0
+    assert still.gradient[-1] > 0.2 * still.gradient[0]
+    for run in runs.values():
+        assert run.loss[0] == still.loss[0]
+        assert run.loss[-1] < still.loss[-1] / 1000
+        assert run.arrived[-500:].mean() > 0
+
+
+def test_a_descent_that_diverges_ends_in_nan_without_a_warning():
+    run = descend(FP16, learning_rate=1e6, steps=5)
+    assert np.isfinite(run.loss[0]) and np.isnan(run.loss[-1])

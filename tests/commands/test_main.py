@@ -1,0 +1,377 @@
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import mplab
+from mplab.commands import doctor, lab
+from mplab.commands._errors import UserError
+from mplab.commands.lab import copy_lessons, find_lesson
+from mplab.commands.main import main
+from mplab.numbers import installation
+
+FIRST, SECOND = "01_first.ipynb", "02_second.ipynb"
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    """A course of two lessons, which `mplab lab` takes for its own."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for name in (FIRST, SECOND):
+        (folder / name).write_text(f"{name}, version 1")
+    (folder / ".hidden").write_text("")
+    monkeypatch.setattr(lab, "course_folder", lambda name: folder)
+    return folder
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The command that this process would have become."""
+    commands = []
+    monkeypatch.setattr(os, "execv", lambda path, command: commands.append(command))
+    return commands
+
+
+def run(*arguments):
+    """Run the real command in a process of its own."""
+    code = "from mplab.commands.main import main; raise SystemExit(main())"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+# Copying
+
+
+def test_lessons_are_copied_into_a_new_folder(source, tmp_path):
+    copy_lessons(source, tmp_path / "new" / "mine")
+    names = {path.name for path in (tmp_path / "new" / "mine").glob("*.ipynb")}
+    assert names == {FIRST, SECOND}
+
+
+def test_an_edited_lesson_is_kept_and_said_so(source, tmp_path):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    (mine / FIRST).write_text("my work")
+    lines = copy_lessons(source, mine)
+    assert (mine / FIRST).read_text() == "my work"
+    assert lines[1:] == [f"  {FIRST}: kept, with your changes"]
+
+
+def test_an_edited_lesson_is_kept_when_a_newer_version_exists(source, tmp_path):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    (mine / FIRST).write_text("my work")
+    (source / FIRST).write_text("version 2")
+    assert "newer version: --reset" in "\n".join(copy_lessons(source, mine))
+    assert (mine / FIRST).read_text() == "my work"
+
+
+def test_an_unchanged_older_lesson_is_updated(source, tmp_path):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    (source / FIRST).write_text("version 2")
+    copy_lessons(source, mine)
+    assert (mine / FIRST).read_text() == "version 2"
+
+
+def test_a_deleted_lesson_comes_back(source, tmp_path):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    (mine / SECOND).unlink()
+    copy_lessons(source, mine)
+    assert (mine / SECOND).read_text() == (source / SECOND).read_text()
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", "null", '{"01_first.ipynb": 7}'])
+def test_without_a_readable_record_no_work_is_lost(source, tmp_path, record):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    (mine / FIRST).write_text("my work")
+    (mine / ".mplab-lessons.json").write_text(record)
+    copy_lessons(source, mine)
+    assert (mine / FIRST).read_text() == "my work"
+
+
+def test_a_file_of_the_user_with_a_lessons_name_is_kept(source, tmp_path):
+    (tmp_path / FIRST).write_text("here before the lessons")
+    copy_lessons(source, tmp_path)
+    assert (tmp_path / FIRST).read_text() == "here before the lessons"
+
+
+def test_reset_restores_and_keeps_only_the_edited_lesson(source, tmp_path):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    (mine / FIRST).write_text("my work")
+    copy_lessons(source, mine, reset=True)
+    assert (mine / FIRST).read_text() == (source / FIRST).read_text()
+    (backup,) = mine.glob("before-reset-*")
+    assert {path.name: path.read_text() for path in backup.iterdir()} == {FIRST: "my work"}
+
+
+def test_two_resets_within_a_second_lose_nothing(source, tmp_path, monkeypatch):
+    monkeypatch.setattr(lab.time, "strftime", lambda form: "before-reset-now")
+    copy_lessons(source, tmp_path)
+    (tmp_path / FIRST).write_text("work 1")
+    copy_lessons(source, tmp_path, reset=True)
+    (tmp_path / FIRST).write_text("work 2")
+    with pytest.raises(FileExistsError, match="Try again"):
+        copy_lessons(source, tmp_path, reset=True)
+    assert (tmp_path / "before-reset-now" / FIRST).read_text() == "work 1"
+    assert (tmp_path / FIRST).read_text() == "work 2"
+
+
+def test_reset_without_edits_makes_no_backup(source, tmp_path):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    copy_lessons(source, mine, reset=True)
+    assert {path.name for path in mine.iterdir()} == {FIRST, SECOND, ".mplab-lessons.json"}
+
+
+def test_the_originals_are_opened_in_place(source):
+    before = sorted(source.iterdir())
+    assert "originals" in copy_lessons(source, source, reset=True)[0]
+    assert sorted(source.iterdir()) == before
+
+
+def test_a_copy_that_fails_halfway_leaves_the_old_lesson(source, tmp_path, monkeypatch):
+    mine = tmp_path / "mine"
+    copy_lessons(source, mine)
+    (source / FIRST).write_text("version 2")
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        copy_lessons(source, mine)
+    assert (mine / FIRST).read_text() == f"{FIRST}, version 1"
+
+
+# Choosing
+
+
+@pytest.mark.parametrize("wanted", ["2", "02", "02_second", "02_second.ipynb", "lessons/02_second"])
+def test_a_lesson_is_found_by_number_stem_or_file_name(source, wanted):
+    assert find_lesson(wanted, source=source).name == SECOND
+
+
+def test_the_first_lesson_is_the_default(source):
+    assert find_lesson(None, source=source).name == FIRST
+
+
+@pytest.mark.parametrize("wanted", ["3", "0", "second", "", "²", "../01"])
+def test_an_unknown_lesson_is_an_error_that_lists_the_lessons(source, wanted):
+    with pytest.raises(UserError, match=r"(?s)must be the number.*01_first\n  02_second"):
+        find_lesson(wanted, source=source)
+
+
+# Starting
+
+
+def test_lab_becomes_jupyterlab_of_this_python_on_the_lesson(source, started, tmp_path):
+    main(["lab", "2", "--dir", str(tmp_path / "mine")])
+    (command,) = started
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert f"--LabApp.default_url=/lab/tree/{SECOND}" in command
+    assert f"--ServerApp.root_dir={tmp_path / 'mine'}" in command
+
+
+def test_lab_keeps_token_and_loopback_and_never_adds_allow_root(source, started, tmp_path):
+    main(["lab", "--dir", str(tmp_path)])
+    (command,) = started
+    added = [option.partition("=")[0] for option in command[3:]]
+    assert added == [
+        "--LabApp.default_url",
+        "--ServerApp.root_dir",
+        "--ServerApp.kernel_websocket_connection_class",
+    ]
+
+
+def test_lab_passes_unknown_options_on_in_their_order(source, started, tmp_path):
+    main(["lab", "--port", "8890", "--dir", str(tmp_path), "--no-browser", "--d=1"])
+    (command,) = started
+    assert command[-4:] == ["--port", "8890", "--no-browser", "--d=1"]
+    assert f"--LabApp.default_url=/lab/tree/{FIRST}" in command
+
+
+def test_lab_defaults_to_a_folder_in_the_working_directory(source, started, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["lab"])
+    assert (tmp_path / "mplab-lessons" / FIRST).exists()
+
+
+@pytest.mark.parametrize("given", ["--allow-root", "--ServerApp.allow_root=True"])
+def test_root_is_told_why_jupyterlab_refuses(source, started, tmp_path, monkeypatch, capsys, given):
+    monkeypatch.setattr(lab, "_is_root", lambda: True)
+    main(["lab", "--dir", str(tmp_path)])
+    assert "mplab lab: JupyterLab refuses to run as root" in capsys.readouterr().err
+    main(["lab", "--dir", str(tmp_path), given])
+    assert capsys.readouterr().err == ""
+
+
+def test_on_windows_jupyterlab_is_a_subprocess_and_its_exit_code_ours(
+    source, started, tmp_path, monkeypatch
+):
+    seen = []
+    monkeypatch.setattr(lab.platform, "system", lambda: "Windows")
+    monkeypatch.setattr(lab.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(lab.subprocess, "call", lambda command: seen.append(command) or 7)
+    assert main(["lab", "--dir", str(tmp_path)]) == 7
+    assert seen
+    assert started == []
+
+
+def test_an_unknown_lesson_exits_with_2_and_one_message(source, started, tmp_path, capsys):
+    assert main(["lab", "9", "--dir", str(tmp_path / "mine")]) == 2
+    assert capsys.readouterr().err.startswith("mplab lab: LESSON must be")
+    assert not (tmp_path / "mine").exists()
+    assert started == []
+
+
+def test_a_folder_that_cannot_be_made_exits_with_2_and_one_message(source, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["lab", "--dir", str(tmp_path / "file")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("mplab lab: ")
+    assert error.count("\n") == 1
+
+
+# The process
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy():
+    code = (
+        "import sys; from mplab.commands.main import main\n"
+        "try: main(['--help'])\n"
+        "finally: print(sorted({'torch', 'numba', 'matplotlib', 'jupyterlab'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+    assert all(f"    {command}  " in done.stdout for command in ("lab", "doctor", "bench"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["fly"], ["doctor", "--now"]])
+def test_a_wrong_command_line_exits_with_2_and_a_usage(arguments):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "usage: mplab" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_is_the_one_of_the_package():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"mplab {mplab.__version__}\n")
+
+
+def test_the_package_can_be_run_as_a_module():
+    command = [sys.executable, "-m", "mplab", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"mplab {mplab.__version__}\n"
+
+
+@pytest.mark.slow
+def test_doctor_exits_with_0_and_names_every_finding():
+    done = run("doctor")
+    assert done.returncode == 0, done.stderr
+    for word in ("torch", "CUDA device", "compile cache", "bubblewrap", "Chromium", "processor"):
+        assert f"  {word}  " in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell with pipes as on Unix")
+def test_a_reader_that_leaves_early_gets_no_complaint():
+    code = "from mplab.commands.main import main; raise SystemExit(main())"
+    command = f"'{sys.executable}' -u -c '{code}' doctor | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == 1
+    assert done.stderr == ""
+
+
+def test_doctor_says_what_each_missing_thing_turns_off(monkeypatch, capsys):
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "version_of", lambda name: "")
+    assert doctor.main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    missing = {line.split("  ")[1].strip(): line for line in lines if "missing: " in line}
+    assert {"bubblewrap", "Chromium", "torch", "numpy"} <= set(missing)
+    assert all(line.partition("missing: ")[2] for line in missing.values())
+
+
+def test_doctor_finds_no_compile_cache_where_no_folder_is_writable(monkeypatch):
+    import numba
+
+    def refuse(**_):
+        raise RuntimeError("no locator available")
+
+    monkeypatch.setattr(numba, "njit", refuse)
+    assert doctor.compile_cache().found == ""
+
+
+@pytest.mark.parametrize(
+    ("capability", "formats"),
+    [
+        ((6, 1), ()),
+        ((7, 0), ("FP16",)),
+        ((7, 5), ("FP16",)),
+        ((8, 0), ("FP16", "BF16", "TF32")),
+        ((8, 9), ("FP16", "BF16", "TF32", "FP8")),
+        ((9, 0), ("FP16", "BF16", "TF32", "FP8")),
+        ((10, 0), ("FP16", "BF16", "TF32", "FP8")),
+    ],
+)
+def test_matrix_units_by_compute_capability(capability, formats):
+    assert doctor.matrix_formats(capability) == formats
+
+
+def test_the_record_of_copied_lessons_is_readable_json(source, tmp_path):
+    copy_lessons(source, tmp_path)
+    assert set(json.loads((tmp_path / ".mplab-lessons.json").read_text())) == {FIRST, SECOND}
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def interrupted(rest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "main", interrupted)
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "mplab doctor: interrupted.\n"
+
+
+def test_a_terminal_of_few_letters_gets_question_marks_not_an_error():
+    code = (
+        "from mplab.commands import doctor, main\n"
+        "doctor.main = lambda rest: print('R² of 2⁻¹⁴ × 3') or 0\n"
+        "raise SystemExit(main.main(['doctor']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        check=True,
+    )
+    assert done.stdout.decode("latin-1").strip() == "R² of 2?¹? × 3"
+
+
+def test_grading_without_nbgrader_says_what_to_install(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(installation, "find_spec", lambda name: None)
+    assert main(["grade", "init", str(tmp_path / "course")]) == 2
+    assert "pip install 'mplab[grade]'" in capsys.readouterr().err
+    assert not (tmp_path / "course").exists()
+
+
+def test_a_page_gets_each_message_of_its_kernel_at_once(monkeypatch):
+    from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+
+    from mplab.commands.websocket import PromptConnection
+
+    done = []
+    monkeypatch.setattr(ZMQChannelsWebsocketConnection, "connect", lambda _: done.append("connect"))
+    connection = PromptConnection.__new__(PromptConnection)
+    page = SimpleNamespace(set_nodelay=lambda value: done.append(("no delay", value)))
+    monkeypatch.setattr(PromptConnection, "websocket_handler", page)
+    connection.connect()
+    assert done == [("no delay", True), "connect"]

@@ -1,0 +1,264 @@
+"""Each exercise: the right answers pass, each known wrong one fails with its own sentence."""
+
+import math
+
+import numpy as np
+import pytest
+from answers import answers_in
+from tiers import mostly_slow
+
+import mplab
+from mplab import FP8_E4M3, check, round_to
+from mplab.course import EXERCISES, Arguments, Exercise, Sealed
+
+ANSWERS = answers_in("course")
+GROUPS = ANSWERS.values()
+count = ANSWERS["training"].count
+RIGHT = {name: answers for group in GROUPS for name, answers in group.RIGHT.items()}
+WRONG = {name: answers for group in GROUPS for name, answers in group.WRONG.items()}
+
+
+SUMS = ("kahan_sum", "pairwise_sum", "promoted_sum")
+"""Exercises whose checks add long sums in Python: most of their wrong answers are slow tests."""
+
+
+def pairs(table, slow=()):
+    return [
+        pytest.param(
+            name, entry, id=f"{name}-{i}", marks=pytest.mark.slow if name in slow and i else ()
+        )
+        for name in table
+        for i, entry in enumerate(table[name])
+    ]
+
+
+def test_every_exercise_has_right_and_wrong_answers_here():
+    assert set(RIGHT) == set(WRONG) == set(EXERCISES)
+    assert all(len(RIGHT[name]) >= 2 and len(WRONG[name]) >= 5 for name in EXERCISES)
+
+
+@pytest.mark.parametrize(("name", "answer"), pairs(RIGHT))
+def test_a_right_answer_passes_however_it_is_written(name, answer):
+    verdict = check(name, answer)
+    assert verdict, verdict.message
+    assert check(name, EXERCISES[name].answer)
+
+
+@pytest.mark.parametrize(("name", "entry"), pairs(WRONG, slow=SUMS))
+def test_a_wrong_answer_fails_with_the_sentence_for_it(name, entry):
+    answer, sentence = entry
+    verdict = check(name, answer)
+    assert not verdict
+    assert sentence in verdict.message
+
+
+@pytest.mark.parametrize("name", mostly_slow(EXERCISES, EXERCISES.keys() - {"kahan_sum"}))
+def test_each_misconception_is_met_by_its_own_sentence(name):
+    for wrong, sentence in EXERCISES[name].misconceptions:
+        verdict = check(name, wrong)
+        assert not verdict
+        assert verdict.message.endswith(sentence)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_stub_is_not_attempted_and_does_not_raise(name):
+    def stub(*arguments):
+        raise NotImplementedError(name)
+
+    given = stub if callable(EXERCISES[name].answer) else None
+    verdict = check(name, given)
+    assert not verdict
+    assert "not attempted yet" in verdict.message
+
+
+def test_the_smallest_counterexample_comes_first_with_both_values():
+    verdict = check("flushed_share", lambda x: 1 - count(x))
+    assert verdict.message.splitlines()[:4] == [
+        "flushed_share: 6 of 10 cases differ.",
+        "  x        = [1.0]",
+        "  expected = 0.0",
+        "  yours    = 1.0",
+    ]
+
+
+def test_numbers_of_numpy_are_shown_as_numbers():
+    verdict = check("count_fates", lambda x: [np.int64(7), np.float64(0.5), np.int32(-1)])
+    assert "  yours    = [7, 0.5, -1]" in verdict.message
+
+
+def test_a_result_in_a_format_is_shown_with_its_code(monkeypatch):
+    exercise = Exercise(
+        answer=lambda x: float(round_to(x, FP8_E4M3)),
+        reason="A tie goes to the even significand.",
+        cases=(1.0, 464.0),
+        fmt=FP8_E4M3,
+    )
+    monkeypatch.setitem(EXERCISES, "round", exercise)
+    verdict = check("round", lambda x: 1.0 if x == 1.0 else math.nan)
+    assert verdict.message.splitlines() == [
+        "round: 1 of 2 cases differs.",
+        "  x        = 464.0",
+        "  expected = 448.0 (0x7E)",
+        "  yours    = nan (0x7F)",
+        "  A tie goes to the even significand.",
+    ]
+
+
+def test_no_finite_answer_is_near_to_infinity(monkeypatch):
+    exercise = Exercise(answer=lambda x: x, reason="x.", cases=(math.inf,), tolerance=0.1)
+    monkeypatch.setitem(EXERCISES, "same", exercise)
+    assert not check("same", lambda x: 1.0)
+    assert not check("same", lambda x: -x)
+    assert check("same", lambda x: x)
+
+
+def test_an_exception_in_an_answer_is_shown_as_its_outcome():
+    assert "raised ZeroDivisionError" in check("smallest_scale", lambda g: 1 / 0).message
+
+
+def test_an_answer_cannot_change_the_cases():
+    def destroy(x):
+        x[:] = 0
+        return 0.0
+
+    check("flushed_share", destroy)
+    assert check("flushed_share", count)
+
+
+def test_an_answer_cannot_change_what_lies_inside_a_case(monkeypatch):
+    def destroy(state, arrays):
+        state["scale"] = arrays[0][0] = 0.0
+        arrays.clear()
+
+    case = Arguments(({"scale": 8.0}, [np.array([3.0]), np.array([4.0])]))
+    exercise = Exercise(answer=lambda s, a: s["scale"] + len(a) + a[0][0], reason="", cases=[case])
+    monkeypatch.setitem(EXERCISES, "inside", exercise)
+    assert not check("inside", destroy)
+    assert check("inside", lambda s, a: 13.0)
+
+
+def test_dictionaries_and_sequences_that_hold_others_are_compared_to_the_last_item(monkeypatch):
+    wanted = ([True, False, True], {"scale": 8.0, "count": 0})
+    monkeypatch.setitem(EXERCISES, "nested", Exercise(answer=lambda x: wanted, reason=""))
+    assert check("nested", lambda x: wanted)
+    assert check("nested", lambda x: [np.array([1.0, 0.0, 1.0]), {"count": 0.0, "scale": 8}])
+    for wrong in (
+        ([True, False, True], {"scale": 8.0, "count": 1}),
+        ([True, False, True], {"scale": 8.0}),
+        ([True, False, True], {"scale": 8.0, "count": 0, "more": 0}),
+        ([True, False, True], [8.0, 0]),
+        ([True, True, True], {"scale": 8.0, "count": 0}),
+        ([True, False], {"scale": 8.0, "count": 0}),
+        ([True, False, True],),
+        (*wanted, 0),
+        {"scale": 8.0, "count": 0},
+        np.array([1.0, 0.0]),
+        np.float64(8.0),
+        "both",
+        None,
+    ):
+        assert not check("nested", lambda x, wrong=wrong: wrong), wrong
+
+
+def test_a_value_instead_of_a_function_is_refused_with_a_hint():
+    assert "hand in the function itself" in check("flushed_share", 0.5).message
+
+
+def test_an_unknown_exercise_raises_and_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"name must be an exercise; got 'nope'.*flushed_share"):
+        check("nope", 1)
+
+
+def test_a_verdict_prints_itself_and_escapes_html():
+    verdict = check("flush_threshold", "<b>")
+    assert not verdict
+    assert "&lt;b&gt;" in verdict._repr_html_()
+    assert mplab.check is check
+
+
+def test_unsigned_integers_are_codes_and_shown_in_hexadecimal(monkeypatch):
+    exercise = Exercise(
+        answer=lambda x: np.array([x, 255], np.uint8),
+        reason="",
+        cases=(126,),
+    )
+    monkeypatch.setitem(EXERCISES, "codes", exercise)
+    message = check("codes", lambda x: np.uint8(x)).message
+    assert message.splitlines()[2:4] == ["  expected = [0x7E, 0xFF]", "  yours    = 0x7E"]
+    assert "yours    = [126, 0]" in check("codes", lambda x: np.array([x, 0])).message
+
+
+def test_float32_is_shown_with_the_digits_that_tell_it_from_its_neighbours(monkeypatch):
+    exercise = Exercise(answer=lambda x: x * 2, reason="", cases=(np.float32([0.1, 1e-6, 448]),))
+    monkeypatch.setitem(EXERCISES, "twice", exercise)
+    lines = check("twice", lambda x: x).message.splitlines()
+    assert lines[1:3] == ["  x        = [0.1, 1e-06, 448.0]", "  expected = [0.2, 2e-06, 896.0]"]
+
+
+def test_text_is_no_number_even_where_it_could_be_read_as_one():
+    assert check("flush_threshold", 2.0**-25)
+    assert not check("flush_threshold", str(2.0**-25))
+    assert not check("flush_threshold", np.array(str(2.0**-25)))
+
+
+def test_a_case_may_have_several_arguments(monkeypatch):
+    cases = [Arguments((1.0, 2.0)), Arguments((3.0, 4.0))]
+    exercise = Exercise(answer=lambda a, b: a - b, reason="Subtract.", argument="a, b", cases=cases)
+    monkeypatch.setitem(EXERCISES, "minus", exercise)
+    assert check("minus", lambda a, b: a - b)
+    verdict = check("minus", lambda a, b: b - a)
+    assert verdict.message.splitlines()[1] == "  a, b     = 1.0, 2.0"
+
+
+def test_a_record_is_shown_with_a_line_for_each_entry(monkeypatch):
+    records = [{"loss": [2.0, math.nan], "weights": "float32"}]
+    exercise = Exercise(answer=lambda r: "forward", reason="", argument="record", cases=records)
+    monkeypatch.setitem(EXERCISES, "triage", exercise)
+    verdict = check("triage", lambda record: "healthy")
+    assert verdict.message.splitlines()[1:4] == [
+        "  record   = ",
+        "    loss     [2.0, nan]",
+        "    weights  'float32'",
+    ]
+
+
+def test_a_tensor_is_the_array_that_would_be_handed_in(monkeypatch):
+    torch = pytest.importorskip("torch")
+    exercise = Exercise(answer=lambda x: [2.0, 3.0], reason="", cases=[None])
+    monkeypatch.setitem(EXERCISES, "one", exercise)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        assert check("one", lambda _, d=dtype: torch.tensor([2.0, 3.0], dtype=d))
+        assert not check("one", lambda _, d=dtype: torch.tensor([2.0, 4.0], dtype=d))
+    assert check("one", lambda _: torch.tensor([2.0, 3.0], requires_grad=True))
+    assert check("one", lambda _: [torch.tensor(2.0, requires_grad=True), 3.0])
+
+
+def test_arrays_in_a_list_are_shown_as_numbers(monkeypatch):
+    case = Arguments(([[np.float32([1, math.nan])], [np.float32([3])]],))
+    exercise = Exercise(answer=lambda a: 1.0, reason="", argument="a", cases=[case])
+    monkeypatch.setitem(EXERCISES, "shown", exercise)
+    assert "  a        = [[[1.0, nan]], [[3.0]]]" in check("shown", lambda a: 2.0).message
+
+
+def test_an_argument_that_is_a_tuple_keeps_its_parentheses(monkeypatch):
+    cases = [Arguments(((8, 11), 24))]
+    exercise = Exercise(answer=lambda a, b: b, reason="", argument="a, b", cases=cases)
+    monkeypatch.setitem(EXERCISES, "second", exercise)
+    verdict = check("second", lambda a, b: 0)
+    assert verdict.message.splitlines()[1] == "  a, b     = (8, 11), 24"
+
+
+def test_infinities_compare_without_warnings(monkeypatch):
+    exercise = Exercise(answer=lambda x: x, reason="", cases=[math.inf, -math.inf, math.nan])
+    monkeypatch.setitem(EXERCISES, "same", exercise)
+    assert check("same", lambda x: x)
+    assert not check("same", lambda x: -x)
+
+
+def test_a_sealed_value_opens_for_the_same_number_only():
+    sealed = Sealed.of(254)
+    assert sealed == Sealed.of(254.0) == Sealed.of(np.float32(254))
+    assert sealed not in (Sealed.of(-254), Sealed.of([254]), Sealed.of(0))
+    assert Sealed.of(0.0) != Sealed.of(-0.0)
+    with pytest.raises(TypeError, match="must be a number"):
+        Sealed.of("many")

@@ -1,0 +1,151 @@
+"""The explorers: their numbers, their pictures, and what a reader without a mouse or eyes gets."""
+
+import re
+from xml.etree import ElementTree
+
+import ipywidgets
+import numpy as np
+import pytest
+
+from mplab import BF16, FP8_E5M2, FP16, explorers, round_to
+from mplab.training import ExponentHistogram, History, exponent_histogram
+
+RANDOM = np.random.default_rng(0)
+# Significands away from powers of two: see the limits that `mplab.training.exponents.zones` names.
+GRADIENTS = RANDOM.uniform(1.2, 1.7, 3000) * 2.0 ** RANDOM.integers(-45, -12, 3000)
+LAYERS = {"encoder": GRADIENTS[:1000], "decoder": GRADIENTS[1000:] * 2.0**5}
+
+
+def explorer(fmt=FP16):
+    return explorers.RangeMap({name: exponent_histogram(x) for name, x in LAYERS.items()}, fmt)
+
+
+def counted(x, fmt):
+    """What rounding makes of `x`: flushed, subnormal, normal and overflowed, one by one."""
+    rounded = np.abs(round_to(x, fmt))
+    flushed, over = np.sum(rounded == 0), np.sum(np.isinf(rounded))
+    subnormal = np.sum((rounded > 0) & (rounded < fmt.min_normal))
+    return (flushed, subnormal, x.size - flushed - subnormal - over, over)
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2], ids=lambda fmt: fmt.name)
+def test_the_numbers_are_those_of_rounding_at_every_position(fmt):
+    range_map = explorer(fmt)
+    arrays = {"all layers": np.concatenate(list(LAYERS.values())), **LAYERS}
+    for layer, x in arrays.items():
+        range_map.layer.value = layer
+        for k in range(range_map.scale.min, range_map.scale.max + 1):
+            range_map.scale.value = k
+            assert range_map.shares == counted(x * 2.0**k, fmt)
+
+
+def test_the_slider_goes_from_no_scaling_until_something_overflows():
+    for fmt in (FP16, BF16, FP8_E5M2):
+        range_map = explorer(fmt)
+        assert range_map.scale.value == range_map.scale.min == 0
+        range_map.scale.value = range_map.scale.max
+        assert range_map.shares.overflow
+        range_map.scale.value = 0
+        assert not range_map.shares.overflow
+
+
+def test_the_state_is_shown_when_it_is_made_and_whenever_a_control_moves():
+    range_map = explorer()
+    pictures, sentences = [range_map.picture.value], [range_map.state.value]
+    assert "<svg" in pictures[0]
+    for k in (1, 16, range_map.scale.max):
+        range_map.scale.value = k
+        pictures.append(range_map.picture.value)
+        sentences.append(range_map.state.value)
+    range_map.layer.value = "encoder"
+    pictures.append(range_map.picture.value)
+    sentences.append(range_map.state.value)
+    assert len(set(pictures)) == len(set(sentences)) == 5
+
+
+def test_the_sentence_says_the_scale_and_what_is_lost():
+    range_map = explorer()
+    range_map.scale.value = 16
+    flushed = range_map.shares.flushed / GRADIENTS.size
+    assert "Loss scale 2¹⁶ = 65,536, all layers: " in range_map.state.value
+    assert f"{100 * flushed:.1f}% flushed to 0" in range_map.state.value
+    assert "skip this step" not in range_map.state.value
+    range_map.scale.value = range_map.scale.max
+    assert "skip this step" in range_map.state.value
+
+
+def test_the_picture_is_valid_svg_with_a_description_and_a_background():
+    svg = ElementTree.fromstring(explorer().picture.value)
+    assert svg.get("role") == "img"
+    assert svg.get("aria-label").startswith("Histogram over the zones of FP16. Loss scale 2⁰ = 1")
+    assert svg[0].tag == "rect"
+    assert svg[0].get("fill") == "white"
+    words = [text.text for text in svg.iter("text")]
+    assert words[:4] == ["flushed to 0", "subnormal", "normal in FP16", "overflow"]
+
+
+def test_screen_readers_hear_the_state():
+    assert 'role="status"' in explorer().state.value
+
+
+def test_the_bars_move_with_the_scale():
+    def left(range_map):
+        bars = re.findall(r'<rect x="([\d.]+)"[^>]*stroke=', range_map.picture.value)
+        return float(bars[0])
+
+    range_map = explorer()
+    before = left(range_map)
+    range_map.scale.value = 10
+    low, high = range_map.window
+    assert left(range_map) - before == pytest.approx(10 * 688 / (high - low), abs=0.2)
+
+
+def test_a_run_shows_its_first_recorded_step():
+    def histogram(exponent):
+        return ExponentHistogram(np.array([exponent]), np.array([8]), 0, 0)
+
+    run = History(
+        task="digits-autoencoder",
+        recipe="fp32",
+        compute_format="FP32",
+        seed=0,
+        device="cpu",
+        simulated=False,
+        loss=np.ones(9),
+        loss_scale=np.ones(9),
+        skipped=np.zeros(9, dtype=bool),
+        metrics={},
+        gradients={8: {"only": histogram(-9)}, 0: {"only": histogram(-30)}},
+        flushed={},
+        tally={},
+        environment={},
+    )
+    range_map = explorers.RangeMap(run)
+    assert range_map.shares.flushed == 8
+    assert range_map.layer not in range_map.children
+
+
+def test_what_cannot_be_shown_is_refused():
+    with pytest.raises(TypeError, match="RangeMap: source must be a History"):
+        explorers.RangeMap(np.ones(3))
+    with pytest.raises(TypeError, match="RangeMap: fmt must be an mplab Format"):
+        explorers.RangeMap(exponent_histogram(np.ones(3)), "FP16")
+    with pytest.raises(ValueError, match="RangeMap: source must hold a nonzero gradient"):
+        explorers.RangeMap(exponent_histogram(np.zeros(3)))
+
+
+class Broken(explorers.Explorer):
+    def __init__(self):
+        self.slider = ipywidgets.IntSlider(max=3)
+        super().__init__("What does an error look like?", [self.slider])
+
+    def draw(self):
+        return "<svg/>", str(1 / (2 - self.slider.value))
+
+
+def test_an_error_in_a_callback_is_not_swallowed():
+    broken = Broken()
+    broken.slider.value = 1
+    with pytest.raises(ZeroDivisionError):  # outside Jupyter; in it, the Output widget shows it
+        broken.slider.value = 2
+    assert broken.errors in broken.children

@@ -1,0 +1,324 @@
+"""The explorers of sums, matrix units, updates, scales and policies: numbers at every position."""
+
+import math
+import re
+from itertools import product
+from xml.etree import ElementTree
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from positions import (
+    assert_every_position_differs,
+    assert_texts_within,
+)
+from tiers import mostly_slow
+
+from mplab import BF16, FP8_E4M3, FP16, FP32, explorers, round_to
+from mplab.arithmetic import mma, path
+from mplab.explorers._accumulator_race import LENGTHS
+from mplab.explorers._matrix_step import UNITS
+from mplab.explorers._policy_explorer import OPERATIONS
+from mplab.health import CASES
+from mplab.pictures.canvas import STYLES
+
+EXPLORERS = [
+    explorers.AccumulatorRace,
+    explorers.AmaxHistory,
+    explorers.Clinic,
+    explorers.MatrixStep,
+    explorers.PolicyExplorer,
+    explorers.SpeedUp,
+    explorers.UpdateStagnation,
+]
+every_explorer = pytest.mark.parametrize(
+    "kind",  # all runs of the clinic take long, and a test below sees each of them
+    mostly_slow(EXPLORERS, [kind for kind in EXPLORERS if kind is not explorers.Clinic]),
+    ids=lambda kind: kind.__name__,
+)
+
+
+@every_explorer
+def test_every_position_of_every_control_draws_and_says_something_else(kind):
+    assert_every_position_differs(kind)
+
+
+@every_explorer
+def test_no_text_of_a_picture_runs_out_of_it(kind):
+    assert_texts_within(kind)
+
+
+# The race --------------------------------------------------------------------------------
+
+
+def loop(terms, fmt):
+    total, moved = 0.0, 0
+    for n, term in enumerate(terms, start=1):
+        new = float(round_to(total + term, fmt))
+        total, moved = new, n if new != total else moved
+    return total, moved
+
+
+def test_the_race_of_ones_ends_where_loops_end():
+    race = explorers.AccumulatorRace()
+    race.length.value = 4096
+    by_name = {standing.lane.name: standing for standing in race.standings}
+    for name, fmt in (("E4M3", FP8_E4M3), ("BF16", BF16), ("FP16", FP16)):
+        total, moved = loop(np.ones(4096), fmt)
+        standing = by_name[f"{name} one by one"]
+        assert (standing.total, standing.stalled) == (total, moved)
+        assert f"{name} one by one at term {moved:,}" in race.state.value
+    assert by_name["FP32 one by one"].words == "4,096, exact"
+    race.length.value = 256
+    assert race.standings[1].stalled is None  # BF16 holds 256 ones, and has not failed yet
+    assert "E4M3 one by one: 16, 93.8% short, stalled" in race.state.value
+
+
+def test_random_terms_are_numbers_of_every_format_in_the_race():
+    race = explorers.AccumulatorRace(seed=3)
+    for name, terms in race._terms.items():
+        for fmt in (FP8_E4M3, BF16, FP16, FP32):
+            np.testing.assert_array_equal(round_to(terms, fmt), terms)
+        race.terms.value = name
+        race.length.value = LENGTHS[12]
+        total, _ = loop(terms[: LENGTHS[12]], BF16)
+        assert race.standings[1].total == total
+        assert race.standings[0].exact == terms[: LENGTHS[12]].sum()
+
+
+def test_the_bars_of_the_race_are_as_long_as_their_sums():
+    race = explorers.AccumulatorRace()
+    race.length.value = 4096
+    svg = ElementTree.fromstring(race.picture.value)
+    widths = [float(bar.get("width")) for bar in svg.iter("rect")][1:]
+    unit = widths[-1] / (12 + 4)  # FP32 holds 2^12, and the scale begins at 2^−4
+    exponents = [width / unit - 4 for width in widths]
+    assert np.allclose(exponents, [4, 8, 11, 12, 12, 12], atol=0.01)
+
+
+# One step --------------------------------------------------------------------------------
+
+
+def test_the_step_writes_what_the_unit_writes_at_every_position():
+    explorer = explorers.MatrixStep()
+    for unit, large, small, back in product(UNITS, (-12, 0, 7, 16), (-12, -5, 4), (True, False)):
+        explorer.unit.value, explorer.back.value = unit, back
+        explorer.large.value, explorer.small.value = large, small
+        step = explorer.step
+        architecture, fmt = UNITS[unit]
+        rows = [float(row.value) for row in step.terms]
+        assert rows == [2.25 * 2.0**large, 1.71875 * 2.0**small, -2.25 * 2.0**large][: 2 + back]
+        halves = [2.0 ** (e // 2) for e in (large, small, large)]
+        rest = [2.0 ** (e - e // 2) for e in (large, small, large)]
+        a = np.array([1.5, 1.375, -1.5]) * halves
+        b = np.array([1.5, 1.25, 1.5]) * rest
+        count = 2 + back
+        got = mma(a[None, :count], b[:count, None], architecture=architecture, input_format=fmt)
+        assert float(step.rows[-1].value) == got[0, 0]
+        assert np.isclose(step.error, got[0, 0] - sum(rows), rtol=0, atol=2.0**-60)
+
+
+def test_the_line_stands_between_what_is_kept_and_what_is_cut():
+    explorer = explorers.MatrixStep()
+    explorer.small.value = -8  # the last bit kept is 1
+    svg = ElementTree.fromstring(explorer.picture.value)
+    line = next(path for path in svg.iter("path") if path.get("stroke") == "black")
+    at = float(re.match(r"M([\d.]+) ", line.get("d"))[1])
+    cells = list(svg.iter("rect"))
+    blue, red = STYLES["FP32"].colour, STYLES["FP8_E4M3"].colour
+    kept = [float(c.get("x")) + float(c.get("width")) for c in cells if c.get("fill") == blue]
+    cut = [float(c.get("x")) for c in cells if c.get("fill") == red]
+    assert len(cut) == 3
+    assert max(kept) <= at + 0.2
+    assert min(cut) >= at - 0.2
+
+
+def test_the_answer_to_its_question_moves_with_the_large_product():
+    """E4M3 on Hopper keeps bits down to 13 places below the large product's exponent."""
+    explorer = explorers.MatrixStep()
+    for large in (1, 2, 3):
+        explorer.large.value = large
+        explorer.small.value = large - 13
+        assert "5 bits are 1; the cut takes 4 of them" in explorer.state.value
+    explorer.small.value = -11
+    assert "the cut takes all of them" in explorer.state.value
+    assert "written 0." in explorer.state.value
+
+
+# Updates ---------------------------------------------------------------------------------
+
+
+def test_the_explorer_of_updates_follows_the_weights():
+    explorer = explorers.UpdateStagnation(seed=5)
+    kinds = {"to nearest": "nearest", "Kahan": "kahan", "FP32 master": "master"}
+    for method, weight, exponent in product(kinds, (0.25, 1.0, 3.0), (-16, -9, -4)):
+        explorer.method.value, explorer.weight.value = method, weight
+        explorer.update.value, explorer.direction.value = exponent, "down"
+        want = path(weight, -(2.0**exponent), 256, BF16, method=kinds[method])
+        np.testing.assert_array_equal(explorer.path, want)
+        assert f"the weight is {want[-1]:.6g};".replace("-", "−") in explorer.state.value
+
+
+def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
+    explorer = explorers.UpdateStagnation()
+    explorer.update.value = -8
+    assert "exactly half, so rounding to nearest returns to the weight" in explorer.state.value
+    explorer.direction.value = "down"
+    assert "is 100% of the way from 1 down" in explorer.state.value
+    assert "goes to 0.996094" in explorer.state.value
+    assert re.search(r">Δ = −2⁻⁸<", explorer.picture.value)
+
+
+def test_the_chart_rises_with_the_update():
+    explorer = explorers.UpdateStagnation()
+    for direction, sign in (("up", -1), ("down", 1)):  # heights count downward
+        explorer.direction.value = direction
+        svg = ElementTree.fromstring(explorer.picture.value)
+        heights = {
+            text.text.split()[0]: float(text.get("y"))
+            for text in svg.iter("text")
+            if text.text.startswith(("exact", "stored"))
+        }
+        assert (heights["exact"] - heights["stored"]) * sign > 50
+
+
+# A history of magnitudes -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["the largest in the history", "the latest"])
+@pytest.mark.parametrize("fmt", ["E4M3", "E5M2"])
+def test_each_scale_of_the_history_is_that_of_the_tensors_before(rule, fmt):
+    explorer = explorers.AmaxHistory(seed=2)
+    explorer.rule.value, explorer.fmt.value = rule, fmt
+    dtype, largest = {
+        "E4M3": (ml_dtypes.float8_e4m3fn, 448.0),
+        "E5M2": (ml_dtypes.float8_e5m2, 57344.0),
+    }[fmt]
+    for length, margin, spike in ((1, 0, 12), (4, 3, 18), (32, 0, 24)):
+        explorer.history.value, explorer.margin.value = length, margin
+        explorer.spike.value = spike
+        window, tensors = explorer.window, explorer.tensors
+        amaxes = np.abs(tensors).max(1)
+        assert np.argmax(amaxes) == 14
+        for step in range(1, len(tensors)):
+            seen = amaxes[max(0, step - length) : step]
+            amax = seen[-1] if rule == "the latest" else seen.max()
+            scale = window.scales[step]
+            assert amax * scale <= largest / 2**margin < 2 * amax * scale
+            zeros = (tensors[step] * scale).astype(np.float32).astype(dtype).astype(float) == 0
+            assert window.flushed[step] == zeros.mean()
+
+
+def test_the_tensor_itself_never_saturates_and_a_margin_saves_a_small_spike():
+    explorer = explorers.AmaxHistory()
+    assert explorer.window.saturated[14] > 0.9
+    assert "step 14 is 2¹⁸ times as large. Of the spike 100% saturates" in explorer.state.value
+    explorer.spike.value = 4
+    assert explorer.window.saturated[14] > 0.5
+    explorer.margin.value = 5
+    assert explorer.window.saturated[14] == 0
+    explorer.margin.value, explorer.spike.value = 0, 24
+    explorer.rule.value = "the tensor itself"
+    assert explorer.window.saturated.max() == 0
+    assert explorer.spoilt == 0
+
+
+def test_the_step_that_is_looked_at_is_the_one_in_words():
+    explorer = explorers.AmaxHistory()
+    for step in (0, 14, 30, 31):
+        explorer.step.value = step
+        window = explorer.window
+        amax, zeros = np.abs(explorer.tensors[step]).max(), 100 * window.flushed[step]
+        assert f"Step {step}: largest magnitude {amax:.3g}," in explorer.state.value
+        assert f" {zeros:.1f}% became 0" in explorer.state.value.replace("0% b", "0.0% b")
+
+
+# Policies --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("low", ["FP16", "BF16"])
+@pytest.mark.parametrize("inputs", ["low format", "FP32", "one of each"])
+def test_the_policy_of_the_cpu_gives_what_autocast_on_the_cpu_gives(low, inputs):
+    """The dtypes of torch itself, operation by operation."""
+    explorer = explorers.PolicyExplorer()
+    explorer.fmt.value, explorer.inputs.value = low, inputs
+    dtypes = {"FP16": torch.float16, "BF16": torch.bfloat16, "FP32": torch.float32}
+    formats = {"low format": (low, low), "FP32": ("FP32", "FP32")}.get(inputs, (low, "FP32"))
+    a, b = (torch.rand(4, 4).add(1).to(dtypes[fmt]) for fmt in formats)
+    for name, operation in OPERATIONS.items():
+        explorer.operation.value = name
+        with torch.autocast("cpu", dtype=dtypes[low]):
+            real = operation.run(a, b).dtype
+        gives = explorer.verdicts["CPU_AUTOCAST"].gives.name
+        assert dtypes[gives] == real, name
+        assert f"CPU_AUTOCAST gives {gives} (" in explorer.state.value
+        assert explorer.picture.value.count(f">{gives}<") >= 1
+
+
+def test_exp_is_listed_on_cuda_only_and_a_choice_for_the_layer_overrules_all():
+    explorer = explorers.PolicyExplorer()
+    rules = {name: verdict.rule for name, verdict in explorer.verdicts.items()}
+    assert rules["CUDA_AUTOCAST"] == "listed: exp runs in FP32"
+    assert rules["CPU_AUTOCAST"].startswith("not listed")
+    explorer.chosen.value = True
+    for verdict in explorer.verdicts.values():
+        assert verdict.gives == FP32
+        assert "layer" in verdict.rule
+
+
+def test_rounding_for_an_operation_is_counted():
+    explorer = explorers.PolicyExplorer()
+    explorer.operation.value, explorer.inputs.value = "matmul: a @ b", "one of each"
+    for verdict in explorer.verdicts.values():
+        assert (verdict.rounded, verdict.gives, verdict.takes) == (1, FP16, (FP16, FP16))
+    assert "1 input rounded for it" in explorer.state.value
+    explorer.operation.value = "add: a + b"
+    assert explorer.verdicts["CUDA_AUTOCAST"][:3] == ((FP16, FP32), 0, FP32)
+    assert explorer.verdicts["KERAS_MIXED"][:3] == ((FP16, FP16), 1, FP16)
+
+
+def test_what_torch_takes_apart_is_said_to_be_several_steps():
+    explorer = explorers.PolicyExplorer()
+    explorer.operation.value = "cross_entropy"  # a log_softmax, and a choice from it
+    verdict = explorer.verdicts["CPU_AUTOCAST"]
+    assert (verdict.steps, verdict.note) == (2, "in 2 steps, the first shown")
+    assert verdict.note in explorer.picture.value
+
+
+def test_attention_that_torch_has_a_kernel_for_is_one_step():
+    explorer = explorers.PolicyExplorer()
+    explorer.operation.value, explorer.inputs.value = "attention", "one of each"
+    for verdict in explorer.verdicts.values():
+        assert (verdict.steps, verdict.rounded) == (1, 2)  # key and value are the wide input
+        assert verdict.takes == (FP16,) * 3
+
+
+# The clinic ------------------------------------------------------------------------------
+
+
+def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
+    explorer = explorers.Clinic()
+    for name, case in CASES.items():
+        explorer.case.value = name
+        for words, treatment in (("none", "broken"), ("usual remedy", "wrong"), ("cure", "fixed")):
+            explorer.treatment.value = words
+            verdict = "healthy" if treatment == "fixed" else "ill"
+            assert explorer.outcome is case.run(treatment)
+            assert f"so the run is {verdict}." in explorer.state.value
+            assert f"{case.run(treatment).observed:.3g} – {verdict}<" in explorer.picture.value
+            nan = any(math.isnan(loss) for loss in explorer.outcome.losses)
+            assert (">NaN<" in explorer.picture.value) == nan
+
+
+def test_the_clinic_says_that_it_trains_a_run_and_only_the_first_time():
+    explorer, shown = explorers.Clinic(), []
+    explorer.picture.observe(lambda change: shown.append(change["new"]), names="value")
+    explorer.case.value = "positions"
+    assert ["Training positions, treatment: none …" in picture for picture in shown] == [
+        True,
+        False,
+    ]
+    explorer.case.value = "no-loss-scale"
+    explorer.case.value = "positions"
+    assert not any("Training" in picture for picture in shown[1:])

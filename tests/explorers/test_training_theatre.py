@@ -1,0 +1,148 @@
+"""The explorer of runs: from losses down to the bits of one gradient, as the runs had them."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from positions import assert_texts_within
+
+from mplab import FP16, encode, explorers
+from mplab.training import RECIPES, History, exponent_histogram
+from mplab.training.history import sample
+
+STEPS = (0, 10, 30)
+
+
+def run(recipe="fp32", *, scale=1.0, lowest=0.5, seed=0, task="t"):
+    """A run of 40 steps whose loss falls to `lowest`, with two layers of 12 gradients."""
+    how = RECIPES[recipe]
+    generator = np.random.default_rng(seed)
+    tensors = {}
+    for step in STEPS:
+        for layer, size in (("layer 1", 2.0**-30), ("layer 2", 2.0**-20)):
+            exact = (generator.standard_normal(12) * size).astype(np.float32)
+            low = exact.astype(np.float64) * scale
+            if how.compute_format == FP16:
+                with np.errstate(under="ignore"):
+                    low = low.astype(np.float16).astype(np.float64)
+            tensors[step, layer] = exact.astype(np.float64), low
+    layers = {
+        step: {name: tensors[step, name] for name in ("layer 1", "layer 2")} for step in STEPS
+    }
+    return History(
+        task=task,
+        recipe=recipe,
+        compute_format=how.compute_format.name,
+        seed=seed,
+        device="cpu",
+        simulated=how.simulated,
+        loss=np.maximum(np.linspace(1.0, 0.1, 40), lowest),
+        loss_scale=np.full(40, scale),
+        skipped=np.zeros(40, bool),
+        gradients={
+            s: {name: exponent_histogram(low / scale) for name, (_, low) in row.items()}
+            for s, row in layers.items()
+        },
+        flushed={
+            s: {name: (int((low == 0).sum()), 12) for name, (_, low) in row.items()}
+            for s, row in layers.items()
+        },
+        samples={
+            s: {name: sample(*pair) for name, pair in row.items()} for s, row in layers.items()
+        },
+        settings=how.settings(),
+    )
+
+
+def three():
+    return [run(), run("fp16-naive", lowest=0.8), run("fp16-scaled", scale=65536.0)]
+
+
+def test_every_position_says_what_each_run_has():
+    runs = three()
+    theatre = explorers.TrainingTheatre(runs)
+    seen = set()
+    for step in STEPS:
+        for layer in ("layer 1", "layer 2"):
+            for number in range(8):
+                theatre.step.value, theatre.layer.value = step, layer
+                theatre.gradient.value = number
+                svg = ElementTree.fromstring(theatre.picture.value)
+                words = [text.text for text in svg.iter("text")]
+                for history in runs:
+                    stored = history.samples[step][layer].stored[number]
+                    fmt = FP16 if history.compute_format == "FP16" else None
+                    code = (
+                        int(encode(stored, fmt)) if fmt else int(np.float32(stored).view(np.uint32))
+                    )
+                    assert f"0x{code:0{4 if fmt else 8}X}" in words
+                seen.add((theatre.picture.value, theatre.state.value))
+    assert len(seen) == 48
+    assert theatre.errors.outputs == ()
+
+
+def test_the_bits_drawn_are_those_of_the_code():
+    theatre = explorers.TrainingTheatre(three())
+    svg = ElementTree.fromstring(theatre.picture.value)
+    cells = [b for b in svg.iter("rect") if b.get("height") == "14.0"]
+    assert len(cells) == 32 + 16 + 16
+    stored = float(theatre.runs[0].samples[0]["layer 1"].stored[0])
+    filled = [int(cell.get("fill") != "white") for cell in cells[:32]]
+    assert int("".join(map(str, filled)), 2) == int(np.float32(stored).view(np.uint32))
+
+
+def test_words_say_where_the_runs_part_and_the_button_goes_there():
+    theatre = explorers.TrainingTheatre(three())
+    assert theatre.parting == 30  # until step 13 the losses are above 0.8 in all
+    assert "The losses part at step 30." in theatre.state.value
+    theatre.jump.click()
+    assert theatre.step.value == 30
+    assert "this one" in theatre.state.value
+    alike = explorers.TrainingTheatre([run(), run("bf16")])
+    assert alike.parting is None
+    assert alike.jump.disabled
+    assert "No run ends a tenth above the first" in alike.state.value
+
+
+def test_a_run_that_becomes_nan_parts_there_and_can_be_drawn():
+    lost = run("fp16-static", scale=65536.0)
+    lost.loss[5:] = np.nan
+    theatre = explorers.TrainingTheatre([run(), lost])
+    assert theatre.parting == 10
+    theatre.step.value = 30
+    assert "loss nan" in theatre.state.value
+    ElementTree.fromstring(theatre.picture.value)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_gradients_that_are_no_numbers_have_bits_too(value):
+    bad = run("fp16-naive")
+    bad.samples[0]["layer 1"].stored[0] = value
+    theatre = explorers.TrainingTheatre([run(), bad])
+    assert "0x7E00" in theatre.picture.value or "C00" in theatre.picture.value
+    assert ("NaN" if np.isnan(value) else "infinite") in theatre.state.value
+
+
+def test_a_scale_of_zero_or_no_power_of_two_can_be_drawn():
+    for scale in (0.0, 1126.4, np.inf):
+        odd = replace(run("fp16-scaled"), loss_scale=np.full(40, scale))
+        ElementTree.fromstring(explorers.TrainingTheatre([run(), odd]).picture.value)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_no_word_runs_out_of_the_picture(count):
+    assert_texts_within(lambda: explorers.TrainingTheatre([*three(), run("bf16")][:count]))
+
+
+def test_what_cannot_stand_side_by_side_is_refused():
+    with pytest.raises(TypeError, match="runs must be a list of runs"):
+        explorers.TrainingTheatre(run())
+    for runs, rule in (
+        ([run()], "must be 2 to 4; got 1"),
+        ([run()] * 5, "must be 2 to 4; got 5"),
+        ([run(), run(task="u")], "must be of one task; got t, u"),
+        ([run(), replace(run(), samples={})], "gradients of a common step"),
+    ):
+        with pytest.raises(ValueError, match=rule):
+            explorers.TrainingTheatre(runs)

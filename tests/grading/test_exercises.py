@@ -1,0 +1,235 @@
+"""Exercises: one reference decides in the notebook and in the grade, and does not leak."""
+
+import json
+import math
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+
+import mplab
+from mplab.course import EXERCISES, Arguments, Exercise, Misconception, equal
+from mplab.course.files import course_folder
+from mplab.grading import Graded, Part, decode_value, encode_value, load_public
+from mplab.grading._exercises import grade_exercise, load_assignment, public_table, seed_for
+
+ASSIGNMENTS = course_folder("lessons") / "assignments"
+FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
+LONG = ("a5", "a6")
+most_assignments = pytest.mark.parametrize(
+    "folder",
+    [pytest.param(f, marks=pytest.mark.slow if f.name in LONG else ()) for f in FOLDERS],
+    ids=lambda f: f.name,
+)
+every_assignment = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
+
+
+@cache
+def loaded(folder):
+    return load_assignment(folder / "exercises.py")
+
+
+@cache
+def table_of(folder):
+    return public_table(loaded(folder).graded)
+
+
+class Answering:
+    """A student's kernel without the kernel."""
+
+    def __init__(self, **names):
+        self.names, self.asked = names, []
+
+    def ask(self, name, cases, *, seconds=None):
+        self.asked.append(cases)
+        if name not in self.names:
+            return {"missing": True}
+        answer = self.names[name]
+        if cases is None:
+            return {"values": [{"value": encode_value(answer)}]}
+        return {"values": [self.outcome(answer, decode_value(case)) for case in cases]}
+
+    def outcome(self, answer, arguments):
+        try:
+            return {"value": encode_value(answer(*arguments))}
+        except Exception as error:
+            return {"raised": type(error).__name__, "message": str(error)}
+
+
+def graded(**changes):
+    exercise = Exercise(
+        answer=lambda a, b: a / b,
+        reason="Divide.",
+        cases=[Arguments((1.0, 2.0))],
+        misconceptions=(Misconception(lambda a, b: a * b, "That multiplies."),),
+        **changes,
+    )
+    parts = (
+        Part("shown", 1, "Look again."),
+        Part(
+            "hidden",
+            2,
+            "Think of zero.",
+            lambda rng: [Arguments((rng.normal(), 4.0)), Arguments((1.0, 0.0))],
+        ),
+    )
+    return Graded("quotient", exercise, parts)
+
+
+def earned(answering, exercise=None, seed=0):
+    outcomes = grade_exercise(exercise or graded(), answering, lambda part: seed)
+    return [outcome.earned for outcome in outcomes], [outcome.message for outcome in outcomes]
+
+
+def test_a_right_answer_earns_every_part_its_exceptions_too():
+    assert earned(Answering(quotient=lambda a, b: a / b)) == ([1, 2], ["", ""])
+
+
+def test_each_part_is_earned_alone_and_a_failure_names_its_hint():
+    points, messages = earned(Answering(quotient=lambda a, b: a / b if b else 0.0))
+    assert points == [1, 0]
+    assert messages[1] == "1 of 2 cases are wrong. Think of zero."
+
+
+def test_a_misconception_is_met_by_its_sentence():
+    points, messages = earned(Answering(quotient=lambda a, b: a * b))
+    assert points == [0, 0]
+    assert messages[0] == "That multiplies."
+
+
+def test_no_message_holds_a_hidden_case_or_its_answer():
+    _, messages = earned(Answering(quotient=lambda a, b: 77.0))
+    case = np.random.default_rng(0).normal()
+    assert not any(str(case)[:6] in m or str(case / 4)[:6] in m for m in messages)
+
+
+def test_a_missing_answer_a_stub_and_a_value_for_a_function_say_so():
+    def stub(a, b):
+        raise NotImplementedError
+
+    assert earned(Answering()) == ([0, 0], ["The notebook defines no quotient at this point."] * 2)
+    assert earned(Answering(quotient=stub)) == ([0, 0], ["Not attempted."] * 2)
+
+
+LIES = [
+    {}, {"values": None}, {"values": {}}, {"values": [1] * 3}, {"values": []}, {"points": 3},
+    {"values": [{"value": {"eval": "1"}}] * 2}, {"values": [{"raised": "ZeroDivisionError"}] * 2},
+    {"values": [{"raised": ["ZeroDivisionError"]}] * 2}, {"values": [{"value": True}] * 2},
+    {"interrupted": True}, {"values": [{"raised": "_Unreadable"}] * 2}, {"kind": {}},
+    {"values": [{"value": {"float": "nan"}}] * 2}, {"values": [None, None]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
+def test_a_reply_that_lies_earns_nothing(lie):
+    class Liar:
+        def ask(self, name, cases, *, seconds=None):
+            return lie
+
+    assert earned(Liar())[0] == [0, 0]
+
+
+NAMES = ["SystemExit", "KeyboardInterrupt", "UnicodeDecodeError", "ExceptionGroup", "BaseException"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "print", "x" * 10_000])
+def test_no_name_of_an_exception_hurts_the_grader(name):
+    class Raising:
+        def ask(self, asked, cases, *, seconds=None):
+            return {"values": [{"raised": name, "message": 5}] * len(cases)}
+
+    assert earned(Raising())[0] == [0, 0]
+
+
+@pytest.fixture
+def known():
+    """Exercises that a test loads are unknown after it."""
+    before = dict(EXERCISES)
+    yield
+    EXERCISES.clear()
+    EXERCISES.update(before)
+
+
+def test_a_sealed_value_is_recognised_and_cannot_be_read(tmp_path, known):
+    exercise = Exercise(answer=496, reason="Count.", misconceptions=(Misconception(512, "All."),))
+    entry = Graded("count", exercise, (Part("it", 1, "Count."),))
+    table = public_table({"count": entry})
+    assert "496" not in table
+    (tmp_path / "checks.json").write_text(table)
+    load_public(tmp_path / "checks.json")
+    assert mplab.check("count", 496) and mplab.check("count", np.float32(496))
+    assert "All." in mplab.check("count", 512).message
+    for wrong in ("496", [496], 495, math.nan, None, {}):
+        assert not mplab.check("count", wrong)
+    assert earned(Answering(count=496), entry)[0] == [1]
+    assert earned(Answering(count=497), entry)[0] == [0]
+
+
+def test_another_student_gets_other_hidden_cases_and_the_same_one_the_same():
+    def cases(seed):
+        answering = Answering(quotient=lambda a, b: a / b)
+        earned(answering, seed=seed)
+        return answering.asked[1]
+
+    seeds = [seed_for(b"key", "a1", student, "encode") for student in ("s01", "s02")]
+    assert cases(seeds[0]) == cases(seeds[0]) != cases(seeds[1])
+    assert seed_for(b"key", "a", "bc") != seed_for(b"key", "ab", "c")
+    assert seed_for(b"other", "a1", "s01", "encode") != seeds[0]
+
+
+@pytest.mark.parametrize("body", ["GRADED = {}", "x = 1",
+    "from mplab.grading import *\nfrom mplab.course import *\n"
+    "GRADED = {'a': Graded('f', Exercise(abs, ''), ())}",
+    "from mplab.grading import *\nfrom mplab.course import *\n"
+    "GRADED = {'a': Graded('f', Exercise(abs, '', cases=[1.0]), (Part('p', 1, ''),))}",
+    "from mplab.grading import *\nfrom mplab.course import *\n"
+    "GRADED = {'a': Graded('f', Exercise(abs, ''), (Part('p', 0, '', [1.0]),))}"])  # fmt: skip
+def test_exercises_that_cannot_be_graded_are_refused(tmp_path, body):
+    (tmp_path / "exercises.py").write_text(body)
+    with pytest.raises(ValueError, match="load_assignment"):
+        load_assignment(tmp_path / "exercises.py")
+
+
+def test_a_student_needs_nothing_of_nbgrader():
+    code = "import mplab.grading, sys; print(*{n.split('.')[0] for n in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & set(done.stdout.split())
+
+
+@most_assignments
+def test_a_table_shows_public_cases_only_and_no_code(folder):
+    assignment = loaded(folder)
+    table = json.loads(table_of(folder))["exercises"]
+    assert set(table) == set(assignment.graded)
+    for name, entry in table.items():
+        assert len(entry.get("cases", [])) in (0, len(assignment.graded[name].exercise.cases))
+        assert ("sealed" in entry) == (not callable(assignment.graded[name].exercise.answer))
+
+
+@most_assignments
+def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, known):
+    assignment = loaded(folder)
+    (tmp_path / "checks.json").write_text(table_of(folder))
+    for name in load_public(tmp_path / "checks.json"):
+        exercise = assignment.graded[name].exercise
+        assert mplab.check(name, exercise.answer)
+        for wrong, sentence in exercise.misconceptions:
+            # What the public cases do not show, the notebook does not tell either.
+            verdict = mplab.check(name, wrong)
+            given, wanted = exercise.outcomes(wrong), exercise.outcomes(exercise.answer)
+            assert bool(verdict) == all(equal(*p, exercise) for p in zip(given, wanted))  # noqa: B905
+            assert verdict or verdict.message.endswith(sentence)
+
+
+@pytest.mark.slow
+@every_assignment
+def test_each_misconception_loses_points_and_the_reference_none(folder):
+    for name, entry in load_assignment(folder / "exercises.py").graded.items():
+        for seed in range(3):
+            right = Answering(**{entry.asks: entry.exercise.answer})
+            assert sum(earned(right, entry, seed)[0]) == entry.points, name
+            for wrong, _ in entry.exercise.misconceptions:
+                wrong_points = sum(earned(Answering(**{entry.asks: wrong}), entry, seed)[0])
+                assert wrong_points < entry.points, name

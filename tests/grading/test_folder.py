@@ -1,0 +1,490 @@
+"""From an empty folder to a column of grades, and what may go wrong on the way."""
+
+import csv
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import zipfile
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from classroom import ROSTER, WALLS, notebook, submit
+
+from mplab.commands import grade
+from mplab.grading.autograding import _edition, autograde, feedback, read_journal
+from mplab.grading.collecting import collect
+from mplab.grading.exporting import export
+from mplab.grading.folder import Course, Student, create_course
+from mplab.grading.releasing import _generate, release
+from mplab.grading.sandbox import Lane, NoSandbox, require_sandbox, sandbox_problem
+
+with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """A released course; tests copy it."""
+    root = tmp_path_factory.mktemp("grading") / "course"
+    course = create_course(root)
+    (root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    return course
+
+
+@pytest.fixture
+def course(released, tmp_path):
+    shutil.copytree(released.root, tmp_path / "course")
+    return Course(tmp_path / "course")
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A course with students whose assignment has not been released."""
+    course = create_course(tmp_path / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    return course
+
+
+def table(path):
+    return list(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def scores(course):
+    export(course, ["a1"], to="csv", path=course.root / "grades.csv")
+    with (course.root / "grades.csv").open(encoding="utf-8", newline="") as file:
+        return {row["id"]: float(row["score"]) for row in csv.DictReader(file)}
+
+
+def test_init_makes_a_course_whose_key_is_private_and_keeps_what_is_there(tmp_path):
+    course = create_course(tmp_path / "c")
+    key = course.key()
+    assert len(key) == 32
+    assert stat.S_IMODE((tmp_path / "c/.mplab/key").stat().st_mode) == 0o600
+    (tmp_path / "c/roster.csv").write_text("mine")
+    create_course(tmp_path / "c")
+    assert (tmp_path / "c/roster.csv").read_text() == "mine"
+    assert course.key() == key
+    assert create_course(tmp_path / "d").key() != key
+
+
+@pytest.mark.slow
+@with_walls
+def test_the_way_from_release_to_export(course, capsys):
+    at = ["--course", str(course.root)]
+    drop = course.root.parent / "drop"
+    for name, text in {"s01": notebook(course), "s02": notebook(course, right=False),
+                       "s03": "{broken", "mallory": notebook(course)}.items():  # fmt: skip
+        (drop / name).mkdir(parents=True)
+        (drop / name / "a1.ipynb").write_text(text)
+    assert grade.main(["collect", "a1", str(drop), *at]) == 0
+    assert "mallory" in capsys.readouterr().out
+    shutil.copytree(drop / "s01", course.root / "submitted" / "ѕ01" / "a1")  # not a Latin s
+    assert grade.main(["autograde", "a1", "--student", "s04", *at]) == 2
+    assert "must be an id with a submission; got s04" in capsys.readouterr().err
+    assert grade.main(["autograde", "a1", "--jobs", "2", *at]) == 0
+    out = capsys.readouterr().out
+    assert "'\\u045501': not graded: no student of the roster has this id" in out
+    assert "s01: 16 of 18  " in out and "s02: 0 of 18  " in out
+    assert "To look at (1):\n  s03: 0 of 18  not graded: the notebook is not valid JSON" in out
+    assert out.endswith("Nothing from (1): s04\n")
+    assert grade.main(["autograde", "a1", *at]) == 0
+    assert "0 graded now, 3 before." in capsys.readouterr().out
+    assert grade.main(["feedback", "a1", *at]) == 0
+    assert ">value</a> (Score: " in (course.root / "feedback/s01/a1/a1.html").read_text()
+    page = (course.root / "feedback/s03/a1/a1.html").read_text()
+    assert "the notebook is not valid JSON" in page
+    assert (
+        "subnormal numbers and zeros: 2 of 2"
+        in (course.root / "feedback/s01/a1/a1.html").read_text()
+    )
+    for to in ("csv", "canvas", "moodle"):
+        assert grade.main(["export", "a1", "--to", to, *at]) == 0
+    assert scores(course) == {"s01": 16.0, "s02": 0.0, "s03": 0.0, "s04": 0.0}
+    canvas = table(course.root / "grades-canvas.csv")
+    assert canvas[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "a1"]
+    assert canvas[1][0].strip() == "Points Possible" and canvas[1][-1] == "18"
+    assert canvas[3] == ["Ek, Bo", "", "s02", "'=1+1", "", "0"]
+    moodle = table(course.root / "grades-moodle.csv")
+    assert moodle[4] == ["s04", "Di", "Wu", "", "0", "nothing submitted"]
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course):
+    students = ["s01", "s02", "s03", "s04"]
+    for student in students:
+        submit(course, student, notebook(course, extra="import time; time.sleep(0.3)"))
+    program = "import sys; from mplab.grading import commands; commands.main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, "autograde", "a1", "--course", str(course.root)]
+    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)  # fmt: skip
+    end = time.monotonic() + 120
+    while not read_journal(course, "a1", "s01") and time.monotonic() < end:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = {s: course.root / f".mplab/journal/a1/{s}.json" for s in students}
+    before = {s: path.stat().st_mtime_ns for s, path in done.items() if path.exists()}
+    assert 1 <= len(before) < 4
+    time.sleep(0.5)  # the kernel ends the processes of the one that was killed
+    lines = autograde(course, "a1", tell=str)
+    assert [line.score for line in lines] == [16.0] * 4
+    assert {line.student for line in lines if line.done_before} == set(before)
+    assert {s: done[s].stat().st_mtime_ns for s in before} == before
+    assert scores(course) == dict.fromkeys(students, 16.0)
+    again = autograde(course, "a1", force=True, jobs=2, tell=str)
+    assert [line.score for line in again] == [16.0] * 4
+
+
+@pytest.mark.slow
+@with_walls
+def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(course):
+    for student, pause in (("s01", 0), ("s02", 4), ("s03", 4)):  # time to interrupt, however busy
+        submit(course, student, notebook(course, extra=f"import time; time.sleep({pause})"))
+    autograde(course, "a1", jobs=2, tell=str)
+    before = _edition(course, "a1", "s01")
+    command = [sys.executable, "-m", "mplab", "grade", "autograde", "a1", "--force"]
+    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
+    listens = partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # tests in the background do not
+    with subprocess.Popen(command, cwd=course.root, env=environment, stderr=subprocess.PIPE,
+                          start_new_session=True, preexec_fn=listens) as process:  # fmt: skip
+        end = time.monotonic() + 60
+        while _edition(course, "a1", "s01") in (before, 0) and time.monotonic() < end:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.decode().splitlines()[-1].endswith("the same command goes on from here.")
+    assert b"KeyboardInterrupt" not in errors
+    kept = feedback(course, "a1")
+    assert kept[0] == "s01" and kept[-1] == "s03"  # s02 may have been broken off
+    time.sleep(0.5)  # the kernel ends the processes of those that were killed
+    assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0] * 3
+
+
+@pytest.mark.slow
+def test_what_needs_a_look_comes_last_and_in_one_place(bare, capsys, monkeypatch):
+    from mplab.grading import autograding
+
+    lines = [
+        autograding.Line("s01", 16.0, 18.0, "", 1.25, False),
+        autograding.Line("s02", 0.0, 18.0, "not graded: it is no folder", 0.1, True),
+    ]
+    monkeypatch.setattr(autograding, "autograde", lambda *_, **__: lines)
+    for student in ("s01", "s02"):
+        submit(bare, student, "{}")
+    with bare.gradebook() as gradebook:
+        gradebook.add_assignment("a1")
+    at = ["--course", str(bare.root)]
+    assert grade.main(["autograde", "a1", *at]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out == [
+        "s01: 16 of 18  1.2 s",
+        "1 graded now, 1 before.",
+        "To look at (1):",
+        "  s02: 0 of 18  not graded: it is no folder",
+        "Nothing from (2): s03, s04",
+    ]
+    assert grade.main(["feedback", "a1", *at]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith("not graded yet, so without a page (2): s01, s02\n")
+
+
+@pytest.mark.slow
+def test_what_stops_nbgrader_from_making_a_release_is_told(bare, monkeypatch):
+    from nbgrader.converters import GenerateAssignment
+
+    def fail(*_):
+        raise FileNotFoundError(2, "No such file or directory", "alembic")
+
+    monkeypatch.setattr(GenerateAssignment, "convert_single_notebook", fail)
+    with pytest.raises(ValueError, match=r"could not make release/a1: FileNotFoundError.*alembic"):
+        _generate(bare, "a1")
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_share_whose_process_is_killed_is_graded_all_the_same(course):
+    for student in ("s01", "s02", "s03"):
+        submit(course, student, notebook(course, extra="import time; time.sleep(0.5)"))
+    told, killed = [], []
+
+    def kill_a_worker():
+        end = time.monotonic() + 60
+        while not read_journal(course, "a1", "s01") and time.monotonic() < end:
+            time.sleep(0.02)
+        for worker in multiprocessing.active_children():
+            killed.append(worker.pid)
+            worker.kill()
+
+    killer = threading.Timer(0, kill_a_worker)
+    killer.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # from Python 3.12: a fork beside a thread
+        lines = autograde(course, "a1", tell=told.append)
+    killer.join()
+    assert len(killed) == 1
+    assert [line.score for line in lines] == [16.0] * 3
+    assert "graded again" in told[0]
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_changed_submission_is_graded_again_and_a_grade_given_by_hand_stays(course):
+    submit(course, "s01", notebook(course, right=False))
+    assert [line.score for line in autograde(course, "a1", tell=str)] == [0.0]
+    with course.gradebook() as gradebook:
+        gradebook.find_grade("value", "a1", "a1", "s01").manual_score = 1.5
+        gradebook.db.commit()
+    submit(course, "s01", notebook(course))
+    [line] = autograde(course, "a1", tell=str)
+    assert not line.done_before
+    assert line.score == 16 - 4 + 1.5
+    feedback(course, "a1")
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(course, capsys):
+    written = json.loads(notebook(course))
+    cell = next(
+        c for c in written["cells"]
+        if c["metadata"].get("nbgrader", {}).get("grade_id") == "a1-words-answer"
+    )  # fmt: skip
+    cell["source"] = "Ties <b>go</b> to even."
+    submit(course, "s01", json.dumps(written))
+    cell["source"] = "YOUR ANSWER HERE"
+    submit(course, "s02", json.dumps(written))
+    (course.root / "submitted/s02/a1/timestamp.txt").write_text("2026-01-02 13:30:00 UTC\n")
+    with course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment("a1", duedate=datetime(2026, 1, 2, 12))
+    lines = autograde(course, "a1", tell=str)
+    assert [line.score for line in lines] == [16.0, 16.0]
+    assert grade.main(["export", "a1", "--course", str(course.root)]) == 0
+    assert "1 of the scores are not complete: to be graded by hand" in capsys.readouterr().out
+    remarks = {row[1]: row[-2:] for row in table(course.root / "grades.csv")}
+    assert remarks["s01"] == ["18", "to be graded by hand"]
+    assert remarks["s02"] == ["18", "2 hours late"]  # an untouched answer needs nobody
+
+
+@pytest.mark.slow
+@with_walls
+def test_plain_nbgrader_commands_work_on_the_course_and_are_sandboxed(course):
+    spy = "import os\nprint('SEEN', os.path.exists('ROOT/.mplab/key'))".replace(
+        "ROOT", str(course.root)
+    )
+    submit(course, "s01", notebook(course, extra=spy))
+    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
+    for step in (["autograde", "a1"], ["generate_feedback", "a1"], ["export", "--to", "g.csv"]):
+        command = [sys.executable, "-m", "nbgrader", *step]
+        done = subprocess.run(
+            command, cwd=course.root, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert scores(course)["s01"] == 16.0
+    graded = (course.root / "autograded/s01/a1/a1.ipynb").read_text()
+    assert "SEEN False" in graded
+    rows = {row[3]: row for row in table(course.root / "g.csv")}
+    assert rows["s01"][7:] == ["16.0", "0.0", "16.0", "18.0"]
+    assert rows["s02"][6] == "'=1+1"
+
+
+@pytest.mark.slow
+def test_validate_accepts_a_solution_and_names_what_a_stub_fails(course):
+    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
+    said = []
+    texts = [notebook(course, right=right) for right in (True, False)]
+    for text in texts:
+        (course.root / "release/a1/a1.ipynb").write_text(text)
+        command = [sys.executable, "-m", "nbgrader", "validate", "a1.ipynb"]
+        done = subprocess.run(command, cwd=course.root / "release/a1", env=environment,
+                              capture_output=True, text=True, timeout=120)  # fmt: skip
+        said.append(done.stdout)
+    assert "Success! Your notebook passes all the tests." in said[0]
+    assert "fields: not attempted yet." in said[1]
+
+
+@pytest.mark.slow
+def test_a_solution_that_loses_points_is_not_released(course):
+    path = course.root / "source/a1/a1.ipynb"
+    path.write_text(path.read_text().replace("2 * (2**8 - 2**3)", "17"))
+    with pytest.raises(ValueError, match=r"solution of a1\.ipynb loses points: finite_codes"):
+        release(course, "a1", trusted=not WALLS)
+
+
+@pytest.mark.slow
+def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write(f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/elsewhere.db'\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    export(course, [], to="csv", path=course.root / "grades.csv")
+    assert (course.root / "elsewhere.db").stat().st_size > 0
+    assert [row[1] for row in table(course.root / "grades.csv")] == [
+        "id", "s01", "s02", "s03", "s04"
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_points_that_differ_between_notebook_and_exercises_are_not_released(course):
+    path = course.root / "source/a1/a1.ipynb"
+    path.write_text(path.read_text().replace('"points": 6', '"points": 7'))
+    with pytest.raises(ValueError, match="encode: 7 points in the notebook, 6 here"):
+        release(course, "a1", trusted=not WALLS)
+
+
+def zipped(path, files, *, link=""):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        if link:
+            info = zipfile.ZipInfo("s04/link")
+            info.external_attr = (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(info, link)
+    return path
+
+
+def inner(files):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
+def taken(course):
+    root = course.root / "submitted"
+    return {str(p.relative_to(root)): p.read_text() for p in root.rglob("*") if p.is_file()}
+
+
+def test_downloads_of_moodle_and_canvas_are_recognised(bare):
+    place = zipped(bare.root / "d.zip", {
+        "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "moodle",
+        "ekbo_LATE_11_22_a1-2.ipynb": "canvas",
+        "s03/a1.ipynb": "folder",
+        "s03/helper.py": "x",
+        "s04_work.zip": inner({"a1.ipynb": "inner", "../../evil": "x"}),
+    })  # fmt: skip
+    collected = collect(bare, "a1", place)
+    assert collected.students == ["s01", "s02", "s03", "s04"]
+    assert taken(bare) == {"s01/a1/a1.ipynb": "moodle", "s02/a1/a1.ipynb": "canvas",
+                             "s03/a1/a1.ipynb": "folder", "s03/a1/helper.py": "x",
+                             "s04/a1/a1.ipynb": "inner"}  # fmt: skip
+    assert any("leads out" in problem for problem in collected.problems)
+
+
+def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(bare):
+    place = zipped(bare.root / "d.zip", {
+        "../s01/a1.ipynb": "x", "/etc/evil": "x", "s01/../../x": "x", "s02\\..\\..\\x": "x",
+        "ѕ01/a1.ipynb": "look-alike", "s01\u200b/a1.ipynb": "x", "s010/a1.ipynb": "x",
+        "s03/CON:<>|.py": "x", "s03/.hidden": "x",
+    }, link="/etc/passwd")  # fmt: skip
+    outside = sorted(p for p in bare.root.parent.rglob("*") if "submitted" not in str(p))
+    collected = collect(bare, "a1", place)
+    assert taken(bare) == {"s03/a1/CON____.py": "x", "s03/a1/hidden": "x"}
+    assert len(collected.problems) == 7
+    after = sorted(p for p in bare.root.parent.rglob("*") if "submitted" not in str(p))
+    assert after == outside
+
+
+def test_a_bomb_is_not_unpacked(bare):
+    place = bare.root / "d.zip"
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("s01/a1.ipynb", bytes(30 << 20))
+    assert place.stat().st_size < 1 << 20
+    assert "more than 20 MiB" in collect(bare, "a1", place).problems[0]
+    assert taken(bare) == {}
+
+
+def test_a_resubmission_replaces_and_the_first_is_kept(bare):
+    for text in ("one", "one", "two"):
+        collect(bare, "a1", zipped(bare.root / "d.zip", {"s01/a1.ipynb": text}))
+    assert taken(bare) == {"s01/a1/a1.ipynb": "two"}
+    kept = [p.read_text() for p in (bare.root / ".mplab/replaced").rglob("*.ipynb")]
+    assert kept == ["one"]
+
+
+def test_two_students_of_one_name_are_not_mixed_up(bare):
+    with (bare.root / "roster.csv").open("a", encoding="utf-8") as file:
+        file.write("s05,Ada,Lowe,\n")
+    place = zipped(bare.root / "d.zip", {"Ada Löwe_1_assignsubmission_file_/a1.ipynb": "x"})
+    assert collect(bare, "a1", place).students == []
+
+
+@pytest.mark.parametrize("name", ["../x", "ѕ01", "s01", "S01", "a*", "", "a b", "."])
+def test_a_roster_with_an_unusable_or_repeated_id_is_refused(bare, name):
+    with (bare.root / "roster.csv").open("a", encoding="utf-8") as file:
+        file.write(f"{name},A,B,\n")
+    with pytest.raises(ValueError, match="line 6: id must be unique"):
+        bare.roster()
+
+
+@pytest.mark.parametrize(
+    "content", [b"id;first_name\ns01;Ada\n", b"ID,Name\ns01,Ada\n", b"id,first_name\ns01,L\xf6we\n"]
+)
+def test_a_roster_that_a_spreadsheet_saved_otherwise_says_how_to_save_it(bare, content):
+    (bare.root / "roster.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"must begin with the line id,first_.*commas, in UTF-8"):
+        bare.roster()
+
+
+def test_a_roster_gives_students(bare):
+    assert bare.roster()[0] == Student("s01", "Ada", "Löwe", "ada@x")
+
+
+def test_without_bubblewrap_grading_is_refused_with_three_ways_out(bare, monkeypatch, capsys):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(NoSandbox, match="bwrap"):
+        require_sandbox()
+    submit(bare, "s01", "{}")
+    assert grade.main(["autograde", "a1", "--course", str(bare.root)]) == 2
+    error = capsys.readouterr().err
+    for way in ("(1) install", "(2) grade on", "(3) if", "--trust-submissions"):
+        assert way in error
+    assert not (bare.root / "autograded").exists()
+
+
+@pytest.mark.slow
+def test_trusted_submissions_are_graded_without_a_sandbox(course, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    submit(course, "s01", notebook(course))
+    [line] = autograde(course, "a1", trusted=True, tell=str)
+    assert (line.score, line.remark) == (16.0, "")
+
+
+def test_a_folder_without_a_course_says_how_to_make_one(tmp_path, capsys):
+    assert grade.main(["autograde", "a1", "--course", str(tmp_path)]) == 2
+    assert "mplab grade init" in capsys.readouterr().err
+
+
+@with_walls
+@pytest.mark.slow
+def test_torch_numba_and_matplotlib_work_inside():
+    warm = "import torch, numba, matplotlib.pyplot"
+    with Lane(warm=warm) as lane, lane.session({"helper.py": b"y = 3"}) as session:
+        assert session.run(
+            "import torch, helper\nmodel = torch.nn.Linear(64, 64)\n"
+            "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+            "model(torch.ones(8, 64)).square().mean().backward(); optimizer.step()"
+        ).ok
+        assert session.run("import numba\n@numba.njit\ndef f(x): return x + 1\nassert f(2) == 3").ok
+        shown = session.run("import matplotlib.pyplot as plt\nplt.plot([1, 2]); None").outputs
+        assert "image" in shown[-1]
+        assert session.run("%timeit -n1 -r1 1").ok

@@ -1,0 +1,220 @@
+"""A submission is rebuilt from the text of its cells; nothing else of it counts."""
+
+import json
+import os
+
+import nbformat
+import pytest
+
+from mplab.grading._notebooks import (
+    RawCell,
+    Refused,
+    oddities,
+    read_cells,
+    read_files,
+    read_submission,
+    rebuild,
+    refusal,
+)
+
+
+def cell(kind, name="", source="", **mark):
+    metadata = {"nbgrader": {"grade_id": name, **mark}} if name else {}
+    make = nbformat.v4.new_code_cell if kind == "code" else nbformat.v4.new_markdown_cell
+    return make(source, metadata=metadata)
+
+
+def skeleton():
+    cells = [
+        cell("markdown", source="title"),
+        cell("code", "setup", "import mplab", locked=True, solution=False, grade=False),
+        cell("code", "one-answer", "stub 1", solution=True, grade=False),
+        cell("code", "one", "check 1", grade=True, solution=False, points=3),
+        cell("code", "two-answer", "stub 2", solution=True, grade=False),
+        cell("code", "two", "check 2", grade=True, solution=False, points=2),
+    ]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def raw(notebook):
+    return [
+        RawCell(c.cell_type, c.source, c.metadata.get("nbgrader", {}).get("grade_id", ""))
+        for c in notebook.cells
+    ]
+
+
+def sources(cells):
+    return [c.source for c in rebuild(skeleton(), cells).cells]
+
+
+ANSWERED = [RawCell("code", {"one-answer": "A1", "two-answer": "A2"}.get(c.grade_id, c.source),
+                    c.grade_id) for c in raw(skeleton())]  # fmt: skip
+FULL = ["title", "import mplab", "A1", "check 1", "A2", "check 2"]
+
+
+def test_answers_are_taken_and_checks_come_from_the_release():
+    forged = [c._replace(source="pass") if c.grade_id in ("one", "setup") else c for c in ANSWERED]
+    assert sources(forged) == FULL
+
+
+@pytest.mark.parametrize("missing", ["setup", "one", "two", "one-answer", "two-answer"])
+def test_a_missing_cell_is_put_back_where_it_stands_in_the_release(missing):
+    stubs = {"one-answer": ("A1", "stub 1"), "two-answer": ("A2", "stub 2")}
+    answer, stub = stubs.get(missing, ("", ""))
+    wanted = [stub if source == answer else source for source in FULL]
+    if missing == "setup":  # follows nothing: it comes first
+        wanted[:2] = ["import mplab", "title"]
+    assert sources([c for c in ANSWERED if c.grade_id != missing]) == wanted
+
+
+def test_a_check_never_stands_before_its_answer():
+    checks = [c for c in ANSWERED if c.grade_id in ("one", "two")]
+    others = [c for c in ANSWERED if c not in checks]
+    assert sources(checks + others) == FULL
+
+
+def test_cells_between_an_answer_and_its_check_stay_between_them():
+    place = ANSWERED.index(next(c for c in ANSWERED if c.grade_id == "one"))
+    more = [*ANSWERED[:place], RawCell("code", "repair", ""), *ANSWERED[place:]]
+    assert sources(more)[2:5] == ["A1", "repair", "check 1"]
+
+
+def test_of_copies_the_last_is_the_answer_and_the_others_still_run():
+    again = [*ANSWERED[:3], RawCell("code", "A1 again", "one-answer"), *ANSWERED[3:]]
+    rebuilt = rebuild(skeleton(), again)
+    assert [c.source for c in rebuilt.cells][2:5] == ["A1", "A1 again", "check 1"]
+    marks = [c.metadata.get("nbgrader", {}).get("grade_id") for c in rebuilt.cells]
+    assert marks[2:4] == [None, "one-answer"]
+    assert sources([*ANSWERED, *[c for c in ANSWERED if c.grade_id == "one"]]).count("check 1") == 1
+
+
+def test_what_may_have_cost_an_honest_submission_points_is_told():
+    def told(cells):
+        return " ".join(oddities(skeleton(), cells))
+
+    assert told(ANSWERED) == told([*ANSWERED, RawCell("code", "more", "")]) == ""
+    assert told([c for c in ANSWERED if c.grade_id != "one"]) == ""  # a check that is put back
+    unmarked = [c._replace(grade_id="") if c.source == "A1" else c for c in ANSWERED]
+    assert told(unmarked) == "No cell is marked as one-answer: deleted, or pasted elsewhere."
+    again = [*ANSWERED, RawCell("code", "old", "two-answer")]
+    assert told(again) == "More than one cell is marked as two-answer: the last one counts."
+    assert told(ANSWERED[::-1]) == "The cells stand in another order than in the release."
+
+
+def test_no_metadata_output_tag_or_id_of_a_submission_survives():
+    notebook = skeleton()
+    for c in notebook.cells:
+        c.metadata["tags"] = ["skip-execution"]
+        c["evil"] = 1
+        if c.metadata.get("nbgrader"):
+            c.metadata.nbgrader.update(points=99, grade=False, locked=False)
+    notebook.metadata["evil"] = 1
+    cells = read_cells(json.dumps(notebook).encode())
+    rebuilt = rebuild(skeleton(), cells)
+    assert "evil" not in json.dumps(rebuilt)
+    assert "skip-execution" not in json.dumps(rebuilt)
+    assert [c.metadata for c in rebuilt.cells] == [c.metadata for c in skeleton().cells]
+    nbformat.validate(rebuilt)
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\xff\xfe", b"[1]", b"null", b'{"cells": {}}', b'{"cells": []}', b"[" * 100_000,
+    b'{"nbformat": 3, "cells": []}', json.dumps({"nbformat": 4, "cells": [{}] * 501}).encode(),
+    json.dumps({"nbformat": 4, "cells": [{"source": "x" * 200_001}]}).encode(),
+], ids=range(10))  # fmt: skip
+def test_what_is_no_notebook_is_refused_with_a_reason(content):
+    with pytest.raises(Refused, match=r"notebook|cell"):
+        read_cells(content)
+
+
+def test_odd_cells_become_plain_text():
+    odd = [
+        1,
+        {"source": 7},
+        {"source": ["a\0", 3, "b"], "metadata": []},
+        {"cell_type": "raw", "source": "\ud800", "metadata": {"nbgrader": {"grade_id": []}}},
+    ]
+    content = json.dumps({"nbformat": 4, "cells": odd}).encode()
+    assert read_cells(content) == [
+        RawCell("markdown", "", ""),
+        RawCell("markdown", "a\ufffdb", ""),
+        RawCell("markdown", "?", ""),
+    ]
+
+
+def lay(folder, **files):
+    folder.mkdir()
+    (folder / "a1.ipynb").write_text(nbformat.writes(skeleton()))
+    for name, content in files.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+def test_ordinary_files_are_taken_and_links_are_left_out_with_a_note(tmp_path):
+    folder = lay(tmp_path / "s", helper="x = 1")
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    (folder / "link").symlink_to(secret)
+    (folder / "place").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    found = read_submission(folder, {"a1": skeleton()})
+    assert found.files == {"helper": b"x = 1"}
+    assert len(found.notes) == 3
+    assert read_files(folder) == found.files
+
+
+def test_a_notebook_that_is_a_link_is_refused(tmp_path):
+    folder = lay(tmp_path / "s")
+    (folder / "a1.ipynb").rename(tmp_path / "other")
+    (folder / "a1.ipynb").symlink_to(tmp_path / "other")
+    with pytest.raises(Refused, match="link"):
+        read_submission(folder, {"a1": skeleton()})
+
+
+def test_own_hard_links_are_no_harm(tmp_path):
+    folder = lay(tmp_path / "s")
+    (tmp_path / "backup").hardlink_to(folder / "a1.ipynb")
+    assert read_submission(folder, {"a1": skeleton()}).notebooks.keys() == {"a1"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_hard_link_to_another_s_file_is_refused_and_the_other_keeps_the_file(tmp_path):
+    victim, thief = lay(tmp_path / "victim"), lay(tmp_path / "thief")
+    (thief / "a1.ipynb").unlink()
+    (thief / "a1.ipynb").hardlink_to(victim / "a1.ipynb")
+    os.chown(thief, 12345, 12345)
+    with pytest.raises(Refused, match="hard link"):
+        read_submission(thief, {"a1": skeleton()})
+    read_submission(victim, {"a1": skeleton()})
+
+
+def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
+    folder = lay(tmp_path / "s")
+    (folder / "a1.ipynb").rename(folder / "a1 (1).ipynb")
+    found = read_submission(folder, {"a1": skeleton()})
+    assert found.notebooks.keys() == {"a1"}
+    assert "a1 (1).ipynb" in found.notes[0]
+    (folder / "b.ipynb").write_text("{}")
+    with pytest.raises(Refused, match=r"no notebook a1\.ipynb"):
+        read_submission(folder, {"a1": skeleton()})
+    (folder / "a1 (1).ipynb").rename(folder / "a1.ipynb")
+    (folder / "b.ipynb").rename(folder / "final.ipynb")
+    [note] = read_submission(folder, {"a1": skeleton()}).notes
+    assert note == "Not graded: 'final.ipynb', a further notebook."
+
+
+def test_too_many_too_deep_and_oddly_named_files_do_not_come_in(tmp_path):
+    folder = lay(tmp_path / "s", **{f"f{i}": "" for i in range(60)}, **{"ünï": ""})
+    found = read_submission(folder, {"a1": skeleton()})
+    assert len(found.files) == 50
+    assert len(found.notes) == 11
+    (folder / "a/b/c/d/e").mkdir(parents=True)
+    with pytest.raises(Refused, match="deep"):
+        read_submission(folder, {"a1": skeleton()})
+
+
+def test_a_refusal_says_why_on_top_and_keeps_the_checks():
+    notebook = refusal(skeleton(), "it is no notebook")
+    assert "it is no notebook" in notebook.cells[0].source
+    assert [c.source for c in notebook.cells][-1] == "check 2"
+    nbformat.validate(notebook)

@@ -1,0 +1,246 @@
+"""The sandbox from outside: what runs in it is bounded, alone, and gone afterwards."""
+
+import json
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mplab.grading import sandbox
+from mplab.grading._isolation import filter_program
+from mplab.grading._walls import sandboxed
+from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, sandbox_problem
+
+with_walls = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
+
+LIMITS = Limits(cell_seconds=2.0, total_seconds=30.0, resident=200 << 20, disk_bytes=8 << 20)
+
+
+@pytest.fixture(scope="module")
+def lane():
+    with Lane(limits=LIMITS, trusted=sandbox_problem() is not None) as lane:
+        yield lane
+
+
+def said(ran):
+    return "".join(o.get("text", "") + o.get("shown", "") for o in ran.outputs)
+
+
+def test_a_cell_shows_what_ipython_would_show(lane):
+    with lane.session({}) as session:
+        assert said(session.run("print('out'); 6 * 7")) == "out\n42"
+        failed = session.run("1 / 0")
+        assert not failed.ok
+        assert failed.outputs[-1]["error"] == "ZeroDivisionError"
+        assert said(session.run("%%capture x\nprint(3)\n")) == ""
+        assert said(session.run("await __import__('asyncio').sleep(0, 'awaited')")) == "'awaited'"
+        assert said(session.run("import sys; print('err', file=sys.stderr)")) == "err\n"
+
+
+@with_walls
+def test_libraries_that_lie_outside_the_environment_are_there_inside(tmp_path, monkeypatch):
+    libraries = tmp_path / "site-packages"
+    libraries.mkdir()
+    (libraries / "elsewhere.py").write_text("x = 6 * 7")
+    (tmp_path / "secret.py").write_text("x = 1")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(libraries), str(tmp_path)])
+    with Lane() as lane, lane.session({}) as session:
+        assert said(session.run("import elsewhere; print(elsewhere.x)")) == "42\n"
+        assert not session.run("import secret").ok
+
+
+@with_walls
+def test_the_sandbox_starts_although_nothing_that_it_shows_lies_below_tmp(monkeypatch):
+    """As in a checkout below a home: bubblewrap in bubblewrap needs the folder, too."""
+    monkeypatch.setattr("mplab.grading._walls._system_paths", lambda: [Path("/usr")])
+    done = subprocess.run(sandboxed(["/usr/bin/true"]), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_libraries_that_do_not_start_are_not_blamed_on_bubblewrap(monkeypatch):
+    def fail(*_):
+        raise NoSandbox("Traceback (most recent call last):\n  ...\nImportError: no numpy\n")
+
+    monkeypatch.setattr(sandbox.Lane, "session", fail)
+    assert sandbox._trial.__wrapped__() == (
+        "the grader's own libraries do not start in the sandbox: ImportError: no numpy"
+    )
+
+
+@pytest.mark.slow
+def test_what_a_submission_shows_is_bounded_in_all_and_it_goes_on(lane):
+    show = "import os, base64; from IPython.display import display\n"
+    show += "display({'image/png': base64.b64encode(os.urandom(1 << 20)).decode()}, raw=True)"
+    with lane.session({}) as session:
+        kept = sum(len(str(session.run(show).outputs)) for _ in range(30))
+        assert 10 << 20 < kept < 20 << 20
+        session.run("def f(): return 3")
+        assert session.ask("f", [{"tuple": []}])["values"] == [{"value": {"int": "0x3"}}]
+
+
+def test_nothing_of_one_submission_is_there_for_the_next(lane):
+    with lane.session({"left.py": b"x = 1"}) as session:
+        session.run("import left, builtins, mplab; builtins.poison = mplab.poison = 1")
+        session.run("open('mark', 'w').write('x')")
+    with lane.session({}) as session:
+        probe = "import builtins, mplab, sys, os; print(hasattr(builtins, 'poison'), "
+        probe += "hasattr(mplab, 'poison'), 'left' in sys.modules, os.path.exists('mark'))"
+        shown = said(session.run(probe))
+    assert shown.startswith("False False False")
+    assert sandbox_problem() or shown == "False False False False\n"
+
+
+@pytest.mark.slow
+def test_an_endless_cell_is_interrupted_and_the_next_one_runs(lane):
+    with lane.session({}) as session:
+        assert session.run("while True: pass").outputs[-1]["error"] == "KeyboardInterrupt"
+        assert said(session.run("2")) == "2"
+        asked = session.run("def f(x):\n    while True: pass")
+        assert asked.ok
+        assert session.ask("f", [{"tuple": [None]}], seconds=1).get("interrupted")
+
+
+def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(lane):
+    with lane.session({}) as session:
+        session.run("def f(x): return 1 / x\nvalue = 3")
+        one, zero = {"tuple": [{"float": (1.0).hex()}]}, {"tuple": [{"int": "0x0"}]}
+        first, second = session.ask("f", [one, zero])["values"]
+        assert first == {"value": {"float": (1.0).hex()}}
+        assert second["raised"] == "ZeroDivisionError"
+        assert session.ask("value", None)["values"] == [{"value": {"int": "0x3"}}]
+        assert session.ask("nothing", None)["missing"] is True
+
+
+@pytest.mark.slow
+@with_walls
+@pytest.mark.parametrize(("code", "reason"), [
+    ("import os; os._exit(3)", "its process ended"),
+    ("import ctypes; ctypes.string_at(0)", "its process ended"),
+    ("import signal\nsignal.signal(2, signal.SIG_IGN)\nwhile 1: pass", "could not be interrupted"),
+    ("x = [bytearray(50 << 20) for _ in range(9)]; import time; time.sleep(60)", "MiB of memory"),
+])  # fmt: skip
+def test_a_kernel_that_ends_says_why_and_the_lane_goes_on(lane, code, reason):
+    with lane.session({}) as session:
+        with pytest.raises(Died, match=reason):
+            session.run(code)
+        with pytest.raises(Died, match=reason):
+            session.run("1")
+    with lane.session({}) as session:
+        assert said(session.run("1")) == "1"
+
+
+@with_walls
+def test_a_submission_has_no_rights_no_network_and_little_to_write_on(lane):
+    probe = """
+import os, json, socket
+lines = open("/proc/self/status").read().splitlines()
+lines = open("/proc/self/status").read().splitlines()
+status = dict(l.split(":\\t", 1) for l in lines if ":\\t" in l)
+def can(path):
+    try: open(path, "w").close(); return True
+    except OSError: return False
+print(json.dumps({"uid": os.getuid(), "caps": [status[k] for k in ("CapEff", "CapPrm", "CapBnd")],
+    "seccomp": status["Seccomp"], "new": status["NoNewPrivs"],
+    "processes": sorted(int(p) for p in os.listdir("/proc") if p.isdigit()),
+    "writable": [folder for folder in ("", "/tmp", "/dev", "/usr", "/etc", "/submission")
+                 if can(folder + "/x")],
+    "network": os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else [],
+    "names": sorted(set(os.environ) & {"USER", "MPLAB_SECRET", "SSH_AUTH_SOCK", "VIRTUAL_ENV"})}))
+"""
+    with lane.session({}) as session:
+        found = json.loads(said(session.run(probe)))
+    assert found["uid"] != 0
+    assert set(found["caps"]) == {"0000000000000000"}
+    assert (found["seccomp"], found["new"]) == ("2", "1")
+    assert found["processes"] in ([1, 2], [])
+    assert found["writable"] == ["/submission"]
+    assert found["network"] == found["names"] == []
+
+
+def test_nothing_that_is_needed_inside_may_lie_where_submissions_write():
+    """A checkout below the folder of the same name was once hidden, and no kernel started."""
+    with pytest.raises(RuntimeError, match="must be free for submissions"):
+        sandboxed(["true"], readable=[Path("/submission/course")])
+
+
+@with_walls
+def test_the_disk_of_a_submission_is_small_and_in_memory(lane):
+    with lane.session({}) as session:
+        shown = session.run(
+            "open('a', 'wb').write(bytes(6 << 20)); open('b', 'wb').write(bytes(6 << 20))"
+        )
+        assert not shown.ok
+
+
+def test_memory_is_looked_at_also_while_a_submission_keeps_answering(lane):
+    """Each answer comes long before the quarter of a second that the grader waits for one."""
+    with lane.session({}) as session:
+        with pytest.raises(Died, match="it held more than 200 MiB of memory"):
+            session.run("held = []")
+            for _ in range(500):
+                session.run("held.append(bytearray(2 << 20))")
+        with pytest.raises(Died):
+            session.run("1")
+
+
+def test_a_lane_whose_process_is_killed_starts_again(lane):
+    psutil.Process(lane.process_id).kill()
+    time.sleep(0.3)
+    with lane.session({}) as session:
+        assert said(session.run("1")) == "1"
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_container_without_user_namespaces_is_noticed():
+    program = "from mplab.grading.sandbox import sandbox_problem; print(sandbox_problem())"
+    walled = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--disable-userns", "--"]
+    done = subprocess.run(
+        [*walled, sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert "the kernel of this system refuses it: " in done.stdout
+
+
+@pytest.mark.slow
+@with_walls
+def test_nothing_outlives_a_grader_that_is_killed():
+    program = (
+        "import time; from mplab.grading.sandbox import Lane\n"
+        "lane = Lane(warm='# outlive-7c1f')\n"
+        "with lane.session({}) as s:\n"
+        "    s.run('import os, time\\nif os.fork() == 0: time.sleep(60)')\n"
+        "    print('up', flush=True); time.sleep(60)"
+    )
+    grader = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    with grader:
+        assert grader.stdout.readline() == b"up\n"
+        tree = psutil.Process(grader.pid).children(recursive=True)
+        assert len(tree) >= 4
+        grader.kill()
+    assert psutil.wait_procs(tree, timeout=10)[1] == []
+
+
+def test_the_filter_is_a_program_whose_jumps_stay_inside():
+    for machine in ("x86_64", "aarch64"):
+        program = list(struct.iter_unpack("HBBI", filter_program(machine)))
+        for place, (code, if_true, if_false, _) in enumerate(program):
+            if code & 7 == 5:
+                assert place + 1 + max(if_true, if_false) < len(program)
+        assert program[-1][0] == 6 and program[-1][3] == 0x7FFF0000
+    with pytest.raises(OSError, match="riscv64"):
+        filter_program("riscv64")
+
+
+@with_walls
+def test_a_cell_that_was_stopped_says_so_to_its_author():
+    from mplab.grading._running import _outputs
+
+    with Lane(limits=replace(LIMITS, cell_seconds=0.3)) as lane, lane.session({}) as session:
+        assert _outputs(session, "1")[-1].output_type == "display_data"
+        assert _outputs(session, "while True: pass")[-1].text == "Stopped: it ran too long.\n"
+        assert session.interrupts == 1

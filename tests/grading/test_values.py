@@ -1,0 +1,156 @@
+"""What crosses between a student's process and the grader: every value exactly, nothing else."""
+
+import base64
+import json
+import math
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mplab import FP8_E4M3, Format, Specials
+from mplab.grading import decode_value, encode_value
+from mplab.grading._values import MAX_BYTES, Foreign, key_of
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=20,
+)
+
+
+def through(value):
+    return decode_value(json.loads(json.dumps(encode_value(value))))
+
+
+def same(a, b):
+    """Equal bit by bit, types included; written apart from the encoding."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float):
+        return (math.isnan(a) and math.isnan(b)) or (a == b and repr(a) == repr(b))
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return a == b
+
+
+@given(PLAIN)
+def test_a_plain_value_arrives_as_it_left(value):
+    try:
+        encoded = encode_value(value)
+    except Foreign:
+        return  # beyond the depth
+    assert same(decode_value(json.loads(json.dumps(encoded))), value)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float32", "float64",
+                                   ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])  # fmt: skip
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3, 2)])
+def test_an_array_arrives_bit_by_bit(dtype, shape):
+    rng = np.random.default_rng(1)
+    dtype = np.dtype(dtype)
+    raw = rng.integers(0, 2 if dtype.kind == "b" else 256, (*shape, dtype.itemsize), np.uint8)
+    array = np.frombuffer(raw.tobytes(), dtype).reshape(shape)
+    assert same(through(array), array)
+
+
+def test_a_tensor_a_format_and_a_scalar_arrive():
+    torch = pytest.importorskip("torch")
+    assert same(through(torch.tensor([1.0, -0.0])), np.array([1, -0.0], np.float32))
+    assert through(torch.tensor([1.5], dtype=torch.bfloat16))[0] == 1.5
+    assert through(FP8_E4M3) is FP8_E4M3
+    assert same(through(np.float16(0.1)), np.array(np.float16(0.1)))
+    assert same(through((1, True, None)), (1, True, None))
+
+
+@pytest.mark.parametrize("fmt", [
+    Format("E3M4", exponent_bits=3, precision=5),
+    Format("e4m5-fn", exponent_bits=4, precision=6, bias=9, specials=Specials.NAN_ALL_ONES),
+    Format("U5", exponent_bits=3, precision=3, specials=Specials.NONE, signed=False,
+           has_zero=False),
+    Format("BF16", exponent_bits=6, precision=4),
+], ids=str)  # fmt: skip
+def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
+    there = through(fmt)
+    assert there == fmt and repr(there) == repr(fmt)
+    assert (there.bias, there.max_finite, there.has_zero) == (
+        fmt.bias,
+        fmt.max_finite,
+        fmt.has_zero,
+    )
+
+
+@pytest.mark.parametrize("value", [
+    Format("two words", exponent_bits=3, precision=5), replace(FP8_E4M3, name="mine"),
+    object(), {1: 2}, 1 << 300, "x" * 20_000, [0] * 30_000, np.array([object()]), 1j,
+    np.zeros(3, "M8[s]"), np.zeros(2 * MAX_BYTES, np.uint8), len, type,
+], ids=lambda v: type(v).__name__)  # fmt: skip
+def test_what_may_not_cross_is_refused_by_the_sender(value):
+    with pytest.raises(Foreign):
+        encode_value(value)
+
+
+def deep(levels):
+    value = None
+    for _ in range(levels):
+        value = {"list": [value]}
+    return value
+
+
+FORGED = [
+    1, "1", [], {}, {"eval": "1"}, {"int": 3}, {"int": "3"}, {"int": "0x" + "f" * 65},
+    {"float": "1.0"}, {"float": "0x1.8p+99999"}, {"float": "0x1." + "f" * 200 + "p+0"},
+    {"float": "nan "}, {"text": "x" * 20_000}, {"text": 3}, {"format": "FP128"},
+    {"list": {}}, {"list": [1]}, {"list": [], "tuple": []}, {"dict": [["a"]]},
+    {"dict": [[1, None]]},
+    {"facts": "E3M4 3 5 3 IEEE 1"}, {"facts": "E3M4 3 5 3 EASY 1 1"},
+    {"facts": "E3M4 3 1 3 IEEE 1 1"},
+    {"facts": "E9M40 9 41 3 NONE 1 1"}, {"facts": "E3M4 ٣ 5 3 IEEE 1 1"}, {"facts": ["E3M4"]},
+    {"facts": "x" * 33 + " 3 5 3 IEEE 1 1"}, {"facts": "E3M4 3 5 9999 IEEE 1 1"},
+    {"list": [None] * 30_000}, deep(30),
+    {"array": "object", "shape": [1], "data": "AAAAAAAAAAA="},
+    {"array": "float64", "shape": [-1], "data": ""},
+    {"array": "float64", "shape": [True], "data": "AAAAAAAAAAA="},
+    {"array": "float64", "shape": [2], "data": "AAAAAAAAAAA="},
+    {"array": "float64", "shape": [1], "data": "AAAAAAAAAAA"},
+    {"array": "float64", "shape": [1], "data": "AAAA\nAAAAAAA="},
+    {"array": "float64", "shape": [1] * 9, "data": "AAAAAAAAAAA="},
+    {"array": "float64", "shape": [10**30], "data": ""},
+    {"array": ["float64"], "shape": [1], "data": "AAAAAAAAAAA="},
+    {"array": "bool", "shape": [1], "data": base64.b64encode(b"\2").decode()},
+    {"array": "uint8", "shape": [MAX_BYTES], "data": "A" * (3 * MAX_BYTES)},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", FORGED, ids=range(len(FORGED)))
+def test_forged_text_is_refused_by_the_receiver(data):
+    with pytest.raises(Foreign):
+        decode_value(data)
+
+
+TAGS = st.sampled_from(["list", "int", "array", "shape", "data", "float", "text", "dict"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.text(max_size=5) | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TAGS, inner),
+)
+
+
+@given(JSON)
+def test_any_json_is_a_value_or_refused(data):
+    try:
+        value = decode_value(data)
+    except Foreign:
+        return
+    assert encode_value(value) == data or isinstance(value, float)
+
+
+def test_keys_tell_zeros_types_and_shapes_apart():
+    values = [0.0, -0.0, 0, False, None, "0", [0], (0,), np.zeros(1), np.zeros((1, 1))]
+    assert len({key_of(value) for value in values}) == len(values)

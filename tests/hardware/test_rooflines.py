@@ -1,0 +1,111 @@
+"""Rooflines and errors of products: right units, and figures that say what they show."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from legible import assert_legible
+
+from mplab import BF16, FP16, FP32, explorers, pictures
+from mplab.hardware import Recording, Roofline, rooflines
+from mplab.hardware.rooflines import Product, ProductError
+
+
+def made():
+    sizes = (64, 256, 1024)
+    rates = {"FP32": (1e10, 8e10, 1e11), "FP16": (1e10, 1.6e11, 8e11)}
+    products = (
+        Product(n, fmt, rate, rooflines.work_per_byte(n, {"FP32": FP32, "FP16": FP16}[fmt]))
+        for fmt, row in rates.items()
+        for n, rate in zip(sizes, row, strict=True)
+    )
+    return Roofline("measured on paper", 2e9, tuple(products))
+
+
+def test_work_per_byte_counts_operations_and_the_bytes_of_three_matrices():
+    for n in (1, 16, 100):
+        assert rooflines.work_per_byte(n, BF16) == pytest.approx(2 * n**3 / (3 * n * n * 2))
+
+
+def test_products_are_timed_and_slow_ones_left_out():
+    roof = rooflines.measured((8, 16), (FP32, BF16))
+    assert [(p.size, p.fmt) for p in roof.products] == [
+        (n, fmt) for fmt in ("FP32", "BF16") for n in (8, 16)
+    ]
+    assert all(p.per_second > 0 for p in roof.products)
+    assert 1e8 < roof.bytes_per_second < 1e13
+    assert "this machine's CPU" in roof.where
+    assert roof.peak("FP32") == max(p.per_second for p in roof.products[:2])
+    assert len(rooflines.measured((8, 16), (FP32,), seconds=0.0).products) == 1
+
+
+def test_the_clock_divides_by_the_calls_it_makes():
+    import time
+
+    assert 0.002 <= rooflines._seconds(lambda: time.sleep(0.002), "cpu") < 0.01
+
+
+def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
+    rows = [
+        {"size": 256, "format": "FP16", "seconds": 1e-5, "per_second": 3e12, "per_byte": 85.0},
+        {"size": 512, "format": "TF32", "problem": "refused"},
+    ]
+    origin = {
+        **{"device": "Paper", "cuda": True, "driver": "", "torch": "2", "numpy": "2"},
+        **{"python": "3", "mplab": "0", "date": "2026-01-01 00:00 UTC", "command": "x"},
+        **{"seeds": [0], "rehearsal": False, "seconds": 1.0},
+    }
+    data = {"copy": {"bytes_per_second": 2e12}, "matmul": rows, "round_to": {}, "steps": []}
+    monkeypatch.setattr("mplab.hardware.recordings.folder", lambda: tmp_path)
+    assert rooflines.recorded() is None
+    Recording("speed", origin, data, True).save(tmp_path)
+    roof = rooflines.recorded()
+    assert roof == Roofline(
+        "recorded on Paper on 2026-01-01", 2e12, (Product(256, "FP16", 3e12, 85.0),)
+    )
+    assert json.dumps(roof)
+
+
+def test_errors_are_those_of_products_of_rounded_matrices():
+    rows = rooflines.matmul_errors((4,), (FP16, FP32), seed=3)
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(4, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    low = (a.half() @ b.half()).double()
+    assert rows[0].error == float((low - a @ b).norm() / (a @ b).norm())
+    assert rows[1].error < rows[0].error / 1000
+
+
+def test_bf16_errs_about_eight_times_as_much_as_fp16():
+    by = {row.fmt: row.error for row in rooflines.matmul_errors((128,))}
+    assert 4 < by["BF16"] / by["FP16"] < 16
+
+
+def test_the_figure_of_a_roofline_compares_with_fp32_at_the_largest_size():
+    picture = pictures.roofline(made())
+    assert_legible(picture)
+    assert picture.claim == (
+        "Speed of FP32 products is multiplied: FP16 8× at size 1024 (measured on paper)"
+    )
+    limit = picture.axes[0].get_lines()[-1]
+    np.testing.assert_allclose(np.divide(limit.get_ydata(), limit.get_xdata()), 2e9)
+
+
+def test_the_figure_of_errors_says_the_last_ones():
+    rows = [ProductError(n, f, e * n) for f, e in (("FP16", 1e-5), ("BF16", 1e-4)) for n in (8, 64)]
+    picture = pictures.matmul_errors(rows)
+    assert_legible(picture)
+    assert picture.claim == "Relative errors of products of size 64: FP16 0.0006, BF16 0.006"
+
+
+def test_the_model_machine_gains_by_what_limits_it():
+    explorer = explorers.SpeedUp()
+    explorer.rows.value = explorer.size.value = 8192
+    for gain in (1, 2, 8):
+        explorer.gain.value = gain
+        assert explorer.speed_up == pytest.approx(gain, rel=0.02)
+    explorer.rows.value = 16  # memory is the limit in both
+    assert explorer.speed_up == pytest.approx(2, rel=0.05)
+    explorer.size.value = 16  # the start is
+    assert explorer.speed_up == pytest.approx(1, rel=0.01)
+    assert "limited by the start" in explorer.state.value

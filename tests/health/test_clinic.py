@@ -1,0 +1,139 @@
+"""The clinic: broken runs show their observable, cured ones do not, and remedies fail."""
+
+import math
+
+import pytest
+import torch
+
+from mplab.health import CASES, scale_too_high
+from mplab.health.broken_runs import TREATMENTS
+from mplab.health.clinic import _run
+
+QUICK = ("half-adam", "clip-before-unscale", "one-block", "endless-backoff")
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def test_there_are_twelve_cases_each_with_its_words():
+    assert len(CASES) == 12
+    words = {(c.complaint, c.observable, c.cure, c.remedy) for c in CASES.values()}
+    assert len(words) == 12
+    assert all(all(w) for w in words)
+
+
+@every_case
+def test_the_observable_tells_the_broken_run_from_the_cured_one(case):
+    assert not case.is_healthy(case.broken())
+    assert case.is_healthy(case.fixed())
+
+
+@every_case
+def test_the_usual_remedy_leaves_the_observable_out_of_its_range(case):
+    assert not case.is_healthy(case.wrong_fix())
+
+
+@every_case
+def test_the_health_report_names_the_fault_and_is_silent_about_the_cured_run(case):
+    assert case.finding in case.broken().report.codes
+    assert case.finding in case.wrong_fix().report.codes
+    assert case.fixed().report.codes == []
+
+
+@every_case
+def test_the_health_report_says_nothing_of_faults_the_run_does_not_have(case):
+    others = {c.finding for c in CASES.values()} - {case.finding}
+    assert set(case.broken().report.codes) & others == set()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=() if n in QUICK else pytest.mark.slow) for n, c in CASES.items()],
+    ids=CASES,
+)
+def test_a_run_is_the_same_each_time_and_leaves_torch_s_randomness_alone(case):
+    state = torch.get_rng_state()
+    first = case.run("broken")
+    second = _run.__wrapped__(case, "broken")  # not from the cache
+    assert torch.equal(state, torch.get_rng_state())
+    assert [x.hex() for x in (first.observed, *first.losses)] == [
+        x.hex() for x in (second.observed, *second.losses)
+    ]
+
+
+def test_an_unknown_treatment_is_refused():
+    with pytest.raises(ValueError, match="treatment must be one of broken, wrong, fixed; got 'x'"):
+        CASES["half-adam"].run("x")
+
+
+def test_nan_is_never_healthy():
+    case = CASES["half-adam"]
+    assert not case.is_healthy(case.fixed()._replace(observed=math.nan))
+
+
+# Look-alikes -----------------------------------------------------------------------------
+
+
+def test_a_scale_too_high_skips_as_well_but_its_loss_is_finite():
+    twin, broken = scale_too_high(), CASES["endless-backoff"].broken()
+    assert CASES["endless-backoff"].is_healthy(twin)
+    assert twin.report.codes == []
+    skips = [sum(step.skipped for step in run.report.steps) for run in (twin, broken)]
+    assert 5 < skips[0] < 20 == skips[1]
+
+
+def test_a_floor_under_the_scale_keeps_the_scale_and_not_the_run():
+    scales = [CASES["endless-backoff"].run(t).report.steps[-1].scale for t in TREATMENTS]
+    assert scales[0] < 1
+    assert scales[1] == 128
+    assert scales[2] == 65536
+
+
+def test_zero_gradients_are_told_from_zero_updates():
+    """Neither loss falls; one run has no gradients, the other has them and no updates."""
+    without, frozen = CASES["no-loss-scale"].broken(), CASES["frozen-weights"].broken()
+    for run in (without, frozen):
+        assert run.losses[-1] == run.losses[0]
+    assert without.report.steps[-1].gradient_norm == 0
+    assert frozen.report.steps[-1].gradient_norm > 0.1
+    assert frozen.observed == 1
+
+
+def test_frozen_weights_are_told_from_a_stale_forward_pass():
+    """Neither loss changes; in one the weights do not move, in the other they do."""
+    frozen, stale = CASES["frozen-weights"].broken(), CASES["one-block"].broken()
+    weights = [{step.weight_norm for step in run.report.steps} for run in (frozen, stale)]
+    assert [len(found) for found in weights] == [1, 8]
+
+
+def test_the_two_ways_to_nan_weights_differ_in_when_and_in_the_calls():
+    half, second = CASES["half-adam"].broken().report, CASES["second-step"].broken().report
+    assert half.steps[0].nonfinite_weights
+    assert [bool(step.nonfinite_weights) for step in second.steps] == [False] * 6 + [True] * 4
+    assert (half.evidence.beside, second.evidence.beside) == (0, 10)
+    assert CASES["second-step"].fixed().report.steps[6].skipped
+
+
+# Numbers that can be computed another way ------------------------------------------------
+
+
+def test_clipping_of_scaled_gradients_divides_the_limit_by_the_scale():
+    case = CASES["clip-before-unscale"]
+    assert case.broken().observed == pytest.approx(1 / 16384, rel=1e-4)
+    assert case.wrong_fix().observed == pytest.approx(
+        min(65536 / 16384, case.wrong_fix().report.steps[0].gradient_norm), rel=1e-4
+    )
+
+
+def test_a_meter_in_bf16_stops_at_1024():
+    """Above 1024 a BF16 number is 8 from the next, and 2.3 to 2.7 are less than half of that."""
+    assert CASES["loss-meter"].broken().losses[-1] * 2000 == 1024
+    assert CASES["loss-meter"].broken().losses[-1] < CASES["loss-meter"].broken().losses[0]
+
+
+def test_a_spike_spoils_as_many_steps_as_the_history_is_long():
+    case = CASES["stale-amax"]
+    assert case.broken().observed == 16
+    assert case.wrong_fix().observed == 40 - 12
+    broken, cured = case.broken().losses, case.fixed().losses
+    assert broken[:11] == pytest.approx(cured[:11], rel=0.05)
+    assert min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])  # all that was learnt is unheard of
+    assert broken[-1] < 0.05  # and it was not lost

@@ -1,0 +1,184 @@
+"""Lessons and explorers in real JupyterLab, in a browser, by keyboard and by mouse."""
+
+import os
+from functools import partial
+from pathlib import Path
+from urllib.error import HTTPError
+
+import every_explorer
+import lab_browser
+import nbformat
+import pytest
+
+from mplab.commands import doctor
+from mplab.course.files import course_folder
+
+pytestmark = pytest.mark.browser
+ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "browser"
+
+
+@pytest.fixture
+def open_lesson(tmp_path, request):
+    """Opens a notebook by name; keeps what explains a failure under the test's name."""
+    chromium = doctor.chromium().found
+    if not chromium:
+        if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
+            pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
+        pytest.skip("Chromium is not installed")
+    return partial(
+        lab_browser.open_lesson,
+        chromium=chromium,
+        folder=tmp_path,
+        artefacts=ARTEFACTS / request.node.name,
+    )
+
+
+def complaints(lesson):
+    """Console lines that report an error."""
+    return [text for kind, text in lesson.console if kind == "error"]
+
+
+def test_mplab_lab_lands_on_the_lesson(tmp_path):
+    with lab_browser.serve(tmp_path) as (address, token):
+        with lab_browser.ask(f"{address}/?token={token}") as answer:
+            assert answer.url.startswith(f"{address}/lab/tree/01_")
+        with pytest.raises(HTTPError, match="403"):  # the token is asked for
+            lab_browser.ask(f"{address}/api/contents").close()
+
+
+def test_the_first_lesson_runs_and_its_explorer_moves_by_keyboard(open_lesson):
+    name = min(path.name for path in course_folder("lessons").glob("*.ipynb"))
+    with open_lesson(name) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        control = lesson.controls().first
+        before, after = lesson.press(control, "ArrowRight", times=3)
+        assert float(before["value"]) < float(after["value"])
+        lesson.press(control, "ArrowLeft")
+        assert lesson.errors() == []
+        assert complaints(lesson) == []
+
+
+def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
+    name = min(path.name for path in course_folder("lessons").glob("02_*.ipynb"))
+    with open_lesson(name) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        bit = lesson.page.locator(f"{lab_browser.OUTPUT} button[title='bit 15, sign: 0']:visible")
+        bit.focus()
+        bit.press("Space")
+        said = lesson.page.locator(f"{lab_browser.OUTPUT} [role=status]").first
+        lesson.page.locator("[title='bit 15, sign: 1']:visible").wait_for()
+        assert "FP16 0xAE66: sign 1" in said.inner_text()
+        lesson.press(lesson.controls().first, "ArrowLeft")
+        assert lesson.errors() == complaints(lesson) == []
+
+
+BROKEN = """
+import ipywidgets
+class Broken(widgets.Explorer):
+    def __init__(self):
+        self.slider = ipywidgets.IntSlider()
+        super().__init__("What does a reader see of an error?", [self.slider])
+    def draw(self):
+        return "<svg/>", f"{1 / (1 - self.slider.value)}"
+Broken()
+"""
+
+
+def test_every_explorer_is_operated_by_keyboard_and_by_mouse(
+    open_lesson, tmp_path, record_property
+):
+    """Whatever `mplab.explorers` offers: each control moves the picture and the sentence."""
+    name = every_explorer.write(tmp_path / "lessons", BROKEN)
+    with open_lesson(name, snapshots=False) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        complained, moves = {}, 0
+        for name, explorer in every_explorer.explorers(lesson).items():
+            complained[name], count = explorer.operate()
+            assert count >= 4, name
+            moves += count
+        assert {name: words for name, words in complained.items() if words} == {}
+        assert lesson.errors() == complaints(lesson) == []
+        record_property("moves", moves)
+        lesson.controls().last.press("ArrowRight")
+        lesson.page.locator(lab_browser.RAISED).wait_for()
+        assert lesson.errors() == ["ZeroDivisionError: division by zero"]
+
+
+# The harness itself must see what it looks for.
+
+EXPLORER = """
+import ipywidgets as w
+from IPython.display import display
+slider, text, picture = w.FloatSlider(min=0, max=4), w.HTML(), w.HTML()
+def move(change):
+    text.value = f"one over {1 / (4 - change.new):.3f}"
+    picture.value = f'<svg width=60 height=20><rect width="{9 * slider.value}" height=20 /></svg>'
+slider.observe(move, "value")
+display(w.VBox([slider, text, picture]))
+"""
+
+
+def write_notebook(folder, *sources):
+    folder.mkdir()
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    kernel = {"name": "python3", "display_name": "Python 3"}  # else JupyterLab asks which
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, folder / "sample.ipynb")
+
+
+def test_the_harness_sees_a_slider_move_and_one_that_only_seems_to(
+    open_lesson, tmp_path, monkeypatch
+):
+    write_notebook(tmp_path / "lessons", "'a cell before'", EXPLORER)
+    with open_lesson("sample.ipynb") as lesson:
+        lesson.run_all()
+        assert [cell["count"] for cell in lesson.cells()] == [1, 2]
+        control = lesson.controls().first
+        before, after = lesson.press(control, "ArrowRight", times=3)
+        assert (float(before["value"]), float(after["value"])) == (0, 0.3)
+        assert "one over 0.270" in after["text"]
+        assert lesson.errors() == complaints(lesson) == []
+        monkeypatch.setattr(lab_browser, "MOVE", 2)
+        with pytest.raises(TimeoutError, match=r"'text': '.*one over"):  # 1 / 0, unseen
+            lesson.press(control, "End")
+
+
+def test_the_harness_sees_an_error_in_a_cell(open_lesson, tmp_path):
+    write_notebook(tmp_path / "lessons", "1 / 0", "print('never')")
+    with open_lesson("sample.ipynb") as lesson:
+        lesson.run_all()
+        assert lesson.errors() == ["division by zero"]
+
+
+def test_the_harness_refuses_the_network(open_lesson, tmp_path):
+    fetch = "from IPython.display import HTML; HTML('<img src=\"http://mplab.invalid/x.png\">')"
+    write_notebook(tmp_path / "lessons", fetch)
+    with (
+        pytest.raises(ConnectionError, match=r"mplab\.invalid"),
+        open_lesson("sample.ipynb") as page,
+    ):
+        page.run_all()
+        page.page.wait_for_load_state("networkidle")
+
+
+LESSONS = sorted(path.name for path in course_folder("lessons").glob("*.ipynb"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_lesson_runs_and_every_slider_moves_by_keyboard(open_lesson, name):
+    with open_lesson(name) as lesson:
+        lesson.run_all()
+        assert lesson.errors() == []
+        controls = lesson.controls()
+        for i in range(controls.count()):
+            control = controls.nth(i)
+            if control.is_visible() and control.get_attribute("aria-disabled") != "true":
+                last = control.get_attribute("aria-valuenow") == control.get_attribute(
+                    "aria-valuemax"
+                )
+                lesson.press(control, "ArrowLeft" if last else "ArrowRight")
+        assert lesson.errors() == complaints(lesson) == []

@@ -1,0 +1,240 @@
+"""Each lesson is a valid, stripped notebook within its budget, and runs in a clean kernel."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+import mplab
+from mplab.course import EXERCISES
+from mplab.course.files import course_folder
+
+LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
+WORDS, FIGURES = range(1000, 2001), range(4, 8)
+CODE_LINES, CELL_LINES = 150, 12
+LONG = {"13_can_you_name_the_fault": (range(1000, 2601), 170)}
+"""Words and lines of code of the lesson that holds twelve cases and eight claims, each with its
+own prediction: it is a reference to come back to, and takes 75 minutes instead of 45."""
+HANGS = 900
+"""Seconds after which a cell hangs. How long a lesson takes is reported; it fails nothing."""
+FORBIDDEN = r"\bplt\.|\bmatplotlib\b|^\s*[!%]|pip install|\burllib\b|\brequests\b|https?://"
+
+SUPPORT = Path(__file__).parents[1] / "support"
+MOVE_CONTROLS = (SUPPORT / "move_controls.py").read_text(encoding="utf-8")
+
+every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+
+
+class Run(NamedTuple):
+    """A lesson after it ran, and after its controls were moved."""
+
+    notebook: nbformat.NotebookNode
+    seconds: float
+    cpu_seconds: float
+    moved: dict[str, int]
+    errors: list[str]
+
+
+def run_lesson(path, folder):
+    """Run `path` in a clean kernel in `folder`, then move every control through its range."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        timeout=HANGS,
+        resources={"metadata": {"path": str(folder)}},
+        store_widget_state=True,
+    )
+    environment = {
+        **os.environ,
+        "IPYTHONDIR": str(folder / "ipython"),  # nobody's start-up files
+        "PYTHONPATH": str(Path(mplab.__file__).parent.parent),  # the mplab under test
+    }
+    start = time.perf_counter()
+    with client.setup_kernel(env=environment):
+        for index, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, index)
+        seconds = time.perf_counter() - start
+        mover = nbformat.v4.new_code_cell(MOVE_CONTROLS)
+        notebook.cells.append(mover)
+        client.execute_cell(mover, len(notebook.cells) - 1)
+    notebook.cells.pop()
+    client.set_widgets_metadata()
+    printed = "".join(output.text for output in mover.outputs if output.get("name") == "stdout")
+    said = json.loads(printed.splitlines()[-1])
+    errors = errors_of([*notebook.cells, mover], client.widget_state)
+    return Run(notebook, seconds, said["cpu_seconds"], said["moved"], errors)
+
+
+def errors_of(cells, widget_state):
+    """Errors and warnings in the outputs of cells, and of Output widgets, which hide them."""
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    for state in widget_state.values():
+        outputs += state.get("outputs") or []
+    errors = [output["evalue"] for output in outputs if output["output_type"] == "error"]
+    noise = [output["text"] for output in outputs if output.get("name") == "stderr"]
+    return errors + [text for text in noise if re.search("Warning|Error|Traceback", text)]
+
+
+def figures_of(notebook):
+    """Outputs that are pictures; an explorer is a widget, not a figure.
+
+    A recorded figure does not count: whether it is there depends on the recordings at hand.
+    """
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    data = [output["data"] for output in outputs if "data" in output]
+    return [
+        bundle
+        for bundle in data
+        if any(kind.startswith("image/") for kind in bundle)
+        or re.search("<svg|<img", str(bundle.get("text/html", "")))
+        if "(recorded on " not in str(bundle.get("text/plain", ""))
+    ]
+
+
+def sources(notebook, kind):
+    return [cell.source for cell in notebook.cells if cell.cell_type == kind]
+
+
+@pytest.fixture
+def read():
+    return lambda path: nbformat.read(path, as_version=4)
+
+
+def test_there_are_lessons():
+    assert LESSONS
+
+
+@every_lesson
+def test_a_lesson_is_a_valid_notebook_that_opens_without_questions(path, read):
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"  # else JupyterLab asks for a kernel
+
+
+@every_lesson
+def test_a_lesson_is_stored_without_outputs(path, read):
+    cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    assert [cell.source for cell in cells if cell.outputs or cell.execution_count] == []
+
+
+def test_lessons_are_stored_as_nbstripout_leaves_them():
+    command = [sys.executable, "-m", "nbstripout", "--verify", "--keep-id", *map(str, LESSONS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@every_lesson
+def test_a_lesson_keeps_its_budget_of_words_and_code(path, read):
+    notebook = read(path)
+    words = re.findall(r"\S*[^\W\d_]\S*", "\n".join(sources(notebook, "markdown")))
+    words_allowed, lines_allowed = LONG.get(path.stem, (WORDS, CODE_LINES))
+    assert len(words) in words_allowed
+    lengths = [
+        sum(bool(line.strip()) for line in source.splitlines())
+        for source in sources(notebook, "code")
+    ]
+    assert max(lengths) <= CELL_LINES
+    assert sum(lengths) <= lines_allowed
+
+
+@every_lesson
+def test_a_lesson_plots_installs_and_fetches_nothing_by_hand(path, read):
+    code = "\n".join(sources(read(path), "code"))
+    assert re.findall(FORBIDDEN, code, re.MULTILINE) == []
+
+
+@every_lesson
+def test_each_exercise_of_a_lesson_has_a_check_and_a_stub_of_its_name(path, read):
+    code = sources(read(path), "code")
+    checked = [re.search(r'mplab\.check\("(\w+)", (\w+)\)', cell) for cell in code]
+    names = [found.groups() for found in checked if found]
+    assert len(names) >= 3
+    for name, answer in names:
+        assert name == answer
+        assert name in EXERCISES
+        stub = (
+            f'    raise NotImplementedError("{name}")' if callable(EXERCISES[name].answer) else ""
+        )
+        start = f"def {name}(" if stub else f"{name} = None"
+        assert [start in cell and stub in cell for cell in code].count(True) == 1
+
+
+@pytest.mark.slow
+@every_lesson
+def test_a_lesson_runs_clean_and_its_controls_move(path, tmp_path, record_property):
+    run = run_lesson(path, tmp_path)
+    figures = len(figures_of(run.notebook))
+    record_property("seconds", f"{run.seconds:.1f}")
+    record_property("CPU seconds", f"{run.cpu_seconds:.1f}")
+    record_property("figures", figures)
+    record_property("controls", json.dumps(run.moved))
+    assert run.errors == []
+    assert figures in FIGURES
+    assert run.moved, "a lesson has one explorer"
+    assert {name for name, pictures in run.moved.items() if pictures < 2} == set()
+
+
+# The harness itself must see what it looks for.
+
+
+def write_notebook(path, *sources):
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+EXPLORER = """
+import ipywidgets as w
+from IPython.display import display
+slider, text, out = w.FloatSlider(min=0, max=4), w.HTML(), w.Output()
+display(slider, text, out)
+"""
+SHOWS = "slider.observe(lambda change: setattr(text, 'value', str(change.new)), 'value')"
+SILENT = "slider.observe(lambda change: None, 'value')"
+RAISES = "slider.observe(lambda change: 1 / (change.new - 4), 'value')"
+HIDES = """
+@out.capture()
+def move(change):
+    text.value = str(1 / (change.new - 4))
+slider.observe(move, 'value')
+"""
+
+
+@pytest.mark.slow
+def test_the_harness_moves_a_slider_and_counts_its_pictures(tmp_path):
+    run = run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, SHOWS), tmp_path)
+    assert run.errors == []
+    assert list(run.moved.values()) == [5]
+    run = run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, SILENT), tmp_path)
+    assert list(run.moved.values()) == [1]
+
+
+@pytest.mark.slow
+def test_the_harness_finds_an_error_that_only_moving_the_slider_raises(tmp_path):
+    with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+        run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, RAISES), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_harness_finds_an_error_that_an_output_widget_hides(tmp_path):
+    run = run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, HIDES), tmp_path)
+    assert run.errors
+    assert all("division by zero" in error for error in run.errors)
+
+
+@pytest.mark.slow
+def test_the_harness_finds_a_warning_and_counts_figures(tmp_path):
+    warns = "import warnings; warnings.warn('careful')"
+    figure = "from IPython.display import SVG; SVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>')"
+    run = run_lesson(write_notebook(tmp_path / "x.ipynb", warns, figure), tmp_path)
+    assert len(run.errors) == 1
+    assert len(figures_of(run.notebook)) == 1

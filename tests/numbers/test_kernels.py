@@ -1,0 +1,457 @@
+import math
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import assert_same_bits, run_script
+from oracle import mix64, random_array, random_bits
+
+import mplab
+from mplab import (
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    Overflow,
+    Rounding,
+    Specials,
+    Stream,
+    Tally,
+    Tininess,
+    events,
+    round_to,
+    tally,
+)
+from mplab.numbers import kernels, tensors, threads
+from mplab.numbers.facts import facts_of
+
+STOCHASTIC = {"rounding": Rounding.STOCHASTIC}
+SIZES = [1, 2, 4095, 4097, 131071, 131073, 262143, 262144, 262145, 1_000_003]
+
+
+@pytest.fixture(params=[1, 2, 3, 7])
+def thread_count(request):
+    before = threads.set_threads(request.param)
+    yield request.param
+    threads.set_threads(before)
+
+
+# Random bits ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**64 - 1])
+@pytest.mark.parametrize(("dtype", "step"), [(np.float64, 1), (np.float32, 512)])
+@pytest.mark.parametrize(("low", "high"), [(1.0, 2.0), (0.0, 2.0**-9)], ids=["normal", "subnormal"])
+def test_a_fraction_goes_up_exactly_when_the_published_bits_make_it_carry(
+    seed, dtype, step, low, high
+):
+    fmt = POWERS_OF_TWO if low else FP8_E4M3
+    count = 200_000 if step > 1 else 5000
+    for call in range(2):
+        random = random_array(seed, call, count)
+        for missing, result in ((0, high), (step, low)):
+            fraction = np.where(random % step == 0, 2**32 - random - missing, 0)
+            x = (low + (high - low) * fraction / 2**32).astype(dtype)
+            usable = (fraction > 0) & (random > 0)
+            stream = Stream(seed, calls=call)
+            got = round_to(x, fmt, stream=stream, **STOCHASTIC)
+            assert usable.sum() > 300
+            assert (got[usable] == result).all()
+    assert repr(stream) == f"Stream({seed}, calls=2)"
+
+
+POWERS_OF_TWO = mplab.Format("E8M0", exponent_bits=8, precision=1, specials=mplab.Specials.NONE)
+
+
+def test_the_two_versions_of_the_mixer_in_the_oracle_agree():
+    for seed, call in ((0, 0), (1, 5), (2**64 - 1, 2**20)):
+        one = [random_bits(seed, call, i) for i in range(300)]
+        assert random_array(seed, call, 300).tolist() == one
+
+
+def test_each_run_of_2_to_the_32_elements_has_keys_of_its_own():
+    keys = Stream(9, calls=4).keys()
+    for run in (0, 1, 2, 1000):
+        key = mix64((mix64((9 + mix64(4)) % 2**64) + run) % 2**64)
+        assert keys(run) == (key % 2**32, key >> 32)
+
+
+def test_an_index_past_2_to_the_32_continues_in_the_next_run():
+    facts = facts_of(FP16, np.dtype(np.float32))
+    loop = kernels._loop_for(int(Rounding.STOCHASTIC), facts.rare, False)
+    x = np.full(64, 1 + 2.0**-11, np.float32)
+    out, start = np.empty_like(x), 2**32 + 5
+    key = Stream(3).keys()(1)
+    loop(x.view(np.int32), out.view(np.int32), facts.numbers, start, *key)
+    expected = [1 + 2.0**-10 * (random_bits(3, 0, start + i) >= 2**31) for i in range(64)]
+    assert_same_bits(out, np.array(expected, np.float32))
+
+
+def test_pieces_cover_everything_once_and_never_cross_the_wrap(monkeypatch):
+    seen = []
+    before = threads.set_threads(5)
+    threads.parallel(lambda *piece: seen.append(piece), 10_000_000, wrap=1 << 21)
+    threads.set_threads(before)
+    pieces = sorted(seen)
+    assert [begin for begin, _ in pieces] == [0, *(end for _, end in pieces[:-1])]
+    assert pieces[-1][1] == 10_000_000
+    assert all(begin >> 21 == (end - 1) >> 21 for begin, end in pieces)
+    assert len(pieces) > 5
+
+
+@pytest.mark.parametrize("door", [round_to, events, tally])
+def test_each_stochastic_call_takes_the_next_bits(door):
+    x, stream = np.full(100, 60000.0), Stream(5)  # goes to 57344, or overflows
+    first, second = (door(x, FP8_E5M2, stream=stream, **STOCHASTIC) for _ in range(2))
+    assert stream.calls == 2
+    assert np.any(first != second)
+    assert np.all(second == door(x, FP8_E5M2, stream=Stream(5, calls=1), **STOCHASTIC))
+
+
+def test_other_modes_leave_the_stream_alone():
+    stream = Stream(5)
+    round_to(np.ones(3), FP16, stream=stream)
+    assert stream.calls == 0
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_out_of_range_are_refused(seed):
+    with pytest.raises(ValueError, match=r"^Stream: seed must be an integer in 0 \.\. 2\^64.*got"):
+        Stream(seed)
+
+
+@pytest.mark.parametrize("seed", [1.5, "1", None])
+def test_seeds_that_are_no_integers_are_refused(seed):
+    with pytest.raises(TypeError, match=r"^Stream: seed must be an integer .*; got "):
+        Stream(seed)
+
+
+# Statistics of the random bits: deterministic, so the bands of five standard errors hold for good.
+
+
+@pytest.mark.parametrize("fraction", [2.0**-20, 0.1, 0.25, 0.5, 0.7, 1 - 2.0**-10])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_share_rounded_up_is_the_discarded_fraction(fraction, dtype):
+    count, stream = 1 << 22, Stream(11)
+    x = np.full(count, 1 + dtype(fraction) * dtype(2.0**-3), dtype)
+    exact = (float(x[0]) - 1) * 8
+    share = (round_to(x, FP8_E4M3, stream=stream, **STOCHASTIC) == 1.125).mean()
+    assert abs(share - exact) < 5 * math.sqrt(exact * (1 - exact) / count)
+
+
+def test_the_share_is_right_among_subnormals_and_for_negative_numbers():
+    count = 1 << 20
+    for x, low, high in ((2.0**-26 * 3, 0, 2.0**-24), (-(2.0**-25), -(2.0**-24), 0)):
+        for dtype in (np.float32, np.float64):
+            got = round_to(np.full(count, x, dtype), FP16, stream=Stream(2), **STOCHASTIC)
+            share = (got == high).mean()
+            exact = (x - low) / (high - low)
+            assert set(np.unique(got)) == {low, high}
+            assert abs(share - exact) < 5 * math.sqrt(exact * (1 - exact) / count)
+
+
+def test_the_mean_of_many_calls_is_the_number_itself():
+    x, stream = np.random.default_rng(0).uniform(1, 2, 1000), Stream(1)
+    calls = 2000
+    total = sum(round_to(x, FP4_E2M1, stream=stream, **STOCHASTIC) for _ in range(calls))
+    fraction = x * 2 % 1
+    error = total / calls - x
+    assert (np.abs(error) < 5.5 * np.sqrt(fraction * (1 - fraction) / 4 / calls)).all()
+    assert abs(error.mean()) < 5 * np.sqrt((fraction * (1 - fraction) / 4 / calls).mean() / 1000)
+
+
+def test_each_byte_of_the_random_bits_is_uniform():
+    count = 1 << 20
+    for seed, call in ((0, 0), (1, 0), (1, 1), (2**63, 7)):
+        words = random_array(seed, call, count)
+        for byte in range(4):
+            bins = np.bincount((words >> (8 * byte)) & 255, minlength=256)
+            chi_square = ((bins - count / 256) ** 2 / (count / 256)).sum()
+            assert abs(chi_square - 255) < 5 * math.sqrt(2 * 255)
+
+
+def test_neighbours_calls_and_seeds_are_uncorrelated():
+    count = 1 << 20
+    first = random_array(1, 0, count)
+    others = [first[lag:] for lag in (1, 2, 3, 64, 4096)]
+    others += [random_array(1, 1, count), random_array(2, 0, count), random_array(0, 0, count)]
+    for other in others:
+        one = first[: other.size]
+        correlation = np.corrcoef(one, other)[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(other.size)
+        differing = np.bitwise_count(one ^ other).mean()
+        assert abs(differing - 16) < 5 * math.sqrt(8 / other.size)
+
+
+# Chunks and threads --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_results_depend_neither_on_chunks_nor_on_threads(thread_count, dtype):
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal(SIZES[-1]) * 2.0 ** rng.integers(-28, 18, SIZES[-1])).astype(dtype)
+    for size in SIZES:
+        part, counts = x[:size], Tally()
+        got = round_to(part, FP16, stream=Stream(4), **STOCHASTIC)
+        fraction_up = random_array(4, 0, size)
+        nearest = round_to(part, FP16, tally=counts)
+        for tallied in (None, Tally()):
+            in_place = part.copy()
+            assert round_to(in_place, FP16, out=in_place, tally=tallied) is in_place
+            assert_same_bits(in_place, nearest)
+        in_place = part.copy()
+        round_to(in_place, FP16, out=in_place, stream=Stream(4), **STOCHASTIC)
+        assert_same_bits(in_place, got)
+        raised = events(part, FP16)
+        again = events(part, FP16, stream=Stream(4), **STOCHASTIC)
+        for begin in range(0, size, 100_000):  # pieces too small to be divided
+            piece = slice(begin, begin + 100_000)
+            assert_same_bits(nearest[piece], round_to(part[piece], FP16))
+            assert_same_bits(raised[piece], events(part[piece], FP16))
+            assert_same_bits(got[piece], by_hand(part[piece], fraction_up[piece]))
+        assert counts.inexact == int((raised & 1).sum())
+        assert ((again & 1) == (got != part)).all()
+
+
+def by_hand(x, random):
+    """Stochastic rounding to FP16 from the two neighbours and the random bits."""
+    down = round_to(x, FP16, rounding=Rounding.TOWARD_ZERO)
+    up = round_to(x, FP16, rounding=Rounding.TOWARD_POSITIVE)
+    up = np.where(x < 0, round_to(x, FP16, rounding=Rounding.TOWARD_NEGATIVE), up)
+    gap = np.where(up == down, 1, np.abs(up.astype(np.float64) - down))
+    with np.errstate(invalid="ignore"):
+        fraction = np.floor(np.abs(x.astype(np.float64) - down) / gap * 2.0**32)
+    finite = np.where(np.isfinite(fraction), fraction, 0).astype(np.int64)
+    past = np.abs(x) > 65504  # where `up` is infinite and the gap is that of the last binade
+    assert not past.any() or np.isinf(up[past]).all()
+    finite[past] = ((np.abs(x[past].astype(np.float64)) - 65504) / 32 * 2.0**32).astype(np.int64)
+    return np.where((finite + random >= 2**32) | (np.abs(x) >= 65536), up, down)
+
+
+def test_two_python_threads_may_round_at_once():
+    x = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
+    expected = {fmt: round_to(x, fmt) for fmt in (FP16, FP8_E4M3)}
+    wrong = []
+
+    def work(fmt):
+        for _ in range(10):
+            counts = Tally()
+            if not np.array_equal(round_to(x, fmt, tally=counts), expected[fmt]):
+                wrong.append(fmt)
+            if counts.total != x.size:
+                wrong.append(counts)
+
+    workers = [threading.Thread(target=work, args=(fmt,)) for fmt in expected for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert not any(worker.is_alive() for worker in workers)
+    assert wrong == []
+
+
+FORKED = """
+import os, signal
+import numpy as np
+from mplab import FP16, Rounding, Stream, round_to
+from mplab.numbers import threads
+
+threads.set_threads(2)
+x = np.random.default_rng(0).standard_normal(1 << 20)
+rules = {"rounding": Rounding.STOCHASTIC}
+expected = round_to(x, FP16, stream=Stream(1), **rules)
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        same = np.array_equal(round_to(x, FP16, stream=Stream(1), **rules), expected)
+        os._exit(0 if same else 3)
+    assert np.array_equal(round_to(x, FP16, stream=Stream(1), **rules), expected)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this system")
+def test_a_forked_child_rounds_after_its_parent_used_threads():
+    assert run_script(FORKED).split() == ["0", "0", "0"]
+
+
+COUNT_THREADS = """
+import threading
+import numpy as np
+from mplab import FP16, round_to
+
+x = np.random.default_rng(0).standard_normal(1 << 21)
+round_to(x, FP16)
+print(sum(thread.name.startswith("mplab") for thread in threading.enumerate()))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("wanted", "made"), [("1", 0), ("3", 3)])
+def test_omp_num_threads_is_respected(wanted, made):
+    assert run_script(COUNT_THREADS, env={"OMP_NUM_THREADS": wanted}) == f"{made}\n"
+
+
+def test_set_threads_returns_what_it_replaced():
+    before = threads.set_threads(3)
+    assert threads.set_threads(before) == 3
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, "2"])
+def test_set_threads_refuses_what_is_no_positive_integer(count):
+    before = threads.set_threads(2)
+    try:
+        with pytest.raises((TypeError, ValueError), match=r"^set_threads: count must be .*; got "):
+            threads.set_threads(count)
+    finally:
+        threads.set_threads(before)
+
+
+def test_an_error_in_one_piece_reaches_the_caller():
+    def work(begin, end):
+        if begin:
+            raise RuntimeError("piece failed")
+
+    before = threads.set_threads(2)
+    try:
+        with pytest.raises(RuntimeError, match="piece failed"):
+            threads.parallel(work, 1 << 20, wrap=1 << 32)
+    finally:
+        threads.set_threads(before)
+
+
+# Compiled code on disk -----------------------------------------------------------------
+
+ROUND_AND_REPORT = """
+import numpy as np
+from mplab import FP16, FP8_E4M3FNUZ, Rounding, Stream, Tally, events, round_to
+from mplab.numbers import kernels
+
+for dtype in (np.float32, np.float64):
+    x = np.array([0.1, 65520, 1e-9, np.nan], dtype)
+    got = round_to(x, FP16)
+    assert got[1] == np.inf and got[2] == 0, got
+    round_to(x, FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1), tally=Tally())
+    round_to(x, FP8_E4M3FNUZ)
+loops = [
+    kernels._loop_for(int(Rounding.TIES_TO_EVEN), False, False),
+    kernels._loop_for(int(Rounding.TIES_TO_EVEN), True, False),
+    kernels._loop_for(int(Rounding.STOCHASTIC), False, True),
+]
+stats = [loop._call.stats for loop in loops]
+print(sum(sum(s.cache_hits.values()) for s in stats), end=" ")
+print(sum(sum(s.cache_misses.values()) for s in stats))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing(tmp_path):
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert run_script(ROUND_AND_REPORT, env=environment) == "0 6\n"
+    assert run_script(ROUND_AND_REPORT, env=environment) == "6 0\n"
+
+
+@pytest.fixture
+def package_copy(tmp_path):
+    """A copy of the package without compiled code, and a home beside it; writable again after."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(mplab.__file__).parent, tmp_path / "mplab", ignore=ignore)
+    (tmp_path / "home").mkdir()
+    yield tmp_path
+    allow_writing(tmp_path, True)
+
+
+def allow_writing(folder, yes):
+    for path in [folder, *folder.rglob("*")]:
+        every = 0o755 if path.is_dir() else 0o644
+        path.chmod(every if yes else every & ~0o222)
+
+
+def run_where_nothing_is_writable(folder, code):
+    """Run code with `folder` as home, on its copy of the package, bound by file permissions."""
+    command = [sys.executable, "-c", code]
+    if os.geteuid() == 0:  # permissions do not bind root unless it gives up this right
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}
+    environment |= {"PYTHONPATH": str(folder), "HOME": str(folder / "home")}
+    options = {"capture_output": True, "text": True, "cwd": "/", "timeout": 300}
+    return subprocess.run(command, env=environment, **options)
+
+
+CANNOT_WRITE = "import pathlib; pathlib.Path.home().joinpath('file').touch()"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="no POSIX permissions")
+@pytest.mark.parametrize("warm", [False, True], ids=["no cache", "a read-only cache"])
+def test_where_no_folder_is_writable_it_compiles_uncached(package_copy, warm):
+    if os.geteuid() == 0 and not shutil.which("setpriv"):
+        pytest.skip("root, and no setpriv to become less")
+    if warm:  # with less compiled than the script will ask for
+        code = "import numpy as np, mplab; mplab.round_to(np.ones(3, np.float32), mplab.FP16)"
+        done = run_where_nothing_is_writable(package_copy, code)
+        assert done.returncode == 0, done.stderr
+    compiled = sorted(package_copy.rglob("*.nbc"))
+    assert bool(compiled) == warm
+    allow_writing(package_copy, False)
+    if "PermissionError" not in run_where_nothing_is_writable(package_copy, CANNOT_WRITE).stderr:
+        pytest.skip("permissions do not bind here")
+    done = run_where_nothing_is_writable(package_copy, ROUND_AND_REPORT)
+    assert done.returncode == 0, done.stderr
+    assert sorted(package_copy.rglob("*.nbc")) == compiled
+
+
+# The expression for devices, on which the loops are modelled ----------------------------
+
+
+def test_facts_are_none_exactly_where_float32_cannot_hold_the_values():
+    for name, fmt in mplab.FORMATS.items():
+        assert (facts_of(fmt, np.dtype(np.float32)) is None) == (name == "FP8_E8M0")
+        assert facts_of(fmt, np.dtype(np.float64)) is not None
+
+
+def test_subnormals_of_a_format_high_in_float32_are_rounded_as_in_float64():
+    high = mplab.Format("high", exponent_bits=2, precision=4, bias=-115, specials=Specials.NONE)
+    x = np.array([1.3, 2.5, 3.5, 14.9], np.float32) * np.float32(high.min_subnormal)
+    assert_same_bits(round_to(x, high), round_to(x.astype(np.float64), high).astype(np.float32))
+    assert (round_to(x, high) / high.min_subnormal).tolist() == [1, 2, 4, 15]
+
+
+def test_flag_bytes_count_into_the_eight_counters_at_every_length():
+    rng = np.random.default_rng(0)
+    for size in (0, 1, 7, 8, 9, 1023, 1024, 1025, 2040, 2048, 4096, 4097):
+        for flags in (rng.integers(0, 256, size, np.uint8), np.full(size, 255, np.uint8)):
+            counts = np.zeros(8, np.int64)
+            kernels._count(flags, counts)
+            assert counts.tolist() == [int((flags >> bit & 1).sum()) for bit in range(8)]
+
+
+def test_the_bits_of_a_stream_are_the_same_in_the_torch_expression():
+    torch = pytest.importorskip("torch")
+    for seed, call in ((0, 0), (2**64 - 1, 3)):
+        like = torch.zeros(5000)
+        got = tensors._random_bits(like, *Stream(seed, calls=call).keys()(0))
+        assert_same_bits(got.numpy(), random_array(seed, call, 5000))
+
+
+def test_options_reach_the_loops_unchanged():
+    facts = facts_of(
+        FP8_E4M3,
+        np.dtype(np.float64),
+        overflow=Overflow.SATURATE,
+        flush_inputs=True,
+        flush_outputs=True,
+        tininess=Tininess.BEFORE,
+    )
+    x = np.array([2.0**-7, 2.0**-6, 1e9, 2.0**-6 * 0.999])
+    out, flags = np.empty_like(x), np.empty(4, np.uint8)
+    kernels.run(x.view(np.int64), out.view(np.int64), facts, Rounding.TOWARD_POSITIVE, flags=flags)
+    assert out.tolist() == [0, 2.0**-6, 448, 0]
+    underflow = kernels.INEXACT | kernels.UNDERFLOW | kernels.FLUSHED
+    assert flags.tolist() == [underflow, 0, kernels.INEXACT | kernels.OVERFLOW, underflow]

@@ -1,0 +1,509 @@
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from cases import (
+    COMMON,
+    DTYPES,
+    FLUSHES,
+    ODD_FORMATS,
+    RULES,
+    SMALL,
+    TABLED,
+    WIDER,
+    assert_same_bits,
+    breakpoints,
+    directed,
+    formats,
+    holds,
+    near_the_ends,
+    not_a_numbers,
+    roundings,
+    rules,
+    run_script,
+    sized,
+    stream_for,
+)
+from exhaustive import REFERENCED, compare
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from oracle import events_of, random_array, round_fraction, table_of
+
+from mplab import (
+    BF16,
+    FORMATS,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E5M2,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    Event,
+    Overflow,
+    Rounding,
+    Specials,
+    Tally,
+    Tininess,
+    decode,
+    events,
+    next_down,
+    next_up,
+    round_to,
+    tally,
+    ulp,
+)
+from mplab.numbers.facts import facts_of
+from mplab.numbers.rounding import COUNTED
+
+NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
+MIRROR = {
+    **{mode: mode for mode in Rounding},
+    Rounding.TOWARD_POSITIVE: Rounding.TOWARD_NEGATIVE,
+    Rounding.TOWARD_NEGATIVE: Rounding.TOWARD_POSITIVE,
+}
+# Every value, every midpoint and their neighbours --------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", sized(TABLED, fast=[n for n in TABLED if n != "BF16"]))
+def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
+    fmt, table = TABLED[name], table_of(TABLED[name])
+    if not holds(fmt, dtype):  # then there is nothing to round from, and the library knows
+        assert facts_of(fmt, np.dtype(dtype)) is None
+        return
+    x, _ = breakpoints(fmt, dtype)
+    place, random = table.place(x), random_array(7, 0, x.size)
+    options = FLUSHES if name in SMALL else FLUSHES[:1]
+    for (rounding, overflow), flush in itertools.product(RULES, options):
+        rules = {"rounding": rounding, "overflow": overflow, **flush}
+        got = round_to(x, fmt, stream=stream_for(rounding), **rules)
+        expected = place.round(random=random, **rules)
+        assert_same_bits(got, expected.astype(dtype), x)
+    record_property("comparisons", x.size * len(RULES) * len(options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", sized(TABLED))
+def test_events_and_tallies_are_those_of_the_definition(name, dtype, record_property):
+    fmt, table = TABLED[name], table_of(TABLED[name])
+    x, signaling = breakpoints(fmt, dtype)
+    if fmt.bits > 16:
+        x, signaling = x[near_the_ends(x, fmt)], signaling[near_the_ends(x, fmt)]
+    place, random = table.place(x), random_array(7, 0, x.size)
+    options = FLUSHES if name in SMALL else FLUSHES[:1]
+    for (rounding, overflow), flush in itertools.product(RULES, options):
+        rules = {"rounding": rounding, "overflow": overflow, **flush}
+        for tininess in Tininess:
+            got = events(x, fmt, stream=stream_for(rounding), tininess=tininess, **rules)
+            expected = place.events(tininess=tininess, random=random, signaling=signaling, **rules)
+            assert_same_bits(got, expected, x)
+            if tininess is Tininess.AFTER:
+                result = place.round(random=random, **rules)
+                counts = tally(x, fmt, stream=stream_for(rounding), **rules)
+                assert counts == tally_by_definition(place.x, result, expected, fmt)
+    record_property("comparisons", 2 * x.size * len(RULES) * len(options))
+
+
+def tally_by_definition(x, result, raised, fmt):
+    """The predicates of `COUNTED`."""
+    number, size = ~np.isnan(x), np.abs(result)
+    predicates = {
+        "total": np.ones(x.shape, bool),
+        "exact": number & (result == x),
+        "inexact": number & (result != x),
+        "underflow": raised & Event.UNDERFLOW != 0,
+        "flushed": number & (x != 0) & (result == 0),
+        "subnormal": (size > 0) & (size < fmt.min_normal),
+        "overflow": raised & Event.OVERFLOW != 0,
+        "nan": ~number,
+        "infinite": np.isinf(x),
+    }
+    assert predicates.keys() == COUNTED.keys()
+    return Tally(**{name: int(met.sum()) for name, met in predicates.items()})
+
+
+@pytest.mark.parametrize("name", sized(TABLED, fast=COMMON))
+def test_the_table_oracle_agrees_with_fractions(name):
+    fmt, table = TABLED[name], table_of(TABLED[name])
+    x, signaling = breakpoints(fmt, np.float64)
+    rng = np.random.default_rng(0)
+    chosen = rng.choice(x.size, min(x.size, 40), replace=False)
+    x, signaling, random = x[chosen], signaling[chosen], rng.integers(0, 2**32, chosen.size)
+    place = table.place(x)
+    for (rounding, overflow), flush in itertools.product(RULES, FLUSHES):
+        rules = {"rounding": rounding, "overflow": overflow, **flush}
+        cases = list(zip(x.tolist(), random.tolist(), signaling.tolist(), strict=True))
+        expected = [round_fraction(a, fmt, random=r, **rules) for a, r, _ in cases]
+        assert_same_bits(place.round(random=random, **rules), np.array(expected), x)
+        for tininess in Tininess:
+            more = {**rules, "tininess": tininess}
+            expected = [events_of(a, fmt, random=r, signaling=s, **more) for a, r, s in cases]
+            got = place.events(random=random, signaling=signaling, **more)
+            assert_same_bits(got, np.array(expected, np.uint8), x)
+
+
+@pytest.mark.parametrize("name", sized(WIDER))
+def test_wide_formats_round_as_fractions_say(name, record_property):
+    fmt, x = WIDER[name], directed(WIDER[name])
+    with np.errstate(all="ignore"):
+        narrow = np.unique(x.astype(np.float32))[::5]
+    cases = {np.float64: x} | ({np.float32: narrow} if name in ("FP32", "E7M23") else {})
+    for (dtype, numbers), (rounding, overflow) in itertools.product(cases.items(), RULES):
+        rules = {"rounding": rounding, "overflow": overflow}
+        random = random_array(7, 0, numbers.size).tolist()
+        pairs = zip(numbers.tolist(), random, strict=True)
+        expected = [round_fraction(a, fmt, random=r, **rules) for a, r in pairs]
+        got = round_to(numbers, fmt, stream=stream_for(rounding), **rules)
+        assert_same_bits(got, np.array(expected, dtype), numbers)
+    record_property("comparisons", x.size * len(RULES) * len(cases))
+
+
+@pytest.mark.parametrize("name", sized(WIDER))
+def test_wide_formats_raise_the_events_of_fractions(name):
+    fmt, x = WIDER[name], directed(WIDER[name])
+    x = x[~np.isnan(x) & near_the_ends(x, fmt)]
+    x = x[np.linspace(0, x.size - 1, 1000).astype(int)]
+    random = random_array(7, 0, x.size).tolist()
+    for rounding, overflow, tininess in itertools.product(Rounding, Overflow, Tininess):
+        rules = {"rounding": rounding, "overflow": overflow, "tininess": tininess}
+        pairs = zip(x.tolist(), random, strict=True)
+        expected = [events_of(a, fmt, random=r, **rules) for a, r in pairs]
+        got = events(x, fmt, stream=stream_for(rounding), **rules)
+        assert_same_bits(got, np.array(expected, np.uint8), x)
+
+
+def test_fp32_from_float64_is_numpys_cast_in_every_exponent():
+    rng = np.random.default_rng(2)
+    bits = (np.arange(2048, dtype=np.uint64) << 52)[:, None] + rng.integers(
+        0, 2**52, (2048, 200), np.uint64
+    )
+    ties = (bits >> 29 << 29) + (2**28 + rng.integers(-1, 2, bits.shape)).astype(np.uint64)
+    x = np.concatenate([bits, ties, bits >> 29 << 29]).view(np.float64).ravel()
+    x = np.concatenate([x, -x])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        cast = x.astype(np.float32).astype(np.float64)
+    assert_same_bits(round_to(x, FP32), cast, x)
+
+
+UNDER_FLUSHING = """
+import numpy as np, torch
+from cases import *
+from oracle import *
+from mplab import Tininess, events, round_to
+
+known = []
+for fmt in TABLED.values():
+    table = table_of(fmt)
+    for dtype in DTYPES:
+        x, signaling = breakpoints(fmt, dtype)
+        ends = near_the_ends(x, fmt)
+        x, signaling = x[ends], signaling[ends]
+        place, random = table.place(x), random_array(7, 0, x.size)
+        for rounding, overflow in RULES if holds(fmt, dtype) else ():
+            expected = place.round(rounding, overflow, random).astype(dtype)
+            raised = place.events(rounding, overflow, Tininess.AFTER, random, signaling=signaling)
+            known.append((fmt, x, rounding, overflow, expected, raised))
+numbers = directed(FP32)
+numbers = numbers[~np.isnan(numbers)]
+for rounding in Rounding:
+    rules = {"rounding": rounding, "overflow": Overflow.IEEE}
+    pairs = zip(numbers.tolist(), random_array(7, 0, numbers.size).tolist())
+    expected = np.array([round_fraction(a, FP32, random=r, **rules) for a, r in pairs])
+    raised = np.array([
+        events_of(a, FP32, random=r, tininess=Tininess.AFTER, **rules)
+        for a, r in zip(numbers.tolist(), random_array(7, 0, numbers.size).tolist())
+    ], np.uint8)
+    known.append((FP32, numbers, rounding, Overflow.IEEE, expected, raised))
+assert torch.set_flush_denormal(True)
+assert np.array([5e-324])[0] * 1.0 == 0.0 == np.array([1e-40], np.float32)[0] * np.float32(1)
+total = 0
+for fmt, x, rounding, overflow, expected, raised in known:
+    rules = {"rounding": rounding, "overflow": overflow}
+    assert_same_bits(round_to(x, fmt, stream=stream_for(rounding), **rules), expected)
+    assert_same_bits(events(x, fmt, stream=stream_for(rounding), **rules), raised)
+    total += x.size
+print(total)
+"""
+
+
+@pytest.mark.slow
+def test_breakpoints_round_alike_where_the_processor_flushes_subnormals(record_property):
+    record_property("comparisons", int(run_script(UNDER_FLUSHING)))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", REFERENCED)
+def test_every_float32_rounds_as_another_library_casts_it(name, record_property):
+    found = compare(REFERENCED[name])
+    record_property("inputs", found.inputs)
+    assert found.differences == 0
+
+
+# Choices that deserve a sentence each --------------------------------------------------
+
+
+def test_e4m3_overflow_without_saturation_gives_nan():
+    x = np.array([448.0, 463.9, 464.0, 464.1, 1e9, -464.1, np.inf])
+    assert_same_bits(round_to(x, FP8_E4M3), np.array([448.0, 448.0, 448.0, *[np.nan] * 4]), x)
+    saturated = round_to(x, FP8_E4M3, overflow=Overflow.SATURATE)
+    assert_same_bits(saturated, np.array([448.0] * 5 + [-448.0, 448.0]), x)
+    raised = events(x, FP8_E4M3)
+    overflow, invalid = Event.INEXACT | Event.OVERFLOW, Event.INEXACT | Event.INVALID
+    assert raised.tolist() == [0, 1, 1, overflow, overflow, overflow, invalid]
+
+
+def test_e5m2_overflows_to_infinity_at_the_tie():
+    x = np.array([61439.9, 61440.0, -61440.0])
+    assert round_to(x, FP8_E5M2).tolist() == [57344.0, np.inf, -np.inf]
+
+
+def test_directed_overflow_stops_at_max_finite_on_its_inward_side():
+    x = np.array([1e9, -1e9, np.inf, -np.inf])
+    up, down = Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE
+    inf, top = np.inf, 65504.0
+    assert round_to(x, FP16, rounding=up).tolist() == [inf, -top, inf, -inf]
+    assert round_to(x, FP16, rounding=down).tolist() == [top, -inf, inf, -inf]
+    assert round_to(x, FP16, rounding=Rounding.TOWARD_ZERO).tolist() == [top, -top, inf, -inf]
+
+
+def test_fp4_saturates_under_both_rules_and_keeps_nan_as_a_marker():
+    for overflow in Overflow:
+        x = np.array([7.0, -1e9, np.inf, np.nan])
+        assert_same_bits(round_to(x, FP4_E2M1, overflow=overflow), np.array([6, -6, 6, np.nan]))
+
+
+def test_underflow_keeps_the_sign_of_zero_except_where_there_is_no_negative_zero():
+    x = np.array([-1e-9, -0.0, 1e-9])
+    assert_same_bits(round_to(x, FP8_E4M3), np.array([-0.0, -0.0, 0.0]))
+    assert_same_bits(round_to(x, FP8_E4M3FNUZ), np.zeros(3))
+
+
+def test_an_unsigned_format_gives_nan_for_negative_numbers_but_not_for_negative_zero():
+    unsigned = ODD_FORMATS["UE4M4"]
+    x = np.array([-1.0, -1e-300, -np.inf, -0.0])
+    assert_same_bits(round_to(x, unsigned), np.array([np.nan, np.nan, np.nan, 0.0]))
+    assert round_to(0.0, FP8_E8M0) == round_to(-0.0, FP8_E8M0) == 2.0**-127
+
+
+def test_a_number_that_becomes_nan_is_tallied_as_inexact():
+    counts = tally(np.array([-1.0, -np.inf]), FP8_E8M0)
+    assert counts == Tally(total=2, inexact=2, infinite=1)
+
+
+def test_flushing_inputs_takes_small_negative_numbers_as_zero_in_an_unsigned_format_too():
+    x = np.array([-1e-9, 1e-9])
+    assert_same_bits(round_to(x, ODD_FORMATS["UE4M4"], flush_inputs=True), np.zeros(2))
+
+
+def test_flushing_inputs_and_outputs_are_two_switches():
+    least = FP16.min_normal
+    x = np.array([least * (1 - 2.0**-12), least / 2])
+    assert round_to(x, FP16).tolist() == [least, least / 2]
+    assert round_to(x, FP16, flush_inputs=True).tolist() == [0, 0]
+    assert round_to(x, FP16, flush_outputs=True).tolist() == [least, 0]
+
+
+@pytest.mark.parametrize("name", ["FP16", "FP8_E4M3", "FP4_E2M1", "FP8_E8M0", "E9M3", "E5M10_LOW"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_signaling_nans_raise_invalid_and_quiet_ones_do_not(name, dtype):
+    nans, signaling = not_a_numbers(dtype)
+    fmt = TABLED[name]
+    assert np.isnan(round_to(nans, fmt)).all()
+    assert_same_bits(events(nans, fmt), (signaling * Event.INVALID).astype(np.uint8))
+    assert tally(nans, fmt) == Tally(total=nans.size, nan=nans.size)
+
+
+def test_values_of_the_format_round_to_themselves():
+    for name in SMALL:
+        fmt = TABLED[name]
+        x = decode(np.arange(2**fmt.bits), fmt)
+        x = x[np.isfinite(x)]
+        assert_same_bits(round_to(x, fmt), x)
+        assert not events(x, fmt).any()
+
+
+# Tallies -------------------------------------------------------------------------------
+
+
+def test_tallies_add_and_go_through_dictionaries():
+    one, other = tally(np.array([1e-9, np.nan]), FP16), tally(np.array([1e9, 1.0, np.inf]), FP16)
+    both = one + other
+    assert both == Tally(5, 2, 2, 1, 1, 0, 1, 1, 1)
+    assert Tally.from_dict(both.as_dict()) == both
+    assert both.total == both.exact + both.inexact + both.nan
+    one += other
+    assert one == both
+    assert list(both.as_dict()) == list(COUNTED)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 4095, 4096, 4097, 8192, 131072, 262143, 262144, 300001])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tally_is_the_sum_of_events_across_blocks_and_chunks(size, dtype):
+    rng = np.random.default_rng(size)
+    x = (rng.standard_normal(size) * 2.0 ** rng.integers(-30, 20, size)).astype(dtype)
+    x[::97], x[5::101], x[3::89] = np.nan, np.inf, 0.0
+    counts = Tally(total=1)
+    result = round_to(x, FP16, tally=counts)
+    assert_same_bits(result, round_to(x, FP16))
+    expected = tally_by_definition(x, result, events(x, FP16), FP16)
+    assert counts == expected + Tally(total=1)
+    assert tally(x, FP16) == expected
+
+
+def test_every_option_of_a_tally_agrees_with_the_rounding_it_accompanies():
+    x = breakpoints(FP8_E5M2, np.float64)[0]
+    for (rounding, overflow), flush in itertools.product(RULES, FLUSHES):
+        rules = {"rounding": rounding, "overflow": overflow, **flush}
+        counts, out = Tally(), np.empty_like(x)
+        round_to(x, FP8_E5M2, tally=counts, out=out, stream=stream_for(rounding), **rules)
+        assert_same_bits(out, round_to(x, FP8_E5M2, stream=stream_for(rounding), **rules))
+        assert counts == tally(x, FP8_E5M2, stream=stream_for(rounding), **rules)
+
+
+# Laws ----------------------------------------------------------------------------------
+
+
+def rounded(x, fmt, rules):
+    return float(round_to(x, fmt, stream=stream_for(rules["rounding"]), **rules))
+
+
+@given(roundings(), st.floats())
+def test_rounding_is_monotone(case, other):
+    x, fmt, rules = case
+    for y in (other, math.nextafter(x, math.inf), x * 1.01):
+        low, high = sorted([x, y])
+        below, above = rounded(low, fmt, rules), rounded(high, fmt, rules)
+        assert not below > above
+
+
+@given(roundings())
+def test_rounding_twice_is_rounding_once(case):
+    x, fmt, rules = case
+    once = rounded(x, fmt, rules)
+    assume(fmt.signed or not math.copysign(1, once) < 0)
+    assert_same_bits(rounded(once, fmt, rules), once)
+    if not math.isnan(once):
+        assert not events(once, fmt, stream=stream_for(rules["rounding"]))
+
+
+@given(roundings(formats.filter(lambda fmt: fmt.signed)))
+def test_rounding_is_odd_but_that_directed_modes_mirror_each_other(case):
+    x, fmt, rules = case
+    mirrored = rounded(-x, fmt, {**rules, "rounding": MIRROR[rules["rounding"]]})
+    negated = -rounded(x, fmt, rules)
+    if fmt.has_negative_zero or negated != 0:
+        assert_same_bits(mirrored, negated)
+    else:
+        assert_same_bits(mirrored, 0.0)
+
+
+@given(roundings())
+def test_the_error_is_below_one_ulp_and_half_an_ulp_to_nearest(case):
+    x, fmt, rules = case
+    assume(fmt.signed or x >= 0)
+    assume(fmt.has_zero or abs(x) >= fmt.min_normal)
+    assume(abs(x) <= fmt.max_finite)
+    error = abs(Fraction(rounded(x, fmt, rules)) - Fraction(x))
+    spacing = Fraction(float(ulp(x, fmt)))
+    assert error < spacing
+    if rules["rounding"] in NEAREST:
+        assert error <= spacing / 2
+        if abs(x) >= fmt.min_normal:
+            assert error <= Fraction(fmt.unit_roundoff) * abs(Fraction(x))
+
+
+@given(roundings())
+def test_the_result_lies_beside_x_on_the_side_of_the_mode(case):
+    x, fmt, rules = case
+    assume(abs(x) <= fmt.max_finite and (fmt.signed or x >= 0) and fmt.has_zero)
+    result = rounded(x, fmt, rules)
+    if result < x:
+        assert next_up(result, fmt) > x
+        assert rules["rounding"] is not Rounding.TOWARD_POSITIVE
+    if result > x:
+        assert next_down(result, fmt) < x
+        assert rules["rounding"] is not Rounding.TOWARD_NEGATIVE
+    if rules["rounding"] is Rounding.TOWARD_ZERO:
+        assert abs(result) <= abs(x)
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=9), formats, rules)
+def test_float32_and_float64_input_give_the_same_result(numbers, fmt, rules):
+    x = np.array(numbers, np.float32)
+    stream = stream_for(rules["rounding"])
+    wide = round_to(x.astype(np.float64), fmt, stream=stream, **rules)
+    with np.errstate(over="ignore"):
+        assume(((wide.astype(np.float32) == wide) | np.isnan(wide)).all())
+    narrow = round_to(x, fmt, stream=stream_for(rules["rounding"]), **rules)
+    assert_same_bits(narrow.astype(np.float64), wide, x)
+
+
+# Agreement with others -----------------------------------------------------------------
+
+CAST = [f for f in FORMATS.values() if f.dtype is not None and f not in (FP32, FP8_E8M0)]
+
+
+def cast(x, fmt):
+    with np.errstate(all="ignore"):
+        return x.astype(fmt.dtype).astype(x.dtype)
+
+
+def inputs_for(fmt, dtype):
+    """Breakpoints; without NaN where the format has none, which ml_dtypes casts to −0."""
+    x = breakpoints(fmt, dtype)[0]
+    return x if fmt.has_nan else x[~np.isnan(x)]
+
+
+def torch_cast(x, fmt):
+    return torch.from_numpy(x).to(fmt.torch_dtype).to(torch.from_numpy(x).dtype).numpy()
+
+
+@pytest.mark.parametrize("fmt", CAST, ids=lambda fmt: fmt.name)
+def test_numpy_and_ml_dtypes_casts_agree_from_float32(fmt):
+    x = inputs_for(fmt, np.float32)
+    assert_same_bits(round_to(x, fmt), cast(x, fmt), x)
+
+
+@pytest.mark.parametrize("fmt", [f for f in CAST if f.torch_dtype], ids=lambda fmt: fmt.name)
+def test_torch_casts_agree_from_float32(fmt):
+    x = breakpoints(fmt, np.float32)[0]
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    saturates = fmt is FP8_E4M3 and version >= (2, 12)
+    overflow = Overflow.SATURATE if saturates else Overflow.IEEE
+    assert_same_bits(round_to(x, fmt, overflow=overflow), torch_cast(x, fmt), x)
+
+
+def test_numpys_float16_cast_agrees_from_float64_too():
+    x = breakpoints(FP16, np.float64)[0]
+    assert_same_bits(round_to(x, FP16), cast(x, FP16), x)
+
+
+@pytest.mark.parametrize("fmt", [f for f in CAST if f is not FP16], ids=lambda fmt: fmt.name)
+def test_ml_dtypes_casts_round_float64_twice_so_are_no_reference_there(fmt):
+    x = inputs_for(fmt, np.float64)
+    theirs = cast(x, fmt)
+    with np.errstate(all="ignore"):
+        through_float32 = round_to(x.astype(np.float32), fmt).astype(np.float64)
+    assert_same_bits(theirs, through_float32, x)
+    assert differences(round_to(x, fmt), theirs) == beside_midpoints(fmt)
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2], ids=lambda fmt: fmt.name)
+def test_torch_casts_round_float64_twice_so_are_no_reference_there(fmt):
+    x = breakpoints(fmt, np.float64)[0]
+    assert differences(round_to(x, fmt), torch_cast(x, fmt)) == beside_midpoints(fmt)
+
+
+def differences(one, other):
+    return int(((one != other) & ~(np.isnan(one) & np.isnan(other))).sum())
+
+
+def beside_midpoints(fmt):
+    """Of the two float64 neighbours of each midpoint, one is wrong when float32 makes it a tie."""
+    past_the_end = fmt.specials is not Specials.NONE
+    return 2 * (fmt.max_code + past_the_end)

@@ -1,0 +1,479 @@
+import itertools
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from cases import (
+    DTYPES,
+    FLUSHES,
+    RULES,
+    SMALL,
+    TABLED,
+    WIDER,
+    assert_same_bits,
+    breakpoints,
+    directed,
+    run_script,
+    sized,
+    stream_for,
+)
+
+from mplab import (
+    BF16,
+    FORMATS,
+    FP8_E4M3,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    Overflow,
+    Rounding,
+    Stream,
+    Tally,
+    Tininess,
+    round_to,
+    tally,
+)
+from mplab.numbers import kernels, tensors
+from mplab.numbers.facts import facts_of
+from mplab.numbers.tensors import round_tensor
+from mplab.simulation._products import is_scalar
+
+
+def as_array(tensor):
+    return tensor.detach().resolve_neg().contiguous().numpy()
+
+
+# The same bits as round_to -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", sized(FORMATS))
+def test_tensors_round_as_arrays_do(name, dtype):
+    fmt = FORMATS[name]
+    if fmt.bits > 20:
+        x = directed(fmt)
+        with np.errstate(all="ignore"):
+            x = x.astype(dtype)
+    else:
+        x = breakpoints(fmt, dtype)[0]
+        x = x[:: max(1, x.size // 50_000)]
+    tensor = torch.from_numpy(x)
+    for (rounding, overflow), flush in itertools.product(RULES, FLUSHES):
+        rules = {"rounding": rounding, "overflow": overflow, **flush}
+        ours, theirs = Tally(), Tally()
+        got = round_tensor(tensor, fmt, stream=stream_for(rounding), tally=ours, **rules)
+        expected = round_to(x, fmt, stream=stream_for(rounding), tally=theirs, **rules)
+        assert_same_bits(got.numpy(), expected, x)
+        assert ours == theirs
+
+
+# The compiled loops and the torch expression -------------------------------------------
+
+
+def both_bodies(x, fmt, rounding, stream, **rules):
+    """Bits and flags from the loops, then from the expression."""
+    facts = facts_of(fmt, x.dtype, **rules)
+    if facts is None:
+        return None
+    integer = x.view(np.int32 if x.dtype == np.float32 else np.int64)
+    out, flags = np.empty_like(integer), np.empty(x.size, np.uint8)
+    keys = stream.keys() if rounding is Rounding.STOCHASTIC else None
+    kernels.run(integer, out, facts, rounding, keys=keys, flags=flags)
+    numbers = [int(n) for n in facts.numbers]
+    bits = torch.from_numpy(integer)
+    random = tensors._random_bits(bits, *keys(0)) if keys else None
+    theirs, their_flags = tensors._round_bits(bits, numbers, int(rounding), random, True)
+    alone, none = tensors._round_bits(bits, numbers, int(rounding), random, False)
+    assert none is None
+    assert torch.equal(alone, theirs)
+    return (out, flags), (theirs.numpy(), their_flags.numpy())
+
+
+NOT_IN_FLOAT32 = {
+    *("E9M3", "E11M5", "E9M20", "E11M20", "E8M5_HIGH", "E8M19"),  # their range is wider
+    *("FP8_E8M0", "E4M6_LOWEST", "E5M10_LOW"),  # their least values are subnormal there
+    "E7M24",  # a digit too many
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", sized([*TABLED, *WIDER], least=13))
+def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype, record_property):
+    if name in TABLED:
+        fmt, x = TABLED[name], breakpoints(TABLED[name], dtype)[0]
+    else:
+        fmt, x = WIDER[name], directed(WIDER[name])
+        with np.errstate(all="ignore"):
+            x = x.astype(dtype)
+    options = [(flush, Tininess.AFTER) for flush in (FLUSHES if name in SMALL else FLUSHES[:1])]
+    if fmt.bits <= 16:
+        options.append((FLUSHES[0], Tininess.BEFORE))
+    compared = 0
+    for (rounding, overflow), (flush, tininess) in itertools.product(RULES, options):
+        rules = {"overflow": overflow, "tininess": tininess, **flush}
+        with np.errstate(over="ignore"):
+            pair = both_bodies(x, fmt, rounding, Stream(3), **rules)
+        if pair is None:
+            assert dtype == np.float32
+            assert name in NOT_IN_FLOAT32, "float32 holds the others"
+            return
+        for one, other in zip(*pair, strict=True):
+            assert_same_bits(other, one, x)
+        compared += x.size
+    record_property("comparisons", compared)
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+def test_running_the_expression_gives_results_and_counts(rounding):
+    x = breakpoints(FP8_E4M3, np.float32)[0]
+    facts = facts_of(FP8_E4M3, x.dtype)
+    source, result = torch.from_numpy(x), torch.empty(x.size)
+    keys = Stream(7).keys() if rounding is Rounding.STOCHASTIC else None
+    counts, counted = np.zeros(8, np.int64), Tally()
+    tensors._run_expression(source, result, facts, rounding, keys=keys, counts=counts)
+    counted.add_counts(x.size, counts)
+    expected = round_to(x, FP8_E4M3, rounding=rounding, stream=stream_for(rounding))
+    assert_same_bits(result.numpy(), expected)
+    assert counted == tally(x, FP8_E4M3, rounding=rounding, stream=stream_for(rounding))
+
+
+UNDER_FLUSHING = """
+import numpy as np, torch
+from cases import *
+from oracle import *
+from test_tensors import both_bodies
+from mplab.numbers.tensors import round_tensor
+
+known = []
+for name in ("FP16", "BF16", "FP8_E4M3", "FP8_E8M0", "E4M3_BIAS20", "E5M10_LOW", "E4M6_LOWEST"):
+    fmt, table = TABLED[name], table_of(TABLED[name])
+    for dtype, rounding in itertools.product(DTYPES, Rounding):
+        x = breakpoints(fmt, dtype)[0]
+        x = x[np.abs(x) < 4 * table.least_normal]
+        expected = table.place(x).round(rounding, Overflow.IEEE, random_array(7, 0, x.size))
+        known.append((fmt, x, rounding, expected.astype(dtype)))
+assert torch.set_flush_denormal(True)
+for fmt, x, rounding, expected in known:
+    tensor = torch.from_numpy(x)
+    got = round_tensor(tensor, fmt, rounding=rounding, stream=stream_for(rounding))
+    assert_same_bits(got.numpy(), expected)
+    pair = both_bodies(x, fmt, rounding, Stream(3))
+    for one, other in zip(*pair) if pair else ():
+        assert_same_bits(other, one)
+print("same")
+"""
+
+
+@pytest.mark.slow
+def test_tensors_round_alike_where_the_processor_flushes_subnormals():
+    assert run_script(UNDER_FLUSHING) == "same\n"
+
+
+# Layouts -------------------------------------------------------------------------------
+
+
+def layouts(dtype):
+    base = torch.from_numpy(np.random.default_rng(0).random((4, 6, 8, 10)) + 0.01).to(dtype)
+    return {
+        "contiguous": base,
+        "channels last": base.contiguous(memory_format=torch.channels_last),
+        "transposed": base.transpose(1, 3),
+        "permuted": base.permute(2, 0, 3, 1),
+        "sliced": base[1:, ::2, :, 3:],
+        "narrowed": base[:, 1:5],
+        "expanded": base[:1, :, :1].expand(4, 6, 8, 10),
+        "one row": base[0, 0, 0],
+        "0-d": base[1, 2, 3, 4],
+        "empty": base[:, :0],
+        "size one": base[:, :1, :, :1].transpose(0, 3),
+        "negated view": torch._neg_view(-base),
+        "parameter": torch.nn.Parameter(base.clone()),
+        "unfolded": base.flatten().unfold(0, 10, 3),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("fmt", [FP16, FP8_E8M0], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC])
+@pytest.mark.parametrize("layout", layouts(torch.float32))
+def test_any_layout_rounds_as_its_contiguous_copy(layout, fmt, rounding, dtype):
+    x = layouts(dtype)[layout]
+    rules = {"rounding": rounding}
+    expected = round_to(as_array(x), fmt, stream=stream_for(rounding), **rules)
+    before = as_array(x).copy()
+    counts = Tally()
+    got = round_tensor(x, fmt, stream=stream_for(rounding), tally=counts, **rules)
+    assert (got.dtype, got.shape, got.requires_grad) == (dtype, x.shape, False)
+    assert_same_bits(as_array(got), expected)
+    assert_same_bits(as_array(x), before)
+    assert counts.total == x.numel()
+    out = torch.empty(x.shape, dtype=dtype)
+    assert round_tensor(x, fmt, out=out, stream=stream_for(rounding), **rules) is out
+    assert_same_bits(as_array(out), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC])
+@pytest.mark.parametrize("layout", sorted(set(layouts(torch.float32)) - {"expanded", "unfolded"}))
+def test_any_layout_rounds_in_place(layout, rounding, dtype):
+    x = layouts(dtype)[layout]
+    expected = round_to(as_array(x), FP16, rounding=rounding, stream=stream_for(rounding))
+    same = round_tensor(x, FP16, rounding=rounding, stream=stream_for(rounding), out=x)
+    assert same is x
+    assert_same_bits(as_array(x), expected)
+
+
+def test_the_result_keeps_the_strides_of_a_dense_input():
+    for name in ("channels last", "transposed", "permuted"):
+        x = layouts(torch.float32)[name]
+        assert round_tensor(x, FP16).stride() == x.stride()
+
+
+@pytest.mark.parametrize("fmt", [FP16, FP8_E8M0], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_out_may_overlap_the_input_in_any_way(fmt, dtype):
+    base = torch.from_numpy(np.random.default_rng(0).random(500)).to(dtype)
+    expected = round_to(base[:400].numpy(), fmt)
+    for source, target in ((0, 0), (0, 1), (1, 0), (0, 99), (99, 0)):
+        buffer = torch.zeros(500, dtype=dtype)
+        buffer[source : source + 400] = base[:400]
+        out = buffer[target : target + 400]
+        round_tensor(buffer[source : source + 400], fmt, out=out)
+        assert_same_bits(out.numpy(), expected)
+    square = base[:400].reshape(20, 20).clone()
+    expected = round_to(square.numpy(), fmt)
+    round_tensor(square, fmt, out=square.T)  # each element lands where another was
+    assert_same_bits(square.T.contiguous().numpy(), expected)
+
+
+def test_rounding_a_contiguous_tensor_in_place_moves_no_memory():
+    x = torch.rand(1000)
+    address = x.data_ptr()
+    round_tensor(x, FP16, out=x)
+    assert x.data_ptr() == address
+
+
+def test_autograd_records_nothing():
+    x = torch.rand(5, requires_grad=True)
+    assert round_tensor(x, FP16).grad_fn is None
+    y = x * 2
+    assert round_tensor(y, FP16).grad_fn is None
+    assert y.requires_grad
+
+
+def test_calls_on_tensors_and_arrays_take_turns_on_one_stream():
+    x, stream = torch.rand(1000), Stream(3)
+    rules = {"rounding": Rounding.STOCHASTIC}
+    first = round_tensor(x, FP8_E4M3, stream=stream, **rules)
+    second = round_to(x.numpy(), FP8_E4M3, stream=stream, **rules)
+    assert_same_bits(first.numpy(), round_to(x.numpy(), FP8_E4M3, stream=Stream(3), **rules))
+    again = round_tensor(x, FP8_E4M3, stream=Stream(3, calls=1), **rules)
+    assert_same_bits(again.numpy(), second)
+
+
+# Bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.ones(2, dtype=torch.float16),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.ones(2, dtype=torch.complex64),
+        torch.ones(2, dtype=torch.int64),
+        torch.ones(2, dtype=torch.bool),
+        torch.eye(2).to_sparse(),
+        torch.eye(2).to_mkldnn() if torch.backends.mkldnn.is_available() else None,
+        np.ones(2),
+        [1.0],
+        1.0,
+        None,
+    ],
+    ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}-{getattr(x, 'layout', '')}",
+)
+def test_what_is_no_dense_float_tensor_is_refused(x):
+    with pytest.raises(TypeError, match=r"^round_tensor: x must be a dense float32.*; got .*\. "):
+        round_tensor(x, FP16)
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        torch.empty(2, dtype=torch.float64),
+        torch.empty(3),
+        torch.empty(1, 2),
+        np.empty(2, np.float32),
+        torch.empty(2, device="meta"),
+    ],
+    ids=lambda out: f"{type(out).__name__}-{out.dtype}-{tuple(out.shape)}",
+)
+def test_an_out_that_does_not_match_is_refused(out):
+    message = (
+        r"^round_tensor: out must be a torch\.float32 tensor of shape \(2,\) on cpu; got .*\. "
+    )
+    with pytest.raises(ValueError, match=message):
+        round_tensor(torch.ones(2), FP16, out=out)
+
+
+def test_an_out_whose_elements_share_memory_is_refused():
+    out = torch.empty(1).expand(2)
+    with pytest.raises((ValueError, RuntimeError), match=r"single memory location|out must"):
+        round_tensor(torch.ones(2), FP16, out=out)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"rounding": "up"}, "rounding must be a member of Rounding"),
+        ({"rounding": 5}, "rounding must be a member of Rounding"),
+        ({"overflow": 1}, "overflow must be a member of Overflow"),
+        ({"flush_inputs": 1}, "flush_inputs must be True or False"),
+        ({"rounding": Rounding.STOCHASTIC}, "stream must be a Stream"),
+        ({"tally": 3}, "tally must be "),
+    ],
+    ids=repr,
+)
+def test_options_of_the_wrong_type_are_refused(options, rule):
+    for rounding, overflow in RULES:
+        stream = stream_for(rounding)
+        round_tensor(torch.ones(2), FP16, rounding=rounding, overflow=overflow, stream=stream)
+    round_tensor(torch.ones(2), FP16, flush_inputs=True)
+    with pytest.raises((TypeError, ValueError), match=f"^round_tensor: {rule}.*; got "):
+        round_tensor(torch.ones(2), FP16, **options)
+
+
+@pytest.mark.parametrize("fmt", ["FP16", torch.float16, None, [1]], ids=repr)
+def test_what_is_no_format_is_refused(fmt):
+    with pytest.raises(TypeError, match=r"^round_tensor: fmt must be an mplab Format; got "):
+        round_tensor(torch.ones(2), fmt)
+
+
+def test_float32_that_cannot_hold_the_result_is_refused():
+    wide = TABLED["E8M5_HIGH"]
+    x = torch.tensor([3.4e38])
+    with pytest.raises(ValueError, match=r"^round_tensor: x must be float64 here; got float32"):
+        round_tensor(x, wide)
+    assert round_tensor(x.double(), wide).item() == 2.0**128
+    assert round_tensor(torch.ones(1), wide).item() == 1
+
+
+def test_tensors_agree_with_torchs_own_casts_to_half_and_bfloat():
+    x = torch.from_numpy(breakpoints(BF16, np.float32)[0])
+    for fmt in (FP16, BF16):
+        cast = x.to(fmt.torch_dtype).float().numpy()
+        assert_same_bits(round_tensor(x, fmt, overflow=Overflow.IEEE).numpy(), cast)
+    assert_same_bits(round_tensor(x, FP32).nan_to_num().numpy(), x.nan_to_num().numpy())
+
+
+# One kernel for large tensors -----------------------------------------------------------
+
+
+def made_by(backend, fmt, rounding=Rounding.TIES_TO_EVEN, dtype=np.float32, **rules):
+    numbers = tuple(int(n) for n in facts_of(fmt, np.dtype(dtype), **rules).numbers)
+    integer = torch.int32 if dtype == np.float32 else torch.int64
+    return tensors.Fused(numbers, int(rounding), integer, backend=backend)
+
+
+def assert_rounds(kernel, fmt, x, **rules):
+    """The kernel rounds all but the last few numbers as the compiled loops do, also in place."""
+    bits = torch.from_numpy(x).view(kernel.dtype)
+    into = torch.full_like(bits, -1)
+    done = kernel(bits, into)
+    assert kernel.how == "one kernel"
+    assert 0 <= bits.numel() - done < 1024
+    assert bool((into[done:] == -1).all())
+    expected = round_to(x[:done], fmt, **rules)
+    assert_same_bits(into[:done].numpy().view(x.dtype), expected, x[:done])
+    same = bits.clone()
+    assert kernel(same, same) == done
+    assert_same_bits(same[:done].numpy().view(x.dtype), expected, x[:done])
+
+
+@pytest.mark.slow
+def test_the_fused_expression_serves_formats_and_sizes_without_being_made_again():
+    x = np.random.default_rng(0).standard_normal(5000).astype(np.float32)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    for fmt in (FP16, FP8_E4M3):
+        kernel = made_by("aot_eager", fmt)
+        for size in (5000, 4096, 2048):
+            assert_rounds(kernel, fmt, x[:size])
+    assert counters["stats"]["unique_graphs"] == 4  # for each format: apart, and in place
+    bits = torch.zeros(8192, dtype=torch.int32)
+    assert kernel(bits[:4096], bits[4096:]) == 0  # two pieces of one memory
+    assert kernel(bits[1:], torch.zeros(8191, dtype=torch.int32)) == 0  # not at a multiple of 16
+    assert kernel(bits, bits) == 8192
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler for torch.compile")
+def test_the_compiled_expression_has_the_bits_of_the_loops_on_all_breakpoints(
+    tmp_path, monkeypatch
+):
+    # torch's own cache would give what it compiled for other vector instructions.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    for name, dtype, rounding in [
+        ("FP16", np.float32, Rounding.TIES_TO_EVEN),
+        ("FP8_E5M2", np.float64, Rounding.TIES_TO_EVEN),
+        ("FP8_E4M3", np.float32, Rounding.TOWARD_POSITIVE),
+    ]:
+        fmt = FORMATS[name]
+        x = breakpoints(fmt, np.dtype(dtype))[0]
+        kernel = made_by("inductor", fmt, rounding, dtype)
+        if is_scalar():  # sums on the bits of NaN overflow, which scalar C++ leaves undefined
+            bits = torch.from_numpy(x).view(kernel.dtype)
+            with pytest.warns(RuntimeWarning, match=r"differs .* in \d+ codes and is not used"):
+                assert kernel(bits, torch.empty_like(bits)) == 0
+            return
+        assert_rounds(kernel, fmt, x, rounding=rounding)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spoil", "how"),
+    [
+        (lambda bits, *rest: (bits ^ 1, None), "differs in "),
+        (lambda *rest: 1 / 0, "not compiled: "),
+    ],
+)
+def test_a_kernel_that_differs_or_cannot_be_made_is_not_used(monkeypatch, spoil, how):
+    kernel = made_by("aot_eager", FP16)
+    define, facts = tensors._round_bits, facts_of(FP16, np.dtype(np.float32))
+    kernel._plain = lambda bits, into: into.copy_(
+        define(bits, facts.numbers.tolist(), int(Rounding.TIES_TO_EVEN), None, False)[0]
+    )
+    monkeypatch.setattr(tensors, "_round_bits", spoil)
+    bits, into = torch.zeros(2048, dtype=torch.int32), torch.ones(2048, dtype=torch.int32)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert kernel(bits, into) == 0
+    assert kernel.how.startswith(how)
+    assert bool((into == 1).all())
+    assert ["not used" in str(w.message) for w in said] == [True] * how.startswith("differs")
+
+
+def test_only_large_tensors_on_cuda_are_fused(monkeypatch):
+    large = torch.zeros(1 << 20, dtype=torch.int32)
+    assert not tensors._worth_fusing(large)
+    monkeypatch.setattr(tensors, "_FUSED_FROM", 16)
+    used = []
+
+    class Told:
+        def __call__(self, bits, into):
+            used.append(bits.numel())
+            into[:8] = 7
+            return 8
+
+    monkeypatch.setattr(tensors, "_worth_fusing", lambda bits: bits.numel() >= 16)
+    monkeypatch.setattr(tensors, "fused", lambda *key: Told())
+    x, out = torch.full((20,), 0.1), torch.empty(20)
+    facts = facts_of(FP8_E4M3, np.dtype(np.float32))
+    tensors._run_expression(x, out, facts, Rounding.TIES_TO_EVEN, fuse=True)
+    assert used == [20]
+    assert out.view(torch.int32)[:8].eq(7).all()
+    assert out[8:].eq(0.1015625).all()  # what the kernel leaves is rounded step by step
+    tensors._run_expression(x, out, facts, Rounding.TIES_TO_EVEN)
+    assert out.eq(0.1015625).all()
+    assert used == [20]

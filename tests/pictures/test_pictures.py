@@ -1,0 +1,500 @@
+"""The figures: by what they draw, whether it can be read, and by whom."""
+
+import base64
+import re
+from collections import namedtuple
+from functools import cache
+from html import escape
+from itertools import combinations
+
+import matplotlib
+import numpy as np
+import pytest
+from coloraide import Color
+from legible import assert_legible, drawn_texts
+from matplotlib.figure import Figure
+from PIL import Image
+from tiers import mostly_slow
+
+import mplab
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
+from mplab.pictures import canvas
+from mplab.training import ExponentHistogram, History, exponent_histogram
+from mplab.training import exponents as ranges
+
+COLOURS = {"reference": canvas.REFERENCE.colour} | {
+    name: look.colour for name, look in canvas.STYLES.items()
+}
+STEPS = 60
+
+
+def history(recipe="fp16-naive", **changes):
+    """A small run without training."""
+    steps = np.arange(STEPS)
+    facts = {
+        "task": "digits-autoencoder",
+        "recipe": recipe,
+        "compute_format": recipe.removeprefix("amp-").partition("-")[0].upper(),
+        "seed": 0,
+        "device": "cpu",
+        "simulated": recipe != "fp32" and not recipe.startswith("amp"),
+        "loss": 0.03 + 0.2 * 0.9**steps,
+        "loss_scale": np.full(STEPS, 65536.0 if recipe in ("fp16-scaled", "amp-fp16") else 1.0),
+        "skipped": np.zeros(STEPS, dtype=bool),
+        "metrics": {"r2": 0.5},
+        "gradients": {},
+        "flushed": {},
+        "tally": {},
+        "environment": {},
+    }
+    return History(**{**facts, **changes})
+
+
+def histogram(low, counts, zeros=0):
+    exponents = np.arange(low, low + len(counts))
+    return ExponentHistogram(exponents, np.array(counts, dtype=np.int64), zeros, 0)
+
+
+LAYERS = {"encoder 1": histogram(-30, [1, 2, 1]), "encoder 2": histogram(-26, [1, 2, 1])}
+
+
+# Palette ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COLOURS)
+def test_a_colour_stands_out_from_white(name):
+    assert Color(COLOURS[name]).contrast("white", method="wcag21") >= 3
+
+
+@pytest.mark.parametrize("sight", ["protan", "deutan", "tritan"])
+@pytest.mark.parametrize(("method", "least"), [("machado", 17.5), ("vienot", 14), ("brettel", 12)])
+def test_two_colours_differ_whatever_the_reader_s_colour_vision(sight, method, least):
+    """Least difference measured: 17.8, 14.3 and 12.4, the last two between FP16 and BF16."""
+    seen = {name: Color(c).filter(sight, method=method) for name, c in COLOURS.items()}
+    near = {
+        pair: seen[pair[0]].delta_e(seen[pair[1]], method="2000") for pair in combinations(seen, 2)
+    }
+    assert {pair: difference for pair, difference in near.items() if difference < least} == {}
+
+
+def test_marker_and_dash_repeat_what_the_colour_says():
+    markers = [look.marker for look in canvas.STYLES.values()]
+    assert len(set(markers)) == len(markers)
+    for first, second in combinations([FP32, FP16, BF16], 2):
+        assert canvas.style(first).dash != canvas.style(second).dash
+
+
+def test_a_format_outside_the_palette_is_black():
+    assert canvas.style(mplab.TF32) == canvas.REFERENCE
+
+
+# Words and places ------------------------------------------------------------------------
+
+
+def test_a_power_of_two_is_required_where_exponents_are_shifted():
+    with pytest.raises(ValueError, match=r"must be a positive power of two; got 3\.0"):
+        ranges.exponent_of(3.0)
+
+
+def test_labels_are_moved_apart_and_keep_their_order():
+    places = canvas.spread([5.0, 5.0, 5.5, 40.0], [4.0, 2.0, 4.0, 2.0], low=0.0, high=50.0)
+    assert places == sorted(places)
+    assert np.all(np.diff(places) >= [3.0, 3.0, 3.0])
+    assert places[3] == 40.0
+
+
+def test_labels_stay_inside_their_row():
+    assert canvas.spread([-3.0, 12.0], [2.0, 2.0], low=0.0, high=10.0) == [1.0, 9.0]
+
+
+def test_a_label_alone_stays_where_it_belongs():
+    assert canvas.spread([3.0], [2.0], low=0.0, high=10.0) == [3.0]
+
+
+# Ranges ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("shift", [0, 7, 30])
+def test_shares_agree_with_rounding(fmt, shift):
+    # Significands between 1.2 and 1.7: in no format does rounding move these past a limit
+    # that their exponent does not show, except E4M3's largest binade, which ends at 464.
+    random = np.random.default_rng(0)
+    x = random.uniform(1.2, 1.7, 4000) * 2.0 ** random.integers(-60, 10, 4000)
+    tally = mplab.tally(x * 2.0**shift, fmt)
+    found = ranges.shares(exponent_histogram(x), fmt, loss_scale=2.0**shift)
+    assert found.flushed == tally.flushed
+    assert found.overflow == tally.overflow
+    assert found.flushed + found.subnormal == np.sum(
+        np.abs(round_to(x * 2.0**shift, fmt)) < fmt.min_normal
+    )
+    assert found.total == tally.total
+
+
+def test_the_limits_are_where_rounding_changes():
+    for fmt in (FP16, BF16, FP8_E5M2):
+        edges = ranges.zones(fmt)
+        assert round_to(2.0**edges.flushed, fmt) == 0
+        assert round_to(1.01 * 2.0**edges.flushed, fmt) == fmt.min_subnormal
+        assert round_to(2.0**edges.subnormal, fmt) == fmt.min_normal
+        assert np.isinf(round_to(2.0**edges.overflow, fmt))
+
+
+def test_pooling_keeps_every_number():
+    every = ranges.pooled([histogram(-3, [1, 2], zeros=4), histogram(1, [5]), histogram(0, [])])
+    assert every.exponents.tolist() == [-3, -2, -1, 0, 1]
+    assert every.counts.tolist() == [1, 2, 0, 0, 5]
+    assert every.zeros == 4
+
+
+# Figures ---------------------------------------------------------------------------------
+
+
+def bumpy(low, high):
+    """Six layers, as wide and as deep as a real network's."""
+    shape = np.array([1, 3, 9, 27, 80, 200, 500, 900, 400, 30])
+    starts = np.linspace(low, high, 6).astype(int)
+    return {f"encoder.layer{i}.linear": histogram(start, shape) for i, start in enumerate(starts)}
+
+
+def high_start():
+    scale, skipped = np.full(STEPS, 2.0**30), np.zeros(STEPS, dtype=bool)
+    scale[:10], skipped[:10] = 2.0 ** np.arange(40, 30, -1), True
+    return {"loss_scale": scale, "skipped": skipped}
+
+
+STALLED = np.full(STEPS, 0.07)
+BROKEN = np.where(np.arange(STEPS) < 20, 0.1, np.nan)
+FLUSHED = {
+    step: {f"layer {i}": (n, 100) for i, n in enumerate((100, 99, 26, 8, 1, 0))}
+    for step in (0, 30, 59)
+}
+Row = namedtuple("Row", "name fmt size ratio")
+ROWS = [
+    Row(name, fmt, size, ratio)
+    for size in (1000, 10**7)
+    for fmt, more in (("FP16", 1.0), ("FP8_E4M3", 1.25))
+    for name, ratio in (
+        ("round_to, out=", 1.2 * more),
+        ("  with tally", 3.0),
+        ("torch to", 4.0),
+        ("gfloat", 90.0),
+    )
+]
+GPU = "NVIDIA H200 141GB HBM3e"
+
+FIGURES = {
+    "two loss curves": lambda: pictures.loss_curves([history("fp32"), history(loss=STALLED)]),
+    "all loss curves": lambda: pictures.loss_curves(
+        [
+            history("fp32"),
+            history(loss=STALLED),
+            history("fp16-scaled"),
+            history("bf16"),
+            history("amp-fp16-naive", loss=1.01 * STALLED, device=GPU),
+            history("amp-fp16", device=GPU),
+        ]
+    ),
+    "one loss curve": lambda: pictures.loss_curves([history("fp32")]),
+    "a loss that becomes NaN": lambda: pictures.loss_curves(
+        [history("fp32"), history("fp16-naive", loss=BROKEN)]
+    ),
+    "gradients unscaled": lambda: pictures.gradient_exponents(bumpy(-50, -25), FP16),
+    "gradients scaled": lambda: pictures.gradient_exponents(
+        bumpy(-50, -25), FP16, loss_scale=2.0**36
+    ),
+    "gradients in BF16": lambda: pictures.gradient_exponents(bumpy(-50, -25), BF16),
+    "gradients in E4M3": lambda: pictures.gradient_exponents(bumpy(-50, -25), FP8_E4M3),
+    "one layer": lambda: pictures.gradient_exponents({"all": histogram(-9, [1])}, FP16),
+    "flushed at three steps": lambda: pictures.flushed_share(history(flushed=FLUSHED)),
+    "flushed at one step": lambda: pictures.flushed_share(history(flushed={0: FLUSHED[0]})),
+    "a loss scale that falls": lambda: pictures.loss_scale(
+        [history("fp16-scaled", **high_start())]
+    ),
+    "two loss scales": lambda: pictures.loss_scale(
+        [history("fp16-scaled", **high_start()), history("amp-fp16", device=GPU, **high_start())]
+    ),
+    "costs": lambda: pictures.costs([Row("copy", "", 1000, 1.0), *ROWS]),
+    "a constant loss scale": lambda: pictures.loss_scale([history("fp16-scaled")]),
+}
+
+
+@cache
+def drawn(name):
+    """A figure that tests share and leave as it is."""
+    return FIGURES[name]()
+
+
+@pytest.fixture(params=FIGURES, ids=list(FIGURES))
+def picture(request):
+    return drawn(request.param)
+
+
+SHOWN = [
+    "all loss curves",
+    "a loss that becomes NaN",
+    "gradients scaled",
+    "flushed at three steps",
+    "two loss scales",
+    "costs",
+]
+"""At least one figure of each function, with many words."""
+
+
+@pytest.mark.parametrize("name", mostly_slow(FIGURES, SHOWN))
+def test_a_figure_can_be_read(name):
+    assert_legible(drawn(name))
+
+
+def test_a_figure_is_described_to_those_who_do_not_see_it(picture):
+    assert picture.claim
+    assert picture.alt.startswith(picture.claim)
+    assert len(picture.alt) > len(picture.claim) + 20
+    assert "\n" not in picture.alt
+
+
+def test_every_axis_has_its_quantity(picture):
+    below = {axes.get_xlabel() for axes in picture.axes} - {""}
+    assert len(below) == 1
+    quantity = r"training step|gradient, absolute value|flushed to 0 \(%\)|CPU time, in copies"
+    assert re.match(quantity, *below)
+    beside = {axes.get_ylabel() for axes in picture.axes} | {picture.get_supylabel()}
+    named = r"loss \(mean squared error\)|gradients \(%\)|^layer|^loss scale"
+    assert any(re.search(named, label) for label in beside) or "CPU" in str(below)
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow(FIGURES, ["a loss that becomes NaN", "gradients unscaled"])
+)
+def test_jupyter_gets_an_image_with_its_description(name):
+    picture = drawn(name)
+    bundle = picture._repr_mimebundle_()
+    image = re.fullmatch(
+        r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"[^>]*>', bundle["text/html"]
+    )
+    assert base64.b64decode(image[1]).startswith(b"\x89PNG")
+    assert bundle["text/plain"] == picture.alt
+    assert "nan" not in bundle["text/plain"]
+
+
+def test_the_legibility_check_sees_overlap_and_clipping():
+    figure = Figure(figsize=(3, 2))
+    figure.text(0.5, 0.5, "one")
+    assert_legible(figure)
+    figure.text(0.52, 0.5, "two")
+    with pytest.raises(AssertionError, match="one"):
+        assert_legible(figure)
+    clipped = Figure(figsize=(3, 2))
+    clipped.text(0.9, 0.5, "too far to the right")
+    with pytest.raises(AssertionError, match="too far"):
+        assert_legible(clipped)
+
+
+def test_the_reader_s_settings_neither_change_a_figure_nor_are_changed():
+    plain = FIGURES["two loss curves"]().png()
+    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "lines.linewidth": 9}):
+        assert FIGURES["two loss curves"]().png() == plain
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+def test_every_figure_has_a_white_background(picture):
+    assert picture.get_facecolor() == (1, 1, 1, 1)
+
+
+def test_a_saved_figure_carries_its_description(tmp_path):
+    figure = drawn("two loss curves")
+    for name in ("figure.svg", "figure.png"):
+        figure.save(tmp_path / name)
+    with Image.open(tmp_path / "figure.png") as image:
+        assert image.text["Description"] == figure.alt
+    assert escape(figure.alt, quote=False) in (tmp_path / "figure.svg").read_text("utf-8")
+    with pytest.raises(ValueError, match=r"must end in \.png or \.svg; got 'x\.pdf'"):
+        figure.save("x.pdf")
+
+
+def test_the_loss_title_says_what_the_runs_show():
+    def title(**changes):
+        return pictures.loss_curves([history("fp32"), history(**changes)]).claim
+
+    assert title(loss=STALLED) == "FP16 without scaling ends at 2.3× FP32's loss"
+    assert title() == "FP16 without scaling ends within 10% of FP32"
+    assert title(loss=BROKEN) == "FP16 without scaling ends without a finite loss"
+
+
+def test_the_loss_axis_names_the_loss_of_the_task():
+    def label(task):
+        return pictures.loss_curves([history("fp32", task=task)]).axes[0].get_ylabel()
+
+    assert label("digits-autoencoder") == "training loss (mean squared error)"
+    assert label("digits-cnn") == "training loss (cross entropy)"
+    assert label("mine") == "training loss"
+
+
+def test_the_name_of_a_run_is_that_of_its_formats_whatever_its_recipe_is_called():
+    def name(**settings):
+        run = history("mine", compute_format="BF16", settings=settings)
+        return pictures.loss_curves([run]).claim.partition(" ends")[0]
+
+    assert name() == name(weight_format="FP32") == "BF16"
+    assert name(weight_format="BF16", optimizer_format="BF16") == "pure BF16"
+    kept = {"weight_format": "BF16", "optimizer_format": "FP32"}
+    assert name(**kept) == "BF16 with BF16 weights"
+    assert name(**kept, update_rounding="kahan") == "BF16 with Kahan BF16 weights"
+    assert name(weight_format="FP16", update_rounding="stochastic") == (
+        "BF16 with stochastic FP16 weights"
+    )
+    assert name(fp8="current") == "BF16 current scaling"
+
+
+def test_only_mixed_precision_is_called_amp():
+    def place(compute_format="BF16", **settings):
+        run = history("amp", compute_format=compute_format, settings=settings)
+        return pictures.results_table([run]).rows[0][1]
+
+    assert place() == place(weight_format="FP32", fp8=None) == "torch AMP on cpu"
+    assert place(weight_format="BF16") == place(fp8="current") == place("FP32") == "torch on cpu"
+
+
+def test_a_format_without_a_colour_is_drawn_in_black():
+    figure = pictures.loss_curves([history("fp32"), history("mine", compute_format="FP12")])
+    assert figure.claim == "FP12 ends within 10% of FP32"
+    assert figure.axes[0].lines[1].get_color() == canvas.REFERENCE.colour
+
+
+def test_curves_have_the_look_of_their_format_and_end_with_their_name():
+    figure = drawn("all loss curves")
+    simulated, real = figure.axes
+    assert simulated.get_title(loc="left") == "simulated"
+    assert real.get_title(loc="left") == f"torch AMP on {GPU}"
+    colours = [line.get_color() for line in simulated.lines]
+    assert colours == [canvas.style(fmt).colour for fmt in (FP32, FP16, FP16, BF16)]
+    hollow = [line.get_markerfacecolor() == "white" for line in simulated.lines]
+    assert hollow == [False, True, False, False]
+    words = [text for text, _ in drawn_texts(figure)]
+    assert words.count("FP32") == 2
+    assert {"FP16 without scaling", "FP16 with loss scaling", "BF16"} <= set(words)
+
+
+def test_the_name_of_a_run_that_ends_early_stands_beside_the_panel_too():
+    picture = pictures.loss_curves([history("fp32"), history(loss=BROKEN)])
+    boxes = dict(drawn_texts(picture))
+    (early,) = (box for text, box in boxes.items() if "until step" in text)
+    assert early.x0 >= picture.axes[0].get_window_extent().x1
+
+
+def test_end_labels_stand_beside_their_panel():
+    figure = drawn("all loss curves")
+    boxes = dict(drawn_texts(figure))
+    right = figure.axes[1].get_window_extent().x1
+    assert boxes["FP16 with loss scaling"].x0 > right
+
+
+def test_the_gradient_title_counts_what_is_lost():
+    claim = pictures.gradient_exponents(LAYERS, FP16).claim
+    assert claim == "FP16 flushes 62.5% of these gradients to 0 (100% in encoder 1)"
+    scaled = pictures.gradient_exponents(LAYERS, FP16, loss_scale=2.0**10).claim
+    assert scaled == (
+        "With the loss scaled by 2¹⁰, FP16 flushes none of these gradients to 0 "
+        "and overflows on none"
+    )
+    over = pictures.gradient_exponents(LAYERS, FP16, loss_scale=2.0**41).claim
+    assert over == "With the loss scaled by 2⁴¹, FP16 overflows on 37.5% (75% in encoder 2)"
+
+
+def test_bands_lie_at_the_limits_of_the_format():
+    for fmt in (FP16, BF16):
+        axes = pictures.gradient_exponents(LAYERS, fmt).axes[0]
+        edges = ranges.zones(fmt)
+        bands = sorted(
+            (p.get_x(), p.get_x() + p.get_width()) for p in axes.patches if p.get_height() == 1
+        )
+        assert bands[0] == (axes.get_xlim()[0], edges.flushed)
+        assert bands[1] == (edges.flushed, edges.subnormal)
+        assert bands[2] == (edges.overflow, axes.get_xlim()[1])
+        words = [text.get_text() for text in axes.texts]
+        assert words[-4:] == ["flushed to 0", "subnormal", f"normal in {fmt.name}", "overflow"]
+
+
+def test_lost_gradients_are_hollow():
+    axes = pictures.gradient_exponents(LAYERS, FP16).axes[1]
+    faces = {p.get_x(): p.get_facecolor() for p in axes.patches if p.get_height() != 1}
+    white = [round(x + 0.43 - 0.5) for x, face in faces.items() if face == (1, 1, 1, 1)]
+    assert white == [-26]
+
+
+def test_a_layer_without_nonzero_gradients_is_named_so():
+    figure = pictures.gradient_exponents({"dead": histogram(0, [], zeros=9), **LAYERS}, FP16)
+    assert "dead: all are 0;" in figure.alt
+    assert_legible(figure)
+
+
+def test_flushed_bars_have_the_recorded_lengths():
+    figure = pictures.flushed_share(history(flushed=FLUSHED))
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [100, 99, 26, 8, 1, 0]
+    assert figure.axes[0].yaxis.get_inverted()
+    assert figure.claim == (
+        "FP16 without scaling: 39% of the gradients are flushed to 0 at step 0, 39% at step 30 "
+        "and 39% at step 59"
+    )
+
+
+def test_the_scale_title_counts_skipped_steps():
+    figure = FIGURES["a loss scale that falls"]()
+    assert figure.claim == (
+        "FP16 with loss scaling (simulated) skips 10 of 60 steps (crosses); "
+        "its loss scale goes from 2⁴⁰ to 2³⁰"
+    )
+    crosses = figure.axes[0].lines[1]
+    assert crosses.get_xdata().tolist() == list(range(10))
+    assert crosses.get_ydata().tolist() == list(range(40, 30, -1))
+
+
+def test_the_cost_title_names_the_fastest_peer():
+    assert pictures.costs(ROWS).claim == (
+        "For 10,000,000 elements round_to takes 1.2 to 1.5 copies, the fastest other library 4.0"
+    )
+    ours = pictures.costs([row for row in ROWS if row.name.startswith(("round_to", " "))])
+    assert ours.claim == "For 10,000,000 elements round_to takes 1.2 to 1.5 copies"
+
+
+def test_what_cannot_be_drawn_is_refused_by_name():
+    with pytest.raises(ValueError, match="loss_curves: histories must hold a run"):
+        pictures.loss_curves([])
+    with pytest.raises(TypeError, match="loss_curves: histories must be a list of runs; got <Hist"):
+        pictures.loss_curves(history())
+    nothing = np.zeros(0)
+    with pytest.raises(ValueError, match="results_table: histories must hold a run and each"):
+        pictures.results_table([history(loss=nothing, loss_scale=nothing, skipped=nothing)])
+    with pytest.raises(ValueError, match=r"flushed_share: history\.flushed must not be empty"):
+        pictures.flushed_share(history())
+    with pytest.raises(ValueError, match="gradient_exponents: layers must not be empty"):
+        pictures.gradient_exponents({}, FP16)
+    with pytest.raises(TypeError, match="gradient_exponents: fmt must be an mplab Format"):
+        pictures.gradient_exponents(LAYERS, "FP16")
+
+
+def test_a_scale_that_falls_to_zero_ends_where_it_was_last_positive():
+    scale = np.where(np.arange(STEPS) < 30, 2.0 ** -np.arange(STEPS), 0.0)
+    figure = pictures.loss_scale([history("fp16-scaled", loss_scale=scale)])
+    assert figure.claim.endswith("its loss scale goes from 2⁰ to 0")
+    assert any("until step 29" in text for text, _ in drawn_texts(figure))
+
+
+# Table -----------------------------------------------------------------------------------
+
+
+def test_the_table_has_headings_for_screen_readers():
+    table = pictures.results_table([history("fp32"), history("fp16-scaled", **high_start())])
+    page = table._repr_html_()
+    assert page.count('scope="col"') == len(table.header)
+    assert page.count('scope="row"') == 2
+    assert "<caption" in page
+    assert table.rows[0] == ("FP32", "torch on cpu", "0.0307", "0.500", "0 of 60", "none")
+    assert table.rows[1][3:] == ("0.500", "10 of 60", "2³⁰")
+    assert "10 of 60" in str(table)
+
+
+def test_a_table_escapes_what_it_shows():
+    page = canvas.Table("<a>", ("b",), (("<c>", "&"),))._repr_html_()
+    assert "<a>" not in page
+    assert "<c>" not in page

@@ -1,0 +1,335 @@
+"""The gradient scaler, call by call beside torch's own."""
+
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from mplab.scaling import DoublingScaler, FlooredScaler, GradScaler, LossScaler, NudgedScaler
+
+# Sequences of calls --------------------------------------------------------------------
+
+LAYERS, BAD = 3, (math.inf, -math.inf, math.nan)
+
+
+class Side:
+    """Weights, two optimizers and a scaler: the same for ours and for torch's."""
+
+    def __init__(self, scaler):
+        self.scaler = scaler
+        self.weights = [nn.Parameter(torch.linspace(-1, 1, 4) + i) for i in range(LAYERS)]
+        self.optimizers = [
+            torch.optim.SGD(self.weights[:2], lr=0.1, momentum=0.5),
+            torch.optim.Adam(self.weights[2:], lr=0.01),
+        ]
+        self.steps = []
+        for number, optimizer in enumerate(self.optimizers):
+            optimizer.register_step_post_hook(lambda *_, n=number: self.steps.append(n))
+
+    def backward(self, bad):
+        loss = sum((w * w).sum() for w in self.weights) * 1e-4
+        scaled = self.scaler.scale(loss)
+        scaled.backward()
+        for layer, value in bad:
+            self.weights[layer].grad[1] = value
+        return scaled
+
+    def clip(self, number):
+        weights = self.optimizers[number].param_groups[0]["params"]
+        return torch.nn.utils.clip_grad_norm_([w for w in weights if w.grad is not None], 1e-3)
+
+    def do(self, call, *arguments):
+        """Make a call; the kind of error it gives, or None."""
+        try:
+            getattr(self, call)(*arguments)
+        except (RuntimeError, AssertionError, ValueError) as error:
+            return type(error)
+        return None
+
+    def unscale(self, number):
+        self.scaler.unscale_(self.optimizers[number])
+
+    def step(self, number):
+        self.scaler.step(self.optimizers[number])
+
+    def update(self):
+        self.scaler.update()
+
+    def drop(self, number):
+        self.optimizers[number].zero_grad()
+
+    def load(self):
+        self.scaler.load_state_dict(copy.deepcopy(self.scaler.state_dict()))
+
+
+NUMBER = st.integers(0, 1)
+CALL = st.one_of(
+    st.tuples(
+        st.just("backward"),
+        st.lists(st.tuples(st.integers(0, LAYERS - 1), st.sampled_from(BAD)), max_size=2),
+    ),
+    st.tuples(st.sampled_from(["unscale", "step", "drop"]), NUMBER),
+    st.tuples(st.sampled_from(["step", "update", "load"]), NUMBER),
+)
+OPTIONS = st.fixed_dictionaries(
+    {
+        "init_scale": st.sampled_from([65536.0, 2.0**30, 1.0, 3.0, 2.0**-20 * 3]),
+        "growth_factor": st.sampled_from([2.0, 1.5]),
+        "backoff_factor": st.sampled_from([0.5, 0.3]),
+        "growth_interval": st.integers(1, 3),
+    }
+)
+
+
+def both(options):
+    return Side(GradScaler(LossScaler(**options))), Side(torch.amp.GradScaler("cpu", **options))
+
+
+def assert_alike(ours, theirs):
+    assert ours.scaler.state_dict() == theirs.scaler.state_dict()
+    assert ours.steps == theirs.steps
+    for one, other in zip(ours.weights, theirs.weights, strict=True):
+        assert_same(one.data, other.data)
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            assert_same(one.grad, other.grad)
+
+
+def assert_same(one, other):
+    assert one.dtype == other.dtype
+    assert ((one == other) | (one.isnan() & other.isnan())).all(), (one, other)
+
+
+def play(calls, options):
+    """Make the same calls on both sides, and compare after each."""
+    ours, theirs = both(options)
+    for number, (call, argument) in enumerate(calls):
+        arguments = () if call in ("update", "load") else (argument,)
+        one, other = ours.do(call, *arguments), theirs.do(call, *arguments)
+        expected = RuntimeError if other is AssertionError else other
+        assert one is expected, f"call {number}, {call}: {one} instead of {expected}"
+        assert_alike(ours, theirs)
+    return ours
+
+
+@settings(max_examples=120)
+@given(calls=st.lists(CALL, max_size=25), options=OPTIONS)
+def test_any_calls_in_any_order_do_what_they_do_in_torch(calls, options):
+    play(calls, options)
+
+
+BATCH = st.tuples(
+    st.lists(st.tuples(st.integers(0, LAYERS - 1), st.sampled_from(BAD)), max_size=1),
+    st.booleans(),
+)
+
+
+@settings(max_examples=60)
+@given(steps=st.lists(BATCH, min_size=1, max_size=12), options=OPTIONS)
+def test_training_with_clipping_and_two_optimizers_goes_as_in_torch(steps, options):
+    ours, theirs = both(options)
+    for bad, clipping in steps:
+        for side in (ours, theirs):
+            for number in (0, 1):
+                side.drop(number)
+            side.backward(bad)
+            if clipping:
+                side.unscale(0)
+                side.clip(0)
+            for number in (0, 1):
+                side.step(number)
+            side.update()
+        assert_alike(ours, theirs)
+
+
+def test_an_overflow_in_one_optimizer_lets_the_other_step_and_halves_for_both():
+    side = play([("backward", [(2, math.inf)]), ("step", 0), ("step", 1), ("update", 0)], {})
+    assert side.steps == [0]
+    assert side.scaler.get_scale() == 32768.0
+
+
+def test_a_state_goes_to_torch_and_back():
+    ours, theirs = both({"growth_interval": 3})
+    for side in (ours, theirs):
+        side.backward([])
+        side.step(0)
+        side.update()
+    theirs.scaler.load_state_dict(ours.scaler.state_dict())
+    fresh = GradScaler()
+    fresh.load_state_dict(theirs.scaler.state_dict())
+    assert fresh.state_dict() == ours.scaler.state_dict() == theirs.scaler.state_dict()
+    assert fresh.state_dict()["_growth_tracker"] == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("scale", [65536.0, 3.0, 0.1, 1.0])
+def test_gradients_of_any_dtype_are_unscaled_to_the_bits_of_torch(dtype, scale):
+    values = torch.randn(500, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = []
+    for scaler in (GradScaler(LossScaler(scale)), torch.amp.GradScaler("cpu", init_scale=scale)):
+        weight = nn.Parameter(torch.zeros(500, dtype=dtype))
+        scaler.scale(torch.zeros(()))
+        weight.grad = values.clone()
+        scaler.unscale_(torch.optim.SGD([weight], lr=1.0))
+        found.append(weight.grad)
+    assert_same(*found)
+
+
+def test_sparse_gradients_are_unscaled_where_they_are_stored():
+    table = nn.Embedding(10, 3, sparse=True)
+    scaler, optimizer = GradScaler(), torch.optim.SGD(table.parameters(), lr=1.0)
+    scaler.scale(table(torch.tensor([1, 4, 1])).sum()).backward()
+    scaler.unscale_(optimizer)
+    expected = torch.zeros(10, 3)
+    expected[1], expected[4] = 2.0, 1.0
+    assert torch.equal(table.weight.grad.to_dense(), expected)
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        torch.ones((), dtype=torch.float16),
+        torch.ones(3, dtype=torch.float16),
+        [torch.ones(2), (torch.ones(1), torch.ones((), dtype=torch.float64))],
+    ],
+)
+def test_losses_and_nested_lists_are_scaled_as_in_torch(outputs):
+    theirs = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    got, expected = GradScaler(LossScaler(1024.0)).scale(outputs), theirs.scale(outputs)
+
+    def flat(x):
+        return [x] if isinstance(x, torch.Tensor) else [t for part in x for t in flat(part)]
+
+    assert type(got) is type(expected)
+    for one, other in zip(flat(got), flat(expected), strict=True):
+        assert_same(one, other)
+    assert [t.item() for t in GradScaler(LossScaler(2.0)).scale(torch.ones(1) for _ in "ab")] == [
+        2.0,
+        2.0,
+    ]
+
+
+def test_a_fused_optimizer_ends_at_the_weights_of_torch():
+    ends = []
+    for scaler in (GradScaler(), torch.amp.GradScaler("cpu")):
+        weight = nn.Parameter(torch.linspace(-1, 1, 8))
+        optimizer = torch.optim.Adam([weight], lr=0.1, fused=True)
+        for bad in (False, True, False):
+            optimizer.zero_grad()
+            scaler.scale((weight * weight).sum()).backward()
+            if bad:
+                weight.grad[0] = math.nan
+            scaler.step(optimizer)
+            scaler.update()
+        ends.append((weight.data, scaler.get_scale()))
+    assert torch.equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1] == 32768.0
+
+
+# Wrong calls ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        (["unscale"], "unscale_: the loss must be scaled before"),
+        (["step"], "step: the loss must be scaled before"),
+        (["update"], "update: the loss must be scaled before"),
+        (["backward", "unscale", "unscale"], "got a second call"),
+        (["backward", "step", "unscale"], "got a call after step()"),
+        (["backward", "step", "step"], "step: must be called once .* End a step by update"),
+        (["backward", "update"], "update: an optimizer must have been stepped"),
+        (["backward", "drop", "step"], "the optimizer must have a gradient; got none"),
+    ],
+)
+def test_calls_in_the_wrong_order_are_refused_as_in_torch_in_better_words(calls, message):
+    ours, theirs = both({})
+    arguments = {"backward": [[]], "update": []}
+    for call in calls[:-1]:
+        for side in (ours, theirs):
+            assert side.do(call, *arguments.get(call, [0])) is None
+    assert theirs.do(calls[-1], *arguments.get(calls[-1], [0])) is not None
+    with pytest.raises(RuntimeError, match=message):
+        getattr(ours, calls[-1])(*arguments.get(calls[-1], [0]))
+
+
+def test_half_precision_weights_are_refused_before_any_gradient_is_touched():
+    weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float16))]
+    for scaler in (GradScaler(), torch.amp.GradScaler("cpu")):
+        scaler.scale(torch.zeros(()))
+        for w in weights:
+            w.grad = torch.ones_like(w)
+        with pytest.raises(ValueError, match=r"float16|FP16"):
+            scaler.step(torch.optim.SGD(weights, lr=1.0))
+        assert (weights[0].grad == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: GradScaler(65536.0), TypeError, "rule must be a LossScaler"),
+        (lambda: GradScaler().scale(1.0), ValueError, "must be a tensor or an iterable"),
+        (lambda: GradScaler().scale("loss"), ValueError, "must be a tensor or an iterable"),
+        (lambda: GradScaler().step(None, closure=print), RuntimeError, "closure must not be given"),
+    ],
+)
+def test_what_is_no_loss_or_rule_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# Any rule ------------------------------------------------------------------------------
+
+
+def one_weight(rule):
+    weight = nn.Parameter(torch.ones(4))
+    return weight, torch.optim.SGD([weight], lr=1.0), GradScaler(rule)
+
+
+@pytest.mark.parametrize(("skips", "stepped"), [(True, False), (False, True)])
+def test_a_static_scale_that_skips_stays_and_one_that_does_not_spoils_the_weights(skips, stepped):
+    weight, optimizer, scaler = one_weight(LossScaler(8.0, dynamic=False, static_skips=skips))
+    scaler.scale((weight * 1e38 * 1e10).sum()).backward()
+    scaler.step(optimizer)
+    assert scaler.update() is skips
+    assert weight.isfinite().all() != stepped
+    assert scaler.get_scale() == 8.0
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [(DoublingScaler(8.0), 16.0), (FlooredScaler(8.0), 8.0)]
+)
+def test_the_rule_moves_the_scale(rule, expected):
+    weight, optimizer, scaler = one_weight(rule)
+    scaler.scale(weight.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == expected
+
+
+def test_a_nudged_scale_is_told_the_mean_of_unscaled_gradients():
+    for size, expected in ((0.9e-7, 1126.4000244140625), (1.1e-7, 1024.0)):
+        weight, optimizer, scaler = one_weight(NudgedScaler(1024.0))
+        scaler.scale((weight * size).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert scaler.get_scale() == expected
+
+
+@pytest.mark.parametrize("scale", [256.0, 16384.0])
+def test_clipping_before_unscaling_bounds_the_norm_by_the_maximum_over_the_scale(scale):
+    norms = []
+    for clip_first in (True, False):
+        weight, optimizer, scaler = one_weight(LossScaler(scale))
+        scaler.scale(3 * weight.sum()).backward()  # a norm of 6
+        if not clip_first:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_([weight], 1.0)
+        if clip_first:
+            scaler.unscale_(optimizer)
+        norms.append(weight.grad.norm().item())
+    assert norms == [pytest.approx(1 / scale, rel=1e-5), pytest.approx(1.0, rel=1e-5)]

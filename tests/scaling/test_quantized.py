@@ -1,0 +1,321 @@
+"""Tensors as codes and scales, against torch, ml_dtypes, and the MX rules in fractions."""
+
+import math
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from cases import assert_same_bits
+from oracle import exponent_of, largest, power, round_fraction, value_of_code
+
+from mplab import (
+    FORMATS,
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP8_E8M0,
+    FP16,
+    Overflow,
+    Rounding,
+    Stream,
+    decode,
+    round_to,
+)
+from mplab.scaling import (
+    MX_BLOCK,
+    Quantized,
+    ScaleRule,
+    amax_of,
+    dequantize,
+    fake_quantize,
+    quantize,
+    scale_for,
+)
+
+EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8]
+SMALL = [fmt for fmt in FORMATS.values() if fmt.bits <= 8]
+EIGHT = torch.float8_e5m2
+ELEMENTS = [FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1]
+
+every_small = pytest.mark.parametrize("fmt", SMALL, ids=lambda fmt: fmt.name)
+every_element = pytest.mark.parametrize("fmt", ELEMENTS, ids=lambda fmt: fmt.name)
+
+
+def normal(*shape, seed=0, spread=0.0):
+    """Normal deviates, their magnitudes spread over 2^±spread."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=shape) * 2.0 ** generator.uniform(-spread, spread, shape)
+    return torch.from_numpy(x.astype(np.float32))
+
+
+# Codes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fmt", EIGHT_BITS, ids=lambda fmt: fmt.name)
+def test_all_codes_of_torch_come_in_with_their_values_and_go_out_again(fmt):
+    codes = torch.arange(256, dtype=torch.uint8)
+    data = codes.view(fmt.torch_dtype)
+    quantized = Quantized.of(data)
+    assert (quantized.fmt, quantized.data.dtype) == (fmt, fmt.torch_dtype)
+    assert_same_bits(dequantize(quantized).numpy(), data.float().numpy())
+    again = quantize(data.float(), fmt, scale=1.0, overflow=Overflow.IEEE)
+    nan = data.float().isnan()
+    assert torch.equal(again.codes[~nan], codes[~nan])
+    assert set(again.codes[nan].tolist()) <= {fmt.nan_code}
+
+
+@every_small
+def test_all_codes_of_ml_dtypes_are_ours(fmt):
+    codes = np.arange(1 << fmt.bits, dtype=np.uint8)
+    numbers = codes.view(fmt.dtype).astype(np.float32)
+    ours = Quantized(torch.from_numpy(codes), torch.tensor(1.0), fmt)
+    assert_same_bits(dequantize(ours).numpy(), numbers)
+    known = ~np.isnan(numbers)
+    back = quantize(torch.from_numpy(numbers[known]), fmt, scale=1.0, overflow=Overflow.IEEE)
+    assert back.codes.tolist() == codes[known].tolist()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.0078125, 3.0, 149.33333])
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+def test_codes_are_those_of_torch_s_product_and_cast(fmt, scale):
+    x = normal(4000, spread=20) * 2.0**-4
+    x = x.clamp(-fmt.max_finite / scale, fmt.max_finite / scale)  # torch saturates since 2.12
+    got = quantize(x, fmt, scale=scale)
+    assert torch.equal(got.codes, (x * scale).to(fmt.torch_dtype).view(torch.uint8))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_dtypes_are_taken_at_their_values(dtype):
+    x = normal(100).to(dtype)
+    assert torch.equal(quantize(x, FP8_E4M3).codes, quantize(x.float(), FP8_E4M3).codes)
+
+
+def test_a_float64_is_rounded_once():
+    x = torch.tensor([1.0625 + 2.0**-40], dtype=torch.float64)  # just past a midpoint of E4M3
+    assert dequantize(quantize(x, FP8_E4M3, scale=1.0)).item() == 1.125
+    assert dequantize(quantize(x.float(), FP8_E4M3, scale=1.0)).item() == 1.0
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+def test_the_direction_of_rounding_is_that_of_the_one_door(rounding):
+    x = normal(64, seed=1)
+    got = quantize(x, FP8_E4M3, scale=1.0, rounding=rounding, stream=Stream(5))
+    stream = Stream(5) if rounding is Rounding.STOCHASTIC else None
+    expected = round_to(x.numpy(), FP8_E4M3, rounding=rounding, stream=stream)
+    assert_same_bits(got.values.numpy(), expected)
+
+
+def test_overflow_saturates_unless_told_otherwise():
+    x = torch.tensor([465.0, -math.inf, math.nan])
+    assert quantize(x, FP8_E4M3, scale=1.0).codes.tolist() == [0x7E, 0xFE, 0x7F]
+    ieee = quantize(x, FP8_E4M3, scale=1.0, overflow=Overflow.IEEE)
+    assert ieee.codes.tolist() == [0x7F, 0x7F, 0x7F]
+
+
+def test_a_transposed_or_parameter_tensor_is_quantized_as_its_copy():
+    x = normal(6, 8)
+    assert torch.equal(quantize(x.T, FP8_E4M3).codes, quantize(x.T.contiguous(), FP8_E4M3).codes)
+    got = quantize(torch.nn.Parameter(x), FP8_E4M3)
+    assert not got.scale.requires_grad
+    assert torch.equal(x, normal(6, 8))
+
+
+# Scales --------------------------------------------------------------------------------
+
+
+def slow_scale(amax, fmt, rule):
+    """The rules again, in fractions, on one positive float32."""
+    a = Fraction(float(amax))
+    if rule is ScaleRule.RATIO:
+        return float(np.float32(float(largest(fmt) / a))) if a > power(-110) else None
+    if rule is ScaleRule.MX:
+        shared = exponent_of(a) - exponent_of(largest(fmt))
+        return float(1 / power(max(-127, min(127, shared))))
+    k = exponent_of(largest(fmt) / a) + 3  # from above, by trying
+    while a * power(k) > largest(fmt):
+        k -= 1
+    return float(power(max(-126, min(127, k))))
+
+
+@every_element
+@pytest.mark.parametrize("rule", ScaleRule)
+def test_scales_are_those_of_the_rules_in_fractions(fmt, rule):
+    around = [m * 2.0**e for e in (-149, -148, -130, -126, -100, -1, 0, 60, 127) for m in (1, 1.5)]
+    edges = [float(largest(fmt)) * 2.0**e for e in (-60, 0, 60)]
+    x = np.array([*around, *edges, *np.abs(normal(200, spread=60).numpy())], np.float32)
+    x = np.concatenate([x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(2e38))])
+    x = x[(x > 0) & np.isfinite(x)]
+    got = scale_for(x, fmt, rule=rule)
+    for amax, scale in zip(x, got, strict=True):
+        expected = slow_scale(amax, fmt, rule)
+        assert expected is None or float(scale) == expected, amax
+        assert 0 < scale < np.inf
+
+
+def test_an_exact_ratio_may_fill_the_range_and_a_power_of_two_half_of_it():
+    x = torch.tensor([3.0, 1.0])
+    assert quantize(x, FP8_E4M3, scale=ScaleRule.RATIO).codes[0] == 0x7E
+    assert quantize(x, FP8_E4M3).values[0] == 384.0
+
+
+def test_zeros_have_the_scale_one_and_stay_zeros():
+    got = quantize(torch.zeros(4), FP8_E4M3)
+    assert (got.scale.item(), dequantize(got).tolist()) == (1.0, [0.0] * 4)
+    empty = quantize(torch.zeros(0), FP8_E4M3)
+    assert (empty.scale.item(), empty.codes.shape) == (1.0, (0,))
+    assert amax_of(torch.zeros(0, 4), block=(2,)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+@every_element
+def test_an_infinity_or_a_nan_is_never_taken_for_a_number(fmt, bad):
+    for rule in ScaleRule:
+        got = dequantize(quantize(torch.tensor([1.0, bad, 0.0]), fmt, scale=rule))
+        assert got.isnan().all()
+    blocks = torch.cat([torch.ones(32), torch.tensor([bad]), torch.ones(31)])
+    got = dequantize(quantize(blocks, fmt, scale=ScaleRule.MX, block=MX_BLOCK))
+    assert torch.equal(got[:32], torch.ones(32))
+    assert got[32:].isnan().all()
+
+
+def test_the_margin_leaves_room():
+    assert scale_for(1.0, FP8_E4M3, margin=3) == scale_for(1.0, FP8_E4M3) / 8
+    ratio = ScaleRule.RATIO
+    assert scale_for(0.7, FP8_E4M3, rule=ratio, margin=1) == scale_for(1.4, FP8_E4M3, rule=ratio)
+
+
+# Blocks --------------------------------------------------------------------------------
+
+
+def slow_mx(block, fmt):
+    """One block of 32 numbers by OCP MX v1.0: E8M0 code of the scale, and values."""
+    exact = [Fraction(float(v)) for v in block]
+    most = max(abs(v) for v in exact)
+    shared = exponent_of(most) - exponent_of(largest(fmt)) if most else -127
+    shared = max(-127, min(127, shared))
+    rounded = [
+        round_fraction(v / power(shared), fmt, Rounding.TIES_TO_EVEN, Overflow.SATURATE)
+        for v in exact
+    ]
+    return shared + 127, [r * float(power(shared)) for r in rounded]
+
+
+@every_element
+def test_mx_blocks_are_those_of_the_standard_in_fractions(fmt):
+    x = torch.cat(
+        [
+            normal(24, 64, seed=2, spread=3),
+            normal(8, 64, seed=3, spread=40),
+            torch.zeros(1, 64),
+            torch.full((1, 64), 1.75 * 2.0**5),
+            normal(1, 64, seed=4) * 2.0**-140,
+            normal(1, 64, seed=5).clamp(-1, 1) * 2.0**126,
+        ]
+    )
+    got = quantize(x, fmt, scale=ScaleRule.MX, block=MX_BLOCK)
+    assert got.scale.shape == got.scale_codes.shape == (36, 2)
+    values = dequantize(got)
+    for row in range(36):
+        for part in range(2):
+            here = slice(32 * part, 32 * part + 32)
+            code, expected = slow_mx(x[row, here], fmt)
+            assert got.scale_codes[row, part] == code
+            assert_same_bits(values[row, here].numpy(), np.float32(expected))
+    assert all(value_of_code(int(c), FP8_E8M0) > 0 for c in got.scale_codes.flatten())
+
+
+def test_the_top_of_an_mx_block_may_saturate():
+    x = torch.zeros(32)
+    x[0] = 1.9375  # 1.9375 · 2^8 = 496 lies past 448
+    assert dequantize(quantize(x, FP8_E4M3, scale=ScaleRule.MX, block=MX_BLOCK))[0] == 1.75
+    assert dequantize(quantize(x, FP8_E4M3, block=MX_BLOCK))[0] == 2.0
+
+
+@pytest.mark.parametrize("block", [(4,), (1, 4), (3, 4), (2, 3, 4), (6, 8), (1, 1, 1)])
+def test_a_block_is_quantized_as_a_tensor_of_its_own(block):
+    x = normal(2, 6, 8, seed=6, spread=5)
+    got = quantize(x, FP8_E5M2, block=block)
+    values, full = dequantize(got), (1,) * (3 - len(block)) + block
+    assert got.scale.shape == tuple(n // b for n, b in zip(x.shape, full, strict=True))
+    for place in np.ndindex(*got.scale.shape):
+        here = tuple(slice(i * b, i * b + b) for i, b in zip(place, full, strict=True))
+        alone = quantize(x[here], FP8_E5M2)
+        assert got.scale[place] == alone.scale
+        assert torch.equal(values[here], dequantize(alone))
+        assert torch.equal(got.codes[here], alone.codes)
+
+
+def test_blocks_keep_small_numbers_beside_large_ones():
+    x = torch.cat([torch.full((32,), 1e4), torch.full((32,), 1e-4)])
+    assert (dequantize(quantize(x, FP8_E4M3))[32:] == 0).all()
+    blocks = dequantize(quantize(x, FP8_E4M3, block=MX_BLOCK))
+    assert ((blocks - x).abs() <= x * FP8_E4M3.unit_roundoff).all()
+
+
+# Bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [(), (0,), (3,), (5, 8), (1, 1, 1, 8), (8.0,), (-8,)])
+def test_a_block_that_does_not_divide_the_shape_is_refused(block):
+    message = "block must divide the last axes of the shape (2, 6, 8)"
+    with pytest.raises(ValueError, match=re.escape(f"amax_of: {message}")):
+        amax_of(torch.zeros(2, 6, 8), block=block)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        quantize(torch.ones(2, 6, 8), FP8_E4M3, block=block)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: quantize(torch.ones(2), FP16), TypeError, "fmt must have at most 8 bits"),
+        (lambda: quantize(torch.ones(2).int(), FP8_E4M3), TypeError, "must be a floating-point"),
+        (lambda: quantize(np.ones(2), FP8_E4M3), TypeError, "got ndarray"),
+        (
+            lambda: quantize(torch.ones(2).to(torch.float8_e5m2), FP8_E5M2),
+            TypeError,
+            "Quantized.of",
+        ),
+        (
+            lambda: quantize(torch.ones(2), FP8_E4M3, scale=0.0),
+            ValueError,
+            "scale must be positive",
+        ),
+        (lambda: quantize(torch.ones(2), FP8_E4M3, scale=1e39), ValueError, "finite in float32"),
+        (
+            lambda: quantize(torch.ones(4), FP8_E4M3, scale=torch.ones(3), block=(2,)),
+            ValueError,
+            r"scale must have the shape \(2,\)",
+        ),
+        (
+            lambda: quantize(torch.tensor([math.nan]), FP4_E2M1, scale=1.0),
+            ValueError,
+            "must not hold NaN, which FP4_E2M1 lacks",
+        ),
+        (lambda: Quantized.of(torch.ones(2)), TypeError, "must be a tensor of a float8 dtype"),
+        (lambda: quantize(torch.ones(2), FP4_E2M1).data, TypeError, "got FP4_E2M1"),
+        (lambda: scale_for(-1.0, FP8_E4M3), ValueError, "amax must not be negative"),
+        (lambda: scale_for(1.0, FP8_E4M3, rule="mx"), TypeError, "rule must be a ScaleRule"),
+    ],
+)
+def test_what_cannot_be_quantized_is_refused_with_advice(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_scales_that_are_no_powers_of_two_have_no_e8m0_code():
+    with pytest.raises(ValueError, match="must belong to FP8_E8M0"):
+        _ = quantize(torch.tensor([3.0]), FP8_E4M3, scale=ScaleRule.RATIO).scale_codes
+    assert decode(quantize(torch.tensor([3.0]), FP8_E4M3).scale_codes.item(), FP8_E8M0) == 2.0**-7
+
+
+@pytest.mark.parametrize("fmt", [f for f in SMALL if f.signed], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("block", [None, (8,), (3, 4)])
+def test_fake_quantization_is_there_and_back(fmt, block):
+    x = normal(6, 8, seed=8, spread=4)
+    for rule in ScaleRule:
+        expected = dequantize(quantize(x, fmt, scale=rule, block=block))
+        assert_same_bits(fake_quantize(x, fmt, scale=rule, block=block).numpy(), expected.numpy())

@@ -1,0 +1,252 @@
+"""Other rules for the loss scale, and where each is worse than the standard one."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mplab import FP16, round_to
+from mplab.scaling import (
+    DoublingScaler,
+    FlooredScaler,
+    GradScaler,
+    KerasScaler,
+    LossScaler,
+    NudgedScaler,
+    play,
+)
+from mplab.simulation import simulated
+from mplab.training import TASKS
+
+RULES = [LossScaler, DoublingScaler, NudgedScaler, FlooredScaler, KerasScaler]
+
+
+LIMITS = np.full(2000, 2.0**15)
+"""Of 2000 steps whose gradients overflow above the same scale."""
+
+
+# The rules -----------------------------------------------------------------------------
+
+
+@given(events=st.lists(st.booleans(), max_size=60), most=st.sampled_from([2.0**17, 2.0**24]))
+def test_doubling_goes_up_at_every_good_step_and_stops_at_the_maximum(events, most):
+    scaler, expected = DoublingScaler(max_scale=most), 65536.0
+    for found in events:
+        assert scaler.update(found) == found
+        expected = expected / 2 if found else min(2 * expected, most)
+        assert scaler.scale == expected
+
+
+STEPS = st.tuples(st.booleans(), st.sampled_from([1e-3, 1e-7, 0.99e-7, 0.0]))
+
+
+@given(steps=st.lists(STEPS, max_size=60))
+def test_nudging_is_the_dynamic_rule_and_a_tenth_more_for_small_gradients(steps):
+    scaler, scale, good = NudgedScaler(2.0**12, growth_interval=5), np.float32(2.0**12), 0
+    for found, mean in steps:
+        assert scaler.update(found, mean_abs_gradient=mean) == found
+        good = 0 if found else good + 1
+        scale = scale / 2 if found else scale
+        if good == 5:
+            scale, good = scale * 2, 0
+        if not found and mean < 1e-7 and scale < 65536:
+            scale = np.float32(min(np.float32(float(scale) * 1.1), 65536))
+        assert scaler.scale == scale
+
+
+@given(events=st.lists(st.booleans(), max_size=60), least=st.sampled_from([1.0, 128.0]))
+def test_a_floored_scale_is_the_dynamic_one_that_never_falls_below(events, least):
+    scaler, scale, good = FlooredScaler(256.0, min_scale=least, growth_interval=3), 256.0, 0
+    for found in events:
+        assert scaler.update(found) == found
+        good = 0 if found else good + 1
+        scale = max(scale / 2, least) if found else scale
+        if good == 3:
+            scale, good = scale * 2, 0
+        assert scaler.scale == scale
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_goes_on_from_its_saved_state(rule):
+    events = [False] * 5 + [True, False, True] + [False] * 8
+    through, before, after = rule(), rule(), rule()
+    for found in events[:8]:
+        through.update(found)
+        before.update(found)
+    after.load_state_dict(before.state_dict())
+    for found in events[8:]:
+        assert through.update(found) == after.update(found)
+        assert through.state_dict() == after.state_dict()
+    assert type(after) is rule
+
+
+def keras_scaler(**options):
+    """Keras' optimizer, and a function that ends a step with or without an infinity."""
+    import keras
+
+    assert keras.backend.backend() == "torch"
+    variable = keras.Variable([0.0])
+    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), **options)
+    optimizer.build([variable])
+
+    def step(found):
+        before = int(optimizer.inner_optimizer.iterations)
+        with torch.no_grad():
+            optimizer.apply([torch.tensor([math.inf if found else 0.0])])
+        return int(optimizer.inner_optimizer.iterations) == before
+
+    return optimizer, step
+
+
+@pytest.mark.filterwarnings("default")  # those that Keras gives when imported are its own
+def test_keras_has_this_rule_event_for_event():
+    assert (KerasScaler().scale, KerasScaler().state_dict()["growth_interval"]) == (2.0**15, 2000)
+    generator = np.random.default_rng(0)
+    for interval, share, start in ((1, 0.5, 2.0**15), (3, 0.2, 3.0), (2, 0.0, 2.0**120)):
+        theirs, step = keras_scaler(initial_scale=start, dynamic_growth_steps=interval)
+        ours = KerasScaler(start, growth_interval=interval)
+        for found in generator.random(40) < share:
+            assert ours.update(bool(found)) == step(found)
+            assert ours.scale == float(theirs.dynamic_scale)
+            assert ours.state_dict()["_growth_tracker"] == int(theirs.step_counter)
+    theirs, _ = keras_scaler()
+    assert (theirs.initial_scale, theirs.dynamic_growth_steps) == (2.0**15, 2000)
+
+
+# Where each is worse than the standard rule --------------------------------------------
+
+
+def test_doubling_at_every_step_loses_every_second_step():
+    skips = play(DoublingScaler(), LIMITS).skipped
+    standard = play(LossScaler(), LIMITS).skipped
+    assert (skips.sum(), standard.sum()) == (1000, 1)
+
+
+def test_nudging_for_small_gradients_climbs_over_the_same_overflow_again_and_again():
+    _, scales, skips = play(NudgedScaler(), LIMITS, mean_abs_gradient=1e-9)
+    standard = play(LossScaler(), LIMITS).skipped
+    assert (skips.sum(), standard.sum()) == (243, 1)
+    assert np.mean(np.log2(scales) % 1 == 0) < 0.2
+
+
+def test_a_scale_that_is_no_power_of_two_rounds_gradients_again():
+    """FP16 gradients of a scaled loss are unscaled: relative errors beyond those of FP16 itself."""
+    gradients = np.random.default_rng(0).uniform(0.001, 0.002, 10_000).astype(np.float32)
+    held = round_to(gradients, FP16)
+    for scale, exact in ((1024.0, True), (1126.4, False)):
+        back = round_to(held * np.float32(scale), FP16) / np.float32(scale)
+        assert bool(np.all(back == held)) == exact
+
+
+def summed_regression(rule, steps=60):
+    """A line through large targets, by the sum of squares in FP16: gradients past 65504."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(512, 4, generator=generator)
+    y = x @ torch.tensor([300.0, -200.0, 100.0, 400.0]).unsqueeze(1)
+    model = torch.nn.Linear(4, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=2e-4), GradScaler(rule)
+    skips = 0
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with simulated(FP16, tally=False):
+            loss = torch.nn.functional.mse_loss(model(x).float(), y, reduction="sum")
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        skips += scaler.update()
+    return float(((model(x).detach() - y) ** 2).mean()), skips, scaler.get_scale()
+
+
+def test_a_floor_of_one_skips_every_step_of_a_task_whose_scale_must_be_less():
+    loss, skips, scale = summed_regression(LossScaler(16.0))
+    stuck, skipped, floor = summed_regression(FlooredScaler(16.0))
+    assert (skipped, floor) == (60, 1.0)
+    assert scale < 1
+    assert skips < 12
+    assert loss < 1 < 2000 < stuck
+
+
+def test_a_static_scale_that_skips_freezes_for_good():
+    static = LossScaler(2.0**16, dynamic=False, static_skips=True)
+    _, scales, skips = play(static, LIMITS)
+    assert skips.all()
+    assert (scales == 2.0**16).all()
+
+
+def test_where_nothing_overflows_keras_s_scale_ends_at_infinity_and_training_with_it():
+    keras, standard = KerasScaler(growth_interval=1), LossScaler(2.0**15, growth_interval=1)
+    for _ in range(200):
+        for scaler in (keras, standard):
+            scaler.update(scaler.scale == math.inf)  # an infinite scale makes infinite gradients
+    assert (keras.scale, standard.scale) == (math.inf, 2.0**127)
+    assert keras.update(True)
+    assert keras.scale == math.inf
+
+
+def autoencoder(rule, *, clip=None):
+    """Test R² of the sigmoid autoencoder in FP16 after 400 steps, and how many were skipped."""
+    task = TASKS["digits-autoencoder"]
+    split = task.data()
+    torch.manual_seed(0)
+    model = task.model()
+    optimizer, scaler = task.optimizer(model.parameters()), GradScaler(rule)
+    simulation, skips = simulated(FP16, tally=False), 0
+    for _ in range(400):
+        optimizer.zero_grad()
+        with simulation:
+            scaler.scale(task.loss(model(split.train[0]), split.train[1])).backward()
+        if clip == "before":
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if clip is not None:
+            scaler.unscale_(optimizer)
+        if clip == "after":
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        skips += scaler.update()
+    with torch.no_grad(), simulation:
+        output = model(split.test[0])
+    return task.metrics(output, split)["r2"], skips
+
+
+@pytest.mark.slow
+def test_on_the_autoencoder_each_rule_costs_what_its_docstring_says(record_property):
+    """Measured: dynamic R² .507; doubling .269 with 195 skips; nudging from 1 .136."""
+    standard, none = autoencoder(LossScaler())
+    doubling, skips = autoencoder(DoublingScaler(max_scale=2.0**40))
+    nudged = NudgedScaler(1.0)
+    blind, _ = autoencoder(nudged)
+    for name, r2 in {"dynamic": standard, "doubling": doubling, "nudging": blind}.items():
+        record_property(f"R², {name}", f"{r2:.3f}")
+    assert none == 0 and 150 < skips < 200
+    assert doubling < standard - 0.1
+    assert nudged.scale == 1.0  # the mean never fell below 1e-7, though whole layers were zero
+    assert blind < standard - 0.2
+
+
+@pytest.mark.slow
+def test_clipping_before_unscaling_spoils_the_autoencoder(record_property):
+    """Measured: R² .507 after unscaling, .293 before; Adam hides part of the damage."""
+    after, before = (autoencoder(LossScaler(), clip=when)[0] for when in ("after", "before"))
+    record_property("R², clipped after and before unscaling", f"{after:.3f} {before:.3f}")
+    assert before < after - 0.1
+
+
+# Bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: DoublingScaler(max_scale=0.0), "DoublingScaler: max_scale must be a positive"),
+        (lambda: NudgedScaler(small=-1e-7), "NudgedScaler: small must be a positive"),
+        (lambda: NudgedScaler(nudge=math.nan), "NudgedScaler: nudge must be a positive"),
+        (lambda: FlooredScaler(min_scale=True), "FlooredScaler: min_scale must be a positive"),
+        (lambda: KerasScaler(0.0), "init_scale must be positive"),
+    ],
+)
+def test_an_argument_out_of_range_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

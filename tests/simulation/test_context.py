@@ -1,0 +1,262 @@
+"""The context around a training step: what it leaves alone, refuses, restores and counts."""
+
+import copy
+
+import pytest
+import torch
+from networks import (
+    assert_bits,
+    assert_same_gradients,
+    is_low,
+    loss,
+    mlp,
+    round_to,
+)
+from torch import nn
+from torch.nn import functional as F
+from torch.optim.optimizer import _global_optimizer_pre_hooks
+
+import mplab
+from mplab import BF16, FP16, Rounding, Tally
+from mplab.simulation import simulated
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "Adam": lambda p: torch.optim.Adam(p, 0.01),
+    "AdamW foreach": lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("paused", [True, False])
+def test_optimizer_unscaling_and_clipping_are_untouched_inside_the_context(make, paused):
+    """Also where the mode cannot step aside, because another one is above it."""
+    inside = mlp(6, 5, 3)
+    outside = copy.deepcopy(inside)
+    x, y = torch.randn(8, 6), torch.randn(8, 3)
+
+    class Above(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def backward(model, scaler, optimizer):
+        optimizer.zero_grad()
+        scaler.scale(F.mse_loss(model(x), y)).backward()
+
+    def update(model, scaler, optimizer):
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+    kits = [(m, torch.amp.GradScaler("cpu"), make(m.parameters())) for m in (inside, outside)]
+    for _ in range(4):
+        with simulated(FP16):
+            backward(*kits[0])
+            if paused:
+                update(*kits[0])
+            else:
+                with Above():
+                    update(*kits[0])
+        with simulated(FP16):
+            backward(*kits[1])
+        update(*kits[1])
+    for a, b in zip(inside.parameters(), outside.parameters(), strict=True):
+        assert_bits(a, b)
+
+
+def test_an_optimizer_with_a_closure_is_simulated_inside_the_closure():
+    model, seen = mlp(4, 3), []
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        output = model(torch.randn(5, 4))
+        seen.append(is_low(output))
+        value = loss(output)
+        value.backward()
+        return value
+
+    with simulated(FP16):
+        optimizer.step(closure)
+    assert all(seen)
+
+
+def test_forward_and_backward_may_run_in_two_contexts():
+    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    split = copy.deepcopy(plain)
+    with simulated(FP16):
+        loss(plain(x)).backward()
+    sim = simulated(FP16)
+    with sim:
+        value = loss(split(x))
+    torch.randn(3, requires_grad=True).sum().backward()
+    with sim:
+        value.backward()
+    assert_same_gradients(plain, split)
+
+
+def test_the_innermost_of_nested_contexts_decides():
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    with simulated(FP16) as outer:
+        before = x.mm(w)
+        with simulated(BF16) as inner:
+            within = x.mm(w)
+            both = within + before
+        after = x.mm(w)
+    assert_bits(before, after)
+    assert_bits(within, round_to(round_to(x, BF16) @ round_to(w, BF16), BF16))
+    assert_bits(both, within + before)  # two low formats meet in FP32
+    assert outer.by_operation["mm"].total == 32
+    assert inner.by_operation["mm"].total == 16
+
+
+def test_an_exception_leaves_no_trace():
+    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    expected = model(x)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with pytest.raises(ZeroDivisionError), simulated(FP16):
+        model(x)
+        raise ZeroDivisionError
+    with pytest.raises(RuntimeError), simulated(FP16):
+        model(torch.randn(4, 7))
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+    assert not _global_optimizer_pre_hooks
+    assert not nn.modules.module._global_forward_hooks
+    assert_bits(model(x), expected)
+
+
+class Breaks(torch.optim.SGD):
+    def step(self, closure=None):
+        raise KeyboardInterrupt
+
+
+def test_a_broken_optimizer_step_ends_with_the_context():
+    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    expected = model(x)
+    with pytest.raises(KeyboardInterrupt), simulated(FP16):
+        loss(model(x)).backward()
+        Breaks(model.parameters()).step()
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    assert_bits(model(x), expected)
+
+
+def test_a_broken_optimizer_step_does_not_go_on_silently():
+    optimizer = Breaks(mlp(2, 2).parameters())
+    with simulated(FP16):
+        with pytest.raises(KeyboardInterrupt):
+            optimizer.step()
+        with pytest.raises(RuntimeError, match="step must end before its next one"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize("loss_inside", [True, False])
+def test_a_backward_pass_after_the_context_is_refused(loss_inside):
+    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    with simulated(FP16):
+        output = model(x)
+        value = loss(output) if loss_inside else None
+    value = value if loss_inside else loss(output)
+    with pytest.raises(RuntimeError, match=r"backward\(\) must run inside the with statement"):
+        value.backward()
+
+
+@pytest.mark.parametrize(
+    "fmt", [mplab.FP8_E8M0, mplab.Format("wide", exponent_bits=11, precision=20)]
+)
+def test_a_format_that_float32_cannot_hold_is_refused(fmt):
+    with pytest.raises(ValueError, match="simulated: fmt must "):
+        simulated(fmt)
+
+
+def test_arguments_of_another_type_are_refused():
+    with pytest.raises(
+        TypeError, match=r"simulated: fmt must be an mplab Format; got torch\.float16"
+    ):
+        simulated(torch.float16)
+    with pytest.raises(TypeError, match="simulated: rounding must be"):
+        simulated(FP16, rounding="up")
+    with pytest.raises(ValueError, match="simulated: stream must be a Stream"):
+        simulated(FP16, rounding=Rounding.STOCHASTIC)
+    with pytest.raises(TypeError, match=r"simulated: model must be a torch\.nn\.Module; got int"):
+        simulated(FP16, model=3)
+
+
+def test_a_context_cannot_be_entered_twice_at_once():
+    sim = simulated(FP16)
+    with sim, pytest.raises(RuntimeError, match="must be left before it is entered again"):
+        sim.__enter__()
+
+
+def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
+    model, x, y = mlp(6, 5, 3), torch.randn(4, 6), torch.randn(4, 3)
+    with simulated(FP16, model=model) as sim:
+        F.mse_loss(model(x), y).backward()
+    totals = {name: tally.total for name, tally in sim.by_operation.items()}
+    assert totals == {
+        "cast": (4 * 6 + 5 * 6 + 5) + (3 * 5 + 3),
+        "addmm": 4 * 5 + 4 * 3,
+        "sigmoid": 4 * 5,
+        "cast backward": 4 * 3,
+        "mm backward": 3 * 5 + 4 * 5 + 5 * 6,
+        "sum backward": 3 + 5,
+        "sigmoid backward": 4 * 5,
+    }
+    assert set(sim.by_layer) == {*"012", *(f"{name} backward" for name in "012")}
+    assert sum(sim.by_layer.values(), Tally()) == sum(sim.by_operation.values(), Tally())
+    rounded = mplab.tally((round_to(x) @ round_to(x).T).numpy(), FP16)
+    with simulated(FP16) as sim:
+        h = x.mm(x.t())
+        (h * 2.0**-30).relu_()
+    assert sim.by_operation["mm"] == rounded
+    assert sim.by_operation["mul"].flushed == torch.count_nonzero(h * 2.0**-30 < 2.0**-25 + 1)
+    assert "relu" not in sim.by_operation
+    with simulated(FP16) as sim:
+        torch.randn(2, 4, 3) @ torch.randn(3, 5)
+    assert list(sim.by_operation) == ["cast", "mm"]
+
+
+def test_without_tally_nothing_is_counted():
+    model = mlp(6, 5)
+    with simulated(FP16, tally=False) as sim:
+        loss(model(torch.randn(4, 6))).backward()
+    assert sim.by_operation == sim.by_layer == {}
+
+
+def test_a_context_that_is_entered_again_goes_on_counting():
+    sim, x = simulated(FP16), torch.randn(3, 3)
+    for _ in range(3):
+        with sim:
+            x.mm(x)
+    assert sim.by_operation["mm"].total == 27
+
+
+def test_two_models_have_names_of_their_own():
+    first, second = mlp(3, 3), nn.Sequential(nn.Linear(3, 3))
+    with simulated(FP16) as sim:
+        second(first(torch.randn(2, 3)))
+        torch.randn(2, 2).mm(torch.randn(2, 2))
+    assert list(sim.by_layer) == ["0", "Sequential 2: 0", "outside modules"]
+
+
+def test_a_part_of_the_given_model_has_its_full_name():
+    model = nn.ModuleDict({"encoder": mlp(3, 3), "decoder": nn.Linear(3, 3)})
+    with simulated(FP16, model=model) as sim:
+        model["decoder"](model["encoder"](torch.randn(2, 3)))
+    assert list(sim.by_layer) == ["encoder.0", "decoder"]
+
+
+def test_names_survive_an_exception_in_a_layer():
+    model = mlp(3, 3)
+    with simulated(FP16, model=model) as sim:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(2, 4))
+        torch.randn(2, 2).mm(torch.randn(2, 2))
+    assert "outside modules" in sim.by_layer

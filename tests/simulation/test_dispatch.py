@@ -1,0 +1,509 @@
+"""Each operation in its format: by hand, against torch's own half precision, in odd company."""
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+import torch
+from networks import (
+    PROGRAMS,
+    assert_bits,
+    assert_same_gradients,
+    gradients,
+    is_low,
+    linear,
+    loss,
+    mlp,
+    round_to,
+)
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import mplab
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Overflow, Rounding, Stream
+from mplab.simulation import simulated
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+# What is computed
+
+
+LOW = {FP16: torch.float16, BF16: torch.bfloat16}
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2, FP8_E4M3, TF32], ids=lambda f: f.name)
+def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
+    """On numbers of one binade and one bit more than the format: every float32 sum is exact."""
+    step = 2.0**-fmt.precision
+
+    def numbers(*shape):
+        sign = torch.randint(0, 2, shape) * 2 - 1
+        return sign * (1 + torch.randint(0, 2**fmt.precision, shape) * step)
+
+    x, w, b, g = numbers(4, 3), numbers(2, 3), numbers(2), numbers(4, 2)
+    assert not is_low(x, fmt)
+    layer = nn.Linear(3, 2)
+    layer.weight.data, layer.bias.data = w.clone(), b.clone()
+    x.requires_grad_()
+    with simulated(fmt):
+        output = layer(x)
+        output.backward(g)
+    xr, wr, br, gr = (round_to(t, fmt).double() for t in (x, w, b, g))
+    for actual, exact in (
+        (output, xr @ wr.T + br),
+        (x.grad, gr @ wr),
+        (layer.weight.grad, gr.T @ xr),
+        (layer.bias.grad, gr.sum(0)),
+    ):
+        assert torch.equal(exact.float().double(), exact), "the premise"
+        assert_bits(actual, round_to(exact.float(), fmt))
+
+
+def every_value(fmt):
+    """Every finite value, and the infinities, as a column."""
+    values = mplab.decode(np.arange(fmt.max_code + 1), fmt)
+    return torch.from_numpy(values[~np.isnan(values)].astype(np.float32)).view(-1, 1)
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda f: f.name)
+@pytest.mark.parametrize("function", [torch.sigmoid, torch.tanh, F.silu, F.relu, F.hardtanh])
+def test_an_elementwise_operation_equals_torch_s_half_kernel_on_every_value(function, fmt):
+    x = every_value(fmt)
+    x = x[x.isfinite()].view(-1, 1)
+    with simulated(fmt):
+        actual = function(x.mm(torch.ones(1, 1)))
+    assert_bits(actual, function(x.to(LOW[fmt])).float())
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda f: f.name)
+def test_a_product_equals_torch_s_half_kernel_on_exact_data(fmt):
+    a = torch.randint(-40, 40, (33, 17)) / 8
+    b = torch.randint(-40, 40, (17, 29)) / 32
+    with simulated(fmt):
+        actual = a.mm(b)
+    assert_bits(actual, a.to(LOW[fmt]).mm(b.to(LOW[fmt])).float())
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program):
+    for seed in range(25):
+        torch.manual_seed(seed)
+        p = [nn.Parameter(torch.randn(2, 2)) for _ in range(4)]
+        x, scale = torch.randn(2, 2), 2.0 ** (seed % 12)
+        with torch.amp.autocast("cpu", dtype=torch.float16):
+            expected = program(x, p)
+        (expected * scale).backward()
+        real = [q.grad for q in p]
+        for q in p:
+            q.grad = None
+        with simulated(FP16):
+            actual = program(x, p)
+            (actual * scale).backward()
+        assert_bits(actual, expected)
+        for q, grad in zip(p, real, strict=True):
+            assert (q.grad is None) == (grad is None)
+            assert grad is None or torch.equal(q.grad, grad), f"seed {seed}"
+
+
+def test_a_convolution_equals_the_hand_computation():
+    x, g = torch.randn(2, 2, 1, 1), torch.randn(2, 2, 1, 1)
+    w = nn.Parameter(torch.randn(2, 2, 1, 1))
+    with simulated(FP16):
+        output = F.conv2d(x, w)
+        output.backward(g)
+    xr, wr, gr = (round_to(t).view(2, 2) for t in (x, w, g))
+    assert_bits(output, round_to(xr @ wr.T).view(2, 2, 1, 1))
+    assert_bits(w.grad, round_to(gr.T @ xr).view(2, 2, 1, 1))
+
+
+# What stays FP32
+
+
+LOSSES = {
+    "mse": lambda h: F.mse_loss(h, torch.zeros_like(h), reduction="none"),
+    "smooth l1": lambda h: F.smooth_l1_loss(h, torch.zeros_like(h), reduction="none"),
+    "huber": lambda h: F.huber_loss(h, torch.zeros_like(h), reduction="none"),
+    "cross entropy": lambda h: F.cross_entropy(h, torch.arange(4), reduction="none"),
+    "softmax": lambda h: h.softmax(1),
+    "log_softmax": lambda h: h.log_softmax(1),
+    "logsumexp": lambda h: h.logsumexp(1),
+    "exp": torch.exp,
+    "log": lambda h: h.abs().log(),
+    "pow": lambda h: h**3,
+    "rsqrt": lambda h: h.abs().rsqrt(),
+    "sum": lambda h: h.sum(1),
+    "prod": lambda h: h.prod(1),
+    "cumsum": lambda h: h.cumsum(1),
+    "norm": lambda h: h.norm(dim=1),
+    "layer_norm": lambda h: F.layer_norm(h, (4,)),
+    "group_norm": lambda h: F.group_norm(h, 2),
+    "softplus": F.softplus,
+    "interpolation": lambda h: F.interpolate(h.view(1, 1, 4, 4), size=(7, 7), mode="bilinear"),
+}
+
+
+@pytest.mark.parametrize("function", LOSSES.values(), ids=LOSSES)
+def test_what_autocast_runs_in_fp32_is_not_rounded(function):
+    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    with simulated(FP16):
+        h = x.mm(w)
+        actual = function(h)
+        after = actual * 1.1
+    assert is_low(h)
+    assert_bits(actual, function(h.clone()))
+    assert_bits(after, actual * 1.1)
+    assert not is_low(actual)
+
+
+def test_an_operation_in_place_is_not_cast_as_autocast_does_not_list_it():
+    x, w, total = (torch.randn(3, 3) for _ in range(3))
+    expected = torch.addmm(total, x, w)
+    with simulated(FP16):
+        out = torch.addmm(total, x, w, out=torch.empty(3, 3))
+        total.addmm_(x, w)
+    assert_bits(total, expected)
+    assert_bits(out, expected)
+
+
+def test_scalars_are_not_rounded():
+    with simulated(FP16):
+        h = torch.randn(3, 3).mm(torch.randn(3, 3))
+        mean = h.mean()
+        scaled = mean * 2.0**20
+    assert_bits(mean, h.mean())
+    assert_bits(scaled, h.mean() * 2.0**20)
+
+
+def test_the_backward_pass_of_a_scalar_is_fp32_until_it_leaves_it():
+    h = torch.randn(3, 3, requires_grad=True)
+    with simulated(FP16):
+        g = h.mm(torch.eye(3))
+        (g.mean() * 2.0**17).backward()  # 2^17 itself is past FP16
+    assert_bits(h.grad, round_to(torch.full((3, 3), 2.0**17 / 9)))
+
+
+def test_an_fp32_tensor_stays_fp32_in_what_autocast_does_not_list():
+    x = torch.randn(5, 5)
+    with simulated(FP16):
+        y = torch.sigmoid(x + x / 3)
+    assert_bits(y, torch.sigmoid(x + x / 3))
+
+
+def test_gradients_accumulate_in_fp32():
+    model = mlp(6, 5, 3)
+    x, y = torch.randn(8, 6), torch.randn(8, 3)
+    single = []
+    for batch in (slice(0, 4), slice(4, 8)):
+        alone = copy.deepcopy(model)
+        with simulated(FP16):
+            F.mse_loss(alone(x[batch]), y[batch]).backward()
+        single.append(gradients(alone))
+    with simulated(FP16):
+        for batch in (slice(0, 4), slice(4, 8)):
+            F.mse_loss(model(x[batch]), y[batch]).backward()
+    for p, first, second in zip(model.parameters(), *single, strict=True):
+        assert_bits(p.grad, first + second)
+    assert not all(is_low(p.grad) for p in model.parameters())
+
+
+def test_batch_norm_keeps_weights_and_statistics_in_fp32():
+    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5))
+    with simulated(FP16):
+        output = model(torch.randn(16, 6))
+        (output * torch.randn(16, 5)).sum().backward()
+    assert is_low(output)
+    assert is_low(model[0].weight.grad)
+    assert not is_low(model[1].weight.grad)
+    assert not is_low(model[1].running_mean)
+
+
+# Odd company
+
+
+def test_without_gradients_the_forward_pass_is_the_same():
+    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    with simulated(FP16):
+        expected = model(x)
+        with torch.no_grad():
+            assert_bits(model(x), expected)
+        with torch.inference_mode():
+            assert_bits(model(x), expected)
+
+
+def test_operations_in_place_keep_the_format_of_what_they_write_to():
+    with simulated(FP16):
+        h = torch.randn(4, 4).mm(torch.randn(4, 4))
+        h.mul_(1 / 3)
+        assert is_low(h)
+        h.masked_fill_(torch.eye(4, dtype=torch.bool), -1e9)
+        assert torch.equal(h.diag(), torch.full((4,), -torch.inf))
+        h.copy_(torch.full((4, 4), 0.1))
+        assert_bits(h, round_to(torch.full((4, 4), 0.1)))
+        wide = torch.randn(4, 4)
+        expected = wide + h
+        wide.add_(h)
+        assert_bits(wide, expected)
+        out = torch.empty(4, 4)
+        torch.mul(h, 1 / 3, out=out)
+    assert_bits(out, h * (1 / 3))
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_changes_no_gradient(use_reentrant):
+    plain, x, y = mlp(6, 5, 3), torch.randn(4, 6, requires_grad=True), torch.randn(4, 3)
+    saving = copy.deepcopy(plain)
+    with simulated(FP16):
+        F.mse_loss(plain(x), y).backward()
+        F.mse_loss(checkpoint(saving, x, use_reentrant=use_reentrant), y).backward()
+    assert_same_gradients(plain, saving)
+
+
+def test_torch_func_computes_the_same_gradients():
+    model, x, y = mlp(6, 5, 3), torch.randn(4, 6), torch.randn(4, 3)
+    parameters = dict(model.named_parameters())
+    with simulated(FP16):
+        found = torch.func.grad(
+            lambda p: F.mse_loss(torch.func.functional_call(model, p, (x,)), y)
+        )(parameters)
+        F.mse_loss(model(x), y).backward()
+    for name, p in parameters.items():
+        assert_bits(found[name], p.grad)
+
+
+def test_a_backward_function_of_one_s_own_runs_in_the_format_of_its_inputs():
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            torch.exp(x)  # what comes first must not decide
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            (x,) = ctx.saved_tensors
+            return grad * x * x * 3
+
+    h, seen = torch.randn(2, 2, requires_grad=True), []
+    with simulated(FP16):
+        low = h.mm(torch.eye(2))
+        cube = Cube.apply(low)
+        cube.register_hook(seen.append)
+        loss(cube.mm(torch.eye(2))).backward()
+    expected = seen[0]
+    for factor in (low, low, 3):
+        expected = round_to(expected * factor)
+    assert_bits(h.grad, expected)
+
+
+def test_hooks_see_gradients_in_the_format_of_their_tensor():
+    h, w, seen = torch.randn(2, 2), nn.Parameter(torch.randn(2, 2)), []
+    with simulated(FP16):
+        low = linear(h, w)
+        low.register_hook(lambda grad: seen.append(grad / 3))
+        w.register_hook(lambda grad: seen.append(grad / 3))
+        loss(low).backward()
+    assert is_low(seen[0])
+    assert_bits(seen[1], w.grad / 3)
+
+
+def test_gradients_of_gradients_are_simulated():
+    model, x = mlp(6, 5, 3), torch.randn(4, 6, requires_grad=True)
+    with simulated(FP16):
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        slope.pow(2).sum().backward()
+    assert is_low(slope)
+    assert all(is_low(p.grad) for p in model[0].parameters())
+
+
+def test_gradients_from_autograd_grad_are_fp32_in_further_computation():
+    w = nn.Parameter(torch.randn(4, 4))
+    with simulated(FP16):
+        (grad,) = torch.autograd.grad(loss(linear(torch.randn(3, 4), w)), w)
+        step = grad / 3
+        kept = grad.clone()
+        clipped = grad.mul_(1 / 3)
+        again = clipped * (1 / 3)
+    assert is_low(kept)
+    assert_bits(step, kept / 3)
+    assert_bits(clipped, kept * (1 / 3))
+    assert_bits(again, clipped * (1 / 3))
+
+
+def test_a_graph_of_fp32_stays_fp32_when_its_backward_pass_runs_inside():
+    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    inside = copy.deepcopy(plain)
+    loss(plain(x)).backward()
+    with simulated(FP16):
+        inside(x)
+    outside_loss, a = loss(inside(x)), torch.eye(3, requires_grad=True)
+    with simulated(FP16):
+        a.mm(a)
+        outside_loss.backward()
+    assert_same_gradients(plain, inside)
+
+
+def test_saturation_and_directed_rounding_reach_every_operation():
+    x = torch.full((2, 2), 300.0)
+    with simulated(FP16, overflow=Overflow.SATURATE):
+        assert torch.equal(x.mm(x), torch.full((2, 2), 65504.0))
+    a, b = torch.rand(3, 3), torch.rand(3, 3)
+    up = {"rounding": Rounding.TOWARD_POSITIVE}
+    with simulated(FP16, **up):
+        actual = a.mm(b)
+    assert_bits(actual, round_to(round_to(a, **up) @ round_to(b, **up), **up))
+
+
+def test_stochastic_rounding_repeats_from_its_seed_and_moves_on_from_call_to_call():
+    a, b = torch.rand(8, 8), torch.rand(8, 8)
+
+    def run(seed):
+        with simulated(FP8_E4M3, rounding=Rounding.STOCHASTIC, stream=Stream(seed)):
+            return a.mm(b), a.mm(b)
+
+    first, again = run(1), run(1)
+    assert_bits(first[0], again[0])
+    assert_bits(first[1], again[1])
+    assert not torch.equal(*first)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.RNN], ids=["LSTM", "RNN"])
+def test_recurrent_layers_give_low_outputs(kind):
+    model = kind(4, 3)
+    with simulated(FP16):
+        output, _ = model(torch.randn(5, 2, 4))
+        loss(output).backward()
+    assert is_low(output)
+    assert all(is_low(p.grad) for p in model.parameters() if p.dim() > 1)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_transformer_layer_is_simulated_in_training_and_evaluation(training):
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).train(training)
+    with simulated(FP16) as sim, torch.set_grad_enabled(training):
+        model(torch.randn(2, 5, 8))
+    assert "_scaled_dot_product_flash_attention_for_cpu" in sim.by_operation
+    assert {"linear1", "linear2"} <= set(sim.by_layer)
+
+
+STRANGERS = {
+    "float64": (lambda x: x.double(), "torch.float64"),
+    "half": (lambda x: x.half(), "torch.float16"),
+    "bfloat16": (lambda x: x.bfloat16(), "torch.bfloat16"),
+    "float8": (lambda x: x.to(torch.float8_e4m3fn), "torch.float8_e4m3fn"),
+    "complex": (lambda x: torch.complex(x, x), "torch.complex64"),
+    "sparse": (lambda x: x.to_sparse(), "torch.sparse_coo"),
+}
+
+
+@pytest.mark.parametrize(("make", "name"), STRANGERS.values(), ids=STRANGERS)
+@pytest.mark.parametrize("function", [lambda x: x + x, lambda x: x @ x, lambda x: x.sigmoid()])
+def test_tensors_that_cannot_be_simulated_are_refused_by_name(make, name, function):
+    x = make(torch.eye(3))
+    with (
+        simulated(FP16),
+        pytest.raises(ValueError, match=f"dense float32; got .*{name}.* of shape"),
+    ):
+        function(x)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized:UserWarning")
+def test_quantized_tensors_are_refused():
+    x = torch.quantize_per_tensor(torch.eye(3), 0.1, 0, torch.quint8)
+    with simulated(FP16), pytest.raises(ValueError, match=r"got torch\.quint8"):
+        x.relu()
+
+
+def test_a_list_operation_on_low_tensors_is_refused_rather_than_passed():
+    with simulated(FP16):
+        h = torch.eye(3).mm(torch.eye(3))
+        with pytest.raises(ValueError, match="_foreach_mul must be given FP32 tensors"):
+            torch._foreach_mul([h, h], 0.3)
+
+
+def test_conversions_into_float32_integers_and_scalars_pass():
+    two = torch.tensor(2.0, dtype=torch.float64)
+    outside = two.sqrt().item()  # not the correctly rounded one on every processor
+    with simulated(FP16):
+        assert_bits(torch.eye(3).double().float(), torch.eye(3))
+        assert torch.arange(3).sum().item() == 3
+        assert two.sqrt().item() == outside
+
+
+def test_fp32_changes_nothing():
+    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    wrapped = copy.deepcopy(plain)
+    loss(plain(x)).backward()
+    with simulated(FP32):
+        loss(wrapped(x)).backward()
+    assert_same_gradients(plain, wrapped)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_gives_the_same_bits_as_the_cpu_on_exact_data():
+    model, x = mlp(2, 2, 2, activation=nn.ReLU), torch.randn(2, 2)
+    results = []
+    for device in ("cpu", "cuda"):
+        there = copy.deepcopy(model).to(device)
+        with simulated(FP16) as sim:
+            loss(there(x.to(device)).cpu()).backward()
+        results.append((gradients(there.cpu()), sim.by_operation["addmm"]))
+    assert results[0][1] == results[1][1]
+    for a, b in zip(results[0][0], results[1][0], strict=True):
+        assert_bits(a, b)
+
+
+def backward_elsewhere(sim, run):
+    """Run a backward pass as a CUDA device's does: in a thread of its own, in the same mode.
+
+    There autograd begins to count nodes from 0.
+    """
+    errors = []
+
+    def work():
+        try:
+            with sim._mode:
+                run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not errors, errors
+
+
+def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
+    """Else each operation after it would stand for all before it, and a second pass be wrong."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.LayerNorm(5), nn.Linear(5, 3))
+    x, weights = torch.randn(4, 6), list(model.parameters())
+    found = {}
+    for where in ("here", "elsewhere"):
+        grads = []
+        with simulated(FP16, model=model) as sim:
+            loss = model(x).square().sum()
+            graph = sim._mode.graph
+            for scale in (
+                1.0,
+                2.0**-12,
+                2.0**-20,
+            ):  # as mplab.training._headroom looks for the best
+                scaled = loss * scale
+                known = dict(graph.nodes), graph.next
+
+                def run(scaled=scaled, grads=grads):
+                    grads.append(torch.autograd.grad(scaled, weights, retain_graph=True))
+
+                run() if where == "here" else backward_elsewhere(sim, run)
+                assert graph.next == known[1]
+                assert graph.nodes == known[0]
+        found[where] = grads, {name: str(t) for name, t in sim.by_operation.items()}
+    for here, there in zip(found["here"][0], found["elsewhere"][0], strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(here, there, strict=True))
+    assert found["here"][1] == found["elsewhere"][1]

@@ -1,0 +1,189 @@
+"""What explain() says: that it is what ran, that it changes nothing, and that it can be read."""
+
+import copy
+
+import pytest
+import torch
+from legible import assert_legible, drawn_texts
+from networks import gradients, mlp
+from torch import nn
+from torch.nn import functional as F
+
+from mplab import BF16, FP16, FP32
+from mplab.pictures import precision_map
+from mplab.simulation import (
+    CPU_AUTOCAST,
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    KERAS_MIXED,
+    POLICIES,
+    Explanation,
+    explain,
+    simulated,
+)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+class SmallTransformer(nn.Module):
+    def __init__(self, blocks=4):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        layer = {"dim_feedforward": 16, "dropout": 0.0, "batch_first": True}
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, **layer) for _ in range(blocks)
+        )
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 11)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+def entropy(output, target):
+    return F.cross_entropy(output.flatten(0, 1), target.flatten())
+
+
+def explained(policy=CUDA_AUTOCAST, blocks=1):
+    x = torch.randint(0, 11, (2, 5))
+    return explain(SmallTransformer(blocks), x, policy=policy, loss=entropy, target=x)
+
+
+def formats(found, operation, module=""):
+    return {row.format for row in found.rows if row.operation == operation and module in row.module}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_the_counts_of_a_run_agree_with_what_is_explained(policy):
+    """Each operation that rounded, and no other, is said to have given a low result."""
+    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    found = explain(model, x, policy=policy, loss=F.mse_loss, target=torch.zeros(4, 3))
+    with simulated(FP16, policy=policy) as sim:
+        F.mse_loss(model(x), torch.zeros(4, 3)).backward()
+    said: dict[str, int] = {}
+    for row in found.rows:
+        if row.format == FP16:
+            name = row.operation.removesuffix("_backward")
+            name += " backward" if row.phase == "backward" else ""
+            said[name] = said.get(name, 0) + torch.Size(row.shape).numel()
+    totals = {name: tally.total for name, tally in sim.by_operation.items() if "cast" not in name}
+    assert said == totals
+
+
+def test_layers_of_a_transformer_are_explained_under_each_policy():
+    cuda, cpu, every = (explained(p) for p in (CUDA_AUTOCAST, CPU_AUTOCAST, EVERYTHING))
+    assert formats(cuda, "native_layer_norm") == {FP32}
+    assert formats(cuda, "embedding") == formats(cpu, "embedding") == {FP32}
+    assert formats(every, "native_layer_norm") == formats(every, "embedding") == {FP16}
+    assert formats(explained(KERAS_MIXED), "native_layer_norm") == {FP16}
+    for found in (cuda, cpu, every):
+        assert formats(found, "addmm") == {FP16}
+        assert formats(found, "_log_softmax") == formats(found, "nll_loss_forward") == {FP32}
+        assert formats(found, "add", "self_attn") >= {FP16}  # the bias, within linear
+
+
+def test_a_choice_for_a_layer_is_seen_in_both_passes():
+    policy = CUDA_AUTOCAST.with_layers({"head": FP32, "blocks.1": BF16})
+    found = explained(policy, blocks=2)
+    by_layer = {}
+    for row in found.rows:
+        by_layer.setdefault(row.module, set()).add(row.format)
+    assert by_layer["head"] == {FP32}
+    assert by_layer["blocks.0.linear2"] == {FP16}
+    assert by_layer["blocks.1.linear2"] == {BF16}
+    assert {row.phase for row in found.rows if row.module == "head"} == {"forward", "backward"}
+    rules = {row.rule for row in found.rows if row.module == "head"}
+    assert rules == {"layer choice 'head': FP32", "as its forward operation"}
+
+
+def test_the_rules_are_named():
+    found = explained()
+    rules = {(row.operation, row.rule) for row in found.rows}
+    assert ("addmm", "listed: linear runs in the low format") in rules
+    assert ("native_layer_norm", "listed: layer_norm runs in FP32") in rules or (
+        "native_layer_norm",
+        "listed: native_layer_norm runs in FP32",
+    ) in rules
+    assert ("relu", "not listed: runs in the widest format of its inputs, FP16") in rules
+    assert ("nll_loss_forward", "a result without dimensions stays FP32") in rules
+
+
+def test_what_was_cast_is_counted():
+    (row, *_) = explain(nn.Linear(2, 2), torch.ones(1, 2)).rows
+    assert (row.operation, row.cast, row.inputs) == ("addmm", 3, (FP16,) * 3)
+
+
+def test_explaining_changes_nothing():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    before, x = copy.deepcopy(model.state_dict()), torch.randn(5, 4)
+    state = torch.get_rng_state()
+    explain(model, x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    with simulated(FP16) as sim:
+        model(x).sum().backward()
+    assert sim._mode.record is None
+    assert len(gradients(model)) == 4
+
+
+def test_a_model_without_weights_has_only_a_forward_pass():
+    found = explain(nn.Softmax(1), torch.randn(2, 2))
+    assert [(row.phase, row.module) for row in found.rows] == [("forward", "Softmax")]
+
+
+def test_it_prints_and_is_shown_as_a_table():
+    found = explain(nn.Linear(2, 2), torch.ones(1, 2))
+    lines = repr(found).splitlines()
+    assert lines[0] == "Linear under CUDA_AUTOCAST: 3 of 3 operations in a low format"
+    assert lines[1].split() == ["pass", "module", "operation", "format", "inputs", "cast", "rule"]
+    assert len(lines) == 2 + len(found.rows)
+    html = found._repr_html_()
+    assert html.startswith("<table><caption") and html.count("<tr>") == 1 + len(found.rows)
+
+
+# The picture
+
+
+def test_the_map_of_a_transformer_can_be_read():
+    policy = CUDA_AUTOCAST.with_layers({"head": FP32, "blocks.2": BF16})
+    found = explained(policy, blocks=4)
+    picture = precision_map(found)
+    assert_legible(picture)
+    words = [text for text, _ in drawn_texts(picture)]
+    assert {"blocks.3.self_attn", "attention", "outside modules", "FP16", "BF16"} <= set(words)
+    counts = {f: sum(row.format == f for row in found.rows) for f in (FP16, BF16, FP32)}
+    assert picture.claim == (
+        f"CUDA_AUTOCAST with 2 choices of layers runs {counts[FP16]} of {len(found.rows)} "
+        f"operations of SmallTransformer in FP16, {counts[BF16]} in BF16 and {counts[FP32]} in FP32"
+    )
+    assert "head: 0% of" in picture.alt
+
+
+def test_a_cell_of_two_formats_has_two_markers():
+    class Both(nn.Module):
+        def forward(self, x):
+            return x.mm(x).exp() * x.mm(x) + x.mm(x) * x.mm(x)
+
+    picture = precision_map(explain(Both(), torch.ones(2, 2)))
+    (axes,) = picture.axes
+    places = {}
+    for line in axes.lines:
+        places.setdefault(round(line.get_xdata()[0]), []).append(line.get_color())
+    column = [label.get_text() for label in axes.get_xticklabels()].index("mul")
+    assert len(set(places[column])) == 2
+
+
+def test_a_map_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="precision_map: explanation must not be empty"):
+        precision_map(Explanation("Nothing", FP16, CUDA_AUTOCAST, ()))
+
+
+def test_inputs_are_given_by_name_too():
+    model, x = nn.Bilinear(2, 3, 4), {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
+    assert explain(model, **x).rows == explain(model, *x.values()).rows

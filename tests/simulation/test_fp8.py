@@ -1,0 +1,471 @@
+"""Linear layers in FP8: against operands cast by torch, sums in float64, and real FP8 products."""
+
+import copy
+import itertools
+import math
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP16
+from mplab.numbers.tensors import round_tensor
+from mplab.scaling import MX_BLOCK, ScaleRule, fake_quantize
+from mplab.simulation import Fp8Linear, context, convert_linears
+from mplab.simulation.fp8 import SCALINGS
+from mplab.training import TASKS
+
+
+def name(case):
+    """What a test is called."""
+    parts = case if isinstance(case, tuple) else (case,)
+    return "-".join(str(getattr(part, "name", part)) for part in parts) or "scalar"
+
+
+every_scaling = pytest.mark.parametrize("scaling", SCALINGS)
+
+
+def deviates(*shape, seed=0, scale=1.0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def integers(*shape, seed=0):
+    """Small integers: values of E4M3 and E5M2 by any power of two, with exact sums."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=generator).float()
+
+
+def cast_by_torch(x, dtype):
+    """A tensor in FP8 by a power of two, by torch's cast and in float64."""
+    scale = 2.0 ** math.floor(math.log2(torch.finfo(dtype).max / x.abs().max().item()))
+    return (x * scale).to(dtype).double() / scale
+
+
+def run(layer, x, grad):
+    """Output and gradients of the input and the parameters."""
+    x = x.clone().requires_grad_()
+    layer.zero_grad()
+    output = layer(x)
+    output.backward(grad)
+    return output.detach(), x.grad, *(p.grad for p in layer.parameters())
+
+
+# The three products --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 5), (1,), ()], ids=name)
+@pytest.mark.parametrize("bias", [True, False])
+def test_all_three_products_take_operands_as_torch_casts_them(shape, bias):
+    layer = Fp8Linear(24, 10, bias)
+    x, grad = deviates(*shape, 24), deviates(*shape, 10, seed=1, scale=1e-5)
+    output, *gradients = run(layer, x, grad)
+    a = cast_by_torch(x, torch.float8_e4m3fn).reshape(-1, 24)
+    w = cast_by_torch(layer.weight.detach(), torch.float8_e4m3fn)
+    g = cast_by_torch(grad, torch.float8_e5m2).reshape(-1, 10)
+    b = layer.bias.detach().double() if bias else 0
+    expected = [
+        (a @ w.T + b).reshape(*shape, 10),
+        (g @ w).reshape(*shape, 24),
+        g.T @ a,
+        grad.reshape(-1, 10).double().sum(0),  # of the bias: not cast
+    ]
+    for got, exact in zip([output, *gradients], expected, strict=False):
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5 * exact.abs().max())
+    plain = F.linear(x, layer.weight, layer.bias)
+    assert not torch.allclose(output, plain, rtol=1e-3)
+
+
+def test_sums_that_are_exact_are_exact():
+    layer = Fp8Linear(32, 16)
+    layer.weight.data, layer.bias.data = integers(16, 32) / 64, integers(16, seed=1)
+    x, grad = integers(8, 32, seed=2) * 2**20, integers(8, 16, seed=3) * 2.0**-30
+    got = run(layer, x, grad)
+    expected = run(copy_as_linear(layer), x, grad)
+    assert all(map(torch.equal, got, expected))
+
+
+def copy_as_linear(layer):
+    plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
+    plain.load_state_dict({k: v for k, v in layer.state_dict().items() if "extra" not in k})
+    return plain
+
+
+@pytest.mark.parametrize("scaling", ["current", "delayed", "none"])
+@pytest.mark.parametrize("sizes", [(8, 32, 16), (3, 5, 7), (1, 1, 1), (17, 16, 33)], ids=name)
+@pytest.mark.parametrize(
+    "formats", [(FP8_E4M3, FP8_E5M2), (FP8_E4M3, FP8_E4M3), (FP8_E5M2, FP8_E5M2)], ids=name
+)
+def test_simulated_and_real_fp8_agree_bit_for_bit_where_sums_are_exact(scaling, sizes, formats):
+    rows, inputs, outputs = sizes
+    options = {"forward_format": formats[0], "backward_format": formats[1], "scaling": scaling}
+    simulated, real = (Fp8Linear(inputs, outputs, real=r, **options) for r in (False, True))
+    simulated.weight.data = (integers(outputs, inputs) + 0.5) / 8
+    real.load_state_dict(simulated.state_dict())
+    x, grad = integers(rows, inputs, seed=2) + 0.5, integers(rows, outputs, seed=3) / 4
+    for _ in range(3):  # delayed scales change
+        one, other = run(simulated, x, grad), run(real, x, grad)
+        assert all(map(torch.equal, one, other))
+    assert (one[0] - simulated.bias).abs().max() > 0
+
+
+def test_real_products_of_any_numbers_differ_by_the_order_of_sums_only():
+    simulated, real = Fp8Linear(100, 60), Fp8Linear(100, 60, real=True)
+    real.load_state_dict(simulated.state_dict())
+    x, grad = deviates(50, 100), deviates(50, 60, seed=1)
+    for one, other in zip(run(simulated, x, grad), run(real, x, grad), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(4, 64, 32), (40, 33, 5)], ids=name)
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP4_E2M1], ids=name)
+def test_blocks_lie_along_the_axis_that_is_summed(sizes, fmt):
+    rows, inputs, outputs = sizes
+
+    def blocks(x):
+        padded = F.pad(x, (0, -x.shape[1] % 32))
+        return fake_quantize(padded, fmt, scale=ScaleRule.MX, block=MX_BLOCK)[:, : x.shape[1]]
+
+    layer = Fp8Linear(
+        inputs, outputs, False, scaling="block", forward_format=fmt, backward_format=fmt
+    )
+    x, grad, weight = deviates(rows, inputs), deviates(rows, outputs, seed=1), layer.weight.data
+    x[0] *= 1e4
+    output, grad_input, grad_weight = run(layer, x, grad)
+    assert torch.equal(output, blocks(x) @ blocks(weight).T)
+    assert torch.equal(grad_input, blocks(grad) @ blocks(weight.T.contiguous()).T)
+    expected = blocks(grad.T.contiguous()) @ blocks(x.T.contiguous()).T
+    assert torch.equal(grad_weight, expected)
+
+
+@every_scaling
+def test_gradients_that_nobody_wants_are_not_computed(scaling):
+    layer = Fp8Linear(32, 32, scaling=scaling)
+    layer.weight.requires_grad_(False)
+    layer(deviates(4, 32)).sum().backward()  # the input needs none either
+    assert layer.weight.grad is None
+    assert layer.bias.grad is not None
+    with torch.no_grad():
+        assert layer(deviates(4, 32)).grad_fn is None
+
+
+@every_scaling
+@pytest.mark.parametrize("shape", [(0, 32), (2, 0, 32)], ids=name)
+def test_a_batch_of_nothing_passes(scaling, shape):
+    layer = Fp8Linear(32, 16, scaling=scaling)
+    output, grad_input, grad_weight, _ = run(
+        layer, torch.zeros(shape), torch.zeros(*shape[:-1], 16)
+    )
+    assert (output.shape, grad_input.shape) == ((*shape[:-1], 16), shape)
+    assert (grad_weight == 0).all()
+
+
+# Infinities ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scaling", ["current", "block"])
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_with_current_scaling_a_loss_scaler_sees_an_infinite_gradient(scaling, bad):
+    layer, grad = Fp8Linear(8, 4, scaling=scaling), torch.ones(6, 4)
+    grad[2, 1] = bad
+    _, grad_input, grad_weight, _ = run(layer, deviates(6, 8), grad)
+    assert grad_weight.isnan().any()
+    assert grad_input.isnan().any()
+
+
+@pytest.mark.parametrize("scaling", ["delayed", "none"])
+def test_with_delayed_scaling_an_infinite_gradient_hides_as_on_the_hardware(scaling):
+    layer, grad = Fp8Linear(8, 4, False, scaling=scaling), torch.ones(6, 4)
+    grad[2, 1] = math.inf
+    assert all(t.isfinite().all() for t in run(layer, deviates(6, 8), grad))
+
+
+# Delayed scaling -----------------------------------------------------------------------
+
+
+def test_delayed_scales_are_those_of_the_step_before():
+    layer = Fp8Linear(16, 8, scaling="delayed", amax_history_len=2)
+    layer.bias.data.zero_()
+    x = deviates(4, 16).clamp(-1, 1)
+    run(layer, x, torch.ones(4, 8))
+    assert layer.scalings["input"].scale == 256.0  # 448 / 1, down to a power of two
+    assert layer.scalings["grad_output"].scale == 32768.0
+    spike = layer(1e7 * x).abs().max()
+    calm = layer(x)
+    assert spike < 1e-2 * F.linear(1e7 * x, layer.weight).abs().max()  # it saturated
+    assert (calm == 0).all()  # and the next tensor went to zero
+
+
+def test_evaluation_uses_delayed_scales_and_learns_none():
+    layer = Fp8Linear(16, 8, scaling="delayed")
+    layer(deviates(4, 16))
+    before = copy.deepcopy(layer.state_dict())
+    first = layer.eval()(deviates(4, 16))
+    layer(deviates(4, 16, scale=100.0))
+    assert layer.state_dict()["_extra_state"] == before["_extra_state"]
+    assert torch.equal(layer(deviates(4, 16)), first)
+
+
+def small_model(scaling, seed=0):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 4))
+    return convert_linears(model, scaling=scaling, amax_history_len=3)
+
+
+def train(model, optimizer, steps, start=0):
+    for step in range(start, start + steps):
+        optimizer.zero_grad()
+        F.mse_loss(model(deviates(32, 16, seed=step)), deviates(32, 4, seed=99)).backward()
+        optimizer.step()
+
+
+@every_scaling
+def test_a_run_that_was_saved_and_loaded_goes_on_bit_for_bit(scaling, tmp_path):
+    model = small_model(scaling)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    train(model, optimizer, 4)
+    torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "run.pt")
+    train(model, optimizer, 4, start=4)
+    other = small_model(scaling, seed=1)
+    again = torch.optim.Adam(other.parameters(), lr=0.01)
+    saved = torch.load(tmp_path / "run.pt", weights_only=True)
+    other.load_state_dict(saved[0])
+    again.load_state_dict(saved[1])
+    train(other, again, 4, start=4)
+    assert all(map(torch.equal, model.parameters(), other.parameters()))
+    if scaling == "delayed":
+        assert model.state_dict()["0._extra_state"] == other.state_dict()["0._extra_state"]
+
+
+def test_without_a_state_of_its_own_a_checkpoint_is_that_of_plain_layers():
+    plain = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 4))
+    for scaling in SCALINGS:
+        model = small_model(scaling)
+        assert (list(plain.state_dict()) == list(model.state_dict())) == (scaling != "delayed")
+        model.load_state_dict(plain.state_dict())  # delayed scaling begins afresh
+        assert torch.equal(model[0].weight, plain[0].weight)
+    small_model("current").load_state_dict(small_model("delayed").state_dict())
+
+
+# Around the layer ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_decides_the_dtype_of_the_result_and_not_the_products(dtype):
+    layer, x = Fp8Linear(16, 8), deviates(4, 16).to(dtype).float()
+    plain = layer(x)
+    with torch.autocast("cpu", dtype=dtype):
+        for given in (x, x.to(dtype)):
+            output = layer(given.requires_grad_())
+            assert torch.equal(output, plain.to(dtype))
+    output.sum().backward()
+    assert given.grad.dtype == dtype
+    assert layer.weight.grad.dtype == torch.float32
+    assert layer(x.to(dtype)).dtype == dtype
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=name)
+@every_scaling
+def test_in_a_simulation_the_result_is_rounded_and_the_products_are_not(fmt, scaling):
+    model = small_model(scaling).eval()
+    x = round_tensor(deviates(5, 16, scale=300.0), fmt)
+    plain = model[0](x)
+    with context.simulated(fmt):
+        first, output = model[0](x), model(x)
+        F.mse_loss(model(x), torch.zeros(5, 4)).backward()
+    assert torch.equal(first, round_tensor(plain, fmt))
+    assert torch.equal(output, round_tensor(model[2](torch.relu(first)), fmt))
+    gradients = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    F.mse_loss(model(x), torch.zeros(5, 4)).backward()
+    for got, p in zip(gradients, model.parameters(), strict=True):
+        assert (got - p.grad).norm() < 0.2 * p.grad.norm()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_gives_the_same_gradients(reentrant):
+    model, x = small_model("current"), deviates(6, 16).requires_grad_()
+    model(x).sum().backward()
+    expected = [x.grad.clone(), *(p.grad.clone() for p in model.parameters())]
+    model.zero_grad()
+    x.grad = None
+    checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+    assert all(map(torch.equal, [x.grad, *(p.grad for p in model.parameters())], expected))
+
+
+def test_a_second_derivative_is_refused():
+    x = deviates(2, 8).requires_grad_()
+    (grad,) = torch.autograd.grad(Fp8Linear(8, 4)(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+# Conversion ----------------------------------------------------------------------------
+
+
+class Shared(nn.Module):
+    """A layer under two names, a hook, and an attention block."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.again = self.first
+        self.calls = []
+        self.first.register_forward_hook(lambda *_: self.calls.append(1))
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.head = nn.Sequential(nn.Linear(8, 2))
+
+    def forward(self, x):
+        x = self.again(self.first(x))
+        return self.head(self.attention(x, x, x)[0])
+
+
+def test_conversion_keeps_parameters_hooks_modes_and_shared_layers():
+    model = Shared().eval()
+    parameters = list(model.parameters())
+    assert convert_linears(model) is model
+    assert isinstance(model.head[0], Fp8Linear)
+    assert model.first is model.again
+    assert not model.first.training
+    assert list(map(id, model.parameters())) == list(map(id, parameters))
+    assert type(model.attention.out_proj) is not Fp8Linear
+    model(deviates(3, 8))
+    assert len(model.calls) == 2
+    converted = model.first
+    assert convert_linears(model).first is converted  # again changes nothing
+
+
+def test_a_filter_chooses_by_name_and_layer():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(4, 2))
+    convert_linears(model, filter=lambda name, layer: name != "0" and layer.in_features == 8)
+    assert [type(layer) is Fp8Linear for layer in model] == [False, True, False]
+
+
+def test_a_single_layer_is_converted_into_the_return_value():
+    plain = nn.Linear(8, 4)
+    layer = convert_linears(plain, scaling="delayed")
+    assert type(layer) is Fp8Linear
+    assert layer.weight is plain.weight
+    assert "delayed scaling, simulated" in repr(layer)
+    layer(deviates(2, 8)).sum().backward()
+    twins = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
+    state, output = layer.get_extra_state(), layer(deviates(2, 8))
+    for twin in twins:
+        assert twin.get_extra_state() == state
+        assert torch.equal(twin(deviates(2, 8)), output)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: Fp8Linear(4, 4, scaling="dynamic"), ValueError, "scaling must be one of current"),
+        (lambda: convert_linears(nn.ReLU(), scaling=None), ValueError, "scaling must be one of"),
+        (lambda: Fp8Linear(4, 4, scaling="block", real=True), ValueError, "real must be False"),
+        (
+            lambda: Fp8Linear(4, 4, forward_format=FP8_E4M3FNUZ, real=True),
+            ValueError,
+            "got FP8_E4M3FNUZ, FP8_E5M2, 'current'",
+        ),
+        (lambda: Fp8Linear(4, 4, forward_format="e4m3"), TypeError, "fmt must be an mplab Format"),
+        (lambda: convert_linears([nn.Linear(4, 4)]), TypeError, "model must be an nn.Module"),
+        (lambda: Fp8Linear(5, 4, real=True)(torch.ones(3, 7)), ValueError, r"\(\.\.\., 5\); got"),
+        (lambda: Fp8Linear(5, 4)(torch.ones(3, 5).int()), ValueError, "must be floating point"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_with_advice(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# Training ------------------------------------------------------------------------------
+
+
+def relu_network(*widths):
+    layers = []
+    for before, after in itertools.pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def digits(name):
+    split = TASKS[name].data()
+    return [(x.flatten(1), y) for x, y in split], split
+
+
+def accuracy(seed, steps, **options):
+    """Test accuracy of five layers on the digits, with plain layers if there are no options."""
+    (train, test), _ = digits("digits-cnn")
+    torch.manual_seed(seed)
+    model = relu_network(64, 64, 64, 64, 64, 10)
+    if options:
+        convert_linears(model, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        batch = torch.randint(len(train[0]), (128,), generator=generator)
+        optimizer.zero_grad()
+        F.cross_entropy(model(train[0][batch]), train[1][batch]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return float((model.eval()(test[0]).argmax(1) == test[1]).float().mean())
+
+
+def reconstruction(seed, steps, **options):
+    """Test R² of an autoencoder of the digits, with plain layers if there are no options."""
+    (train, test), split = digits("digits-autoencoder")
+    torch.manual_seed(seed)
+    model = relu_network(64, 48, 32, 16, 32, 48, 64)
+    if options:
+        convert_linears(model, **options)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.mse_loss(model(train[0]), train[1]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return TASKS["digits-autoencoder"].metrics(model.eval()(test[0]), split)["r2"]
+
+
+def test_gradients_in_e4m3_without_a_scale_train_nothing():
+    assert accuracy(0, 50, scaling="current") > 0.5
+    assert accuracy(0, 50, scaling="none", backward_format=FP8_E4M3) < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_classifier_in_fp8_ends_where_fp32_does(seed, record_property):
+    """Measured over seeds 0 to 4: FP32 .970–.982, current .970–.992, delayed .970–.982.
+
+    With float32 sums in another order, as on another processor, .9597 was seen in FP32. Of 397
+    images one is .0025.
+    """
+    wide = accuracy(seed, 300)
+    assert wide > 0.94
+    for scaling in ("current", "delayed", "none"):
+        got = accuracy(seed, 300, scaling=scaling)
+        record_property(f"accuracy, seed {seed}, {scaling} beside FP32", f"{got:.3f} {wide:.3f}")
+        assert abs(got - wide) < 0.025
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_an_autoencoder_in_fp8_ends_below_fp32_and_without_scales_far_below(seed, record_property):
+    """Measured over seeds 0 to 2: FP32 .740–.749, scaled .686–.729, unscaled .533–.550."""
+    wide = reconstruction(seed, 400)
+    loss = {s: wide - reconstruction(seed, 400, scaling=s) for s in ("current", "delayed", "none")}
+    for scaling, lost in loss.items():
+        record_property(f"R² lost, seed {seed}, {scaling}", f"{lost:.3f} of {wide:.3f}")
+    assert 0.005 < loss["current"] < 0.08
+    assert 0.005 < loss["delayed"] < 0.08
+    assert loss["none"] > 0.12
+
+
+def test_asking_a_simulation_where_products_go_counts_no_number():
+    """An uninitialised number was once counted, so that no two tallies were alike."""
+    layer = Fp8Linear(8, 8)
+    with context.simulated(FP16, model=layer) as sim:
+        layer(torch.ones(4, 8)).sum().backward()
+    assert {tally.total for tally in sim.by_operation.values()} == {0}

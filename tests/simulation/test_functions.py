@@ -1,0 +1,439 @@
+"""Functions that run as a whole, and what is called in other ways than plainly."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from networks import Within, assert_bits, assert_same_gradients, is_low, linear, loss, mlp, round_to
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mplab import BF16, FP16, FP32
+from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, POLICIES, simulated
+from mplab.simulation._functions import whole_functions
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+# As a whole
+
+
+def test_a_function_is_known_by_all_the_ways_to_call_it():
+    found = whole_functions(CUDA_AUTOCAST)
+    assert {F.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__} <= set(found)
+    assert {F.l1_loss, torch.kl_div, F.kl_div, torch.cosine_similarity} <= set(found)
+    assert F.cross_entropy not in found  # on CUDA its parts are on the list
+    assert F.cross_entropy in whole_functions(CPU_AUTOCAST)
+    assert not {torch.mm, torch.exp, F.relu} & set(found)
+
+
+def test_a_bias_is_cast_though_torch_adds_it_in_an_operation_of_its_own():
+    x, layer = torch.randn(3, 2, 4).transpose(0, 1), nn.Linear(4, 3)
+    with simulated(FP16) as sim:
+        output = layer(x)
+        added = x.matmul(layer.weight.t()) + layer.bias  # here the sum is not a part
+    assert is_low(output)
+    assert "add" in sim.by_operation, "the premise"
+    assert not is_low(added)
+
+
+@pytest.mark.parametrize("policy", [CPU_AUTOCAST, CUDA_AUTOCAST], ids=lambda p: p.name)
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_result(
+    policy, dropout
+):
+    mask = torch.zeros(5, 5, requires_grad=True)  # needs a gradient: torch takes it apart
+    inputs = [*torch.randn(3, 1, 2, 5, 4).requires_grad_().unbind(), mask]
+    attend = F.scaled_dot_product_attention
+
+    def run(context):
+        torch.manual_seed(1)
+        with context:
+            return attend(*(t * 1 for t in inputs[:3]), attn_mask=mask, dropout_p=dropout)
+
+    def with_gradients(output):
+        return output.float(), *torch.autograd.grad(output, inputs, torch.ones_like(output))
+
+    expected = with_gradients(run(torch.autocast("cpu", dtype=torch.float16)))
+    with simulated(FP16, policy=policy):
+        actual = with_gradients(run(nullcontext()))
+    for ours, torch_s in zip(actual, expected, strict=True):
+        assert_bits(ours, torch_s)
+    assert is_low(actual[0])
+
+
+# What asks for FP32, and what torch computes in it
+
+
+def of_low(function):
+    """A function of a low tensor, in autocast as in the simulation, and of a product after it."""
+    return lambda x, p: loss(linear(function(linear(x, p)).float(), p))
+
+
+def large_mean_square(h):
+    wide = (300 * h).float()
+    return wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+
+
+ASKED = {
+    "float": of_low(lambda h: h.float() / 3),
+    "to float32": of_low(lambda h: h.to(torch.float32) / 3),
+    "to a device and float32": of_low(lambda h: h.to("cpu", torch.float32) / 3),
+    "to dtype=float32": of_low(lambda h: h.to(dtype=torch.float32) / 3),
+    "type float32": of_low(lambda h: h.type(torch.float32) / 3),
+    "type of an FP32 tensor": of_low(lambda h: h.type_as(torch.ones(1)) / 3),
+    "type of a low tensor": of_low(lambda h: (h.float() / 3).type_as(h) / 3),
+    "used low and as FP32": of_low(lambda h: h / 3 + h.float() / 7),
+    "a norm by hand, whose squares FP16 does not hold": of_low(large_mean_square),
+    "softmax in float32": of_low(lambda h: F.softmax(h, -1, dtype=torch.float32) / 3),
+    "log_softmax in float32": of_low(lambda h: torch.log_softmax(h, -1, torch.float32) / 3),
+    "mean in float32": of_low(lambda h: h.mean(0, keepdim=True, dtype=torch.float32) - h.float()),
+    "rms_norm": of_low(lambda h: F.rms_norm(h, (2,)) / 3),
+    "rms_norm with a weight": lambda x, p: loss(F.rms_norm(linear(x, p), (2,), p[0]) / 3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("program", ASKED)
+def test_what_asks_for_float32_gets_it_as_under_torch_s_autocast(program):
+    for seed in range(8):
+        torch.manual_seed(seed)
+        p, x = nn.Parameter(torch.randn(2, 2)), torch.randn(2, 2)
+        with torch.autocast("cpu", dtype=torch.float16):
+            expected = ASKED[program](x, p)
+        (wanted,) = torch.autograd.grad(expected, p)
+        with simulated(FP16, policy=CPU_AUTOCAST):
+            actual = ASKED[program](x, p)
+            (got,) = torch.autograd.grad(actual, p)
+        assert_bits(actual, expected)
+        assert_bits(got, wanted)
+
+
+def test_where_all_is_low_nothing_is_widened():
+    with simulated(FP16, policy=EVERYTHING):
+        assert is_low(torch.randn(3, 3).mm(torch.randn(3, 3)).float() / 3)
+
+
+def test_what_is_fp32_is_not_copied_when_float32_is_asked_for():
+    x = torch.randn(2, 2)
+    with simulated(FP16):
+        assert x.float() is x
+        assert x.to(torch.float32) is x
+
+
+@pytest.mark.parametrize("fill", ["masked_fill", "masked_fill_"])
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+def test_a_mask_filled_with_the_limit_of_its_dtype_holds_that_of_its_format(fill, fmt):
+    with simulated(fmt):
+        scores = torch.randn(2, 3).mm(torch.randn(3, 3))
+        everywhere = torch.ones(2, 3, dtype=torch.bool)
+        filled = getattr(scores, fill)(everywhere, torch.finfo(scores.dtype).min)
+        shares = filled.softmax(-1)
+    assert torch.equal(filled, torch.full((2, 3), -fmt.max_finite))
+    assert torch.equal(shares, torch.full((2, 3), 1 / 3)), "not NaN: no row is empty"
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU], ids=lambda kind: kind.__name__)
+def test_a_recurrent_layer_adds_its_biases_in_the_low_format_as_torch_s_autocast(kind):
+    model, x = kind(4, 4, batch_first=True), torch.randn(2, 3, 4)
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected, _ = model(x)
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        actual, _ = model(x)
+    assert_bits(actual, expected.float())
+
+
+def test_on_cuda_a_recurrent_layer_is_low_as_a_whole():
+    for kind in (nn.RNN, nn.GRU, nn.LSTM):
+        with simulated(FP16) as sim:
+            output, _ = kind(4, 4)(torch.randn(3, 2, 4))
+        assert is_low(output)
+    assert sim.by_operation
+
+
+SKIPPING = {
+    "after": lambda h, w: F.linear(h, w) + h,
+    "before": lambda h, w: h + F.linear(h, w),
+    "two": lambda h, w: F.linear(h, w) + F.linear(h, w * 2) + h,
+    "of a low tensor": lambda h, w: F.linear(F.linear(h, w), w) + F.linear(h, w),
+    "through a view": lambda h, w: F.linear(h.view(4, 2), w).view(2, 4) + h.view(2, 4),
+}
+
+
+@pytest.mark.parametrize("skipping", SKIPPING)
+def test_a_connection_that_skips_a_layer_adds_its_gradients_in_the_format_of_its_tensor(skipping):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x, p, w = (
+            torch.randn(4, 2),
+            nn.Parameter(torch.randn(4, 2)),
+            nn.Parameter(torch.randn(2, 2)),
+        )
+        with torch.autocast("cpu", dtype=torch.float16):
+            expected = loss(SKIPPING[skipping](x * p, w))
+        wanted = torch.autograd.grad(expected, (p, w))
+        with simulated(FP16, policy=CPU_AUTOCAST):
+            actual = torch.autograd.grad(loss(SKIPPING[skipping](x * p, w)), (p, w))
+        for got, wish in zip(actual, wanted, strict=True):
+            assert_bits(got, wish)
+
+
+def test_a_weight_used_as_fp32_and_low_adds_its_gradients_in_fp32():
+    weight, rows = nn.Parameter(torch.randn(5, 4)), torch.tensor([0, 3, 3])
+
+    def step():
+        return loss(F.linear(F.embedding(rows, weight), weight))
+
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected = step()
+    (wanted,) = torch.autograd.grad(expected, weight)
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        (actual,) = torch.autograd.grad(step(), weight)
+    assert not is_low(wanted), "the premise"
+    assert_bits(actual, wanted)
+
+
+# As a whole, again
+
+
+@pytest.mark.filterwarnings("ignore:reduction")
+def test_the_parts_of_a_loss_are_fp32_wherever_it_is_called():
+    h, t = torch.randn(4, 4), torch.randn(4, 4)
+    for function in (F.l1_loss, F.kl_div, torch.kl_div, F.cosine_similarity):
+        with simulated(FP16):
+            low, target = h.mm(h), t.mm(t)
+            actual = function(low, target)
+        assert_bits(actual, function(low.clone(), target.clone()))
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_function_that_runs_as_a_whole_ends_with_an_error():
+    x = torch.randn(3, 3)
+    with simulated(FP16):
+        with pytest.raises(RuntimeError):
+            F.linear(x, torch.randn(2, 5))
+        with pytest.raises(RuntimeError):
+            F.l1_loss(x.mm(x), torch.randn(3, 5))
+        after = x.mm(x) + x.mm(x)
+        wide = x + x / 3
+    assert is_low(after)
+    assert_bits(wide, x + x / 3)
+
+
+def test_in_a_layer_in_fp32_no_function_is_low():
+    model, x = nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True)), torch.randn(1, 3, 4)
+    policy = EVERYTHING.with_layers({nn.MultiheadAttention: FP32})
+    with simulated(FP16, policy=policy, model=model):
+        actual, _ = model[0](x, x, x, need_weights=False)
+    assert_bits(actual, model[0](x, x, x, need_weights=False)[0])
+
+
+# torch.func
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_function_over_a_batch_gives_what_a_loop_gives(policy):
+    w = torch.randn(4, 3)
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            return torch.tanh(x @ w)
+
+    layer, x = Layer(), torch.randn(5, 2, 4)
+    with simulated(FP16, policy=policy):
+        together = torch.func.vmap(layer)(x)
+        alone = torch.stack([layer(row) for row in x])
+    assert_bits(together, alone)
+    assert is_low(together)
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_the_gradient_of_a_batch_equals_that_of_plain_autograd(policy):
+    x, y, w = torch.randn(5, 1, 2), torch.randn(5, 1, 2), torch.randn(2, 2)
+    layer = Within(lambda x, w: torch.tanh(x @ w))
+
+    def batch(w):
+        return F.mse_loss(torch.func.vmap(layer, in_dims=(0, None))(x, w), y)
+
+    p = w.clone().requires_grad_()
+    with simulated(FP16, policy=policy):
+        found = torch.func.grad(batch)(w)
+        batch(p).backward()
+    assert_bits(found, p.grad)
+    assert is_low(found)
+
+
+def test_gradients_within_vmap_are_refused():
+    w, x = torch.randn(2, 2), torch.randn(5, 1, 2)
+    each = torch.func.vmap(torch.func.grad(lambda w, x: (x @ w).sum()), in_dims=(None, 0))
+    with simulated(FP16), pytest.raises(ValueError, match=r"must not be within torch\.func\.vmap"):
+        each(w, x)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_forward_differentiation_is_simulated_also_of_what_does_not_vary():
+    layer, x, direction = nn.Linear(4, 3), torch.randn(2, 4), torch.randn(2, 4)
+    with simulated(FP16):  # the tangent of the bias is a tensor of zeros without memory
+        output, tangent = torch.func.jvp(layer, (x,), (direction,))
+    assert is_low(output)
+    assert_bits(tangent, round_to(round_to(direction) @ round_to(layer.weight).t()))
+
+
+def test_jacobians_are_simulated():
+    w, x = torch.randn(3, 3), torch.randn(1, 3)
+    with simulated(FP16):
+        found = torch.func.jacrev(lambda z: linear(z, w))(x)
+    assert_bits(found.view(3, 3), round_to(w))
+
+
+# Autocast turned off
+
+
+class Protected(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.Sequential(nn.Linear(3, 3)), nn.Linear(3, 3)
+
+    def forward(self, x):
+        with torch.autocast("cpu", enabled=False):
+            wide = self.inner(x.float()) + x.float().softmax(-1).mm(torch.ones(3, 3))
+        return self.last(wide)
+
+
+@pytest.mark.parametrize("tally", [False, True])
+def test_where_a_program_turns_autocast_off_nothing_is_cast(tally):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 3), Protected()), torch.randn(2, 3)
+
+    def gradients_of(output):
+        return torch.autograd.grad(loss(output), model.parameters())
+
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected = model(x)
+    wanted = gradients_of(expected)
+    for again in (False, True):
+        with simulated(FP16, policy=CPU_AUTOCAST, tally=tally):
+            actual = checkpoint(model, x, use_reentrant=False) if again else model(x)
+            found = gradients_of(actual)
+        assert_bits(actual, expected.float())
+        for got, wish in zip(found, wanted, strict=True):
+            assert_bits(got, wish)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("call", [torch.Tensor.backward, torch.autograd.backward])
+def test_what_a_checkpoint_runs_again_is_seen_however_backward_is_called(reentrant, call):
+    torch.manual_seed(0)
+    plain, again, x = Protected(), Protected(), torch.randn(2, 3).requires_grad_()
+    again.load_state_dict(plain.state_dict())
+    with simulated(FP16, tally=False):
+        loss(plain(x)).backward()
+        call(loss(checkpoint(again, x, use_reentrant=reentrant)))
+    assert_same_gradients(plain, again)
+
+
+def test_a_decorated_function_without_autocast_is_not_cast():
+    x = torch.randn(3, 3)
+    with simulated(FP16):
+        actual = torch.autocast("cpu", enabled=False)(torch.mm)(x, x)
+    assert_bits(actual, x.mm(x))
+
+
+def test_after_a_simulation_autocast_is_as_it_was_though_a_region_was_broken_off():
+    before = torch.autocast.__enter__, torch.autocast.__exit__
+    x = torch.randn(3, 3)
+    with simulated(FP16):
+        with pytest.raises(RuntimeError), torch.autocast("cpu", enabled=False):
+            x.mm(torch.randn(2, 2))
+        assert is_low(x.mm(x))
+        with torch.autocast("cpu", enabled=False), simulated(FP16):
+            assert is_low(x.mm(x)), "a simulation within is one of its own"
+    assert (torch.autocast.__enter__, torch.autocast.__exit__) == before
+
+
+def test_all_in_one_format_knows_nothing_of_autocast():
+    x = torch.randn(3, 3)
+    with simulated(FP16, policy=EVERYTHING), torch.autocast("cpu", enabled=False):
+        assert is_low(x.mm(x))
+
+
+# Compiled, and refused
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_compile_made_runs_eagerly_and_is_simulated():
+    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    compiled = torch.compile(plain, backend="aot_eager")
+    for warm in (False, True):
+        if warm:
+            compiled(x)
+        plain.zero_grad()
+        with simulated(FP16):
+            expected = plain(x)
+            loss(expected).backward()
+        reference = mlp(6, 5, 3)
+        reference.load_state_dict(plain.state_dict())
+        with simulated(FP16):
+            actual = torch.compile(reference, backend="aot_eager")(x)
+            loss(actual).backward()
+        assert_bits(actual, expected)
+        assert_same_gradients(reference, plain)
+        with simulated(FP16):
+            assert_bits(compiled(x), expected)
+
+
+COMPLEX = {
+    "fft": torch.fft.fft,
+    "rfft": torch.fft.rfft,
+    "complex": lambda x: torch.complex(x, x),
+    "polar": lambda x: torch.polar(x, x),
+    "view_as_complex": torch.view_as_complex,
+    "eigenvalues": lambda x: torch.linalg.eigvals(x @ x.T),
+}
+
+
+@pytest.mark.parametrize("function", COMPLEX.values(), ids=COMPLEX)
+def test_operations_that_make_complex_numbers_are_refused(function):
+    x = torch.randn(3, 2)
+    with simulated(FP16), pytest.raises(ValueError, match="must give real numbers; got"):
+        function(x)
+
+
+def nested(layout):
+    return torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(1, 3)], layout=layout)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("policy", [CUDA_AUTOCAST, EVERYTHING], ids=lambda p: p.name)
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("function", [lambda x: x * 2, nn.Linear(3, 2), torch.relu])
+def test_nested_tensors_are_refused(function, layout, policy):
+    x = nested(layout)
+    with (
+        simulated(FP16, policy=policy),
+        pytest.raises(ValueError, match=r"must be dense float32; got a (nested_tensor|NestedTen)"),
+    ):
+        function(x)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_masked_tensors_are_refused():
+    x = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
+    with simulated(FP16), pytest.raises(ValueError, match="got a MaskedTensor"):
+        torch.add(x, x)
+
+
+def test_a_real_autocast_within_is_refused():
+    x = torch.randn(3, 3)
+    with (
+        simulated(FP16),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ValueError, match=r"got torch\.bfloat16"),
+    ):
+        x.mm(x)

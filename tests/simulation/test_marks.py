@@ -1,0 +1,191 @@
+"""What the simulator remembers, and that it forgets in time."""
+
+import gc
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from cases import assert_same_bits, breakpoints
+from networks import assert_bits, linear, loss, mlp, round_to
+from torch import nn
+
+import mplab
+from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding, Stream
+from mplab.numbers.tensors import round_tensor
+from mplab.numbers.threads import DIVISIBLE
+from mplab.simulation import marks, simulated
+from mplab.simulation.marks import Counter, Rounder
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("change", ["data", "in place", "optimizer", "optimizer through data"])
+def test_a_changed_weight_is_rounded_anew(change):
+    class Halves(torch.optim.Optimizer):
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                p.data.mul_(0.5)
+
+    w, x = nn.Parameter(torch.randn(4, 4)), torch.randn(3, 4)
+    optimizer = {
+        "optimizer": torch.optim.SGD([w], 0.1),
+        "optimizer through data": Halves([w], {}),
+    }.get(change)
+    with simulated(FP16):
+        loss(linear(x, w)).backward()
+        if change == "data":
+            w.data.mul_(0.7)
+        elif change == "in place":
+            with torch.no_grad():
+                w.mul_(0.7)
+        else:
+            optimizer.step()
+        actual = linear(x, w)
+    assert_bits(actual, round_to(round_to(x) @ round_to(w).T))
+
+
+def test_a_weight_that_changed_between_two_entries_is_rounded_anew():
+    sim, w, x = simulated(FP16), nn.Parameter(torch.randn(4, 4)), torch.randn(3, 4)
+    for _ in range(2):
+        with sim:
+            actual = linear(x, w)
+        assert_bits(actual, round_to(round_to(x) @ round_to(w).T))
+        w.data.mul_(0.7)
+
+
+def test_weights_that_share_memory_are_not_mixed_up():
+    memory = torch.randn(32)
+    a, b = (nn.Parameter(memory[i : i + 16].view(4, 4)) for i in (0, 16))
+    x = torch.randn(3, 4)
+    with simulated(FP16):
+        for w in (a, b, a):
+            assert_bits(linear(x, w), round_to(round_to(x) @ round_to(w).T))
+
+
+def test_memory_that_is_used_again_does_not_keep_its_format():
+    with simulated(FP16):
+        for size in range(20, 200):
+            h = torch.randn(size, size).mm(torch.randn(size, size))
+            address = h.data_ptr()
+            del h
+            new = [torch.full((size, size), 1 / 3) for _ in range(20)]
+            wide = next((t for t in new if t.data_ptr() == address), None)
+            if wide is not None:
+                break
+        else:
+            pytest.skip("the allocator did not use the memory again")
+        assert_bits(wide * 3.3, torch.full((size, size), 1 / 3) * 3.3)
+
+
+def test_nothing_of_a_finished_run_is_kept_alive():
+    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    with simulated(FP16, model=model):
+        h = model(x)
+        loss(h).backward()
+    alive = [weakref.ref(t) for t in (model, h)]
+    del model, h
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None]
+
+
+def test_a_graph_may_grow_beyond_what_is_remembered_but_not_be_used_then(monkeypatch):
+    monkeypatch.setattr(marks, "KEPT_NODES", 8)
+    x = torch.randn(2, 2, requires_grad=True)
+    with simulated(FP16):
+        h = x.mm(x)
+        value = h.sum()
+        for _ in range(40):
+            h = h + h
+        with pytest.raises(RuntimeError, match="must follow within"):
+            value.backward()
+
+
+# The door by address
+
+
+SIZES = [0, 1, 4095, 4096, 4097, 10_000, DIVISIBLE - 1, DIVISIBLE]
+
+
+def door(fmt=FP16, rounding=Rounding.TIES_TO_EVEN, overflow=Overflow.IEEE, stream=None):
+    return Rounder(fmt, rounding, overflow, stream)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_rounder_gives_the_bits_and_counts_of_round_tensor_at_every_size(size, counting):
+    x = torch.randn(size) * 2.0 ** torch.randint(-30, 20, (size,))
+    kept, counter, expected_tally = x.clone(), Counter(), mplab.Tally()
+    expected = round_tensor(x, FP16, tally=expected_tally)
+    out = torch.full_like(x, torch.nan)
+    assert door()(x, out, counter if counting else None) is out
+    assert_bits(out, expected)
+    assert_bits(x, kept)
+    assert door()(x, x, counter if counting else None) is x
+    assert_bits(x, expected)
+    if counting:
+        again = mplab.Tally() + expected_tally
+        round_tensor(kept, FP16, tally=again)
+        assert counter.result() == again
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+@pytest.mark.parametrize("overflow", Overflow)
+@pytest.mark.parametrize("fmt", [FP16, FP8_E4M3], ids=lambda f: f.name)
+def test_a_rounder_knows_every_direction(rounding, overflow, fmt):
+    def stream():
+        return Stream(3) if rounding is Rounding.STOCHASTIC else None
+
+    x = torch.from_numpy(breakpoints(fmt, np.float32)[0])
+    one, other = stream(), stream()
+    into = door(fmt, rounding, overflow, one)
+    for _ in range(2):  # the stream moves on alike
+        expected = round_tensor(x, fmt, rounding=rounding, overflow=overflow, stream=other)
+        assert_same_bits(into(x, torch.empty_like(x), None).numpy(), expected.numpy())
+
+
+def test_a_rounder_sees_the_numbers_and_not_the_memory_of_odd_tensors():
+    x = torch.randn(6, 5)
+    expected = round_tensor(x, FP16)
+    assert_bits(door()(x.t(), torch.empty(5, 6), None), expected.t())
+    assert_bits(door()(torch._neg_view(x), torch.empty(6, 5), None), -expected)
+    assert_bits(door()(x[1:], torch.empty(5, 5), None), expected[1:])
+    wide = torch.zeros(6, 10)
+    door()(x, wide[:, ::2], None)
+    assert_bits(wide[:, ::2], expected)
+    assert not wide[:, 1::2].any()
+
+
+def test_a_rounder_does_not_touch_tensors_without_memory():
+    zeros, nowhere = torch._efficientzerotensor(3), torch.empty(3, device="meta")
+    for x in (zeros, nowhere, torch.empty(0)):
+        assert door()(x, x, None) is x
+    assert_bits(door()(zeros, torch.full((3,), 7.0), None), torch.zeros(3))
+
+
+def test_a_rounder_keeps_subnormals_where_the_processor_flushes_them():
+    x = torch.from_numpy(breakpoints(BF16, np.float32)[0])
+    expected = round_tensor(x, BF16)
+    try:
+        assert torch.set_flush_denormal(True)
+        for counter in (None, Counter()):
+            actual = door(BF16)(x, torch.empty_like(x), counter)
+            assert_same_bits(actual.numpy(), expected.numpy())
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_a_rounder_serves_several_threads_at_once():
+    into, sources = door(), [torch.randn(50_000) for _ in range(4)]
+    expected = [round_tensor(x, FP16) for x in sources]
+
+    def work(x):
+        return [into(x, torch.empty_like(x), None) for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found, right in zip(pool.map(work, sources), expected, strict=True):
+            assert all(torch.equal(t, right) for t in found)

@@ -1,0 +1,495 @@
+"""What each policy says, against torch's own tables, and what holds under all of them."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from networks import PROGRAMS, Within, assert_bits, gradients, is_low, linear, loss, mlp, round_to
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mplab import BF16, FP8_E8M0, FP16, FP32
+from mplab.simulation import (
+    CPU_AUTOCAST,
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    KERAS_MIXED,
+    POLICIES,
+    _rules,
+    simulated,
+)
+
+every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+# The tables
+
+
+def cuda_lists():
+    """What autocast does on CUDA, as its header says it: low, wide, promoted."""
+    header = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
+    text = header.read_text().replace("\\\n", " ")
+
+    def names(macro):
+        definition = re.search(rf"#define AT_FORALL_{macro}\(_\)(.*)", text)[1]
+        return set(re.findall(r'_\((\w+)|"(\w+)\.', definition))
+
+    def flat(*macros):
+        found = {first or second for macro in macros for first, second in names(macro)}
+        return found - {"ADD_NS"}
+
+    wide = ("FP32", "FP32_SET_OPT_DTYPE", "DIFFERENT_REDISPATCH_SIGNATURE")
+    return flat("LOWER_PRECISION_FP"), flat(*wide), flat("PROMOTE")
+
+
+def test_every_operation_on_autocast_s_lists_is_in_ours():
+    lower, wide, promoted = cuda_lists()
+    assert {"mm", "addmm"} <= lower
+    assert {"exp", "softmax", "norm"} <= wide
+    assert "addcmul" in promoted
+    ours = CUDA_AUTOCAST
+    assert lower <= ours.lower
+    assert wide <= ours.wide
+    assert not promoted & (ours.lower | ours.wide)
+
+
+def test_the_header_says_what_the_dispatcher_of_this_torch_has_registered_for_cuda():
+    every = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
+    registered = {name[6:].partition(".")[0] for name in every if name.startswith("aten::")}
+    listed = set().union(*cuda_lists())
+    elsewhere = {"cudnn_convolution", "cudnn_convolution_transpose", "binary_cross_entropy"}
+    elsewhere |= {"_cudnn_rnn"}  # of a torch that is built for CUDA
+    assert registered - listed <= elsewhere
+    assert listed <= registered
+
+
+def test_every_operation_in_our_lists_exists():
+    known = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    sets = [_rules.LIKE_INPUT, _rules.EXACT, _rules.COPIES]
+    for policy in POLICIES.values():
+        sets += [policy.lower, policy.wide, policy.output]
+    names = frozenset().union(*sets)
+    assert {name for name in names if not {name, f"{name}_"} & known} == set()
+
+
+@every_policy
+def test_no_operation_is_on_two_lists(policy):
+    assert not policy.lower & policy.wide
+    assert not policy.output & (policy.lower | policy.wide)
+    assert POLICIES[policy.name] is policy and policy.source
+
+
+# What holds under every policy
+
+
+@every_policy
+@pytest.mark.parametrize("program", ["two layers", "views", "one weight used twice"])
+def test_gradients_accumulate_in_fp32(policy, program):
+    p = [nn.Parameter(torch.randn(2, 2)) for _ in range(4)]
+    x, single = torch.randn(2, 2, 2), []
+    for batch in x:
+        for q in p:
+            q.grad = None
+        with simulated(FP16, policy=policy):
+            Within(PROGRAMS[program])(batch, p).backward()
+        single.append([q.grad for q in p])
+    for q in p:
+        q.grad = None
+    with simulated(FP16, policy=policy):
+        for batch in x:
+            Within(PROGRAMS[program])(batch, p).backward()
+    rounded = 0
+    for q, first, second in zip(p, *single, strict=True):
+        if first is not None:
+            assert_bits(q.grad, first + second)
+            assert is_low(first)
+            rounded += not is_low(q.grad)
+    assert rounded
+
+
+@every_policy
+@pytest.mark.parametrize("above", [False, True])
+def test_the_optimizer_unscaling_and_clipping_are_fp32(policy, above):
+    class Above(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def update(model, scaler, optimizer):
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+
+    models = [mlp(6, 5, 3)]
+    models.append(copy.deepcopy(models[0]))
+    x, y = torch.randn(8, 6), torch.randn(8, 3)
+    for make in (
+        lambda p: torch.optim.Adam(p, 0.01),
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+        lambda p: torch.optim.RMSprop(p, 0.01, centered=True),
+        lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
+        lambda p: torch.optim.Adagrad(p, 0.01),
+    ):
+        kits = [(m, torch.amp.GradScaler("cpu"), make(m.parameters())) for m in models]
+        for _ in range(2):
+            for inside, (model, scaler, optimizer) in zip((True, False), kits, strict=True):
+                with simulated(FP16, policy=policy):
+                    optimizer.zero_grad()
+                    scaler.scale(F.mse_loss(model(x), y)).backward()
+                    if inside and above:
+                        with Above():
+                            update(model, scaler, optimizer)
+                    elif inside:
+                        update(model, scaler, optimizer)
+                if not inside:
+                    update(model, scaler, optimizer)
+        for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+            assert_bits(a, b)
+            assert not is_low(a)
+
+
+@every_policy
+def test_an_optimizer_with_a_closure_is_fp32_and_its_closure_simulated(policy):
+    def trained(inside):
+        torch.manual_seed(1)
+        model, x = mlp(4, 3), torch.randn(5, 4)
+        optimizer, seen = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4), []
+
+        def work():
+            optimizer.zero_grad()
+            output = model(x)
+            seen.append(is_low(output))
+            value = loss(output)
+            value.backward()
+            return value
+
+        def closure():
+            with simulated(FP16, policy=policy):
+                return work()
+
+        if inside:
+            with simulated(FP16, policy=policy):
+                optimizer.step(work)
+                assert is_low(model(x))
+        else:
+            optimizer.step(closure)
+        assert all(seen)
+        return model
+
+    for a, b in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
+        assert_bits(a, b)
+
+
+@every_policy
+def test_losses_are_fp32(policy):
+    x, p = torch.randn(4, 4), torch.randn(4, 4)
+    labels = torch.arange(4)
+    functions = (
+        lambda h: F.mse_loss(h, torch.zeros(4, 4), reduction="none"),
+        lambda h: F.l1_loss(h, h.detach() * 0.3, reduction="none"),
+        lambda h: F.cross_entropy(h, labels, reduction="none"),
+        lambda h: F.cross_entropy(h, labels, reduction="none", label_smoothing=0.1),
+        lambda h: F.huber_loss(h, torch.zeros(4, 4), reduction="none"),
+        lambda h: F.kl_div(h, h.detach() ** 2, reduction="none"),
+        lambda h: F.triplet_margin_loss(h, h.detach() + 1, h.detach() - 1, reduction="none"),
+        lambda h: F.cosine_embedding_loss(h, h.detach() + 1, labels * 0 + 1, reduction="none"),
+        lambda h: F.binary_cross_entropy_with_logits(h, torch.ones(4, 4), reduction="none"),
+    )
+    for function in functions:
+        with simulated(FP16, policy=policy):
+            h = Within(linear)(x, p)
+            actual = function(h)
+        assert is_low(h)
+        assert not is_low(actual), function.__code__
+
+
+@every_policy
+def test_the_loss_of_low_tensors_is_that_of_fp32(policy):
+    functions = F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss
+    with simulated(FP16, policy=policy):
+        h, t = (linear(torch.randn(4, 4), torch.randn(4, 4)) for _ in range(2))
+        actual = [f(h, t) for f in functions]
+        entropy = F.cross_entropy(h, torch.arange(4), reduction="none")
+        with torch.inference_mode():
+            again = F.cross_entropy(h, torch.arange(4), reduction="none")
+    h, t = h.clone(), t.clone()
+    for value, f in zip(actual, functions, strict=True):
+        assert_bits(value, f(h, t))
+    assert_bits(entropy, F.cross_entropy(h, torch.arange(4), reduction="none"))
+    assert_bits(again, entropy)
+
+
+@every_policy
+def test_scalars_are_not_rounded(policy):
+    class Model(nn.Module):
+        def forward(self, x):
+            h = x.mm(x)
+            return h, h.mean(), h.mean() * 2.0**20
+
+    with simulated(FP16, policy=policy):
+        h, mean, large = Model()(torch.randn(3, 3))
+    assert is_low(h)
+    assert_bits(mean, h.mean())
+    assert_bits(large, h.mean() * 2.0**20)
+
+
+@every_policy
+def test_a_gradient_in_hand_is_fp32_whatever_is_done_with_it(policy):
+    w = nn.Parameter(torch.randn(4, 4))
+    with simulated(FP16, policy=policy):
+        loss(linear(torch.randn(3, 4), w)).backward()
+        kept = w.grad.clone()
+        third = w.grad / 3
+        squared = (third * 7).square() + w.grad
+        norm = torch.linalg.vector_norm(torch.stack([w.grad.norm(), third.norm()]))
+    assert_bits(third, kept / 3)
+    assert_bits(squared, (third * 7).square() + kept)
+    assert_bits(norm, torch.linalg.vector_norm(torch.stack([kept.norm(), third.norm()])))
+
+
+@every_policy
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_checkpointing_changes_no_gradient(policy, use_reentrant):
+    """Also where the function that runs again is a part of a layer with a format of its own."""
+
+    class Block(nn.Module):
+        def __init__(self, checkpointed):
+            super().__init__()
+            self.inner, self.checkpointed = mlp(4, 4, 4), checkpointed
+
+        def work(self, x):
+            return torch.tanh(self.inner(x) * 0.3)
+
+        def forward(self, x):
+            if self.checkpointed:
+                return checkpoint(self.work, x, use_reentrant=use_reentrant)
+            return self.work(x)
+
+    plain, x = nn.ModuleDict({"a": Block(False), "b": Block(False)}), torch.randn(5, 4)
+    saving = copy.deepcopy(plain)
+    for block in saving.values():
+        block.checkpointed = True
+    x.requires_grad_()
+    for chosen in (policy, policy.with_layers({"b": BF16}), policy.with_layers({"b": FP32})):
+        outputs = []
+        for model in (plain, saving):
+            model.zero_grad()
+            with simulated(FP16, policy=chosen, model=model):
+                outputs.append(model["b"](model["a"](x)))
+                loss(outputs[-1]).backward()
+        assert_bits(*outputs)
+        for a, b in zip(gradients(plain), gradients(saving), strict=True):
+            assert_bits(a, b)
+
+
+# One format for everything
+
+
+def test_under_everything_each_result_is_rounded_and_each_input_before():
+    x, w, b = torch.randn(4, 3), torch.randn(3, 3), torch.randn(3)
+    with simulated(FP16, policy=EVERYTHING):
+        h = x * w[0] + b
+        e = h.exp()
+        s = e.softmax(1)
+        total = s.cumsum(1)
+    expected = round_to(round_to(round_to(x) * round_to(w[0])) + round_to(b))
+    assert_bits(h, expected)
+    for actual, function, of in (
+        (e, torch.exp, h),
+        (s, lambda t: t.softmax(1), e),
+        (total, lambda t: t.cumsum(1), s),
+    ):
+        assert_bits(actual, round_to(function(of.clone())))
+
+
+def test_under_everything_the_backward_pass_is_rounded_at_each_step():
+    x, w = torch.randn(2, 2), nn.Parameter(torch.randn(2, 2))
+    with simulated(FP16, policy=EVERYTHING):
+        h = linear(x, w)
+        e = h.exp()
+        F.mse_loss(e, torch.zeros(2, 2)).backward()
+    h, e = h.detach(), e.detach()
+    slope = round_to(e.clone() * 2 / 4)  # of the loss, which is FP32, then cast
+    assert_bits(w.grad, round_to(round_to(slope * e).T @ round_to(x)))
+
+
+def test_under_everything_the_largest_is_found_among_rounded_numbers():
+    x = torch.tensor([[2049.0, 2050.0, 2048.0]])  # the first two are 2048 and 2050 in FP16
+    with simulated(FP16, policy=EVERYTHING):
+        values, places = (x + torch.zeros(1, 3)).max(1)
+        also, there = torch.tensor([[2050.6, 2051.0]]).max(1)
+    assert (values.item(), places.item()) == (2050.0, 1)
+    assert also.item() in (2050.0, 2052.0)
+    assert there.item() == int(round_to(torch.tensor([2050.6, 2051.0])).argmax())
+
+
+# Layers with a format of their own
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = mlp(4, 5, 3), mlp(4, 5, 3)
+        self.fusion = nn.Linear(6, 3)
+        self.head = nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 3))
+
+    def forward(self, x):
+        self.seen = [self.left(x), self.right(x)]
+        self.seen.append(self.fusion(torch.cat(self.seen, 1)))
+        self.seen.append(self.head(self.seen[-1]))
+        return self.seen[-1]
+
+
+def test_two_towers_in_two_formats_are_joined_in_fp32():
+    model, x = Towers(), torch.randn(4, 4)
+    policy = CUDA_AUTOCAST.with_layers({"left": FP16, "right": BF16, "fusion": FP32})
+    with simulated(FP16, policy=policy, model=model):
+        loss(model(x)).backward()
+    left, right, fused, output = model.seen
+    assert is_low(left) and not is_low(left, BF16)
+    assert is_low(right, BF16)
+    assert_bits(fused, model.fusion(torch.cat([left, right], 1)))
+    assert is_low(output)
+    for name, p in model.named_parameters():
+        fmt = {"right": BF16, "fusion": FP32}.get(name.partition(".")[0], FP16)
+        if not name.startswith("head.0"):  # a layer norm's weights
+            assert is_low(p.grad, fmt), name
+    assert not is_low(model.fusion.weight.grad)
+    assert not is_low(model.left[0].weight.grad, BF16)
+
+
+@every_policy
+@pytest.mark.parametrize("given", [True, False], ids=["model given", "model found"])
+def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
+    model, x, hooked = Towers(), torch.randn(4, 4), []
+    with simulated(FP16, policy=policy.with_layers({"head": FP32}), model=model if given else None):
+        output = model(x)
+        model.seen[2].register_hook(hooked.append)
+        g = torch.randn(4, 3)
+        output.backward(g)
+    into = model.seen[2].detach().requires_grad_()
+    alone = copy.deepcopy(model.head)
+    alone.zero_grad()
+    expected = alone(into)
+    expected.backward(g)
+    assert_bits(output, expected)
+    for a, b in zip(gradients(model.head), gradients(alone), strict=True):
+        assert_bits(a, b)
+    assert_bits(hooked[0], into.grad)  # what leaves the layer is FP32; what takes it, rounds
+    assert is_low(model.fusion.weight.grad)
+    assert not is_low(model.head[1].weight.grad)
+
+
+@pytest.mark.parametrize(
+    ("key", "wide"),
+    [
+        ("left", {"left.0", "left.1", "left.2"}),
+        ("*.2", {"left.2", "right.2"}),
+        (nn.Sigmoid, {"left.1", "right.1"}),
+        (Towers, {"left.0", "left.1", "left.2", "right.0", "right.1", "right.2", "head.1"}),
+    ],
+    ids=["name", "pattern", "class", "root"],
+)
+def test_a_choice_is_by_name_pattern_or_class(key, wide):
+    model, found = Towers(), set()
+
+    def look(name):
+        return lambda module, args, output: None if is_low(output) else found.add(name)
+
+    for name, module in model.named_modules():
+        if not list(module.children()) and not isinstance(module, nn.LayerNorm):
+            module.register_forward_hook(look(name))
+    with simulated(FP16, policy=EVERYTHING.with_layers({key: FP32}), model=model):
+        model(torch.randn(4, 4))
+    assert found - {"fusion"} == wide
+    assert ("fusion" in found) == (key is Towers)
+
+
+def test_the_inner_choice_counts_and_of_two_for_one_layer_the_later():
+    model, x = Towers(), torch.randn(4, 4)
+    inner = CUDA_AUTOCAST.with_layers({"left": FP32, "left.2": BF16})
+    later = CUDA_AUTOCAST.with_layers({"left": FP32}).with_layers({"left": BF16})
+    for policy in (inner, later):
+        with simulated(FP16, policy=policy, model=model):
+            model(x)
+        assert is_low(model.seen[0], BF16)
+
+
+def test_a_module_called_within_a_layer_has_its_choice_though_it_is_not_a_part_of_it():
+    hidden = nn.Linear(3, 3)
+
+    class Head(nn.Module):
+        def forward(self, x):
+            return hidden(x)
+
+    with simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"Head": BF16, Head: FP32})):
+        output = Head()(torch.randn(2, 3))
+    assert not is_low(output)
+
+
+def test_embedding_norms_softmax_and_losses_in_fp32_as_the_issue_asks():
+    classes = (nn.Embedding, nn.LayerNorm, nn.BatchNorm1d, nn.Softmax)
+    policy = EVERYTHING.with_layers(dict.fromkeys(classes, FP32))
+    policy = policy.with_operations(wide=["_softmax", "_log_softmax"])
+    model = nn.Sequential(nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Softmax(1))
+    with simulated(FP16, policy=policy, model=model):
+        found = [model[0](torch.arange(5))]
+        for layer in model[1:]:
+            found.append(layer(found[-1]))
+        functional = found[2].softmax(1)
+        F.mse_loss(found[3], torch.zeros(5, 4)).backward()
+    assert [is_low(t) for t in found] == [False, False, True, False]
+    assert_bits(functional, found[3])
+    assert [is_low(p.grad) for p in model.parameters()] == [False, False, False, True, True]
+
+
+def test_a_name_that_fits_no_layer_is_refused():
+    with pytest.raises(ValueError, match=r"got 'haed', which fits none of 'Towers', 'left'"):
+        simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32}), model=Towers())
+
+
+def test_a_name_that_fits_no_layer_of_a_model_that_was_found_is_warned_of_once():
+    sim = simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32, "head": FP32}))
+    with pytest.warns(UserWarning, match="the policy's names 'haed' fitted no layer"), sim:
+        Towers()(torch.randn(2, 4))
+    with sim:
+        Towers()(torch.randn(2, 4))
+
+
+def test_arguments_of_another_type_are_refused():
+    with pytest.raises(TypeError, match="simulated: policy must be a Policy; got 'cuda'"):
+        simulated(FP16, policy="cuda")
+    with pytest.raises(TypeError, match="with_layers: formats must be by name or class"):
+        CUDA_AUTOCAST.with_layers({nn.Linear(2, 2): FP32})
+    with pytest.raises(TypeError, match="with_layers: fmt must be an mplab Format"):
+        CUDA_AUTOCAST.with_layers({"head": torch.float32})
+    with pytest.raises(ValueError, match="simulated: fmt must "):
+        simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"head": FP8_E8M0}))
+
+
+def test_layers_and_counts_do_not_change_each_other():
+    model, x = Towers(), torch.randn(4, 4)
+    policy = KERAS_MIXED.with_layers({"right": BF16, "head": FP32})
+    outputs = []
+    for tally in (True, False):
+        with simulated(FP16, policy=policy, tally=tally):
+            outputs.append(model(x))
+    assert_bits(*outputs)
+
+
+def test_the_same_operation_differs_between_policies():
+    def formats(policy):
+        with simulated(FP16, policy=policy):
+            h = linear(torch.randn(4, 4), torch.randn(4, 4))
+            return [is_low(t) for t in (h, h.exp(), h.softmax(1), h.sum(1), h * 1.1)]
+
+    assert formats(CUDA_AUTOCAST) == [True, False, False, False, True]
+    assert formats(CPU_AUTOCAST) == formats(EVERYTHING) == [True] * 5

@@ -1,0 +1,227 @@
+"""A notebook with every explorer of the package, and how a reader operates one in a browser."""
+
+from collections import namedtuple
+
+import lab_browser
+import nbformat
+
+from mplab import explorers as room
+
+SETUP = """
+import numpy as np
+from mplab import explorers
+from mplab.training import exponent_histogram
+from mplab.training import train
+"""
+
+SHOWN_WITH = {
+    "RangeMap": "{f'layer {k}': exponent_histogram(np.random.default_rng(k).normal(size=999)"
+    " * 2.0 ** (5 * k - 30)) for k in range(3)}",
+    "TrainingTheatre": "[train('digits-autoencoder', recipe, steps=60, progress=False,"
+    " record_gradients_at=(0, 30, 59)) for recipe in ('fp32', 'fp16-naive')]",
+}
+"""What an explorer without defaults is given."""
+
+CONTROLS = ".noUi-handle, select:enabled, input:enabled, button:enabled"
+
+# What a reader sees: the picture, and the sentence that a screen reader says.
+SEEN = """area => ({
+    picture: area.querySelector('svg')?.outerHTML,
+    sentence: area.querySelector('[role=status]')?.innerText,
+})"""
+
+# The kernel answers in turn, so once it has answered a question, it has answered the control moved
+# before. The browser may be late to tell of a choice, hence the patience where nothing changes.
+ANSWER = """async () => {
+    await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestKernelInfo();
+    await new Promise(requestAnimationFrame);
+}"""
+ANSWERED = f"""async (area, before) => {{
+    let after = before;
+    const same = part => after[part] === before[part];
+    for (let patience = 15; patience > 0 && (same('picture') || same('sentence')); patience--) {{
+        await ({ANSWER})();
+        after = ({SEEN})(area);
+    }}
+    return after;
+}}"""
+
+
+def names():
+    """The explorers that the package shows, so that no new one is forgotten."""
+    kinds = {name: getattr(explorers, name) for name in room.__all__}
+    return [
+        name
+        for name, kind in kinds.items()
+        if not getattr(kind.draw, "__isabstractmethod__", False)  # the base of all
+    ]
+
+
+def write(folder, *more):
+    """Write a notebook into the new `folder`: a cell for each explorer, and `more`; its name."""
+    folder.mkdir()
+    sources = [SETUP, *(f"widgets.{name}({SHOWN_WITH.get(name, '')})" for name in names()), *more]
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    kernel = {"name": "python3", "display_name": "Python 3"}  # else JupyterLab asks which
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, folder / "explorers.ipynb")
+    return "explorers.ipynb"
+
+
+def explorers(lesson):
+    """The explorers of the open notebook, by name."""
+    areas = lesson.page.locator(f"{lab_browser.OUTPUT}:has(> .jupyter-widgets)")
+    return {name: Explorer(lesson.page, areas.nth(i)) for i, name in enumerate(names())}
+
+
+Way = namedtuple("Way", "there back")
+"""Two actions on a control, of which the second undoes the first."""
+
+
+class Explorer:
+    """An explorer in the page, as a reader sees and operates it."""
+
+    def __init__(self, page, area):
+        """That in the output `area`."""
+        self.page, self.area = page, area
+
+    def seen(self):
+        """The picture and the sentence."""
+        return self.area.evaluate(SEEN)
+
+    def after(self, action):
+        """What is seen before an action, and once the kernel has answered it."""
+        before = self.seen()
+        action()
+        return before, self.area.evaluate(ANSWERED, before)
+
+    def controls(self):
+        """Everything that can be operated now, and what kind of control it is."""
+        found = self.area.locator(CONTROLS).filter(visible=True).all()
+        return [(control, control.evaluate("e => e.type || 'slider'")) for control in found]
+
+    def operate(self):
+        """Move every control by keyboard and by mouse, there and back.
+
+        Returns:
+            What a reader would complain about, and how many moves were made.
+        """
+        complaints, count = [], 0
+        for number, (control, kind) in enumerate(self.controls()):
+            for hand, way in WAYS[kind](self.page, control).items():
+                count += 1
+                before, after = self.after(way.there)
+                if after == before and way.back is None:  # such as a step back from the first
+                    self.stir(control)
+                    before, after = self.after(way.there)
+                words = f"{kind} {number} by {hand}"
+                if same := {part for part in after if after[part] == before[part]}:
+                    complaints.append(f"{words}: the same {same}")
+                if way.back and self.after(way.back)[1] != before:
+                    complaints.append(f"{words}: moved back, it shows something else")
+        return complaints, count
+
+    def stir(self, but):
+        """Move what else moves by keyboard, each button twice."""
+        control = but.element_handle()
+        for other, kind in self.controls():
+            if WAYS[kind] in (slider, button) and not other.evaluate("(e, x) => e === x", control):
+                for _ in range(1 + (WAYS[kind] is button)):
+                    self.after(WAYS[kind](self.page, other)["keyboard"].there)
+
+
+def slider(page, handle):
+    """An arrow key; the handle dragged a quarter of the way towards the further end."""
+    value, low, high = (
+        float(handle.get_attribute(f"aria-value{which}")) for which in ("now", "min", "max")
+    )
+    keys = ("ArrowRight", "ArrowLeft") if value < high else ("ArrowLeft", "ArrowRight")
+    handle.scroll_into_view_if_needed()
+    track = handle.locator("xpath=ancestor::*[contains(@class, 'noUi-base')]").bounding_box()
+    start, height = middle(handle)
+    there = start + track["width"] * (0.25 if value - low < high - value else -0.25)
+
+    def drag(end):
+        page.mouse.move(middle(handle)[0], height)
+        page.mouse.down()
+        page.mouse.move(end, height)
+        page.mouse.up()
+        page.evaluate(ANSWER)  # ipywidgets keeps back the last place while the kernel is busy
+
+    return {
+        "keyboard": Way(*(lambda key=key: handle.press(key) for key in keys)),
+        "mouse": Way(lambda: drag(there), lambda: drag(start)),
+    }
+
+
+def middle(control):
+    """Where a control is on the page."""
+    box = control.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def dropdown(page, select):
+    """Space opens the list, and an arrow and Enter choose; so does a click."""
+    chosen, last = select.evaluate("e => [e.selectedIndex, e.options.length - 1]")
+    keys = ("ArrowDown", "ArrowUp") if chosen < last else ("ArrowUp", "ArrowDown")
+
+    def choose(open_list, key):
+        open_list()
+        page.keyboard.press(key)
+        page.keyboard.press("Enter")
+
+    def ways(open_list):
+        return Way(*(lambda key=key: choose(open_list, key) for key in keys))
+
+    return {"keyboard": ways(lambda: select.press("Space")), "mouse": ways(select.click)}
+
+
+def entry(page, field):
+    """Another number typed, and Enter."""
+    before = field.input_value()
+
+    def type_in(words):
+        field.fill(words)
+        field.press("Enter")
+
+    return {"keyboard": Way(lambda: type_in("3"), lambda: type_in(before))}
+
+
+def button(page, found):
+    """Space, or a click; what undoes it is not known."""
+    return {
+        "keyboard": Way(lambda: found.press("Space"), None),
+        "mouse": Way(found.click, None),
+    }
+
+
+def choice(page, found):
+    """Space, or a click, on a button of several; none on the chosen one."""
+    group = found.locator("xpath=..").locator("button")
+    chosen = group.evaluate_all("all => all.findIndex(e => e.classList.contains('mod-active'))")
+    other = group.nth(chosen)
+    if "mod-active" in found.get_attribute("class"):
+        return {}
+    return {
+        "keyboard": Way(lambda: found.press("Space"), lambda: other.press("Space")),
+        "mouse": Way(found.click, other.click),
+    }
+
+
+def checkbox(page, box):
+    """Space, or a click."""
+    return {
+        "keyboard": Way(lambda: box.press("Space"), lambda: box.press("Space")),
+        "mouse": Way(box.click, box.click),
+    }
+
+
+WAYS = {
+    "slider": slider,
+    "select-one": dropdown,
+    "text": entry,
+    "checkbox": checkbox,
+    "submit": button,
+    "button": choice,
+}
+"""How each kind of control is moved, by what the browser calls it."""

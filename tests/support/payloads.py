@@ -1,0 +1,724 @@
+"""Attacks on the grader: each a submission that wants points, secrets, or somebody's harm.
+
+Bounded on purpose: what floods, forks or allocates stops by itself well below what would
+trouble the machine, and outside processes are touched only as nobody in a sandbox.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SECRET = "SECRET-3f1c"
+"""What no output and no feedback may contain; in the course, the environment and elsewhere."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A submission and what may come of it.
+
+    Args:
+        name: a few words.
+        code: cells put before everything else, with ROOT and PORT filled in.
+        edit: changes the released notebook, for attacks through metadata.
+        files: shipped beside the notebook.
+        place: changes the folder of the submission, for attacks through the file system.
+        points: what it honestly earns.
+        lengthy: looks through all memory; on a busy machine its time is over first, and it earns
+            nothing.
+        control: what stock nbgrader does. "score": gives points; "partial": gives some;
+            "loses": takes points that were earned; "harm": HARMED or the secret appears, or the
+            kernel ends; "batch": stops grading. Anything else says why that is not expected.
+        shape: "forge" or "harm".
+    """
+
+    name: str
+    code: str = ""
+    edit: Callable[[dict], None] | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    place: Callable[[Path, Path], None] | None = None
+    points: float = 0.0
+    control: str = "score"
+    shape: str = "forge"
+    solved: bool = False
+    lengthy: bool = False
+
+
+def cell_of(notebook: dict, name: str) -> dict:
+    return next(c for c in notebook["cells"] if grade_id(c) == name)
+
+
+def grade_id(cell: dict) -> str:
+    return cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", "")
+
+
+def grade_cells(notebook: dict) -> list[dict]:
+    """The cells whose checks give points; a written answer is none of them."""
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    return [cell for cell in code if cell["metadata"].get("nbgrader", {}).get("grade")]
+
+
+def code_cell(source: str) -> dict:
+    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [],
+            "source": source, "id": f"x{abs(hash(source)) % 10**8}"}  # fmt: skip
+
+
+def every_answer(expression: str) -> str:
+    """Definitions that give the same for everything."""
+    names = ("fields_of", "value_of", "max_finite", "encode_nearest")
+    return "\n".join(f"def {n}(*a, **k): return {expression}" for n in names)
+
+
+def answers(source: str) -> Callable[[dict], None]:
+    """Put a source into each answer, so that nothing later replaces it."""
+
+    def edit(notebook: dict) -> None:
+        for cell in notebook["cells"]:
+            if grade_id(cell).endswith("-answer") and cell["cell_type"] == "code":
+                cell["source"] = source
+
+    return edit
+
+
+def tag_all(tag: str) -> Callable[[dict], None]:
+    def edit(notebook: dict) -> None:
+        for cell in grade_cells(notebook):
+            cell["metadata"]["tags"] = [tag]
+
+    return edit
+
+
+def duplicate(notebook: dict) -> None:
+    notebook["cells"] += [copy.deepcopy(c) for c in grade_cells(notebook)]
+
+
+def raise_points(notebook: dict) -> None:
+    for cell in grade_cells(notebook):
+        cell["metadata"]["nbgrader"]["points"] = 1000
+
+
+def retype(notebook: dict) -> None:
+    for cell in grade_cells(notebook):
+        cell["cell_type"] = "markdown"
+        del cell["outputs"], cell["execution_count"]
+
+
+def remove_checks(notebook: dict) -> None:
+    notebook["cells"] = [c for c in notebook["cells"] if c not in grade_cells(notebook)]
+
+
+def grade_by_hand(notebook: dict) -> None:
+    """Claim that the check cells are answers to be graded by hand, with points given."""
+    for cell in grade_cells(notebook):
+        cell["metadata"]["nbgrader"].update(solution=True, locked=False, score=99, points=99)
+        cell["source"] = "16.0"
+
+
+def checks_first(notebook: dict) -> None:
+    checks = grade_cells(notebook)
+    notebook["cells"] = checks + [c for c in notebook["cells"] if c not in checks]
+
+
+def foreign_kernel(notebook: dict) -> None:
+    notebook["metadata"]["kernelspec"] = {"name": "bash", "display_name": "x", "language": "bash"}
+
+
+def claim_refused(notebook: dict) -> None:
+    notebook["metadata"]["mplab"] = {"refused": "", "score": 16}
+
+
+def ready_outputs(notebook: dict) -> None:
+    for cell in grade_cells(notebook):
+        cell["outputs"] = [{"output_type": "execute_result", "execution_count": 1, "metadata": {},
+                            "data": {"text/plain": "16.0"}}]  # fmt: skip
+
+
+ALWAYS_EQUAL = """
+class Yes(float):
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __getitem__(self, i): return self
+    def __hash__(self): return 0
+"""
+
+FIND_SOCKET = """
+import gc, json, os, socket, struct, sys
+def channel():
+    for fd in range(3, 64):
+        try:
+            s = socket.socket(fileno=os.dup(fd))
+            if s.family == socket.AF_UNIX: return s
+        except OSError: pass
+def frame(m):
+    b = m if isinstance(m, bytes) else json.dumps(m).encode()
+    return struct.pack('>I', len(b)) + b
+"""
+
+HARM = "print('HARM' + 'ED')"
+
+LEAK = f"""
+import os
+def leak(path):
+    try:
+        text = open(path, errors='replace').read()
+        i = text.find('{SECRET[:6]}' + '{SECRET[6:]}')
+        if i >= 0: print(text[i:i+40])
+    except OSError as e: print('no', type(e).__name__)
+"""
+
+FORGING = [
+    Attack(
+        "ast transformer",
+        """
+import ast
+class Strip(ast.NodeTransformer):
+    def visit_Assert(self, node): return ast.Pass()
+get_ipython().ast_transformers.append(Strip())
+""",
+        edit=answers(every_answer("0")),
+    ),
+    Attack(
+        "input transformer",
+        "get_ipython().input_transformers_post.append(lambda ls: "
+        "['pass\\n' if 'assert' in l else l for l in ls])",
+        edit=answers(every_answer("0")),
+    ),
+    Attack(
+        "patched do_execute",
+        """
+async def fake(code, silent, *a, **k):
+    return {'status': 'ok', 'execution_count': 1, 'payload': [], 'user_expressions': {}}
+get_ipython().kernel.do_execute = fake
+""",
+    ),
+    Attack(
+        "patched run_cell",
+        """
+from IPython.core.interactiveshell import InteractiveShell, ExecutionResult
+async def fake(self, *a, **k):
+    r = ExecutionResult(None); r.execution_count = 1; return r
+def quiet(self, *a, **k): return ExecutionResult(None)
+InteractiveShell.run_cell_async = fake; InteractiveShell.run_cell = quiet
+""",
+    ),
+    Attack("answers equal to all", edit=answers(ALWAYS_EQUAL + every_answer("Yes(1)"))),
+    Attack(
+        "shadowed builtins",
+        "import builtins\nbuiltins.all = lambda *a: True\nbuiltins.float = lambda *a: 1.0",
+        edit=answers(every_answer("0")),
+        control="nothing gained: the control uses assert",
+    ),
+    Attack(
+        "array that lies",
+        edit=answers(
+            "import numpy as np\nclass Liar(np.ndarray):\n"
+            "    def __array_ufunc__(self, *a, **k): return np.True_\n"
+            "    def __array__(self, *a, **k): raise KeyboardInterrupt\n"
+            "    def __eq__(self, o): return True\n"
+            "    __hash__ = None\n" + every_answer("np.ones(3).view(Liar)")
+        ),
+    ),
+    Attack(
+        "patched numpy",
+        "import numpy as np\nnp.testing.assert_equal = lambda *a, **k: None\n"
+        "np.signbit = np.isnan = lambda *a: np.array(True)\n"
+        "np.frombuffer = np.asarray = lambda *a, **k: np.zeros(())",
+        edit=answers(every_answer("0")),
+        control="nothing gained: the control uses assert",
+    ),
+    Attack(
+        "patched mplab",
+        "import mplab, mplab.course, mplab.grading._values as v, mplab.grading._exercises as e\n"
+        "mplab.check = mplab.course.check = lambda *a, **k: True\n"
+        "mplab.course.equal = e.equal = lambda *a: True\n"
+        "v.encode_value = lambda x: {'float': '0x1.0000000000000p+0'}",
+        edit=answers(every_answer("0")),
+        control="nothing gained: the control uses assert",
+    ),
+    Attack(
+        "frame inspection",
+        edit=answers(
+            """
+import sys
+def peek(*args):
+    f = sys._getframe()
+    while f:
+        for space in (f.f_locals, f.f_globals):
+            for name in ('expected', 'wanted', 'want', 'outcomes'):
+                if name in space: return space[name][args] if hasattr(space[name], 'get') \
+                    and args in space[name] else space[name]
+        f = f.f_back
+fields_of = value_of = max_finite = encode_nearest = peek
+"""
+        ),
+    ),
+    Attack(
+        "memory inspection",
+        edit=answers(
+            """
+import gc
+def peek(*args):
+    for o in gc.get_objects():
+        if type(o) is dict and args in o: return o[args]
+        if type(o).__name__ in ('Graded', 'Exercise') and callable(getattr(o, 'answer', None)):
+            try: return o.answer(*args)
+            except Exception: pass
+fields_of = value_of = max_finite = encode_nearest = peek
+"""
+        ),
+        points=1,  # the recorded public cases, which the notebook shows anyway
+        lengthy=True,
+    ),
+    Attack(
+        "answers from the public table",
+        edit=answers(
+            """
+import json
+import os
+from mplab.grading import load_public
+from mplab.course import EXERCISES
+load_public('checks.json')
+fields_of = EXERCISES['fields'].answer; value_of = EXERCISES['value'].answer
+max_finite = EXERCISES['max_finite'].answer; encode_nearest = EXERCISES['encode'].answer
+finite_codes = EXERCISES['finite_codes'].answer
+"""
+        ),
+        points=1,  # one part of one exercise is the public cases, and worth one point
+        control="the control has no table",
+    ),
+    Attack("everything is NaN", edit=answers(every_answer("float('nan')")), control="partial"),
+    Attack(
+        "partial credit through repr",
+        edit=answers(
+            "class P:\n    def __repr__(self): return '16.0'\n    def __eq__(s, o): return s\n"
+            "    def __bool__(s): return True\n    def __radd__(s, o): return s\n"
+            "    __add__ = __radd__\n" + every_answer("P()")
+        ),
+    ),
+    Attack("skip-execution tag", edit=tag_all("skip-execution")),
+    Attack("raises-exception tag", edit=tag_all("raises-exception"), control="stock resists"),
+    Attack("points in the metadata", edit=raise_points, control="stock resists"),
+    Attack("duplicated check cells", edit=duplicate, control="batch", solved=True, points=16),
+    Attack("check cells as markdown", edit=retype, solved=True, points=16, control="stock resists"),
+    Attack("check cells removed", edit=remove_checks, solved=True, points=16, control="loses"),
+    Attack("check cells as answers", edit=grade_by_hand, control="batch"),
+    Attack("check cells first", edit=checks_first, solved=True, points=16, control="loses"),
+    Attack(
+        "foreign kernelspec", edit=foreign_kernel, solved=True, points=16, control="stock resists"
+    ),
+    Attack("metadata of the grader", edit=claim_refused, control="stock has none"),
+    Attack("ready-made outputs", edit=ready_outputs, control="stock resists"),
+    Attack(
+        "solution read from source/",
+        edit=answers(
+            "import json\ntry:\n    n = json.load(open('ROOT/source/a1/a1.ipynb'))\n"
+            "    for c in n['cells']:\n"
+            "        if c['cell_type'] == 'code' and 'SOLUTION' in ''.join(c['source']):\n"
+            "            exec(''.join(c['source']))\nexcept OSError: pass"
+        ),
+    ),
+    Attack(
+        "another's submission",
+        edit=answers(
+            "import json\ntry:\n    n = json.load(open('ROOT/submitted/s000/a1/a1.ipynb'))\n"
+            "    for c in n['cells']:\n"
+            "        if c['cell_type'] == 'code' and 'SOLUTION' in ''.join(c['source']):\n"
+            "            exec(''.join(c['source']))\nexcept OSError: pass"
+        ),
+    ),
+    Attack(
+        "references of the exercises",
+        edit=answers(
+            "from pathlib import Path\nimport mplab\ntry:\n"
+            "    from mplab.course.files import course_folder\n"
+            "    places = [Path('ROOT/checks/a1/exercises.py'), "
+            "course_folder('data').parent / 'lessons/assignments/a1/exercises.py']\n"
+            "    for p in places:\n        exec(p.read_text())\nexcept Exception as e: print(e)"
+        ),
+    ),
+    Attack(
+        "SQL into the gradebook",
+        "import sqlite3, glob\ntry:\n    db = sqlite3.connect('ROOT/gradebook.db', timeout=1)\n"
+        "    db.execute('update grade set manual_score=66'); db.commit()\n"
+        "    print('HARM' + 'ED')\nexcept sqlite3.Error as e: print(e)",
+        control="harm",
+    ),
+    Attack(
+        "reply forged on the channel",
+        FIND_SOCKET + "c = channel()\nfor i in range(1, 40):\n"
+        "    c.sendall(frame({'id': i, 'ok': True, 'outputs': [], 'points': 16, 'earned': 16,"
+        " 'values': [{'value': True}] * 24})) if c else None",
+        control="stock has no such channel",
+    ),
+    Attack(
+        "replaced answering",
+        """
+import gc
+for o in gc.get_objects():
+    if type(o).__name__ == 'Kernel':
+        type(o).do_ask = lambda self, r: {'values': [{'value': True}] * len(r['cases'] or [0]),
+                                          'points': 16, 'score': 16}
+""",
+        control="stock has no such channel",
+    ),
+    Attack(
+        "replies of the wrong shape",
+        """
+import gc
+for o in gc.get_objects():
+    if type(o).__name__ == 'Kernel':
+        type(o).do_ask = lambda self, r: {'values': {'length_hint': 3}, 'interrupted': [],
+            'missing': {}, 'kind': 7, 'raised': {'a': 1}}
+        type(o)._outcome = lambda self, c: {'value': {'array': 'float64', 'shape': [-1, 10**9],
+            'data': 'AAAA'}}
+""",
+        control="stock has no such channel",
+    ),
+]
+
+SHADOW = "print('HARM' + 'ED')\nraise SystemExit"
+for _file in ("numpy.py", "mplab.py", "ipykernel_launcher.py", "sitecustomize.py", "torch.py",
+              "json.py", "usercustomize.py"):  # fmt: skip
+    FORGING.append(
+        Attack(
+            f"shipped {_file}",
+            "import numpy, json, mplab",
+            files={_file: "open('HARMED', 'w')\n" + SHADOW},
+            control="harm" if _file in ("numpy.py", "ipykernel_launcher.py") else "not each run",
+            solved=True,
+            points=16,
+        )
+    )
+FORGING.append(
+    Attack(
+        "shipped x.pth",
+        files={"x.pth": "import os; print('HARM' + 'ED')\n"},
+        solved=True,
+        points=16,
+        control="not each run",
+    )
+)
+
+
+def link_to_solution(folder: Path, root: Path) -> None:
+    (folder / "a1.ipynb").unlink()
+    (folder / "a1.ipynb").symlink_to(root / "source" / "a1" / "a1.ipynb")
+
+
+def hard_link_to_solution(folder: Path, root: Path) -> None:
+    (folder / "a1.ipynb").unlink()
+    victim = root / "submitted" / "s000" / "a1" / "a1.ipynb"
+    if os.geteuid() != 0:  # cannot pretend to be two users
+        (folder / "a1.ipynb").symlink_to(victim)
+        return
+    (folder / "a1.ipynb").hardlink_to(victim)
+    os.chown(folder, 12345, 12345)
+
+
+def link_to_secret(folder: Path, root: Path) -> None:
+    (folder / "notes.txt").symlink_to(root / "checks" / "a1" / "exercises.py")
+    (folder / "more").symlink_to(root / "checks")
+
+
+def link_as_folder(folder: Path, root: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    folder.symlink_to(root / "submitted" / "s000" / "a1")
+
+
+def content(text: str | bytes) -> Callable[[Path, Path], None]:
+    def place(folder: Path, root: Path) -> None:
+        data = text if isinstance(text, bytes) else text.encode()
+        (folder / "a1.ipynb").write_bytes(data)
+
+    return place
+
+
+def large(folder: Path, root: Path) -> None:
+    notebook = json.loads((folder / "a1.ipynb").read_text())
+    notebook["cells"].append(code_cell("#" * (25 << 20)))
+    (folder / "a1.ipynb").write_text(json.dumps(notebook))
+
+
+def many_cells(folder: Path, root: Path) -> None:
+    notebook = json.loads((folder / "a1.ipynb").read_text())
+    notebook["cells"] += [code_cell(f"x = {i}") for i in range(2000)]
+    (folder / "a1.ipynb").write_text(json.dumps(notebook))
+
+
+def fifo(folder: Path, root: Path) -> None:
+    (folder / "a1.ipynb").unlink()
+    os.mkfifo(folder / "a1.ipynb")
+
+
+def surrogates(notebook: dict) -> None:
+    notebook["cells"].append(code_cell("x = 'a\0b'"))
+    notebook["cells"].append(code_cell("y = '\ud800'"))
+
+
+def markup(notebook: dict) -> None:
+    bad = ("<script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>x"
+           "</a><iframe src='http://127.0.0.1:1/'></iframe><svg onload=alert(4)>")  # fmt: skip
+    notebook["cells"].insert(0, {"cell_type": "markdown", "metadata": {}, "source": bad, "id": "m"})
+    notebook["cells"].insert(0, {"cell_type": "raw", "metadata": {"format": "text/html"},
+                                 "source": bad, "id": "r"})  # fmt: skip
+    notebook["cells"].insert(0, code_cell(
+        f"from IPython.display import HTML, Javascript, display\ndisplay(HTML({bad!r}))\n"
+        f"display(Javascript('alert(5)'))\nprint({bad!r})\nraise ValueError({bad!r})"))  # fmt: skip
+
+
+UNSAFE = "not run: unsafe without walls"
+HARMING = [
+    Attack("environment read", LEAK + "print(os.environ)", control="harm", shape="harm"),
+    Attack(
+        "hidden checks read",
+        LEAK + "leak('ROOT/checks/a1/exercises.py'); leak('ROOT/source/a1/a1.ipynb')\n"
+        "leak('ROOT/.mplab/key.txt'); leak('ROOT/roster.csv')",
+        control="harm",
+        shape="harm",
+    ),
+    Attack(
+        "other processes read",
+        LEAK + "import glob\nfor p in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline')"
+        " + glob.glob('/proc/*/root/etc/hostname'): leak(p)",
+        control="harm",
+        shape="harm",
+    ),
+    Attack(
+        "writing outside",
+        "import os\nfor p in ('ROOT/HARMED', 'ROOT/submitted/s000/a1/HARMED',"
+        " os.path.expanduser('~/HARMED'), '/tmp/HARMED-mplab'):\n"
+        "    try:\n        open(p, 'w').write('x')\n"
+        "        if not p.startswith('/submission'): print('HARM' + 'ED')\n"
+        "    except OSError as e: print(type(e))",
+        control="harm",
+        shape="harm",
+    ),
+    Attack(
+        "start-up files for the next",
+        "import os, sys\nfor p in ('~/.ipython/profile_default/startup/00.py',"
+        " sys.prefix + '/lib/evil.pth', '/dev/shm/poison', '/submission/poison'):\n"
+        "    try:\n        p = os.path.expanduser(p)\n"
+        "        os.makedirs(os.path.dirname(p), exist_ok=True)\n"
+        "        open(p, 'w').write('print(\"HARM\" + \"ED\")')\n    except OSError as e: print(e)",
+        control=UNSAFE,
+        shape="harm",
+    ),
+    Attack(
+        "what the one before left",
+        "import os\nfor d in ('/submission', '/dev/shm', '/tmp'):\n"
+        "    try: print('HARM' + 'ED' if 'poison' in os.listdir(d) else 'clean')\n"
+        "    except OSError as e: print(e)",
+        control="follows the one before",
+        shape="harm",
+        solved=True,
+        points=16,
+    ),
+    Attack(
+        "killing",
+        "import os, signal\nfor p in [os.getppid(), 1, *range(2, 300)]:\n"
+        "    if p != os.getpid():\n        try: os.kill(p, 9)\n        except OSError: pass\n"
+        "try: os.kill(-1, 9)\nexcept OSError: pass",
+        control=UNSAFE,
+        shape="harm",
+    ),
+    Attack(
+        "daemon",
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        "        time.sleep(120)\n    os._exit(0)",
+        control=UNSAFE,
+        shape="harm",
+        solved=True,
+        points=16,
+    ),
+    Attack(
+        "200 forks",
+        "import os, time\nkids = 0\nfor i in range(200):\n    try:\n        if os.fork() == 0:\n"
+        "            time.sleep(60); os._exit(0)\n        kids += 1\n"
+        "    except OSError as e: print(e); break\ntime.sleep(1)\n"
+        "if kids > 100: print('HARM' + 'ED')",
+        control=UNSAFE,
+        shape="harm",
+        solved=True,  # ended, for the memory of them all
+    ),
+    Attack(
+        "memory",
+        "import os\nheld = []\nfor i in range(60):\n    held.append(bytearray(64 << 20))\n"
+        "print('HARM' + 'ED')",
+        control=UNSAFE,
+        shape="harm",
+    ),
+    Attack(
+        "memory that no limit counts",
+        "import ctypes, os\nheld = 0\nfor i in range(40):\n    try:\n"
+        "        f = os.memfd_create('m'); os.write(f, bytes(32 << 20)); held += 1\n"
+        "    except OSError as e: print(e); break\n"
+        "libc = ctypes.CDLL(None)\n"
+        "for i in range(20): held += libc.shmget(0, 32 << 20, 0o1600) >= 0\n"
+        "if held > 8: print('HARM' + 'ED')",
+        control=UNSAFE,
+        shape="harm",
+        solved=True,
+        points=16,
+    ),
+    Attack(
+        "disk",
+        "n = 0\nfor i in range(10):\n    try:\n        for j in range(50):\n"
+        "            open(f'big{i}', 'ab').write(bytes(1 << 20)); n += 1\n"
+        "    except OSError as e: print(e); break\nif n > 200: print('HARM' + 'ED')",
+        control=UNSAFE,
+        shape="harm",
+    ),
+    Attack(
+        "output",
+        "for i in range(300):\n    print('x' * (1 << 20))",
+        control=UNSAFE,
+        shape="harm",
+        solved=True,
+        points=16,
+    ),
+    Attack(
+        "endless channel",
+        FIND_SOCKET + "c = channel()\nif c:\n    c.sendall(struct.pack('>I', 4 << 20))\n"
+        "    for i in range(200): c.sendall(bytes(1 << 20))",
+        control="stock has no such channel",
+        shape="harm",
+    ),
+    Attack(
+        "a message of 4 GiB",
+        FIND_SOCKET + "c = channel()\nif c: c.sendall(b'\\xff' * 8)",
+        control="stock has no such channel",
+        shape="harm",
+    ),
+    Attack(
+        "deep JSON on the channel",
+        FIND_SOCKET + "c = channel()\nif c: c.sendall(frame(b'[' * 900000))",
+        control="stock has no such channel",
+        shape="harm",
+    ),
+    Attack(
+        "a message that never ends",
+        FIND_SOCKET + "import time\nc = channel()\nif c:\n    c.sendall(struct.pack('>I', 1000))\n"
+        "    for i in range(200):\n        time.sleep(0.3); c.sendall(b' ')",
+        control="stock has no such channel",
+        shape="harm",
+    ),
+    Attack(
+        "a loop that ignores interrupts",
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        control=UNSAFE,
+        shape="harm",
+    ),
+    Attack("os._exit", "import os; os._exit(0)", control="batch", shape="harm"),
+    Attack(
+        "segmentation fault",
+        "import ctypes; ctypes.string_at(0)",
+        control="batch",
+        shape="harm",
+    ),
+    Attack(
+        "earned, then dead",
+        edit=lambda nb: cell_of(nb, "value-answer").update(source="import os; os._exit(1)"),
+        solved=True,
+        points=3,
+        control="batch",
+        shape="harm",
+    ),
+    Attack(
+        "loopback network",
+        "import socket\ntry:\n    s = socket.create_connection(('127.0.0.1', PORT), 2)\n"
+        "    print('HARM' + 'ED')\nexcept OSError as e: print(e)",
+        control="harm",
+        shape="harm",
+    ),
+    Attack(
+        "namespaces and tracing",
+        "import ctypes, os, subprocess\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "won = [libc.unshare(0x10000000) == 0, libc.ptrace(16, 1, 0, 0) == 0,"
+        " libc.mount(b'x', b'/submission', b'tmpfs', 0, None) == 0]\n"
+        "done = subprocess.run(['unshare', '-Ur', 'true'], capture_output=True)\n"
+        "won.append(done.returncode == 0)\n"
+        "if any(won): print('HARM' + 'ED', won)",
+        control=UNSAFE,
+        shape="harm",
+        solved=True,
+        points=16,
+    ),
+    Attack("symlink to the solution", place=link_to_solution, shape="harm"),
+    Attack("folder that is another's", place=link_as_folder, shape="harm"),
+    Attack("hard link to another's", place=hard_link_to_solution, shape="harm"),
+    Attack(
+        "symlinked extra files",
+        place=link_to_secret,
+        solved=True,
+        points=16,
+        control="harm",
+        shape="harm",
+    ),
+    Attack("a pipe as notebook", place=fifo, control=UNSAFE, shape="harm"),
+    Attack("25 MiB cell", place=large, control=UNSAFE, shape="harm"),
+    Attack("2000 cells", place=many_cells, control=UNSAFE, shape="harm"),
+    Attack("deep JSON", place=content('{"cells":' + "[" * 100_000), control="batch", shape="harm"),
+    Attack("broken JSON", place=content('{"cells": ['), control="batch", shape="harm"),
+    Attack("no notebook", place=content("[1, 2]"), control="batch", shape="harm"),
+    Attack("no text", place=content(b"\0\xff\xfe" * 100), control="batch", shape="harm"),
+    Attack(
+        "NUL and surrogates",
+        edit=surrogates,
+        solved=True,
+        points=16,
+        control="batch",
+        shape="harm",
+    ),
+    Attack("markup in feedback", edit=markup, solved=True, points=16, control="harm", shape="harm"),
+    Attack(
+        "warnings",
+        "import warnings, sys, numpy as np\nwarnings.warn('careful')\n"
+        "print('careful', file=sys.stderr)\nnp.float32(3e38) * np.float32(3e38)",
+        edit=lambda nb: cell_of(nb, "fields-answer").update(
+            source=cell_of(nb, "fields-answer")["source"].replace(
+                "    ### BEGIN", "    import warnings; warnings.warn('hm')\n    ### BEGIN"
+            )
+        ),
+        solved=True,
+        points=16,
+        control="loses",
+        shape="harm",
+    ),
+    Attack(
+        "values beyond the bounds",
+        edit=answers(
+            "import numpy as np\ndeep = []\nfor i in range(100000): deep = [deep]\n"
+            "from itertools import cycle\n"
+            "wild = cycle([deep, 1 << 10**6, np.zeros(10**7), 'x' * 10**7,"
+            " [0] * 10**6, object(), np.array([object()]), {1: 2}, np.zeros(3, 'M8[s]')])\n"
+            + every_answer("next(wild)")
+        ),
+        control="nothing gained",
+        shape="harm",
+    ),
+    Attack(
+        "exceptions beyond Exception",
+        edit=answers(every_answer("(_ for _ in ()).throw(GeneratorExit)")),
+        control="nothing gained",
+        shape="harm",
+    ),
+]
+
+ATTACKS = FORGING + HARMING
+SAMPLE = (
+    *("ast transformer", "memory inspection", "reply forged on the channel", "shipped numpy.py"),
+    *(
+        "skip-execution tag",
+        "hidden checks read",
+        "earned, then dead",
+        "memory",
+        "loopback network",
+    ),
+    *("symlink to the solution", "deep JSON", "markup in feedback", "warnings"),
+)

@@ -1,0 +1,285 @@
+"""What keeps the library in its shape: who may import whom, budgets, and words."""
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import mplab
+
+PACKAGE = Path(mplab.__file__).parent
+ROOT = PACKAGE.parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+TABLE = {
+    "numbers": "",
+    "arithmetic": "numbers",
+    "scaling": "numbers",
+    "course": "numbers",
+    "simulation": "numbers scaling",
+    "grading": "numbers course",
+    "training": "numbers course scaling simulation",
+    "health": "numbers simulation",
+    "hardware": "numbers arithmetic course simulation training",
+    "pictures": "numbers arithmetic scaling simulation training health hardware",
+    "explorers": "numbers arithmetic scaling simulation training health pictures",
+    "commands": "numbers arithmetic scaling course simulation grading training health hardware "
+    "pictures explorers",
+}
+"""The rooms, and those that each may import, lazily or not. Beside them stands only the door."""
+LAST = "commands"
+HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
+IMPORT_BUDGET = 1.0
+"""CPU time of `import mplab` after NumPy and ml_dtypes, in the time that Python and these take."""
+
+FILE_LINES, FUNCTION_LINES = 600, 60
+
+
+def name_of(path):
+    """The dotted name within mplab: that of a file, or of the folder of an __init__."""
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+MODULES = {name_of(path): path for path in FILES if path.parent != PACKAGE}
+
+every_module = pytest.mark.parametrize("module", MODULES)
+every_room = pytest.mark.parametrize("room", TABLE)
+every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: name_of(path) or "mplab")
+
+
+def parse(path):
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported_modules(nodes, name):
+    """Dotted names that nodes of the file `name` import anywhere, also inside functions."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name}:{node.lineno} imports relatively"
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            files = [name for name in inner if name.removeprefix("mplab.") in MODULES]
+            yield from files  # `from mplab.numbers import codes` asks for the file, not the front
+            if len(files) < len(inner):
+                yield node.module
+
+
+def modules(path):
+    """Modules of mplab that `path` imports, fronts too; the door is ""."""
+    names = {name.removeprefix("mplab").lstrip(".") for name in read(path).imported if ours(name)}
+    return names & {"", *MODULES}
+
+
+def ours(name):
+    """Whether a dotted name lies in mplab."""
+    return name.partition(".")[0] == "mplab"
+
+
+def room_of(module):
+    """The room of a module."""
+    return module.partition(".")[0]
+
+
+def public_definitions(tree):
+    """Public functions, classes, and methods of public classes, with their dotted names."""
+    todo = [("", node) for node in tree.body]
+    while todo:
+        prefix, node = todo.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if node.name.startswith("_"):
+            continue
+        yield prefix + node.name, node
+        if isinstance(node, ast.ClassDef):
+            todo += [(f"{node.name}.", child) for child in node.body]
+
+
+def code_lines(function):
+    """Lines of a function without its docstring: documentation is no complexity."""
+    first, *rest = function.body
+    documented = ast.get_docstring(function, clean=False) is not None
+    body = (rest or [first]) if documented else function.body
+    return function.end_lineno - body[0].lineno + 1 + (function.body[0].lineno - function.lineno)
+
+
+class Read(NamedTuple):
+    """What the tests ask of a file."""
+
+    imported: list[str]
+    documented: bool
+    undocumented: list[str]
+    lengths: dict[str, int]
+
+
+@cache  # a tree is large, so each file is parsed once and not kept
+def read(path):
+    """The answers for one file."""
+    tree = parse(path)
+    nodes = list(ast.walk(tree))
+    functions = [n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return Read(
+        list(imported_modules(nodes, path.name)),
+        bool(ast.get_docstring(tree)),
+        [name for name, node in public_definitions(tree) if not ast.get_docstring(node)],
+        {node.name: code_lines(node) for node in functions},
+    )
+
+
+def test_the_package_holds_the_rooms_of_the_table_and_the_door():
+    entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__", "_course"}
+    assert entries == {*TABLE, "__init__.py", "__main__.py", "py.typed"}
+
+
+def test_the_table_has_no_circle():
+    for room, allowed in TABLE.items():
+        earlier = list(TABLE)[: list(TABLE).index(room)]
+        assert set(allowed.split()) <= set(earlier), room
+
+
+@every_module
+def test_a_file_imports_only_from_its_own_room_and_those_in_the_table(module):
+    home = room_of(module)
+    found = {room_of(other) for other in modules(MODULES[module])}
+    assert found - {home} <= set(TABLE[home].split()), "an arrow that the table does not allow"
+
+
+def test_no_permission_in_the_table_is_unused():
+    used = {room: set() for room in TABLE}
+    for module, path in MODULES.items():
+        used[room_of(module)] |= {room_of(other) for other in modules(path)}
+    unused = {room: set(TABLE[room].split()) - used[room] for room in TABLE if room != LAST}
+    assert {room: names for room, names in unused.items() if names} == {}
+
+
+@every_module
+def test_code_imports_files_and_never_a_front_or_the_door(module):
+    assert modules(MODULES[module]) & {"", *TABLE} == set()
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module not in TABLE])
+def test_a_file_hides_behind_an_underscore_unless_somebody_outside_its_room_names_it(module):
+    home, _, file = module.rpartition(".")
+    inside = {name for name, path in MODULES.items() if module in modules(path)}
+    outside = {name for name in inside if room_of(name) != home}
+    named = bool(outside) or is_named(module)
+    assert named != file.startswith("_"), f"named by {outside or 'nobody in another room'}"
+
+
+def is_named(module):
+    """Whether the README, a lesson, an assignment, or a configuration names a file."""
+    room, _, file = module.rpartition(".")
+    started = f'"mplab.{module}:' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    return (
+        started
+        or f"mplab.{module}" in texts()
+        or (room == LAST and f"`mplab {spoken(file)}" in texts())
+    )
+
+
+def spoken(file):
+    """A file of a command as one types it."""
+    return file.replace("_", "-")
+
+
+@cache
+def texts():
+    """What others have in hand: README, lessons, assignments, and what is configured by name."""
+    wanted = [*ROOT.glob("*.md"), *ROOT.glob("lessons/**/*.ipynb")]
+    wanted += [*ROOT.glob("lessons/**/*.md"), *ROOT.glob("lessons/**/*.py")]
+    configured = [PACKAGE / "grading" / "folder.py", PACKAGE / "commands" / "lab.py"]
+    found = "\n".join(path.read_text(encoding="utf-8") for path in [*wanted, *configured])
+    return re.sub(r"(?m)^from mplab.*", "", found)
+
+
+def test_the_checks_of_exercises_need_no_more_than_numpy():
+    allowed = {"numpy", "mplab"}
+    for module, path in MODULES.items():
+        if room_of(module) == "course":
+            names = {name.partition(".")[0] for name in read(path).imported}
+            assert names - allowed <= sys.stdlib_module_names, module
+            numbers = {name.partition(".")[2] for name in modules(path) if name not in TABLE}
+            assert not {"tensors"} & numbers, module
+
+
+def test_only_commands_read_a_command_line():
+    readers = {module for module, path in MODULES.items() if "argparse" in read(path).imported}
+    assert {room_of(module) for module in readers} == {LAST}
+
+
+def test_importing_mplab_imports_nothing_heavy():
+    code = "import mplab, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
+
+
+def test_importing_mplab_takes_little_cpu_time(record_property):
+    code = """
+from time import process_time
+import numpy, ml_dtypes
+before = process_time()
+import mplab
+print(process_time() / before - 1)
+"""
+    command = [sys.executable, "-c", code]
+    ratios = []
+    while len(ratios) < 7 and sum(each < IMPORT_BUDGET for each in ratios) < 4:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        ratios.append(float(done.stdout))
+    record_property("import mplab, times Python with NumPy", f"{statistics.median(ratios):.2f}")
+    assert sum(each < IMPORT_BUDGET for each in ratios) == 4, "the median of seven is higher"
+
+
+@every_file
+def test_every_module_and_public_name_has_a_docstring(path):
+    assert read(path).documented, "the module has none"
+    assert read(path).undocumented == []
+
+
+@every_file
+def test_no_file_and_no_function_is_long(path):
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= FILE_LINES
+    assert {
+        name: lines for name, lines in read(path).lengths.items() if lines > FUNCTION_LINES
+    } == {}
+
+
+@every_file
+def test_the_field_s_words_are_used(path):
+    text = path.read_text(encoding="utf-8").replace("set_flush_denormal", "")  # torch's name
+    assert re.findall(r"(?i)mantissa\w*|denormal\w*", text) == []
+
+
+@every_file
+def test_no_import_survives_that_nobody_could_follow(path):
+    """`import_module` hides an import from the table: the door has it, and the last room."""
+    found = "import_module" in path.read_text(encoding="utf-8")
+    assert found == (path in (PACKAGE / "__init__.py", PACKAGE / LAST / "main.py"))
+
+
+def test_the_readers_of_source_would_see_a_violation(tmp_path):
+    """The tests above can fail: their readers find what they look for."""
+    path = tmp_path / "sample.py"
+    path.write_text(
+        "from mplab import explorers\n"
+        "def f():\n    import mplab.commands.main\n    from mplab.numbers import tensors, ulp\n"
+        "class A:\n    def method(self): ...\n    def _private(self): ...\n"
+    )
+    assert {"mplab.explorers", "mplab.commands.main", "mplab.numbers.tensors"} <= set(
+        read(path).imported
+    )
+    assert set(read(path).undocumented) == {"f", "A", "A.method"}
+
+
+def test_every_name_that_a_tab_offers_is_there():
+    offered = [name for name in dir(mplab) if not name.startswith("_")]
+    assert [name for name in offered if not hasattr(mplab, name)] == []
+    assert not {"Any", "annotations", "import_module"} & set(offered)

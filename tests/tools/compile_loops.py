@@ -1,0 +1,44 @@
+"""Compile what numba compiles, half of it in each of two processes: `compile_loops 0`, `... 1`.
+
+Workers that meet the same loop at the same time would compile it twice, and numba's index of
+what lies on disk loses what another process adds. Each half has indices of its own.
+"""
+
+import sys
+
+import numpy as np
+
+from mplab import FP8_E4M3FNUZ, FP16, Rounding, Stream
+from mplab.arithmetic import reductions
+from mplab.numbers import kernels
+from mplab.numbers.facts import facts_of
+
+
+def arrays():
+    """Bits of each width, with the facts of a format and of one that asks for what is rare."""
+    for dtype, integer in ((np.float32, np.int32), (np.float64, np.int64)):
+        for fmt in (FP16, FP8_E4M3FNUZ):
+            yield np.zeros(3, integer), facts_of(fmt, np.dtype(dtype))
+
+
+def rounding_and_reductions() -> None:
+    """The loops that only round, and those that sum."""
+    for mode in Rounding:
+        for bits, facts in arrays():
+            kernels.run(bits, bits.copy(), facts, mode)
+        stream = Stream(0) if mode is Rounding.STOCHASTIC else None
+        reductions.sum(np.ones(3), accumulator_format=FP16, rounding=mode, stream=stream)
+
+
+def flags_and_addresses() -> None:
+    """The loops that count events, and those that take addresses."""
+    for mode in Rounding:
+        for bits, facts in arrays():
+            kernels.run(bits, bits.copy(), facts, mode, flags=np.zeros(3, np.uint8))
+        for rare in (False, True):
+            for counting in (False, True):
+                kernels.loop_at(int(mode), rare, counting=counting)
+
+
+if __name__ == "__main__":
+    (rounding_and_reductions, flags_and_addresses)[int(sys.argv[1])]()

@@ -1,0 +1,161 @@
+"""How fast is grading, against nbgrader as it comes, and where does the time go?"""
+
+from __future__ import annotations
+
+import contextlib
+import cProfile
+import json
+import logging
+import multiprocessing
+import pstats
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mplab.grading.autograding import Grader, autograde
+from mplab.grading.execute import close_lanes
+from mplab.grading.folder import Course, create_course, write_public_checks
+from mplab.grading.releasing import release
+
+_STAGES = (
+    ("reading and rebuilding the submission", "autograding.py", "_prepare"),
+    ("a new world in the sandbox, and its end", "sandbox.py", "order"),
+    ("running the cells", "sandbox.py", "run"),
+    ("asking for values and comparing them", "exercises.py", "grade_exercise"),
+    ("nbgrader: students, files, submission", "autograde.py", "init_assignment"),
+    ("nbgrader: writing the points", "saveautogrades.py", "preprocess"),
+)
+"""Parts of a submission's time that do not overlap: words, file and function."""
+
+
+def synthetic(course: Course, count: int) -> None:
+    """Lay submissions of a mixed class into a released course: right, half right, empty."""
+    release_path = course.root / "release" / "a1" / "a1.ipynb"
+    source_path = course.root / "source" / "a1" / "a1.ipynb"
+    empty, full = (
+        json.loads(path.read_text(encoding="utf-8")) for path in (release_path, source_path)
+    )
+    answers = {_grade_id(c): c["source"] for c in full["cells"] if _grade_id(c).endswith("-answer")}
+    for number in range(count):
+        notebook = json.loads(json.dumps(empty))
+        for place, cell in enumerate(notebook["cells"]):
+            if _grade_id(cell) in answers and (number + place) % 4:
+                cell["source"] = answers[_grade_id(cell)]
+        folder = course.root / "submitted" / f"s{number:04d}" / "a1"
+        folder.mkdir(parents=True)
+        (folder / "a1.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+
+
+def _grade_id(cell: dict[str, Any]) -> str:
+    return str(cell["metadata"].get("nbgrader", {}).get("grade_id", ""))
+
+
+def measure(*, count: int = 100, jobs: int = 2, tell: Callable[[str], None] = print) -> float:
+    """Grade the same submissions here and with plain nbgrader, and tell how long each took.
+
+    Args:
+        count: submissions.
+        jobs: processes here; nbgrader has one.
+        tell: takes the lines of the report.
+
+    Returns:
+        How many times as many submissions per second.
+    """
+    with tempfile.TemporaryDirectory(prefix="mplab-bench-") as folder, _quiet():
+        ours, plain = (create_course(Path(folder, name)) for name in ("ours", "plain"))
+        # Each in a process of its own, so that neither finds the other's warm imports.
+        _apart(_prepare, ours)
+        _apart(_prepare_plain, plain)
+        for course in (ours, plain):
+            synthetic(course, count)
+        seconds = _timed(autograde, ours, "a1", jobs=jobs, tell=str)
+        plain_seconds = _timed(_grade_plain, plain)
+        ratio = plain_seconds / seconds
+        tell(f"{count} submissions of a1, this machine, one run of each:")
+        for words, took in (
+            (f"mplab grade, sandboxed, {jobs} processes", seconds),
+            ("nbgrader autograde", plain_seconds),
+        ):
+            tell(f"  {words:<38}{took:7.1f} s  {count / took:6.2f} per second")
+        tell(f"  ratio {ratio:.1f}")
+        _apart(_tell_stages, ours, min(count, 20), tell)
+    return ratio
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("traitlets")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logger.setLevel(level)
+
+
+def _apart(function: Callable[..., object], *arguments: object) -> None:
+    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"measure: {function.__name__} ended with {process.exitcode}.")
+
+
+def _timed(function: Callable[..., object], *arguments: object, **options: object) -> float:
+    start = time.perf_counter()
+    _apart(_called, function, arguments, options)
+    return time.perf_counter() - start
+
+
+def _called(function: Callable[..., object], arguments: Any, options: Any) -> None:
+    function(*arguments, **options)
+
+
+def _prepare(course: Course) -> None:
+    release(course, "a1")
+    close_lanes()
+
+
+def _prepare_plain(course: Course) -> None:
+    """The same notebook, whose checks are ordinary test cells, for nbgrader's own settings."""
+    from nbgrader.converters import GenerateAssignment
+
+    write_public_checks(course, "a1")
+    settings = f"c = get_config()\nc.CourseDirectory.root = {str(course.root)!r}\n"
+    (course.root / "nbgrader_config.py").write_text(settings, encoding="utf-8")
+    directory = course.directory(assignment_id="a1")
+    GenerateAssignment(coursedir=directory, config=course.config()).start()
+
+
+def _grade_plain(course: Course) -> None:
+    from nbgrader.converters import Autograde
+
+    Autograde(coursedir=course.directory(assignment_id="a1"), config=course.config()).start()
+
+
+def _tell_stages(course: Course, count: int, tell: Callable[[str], None]) -> None:
+    """Grade some again in one process under the profiler, and share out the time."""
+    grader = Grader(course, "a1")
+    grader.grade("s0000")  # imports, and the warm process
+    profile = cProfile.Profile()
+    start = time.perf_counter()
+    profile.enable()
+    for number in range(count):
+        grader.grade(f"s{number:04d}")
+    profile.disable()
+    total = time.perf_counter() - start
+    times: dict[tuple[str, str], float] = {}
+    for (path, _, name), entry in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+        key = (Path(path).name, name)
+        times[key] = max(times.get(key, 0.0), entry[3])
+    tell(f"where the time of one goes ({1000 * total / count:.0f} ms under the profiler):")
+    rest = total
+    for words, file, name in _STAGES:
+        spent = times.get((file, name), 0.0)
+        rest -= spent
+        tell(f"  {words:<42}{100 * spent / total:4.0f} %")
+    tell(f"  {'nbgrader and nbconvert: everything else':<42}{100 * rest / total:4.0f} %")
+    close_lanes()

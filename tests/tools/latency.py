@@ -1,0 +1,147 @@
+"""How long a reader waits: from a key press to the new picture, for every explorer, in Chromium.
+
+    python tests/tools/latency.py [--presses 24] [EXPLORER ...]
+
+One explorer at a time is moved by its first slider, or by its first list, a press after the last
+one was answered. Both times are taken in the page: that of the key's event (of the change, for a
+list), and that of the frame that follows the change of the picture. Beside them stand what the
+callback costs of CPU time in the kernel, which is the same on a busy machine, and what went
+through the websocket for one press. This measures; it asserts nothing.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+
+import every_explorer
+import lab_browser
+
+from mplab.commands import doctor
+
+GOALS = {"svg": 60, "img": 250}
+"""Milliseconds that nine presses of ten should take, by what the picture is made of."""
+
+WATCHED = """
+import time
+from mplab.explorers import Explorer
+def timed(visibly):
+    def run(self, action):
+        start = time.process_time()
+        visibly(self, action)
+        with open("cpu.txt", "a") as log:
+            print(1000 * (time.process_time() - start), file=log)
+    return run
+Explorer.visibly = timed(Explorer.visibly)
+"""
+
+WATCH = """area => {
+    window.pressed = window.seen = null;
+    area.addEventListener('keydown', event => { window.pressed = event.timeStamp; }, true);
+    area.addEventListener('change', event => { window.pressed = event.timeStamp; }, true);
+    const picture = () => {
+        const shown = area.querySelector('svg, img');
+        return shown?.src || shown?.outerHTML;
+    };
+    let last = picture();
+    new MutationObserver(() => {
+        if (picture() === last) return;
+        last = picture();
+        requestAnimationFrame(() => { window.seen = performance.now(); });
+    }).observe(area, {subtree: true, childList: true, attributes: true});
+}"""
+WAITED = "() => window.seen && window.pressed && window.seen - window.pressed"
+
+
+def measure(explorer, presses, frames):
+    """Milliseconds of each press, and frames and bytes of the websocket for one."""
+    explorer.area.evaluate(WATCH)
+    sliders = explorer.area.locator(".noUi-handle")
+    control = sliders.first if sliders.count() else explorer.area.locator("select").first
+    control.scroll_into_view_if_needed()
+    times, sizes, counts = [], [], []
+    forward = True
+    for _ in range(presses):
+        explorer.page.evaluate(every_explorer.ANSWER)
+        explorer.page.evaluate("() => { window.pressed = window.seen = null; }")
+        forward = turn(control, forward)
+        frames.clear()
+        if sliders.count():
+            control.press("ArrowRight" if forward else "ArrowLeft")
+        else:
+            control.press("Space")
+            explorer.page.keyboard.press("ArrowDown" if forward else "ArrowUp")
+            explorer.page.keyboard.press("Enter")
+        explorer.page.wait_for_function(WAITED, timeout=1000 * lab_browser.MOVE)
+        times.append(explorer.page.evaluate(WAITED))
+        sizes.append(sum(frames))
+        counts.append(len(frames))
+    return times, statistics.median(counts), statistics.median(sizes)
+
+
+def turn(control, forward):
+    """Whether to go on forward, or to turn at an end."""
+    ends = """e => e.options
+        ? [e.selectedIndex, 0, e.options.length - 1]
+        : ['now', 'min', 'max'].map(which => Number(e.getAttribute('aria-value' + which)))"""
+    value, low, high = control.evaluate(ends)
+    return value < high if forward else value <= low
+
+
+def row(name, times, goal, cpu, messages, size):
+    """One line of the table."""
+    median, slow = statistics.median(times), statistics.quantiles(times, n=10)[-1]
+    return (
+        f"{name:<18}{len(times):>8}{median:>8.0f}{slow:>8.0f}{goal:>6}"
+        f"{statistics.median(cpu):>8.1f}{max(cpu):>8.1f}{messages:>10.0f}{size / 1024:>7.1f}"
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("explorers", nargs="*", help="which (default: all)")
+    parser.add_argument("--presses", type=int, default=24, help="of each (default 24)")
+    options = parser.parse_args()
+    chromium = doctor.chromium().found
+    if not chromium:
+        parser.error("Chromium is not installed")
+    print(
+        f"ms from key press to new picture; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
+    )
+    print(f"{'':<18}{'presses':>8}{'median':>8}{'p90':>8}{'goal':>6}"
+          f"{'CPU':>8}{'worst':>8}{'messages':>10}{'KiB':>7}")  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        folder, frames = Path(folder), []
+        notebook = every_explorer.write(folder / "lessons", WATCHED)
+        opened = lab_browser.open_lesson(
+            notebook, chromium=chromium, folder=folder, artefacts=Path("artefacts/latency"),
+            snapshots=False,
+        )  # fmt: skip
+        with opened as lesson:
+            lesson.page.on("websocket", lambda socket: listen(socket, frames))
+            lesson.page.reload()
+            lesson.page.wait_for_function(lab_browser.OPENED)
+            lesson.page.evaluate(lab_browser.READY)
+            lesson.run_all()
+            for name, explorer in every_explorer.explorers(lesson).items():
+                if options.explorers and name not in options.explorers:
+                    continue
+                log = folder / "lessons" / "cpu.txt"
+                log.write_text("")
+                kind = explorer.area.evaluate("e => e.querySelector('svg, img').tagName")
+                times, messages, size = measure(explorer, options.presses, frames)
+                cpu = [float(line) for line in log.read_text().split()]
+                print(row(name, times, GOALS[kind.lower()], cpu, messages, size), flush=True)
+
+
+def listen(socket, frames):
+    """Keep the size of what comes from the kernel."""
+    socket.on("framereceived", lambda data: frames.append(len(data)))
+
+
+if __name__ == "__main__":  # as a script, but not where pytest looks for doctests
+    main()

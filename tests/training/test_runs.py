@@ -1,0 +1,236 @@
+"""`mplab train`: nothing that is done is done again, and nothing is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from mplab.commands.main import main
+from mplab.training import RECIPES, TASKS, History, load_runs, runs, save_runs
+from mplab.training.runs import checkpoint_path
+
+TASK = "digits-autoencoder"
+
+
+def command(out, *options, task=TASK):
+    return ["train", "--task", task, "--out", str(out), "--quiet", *map(str, options)]
+
+
+def text(found):
+    return json.dumps([run.to_json() for run in found])
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
+    out, png, page = (tmp_path / name for name in ("run.json", "run.png", "run.html"))
+    options = ("--recipe", "fp32", "fp16-scaled", "--seeds", 0, 1, "--steps", 12)
+    assert main(command(out, *options, "--plot", png, "--plot", page)) == 0
+    found = load_runs(out)
+    assert [(run.recipe, run.seed) for run in found] == [
+        ("fp32", 0),
+        ("fp32", 1),
+        ("fp16-scaled", 0),
+        ("fp16-scaled", 1),
+    ]
+    shown = capsys.readouterr().out
+    assert "digits-autoencoder, seeds 0 and 1" in shown
+    assert "FP16 with loss scaling" in shown
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "run.png", "run.html"}
+
+
+def test_a_second_call_adds_recipes_and_seeds_and_repeats_nothing(tmp_path, capsys, monkeypatch):
+    out = tmp_path / "run.json"
+    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 0
+    first = load_runs(out)
+    trained = []
+
+    def counting(task, recipe, **options):
+        trained.append((recipe.name, options["seed"]))
+        return real(task, recipe, **options)
+
+    from mplab.training import loop
+
+    real = loop.train
+    monkeypatch.setattr(runs, "train", counting)
+    options = ("--recipe", "fp32", "--recipe", "bf16", "--seeds", 0, 1, "--steps", 3)
+    assert main(command(out, *options)) == 0
+    assert trained == [("fp32", 1), ("bf16", 0), ("bf16", 1)]
+    assert text(load_runs(out)[:1]) == text(first)
+    assert len(load_runs(out)) == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (("--steps", 4), "the same steps"),
+        (("--task", "digits-cnn"), "the same task"),
+        (("--device", "cuda"), "the same fp32's device"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_and_the_file_stays(tmp_path, capsys, changed, named):
+    out = tmp_path / "run.json"
+    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 0
+    before = files(tmp_path)
+    assert main(command(out, "--recipe", "fp32", "--steps", 3, *changed)) == 2
+    error = capsys.readouterr().err
+    assert named in error
+    assert error.count("\n") == 1
+    assert files(tmp_path) == before
+
+
+def test_a_recipe_that_has_changed_since_is_refused(tmp_path, capsys):
+    out = tmp_path / "run.json"
+    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 0
+    (run,) = load_runs(out)
+    run.settings["max_norm"] = 1.0
+    save_runs(out, [run])
+    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 2
+    assert "the same fp32's settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--recipe", "fp64"), "recipe must be one of fp32, "),
+        (("--recipe", "fp32", "--task", "chess"), "task must be one of digits-autoencoder"),
+        (("--recipe", "fp32", "--steps", "0"), "steps must be at least 1; got 0"),
+        (("--recipe", "fp32", "--save-every", "0"), "save_every must be at least 1; got 0"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, capsys, options, error):
+    assert main(command(tmp_path / "run.json", *options)) == 2
+    shown = capsys.readouterr().err
+    assert error in shown
+    assert shown.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"mplab runs": 99, "runs": []}'])
+def test_a_file_of_another_kind_is_refused_and_kept(tmp_path, capsys, content):
+    out = tmp_path / "run.json"
+    out.write_bytes(content)
+    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 2
+    assert "must hold runs of version 1" in capsys.readouterr().err
+    assert out.read_bytes() == content
+
+
+def test_a_file_that_another_process_writes_is_refused(tmp_path, capsys):
+    out = tmp_path / "run.json"
+    with runs._alone(out):
+        assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 2
+    assert "which another process writes" in capsys.readouterr().err
+    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 0
+
+
+def test_missing_options_are_named(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "--task", TASK])
+    assert stopped.value.code == 2
+    assert "required: --recipe, --out" in capsys.readouterr().err
+
+
+def test_the_catalogue_names_every_task_with_its_verdict_and_every_recipe(capsys):
+    assert main(["train", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for task in TASKS.values():
+        assert any(line.split()[:2] == [task.name, task.verdict] for line in lines)
+    assert {line.split()[0] for line in lines} > set(RECIPES)
+
+
+def test_the_file_of_runs_gives_them_back_bit_for_bit(tmp_path):
+    out = tmp_path / "run.json"
+    main(command(out, "--recipe", "fp16-pure", "--steps", 2))  # with NaN
+    found = load_runs(out)
+    assert isinstance(found[0], History)
+    save_runs(tmp_path / "again.json", found)
+    assert (tmp_path / "again.json").read_bytes() == out.read_bytes()
+
+
+# Killed ----------------------------------------------------------------------------------
+
+
+def start(arguments):
+    code = "from mplab.commands.main import main; raise SystemExit(main())"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def wait_for(path, process, seconds=60):
+    """Until a file exists, or the process ends."""
+    end = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+    return path.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_killed_command_goes_on_and_its_file_is_that_of_one_that_was_not(tmp_path):
+    """Killed twice: in its second run, and again just after it has gone on."""
+    options = ("--recipe", "fp16-scaled", "bf16-stochastic", "--steps", 200, "--save-every", 4)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "killed").mkdir()
+    out = tmp_path / "killed" / "run.json"
+    checkpoint = checkpoint_path(out, "bf16-stochastic", 0)
+    steps = []
+    for _ in range(2):
+        process = start(command(out, *options))
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        try:
+            assert wait_for(checkpoint, process), process.stderr.read()
+            while checkpoint.stat().st_mtime_ns == before and process.poll() is None:
+                time.sleep(0.005)
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=30)
+        assert process.returncode == -signal.SIGKILL
+        assert [run.recipe for run in load_runs(out)] == ["fp16-scaled"]
+        saved = torch.load(checkpoint, weights_only=True)
+        steps.append(len(saved["history"]["loss"]))
+    assert steps[1] > steps[0]  # it did go on, and did not begin again
+    assert main(command(out, *options)) == 0
+    plain = tmp_path / "plain" / "run.json"
+    assert main(command(plain, *options)) == 0
+    assert out.read_bytes() == plain.read_bytes()
+    assert {path.name for path in out.parent.iterdir()} == {"run.json"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send")
+def test_an_interrupted_command_says_that_it_can_go_on(tmp_path, monkeypatch, capsys):
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runs, "train", interrupt)
+    assert main(command(tmp_path / "run.json", "--recipe", "fp32")) == 130
+    assert "The same command goes on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("plot", ["run.gif", "run", "nowhere/run.png"])
+def test_a_plot_that_cannot_be_written_is_refused_before_training(tmp_path, capsys, plot):
+    options = ["--recipe", "fp32", "--plot", tmp_path / plot]
+    with pytest.raises(SystemExit, match="2"):
+        main(command(tmp_path / "run.json", *options))
+    assert "--plot must be a .png, .svg or .html in a folder that is" in capsys.readouterr().err
+    assert not (tmp_path / "run.json").exists()
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_one_line(tmp_path, capsys, device):
+    options = ["--recipe", "fp32", "--steps", "1", "--device", device]
+    assert main(command(tmp_path / "run.json", *options)) == 2
+    error = capsys.readouterr().err
+    assert f"device must be one that torch can use here; got {device!r}" in error
+    assert main(["audit", "--quick", "--device", device]) == 2
+    assert "mplab audit: --device" in capsys.readouterr().err
