@@ -11,10 +11,9 @@ import numpy as np
 
 from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
 from mplab.numbers.formats import FP8_E4M3, Format
+from mplab.numbers.words import number, superscript
 
 _SHOWN_PAST_THE_CUT = 12
-
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Cell(NamedTuple):
@@ -131,9 +130,9 @@ def _exponent(x: float, emin: int) -> int:
 def _word(x: float) -> str:
     """A number as the rows name it: small ones with a power of two."""
     if x == 0 or 0.5 <= abs(x) < 1000:
-        return f"{x:g}".replace("-", "−")
+        return number(x)
     significand, exponent = math.frexp(abs(x))
-    power = "2" + str(exponent - 1).translate(_SUPERSCRIPT)
+    power = "2" + superscript(exponent - 1)
     words = power if significand == 0.5 else f"{2 * significand:g}·{power}"
     return f"−{words}" if x < 0 else words
 

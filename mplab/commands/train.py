@@ -77,8 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(runs: list[History], options: argparse.Namespace) -> None:
     """Print the table, and draw what was asked for."""
-    from mplab.pictures import report
-    from mplab.pictures.report import results_table
+    from mplab.pictures.pages import report, results_table
     from mplab.pictures.training import loss_curves
 
     print(results_table(runs))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any
 
 from mplab.health._findings import Finding
 from mplab.health.records import Evidence, Step, added, pooled_layers
+from mplab.numbers.tables import Table
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,37 +95,30 @@ class Report:
         "saturated",
     )
 
-    def _tables(self) -> list[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-        """Head and rows of each table that has rows."""
+    def _tables(self) -> list[Table]:
+        """The summary, and each of the other tables that has rows."""
         pairs = (self._HEAD, self._layer_rows()), (self._OPERANDS, self._operand_rows())
-        return [(head, rows) for head, rows in pairs if rows]
+        return [
+            Table("Health of the run", (), tuple(self._summary())),
+            *(Table("", head, tuple(rows)) for head, rows in pairs if rows),
+        ]
 
     def __repr__(self) -> str:
-        width = max(len(name) for name, _ in self._summary())
-        lines = [f"{name:{width}}  {value}" for name, value in self._summary()]
-        for head, rows in self._tables():
-            widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-            for row in (head, *rows):
-                cells = (cell.ljust(n) for cell, n in zip(row, widths, strict=True))
-                lines.append("  ".join(cells).rstrip())
+        summary, *tables = self._tables()
+        lines = [repr(replace(summary, caption="")), *map(repr, tables)]
         for f in self.findings:
             lines += [f"{f.level.upper()} {f.code}: {f.observed}", f"  {f.means}", f"  {f.check}"]
         return "\n".join([*lines, *([] if self.findings else ["Nothing conspicuous."])])
 
     def _repr_html_(self) -> str:
-        summary = "".join(
-            f'<tr><th scope="row" {_LEFT}>{escape(a)}</th><td {_LEFT}>{escape(b)}</td></tr>'
-            for a, b in self._summary()
-        )
-        tables = "".join(_table(head, rows) for head, rows in self._tables())
+        tables = "".join(table._repr_html_() for table in self._tables())
         items = "".join(
             f"<li><b>{f.level}: {escape(f.code)}.</b> {escape(f.observed)} {escape(f.means)} "
             f"<i>{escape(f.check)}</i></li>"
             for f in self.findings
         )
         verdict = f"<ul>{items}</ul>" if items else "<p>Nothing conspicuous.</p>"
-        caption = f"<caption {_LEFT}><b>Health of the run</b></caption>"
-        return f"{verdict}<table>{caption}{summary}</table>{tables}"
+        return f"{verdict}{tables}"
 
     def to_json(self) -> str:
         """Everything in the report as JSON; infinity and NaN as words."""
@@ -140,19 +134,6 @@ class Report:
             "evidence": asdict(self.evidence),
         }
         return json.dumps(_spelled(tree), allow_nan=False, ensure_ascii=False)
-
-
-_LEFT = 'style="text-align:left;padding-right:1em"'
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A table with a head."""
-    top = "".join(f'<th scope="col" {_LEFT}>{escape(cell)}</th>' for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td {_LEFT}>{escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows
-    )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _number(x: float | None) -> str:

@@ -14,6 +14,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mplab.numbers.tables import Table
+
 
 class Rounding(IntEnum):
     """How a number between two neighbours of a format is rounded.
@@ -299,13 +301,7 @@ class Format:
         return "\n".join([self.name, *(f"  {k:<14}{v}" for k, v in self._rows())])
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f'<tr><th scope="row" style="text-align:left">{k}</th>'
-            f'<td style="text-align:left">{v}</td></tr>'
-            for k, v in self._rows()
-        )
-        caption = f'<caption style="text-align:left;font-weight:bold">{self.name}</caption>'
-        return f"<table>{caption}{cells}</table>"
+        return Table(self.name, (), tuple(self._rows()))._repr_html_()
 
 
 FP32 = Format(

@@ -10,6 +10,11 @@ from html import escape
 class Table:
     """Rows under headings, shown by Jupyter as an HTML table and printed as text.
 
+    Attributes:
+        caption: what the table is about; empty for none.
+        header: a heading for each column; empty for none.
+        rows: the cells; the first of a row names it.
+
     Examples:
         >>> print(Table("Formats", ("name", "bits"), (("FP16", "16"), ("FP32", "32"))))
         Formats
@@ -23,13 +28,13 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def __repr__(self) -> str:
-        lines = [self.header, *self.rows]
+        lines = [self.header, *self.rows] if self.header else self.rows
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = (
+        text = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in lines
-        )
-        return "\n".join([self.caption, *text])
+        ]
+        return "\n".join([self.caption, *text] if self.caption else text)
 
     def _repr_html_(self) -> str:
         left = 'style="text-align:left"'
@@ -40,7 +45,7 @@ class Table:
             + "</tr>"
             for first, *cells in self.rows
         )
-        caption = (
-            f'<caption style="text-align:left;font-weight:bold">{escape(self.caption)}</caption>'
-        )
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        bold = 'style="text-align:left;font-weight:bold"'
+        caption = f"<caption {bold}>{escape(self.caption)}</caption>" if self.caption else ""
+        top = f"<thead><tr>{head}</tr></thead>" if head else ""
+        return f"<table>{caption}{top}<tbody>{body}</tbody></table>"

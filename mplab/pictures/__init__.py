@@ -47,8 +47,15 @@ from mplab.pictures._rounding import (
 )
 from mplab.pictures._updates import descents, least_updates, stochastic_spread, weight_paths
 from mplab.pictures.canvas import Picture
-from mplab.pictures.costs import costs, matmul_errors, memory, memory_table, roofline, stage_times
-from mplab.pictures.report import report, results_table
+from mplab.pictures.pages import report, results_table
+from mplab.pictures.performance import (
+    costs,
+    matmul_errors,
+    memory,
+    memory_table,
+    roofline,
+    stage_times,
+)
 from mplab.pictures.scaling import (
     Window,
     clipped_norms,

@@ -7,21 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
 from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
 from mplab.numbers.formats import FP16, FP32, Format, Rounding
 from mplab.numbers.rounding import round_to
-from mplab.pictures.canvas import (
-    End,
-    Picture,
-    in_house_style,
-    label_ends,
-    power_of_two,
-    style,
-    titled,
-)
+from mplab.pictures import canvas as c
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}
 
@@ -81,8 +72,8 @@ def measured_errors(
     return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
 
 
-@in_house_style
-def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> Picture:
+@c.in_house_style
+def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Picture:
     """Errors against the number of terms, with the bounds n·u and √n·u of one format.
 
     Errors of zero are not drawn.
@@ -96,16 +87,16 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> Picture:
     """
     if not curves:
         raise ValueError("error_growth: curves must not be empty; got none. Measure some first.")
-    picture = Picture(height=4.4)
+    picture = c.Picture(height=4.4)
     axes = picture.subplots()
-    log_axes(axes, "number of terms n", "error / sum of |terms|")
+    c.log_axes(axes, "number of terms n", "error / sum of |terms|")
     ends = [_draw_errors(axes, curve) for curve in curves if np.any(curve.errors > 0)]
     lengths = curves[0].lengths
     for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
         limits = [min(1.0, bound(int(n), bounds_of)) for n in lengths]
         axes.plot(lengths, limits, color="black", linewidth=0.9)
         words = f"{name} for {bounds_of.name}"
-        ends.append(End(axes, float(lengths[-1]), limits[-1], words, "black"))
+        ends.append(c.End(axes, float(lengths[-1]), limits[-1], words, "black"))
     last = {curve.name: float(curve.errors[-1]) for curve in curves}
     worst, best = max(last, key=lambda k: last[k]), min(last, key=lambda k: last[k])
     sentence = (
@@ -113,37 +104,24 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> Picture:
         f"{last[best]:.2g} in {best}."
     )
     every = "; ".join(f"{name} {error:.2g}" for name, error in last.items())
-    titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {every}.")
-    label_ends(picture, ends)
+    c.titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {every}.")
+    c.label_ends(picture, ends)
     return picture
 
 
-def _draw_errors(axes: Axes, curve: ErrorCurve) -> End:
-    look = style(curve.fmt)
+def _draw_errors(axes: Axes, curve: ErrorCurve) -> c.End:
+    look = c.style(curve.fmt)
     shown = np.where(curve.errors > 0, curve.errors, np.nan)
     dash = "dashdot" if curve.signed else _DASHES.get(curve.order, "dashdot")
     axes.plot(
         curve.lengths, shown, color=look.colour, linestyle=dash, marker=look.marker, markevery=2
     )
     at = int(np.flatnonzero(curve.errors > 0)[-1])
-    return End(axes, float(curve.lengths[at]), float(curve.errors[at]), curve.name, look.colour)
+    return c.End(axes, float(curve.lengths[at]), float(curve.errors[at]), curve.name, look.colour)
 
 
-def log_axes(axes: Axes, x: str, y: str) -> None:
-    """Put both axes to base 2, with ticks written 2^k and these labels."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(base=2, numticks=9))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda v, _: power_of_two(v)))
-        axis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
-
-
-@in_house_style
-def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> Picture:
+@c.in_house_style
+def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     """Running sums of ones in each format: where adding 1 no longer changes them.
 
     Args:
@@ -153,29 +131,29 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> Picture:
     Returns:
         A figure whose title says where each format stops.
     """
-    picture = Picture(height=4.0, width=8.4)
+    picture = c.Picture(height=4.0, width=8.4)
     axes = picture.subplots()
-    log_axes(axes, "ones added", "running sum")
+    c.log_axes(axes, "ones added", "running sum")
     counts = np.arange(1, most + 1)
-    ends: list[End] = []
+    ends: list[c.End] = []
     stops: list[str] = []
     for fmt in formats:
         running = cumsum(np.ones(most), accumulator_format=fmt)
-        look, last = style(fmt), float(running[-1])
+        look, last = c.style(fmt), float(running[-1])
         axes.plot(counts, running, color=look.colour, linestyle=look.dash)
         stuck = last < most
         words = f"{fmt.name} stops at {last:g}" if stuck else f"{fmt.name} goes on"
-        ends.append(End(axes, float(most), last, words, look.colour))
+        ends.append(c.End(axes, float(most), last, words, look.colour))
         if stuck:
             stops.append(f"{last:g} in {fmt.name}")
     claim = f"Adding ones stops at {', '.join(stops)}." if stops else "No sum of ones has stopped."
-    titled(picture, claim, "Line chart of running sums, both axes logarithmic.")
-    label_ends(picture, ends)
+    c.titled(picture, claim, "Line chart of running sums, both axes logarithmic.")
+    c.label_ends(picture, ends)
     return picture
 
 
-@in_house_style
-def loss_meter(losses: Any, formats: Sequence[Format]) -> Picture:
+@c.in_house_style
+def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
     """The mean of all losses so far, as a running sum in each format would report it.
 
     Args:
@@ -187,27 +165,27 @@ def loss_meter(losses: Any, formats: Sequence[Format]) -> Picture:
     """
     values = np.asarray(losses, np.float64)
     counts = np.arange(1, len(values) + 1)
-    picture = Picture(height=3.8)
+    picture = c.Picture(height=3.8)
     axes = picture.subplots()
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
     axes.plot(counts, values, color="black", linewidth=0.9)
-    ends = [End(axes, float(counts[-1]), float(values[-1]), "the loss itself", "black")]
+    ends = [c.End(axes, float(counts[-1]), float(values[-1]), "the loss itself", "black")]
     reports = []
     for fmt in formats:
         means = cumsum(values, accumulator_format=fmt) / counts
-        look = style(fmt)
+        look = c.style(fmt)
         axes.plot(counts, means, color=look.colour, linestyle=look.dash)
         words = f"its mean, summed in {fmt.name}"
-        ends.append(End(axes, float(counts[-1]), float(means[-1]), words, look.colour))
+        ends.append(c.End(axes, float(counts[-1]), float(means[-1]), words, look.colour))
         reports.append(f"{means[-1]:.3g} in {fmt.name}")
     axes.set_ylim(bottom=0)
     sentence = (
         f"The loss goes from {values[0]:.3g} to {values[-1]:.3g}; the meter reports "
         f"{' and '.join(reports)}."
     )
-    titled(picture, sentence, f"Line chart over {len(values)} steps.")
-    label_ends(picture, ends)
+    c.titled(picture, sentence, f"Line chart over {len(values)} steps.")
+    c.label_ends(picture, ends)
     return picture
 
 
@@ -256,15 +234,15 @@ def product_errors(
     return ProductErrors(lengths, errors)
 
 
-@in_house_style
-def accumulators(found: ProductErrors) -> Picture:
+@c.in_house_style
+def accumulators(found: ProductErrors) -> c.Picture:
     """Errors of inner products: is it the products or the sum that should be wide?"""
-    picture = Picture(height=4.2, width=8.2)
+    picture = c.Picture(height=4.2, width=8.2)
     axes = picture.subplots()
-    log_axes(axes, "products added", "error / sum of |products|")
+    c.log_axes(axes, "products added", "error / sum of |products|")
     ends, last = [], {}
     for (product, accumulator), errors in found.errors.items():
-        look = style(accumulator)
+        look = c.style(accumulator)
         kind = "exact" if product is None else product.name
         axes.plot(
             found.lengths,
@@ -275,7 +253,7 @@ def accumulators(found: ProductErrors) -> Picture:
         )
         words = f"{kind} products, {accumulator.name} sum"
         last[words] = float(errors[-1])
-        ends.append(End(axes, float(found.lengths[-1]), last[words], words, look.colour))
+        ends.append(c.End(axes, float(found.lengths[-1]), last[words], words, look.colour))
     listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
     narrow = next(f for _, f in found.errors if f != FP32)
     sentence = (
@@ -283,6 +261,6 @@ def accumulators(found: ProductErrors) -> Picture:
         f"{last[f'exact products, {narrow.name} sum']:.2g}; {narrow.name} products in an FP32 "
         f"sum, by {last[f'{narrow.name} products, FP32 sum']:.2g}."
     )
-    titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {listing}.")
-    label_ends(picture, ends)
+    c.titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {listing}.")
+    c.label_ends(picture, ends)
     return picture

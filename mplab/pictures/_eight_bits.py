@@ -8,29 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab.numbers.formats import FP8_E4M3
-from mplab.pictures.canvas import (
-    BAND,
-    COARSE,
-    STYLES,
-    End,
-    Picture,
-    Style,
-    binary_axis,
-    in_house_style,
-    label_ends,
-    listed,
-    percent,
-    require_some,
-    style,
-    titled,
-)
+from mplab.pictures import canvas as c
 
 
 # Seeds -----------------------------------------------------------------------------------
-@in_house_style
+@c.in_house_style
 def by_seed(
     results: Mapping[str, Sequence[float]], *, metric: str = "test accuracy", source: str = ""
-) -> Picture:
+) -> c.Picture:
     """What runs of several seeds reach, a row for each way of training.
 
     Args:
@@ -47,9 +32,9 @@ def by_seed(
     """
     names = list(results)
     values = _rectangle(results)
-    picture = Picture(height=1.7 + 0.42 * len(names))
+    picture = c.Picture(height=1.7 + 0.42 * len(names))
     axes = picture.subplots()
-    axes.axvspan(values[0].min(), values[0].max(), color=BAND, alpha=COARSE, linewidth=0)
+    axes.axvspan(values[0].min(), values[0].max(), color=c.BAND, alpha=c.COARSE, linewidth=0)
     for row, (name, scores) in enumerate(zip(names, values, strict=True)):
         look = look_of(name)
         axes.plot(
@@ -70,9 +55,11 @@ def by_seed(
     seeds = values.shape[1]
     each = "1 seed" if seeds == 1 else f"each of {seeds} seeds"
     reached = "; ".join(f"{n}: {_range(v)}" for n, v in zip(names, values, strict=True))
-    claim = f"{metric[0].upper()}{metric[1:]} against {names[0]}, on {each}: {listed(changes[1:])}"
+    claim = (
+        f"{metric[0].upper()}{metric[1:]} against {names[0]}, on {each}: {c.listed(changes[1:])}"
+    )
     claim += f" ({source})" * bool(source)
-    return titled(picture, claim, f"Marks in rows. {reached}.")
+    return c.titled(picture, claim, f"Marks in rows. {reached}.")
 
 
 def _rectangle(results: Mapping[str, Sequence[float]]) -> np.ndarray:
@@ -87,11 +74,11 @@ def _rectangle(results: Mapping[str, Sequence[float]]) -> np.ndarray:
     return np.array(list(results.values()), float)
 
 
-def look_of(name: str) -> Style:
+def look_of(name: str) -> c.Style:
     """The palette's entry for the format that a way of training begins with."""
     names = {"E4M3": "FP8_E4M3", "E5M2": "FP8_E5M2", "FP8": "FP8_E4M3"}
     first = name.split()[0].strip(",:")
-    return STYLES.get(names.get(first, first), STYLES["FP8_E4M3"])
+    return c.STYLES.get(names.get(first, first), c.STYLES["FP8_E4M3"])
 
 
 def _range(values: np.ndarray, *, sign: str = "") -> str:
@@ -102,10 +89,10 @@ def _range(values: np.ndarray, *, sign: str = "") -> str:
 
 
 # Blocks ----------------------------------------------------------------------------------
-@in_house_style
+@c.in_house_style
 def block_errors(
     exact: np.ndarray, quantized: Mapping[str, np.ndarray], *, block: int = 32
-) -> Picture:
+) -> c.Picture:
     """The relative error of each block of a row of numbers, by the way it was scaled.
 
     Args:
@@ -120,7 +107,7 @@ def block_errors(
     Raises:
         ValueError: the numbers are no whole blocks.
     """
-    require_some("block_errors", "quantized", quantized)
+    c.require_some("block_errors", "quantized", quantized)
     numbers = np.asarray(exact, float)
     if numbers.ndim != 1 or not numbers.size or numbers.size % block:
         raise ValueError(
@@ -130,26 +117,26 @@ def block_errors(
     errors = {
         name: _block_errors(numbers, np.asarray(x, float), block) for name, x in quantized.items()
     }
-    picture = Picture(height=3.4)
+    picture = c.Picture(height=3.4)
     axes = picture.subplots()
     ends = [
         _draw_blocks(axes, found, name, hollow=place == 0)
         for place, (name, found) in enumerate(errors.items())
     ]
     axes.set_xlabel(f"block of {block} numbers")
-    binary_axis(axes.yaxis, "relative error of the block", count=7)
+    c.binary_axis(axes.yaxis, "relative error of the block", count=7)
     lowest = min(float(np.log2(e[e > 0]).min()) if (e > 0).any() else -8 for e in errors.values())
     axes.set_ylim(lowest - 1, 1)
-    medians = [f"{percent(float(np.median(e)), 1)} with {name}" for name, e in errors.items()]
-    titled(
+    medians = [f"{c.percent(float(np.median(e)), 1)} with {name}" for name, e in errors.items()]
+    c.titled(
         picture,
-        f"The median error of {numbers.size // block} blocks is {listed(medians)}",
+        f"The median error of {numbers.size // block} blocks is {c.listed(medians)}",
         "; ".join(
-            f"{name}: errors from {percent(float(e.min()), 1)} to {percent(float(e.max()), 1)}"
+            f"{name}: errors from {c.percent(float(e.min()), 1)} to {c.percent(float(e.max()), 1)}"
             for name, e in errors.items()
         ),
     )
-    label_ends(picture, ends)
+    c.label_ends(picture, ends)
     return picture
 
 
@@ -159,12 +146,12 @@ def _block_errors(exact: np.ndarray, made: np.ndarray, block: int) -> np.ndarray
     return np.asarray(np.sqrt(off / np.where(whole > 0, whole, 1)))
 
 
-def _draw_blocks(axes: Axes, errors: np.ndarray, name: str, *, hollow: bool) -> End:
+def _draw_blocks(axes: Axes, errors: np.ndarray, name: str, *, hollow: bool) -> c.End:
     """Marks for the blocks; exact blocks have none."""
-    look = style(FP8_E4M3)
+    look = c.style(FP8_E4M3)
     with np.errstate(divide="ignore"):
         heights = np.where(errors > 0, np.log2(errors), np.nan)
     face = "white" if hollow else look.colour
     axes.plot(heights, look.marker, color=look.colour, markerfacecolor=face, markersize=6)
     last = int(np.flatnonzero(np.isfinite(heights))[-1]) if (errors > 0).any() else 0
-    return End(axes, last, float(np.nan_to_num(heights[last])), name, look.colour)
+    return c.End(axes, last, float(np.nan_to_num(heights[last])), name, look.colour)

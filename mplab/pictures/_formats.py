@@ -13,20 +13,8 @@ from matplotlib.patches import Rectangle
 from mplab.numbers.codes import decode, encode, ulp, values
 from mplab.numbers.formats import Format, require_format
 from mplab.numbers.rounding import round_to
-from mplab.pictures.canvas import (
-    BAND,
-    INK,
-    End,
-    Picture,
-    binary_axis,
-    in_house_style,
-    label_ends,
-    listed,
-    power_of_two,
-    require_some,
-    style,
-    titled,
-)
+from mplab.numbers.words import number
+from mplab.pictures import canvas as c
 
 FIELD_COLOURS = {"sign": "#882255", "exponent": "#117733", "trailing significand": "#5790FC"}
 
@@ -35,21 +23,9 @@ INTEGERS = "INT8"
 _INTEGER_LOOK = {"color": "black", "linestyle": "dotted"}
 
 
-def number(x: float, *, digits: int = 6) -> str:
-    """A number in a figure, with a true minus.
-
-    Examples:
-        >>> number(-0.0999755859375), number(1e30), number(float("inf"))
-        ('−0.0999756', '1e+30', '∞')
-    """
-    if math.isinf(x):
-        return "∞" if x > 0 else "−∞"
-    return "NaN" if math.isnan(x) else f"{x:.{digits}g}".replace("-", "−")
-
-
 # Bits ------------------------------------------------------------------------------------
-@in_house_style
-def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> Picture:
+@c.in_house_style
+def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Picture:
     """One number as each format stores it, bit by bit.
 
     Args:
@@ -59,16 +35,16 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> Picture:
     Returns:
         A figure whose title says how many different numbers are stored.
     """
-    require_some("bit_fields", "formats", formats)
+    c.require_some("bit_fields", "formats", formats)
     stored = [float(round_to(x, fmt)) for fmt in formats]
-    picture = Picture(height=0.7 + 0.42 * len(formats), width=8.6)
+    picture = c.Picture(height=0.7 + 0.42 * len(formats), width=8.6)
     axes = picture.subplots()
     axes.set_axis_off()
     longest = max(fmt.bits for fmt in formats)
     axes.set_xlim(-7.5, longest + 9)
     axes.set_ylim(len(formats) - 0.3, -1.2)
     for row, (fmt, value) in enumerate(zip(formats, stored, strict=True)):
-        axes.text(-0.7, row, fmt.name, ha="right", va="center", color=INK, fontweight="bold")
+        axes.text(-0.7, row, fmt.name, ha="right", va="center", color=c.INK, fontweight="bold")
         axes.text(longest + 0.7, row, number(value, digits=9), ha="left", va="center")
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
     for place, (name, colour) in zip((0, 3, 15), FIELD_COLOURS.items(), strict=True):
@@ -86,7 +62,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> Picture:
         f"{fmt.name} {int(encode(value, fmt)):0{fmt.bits}b} = {number(value)}"
         for fmt, value in pairs
     )
-    return titled(
+    return c.titled(
         picture, sentence, f"Rows of bits: sign, exponent, trailing significand. {words}."
     )
 
@@ -94,7 +70,9 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> Picture:
 def _draw_code(axes: Axes, row: int, code: int, fmt: Format) -> None:
     """One row of cells, filled where the bit is 1, in the colour of its field."""
     widths = (int(fmt.signed), fmt.exponent_bits, fmt.precision - 1)
-    colours = [c for c, n in zip(FIELD_COLOURS.values(), widths, strict=True) for _ in range(n)]
+    colours = [
+        colour for colour, n in zip(FIELD_COLOURS.values(), widths, strict=True) for _ in range(n)
+    ]
     for place, colour in enumerate(colours):
         bit = code >> (fmt.bits - 1 - place) & 1
         face = colour if bit else "white"
@@ -104,8 +82,8 @@ def _draw_code(axes: Axes, row: int, code: int, fmt: Format) -> None:
 
 
 # Whole formats ---------------------------------------------------------------------------
-@in_house_style
-def code_table(fmt: Format) -> Picture:
+@c.in_house_style
+def code_table(fmt: Format) -> c.Picture:
     """All numbers of a format of 8 bits or fewer that are not negative, by their fields.
 
     Args:
@@ -124,17 +102,17 @@ def code_table(fmt: Format) -> Picture:
     trailing = fmt.precision - 1
     rows, columns = 1 << fmt.exponent_bits, 1 << trailing
     table = decode(np.arange(rows * columns), fmt).reshape(rows, columns)
-    picture = Picture(height=1.2 + 0.235 * rows, width=2.2 + 0.84 * columns)
+    picture = c.Picture(height=1.2 + 0.235 * rows, width=2.2 + 0.84 * columns)
     axes = picture.subplots()
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
-    colour = style(fmt).colour
+    colour = c.style(fmt).colour
     for row in range(rows):
         for column in range(columns):
             value = float(table[row, column])
             _draw_cell(axes, row, column, value, fmt, colour)
-    axes.set_xticks(range(columns), [f"{c:0{trailing}b}" for c in range(columns)])
-    axes.set_yticks(range(rows), [f"{r:0{fmt.exponent_bits}b}" for r in range(rows)])
+    axes.set_xticks(range(columns), [f"{column:0{trailing}b}" for column in range(columns)])
+    axes.set_yticks(range(rows), [f"{row:0{fmt.exponent_bits}b}" for row in range(rows)])
     axes.set_xlabel("trailing significand")
     axes.set_ylabel("exponent field")
     axes.tick_params(length=0)
@@ -150,7 +128,7 @@ def code_table(fmt: Format) -> Picture:
         f"subnormal numbers up to {number(float(table[0, -1]))}, the largest number is "
         f"{number(fmt.max_finite)}."
     )
-    return titled(picture, sentence, details)
+    return c.titled(picture, sentence, details)
 
 
 def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, colour: str) -> None:
@@ -158,7 +136,7 @@ def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, col
     normal = math.isfinite(value) and value >= fmt.min_normal
     face, alpha = (colour, 0.3) if normal else (colour, 0.1)
     if not math.isfinite(value):
-        face, alpha = BAND, 0.4
+        face, alpha = c.BAND, 0.4
     corner = (column - 0.5, row - 0.5)
     axes.add_patch(
         Rectangle(corner, 1, 1, facecolor=face, alpha=alpha, edgecolor="white", linewidth=1)
@@ -166,10 +144,10 @@ def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, col
     axes.text(column, row, number(value), ha="center", va="center", fontsize=7.5)
 
 
-@in_house_style
+@c.in_house_style
 def number_lines(
     formats: Sequence[Format], low: float, high: float, *, integers: bool = False
-) -> Picture:
+) -> c.Picture:
     """All values of each format from `low` to `high`, as ticks on lines.
 
     Args:
@@ -181,14 +159,14 @@ def number_lines(
     Returns:
         A figure whose title counts the values.
     """
-    require_some("number_lines", "formats", formats)
-    rows = [(fmt.name, _between(values(fmt), low, high), style(fmt).colour) for fmt in formats]
+    c.require_some("number_lines", "formats", formats)
+    rows = [(fmt.name, _between(values(fmt), low, high), c.style(fmt).colour) for fmt in formats]
     if integers:
         rows.append((INTEGERS, _between(np.arange(-128.0, 128.0), low, high), "black"))
-    picture = Picture(height=1.1 + 0.45 * len(rows))
+    picture = c.Picture(height=1.1 + 0.45 * len(rows))
     axes = picture.subplots()
     for row, (_, found, colour) in enumerate(rows):
-        axes.plot([low, high], [row, row], color=BAND, linewidth=0.8)
+        axes.plot([low, high], [row, row], color=c.BAND, linewidth=0.8)
         axes.vlines(found, row - 0.3, row + 0.3, color=colour, linewidth=1.1, clip_on=False)
     axes.set_yticks(range(len(rows)), [f"{name}" for name, _, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -197,8 +175,8 @@ def number_lines(
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("value")
     counts = [f"{name} {found.size}" for name, found, _ in rows]
-    sentence = f"Numbers from {number(low)} to {number(high)}: {listed(counts)}"
-    return titled(picture, sentence, "Ticks on one line for each format.")
+    sentence = f"Numbers from {number(low)} to {number(high)}: {c.listed(counts)}"
+    return c.titled(picture, sentence, "Ticks on one line for each format.")
 
 
 def _between(every: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -215,14 +193,14 @@ def _magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarra
     return np.append(2.0**exponents, last)
 
 
-@in_house_style
+@c.in_house_style
 def spacing(
     formats: Sequence[Format],
     *,
     integers: bool = False,
     at: float = 1.0,
     window: tuple[int, int] = (-30, 18),
-) -> Picture:
+) -> c.Picture:
     """The gap from each magnitude to the next number, both axes to base 2.
 
     Args:
@@ -234,44 +212,44 @@ def spacing(
     Returns:
         A figure whose title names the gap of each format at `at`.
     """
-    require_some("spacing", "formats", formats)
-    picture = Picture(height=4.3)
+    c.require_some("spacing", "formats", formats)
+    picture = c.Picture(height=4.3)
     axes = picture.subplots()
     ends, gaps = [], []
     for fmt in formats:
         x = _magnitudes(fmt, window, each=1)
-        look = style(fmt)
+        look = c.style(fmt)
         gap = np.log2(ulp(x, fmt))
         axes.step(np.log2(x), gap, where="post", color=look.colour, linestyle=look.dash)
         ends.append(_end(axes, math.log2(x[-1]), float(gap[-1]), fmt.name, window, look.colour))
-        gaps.append(f"{power_of_two(float(ulp(at, fmt)))} in {fmt.name}")
+        gaps.append(f"{c.power_of_two(float(ulp(at, fmt)))} in {fmt.name}")
     if integers:
         top = math.log2(127)
         axes.plot([0, top], [0, 0], color="black", linestyle="dotted")
         ends.append(_end(axes, top, 0.0, INTEGERS, window, "black"))
         gaps.append(f"1 in {INTEGERS}")
-    binary_axis(axes.xaxis, "magnitude")
-    binary_axis(axes.yaxis, "distance to the next number", count=9)
-    sentence = f"At {number(at)} the next number is {listed(gaps)} away"
+    c.binary_axis(axes.xaxis, "magnitude")
+    c.binary_axis(axes.yaxis, "distance to the next number", count=9)
+    sentence = f"At {number(at)} the next number is {c.listed(gaps)} away"
     details = (
         "Stairs: the distance doubles at each power of two; at the left, among the subnormal "
         "numbers, it is level."
     )
-    titled(picture, sentence, details)
-    label_ends(picture, ends)
+    c.titled(picture, sentence, details)
+    c.label_ends(picture, ends)
     return picture
 
 
-def _end(axes: Axes, x: float, y: float, name: str, window: tuple[int, int], colour: str) -> End:
+def _end(axes: Axes, x: float, y: float, name: str, window: tuple[int, int], colour: str) -> c.End:
     """A dot where a line ends, and a dotted grey leader, no line of data, to its name."""
     if x < window[1]:
         axes.scatter([x], [y], s=16, color=colour)
-    axes.plot([x, window[1]], [y, y], color=BAND, linestyle="dotted", linewidth=0.8)
-    return End(axes, float(window[1]), y, name, colour)
+    axes.plot([x, window[1]], [y, y], color=c.BAND, linestyle="dotted", linewidth=0.8)
+    return c.End(axes, float(window[1]), y, name, colour)
 
 
-@in_house_style
-def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> Picture:
+@c.in_house_style
+def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> c.Picture:
     """From the smallest to the largest positive number of each format.
 
     Args:
@@ -281,15 +259,15 @@ def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> Pict
     Returns:
         A figure whose title says how many powers of two the widest and the narrowest span.
     """
-    require_some("dynamic_ranges", "formats", formats)
+    c.require_some("dynamic_ranges", "formats", formats)
     bars = [
-        (fmt.name, math.log2(fmt.min_subnormal), fmt.emin, math.log2(fmt.max_finite), style(fmt))
+        (fmt.name, math.log2(fmt.min_subnormal), fmt.emin, math.log2(fmt.max_finite), c.style(fmt))
         for fmt in formats
     ]
     rows = [(name, low, emin, high, look.colour) for name, low, emin, high, look in bars]
     if integers:
         rows.append((INTEGERS, 0.0, 0, math.log2(127), "black"))
-    picture = Picture(height=1.2 + 0.42 * len(rows))
+    picture = c.Picture(height=1.2 + 0.42 * len(rows))
     axes = picture.subplots()
     spans = {}
     for row, (name, low, emin, high, colour) in enumerate(rows):
@@ -301,21 +279,21 @@ def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> Pict
     axes.set_ylim(len(rows) - 0.4, -0.6)
     left, right = axes.get_xlim()
     axes.set_xlim(left, right + 12)
-    binary_axis(axes.xaxis, "magnitude; pale: subnormal numbers")
+    c.binary_axis(axes.xaxis, "magnitude; pale: subnormal numbers")
     most, least = max(spans, key=lambda k: spans[k]), min(spans, key=lambda k: spans[k])
     sentence = (
         f"From its smallest to its largest number {most} spans {spans[most]} powers of two, "
         f"{least} {spans[least]}"
     )
     words = "; ".join(
-        f"{name} {power_of_two(2.0 ** round(low))} to 2^{high:.1f}"
+        f"{name} {c.power_of_two(2.0 ** round(low))} to 2^{high:.1f}"
         for name, low, _, high, _ in rows
     )
-    return titled(picture, sentence, f"Bars over powers of two. {words}.")
+    return c.titled(picture, sentence, f"Bars over powers of two. {words}.")
 
 
-@in_house_style
-def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30, 18)) -> Picture:
+@c.in_house_style
+def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30, 18)) -> c.Picture:
     """How many decimal digits a number has: the logarithm of its ratio to the gap there.
 
     Args:
@@ -325,27 +303,27 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
     Returns:
         A figure whose title says what the normal numbers of each format have.
     """
-    require_some("decimal_digits", "formats", formats)
-    picture = Picture(height=3.8)
+    c.require_some("decimal_digits", "formats", formats)
+    picture = c.Picture(height=3.8)
     axes = picture.subplots()
     ends, words = [], []
     for fmt in formats:
         x = _magnitudes(fmt, window, each=16)
         digits = np.log10(x / ulp(x, fmt))
-        look = style(fmt)
+        look = c.style(fmt)
         axes.plot(np.log2(x), digits, color=look.colour, linewidth=1.2)
-        ends.append(End(axes, float(np.log2(x[-1])), float(digits[-1]), fmt.name, look.colour))
+        ends.append(c.End(axes, float(np.log2(x[-1])), float(digits[-1]), fmt.name, look.colour))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
     axes.set_ylim(bottom=0)
     axes.set_ylabel("decimal digits")
-    binary_axis(axes.xaxis, "magnitude")
-    sentence = f"A normal number has {listed(words)} decimal digits, a subnormal one fewer"
-    titled(
+    c.binary_axis(axes.xaxis, "magnitude")
+    sentence = f"A normal number has {c.listed(words)} decimal digits, a subnormal one fewer"
+    c.titled(
         picture,
         sentence,
         "Saw teeth, one for each power of two; at the left, among the "
         "subnormal numbers, digits are lost one bit at a time.",
     )
-    label_ends(picture, ends)
+    c.label_ends(picture, ends)
     return picture

@@ -1,4 +1,4 @@
-"""The figure of a health report: what a run did, on one page."""
+"""The figures of health: the report of one run, and the cases of the clinic."""
 
 from __future__ import annotations
 
@@ -15,29 +15,16 @@ from mplab.health.clinic import Case
 from mplab.health.records import Shares, Step, pooled_layers
 from mplab.health.reports import Report
 from mplab.numbers.formats import FORMATS
-from mplab.pictures.canvas import (
-    BAND,
-    COARSE,
-    INK,
-    LOST,
-    REFERENCE,
-    STYLES,
-    Picture,
-    binary_axis,
-    in_house_style,
-    percent,
-    require_some,
-    style,
-    titled,
-)
+from mplab.pictures import canvas as c
 
-_RAW = STYLES["FP32"]
+# The report of a run ---------------------------------------------------------------------
+_RAW = c.STYLES["FP32"]
 
 _LIMIT = 12  # rows of layers that can be read
 
 
-@in_house_style
-def health(report: Report) -> Picture:
+@c.in_house_style
+def health(report: Report) -> c.Picture:
     """The loss, the gradient's norm, and what the format loses of each layer's gradients.
 
     Args:
@@ -46,9 +33,9 @@ def health(report: Report) -> Picture:
     Returns:
         A figure whose title is the gravest finding.
     """
-    require_some("health", "report.steps", report.steps)
+    c.require_some("health", "report.steps", report.steps)
     layers = dict(list(pooled_layers(report.steps).items())[:_LIMIT])
-    picture = Picture(height=3.6 + 0.3 * len(layers), width=8.6)
+    picture = c.Picture(height=3.6 + 0.3 * len(layers), width=8.6)
     grid = picture.add_gridspec(
         2 if layers else 1, 2, height_ratios=[2.4, 0.6 + 0.3 * len(layers)] if layers else None
     )
@@ -60,12 +47,12 @@ def health(report: Report) -> Picture:
         key = axes.get_legend_handles_labels()
         picture.legend(*key, loc="outside lower center", ncols=4, frameon=False)
     words = "; ".join(
-        f"{name}: {percent(s.zeros, s.total)} zero, {percent(s.subnormal, s.total)} subnormal"
+        f"{name}: {c.percent(s.zeros, s.total)} zero, {c.percent(s.subnormal, s.total)} subnormal"
         for name, s in layers.items()
         if s.total
     )
     codes = ", ".join(f.code for f in report.findings) or "none"
-    return titled(
+    return c.titled(
         picture, _claim(report), f"Loss, gradient norms, and layers. Findings: {codes}. {words}."
     )
 
@@ -91,9 +78,9 @@ def _draw_loss(axes: Axes, steps: list[Step]) -> None:
     skipped = np.array([step.skipped for step in steps])
     where = np.flatnonzero(skipped)
     heights = np.where(finite, loss, low)[where]
-    axes.plot(where, heights, "x", color=REFERENCE.colour, markersize=7)
+    axes.plot(where, heights, "x", color=c.REFERENCE.colour, markersize=7)
     for i in np.flatnonzero(~finite):
-        axes.axvspan(i - 0.5, i + 0.5, color=BAND, alpha=LOST, linewidth=0)
+        axes.axvspan(i - 0.5, i + 0.5, color=c.BAND, alpha=c.LOST, linewidth=0)
     notes = ["x: skipped"] * bool(skipped.any()) + ["grey: not finite"] * bool(not finite.all())
     axes.set_title("loss" + f" ({', '.join(notes)})" * bool(notes))
     _step_axis(axes, steps)
@@ -114,14 +101,14 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     )
     axes.plot(
         received,
-        color=STYLES["FP8_E4M3"].colour,
+        color=c.STYLES["FP8_E4M3"].colour,
         marker="^",
         ls="dashed",
         markevery=_every(steps),
         label="at the optimizer",
     )
     if np.isfinite(after + received).any():
-        binary_axis(axes.yaxis, "", count=6)
+        c.binary_axis(axes.yaxis, "", count=6)
         low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
         margin = 0.3 + 0.05 * (high - low)
         axes.set_ylim(math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low))  # the key
@@ -139,27 +126,30 @@ def _draw_layers(axes: Axes, layers: dict[str, Shares]) -> None:
     """Bars of the shares that are zero, subnormal, near overflow, or not finite."""
     names = list(layers)
     fmt = FORMATS[next(iter(layers.values())).fmt]
-    colour = style(fmt).colour
+    colour = c.style(fmt).colour
     parts = {
         "zero": ([s.zeros for s in layers.values()], "white", colour),
         "subnormal": ([s.subnormal for s in layers.values()], (colour, 0.35), colour),
         "near the largest": ([s.near for s in layers.values()], colour, colour),
         "infinite or NaN": (
             [s.nonfinite for s in layers.values()],
-            REFERENCE.colour,
-            REFERENCE.colour,
+            c.REFERENCE.colour,
+            c.REFERENCE.colour,
         ),
     }
     left = np.zeros(len(names))
     for label, (counts, face, edge) in parts.items():
         share = np.array(
-            [100 * c / max(1, s.total) for c, s in zip(counts, layers.values(), strict=True)]
+            [
+                100 * count / max(1, s.total)
+                for count, s in zip(counts, layers.values(), strict=True)
+            ]
         )
         axes.bar(0, 0, color=face, edgecolor=edge, label=label)  # for the key alone
         here = np.flatnonzero(share)
         axes.barh(here, share[here], left=left[here], color=face, edgecolor=edge, height=0.62)
         left += share
-    axes.axvspan(0, 100, color=BAND, alpha=COARSE / 2, linewidth=0, zorder=0)
+    axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
     axes.set_xlim(0, 100)
     axes.set_ylim(-0.5, len(names) - 0.5)
     axes.set_yticks(range(len(names)), names)
@@ -183,7 +173,8 @@ def _every(steps: list[Step]) -> int:
     return max(1, len(steps) // 8)
 
 
-_WELL, _ILL = STYLES["FP32"], STYLES["FP8_E4M3"]
+# The cases of the clinic -----------------------------------------------------------------
+_WELL, _ILL = c.STYLES["FP32"], c.STYLES["FP8_E4M3"]
 
 _HEADS = {"broken": "as reported", "wrong": "usual remedy", "fixed": "cure"}
 
@@ -195,8 +186,8 @@ def _shown(value: float) -> str:
     return f"{value:.3g}"
 
 
-@in_house_style
-def clinic(cases: Sequence[Case]) -> Picture:
+@c.in_house_style
+def clinic(cases: Sequence[Case]) -> c.Picture:
     """What each case's observable is as reported, after the usual remedy, and after the cure.
 
     Args:
@@ -205,9 +196,9 @@ def clinic(cases: Sequence[Case]) -> Picture:
     Returns:
         A figure whose title counts the cures and the remedies that helped.
     """
-    require_some("clinic", "cases", cases)
+    c.require_some("clinic", "cases", cases)
     rows = [(case, [case.run(treatment) for treatment in TREATMENTS]) for case in cases]
-    picture = Picture(height=1.1 + 0.36 * len(rows), width=9.4)
+    picture = c.Picture(height=1.1 + 0.36 * len(rows), width=9.4)
     axes = picture.subplots()
     axes.set_axis_off()
     axes.set_xlim(0, 100)
@@ -224,7 +215,7 @@ def clinic(cases: Sequence[Case]) -> Picture:
             axes.add_patch(box)
             mark = "✓" if well else "✗"
             words = f"{mark} {_shown(outcome.observed)}"
-            axes.text(69 + 12 * place, y + 0.5, words, ha="center", va="center", color=INK)
+            axes.text(69 + 12 * place, y + 0.5, words, ha="center", va="center", color=c.INK)
     cures = sum(case.is_healthy(outcomes[2]) for case, outcomes in rows)
     remedies = sum(case.is_healthy(outcomes[1]) for case, outcomes in rows)
     claim = (
@@ -236,7 +227,11 @@ def clinic(cases: Sequence[Case]) -> Picture:
         + ", ".join(f"{_HEADS[t]} {_shown(case.run(t).observed)}" for t in TREATMENTS)
         for case in cases
     )
-    return titled(picture, claim, f"Table. {details}.")
+    return c.titled(picture, claim, f"Table. {details}.")
+
+
+# Runs that look alike --------------------------------------------------------------------
+_QUESTIONS = ("gradients that are zero", "updates that are lost", "steps that move a weight")
 
 
 def _share(parts: Iterable[float], whole: float) -> float:
@@ -252,11 +247,8 @@ def shares(steps: Sequence[Step]) -> tuple[float, float, float]:
     return zeros, lost, moved
 
 
-_QUESTIONS = ("gradients that are zero", "updates that are lost", "steps that move a weight")
-
-
-@in_house_style
-def look_alikes(cases: Sequence[Case]) -> Picture:
+@c.in_house_style
+def look_alikes(cases: Sequence[Case]) -> c.Picture:
     """Runs whose losses look alike, and the shares that tell them apart.
 
     Args:
@@ -265,9 +257,9 @@ def look_alikes(cases: Sequence[Case]) -> Picture:
     Returns:
         A figure whose title says how much the losses changed.
     """
-    require_some("look_alikes", "cases", cases)
+    c.require_some("look_alikes", "cases", cases)
     runs: list[tuple[Case, Outcome]] = [(case, case.broken()) for case in cases]
-    picture = Picture(height=1.5 + 0.42 * len(runs), width=9.0)
+    picture = c.Picture(height=1.5 + 0.42 * len(runs), width=9.0)
     grid = picture.subplots(1, 3, sharey=True)
     table = [shares(run.report.steps) for _, run in runs]
     for column, (axes, question) in enumerate(zip(grid, _QUESTIONS, strict=True)):
@@ -298,4 +290,4 @@ def look_alikes(cases: Sequence[Case]) -> Picture:
         f"{case.name}: " + ", ".join(f"{q} {v:.0f}%" for q, v in zip(_QUESTIONS, row, strict=True))
         for (case, _), row in zip(runs, table, strict=True)
     )
-    return titled(picture, claim, f"Bars. {details}.")
+    return c.titled(picture, claim, f"Bars. {details}.")

@@ -13,18 +13,8 @@ from mplab.arithmetic.matrix_steps import StepBits, step_bits
 from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format, Rounding
 from mplab.numbers.rounding import round_to
-from mplab.pictures._arithmetic import log_axes
-from mplab.pictures.canvas import (
-    BAND,
-    INK,
-    STYLES,
-    End,
-    Picture,
-    in_house_style,
-    label_ends,
-    power_of_two,
-    titled,
-)
+from mplab.numbers.words import number
+from mplab.pictures import canvas
 
 
 # Long products ---------------------------------------------------------------------------
@@ -57,26 +47,28 @@ def errors_by_depth(
     return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every)
 
 
-@in_house_style
-def promotion(errors: DepthErrors) -> Picture:
+@canvas.in_house_style
+def promotion(errors: DepthErrors) -> canvas.Picture:
     """The error of FP8 products against depth: all steps in the unit, or promoted to FP32."""
-    picture = Picture(height=3.6)
+    picture = canvas.Picture(height=3.6)
     axes = picture.subplots()
-    log_axes(axes, "terms per element K", "largest relative error")
-    fp8, fp32 = STYLES["FP8_E4M3"], STYLES["FP32"]
+    canvas.log_axes(axes, "terms per element K", "largest relative error")
+    fp8, fp32 = canvas.STYLES["FP8_E4M3"], canvas.STYLES["FP32"]
     ends = []
     for look, values, words in (
         (fp8, errors.chained, "all in the unit"),
         (fp32, errors.promoted, f"promoted every {errors.every}"),
     ):
         axes.plot(errors.depths, values, color=look.colour, marker=look.marker, linestyle=look.dash)
-        ends.append(End(axes, float(errors.depths[-1]), float(values[-1]), words, look.colour))
+        ends.append(
+            canvas.End(axes, float(errors.depths[-1]), float(values[-1]), words, look.colour)
+        )
     claim = (
         f"At K = {errors.depths[-1]} the unit alone is off by up to {errors.chained[-1]:.1%}; "
         f"promoting every {errors.every} terms leaves {errors.promoted[-1]:.2%}."
     )
-    titled(picture, claim, "Line chart, both axes logarithmic.")
-    label_ends(picture, ends)
+    canvas.titled(picture, claim, "Line chart, both axes logarithmic.")
+    canvas.label_ends(picture, ends)
     return picture
 
 
@@ -111,19 +103,21 @@ def cut_errors(
     return CutErrors(errors[0], errors[1], terms, architecture)
 
 
-@in_house_style
-def cutting(errors: CutErrors) -> Picture:
+@canvas.in_house_style
+def cutting(errors: CutErrors) -> canvas.Picture:
     """How far sums lie from the exact ones: cut, as the unit does it, and if it rounded."""
-    picture = Picture(height=3.4)
+    picture = canvas.Picture(height=3.4)
     axes = picture.subplots()
     unit = FP32.unit_roundoff
     shown = [values / unit for values in (errors.rounded, errors.cut)]
     low, high = min(map(np.min, shown)), max(map(np.max, shown))
     bins = np.linspace(min(low, 0.0), max(high, 0.0), 61).tolist()
-    faces = ("white", STYLES["FP16"].colour)
+    faces = ("white", canvas.STYLES["FP16"].colour)
     names = ("if it rounded", f"as {errors.architecture.capitalize()} cuts")
     for values, face, name in zip(shown, faces, names, strict=True):
-        counts, *_ = axes.hist(values, bins=bins, facecolor=face, edgecolor=INK, linewidth=0.7)
+        counts, *_ = axes.hist(
+            values, bins=bins, facecolor=face, edgecolor=canvas.INK, linewidth=0.7
+        )
         middle = float(np.mean(values))
         axes.text(middle, float(np.max(counts)) * 1.05, name, ha="center", va="bottom")
     axes.axvline(0, ymax=0.8, color="black", linewidth=1)
@@ -138,11 +132,11 @@ def cutting(errors: CutErrors) -> Picture:
         f"{abs(np.mean(shown[0])):.1g} u on average."
     )
     detail = f"Two histograms of {errors.cut.size} sums of {errors.terms} products each."
-    return titled(picture, words, detail)
+    return canvas.titled(picture, words, detail)
 
 
 # One step --------------------------------------------------------------------------------
-@in_house_style
+@canvas.in_house_style
 def bits_of_a_step(
     a: Any,
     b: Any,
@@ -150,7 +144,7 @@ def bits_of_a_step(
     c: float = 0.0,
     architecture: str | MatrixUnit = "hopper",
     input_format: Format = FP8_E4M3,
-) -> Picture:
+) -> canvas.Picture:
     """Where the bits of each product go in one step of a matrix unit.
 
     Args:
@@ -165,23 +159,23 @@ def bits_of_a_step(
         written. Bits past the line are cut.
     """
     step = step_bits(a, b, c=c, architecture=architecture, input_format=input_format)
-    picture = Picture(height=1.5 + 0.36 * len(step.rows), width=9.4)
+    picture = canvas.Picture(height=1.5 + 0.36 * len(step.rows), width=9.4)
     _draw_rows(picture.subplots(), step)
     lose = "loses" if step.losing == 1 else "lose"
-    off = f"off by {step.error:.2g}".replace("-", "−") if step.error else "exact"
+    off = f"off by {number(step.error, digits=2)}" if step.error else "exact"
     name = architecture.capitalize() if isinstance(architecture, str) else "this unit"
     claim = (
         f"{step.losing} of {len(step.terms)} terms {lose} bits to the alignment; what {name} "
         f"writes is {off}."
     )
     words = "; ".join(f"{row.words}: {float(row.value):.8g}" for row in step.rows)
-    return titled(picture, claim, f"Rows of bits under powers of two. {words}.")
+    return canvas.titled(picture, claim, f"Rows of bits under powers of two. {words}.")
 
 
 def _draw_rows(axes: Axes, step: StepBits) -> None:
     """One row of cells for each number, the highest exponent on the left."""
     high = max([step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))]) + 1
-    colour, cut = STYLES["FP32"].colour, STYLES["FP8_E4M3"].colour
+    colour, cut = canvas.STYLES["FP32"].colour, canvas.STYLES["FP8_E4M3"].colour
     for y, row in enumerate(step.rows):
         axes.text(high + 0.9, y, row.words, ha="right", va="center", fontsize=9)
         sign = "−" if row.value < 0 else "+" if row.value else "0"
@@ -193,11 +187,11 @@ def _draw_rows(axes: Axes, step: StepBits) -> None:
                     (cell.exponent - 0.5, y - 0.42),
                     *(1, 0.84),
                     facecolor=face,
-                    edgecolor=BAND,
+                    edgecolor=canvas.BAND,
                     linewidth=0.6,
                 )
             )
-            ink = "white" if cell.bit else INK if cell.kept else BAND
+            ink = "white" if cell.bit else canvas.INK if cell.kept else canvas.BAND
             axes.text(
                 cell.exponent, y, str(cell.bit), ha="center", va="center", fontsize=8, color=ink
             )
@@ -209,11 +203,11 @@ def _frame(axes: Axes, count: int, high: int, bottom: int, low: int) -> None:
     axes.set_xlim(high + 4.5, min(bottom, low - 3) - 0.7)
     axes.set_ylim(count - 0.4, -1.1)
     axes.axvline(low - 0.5, color="black", linewidth=1.2)
-    axes.axhline(count - 2.5, color=BAND, linewidth=0.8)
+    axes.axhline(count - 2.5, color=canvas.BAND, linewidth=0.8)
     axes.text(low - 0.3, -0.85, "kept", ha="right", va="center", fontsize=9)
     axes.text(low - 0.8, -0.85, "cut", ha="left", va="center", fontsize=9)
     ticks = [e for e in range(bottom, high) if (e - low) % 4 == 0]
-    axes.set_xticks(ticks, [power_of_two(2.0**e) for e in ticks])
+    axes.set_xticks(ticks, [canvas.power_of_two(2.0**e) for e in ticks])
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_xlabel("weight of the bit")

@@ -10,16 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from mplab.numbers.formats import FP32, Format
-from mplab.pictures.canvas import (
-    Picture,
-    binary_axis,
-    in_house_style,
-    listed,
-    percent,
-    require_some,
-    style,
-    titled,
-)
+from mplab.pictures import canvas as c
 from mplab.simulation.explanation import Explanation, Row
 
 _ROW, _COLUMN, _LETTER = 0.18, 0.27, 0.068  # inches
@@ -33,8 +24,8 @@ _SHORTER = (
 )
 
 
-@in_house_style
-def precision_map(explanation: Explanation) -> Picture:
+@c.in_house_style
+def precision_map(explanation: Explanation) -> c.Picture:
     """Modules by operations, each cell in the colour and with the marker of its format.
 
     Args:
@@ -54,7 +45,7 @@ def precision_map(explanation: Explanation) -> Picture:
         'CUDA_AUTOCAST runs 3 of 3 operations of Linear in FP16'
     """
     rows = explanation.rows
-    require_some("precision_map", "explanation", rows)
+    c.require_some("precision_map", "explanation", rows)
     modules = list(dict.fromkeys(row.module for row in rows))
     phases = [phase for phase in ("forward", "backward") if _of(rows, phase)]
     columns = {
@@ -64,7 +55,7 @@ def precision_map(explanation: Explanation) -> Picture:
     widths = [len(columns[phase]) for phase in phases]
     beside = _LETTER * max(map(len, modules)) + _COLUMN * sum(widths)
     below = _LETTER * max(len(name) for names in columns.values() for name in names)
-    picture = Picture(height=1.6 + _ROW * len(modules) + below, width=max(7.6, 0.8 + beside))
+    picture = c.Picture(height=1.6 + _ROW * len(modules) + below, width=max(7.6, 0.8 + beside))
     grid = picture.subplots(
         1, len(phases), sharey=True, squeeze=False, gridspec_kw={"width_ratios": widths}
     )[0]
@@ -75,12 +66,12 @@ def precision_map(explanation: Explanation) -> Picture:
         dict.fromkeys(row.format for row in sorted(rows, key=lambda r: r.format == FP32))
     )
     key = [
-        Line2D([], [], linestyle="", marker=style(f).marker or "o", color=style(f).colour)
+        Line2D([], [], linestyle="", marker=c.style(f).marker or "o", color=c.style(f).colour)
         for f in formats
     ]
     names = [fmt.name for fmt in formats]
     picture.legend(key, names, loc="outside lower right", ncols=len(names), frameon=False)
-    return titled(picture, _claim(explanation, formats), _details(rows, modules))
+    return c.titled(picture, _claim(explanation, formats), _details(rows, modules))
 
 
 def _short(operation: str) -> str:
@@ -102,7 +93,7 @@ def _panel(axes: Axes, rows: Sequence[Row], modules: list[str], columns: list[st
     for (module, operation), formats in cells.items():
         for i, fmt in enumerate(formats):
             x = columns.index(operation) + 0.36 * (i - (len(formats) - 1) / 2)
-            look = style(fmt)
+            look = c.style(fmt)
             size = 6.5 if len(formats) == 1 else 4.5
             axes.plot(x, modules.index(module), look.marker or "o", color=look.colour, ms=size)
     axes.set_xticks(range(len(columns)), columns, rotation=90)
@@ -121,12 +112,12 @@ def _claim(explanation: Explanation, formats: list[Format]) -> str:
     counts = [(fmt, sum(row.format == fmt for row in rows)) for fmt in formats]
     (first, count), *rest = counts
     choices = len(explanation.policy.layers)
-    start = explanation.policy.name
+    start = explanation.policy.constant
     start += f" with {choices} choice{'s' * (choices > 1)} of layers" if choices else ""
     start += f" runs {count} of {len(rows)} operations of "
     start += f"{explanation.model} in {first.name}"
     others = [f"{n} in {fmt.name}" for fmt, n in rest]
-    return f"{start}, {listed(others)}" if others else start
+    return f"{start}, {c.listed(others)}" if others else start
 
 
 def _details(rows: Sequence[Row], modules: list[str]) -> str:
@@ -135,12 +126,12 @@ def _details(rows: Sequence[Row], modules: list[str]) -> str:
     for module in modules:
         here = [row.format for row in rows if row.module == module]
         low = sum(fmt != FP32 for fmt in here)
-        shares.append(f"{module}: {percent(low, len(here))} of {len(here)}")
+        shares.append(f"{module}: {c.percent(low, len(here))} of {len(here)}")
     return f"Modules by operations; operations in a low format: {'; '.join(shares)}."
 
 
-@in_house_style
-def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> Picture:
+@c.in_house_style
+def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> c.Picture:
     """What each layer costs when it alone runs in a low format.
 
     Args:
@@ -161,10 +152,10 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> Picture:
             f"sensitivity: errors must hold the same layers for each format; got {given}. Run "
             f"every layer in every format."
         )
-    picture = Picture(height=1.7 + 0.36 * len(layers))
+    picture = c.Picture(height=1.7 + 0.36 * len(layers))
     axes = picture.subplots()
     for fmt, found in errors.items():
-        look = style(fmt)
+        look = c.style(fmt)
         costs = np.array([found[name] for name in layers], float)
         rows = np.flatnonzero(costs > 0)
         places = np.log2(costs[rows])
@@ -173,14 +164,14 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> Picture:
     axes.set_ylim(len(layers) - 0.5, -0.5)
     axes.grid(axis="y", color="#E4E4E8", linewidth=0.6)
     axes.set_axisbelow(True)
-    binary_axis(axes.xaxis, "relative error of the output, with this layer alone in the format")
+    c.binary_axis(axes.xaxis, "relative error of the output, with this layer alone in the format")
     picture.legend(loc="outside lower right", ncols=len(errors), frameon=False)
     details = "; ".join(
         f"{fmt.name}: " + ", ".join(f"{name} {_cost(e)}" for name, e in found.items())
         for fmt, found in errors.items()
     )
     claims = [_costliest(fmt, found) for fmt, found in errors.items()]
-    return titled(picture, f"Alone {'; '.join(claims)}", f"Marks in rows. {details}.")
+    return c.titled(picture, f"Alone {'; '.join(claims)}", f"Marks in rows. {details}.")
 
 
 def _costliest(fmt: Format, found: Mapping[str, float]) -> str:

@@ -15,19 +15,9 @@ from matplotlib.patches import Rectangle
 
 from mplab.hardware import recordings
 from mplab.numbers.formats import FP16, Format, require_format
+from mplab.pictures import canvas as c
 from mplab.pictures._eight_bits import by_seed, look_of
-from mplab.pictures.canvas import (
-    INK,
-    STYLES,
-    Picture,
-    binary_axis,
-    in_house_style,
-    label_spans,
-    listed,
-    percent,
-    titled,
-)
-from mplab.pictures.report import METRICS
+from mplab.pictures.pages import METRICS
 from mplab.training.exponents import ExponentHistogram, pooled, shares, window, zone_words, zones
 
 _NAMES = {
@@ -50,7 +40,7 @@ def recorded_runs(
     *,
     recipes: Sequence[str] = ("fp32", "amp-fp16-naive", "amp-fp16", "amp-bf16"),
     where: Where = None,
-) -> Picture | None:
+) -> c.Picture | None:
     """What real runs of a task reached on the recorded device, a row for each recipe.
 
     Args:
@@ -82,9 +72,9 @@ def recorded_runs(
     return by_seed(results, metric=METRICS.get(metric, metric), source=recording.words)
 
 
-# The larger network ------------------------------------------------------------------------
-@in_house_style
-def recorded_network(*, where: Where = None) -> Picture | None:
+# The larger network ----------------------------------------------------------------------
+@c.in_house_style
+def recorded_network(*, where: Where = None) -> c.Picture | None:
     """Speed and memory of the larger network by recipe, as multiples of FP32's.
 
     Args:
@@ -102,7 +92,7 @@ def recorded_network(*, where: Where = None) -> Picture | None:
     speed = [row["words_per_second"] / rows[0]["words_per_second"] for row in rows]
     measured = all(row["peak_bytes"] for row in rows)
     memory = [row["peak_bytes"] / rows[0]["peak_bytes"] for row in rows] if measured else []
-    picture = Picture(height=1.5 + 0.42 * len(rows), width=8.6)
+    picture = c.Picture(height=1.5 + 0.42 * len(rows), width=8.6)
     grid = picture.subplots(1, 1 + measured, sharey=True, squeeze=False)[0]
     for axes, values, words in zip(
         grid, (speed, memory), ("words a second", "most memory at once"), strict=False
@@ -118,7 +108,7 @@ def recorded_network(*, where: Where = None) -> Picture | None:
         + (f", {memory[i]:.2f}× the memory" if measured else "")
         for i, (name, rate) in enumerate(zip(names, speed, strict=True))
     )
-    return titled(picture, f"{claim} ({recording.words})", f"Bars. {details}.")
+    return c.titled(picture, f"{claim} ({recording.words})", f"Bars. {details}.")
 
 
 def _bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:
@@ -131,10 +121,10 @@ def _bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:
     axes.set_xlim(0, 1.18 * max(values))
 
 
-@in_house_style
+@c.in_house_style
 def recorded_gradients(
     *, recipe: str = "fp32", fmt: Format = FP16, where: Where = None
-) -> Picture | None:
+) -> c.Picture | None:
     """Exponents of the larger network's gradients, a row for each layer.
 
     Args:
@@ -153,7 +143,7 @@ def recorded_gradients(
     if recording is None or run is None:
         return None
     layers = {name: _histogram(h) for name, h in run["layers"].items()}
-    picture = Picture(height=2.0 + 0.16 * len(layers), width=8.6)
+    picture = c.Picture(height=2.0 + 0.16 * len(layers), width=8.6)
     axes = picture.subplots()
     low, high = window(pooled(layers.values()), fmt, shifts=(0, 0))
     cells = np.zeros((len(layers), high - low))
@@ -164,14 +154,14 @@ def recorded_gradients(
     mesh = axes.pcolormesh(*places, cells, cmap="Greys", vmin=0)
     bound = zones(fmt)
     for edge in (bound.flushed, bound.subnormal, bound.overflow):
-        axes.axvline(edge, color=STYLES.get(fmt.name, STYLES["FP32"]).colour, linewidth=1.2)
+        axes.axvline(edge, color=c.STYLES.get(fmt.name, c.STYLES["FP32"]).colour, linewidth=1.2)
     axes.set_yticks(np.arange(len(layers)) + 0.5, layers, fontsize=8)
     axes.set_ylim(len(layers), 0)
     axes.set_xlim(low, high)
-    binary_axis(axes.xaxis, "gradient, absolute value")
+    c.binary_axis(axes.xaxis, "gradient, absolute value")
     picture.colorbar(mesh, label="share of the layer's gradients (%)")
-    titled(picture, *_lost(layers, fmt, recording, run))
-    label_spans(picture, axes, zone_words(fmt, low, high))
+    c.titled(picture, *_lost(layers, fmt, recording, run))
+    c.label_spans(picture, axes, zone_words(fmt, low, high))
     return picture
 
 
@@ -195,17 +185,17 @@ def _lost(
     name = _NAMES.get(run["recipe"], run["recipe"])
     claim = (
         f"Of the larger network's gradients in {name}, {fmt.name} without a loss scale flushes "
-        f"{percent(flushed, total)} to 0"
+        f"{c.percent(flushed, total)} to 0"
     )
     if flushed:
-        claim += f", most in {worst} ({percent(found[worst].flushed, found[worst].total)})"
-    details = "; ".join(f"{n}: {percent(p.flushed, p.total)} flushed" for n, p in found.items())
+        claim += f", most in {worst} ({c.percent(found[worst].flushed, found[worst].total)})"
+    details = "; ".join(f"{n}: {c.percent(p.flushed, p.total)} flushed" for n, p in found.items())
     return f"{claim} ({recording.words})", f"A row of shades for each layer. {details}."
 
 
-# The matrix unit ---------------------------------------------------------------------------
-@in_house_style
-def recorded_units(*, where: Where = None) -> Picture | None:
+# The matrix unit -------------------------------------------------------------------------
+@c.in_house_style
+def recorded_units(*, where: Where = None) -> c.Picture | None:
     """How many random sums of the recorded device each model of a matrix unit gives bit for bit.
 
     Args:
@@ -223,7 +213,7 @@ def recorded_units(*, where: Where = None) -> Picture | None:
     if recording is None or not blocks:
         return None
     models = list(dict.fromkeys(m for row in blocks.values() for m in row["differing"]))
-    picture = Picture(height=1.6 + 0.4 * len(blocks), width=8.6)
+    picture = c.Picture(height=1.6 + 0.4 * len(blocks), width=8.6)
     axes = picture.subplots()
     for y, row in enumerate(blocks.values()):
         for x, model in enumerate(models):
@@ -239,9 +229,9 @@ def recorded_units(*, where: Where = None) -> Picture | None:
         model: [name for name, row in blocks.items() if row["differing"].get(model) == 0]
         for model in models
     }
-    told = [f"{model} for {listed(names)}" for model, names in right.items() if names]
+    told = [f"{model} for {c.listed(names)}" for model, names in right.items() if names]
     claim = f"Models without a wrong bit: {'; '.join(told) or 'none'} ({recording.words})"
-    return titled(picture, claim, f"Table. {_counts(blocks)}.")
+    return c.titled(picture, claim, f"Table. {_counts(blocks)}.")
 
 
 def _cell(axes: Axes, x: int, y: int, wrong: int | None, total: int) -> None:
@@ -249,11 +239,11 @@ def _cell(axes: Axes, x: int, y: int, wrong: int | None, total: int) -> None:
     if wrong is None:
         words, face = "no such model", "#EDEDEE"
     else:
-        words = f"{percent(total - wrong, total)} of {total:,}"
-        face = STYLES["FP32" if wrong == 0 else "FP8_E4M3"].colour
+        words = f"{c.percent(total - wrong, total)} of {total:,}"
+        face = c.STYLES["FP32" if wrong == 0 else "FP8_E4M3"].colour
     box: Any = {"facecolor": face, "alpha": 0.28, "edgecolor": "none"}
     axes.add_patch(Rectangle((x - 0.47, y - 0.43), 0.94, 0.86, **box))
-    axes.text(x, y, words, ha="center", va="center", fontsize=8.5, color=INK)
+    axes.text(x, y, words, ha="center", va="center", fontsize=8.5, color=c.INK)
 
 
 def _counts(blocks: dict[str, Any]) -> str:

@@ -13,18 +13,8 @@ from mplab.arithmetic.reductions import cumsum
 from mplab.numbers.codes import ulp
 from mplab.numbers.formats import Format, Rounding, require_format
 from mplab.numbers.rounding import Stream, round_to
-from mplab.pictures._formats import number
-from mplab.pictures.canvas import (
-    BAND,
-    End,
-    Picture,
-    in_house_style,
-    label_ends,
-    listed,
-    require_some,
-    style,
-    titled,
-)
+from mplab.numbers.words import number
+from mplab.pictures import canvas as c
 
 
 def mode_words(mode: Rounding) -> str:
@@ -43,10 +33,10 @@ def _rounded(x: np.ndarray, fmt: Format, mode: Rounding, seed: int = 0) -> np.nd
 
 
 # Profiles --------------------------------------------------------------------------------
-@in_house_style
+@c.in_house_style
 def rounding_profile(
     fmt: Format, modes: Sequence[Rounding], low: float, high: float, *, seed: int = 0
-) -> Picture:
+) -> c.Picture:
     """What each mode makes of the numbers from `low` to `high`, and by how much it misses.
 
     Args:
@@ -60,8 +50,8 @@ def rounding_profile(
         A figure whose title names the largest error of each mode, in ulps.
     """
     require_format("rounding_profile", fmt)
-    require_some("rounding_profile", "modes", modes)
-    picture = Picture(height=4.6, width=2.6 + 2.3 * len(modes))
+    c.require_some("rounding_profile", "modes", modes)
+    picture = c.Picture(height=4.6, width=2.6 + 2.3 * len(modes))
     grid = picture.subplots(2, len(modes), sharex=True, sharey="row", squeeze=False)
     x = np.linspace(low, high, 1281)
     found = np.unique(_rounded(x, fmt, Rounding.TIES_TO_EVEN))
@@ -74,8 +64,8 @@ def rounding_profile(
         if mode in _NEAREST:
             above.plot(middles, _rounded(middles, fmt, mode), "o", color="black", markersize=4)
         above.set_title(mode_words(mode))
-        below.axhline(0, color=BAND, linewidth=0.8)
-        below.plot(x, errors, ".", color=style(fmt).colour, markersize=2)
+        below.axhline(0, color=c.BAND, linewidth=0.8)
+        below.plot(x, errors, ".", color=c.style(fmt).colour, markersize=2)
         below.set_ylim(-1.1, 1.1)
         worst[mode] = float(np.abs(errors).max())
     grid[0, 0].set_ylabel(f"value in {fmt.name}")
@@ -86,7 +76,9 @@ def rounding_profile(
         fates = np.stack([_rounded(middles, fmt, mode) for mode in modes])
         parted = int(np.sum(np.any(fates != fates[0], axis=0)))
         sentence += f"; they part at {parted} of {middles.size} ties (black dots)"
-    return titled(picture, sentence, "Stairs above, their errors below, one column for each mode.")
+    return c.titled(
+        picture, sentence, "Stairs above, their errors below, one column for each mode."
+    )
 
 
 _NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
@@ -94,13 +86,13 @@ _NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
 
 def _misses(worst: dict[Rounding, float]) -> str:
     """The largest error of each mode in words; once, where all have the same."""
-    names = listed([mode_words(mode) for mode in worst])
+    names = c.listed([mode_words(mode) for mode in worst])
     amounts = {_at_most(error) for error in worst.values()}
     if len(amounts) == 1:
         verb = "miss" if len(worst) > 1 else "misses"
         return f"{names} {verb} by {amounts.pop()}"
     each = [f"{mode_words(mode)} by {_at_most(error)}" for mode, error in worst.items()]
-    return f"the modes miss: {listed(each)}"
+    return f"the modes miss: {c.listed(each)}"
 
 
 def _at_most(error: float) -> str:
@@ -111,12 +103,12 @@ def _at_most(error: float) -> str:
 def _draw_profile(axes: Axes, x: np.ndarray, result: np.ndarray, fmt: Format) -> None:
     """The stairs of a mode as dots, which may lie two deep, with the diagonal they approximate."""
     axes.plot(x, x, color="black", linewidth=0.7)
-    axes.plot(x, result, ".", color=style(fmt).colour, markersize=2.5)
+    axes.plot(x, result, ".", color=c.style(fmt).colour, markersize=2.5)
 
 
 # Rounding twice --------------------------------------------------------------------------
-@in_house_style
-def double_rounding(x: float | str, first: Format, second: Format) -> Picture:
+@c.in_house_style
+def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
     """A number's way into a narrow format: at once, and through another format.
 
     Args:
@@ -132,7 +124,7 @@ def double_rounding(x: float | str, first: Format, second: Format) -> Picture:
     twice = float(round_to(halfway, second))
     exact = float(Fraction(x))
     gap = float(ulp(exact, second))
-    picture = Picture(height=3.4)
+    picture = c.Picture(height=3.4)
     axes = picture.subplots()
     low = float(round_to(x, second, rounding=Rounding.TOWARD_NEGATIVE))
     axes.set_xlim(low - 0.4 * gap, low + 1.4 * gap)
@@ -142,9 +134,9 @@ def double_rounding(x: float | str, first: Format, second: Format) -> Picture:
         (f"through {first.name}", [exact, halfway, twice], [0, 1, 2], first),
     )
     for value in (low, low + gap):
-        axes.plot([value, value], [1.9, 2.1], color=style(second).colour, linewidth=3)
+        axes.plot([value, value], [1.9, 2.1], color=c.style(second).colour, linewidth=3)
     for words, places, heights, fmt in ways:
-        look = style(fmt)
+        look = c.style(fmt)
         axes.plot(places, heights, color=look.colour, linestyle=look.dash, marker=look.marker)
         side = 1 if places[-1] >= exact else -1
         middle, height = (places[-2] + places[-1]) / 2, (heights[-2] + heights[-1]) / 2
@@ -158,7 +150,7 @@ def double_rounding(x: float | str, first: Format, second: Format) -> Picture:
             color=look.colour,
             fontweight="bold",
         )
-    axes.axvline(low + gap / 2, color=BAND, linestyle="dotted")
+    axes.axvline(low + gap / 2, color=c.BAND, linestyle="dotted")
     axes.set_yticks([0, 1, 2], ["exact", first.name, second.name])
     axes.set_xticks(
         [low, low + gap / 2, low + gap],
@@ -167,12 +159,16 @@ def double_rounding(x: float | str, first: Format, second: Format) -> Picture:
     axes.set_xlabel("value")
     end = "the same" if once == twice else f"{number(twice)} through {first.name}"
     sentence = f"{x} rounds to {number(once)} at once, to {end}"
-    return titled(picture, sentence, f"Two ways down, over {first.name} through {number(halfway)}.")
+    return c.titled(
+        picture, sentence, f"Two ways down, over {first.name} through {number(halfway)}."
+    )
 
 
 # What errors add up to -------------------------------------------------------------------
-@in_house_style
-def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding], *, seed: int = 0) -> Picture:
+@c.in_house_style
+def mean_errors(
+    x: np.ndarray, fmt: Format, modes: Sequence[Rounding], *, seed: int = 0
+) -> c.Picture:
     """The mean of the signed errors of each mode over many numbers, in ulps.
 
     Args:
@@ -184,14 +180,14 @@ def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding], *, seed: 
     Returns:
         A figure whose title names the mode that shifts the mean most, and the least.
     """
-    require_some("mean_errors", "x", x)
-    require_some("mean_errors", "modes", modes)
+    c.require_some("mean_errors", "x", x)
+    c.require_some("mean_errors", "modes", modes)
     gaps = ulp(x, fmt)
     shifts = {m: float(np.mean((_rounded(x, fmt, m, seed) - x) / gaps)) for m in modes}
-    picture = Picture(height=1.2 + 0.4 * len(modes))
+    picture = c.Picture(height=1.2 + 0.4 * len(modes))
     axes = picture.subplots()
-    axes.axvline(0, color=BAND, linewidth=0.8)
-    axes.barh(range(len(modes)), list(shifts.values()), height=0.6, color=style(fmt).colour)
+    axes.axvline(0, color=c.BAND, linewidth=0.8)
+    axes.barh(range(len(modes)), list(shifts.values()), height=0.6, color=c.style(fmt).colour)
     axes.set_yticks(range(len(modes)), [mode_words(mode) for mode in modes])
     axes.set_ylim(len(modes) - 0.5, -0.5)
     axes.set_xlim(-0.75, 0.75)
@@ -206,7 +202,7 @@ def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding], *, seed: 
         f"Over {len(x):,} numbers {mode_words(most)} is off by {_signed(shifts[most], digits=2)} "
         f"ulp on average, {mode_words(least)} by {_signed(shifts[least])}"
     )
-    return titled(picture, sentence, "Bars, one for each mode.")
+    return c.titled(picture, sentence, "Bars, one for each mode.")
 
 
 def _signed(x: float, *, digits: int = 4) -> str:
@@ -228,10 +224,10 @@ class Sum(NamedTuple):
         return self.fmt.name if usual else f"{self.fmt.name} {mode_words(self.rounding)}"
 
 
-@in_house_style
+@c.in_house_style
 def running_sums(
     start: float, term: float, times: int, sums: Sequence[Sum | Format], *, seed: int = 0
-) -> Picture:
+) -> c.Picture:
     """What becomes of a number to which the same term is added again and again.
 
     Args:
@@ -244,26 +240,26 @@ def running_sums(
     Returns:
         A figure whose title says where each sum ends, and where it should.
     """
-    require_some("running_sums", "sums", sums)
-    picture = Picture(height=3.8, width=8.4)
+    c.require_some("running_sums", "sums", sums)
+    picture = c.Picture(height=3.8, width=8.4)
     axes = picture.subplots()
     exact = start + term * times
     axes.plot([0, times], [start, exact], color="black", linewidth=1)
-    ends, words = [End(axes, times, exact, "exact", "black")], []
+    ends, words = [c.End(axes, times, exact, "exact", "black")], []
     shown = np.unique(np.linspace(0, times, 600).astype(int))
     for entry in sums:
         how = entry if isinstance(entry, Sum) else Sum(entry)
         running = _running(start, term, times, how, seed)
-        look = style(how.fmt)
+        look = c.style(how.fmt)
         dash = "dotted" if how.rounding is Rounding.STOCHASTIC else look.dash
         axes.plot(shown, running[shown], color=look.colour, linestyle=dash)
-        ends.append(End(axes, times, float(running[-1]), how.name, look.colour))
+        ends.append(c.End(axes, times, float(running[-1]), how.name, look.colour))
         words.append(f"{how.name} ends at {number(float(running[-1]))}")
     axes.set_xlabel(f"times {number(term)} was added")
     axes.set_ylabel("running sum")
-    sentence = f"The exact sum is {number(exact)}; {listed(words)}"
-    titled(picture, sentence, "Line chart of running sums.")
-    label_ends(picture, ends)
+    sentence = f"The exact sum is {number(exact)}; {c.listed(words)}"
+    c.titled(picture, sentence, "Line chart of running sums.")
+    c.label_ends(picture, ends)
     return picture
 
 

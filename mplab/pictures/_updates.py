@@ -6,26 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from mplab.arithmetic.updates import Descent
 from mplab.numbers.codes import ulp
 from mplab.numbers.formats import BF16, FP32, Format
 from mplab.numbers.rounding import round_to
-from mplab.pictures._arithmetic import log_axes
-from mplab.pictures.canvas import (
-    BAND,
-    STYLES,
-    End,
-    Picture,
-    in_house_style,
-    label_ends,
-    listed,
-    power_of_two,
-    require_some,
-    style,
-    titled,
-)
+from mplab.numbers.words import number
+from mplab.pictures import canvas as c
 
 METHOD_STYLES = {
     "nearest": ("solid", "to nearest"),
@@ -43,8 +30,8 @@ _WITH = {
 }
 
 
-@in_house_style
-def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> Picture:
+@c.in_house_style
+def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.Picture:
     """Weights over many equal updates, beside where the updates should have led.
 
     Args:
@@ -55,29 +42,31 @@ def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> Pic
     Returns:
         A figure whose title says how far each weight came.
     """
-    require_some("weight_paths", "paths", paths)
+    c.require_some("weight_paths", "paths", paths)
     steps = len(paths) - 1
-    picture = Picture(height=3.8)
+    picture = c.Picture(height=3.8)
     axes = picture.subplots()
-    look, ends = style(fmt), []
+    look, ends = c.style(fmt), []
     count = np.arange(steps + 1)
     for way in paths.T:
         axes.plot(count, way[0] + update * count, color="black", linewidth=0.9)
         axes.plot(count, way, color=look.colour)
-        ends.append(End(axes, steps, float(way[-1]), f"{way[0]:.3g} → {way[-1]:.3g}", look.colour))
+        ends.append(
+            c.End(axes, steps, float(way[-1]), f"{way[0]:.3g} → {way[-1]:.3g}", look.colour)
+        )
     axes.set_xlabel("updates")
     axes.set_ylabel("weight")
-    moves = [f"{move:.2g}".replace("-", "−") for move in paths[-1] - paths[0]]
+    moves = [number(move, digits=2) for move in paths[-1] - paths[0]]
     sentence = (
         f"{steps:,} updates of {update:g} should add {steps * update:g} to each weight. "
-        f"In {fmt.name} they add {listed(moves)}."
+        f"In {fmt.name} they add {c.listed(moves)}."
     )
-    label_ends(picture, ends)
-    return titled(picture, sentence, "Line chart; thin black lines show the exact sums.")
+    c.label_ends(picture, ends)
+    return c.titled(picture, sentence, "Line chart; thin black lines show the exact sums.")
 
 
-@in_house_style
-def least_updates(formats: Sequence[Format], *, update: float | None = None) -> Picture:
+@c.in_house_style
+def least_updates(formats: Sequence[Format], *, update: float | None = None) -> c.Picture:
     """The largest update that does nothing, against the weight it is added to.
 
     Args:
@@ -87,30 +76,30 @@ def least_updates(formats: Sequence[Format], *, update: float | None = None) -> 
     Returns:
         A figure whose title says what it takes to move a weight of 1 upward.
     """
-    require_some("least_updates", "formats", formats)
-    picture = Picture(height=4.2)
+    c.require_some("least_updates", "formats", formats)
+    picture = c.Picture(height=4.2)
     axes = picture.subplots()
-    log_axes(axes, "weight", "largest update that does nothing")
+    c.log_axes(axes, "weight", "largest update that does nothing")
     edges = np.exp2(np.arange(-8.0, 5.0))
     weights = np.sort(np.concatenate([edges, np.nextafter(edges[1:], 0)]))
     ends, words = [], []
     for fmt in formats:
         half = np.asarray(ulp(weights, fmt)) / 2
-        look = style(fmt)
+        look = c.style(fmt)
         axes.plot(weights, half, color=look.colour, linestyle=look.dash)
-        ends.append(End(axes, float(weights[-1]), float(half[-1]), fmt.name, look.colour))
-        words.append(f"{power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}")
+        ends.append(c.End(axes, float(weights[-1]), float(half[-1]), fmt.name, look.colour))
+        words.append(f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}")
     if update is not None:
         axes.plot(weights[[0, -1]], [update, update], color="black", linewidth=0.9)
-        ends.append(End(axes, float(weights[-1]), update, f"Δ = {update:g}", "black"))
-    sentence = f"To raise a weight of 1, an update must exceed {listed(words)}."
+        ends.append(c.End(axes, float(weights[-1]), update, f"Δ = {update:g}", "black"))
+    sentence = f"To raise a weight of 1, an update must exceed {c.listed(words)}."
     details = "Staircases, both axes logarithmic: half an ulp of the weight, doubling with it."
-    label_ends(picture, ends)
-    return titled(picture, sentence, details)
+    c.label_ends(picture, ends)
+    return c.titled(picture, sentence, details)
 
 
-@in_house_style
-def descents(runs: Sequence[Descent]) -> Picture:
+@c.in_house_style
+def descents(runs: Sequence[Descent]) -> c.Picture:
     """Loss, and share of weights that moved, of regressions with weights in low precision.
 
     Args:
@@ -119,35 +108,32 @@ def descents(runs: Sequence[Descent]) -> Picture:
     Returns:
         A figure of two panels whose title says where each run ends.
     """
-    require_some("descents", "runs", runs)
-    picture = Picture(height=5.0, width=8.2)
+    c.require_some("descents", "runs", runs)
+    picture = c.Picture(height=5.0, width=8.2)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     above.set_yscale("log", base=2)
     for part in (above, below):
         part.margins(x=0.01)
-    above.yaxis.set_major_locator(LogLocator(base=2, numticks=7))
-    above.yaxis.set_minor_locator(NullLocator())
-    above.yaxis.set_major_formatter(FuncFormatter(lambda v, _: power_of_two(v)))
-    above.yaxis.set_minor_formatter(NullFormatter())
+    c.log_ticks(above.yaxis, count=7)
     above.set_ylabel("loss")
     below.set_ylabel("weights moved (%)")
     below.set_xlabel("step")
-    ends: list[End] = []
+    ends: list[c.End] = []
     for run in runs:
         ends += _draw_descent(above, below, run)
     ways = [f"{run.loss[-1]:.2g} {_WITH[run.method]} ({100 * _late(run):.0f}%)" for run in runs]
     sentence = (
-        f"With {runs[0].fmt.name} weights the last loss is {listed(ways)}; in brackets, how many "
+        f"With {runs[0].fmt.name} weights the last loss is {c.listed(ways)}; in brackets, how many "
         f"weights still move in a step."
     )
-    label_ends(picture, ends)
+    c.label_ends(picture, ends)
     details = f"Two line charts over {len(runs[0].loss)} steps."
-    return titled(picture, sentence, details)
+    return c.titled(picture, sentence, details)
 
 
-def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[End]:
+def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[c.End]:
     dash, _ = METHOD_STYLES[run.method]
-    look = style(FP32 if run.method == "master" else run.fmt)
+    look = c.style(FP32 if run.method == "master" else run.fmt)
     steps = np.arange(len(run.loss))
     above.plot(steps, run.loss, color=look.colour, linestyle=dash)
     width = max(1, len(steps) // 40)
@@ -157,8 +143,8 @@ def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[End]:
     below.plot(places, share, color=look.colour, linestyle=dash)
     name, x = _name(run), float(steps[-1])
     return [
-        End(above, x, float(run.loss[-1]), name, look.colour),
-        End(below, x, float(share[-1]), name, look.colour),
+        c.End(above, x, float(run.loss[-1]), name, look.colour),
+        c.End(below, x, float(share[-1]), name, look.colour),
     ]
 
 
@@ -171,8 +157,8 @@ def _late(run: Descent) -> float:
     return float(run.arrived[-max(1, len(run.arrived) // 10) :].mean())
 
 
-@in_house_style
-def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> Picture:
+@c.in_house_style
+def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.Picture:
     """Many weights that took the same updates, each rounded by its own coin.
 
     Args:
@@ -184,31 +170,31 @@ def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -
     Returns:
         A figure whose title compares their mean and their scatter with the exact sum.
     """
-    require_some("stochastic_spread", "paths", paths)
+    c.require_some("stochastic_spread", "paths", paths)
     steps, exact = len(paths) - 1, float(paths[0, 0] + update * (len(paths) - 1))
-    picture = Picture(height=3.8)
+    picture = c.Picture(height=3.8)
     axes = picture.subplots()
-    look, count = style(fmt), np.arange(steps + 1)
+    look, count = c.style(fmt), np.arange(steps + 1)
     low, high = np.quantile(paths, (0.05, 0.95), axis=1)
-    axes.fill_between(count, low, high, color=BAND, alpha=0.4, linewidth=0)
+    axes.fill_between(count, low, high, color=c.BAND, alpha=0.4, linewidth=0)
     axes.plot(count, paths[:, 0], color=look.colour, linewidth=1)
-    axes.plot(count, paths.mean(axis=1), color=STYLES["FP32"].colour, linewidth=2.4)
+    axes.plot(count, paths.mean(axis=1), color=c.STYLES["FP32"].colour, linewidth=2.4)
     axes.plot(count, paths[0, 0] + update * count, color="black", linewidth=0.9)
     still = float(round_to(paths[0, 0] + update, fmt))
     axes.set_xlabel("updates")
     axes.set_ylabel("weight")
     ends = [
-        End(axes, steps, float(paths[-1, 0]), "one of them", look.colour),
-        End(axes, steps, float(paths[-1].mean()), "their mean", STYLES["FP32"].colour),
-        End(axes, steps, exact, "exact", "black"),
-        End(axes, steps, float(high[-1]), "nine in ten", BAND),
+        c.End(axes, steps, float(paths[-1, 0]), "one of them", look.colour),
+        c.End(axes, steps, float(paths[-1].mean()), "their mean", c.STYLES["FP32"].colour),
+        c.End(axes, steps, exact, "exact", "black"),
+        c.End(axes, steps, float(high[-1]), "nine in ten", c.BAND),
     ]
     if still == paths[0, 0]:
         axes.plot(count, np.full(steps + 1, still), color=look.colour, linestyle="dashed")
-        ends.append(End(axes, steps, still, "to nearest", look.colour))
+        ends.append(c.End(axes, steps, still, "to nearest", look.colour))
     sentence = (
         f"{paths.shape[1]:,} weights rounded by coin average {paths[-1].mean():.4f}, where "
         f"{exact:.4g} is exact; single ones scatter by ±{paths[-1].std():.2g}."
     )
-    label_ends(picture, ends)
-    return titled(picture, sentence, "Line chart with a band that holds nine weights in ten.")
+    c.label_ends(picture, ends)
+    return c.titled(picture, sentence, "Line chart with a band that holds nine weights in ten.")

@@ -17,19 +17,19 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from mplab.numbers.formats import Format
-from mplab.numbers.tables import Table as Table
-from mplab.training.exponents import exponent_of
+from mplab.numbers.words import superscript
+from mplab.training.exponents import exponent_of, zones
 
 P = ParamSpec("P")
 
 Drawn = TypeVar("Drawn", bound="Picture | None")
 
 
-# The palette ---------------------------------------------------------------------------
+# The palette -----------------------------------------------------------------------------
 class Style(NamedTuple):
     """How one format looks everywhere: the marker and the dash repeat the colour."""
 
@@ -51,8 +51,6 @@ REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a
 BAND = "#9C9CA1"  # grey, for bands only
 
 INK = "#1A1A1A"  # words
-
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 LOST, COARSE = 0.42, 0.18  # opacity of a band over white, by what happens there
 
@@ -80,12 +78,12 @@ _HOUSE: Any = {  # Any: newer matplotlib types each key, older ones none
 }
 
 
-def style(fmt: Format) -> Style:
-    """The palette's entry for a format; black where it has none."""
-    return STYLES.get(fmt.name, REFERENCE)
+def style(fmt: Format | str) -> Style:
+    """The palette's entry for a format or its name; black where it has none."""
+    return STYLES.get(fmt if isinstance(fmt, str) else fmt.name, REFERENCE)
 
 
-# Words ---------------------------------------------------------------------------------
+# Words -----------------------------------------------------------------------------------
 def percent(part: float, whole: float) -> str:
     """A share in words that never rounds something to nothing or most to all.
 
@@ -119,7 +117,7 @@ def power_of_two(value: float) -> str:
         >>> power_of_two(65536.0), power_of_two(0.5)
         ('2¹⁶', '2⁻¹')
     """
-    return "2" + str(exponent_of(value)).translate(_SUPERSCRIPT)
+    return "2" + superscript(exponent_of(value))
 
 
 def span(ratios: Iterable[float]) -> str:
@@ -324,6 +322,22 @@ def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, 
         word.set_x(float(to_pixels.inverted().transform((place, 0))[0]))
 
 
+def bands(fmt: Format, low: float, high: float) -> tuple[tuple[float, float, float], ...]:
+    """Where `fmt` loses numbers or digits: start, end and opacity of each band, as exponents.
+
+    Args:
+        fmt: the format.
+        low: the exponent where the first band begins.
+        high: that where the last one ends.
+    """
+    edges = zones(fmt)
+    return (
+        (low, edges.flushed, LOST),
+        (edges.flushed, edges.subnormal, COARSE),
+        (edges.overflow, high, LOST),
+    )
+
+
 def whole_ticks(low: float, high: float, *, count: int) -> list[int]:
     """At most about `count` whole numbers from `low` to `high`, in steps of 1, 2 or 5 times 10^n.
 
@@ -343,3 +357,21 @@ def binary_axis(axis: Axis, label: str, *, count: int = 12) -> None:
     axis.set_major_locator(_locator(count))
     axis.set_major_formatter(FuncFormatter(lambda k, _: power_of_two(2.0 ** round(k))))
     axis.set_label_text(label)
+
+
+def log_axes(axes: Axes, x: str, y: str) -> None:
+    """Put both axes to base 2, with ticks written 2^k and these labels: the axes hold values."""
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    for axis in (axes.xaxis, axes.yaxis):
+        log_ticks(axis)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+
+
+def log_ticks(axis: Axis, *, count: int = 9) -> None:
+    """At most `count` ticks at powers of two, written 2^k, on an axis that is logarithmic."""
+    axis.set_major_locator(LogLocator(base=2, numticks=count))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda v, _: power_of_two(v)))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,4 +1,4 @@
-"""The figures of training runs: losses, gradients over a format's range, loss scales, costs."""
+"""The figures of training runs: losses, gradients over a format's range, and loss scales."""
 
 from __future__ import annotations
 
@@ -12,27 +12,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from mplab.numbers.formats import FP16, FP32, Format, require_format
-from mplab.pictures.canvas import (
-    BAND,
-    COARSE,
-    LOST,
-    REFERENCE,
-    STYLES,
-    End,
-    Picture,
-    Style,
-    binary_axis,
-    in_house_style,
-    label_ends,
-    label_spans,
-    listed,
-    percent,
-    power_of_two,
-    require_some,
-    span,
-    style,
-    titled,
-)
+from mplab.pictures import canvas as c
 from mplab.training.exponents import (
     ExponentHistogram,
     Shares,
@@ -42,7 +22,6 @@ from mplab.training.exponents import (
     window,
     zone_of,
     zone_words,
-    zones,
 )
 from mplab.training.history import History
 
@@ -78,10 +57,6 @@ def run_place(history: History) -> str:
     plain = history.compute_format == FP32.name or history.settings.get("fp8") is not None
     plain = plain or history.settings.get("weight_format", FP32.name) != FP32.name
     return f"{'torch' if plain else 'torch AMP'} on {history.device}"
-
-
-def _look(history: History) -> Style:
-    return STYLES.get(history.compute_format, REFERENCE)
 
 
 def final_loss(history: History) -> float:
@@ -127,17 +102,17 @@ def require_runs(function: str, histories: Sequence[History]) -> None:
         )
 
 
-def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> End:
+def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> c.End:
     """Where a curve ends: at its last finite value, which the name says if it is not the last."""
     finite = np.flatnonzero(np.isfinite(values))
     last = int(finite[-1]) if len(finite) else 0
     text += "" if last == len(values) - 1 else f"\n(until step {last})"
-    return End(axes, last, float(values[last]), text, _look(run).colour)
+    return c.End(axes, last, float(values[last]), text, c.style(run.compute_format).colour)
 
 
-# Figures ---------------------------------------------------------------------------------
-@in_house_style
-def loss_curves(histories: Sequence[History]) -> Picture:
+# Losses ----------------------------------------------------------------------------------
+@c.in_house_style
+def loss_curves(histories: Sequence[History]) -> c.Picture:
     """Training loss over steps, simulated and real runs side by side, named at their ends.
 
     Args:
@@ -149,9 +124,9 @@ def loss_curves(histories: Sequence[History]) -> Picture:
     require_runs("loss_curves", histories)
     panels = _panels(histories)
     most = max(len(alike(runs)) for runs in panels.values())
-    picture = Picture(height=3.6 + 0.3 * max(0, most - 6), width=7.6 if len(panels) == 1 else 9.4)
+    picture = c.Picture(height=3.6 + 0.3 * max(0, most - 6), width=7.6 if len(panels) == 1 else 9.4)
     grid = picture.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    ends: list[End] = []
+    ends: list[c.End] = []
     seeds = len({run.seed for run in histories})
     kind = f"median and range of {seeds} seeds" if seeds > 1 else ""
     for axes, (place, runs) in zip(grid, panels.items(), strict=True):
@@ -164,14 +139,14 @@ def loss_curves(histories: Sequence[History]) -> Picture:
     groups = alike(histories)
     ends_at = "; ".join(f"{n} ({where}) {_loss_words(runs)}" for (n, where), runs in groups.items())
     chart = ", ".join(filter(None, ("Line chart of the training loss", kind)))
-    titled(picture, _loss_claim(histories), f"{chart}. {ends_at}.")
-    label_ends(picture, ends)
+    c.titled(picture, _loss_claim(histories), f"{chart}. {ends_at}.")
+    c.label_ends(picture, ends)
     return picture
 
 
-def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int) -> End:
+def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int) -> c.End:
     """The median of some seeds over their range; hollow markers mean FP16 without loss scaling."""
-    look = _look(runs[0])
+    look = c.style(runs[0].compute_format)
     steps = min(len(run.loss) for run in runs)
     losses = np.array([run.loss[:steps] for run in runs])
     middle = np.median(losses, axis=0)
@@ -217,7 +192,9 @@ def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
     if close:
         verb = "end" if len(close) > 1 else "ends"
         named = any(FP32.name in part for part in parts)
-        parts.append(f"{listed(close)} {verb} within {near:.0%} of {'it' if named else FP32.name}")
+        parts.append(
+            f"{c.listed(close)} {verb} within {near:.0%} of {'it' if named else FP32.name}"
+        )
     return "; ".join(parts)
 
 
@@ -225,7 +202,7 @@ def _times(ratios: Sequence[float]) -> str:
     """How far above or below FP32's loss some runs end."""
     if not np.all(np.isfinite(ratios)):
         return "without a finite loss"
-    return f"at {span(ratios)}× FP32's loss"
+    return f"at {c.span(ratios)}× FP32's loss"
 
 
 def _loss_words(runs: Sequence[History]) -> str:
@@ -233,10 +210,11 @@ def _loss_words(runs: Sequence[History]) -> str:
     return f"ends at a loss of {loss:.3g}" if math.isfinite(loss) else "ends without a finite loss"
 
 
-@in_house_style
+# Gradients -------------------------------------------------------------------------------
+@c.in_house_style
 def gradient_exponents(
     layers: Mapping[str, ExponentHistogram], fmt: Format, *, loss_scale: float = 1.0
-) -> Picture:
+) -> c.Picture:
     """Exponents of the gradients of each layer, over the zones of a format.
 
     Args:
@@ -249,8 +227,8 @@ def gradient_exponents(
         become subnormal, and hollow ones are lost, to zero or past the largest value.
     """
     require_format("gradient_exponents", fmt)
-    require_some("gradient_exponents", "layers", layers)
-    picture = Picture(height=1.5 + 0.62 * max(3, len(layers)))
+    c.require_some("gradient_exponents", "layers", layers)
+    picture = c.Picture(height=1.5 + 0.62 * max(3, len(layers)))
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     shift = exponent_of(loss_scale)
     low, high = window(pooled(layers.values()), fmt, shifts=(shift, shift))
@@ -260,25 +238,20 @@ def gradient_exponents(
         _draw_exponents(axes, histogram, fmt, loss_scale)
         words = f"{name}\n{_fate(found[name])}"
         axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
-    scaled = f", times the loss scale {power_of_two(loss_scale)}" if loss_scale != 1 else ""
-    binary_axis(rows[-1].xaxis, f"gradient, absolute value{scaled}")
+    scaled = f", times the loss scale {c.power_of_two(loss_scale)}" if loss_scale != 1 else ""
+    c.binary_axis(rows[-1].xaxis, f"gradient, absolute value{scaled}")
     picture.supylabel("share of the layer's gradients (%)", fontsize=10)
     fates = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
     details = fates.replace("\n", ", ")
-    titled(picture, _range_claim(found, fmt, loss_scale), f"One histogram a layer. {details}.")
-    label_spans(picture, rows[0], zone_words(fmt, low, high))
+    c.titled(picture, _range_claim(found, fmt, loss_scale), f"One histogram a layer. {details}.")
+    c.label_spans(picture, rows[0], zone_words(fmt, low, high))
     return picture
 
 
 def _draw_zones(axes: Axes, fmt: Format, low: int, high: int) -> None:
     """Grey bands where `fmt` loses numbers or digits."""
-    edges = zones(fmt)
-    for start, end, strength in (
-        (low, edges.flushed, LOST),
-        (edges.flushed, edges.subnormal, COARSE),
-        (edges.overflow, high, LOST),
-    ):
-        axes.axvspan(start, end, color=BAND, alpha=strength, linewidth=0, zorder=0)
+    for start, end, strength in c.bands(fmt, low, high):
+        axes.axvspan(start, end, color=c.BAND, alpha=strength, linewidth=0, zorder=0)
     axes.set_xlim(low, high)
 
 
@@ -288,7 +261,7 @@ def _draw_exponents(
     """Bars a binade wide: filled, pale, or hollow, by what `fmt` makes of them."""
     where = np.asarray(histogram.exponents) + exponent_of(loss_scale)
     height = 100 * np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
-    colour = style(fmt).colour
+    colour = c.style(fmt).colour
     faces = ("white", (colour, 0.35), colour, "white")
     for zone, face in enumerate(faces):
         here = zone_of(where, fmt) == zone
@@ -299,24 +272,24 @@ def _fate(part: Shares) -> str:
     """What is lost of a layer, in words."""
     if not part.total:
         return "all are 0"
-    words = f"{percent(part.flushed, part.total)} flushed"
-    return words + (f"\n{percent(part.overflow, part.total)} overflow" if part.overflow else "")
+    words = f"{c.percent(part.flushed, part.total)} flushed"
+    return words + (f"\n{c.percent(part.overflow, part.total)} overflow" if part.overflow else "")
 
 
 def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -> str:
     """What `fmt` loses of all these gradients, and where it loses most."""
-    start = "" if loss_scale == 1 else f"With the loss scaled by {power_of_two(loss_scale)}, "
+    start = "" if loss_scale == 1 else f"With the loss scaled by {c.power_of_two(loss_scale)}, "
     parts = []
     for words, zone in (("flushes {} of these gradients to 0", 0), ("overflows on {}", 3)):
         pairs = {name: (part[zone], part.total) for name, part in layers.items()}
         if any(lost for lost, _ in pairs.values()):
-            parts.append(words.format(percent(*_both(pairs))) + _worst(pairs))
+            parts.append(words.format(c.percent(*summed(pairs))) + _worst(pairs))
     if not parts:
         return f"{start}{fmt.name} flushes none of these gradients to 0 and overflows on none"
     return f"{start}{fmt.name} {' and '.join(parts)}"
 
 
-def _both(pairs: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
+def summed(pairs: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
     """The part and the whole, over all layers."""
     return sum(part for part, _ in pairs.values()), sum(whole for _, whole in pairs.values())
 
@@ -325,12 +298,12 @@ def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
     """In brackets, the layers with the largest share; nothing if they are like the rest."""
     share = {name: part / max(1, whole) for name, (part, whole) in pairs.items()}
     names = [name for name in pairs if share[name] == max(share.values())]
-    there = percent(*pairs[names[0]])
-    return "" if there == percent(*_both(pairs)) else f" ({there} in {listed(names)})"
+    there = c.percent(*pairs[names[0]])
+    return "" if there == c.percent(*summed(pairs)) else f" ({there} in {c.listed(names)})"
 
 
-@in_house_style
-def flushed_share(history: History) -> Picture:
+@c.in_house_style
+def flushed_share(history: History) -> c.Picture:
     """Share of each layer's gradients that became zero in a simulated run.
 
     Args:
@@ -339,40 +312,42 @@ def flushed_share(history: History) -> Picture:
     Returns:
         A figure with one column of bars for each recorded step.
     """
-    require_some("flushed_share", "history.flushed", history.flushed)
+    c.require_some("flushed_share", "history.flushed", history.flushed)
     steps = sorted(history.flushed)
-    picture = Picture(height=1.3 + 0.34 * len(history.flushed[steps[0]]))
+    picture = c.Picture(height=1.3 + 0.34 * len(history.flushed[steps[0]]))
     grid = picture.subplots(1, len(steps), sharey=True, squeeze=False)[0]
     for axes, step in zip(grid, steps, strict=True):
         _draw_flushed(axes, step, history)
     grid[0].invert_yaxis()
     grid[0].set_ylabel("layer, the input at the top")
-    total = {step: _both(history.flushed[step]) for step in steps}
-    parts = [f"{percent(*total[step])} at step {step}" for step in steps[1:]]
-    start = f"{percent(*total[steps[0]])} of the gradients are flushed to 0 at step {steps[0]}"
-    claim = f"{run_name(history)}: {listed([start, *parts])}"
+    total = {step: summed(history.flushed[step]) for step in steps}
+    parts = [f"{c.percent(*total[step])} at step {step}" for step in steps[1:]]
+    start = f"{c.percent(*total[steps[0]])} of the gradients are flushed to 0 at step {steps[0]}"
+    claim = f"{run_name(history)}: {c.listed([start, *parts])}"
     layers = "; ".join(
         f"step {step}: "
-        + ", ".join(f"{name} {percent(*pair)}" for name, pair in history.flushed[step].items())
+        + ", ".join(f"{name} {c.percent(*pair)}" for name, pair in history.flushed[step].items())
         for step in steps
     )
-    return titled(picture, claim, f"Bar charts by layer. {layers}.")
+    return c.titled(picture, claim, f"Bar charts by layer. {layers}.")
 
 
 def _draw_flushed(axes: Axes, step: int, history: History) -> None:
     """Bars for one step, each with its number."""
     layers = history.flushed[step]
     values = [100 * lost / max(1, total) for lost, total in layers.values()]
-    bars = axes.barh(list(layers), values, color=_look(history).colour, height=0.62)
-    axes.bar_label(bars, [percent(*pair) for pair in layers.values()], padding=4)
+    colour = c.style(history.compute_format).colour
+    bars = axes.barh(list(layers), values, color=colour, height=0.62)
+    axes.bar_label(bars, [c.percent(*pair) for pair in layers.values()], padding=4)
     axes.set_xlim(0, 132)
     axes.set_xticks([0, 50, 100])
     axes.set_title(f"step {step}")
     axes.set_xlabel("flushed to 0 (%)")
 
 
-@in_house_style
-def loss_scale(histories: Sequence[History]) -> Picture:
+# The loss scale --------------------------------------------------------------------------
+@c.in_house_style
+def loss_scale(histories: Sequence[History]) -> c.Picture:
     """The loss scale over steps; a cross marks a step that was skipped.
 
     Args:
@@ -382,22 +357,22 @@ def loss_scale(histories: Sequence[History]) -> Picture:
         A figure whose title says how many steps were skipped and where the scale went.
     """
     require_runs("loss_scale", histories)
-    picture = Picture(height=3.2)
+    picture = c.Picture(height=3.2)
     axes = picture.subplots()
     ends = []
     for run in histories:
-        look = _look(run)
+        look = c.style(run.compute_format)
         height = np.log2(np.where(run.loss_scale > 0, run.loss_scale, np.nan))
         axes.step(range(len(height)), height, where="mid", color=look.colour, ls=look.dash)
         lost = np.flatnonzero(run.skipped)
-        axes.plot(lost, height[lost], "x", color=REFERENCE.colour, markersize=7)
+        axes.plot(lost, height[lost], "x", color=c.REFERENCE.colour, markersize=7)
         ends.append(_end(axes, height, f"{run_name(run)}\n({run_place(run)})", run))
     axes.margins(y=0.12)
     axes.set_xlabel("training step")
-    binary_axis(axes.yaxis, "loss scale (power of two)", count=8)
+    c.binary_axis(axes.yaxis, "loss scale (power of two)", count=8)
     claims = "; ".join(_scale_claim(run) for run in histories)
-    titled(picture, claims, "Line chart of the loss scale; crosses mark skipped steps.")
-    label_ends(picture, ends)
+    c.titled(picture, claims, "Line chart of the loss scale; crosses mark skipped steps.")
+    c.label_ends(picture, ends)
     return picture
 
 
@@ -414,4 +389,4 @@ def _scale_claim(run: History) -> str:
 
 def scale_words(scale: float) -> str:
     """A loss scale as a power of two, or in digits if it is none."""
-    return power_of_two(scale) if math.frexp(scale)[0] == 0.5 else f"{scale:.4g}"
+    return c.power_of_two(scale) if math.frexp(scale)[0] == 0.5 else f"{scale:.4g}"

@@ -5,7 +5,10 @@ import re
 from collections import namedtuple
 from functools import cache
 from html import escape
+from importlib import import_module
 from itertools import combinations
+from pkgutil import iter_modules
+from types import ModuleType
 
 import matplotlib
 import numpy as np
@@ -494,7 +497,13 @@ def test_the_table_has_headings_for_screen_readers():
     assert "10 of 60" in str(table)
 
 
-def test_a_table_escapes_what_it_shows():
-    page = canvas.Table("<a>", ("b",), (("<c>", "&"),))._repr_html_()
-    assert "<a>" not in page
-    assert "<c>" not in page
+# The room --------------------------------------------------------------------------------
+
+
+def test_no_file_of_the_room_can_stand_where_a_figure_is_looked_for():
+    files = {file.name for file in iter_modules(pictures.__path__)}
+    assert files & set(pictures.__all__) == set()
+    for file in files:
+        import_module(f"mplab.pictures.{file}")
+    found = {name for name in pictures.__all__ if isinstance(getattr(pictures, name), ModuleType)}
+    assert found == set()

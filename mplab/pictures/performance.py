@@ -1,4 +1,4 @@
-"""The figures of time and memory."""
+"""The figures of performance: what rounding, products and the steps of training take."""
 
 from __future__ import annotations
 
@@ -11,25 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from mplab.hardware.rooflines import ProductError, Roofline
-from mplab.pictures._arithmetic import log_axes
-from mplab.pictures.canvas import (
-    REFERENCE,
-    STYLES,
-    End,
-    Picture,
-    Table,
-    in_house_style,
-    label_ends,
-    percent,
-    require_some,
-    span,
-    titled,
-)
+from mplab.numbers.tables import Table
+from mplab.pictures import canvas as c
 from mplab.training.stages import STAGES, Memory, Times
 
 
-@in_house_style
-def costs(rows: Sequence[Any]) -> Picture:
+# Rounding --------------------------------------------------------------------------------
+@c.in_house_style
+def costs(rows: Sequence[Any]) -> c.Picture:
     """What rounding costs, as a multiple of a copy: one panel for each size.
 
     Args:
@@ -39,15 +28,15 @@ def costs(rows: Sequence[Any]) -> Picture:
     Returns:
         A figure whose title compares `round_to` with the fastest other library.
     """
-    require_some("costs", "rows", rows)
+    c.require_some("costs", "rows", rows)
     rows = [row for row in rows if row.fmt]  # the copies themselves are the line at 1
     sizes = list(dict.fromkeys(row.size for row in rows))
     names = list(dict.fromkeys(row.name for row in rows))
-    picture = Picture(height=1.6 + 0.3 * len(names), width=9.4)
+    picture = c.Picture(height=1.6 + 0.3 * len(names), width=9.4)
     grid = picture.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
     for axes, size in zip(grid, sizes, strict=True):
         axes.set_title(f"{size:,} elements")
-        axes.axvline(0, color=REFERENCE.colour, linewidth=1)
+        axes.axvline(0, color=c.REFERENCE.colour, linewidth=1)
         axes.set_xlabel("CPU time, in copies")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda k, _: f"{2**k:g}×"))
@@ -55,13 +44,13 @@ def costs(rows: Sequence[Any]) -> Picture:
             here = [row for row in rows if row.fmt == fmt and row.size == size]
             x = np.log2([row.ratio for row in here])
             y = [names.index(row.name) + 0.14 * i - 0.21 for row in here]  # apart on equal times
-            axes.plot(x, y, STYLES[fmt].marker, color=STYLES[fmt].colour, label=fmt)
+            axes.plot(x, y, c.STYLES[fmt].marker, color=c.STYLES[fmt].colour, label=fmt)
     grid[0].set_yticks(range(len(names)), [name.strip() for name in names])
     grid[0].invert_yaxis()
     key = grid[0].get_legend_handles_labels()
     picture.legend(*key, loc="outside lower right", ncols=4, frameon=False)
     details = "; ".join(f"{r.name.strip()} {r.fmt} {r.size:,}: {r.ratio:.2f}" for r in rows)
-    return titled(picture, _cost_claim(rows, sizes[-1]), f"Dot plot, times in copies. {details}.")
+    return c.titled(picture, _cost_claim(rows, sizes[-1]), f"Dot plot, times in copies. {details}.")
 
 
 def _cost_claim(rows: Sequence[Any], size: int) -> str:
@@ -73,16 +62,13 @@ def _cost_claim(rows: Sequence[Any], size: int) -> str:
             ours[row.fmt] = row.ratio
         elif row.size == size and not row.name.startswith(("round_to", " ")):
             peers[row.fmt] = min(row.ratio, peers.get(row.fmt, math.inf))
-    start = f"For {size:,} elements round_to takes {span(ours.values())} copies"
-    return f"{start}, the fastest other library {span(peers.values())}" if peers else start
+    start = f"For {size:,} elements round_to takes {c.span(ours.values())} copies"
+    return f"{start}, the fastest other library {c.span(peers.values())}" if peers else start
 
 
-def _ratio(x: float) -> str:
-    return f"{x:.2g}×"
-
-
-@in_house_style
-def roofline(roof: Roofline) -> Picture:
+# Products --------------------------------------------------------------------------------
+@c.in_house_style
+def roofline(roof: Roofline) -> c.Picture:
     """The speed of products against their operations per byte, under the limit of memory.
 
     Args:
@@ -91,32 +77,32 @@ def roofline(roof: Roofline) -> Picture:
     Returns:
         A figure whose title compares each format with FP32 at the largest common size.
     """
-    require_some("roofline", "roof.products", roof.products)
-    picture = Picture(height=4.2, width=8.2)
+    c.require_some("roofline", "roof.products", roof.products)
+    picture = c.Picture(height=4.2, width=8.2)
     axes = picture.subplots()
-    log_axes(axes, "operations per byte", "operations per second")
+    c.log_axes(axes, "operations per byte", "operations per second")
     ends, names = [], list(dict.fromkeys(p.fmt for p in roof.products))
     for name in names:
         here = [p for p in roof.products if p.fmt == name]
-        look = STYLES.get(name, REFERENCE)
         x, y = [p.per_byte for p in here], [p.per_second for p in here]
-        axes.plot(x, y, color=look.colour, marker=look.marker or None, linestyle=look.dash)
-        ends.append(End(axes, x[-1], y[-1], name, look.colour))
+        ends.append(_draw_line(axes, x, y, name))
     rates = [p.per_second for p in roof.products]
     low, high = min(p.per_byte for p in roof.products), max(rates) / roof.bytes_per_second
     high = min(max(high, 2 * low), max(p.per_byte for p in roof.products))
     ends_of_limit = np.array([low, high])
     axes.plot(
-        ends_of_limit, ends_of_limit * roof.bytes_per_second, color=REFERENCE.colour, linewidth=1
+        ends_of_limit, ends_of_limit * roof.bytes_per_second, color=c.REFERENCE.colour, linewidth=1
     )
-    ends.append(End(axes, high, high * roof.bytes_per_second, "limit of memory", REFERENCE.colour))
+    ends.append(
+        c.End(axes, high, high * roof.bytes_per_second, "limit of memory", c.REFERENCE.colour)
+    )
     axes.set_ylim(min(*rates, low * roof.bytes_per_second) / 2, max(rates) * 3)
-    label_ends(picture, ends)
+    c.label_ends(picture, ends)
     details = "; ".join(f"{p.fmt} {p.size}: {p.per_second:.3g}/s" for p in roof.products)
-    return titled(picture, _claim(roof, names), f"Line chart, {roof.where}. {details}.")
+    return c.titled(picture, _roofline_claim(roof, names), f"Line chart, {roof.where}. {details}.")
 
 
-def _claim(roof: Roofline, names: Sequence[str]) -> str:
+def _roofline_claim(roof: Roofline, names: Sequence[str]) -> str:
     if "FP32" not in names or len(names) == 1:
         return f"Speed of products, {roof.where}"
     parts = []
@@ -130,47 +116,102 @@ def _claim(roof: Roofline, names: Sequence[str]) -> str:
     return f"Speed of FP32 products is multiplied: {', '.join(parts)} ({roof.where})"
 
 
-@in_house_style
-def matmul_errors(rows: Sequence[ProductError]) -> Picture:
+def _ratio(x: float) -> str:
+    return f"{x:.2g}×"
+
+
+@c.in_house_style
+def matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     """The error of products by size and format.
 
     Args:
-        rows: what `mplab.hardware.rooflines.matmul_errors` measured.
+        rows: what `mplab.hardware.matmul_errors` measured.
 
     Returns:
         A figure whose title gives the error at the largest size.
     """
-    require_some("matmul_errors", "rows", rows)
-    picture = Picture(height=3.6)
+    c.require_some("matmul_errors", "rows", rows)
+    picture = c.Picture(height=3.6)
     axes = picture.subplots()
-    log_axes(axes, "size of the matrices", "relative error of the product")
+    c.log_axes(axes, "size of the matrices", "relative error of the product")
     ends = []
     for name in dict.fromkeys(row.fmt for row in rows):
         here = [row for row in rows if row.fmt == name]
-        look = STYLES.get(name, REFERENCE)
         x, y = [row.size for row in here], [row.error for row in here]
-        axes.plot(x, y, color=look.colour, marker=look.marker or None, linestyle=look.dash)
-        ends.append(End(axes, x[-1], y[-1], name, look.colour))
-    label_ends(picture, ends)
+        ends.append(_draw_line(axes, x, y, name))
+    c.label_ends(picture, ends)
     largest = max(row.size for row in rows)
     last = ", ".join(f"{row.fmt} {row.error:.1g}" for row in rows if row.size == largest)
     details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
     claim = f"Relative errors of products of size {largest}: {last}"
-    return titled(picture, claim, f"Line chart. {details}.")
+    return c.titled(picture, claim, f"Line chart. {details}.")
 
 
+def _draw_line(axes: Axes, x: list[int] | list[float], y: list[float], name: str) -> c.End:
+    """A line in the look of a format, and its end, to be named."""
+    look = c.style(name)
+    axes.plot(x, y, color=look.colour, marker=look.marker or None, linestyle=look.dash)
+    return c.End(axes, x[-1], y[-1], name, look.colour)
+
+
+# The memory of a step --------------------------------------------------------------------
 _COMPONENTS = ("parameters", "gradients", "optimizer state", "activations", "low copies of weights")
 
-_FACES = (
-    STYLES["FP32"].colour,
-    STYLES["FP16"].colour,
-    STYLES["BF16"].colour,
-    STYLES["FP8_E4M3"].colour,
-    STYLES["FP8_E5M2"].colour,
-    REFERENCE.colour,
-)
 
-_HATCHES = ("", "//", "..", "", "xx", "")
+@c.in_house_style
+def memory(rows: Sequence[Memory]) -> c.Picture:
+    """Bytes of a training step by component, one bar for each recipe.
+
+    Args:
+        rows: what `mplab.training.memory` measured, FP32 first. Of a simulated recipe the
+            bar shows what its format would take; the simulator itself keeps FP32.
+
+    Returns:
+        A figure whose title says what mixed precision saves, and what it does not.
+    """
+    c.require_some("memory", "rows", rows)
+    unit, size = _unit(max(sum(_parts(row)) for row in rows))
+    picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
+    table = np.array([_parts(row) for row in rows]) / size
+    axes = _stack(picture, [_recipe_words(row) for row in rows], table, _COMPONENTS, columns=3)
+    axes.set_xlabel(f"memory ({unit})")
+    details = "; ".join(
+        f"{_recipe_words(row)}: "
+        + ", ".join(f"{part} {count}" for part, count in zip(_COMPONENTS, _parts(row), strict=True))
+        for row in rows
+    )
+    return c.titled(picture, _memory_claim(rows), f"Stacked bars, bytes. {details}.")
+
+
+def _memory_claim(rows: Sequence[Memory]) -> str:
+    first = rows[0]
+    others = [row for row in rows[1:] if not row.checkpointed]
+    if not others:
+        return f"{first.recipe} takes {sum(_parts(first)):,} bytes"
+    same = all(row.parameters == first.parameters for row in others)
+    saved = min(others, key=lambda row: sum(_parts(row)[3:]))
+    ratio = sum(_parts(saved)[3:]) / max(1, sum(_parts(first)[3:]))
+    words = "keeps every parameter in FP32" if same else "changes the parameters"
+    return (
+        f"Mixed precision {words}; activations with the copies of weights take "
+        f"{ratio:.2f}× those of {first.recipe} ({_recipe_words(saved)})"
+    )
+
+
+def memory_table(rows: Sequence[Memory]) -> Table:
+    """The same in numbers: bytes by component, and what was predicted."""
+    header = ("recipe", *_COMPONENTS[:3], "kept, measured", "kept, predicted", "would keep", "peak")
+    cells = tuple(
+        (
+            _recipe_words(row).replace(" (in hardware)", ""),
+            *(f"{count:,}" for count in (row.parameters, row.gradients, row.optimizer, row.kept)),
+            "–" if row.activations is None else f"{row.activations + (row.casts or 0):,}",
+            "–" if row.would is None else f"{row.would:,}",
+            "–" if row.peak is None else f"{row.peak:,}",
+        )
+        for row in rows
+    )
+    return Table("Bytes of one training step", header, cells)
 
 
 def _parts(row: Memory) -> list[int]:
@@ -180,7 +221,7 @@ def _parts(row: Memory) -> list[int]:
     return [row.parameters, row.gradients, row.optimizer, kept - casts, casts]
 
 
-def _name(row: Memory) -> str:
+def _recipe_words(row: Memory) -> str:
     return (
         row.recipe
         + (" (in hardware)" if row.would is not None else "")
@@ -195,52 +236,50 @@ def _unit(most: float) -> tuple[str, float]:
     return "bytes", 1.0
 
 
-@in_house_style
-def memory(rows: Sequence[Memory]) -> Picture:
-    """Bytes of a training step by component, one bar for each recipe.
+# The time of a step ----------------------------------------------------------------------
+@c.in_house_style
+def stage_times(rows: Sequence[Times]) -> c.Picture:
+    """Share of a step's time by stage, one bar for each recipe.
 
     Args:
-        rows: what `mplab.training.memory` measured, FP32 first. Of a simulated recipe the
-            bar shows what its format would take; the simulator itself keeps FP32.
+        rows: what `mplab.training.stage_times` measured.
 
     Returns:
-        A figure whose title says what mixed precision saves, and what it does not.
+        A figure whose title names the largest share.
     """
-    require_some("memory", "rows", rows)
-    unit, size = _unit(max(sum(_parts(row)) for row in rows))
-    picture = Picture(height=1.5 + 0.5 * len(rows), width=8.6)
-    axes = picture.subplots()
-    table = np.array([_parts(row) for row in rows]) / size
-    _stack(axes, [_name(row) for row in rows], table, _COMPONENTS)
-    axes.set_xlabel(f"memory ({unit})")
-    picture.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False
-    )
+    c.require_some("stage_times", "rows", rows)
+    picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
+    table = np.array([[row.seconds.get(stage, 0.0) for stage in STAGES] for row in rows])
+    shares = 100 * table / table.sum(1, keepdims=True)
+    names = [row.recipe + (" (simulator)" if row.simulated else "") for row in rows]
+    axes = _stack(picture, names, shares, STAGES, columns=6)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of a step's time (%)")
+    for place, row in enumerate(rows):
+        words = f"{1e3 * sum(row.seconds.values()):.3g} ms a step\n{row.throughput:,.0f} examples/s"
+        axes.text(1.01, place, words, transform=axes.get_yaxis_transform(), va="center")
+    where = np.unravel_index(int(shares.argmax()), shares.shape)
+    share = c.percent(float(table[where]), float(table[where[0]].sum()))
+    stage, run = STAGES[where[1]], names[where[0]]
+    claim = f"Stage “{stage}” takes the largest share of a step: {share} in {run}"
     details = "; ".join(
-        f"{_name(row)}: "
-        + ", ".join(f"{part} {count}" for part, count in zip(_COMPONENTS, _parts(row), strict=True))
-        for row in rows
+        f"{name}: " + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True))
+        for name, row in zip(names, shares, strict=True)
     )
-    return titled(picture, _memory_claim(rows), f"Stacked bars, bytes. {details}.")
+    return c.titled(picture, claim, f"Stacked bars on {rows[0].device}. {details}.")
 
 
-def _memory_claim(rows: Sequence[Memory]) -> str:
-    first = rows[0]
-    others = [row for row in rows[1:] if not row.checkpointed]
-    if not others:
-        return f"{first.recipe} takes {sum(_parts(first)):,} bytes"
-    same = all(row.parameters == first.parameters for row in others)
-    saved = min(others, key=lambda row: sum(_parts(row)[3:]))
-    ratio = sum(_parts(saved)[3:]) / max(1, sum(_parts(first)[3:]))
-    words = "keeps every parameter in FP32" if same else "changes the parameters"
-    return (
-        f"Mixed precision {words}; activations with the copies of weights take "
-        f"{ratio:.2f}× those of {first.recipe} ({_name(saved)})"
-    )
+# Stacked bars ----------------------------------------------------------------------------
+_FACES = tuple(look.colour for look in (*c.STYLES.values(), c.REFERENCE))
+
+_HATCHES = ("", "//", "..", "", "xx", "")
 
 
-def _stack(axes: Axes, names: list[str], table: np.ndarray, parts: Sequence[str]) -> None:
-    """Stacked horizontal bars, one a row; the hatch repeats the colour."""
+def _stack(
+    picture: c.Picture, names: list[str], table: np.ndarray, parts: Sequence[str], *, columns: int
+) -> Axes:
+    """Stacked horizontal bars, one a row, over their key; the hatch repeats the colour."""
+    axes = picture.subplots()
     left = np.zeros(len(names))
     for i, part in enumerate(parts):
         axes.barh(
@@ -256,55 +295,6 @@ def _stack(axes: Axes, names: list[str], table: np.ndarray, parts: Sequence[str]
         )
         left += table[:, i]
     axes.invert_yaxis()
-
-
-@in_house_style
-def stage_times(rows: Sequence[Times]) -> Picture:
-    """Share of a step's time by stage, one bar for each recipe.
-
-    Args:
-        rows: what `mplab.training.stage_times` measured.
-
-    Returns:
-        A figure whose title names the largest share.
-    """
-    require_some("stage_times", "rows", rows)
-    picture = Picture(height=1.5 + 0.5 * len(rows), width=8.6)
-    axes = picture.subplots()
-    table = np.array([[row.seconds.get(stage, 0.0) for stage in STAGES] for row in rows])
-    shares = 100 * table / table.sum(1, keepdims=True)
-    names = [row.recipe + (" (simulator)" if row.simulated else "") for row in rows]
-    _stack(axes, names, shares, STAGES)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("share of a step's time (%)")
-    for place, row in enumerate(rows):
-        words = f"{1e3 * sum(row.seconds.values()):.3g} ms a step\n{row.throughput:,.0f} examples/s"
-        axes.text(1.01, place, words, transform=axes.get_yaxis_transform(), va="center")
-    picture.legend(
-        *axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False
-    )
-    where = np.unravel_index(int(shares.argmax()), shares.shape)
-    share = percent(float(table[where]), float(table[where[0]].sum()))
-    stage, run = STAGES[where[1]], names[where[0]]
-    claim = f"Stage “{stage}” takes the largest share of a step: {share} in {run}"
-    details = "; ".join(
-        f"{name}: " + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True))
-        for name, row in zip(names, shares, strict=True)
-    )
-    return titled(picture, claim, f"Stacked bars on {rows[0].device}. {details}.")
-
-
-def memory_table(rows: Sequence[Memory]) -> Table:
-    """The same in numbers: bytes by component, and what was predicted."""
-    header = ("recipe", *_COMPONENTS[:3], "kept, measured", "kept, predicted", "would keep", "peak")
-    cells = tuple(
-        (
-            _name(row).replace(" (in hardware)", ""),
-            *(f"{count:,}" for count in (row.parameters, row.gradients, row.optimizer, row.kept)),
-            "–" if row.activations is None else f"{row.activations + (row.casts or 0):,}",
-            "–" if row.would is None else f"{row.would:,}",
-            "–" if row.peak is None else f"{row.peak:,}",
-        )
-        for row in rows
-    )
-    return Table("Bytes of one training step", header, cells)
+    key = axes.get_legend_handles_labels()
+    picture.legend(*key, loc="outside lower center", ncols=columns, frameon=False)
+    return axes

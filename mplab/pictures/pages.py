@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mplab.pictures.canvas import Picture, Table, listed
+from mplab.numbers.tables import Table
+from mplab.pictures.canvas import Picture, listed
 from mplab.pictures.training import (
     alike,
     final_loss,

@@ -1,0 +1,244 @@
+"""Where the first infinity comes from: the operation is named, and masks are not blamed."""
+
+import math
+
+import pytest
+import torch
+from networks import Within
+from sick_runs import mlp, regression, seeded
+from torch import nn
+from torch.nn import functional as F
+
+from mplab import FP16
+from mplab.health import Health
+from mplab.scaling import LossScaler
+from mplab.simulation import simulated
+
+
+class Spread(nn.Module):
+    """An infinity is made in the second layer, in place, and spread by all later ones."""
+
+    def __init__(self, *, inplace):
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+        self.bad = InPlace() if inplace else OutOfPlace()
+
+    def forward(self, x):
+        return self.third(self.second(self.bad(self.first(x))))
+
+
+class InPlace(nn.Module):
+    def forward(self, x):
+        x.mul_(0.0)
+        return x.reciprocal_()
+
+
+class OutOfPlace(nn.Module):
+    def forward(self, x):
+        return (x * 0.0).reciprocal()
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("trace", [True, False])
+def test_the_first_operation_is_named_though_later_ones_spread_it(inplace, trace):
+    model = Spread(inplace=inplace)
+    health = Health(model)
+    with health:
+        for _ in range(0 if trace else 2):
+            health.step(0.0)  # steps 0 and 1 are traced
+        loss = model(torch.ones(1, 4)).sum()
+        health.step(loss)
+    (origin,) = health.report().steps[-1].origins
+    kind = "InPlace" if inplace else "OutOfPlace"
+    operation = "reciprocal" + "_" * inplace if trace else ""
+    assert origin[1:4] == ("forward", f"bad ({kind})", operation)
+    assert origin.what == ("infinity" if trace else "infinity or NaN")
+
+
+def test_after_trouble_the_next_step_names_the_operation():
+    model = Spread(inplace=True)
+    with Health(model) as health:
+        for _ in range(2):
+            health.step(0.0)
+        for _ in range(2):
+            health.step(model(torch.ones(1, 4)).sum())
+    assert [s.origins[0].operation for s in health.steps[2:]] == ["", "reciprocal_"]
+
+
+def test_of_a_simulated_run_the_operation_whose_result_was_rounded_to_infinity_is_named():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[1].weight.fill_(6e4)
+        model[0].weight.fill_(1.0)
+    with Health(model) as health, simulated(FP16, model=model):
+        loss = model(torch.full((1, 2), 9.0)).sum()
+    health.step(loss)
+    origin = health.steps[0].origins[0]
+    assert origin[1:] == ("forward", "1 (Linear)", "addmm", "infinity")
+
+
+def test_infinities_that_are_told_to_be_there_are_no_fault():
+    class Masked(nn.Module):
+        def forward(self, x):
+            x = x.masked_fill(x > 0, -torch.inf)
+            return torch.where(x < 0, x, torch.full_like(x, -torch.inf)).softmax(-1).nan_to_num()
+
+    model = Masked()
+    with Health(model) as health:
+        health.step(model(torch.randn(3, 4)).sum())
+    assert health.report().codes == []
+
+
+class MaskThenOverflow(nn.Module):
+    """Masks made in three ways, all harmless, and a layer that may overflow in FP16."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.attention, self.layer = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 4)
+        with torch.no_grad():
+            self.layer.weight.fill_(weight)
+
+    def forward(self, x):
+        seen = torch.ones(3, 3).tril()
+        distances = torch.log(torch.arange(3.0)).clamp(min=0)  # log 0
+        large = (1 - seen) * torch.finfo(torch.float32).min  # no FP16 number
+        for mask in (seen.log(), large):
+            options = {"attn_mask": mask, "need_weights": False}
+            x = self.attention(x, x, x, **options)[0] + distances[:, None]
+        mask = torch.zeros(3, 3).masked_fill(seen == 0, -torch.inf)
+        x = F.scaled_dot_product_attention(x, x, x, mask, 0.01)
+        return self.layer(x.abs() + 1).mean()
+
+
+def in_half(simulate):
+    return simulated(FP16) if simulate else torch.autocast("cpu", dtype=torch.float16)
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+@pytest.mark.parametrize("weight", [1e5, -1e5, 6e4])
+def test_masks_are_not_blamed_for_an_overflow_after_them(simulate, weight):
+    torch.manual_seed(0)
+    model = MaskThenOverflow(weight)
+    with Health(model) as health:
+        with in_half(simulate):
+            loss = model(torch.randn(2, 3, 4))
+        health.step(loss.detach())
+    (origin,) = (o for o in health.steps[0].origins if o.phase == "forward")
+    cast = "cast" if simulate else "_to_copy"
+    assert origin.module == "layer (Linear)"
+    assert origin.operation == (cast if abs(weight) == 1e5 else "addmm")
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_masks_of_a_healthy_run_are_no_fault(simulate):
+    model = MaskThenOverflow(1.0)
+    with Health(model) as health, in_half(simulate):
+        loss = model(torch.randn(2, 3, 4))
+        loss.backward()
+        health.step(loss.detach())
+    assert math.isfinite(health.steps[0].loss)
+    assert health.report().codes == []
+
+
+def test_an_infinity_is_followed_through_the_casts_of_a_simulation_to_the_loss():
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    for place in (1, 2):
+        with torch.no_grad():
+            model[place].weight.fill_(1e5)
+        with Health(model) as health, simulated(FP16, model=model):
+            for _ in range(2):  # in the second step the copy of the weight is there already
+                health.step(model(torch.ones(2, 4)).tanh().softmax(-1).mean().detach())
+        origins = [step.origins[0][2:] for step in health.steps]
+        assert origins == [(f"{place} (Linear)", "cast", "infinity")] * 2
+        with torch.no_grad():
+            model[place].weight.fill_(0.1)
+
+
+def test_memory_that_a_cast_has_not_filled_yet_is_not_looked_at(monkeypatch):
+    empty = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *args: empty(*args).fill_(torch.nan))
+    model = nn.Sequential(nn.Linear(4, 4), Within(lambda x: torch.empty_like(x).bernoulli_()))
+    with Health(model) as health, simulated(FP16):
+        health.step(model(torch.ones(2, 4)).mean().detach())
+    assert health.steps[0].origins == []
+
+
+def test_the_logarithms_of_zero_within_a_loss_are_no_fault():
+    model = nn.LogSoftmax(-1)
+    with Health(model) as health:
+        steps = model(torch.randn(6, 1, 3, requires_grad=True))
+        loss = F.ctc_loss(steps, torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2]))
+        loss.backward()
+        health.step(loss.detach())
+    assert health.steps[0].origins == []
+
+
+def test_a_row_that_is_masked_everywhere_makes_its_nan_where_the_softmax_is():
+    model = nn.Softmax(-1)
+    with Health(model) as health:
+        masked = torch.ones(3, 3, requires_grad=True) + torch.full((3, 3), -torch.inf)
+        health.step(model(masked).sum().detach())
+    assert health.steps[0].origins[0][2:] == ("Softmax", "_softmax", "NaN")
+
+
+def test_modules_that_return_several_tensors_or_take_integers_are_watched():
+    model = nn.Sequential(nn.Embedding(5, 4), nn.LSTM(4, 3))
+    with Health(model) as health:
+        out, (h, c) = model(torch.tensor([[1, 2]]))
+        (out.sum() + h.sum() + c.sum()).backward()
+        health.step(0.0)
+    assert set(health.steps[0].layers) == {"0 (Embedding)", "1 (LSTM)"}
+    assert health.steps[0].origins == []
+
+
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_sparse_gradients_are_watched(make):
+    model = nn.Embedding(5, 4, sparse=True)
+    optimizer = make(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        loss = model(torch.tensor([1, 2])).sum()
+        loss.backward()
+        optimizer.step()
+        health.step(loss)
+    assert health.steps[0].gradient_norm == pytest.approx(8**0.5)
+    assert health.report().codes == []
+
+
+def test_an_optimizer_that_asks_for_the_loss_again_is_watched():
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 2)).square().mean()
+        loss.backward()
+        return loss
+
+    with Health(model, optimizer) as health:
+        for _ in range(3):
+            health.step(optimizer.step(closure))
+    assert health.report().codes == []
+
+
+def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
+    model = seeded(mlp)
+    x, y = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        for low in (True, False):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=low):
+                out = model(x)
+            loss = F.mse_loss(out.float(), y)
+            loss.backward()
+            optimizer.step()
+            health.step(loss)
+    assert health.report().codes == []
+
+
+def test_another_scaler_than_torch_s_is_refused_with_what_to_do():
+    with pytest.raises(TypeError, match="Tell step the scale, and whether it skipped"):
+        Health(nn.Linear(1, 1), scaler=LossScaler())
+    with pytest.raises(ValueError, match="every and trace_every must be at least 1; got 0 and 50"):
+        Health(nn.Linear(1, 1), every=0)

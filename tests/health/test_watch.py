@@ -1,0 +1,332 @@
+"""A watch counts what it says, changes nothing, and leaves nothing behind."""
+
+import itertools
+import json
+import math
+import re
+import threading
+import warnings
+
+import pytest
+import torch
+from legible import assert_legible
+from sick_runs import (
+    Loop,
+    clipped,
+    eight_bits,
+    half,
+    large_feature,
+    meter,
+    mlp,
+    regression,
+    seeded,
+    small_gradients,
+)
+from tiers import mostly_slow
+from torch import nn
+from torch.nn import functional as F
+
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
+from mplab.health import Health
+from mplab.health._tracing import Tracer
+from mplab.health._vitals import casts_of
+from mplab.numbers.tensors import round_tensor
+from mplab.simulation import Fp8Linear, convert_linears, simulated
+from mplab.simulation.fp8 import SCALINGS
+
+
+def test_shares_of_a_gradient_are_counted_in_its_own_format():
+    model = nn.Identity()
+    x = torch.zeros(6, dtype=torch.float16, requires_grad=True)
+    values = torch.tensor([0.0, 2.0**-24, 2.0**-15, 1.0, 60000.0, torch.inf])
+    with Health(model) as health:
+        out = model(x * 1)
+        out.backward(values.half())
+        health.step(0.0)
+    assert health.steps[0].layers["Identity"] == ("FP16", False, 6, 1, 2, 1, 1, 1)
+
+
+def test_an_fp32_gradient_is_judged_by_the_format_that_was_asked_for():
+    model = nn.Identity()
+    x = torch.zeros(5, requires_grad=True)
+    values = torch.tensor([0.0, 2.0**-25, 2.0**-24, 2.0**-15, 1.0])
+    with Health(model) as health:
+        model(x * 1).backward(values)
+        health.step(0.0)
+    assert health.steps[0].layers["Identity"] == ("FP16", True, 5, 1, 2, 1, 0, 0)
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2])
+def test_gradients_of_a_simulation_are_judged_by_the_format_they_were_rounded_to(fmt):
+    model = seeded(mlp)
+    x, y = regression()
+    with Health(model) as health, simulated(fmt, model=model):
+        F.mse_loss(model(x), y).backward()
+    health.step(0.0)
+    layers = health.steps[0].layers
+    assert [s[:3] for s in layers.values()] == [(fmt.name, False, 64 * n) for n in (16, 16, 4)]
+
+
+def test_updates_are_measured_in_ulps_of_their_weights():
+    """w = 1 in BF16 has ulp 2^-7; an update of 2^-10 is an eighth of it and rounds away."""
+    model = nn.Linear(4, 1, bias=False).to(torch.bfloat16)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 1.0, 0.0, 2.0**-20]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-10)
+    with Health(model, optimizer) as health:
+        model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        health.step(1.0)
+        (step,) = health.steps
+    assert (step.unmoved, step.updated) == (2, 4)
+    with Health(model, optimizer) as health:
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        optimizer.zero_grad()
+        model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+        optimizer.step()
+        health.step(1.0)
+        assert health.steps[0].update_ulps == 0.125
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
+def test_watching_changes_nothing(make):
+    """Weights, states and losses are bit for bit those of a run that nobody watches."""
+    results = []
+    for watched in (False, True):
+        model = seeded(mlp)
+        loop = Loop(model, regression(), optimizer=make, lr=1e-2, scale=2.0**20)
+        if watched:
+            loop.run(6)
+        else:
+            loop.health = Stub()
+            loop.run(6)
+        results.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+class Stub:
+    """A watch that does not watch."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def step(self, loss):
+        return None
+
+    def report(self):
+        return None
+
+
+def test_watching_does_not_disturb_a_simulation():
+    tallies = []
+    for watched in (False, True):
+        model = seeded(mlp)
+        health = Health(model) if watched else Stub()
+        x, y = regression()
+        with health:
+            for _ in range(3):
+                with simulated(FP16, model=model) as sim:
+                    F.mse_loss(model(x), y).backward()
+                health.step(0.0)
+        tallies.append((sim.by_layer, [p.grad.clone() for p in model.parameters()]))
+    assert tallies[0][0] == tallies[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(tallies[0][1], tallies[1][1], strict=True))
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
+    gradients = []
+    for watched in (False, True):
+        model = convert_linears(seeded(mlp), scaling=scaling)
+        x, y = regression()
+        with Health(model) if watched else Stub() as health:
+            for _ in range(3):
+                F.mse_loss(model(x), y).backward()
+                health.step(0.0)
+        assert all(layer.on_cast is None for layer in model if isinstance(layer, Fp8Linear))
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    roles = {name.split()[-1] for name in health.steps[0].fp8}
+    assert roles == (set() if scaling == "block" else {"input", "weight", "grad_output"})
+
+
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("scale", [2.0**-9, 1.0, 100.0])
+def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
+    """Halfway to the smallest number, one step of float32 to both sides, and around the largest."""
+    ends = torch.tensor([fmt.min_subnormal / 2, fmt.min_subnormal, fmt.max_finite]) / scale
+    sides = [torch.nextafter(ends, torch.tensor(to)) for to in (0.0, math.inf)]
+    x = torch.cat([ends, *sides, torch.tensor([0.0, 3.0])])
+    x = torch.cat([x, -x])
+    amax, nonzero, flushed, saturated = casts_of(x, fmt, scale).tolist()
+    cast = (x * scale).clamp(-fmt.max_finite, fmt.max_finite).to(fmt.torch_dtype).float()
+    assert amax == x.abs().max()
+    assert nonzero == (x != 0).sum()
+    assert flushed == ((cast == 0) & (x != 0)).sum() > 0
+    assert saturated == ((x * scale).abs() > fmt.max_finite).sum() > 0
+
+
+def test_the_fp8_operands_of_micro_batches_are_counted_together():
+    model = convert_linears(nn.Sequential(nn.Linear(4, 2)), scaling="none")
+    with Health(model) as health:
+        for size in (1e-4, 1.0, 1e4):
+            model(torch.full((8, 4), size)).sum().backward()
+        health.step(0.0)
+        health.step(0.0)
+    cast = health.steps[0].fp8["0 (Fp8Linear) input"]
+    assert cast[:4] == ("FP8_E4M3", "none", 1.0, 1e4)
+    assert cast[4:] == (96, 32, 32)
+    assert health.steps[1].fp8 == {}
+
+
+def test_weights_rounded_by_hand_are_compared_after_the_rounding():
+    model = nn.Linear(4, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    with Health(model, optimizer, weight_format=BF16) as health:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).mean()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                model.weight.copy_(round_tensor(model.weight, BF16))
+            health.step(loss)
+    assert health.report().codes == ["stagnant-weights"]
+
+
+def test_after_closing_nothing_of_the_watch_is_left():
+    loop = Loop(seeded(mlp), regression(), scale=1024.0)
+    loop.run(2)
+    model, optimizer = loop.model, loop.optimizer
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert not optimizer._optimizer_step_pre_hooks
+    assert "step" not in vars(loop.scaler)
+    assert "unscale_" not in vars(loop.scaler)
+    with pytest.raises(RuntimeError, match="must be closed"), Health(model) as health:
+        health.__enter__()
+
+
+def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
+    watch = Health.watcher(fmt=BF16)
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    one = watch(model, optimizer)
+    loss = model(torch.ones(1, 2)).sum()
+    (loss * 8).backward()
+    optimizer.step()
+    one.step(loss, 8.0, False)
+    one.close()
+    assert watch.watches == [one]
+    assert one.steps[0].scale == 8.0
+    assert one.steps[0].norm_at_optimizer == pytest.approx(8 * one.steps[0].gradient_norm)
+    assert one.report().steps[0].layers["Linear"].fmt == "BF16"
+
+
+def test_the_report_is_text_html_and_json():
+    report = large_feature(standardised=False)
+    assert "overflow-forward" in repr(report)
+    assert report._repr_html_().startswith("<ul><li><b>problem: overflow-forward.</b>")
+    stored = json.loads(report.to_json())
+    assert stored["findings"][0]["code"] == "overflow-forward"
+    assert stored["steps"][0]["loss"] in ("inf", "nan")
+    assert not math.isfinite(float(stored["steps"][0]["loss"]))
+
+
+def test_the_page_of_a_report_has_one_caption_and_names_the_rows_of_each_table():
+    report = eight_bits("delayed", spike=3e5)
+    page = report._repr_html_()
+    assert page.count("<caption") == 1
+    assert page.count("<table>") == 1 + page.count("<thead>") == 3
+    step = report.steps[0]
+    named = re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', page)
+    assert named[:2] == ["steps", "loss"]
+    assert {*step.layers, *step.fp8} <= set(named)
+
+
+def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
+    report = eight_bits("delayed", spike=3e5)
+    table = [line.split("  ") for line in repr(report).splitlines() if "Fp8Linear) input" in line]
+    row = [cell.strip() for cell in table[0] if cell]
+    assert row[:2] == ["0 (Fp8Linear) input", "FP8_E4M3"]
+    assert row[4] == "4 steps"
+    assert "<td" in report._repr_html_().split("operand in FP8")[1]
+    stored = json.loads(report.to_json())["steps"][6]["fp8"]["0 (Fp8Linear) input"]
+    assert 2 * stored["flushed"] > stored["nonzero"]
+    assert "operand in FP8" not in repr(large_feature(standardised=False))
+
+
+@pytest.mark.parametrize(
+    "name", mostly_slow(["underflow", "overflow", "clip", "meter"], ["underflow", "clip"])
+)
+def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
+    report = {
+        "underflow": small_gradients,
+        "overflow": lambda: large_feature(standardised=False),
+        "clip": lambda: clipped("before"),
+        "meter": lambda: meter(torch.bfloat16),
+    }[name]()
+    picture = pictures.health(report)
+    assert_legible(picture)
+    assert report.findings[0].observed.startswith(picture.claim)
+    assert all(code in picture.alt for code in report.codes)
+
+
+def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
+    model = seeded(mlp)
+    x, y = regression()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+    with Health(model, optimizer, scaler=scaler) as health, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            optimizer.zero_grad()
+            with half():
+                out = model(x)
+            loss = F.mse_loss(out.float(), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            health.step(loss)
+    skipped = [step.skipped for step in health.steps]
+    scales = [step.scale for step in health.steps] + [scaler.get_scale()]
+    fell = [b < a for a, b in itertools.pairwise(scales)]
+    assert skipped == fell
+    assert any(skipped)
+    assert not all(skipped)
+
+
+def test_a_step_that_is_told_of_after_the_watch_was_closed_starts_no_tracing():
+    model = nn.Linear(2, 1)
+    with Health(model) as health:
+        loss = model(torch.ones(1, 2)).sum()
+    health.step(loss)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
+def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_one():
+    """On CUDA a checkpoint runs them in the thread of the backward pass, which counts from 0."""
+    tracer = Tracer()
+    tracer.begin(0)
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    for name in ("0", "1"):
+        tracer.enter_module(name)
+        model(torch.ones(1, 2))
+        tracer.leave_module()
+    before = list(tracer._events)
+
+    def again():
+        tracer.enter_module("0")
+        tracer.leave_module()
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    thread.join()
+    assert tracer._events == before == sorted(before, key=lambda event: event[0])
+    again()
+    assert len(tracer._events) == len(before) + 2

@@ -1,0 +1,323 @@
+"""Training runs with one fault each, and the same runs without it."""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mplab.health import Health
+from mplab.simulation import convert_linears
+
+
+def half(dtype=torch.float16):
+    return torch.autocast("cpu", dtype=dtype)
+
+
+class Loop:
+    """A training loop in real mixed precision, whose faults are its options."""
+
+    def __init__(self, model, data, *, lr=0.1, scale=None, optimizer=torch.optim.SGD, **watch):
+        torch.manual_seed(0)
+        self.model, self.data = model, data
+        self.optimizer = optimizer(model.parameters(), lr=lr)
+        on = scale is not None
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=on)
+        self.health = Health(model, self.optimizer, scaler=self.scaler, **watch)
+
+    def run(self, steps, *, low=torch.float16, beside=False, clip=""):
+        with self.health:
+            for _ in range(steps):
+                self.optimizer.zero_grad()
+                x, y = self.data
+                with half(low) if low else torch.enable_grad():
+                    out = self.model(x)
+                loss = F.mse_loss(out.float(), y)
+                self.scaler.scale(loss).backward()
+                if clip == "before":
+                    nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                if clip:
+                    self.scaler.unscale_(self.optimizer)
+                if clip == "after":
+                    nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                if beside:
+                    self.optimizer.step()
+                self.health.step(loss)
+        return self.health.report()
+
+
+def seeded(make):
+    torch.manual_seed(1)
+    return make()
+
+
+def mlp(*, inputs=8, outputs=4, activation=nn.Tanh):
+    return nn.Sequential(nn.Linear(inputs, 16), activation(), nn.Linear(16, outputs))
+
+
+def regression(rows=64, inputs=8, outputs=4, size=1.0):
+    g = torch.Generator().manual_seed(2)
+    return torch.randn(rows, inputs, generator=g), size * torch.randn(rows, outputs, generator=g)
+
+
+# Each case: the broken run, the finding, and the healthy twin -----------------------------
+
+
+def small_gradients(**options):
+    """Case 01: a mean over many outputs, tiny targets, and small last weights."""
+    model = seeded(lambda: mlp(outputs=16))
+    with torch.no_grad():
+        model[2].weight.mul_(1e-3)
+        model[2].bias.zero_()
+    data = regression(4096, 8, 16, 4e-4)
+    loop = Loop(model, data, optimizer=torch.optim.Adam, lr=1e-4, scale=options.get("scale"))
+    return loop.run(4, low=options.get("low", torch.float16))
+
+
+def large_feature(*, standardised):
+    """Case 02: one input column lies past FP16's range."""
+    x, y = regression()
+    x[:, 3] = 7e4 + 500 * x[:, 3]
+    if standardised:
+        x[:, 3] = (x[:, 3] - 7e4) / 500
+    model = seeded(lambda: mlp(activation=nn.ReLU))
+    return Loop(model, (x, y), lr=0.01, scale=65536.0).run(20)
+
+
+def high_scale():
+    """Case 02's look-alike: the loss is finite, and only the first scale is too high."""
+    return Loop(seeded(mlp), regression(), scale=2.0**30).run(30)
+
+
+def half_model(*, broken):
+    """Case 03: Adam on FP16 parameters, one dead input column."""
+    x, y = regression()
+    x[:, 0] = 0
+    model = seeded(mlp)
+    if not broken:
+        return Loop(model, (x, y), optimizer=torch.optim.Adam, lr=1e-3, scale=64.0).run(3)
+    model.half()
+    return Loop(model, (x.half(), y), optimizer=torch.optim.Adam, lr=1e-3).run(3, low=None)
+
+
+def accumulation(*, broken):
+    """Case 05: unscale_ for each micro-batch."""
+    loop = Loop(seeded(mlp), regression(), scale=1024.0)
+    x, y = loop.data
+    with loop.health:
+        for _ in range(3):
+            loop.optimizer.zero_grad()
+            for i in range(4):
+                with half():
+                    out = loop.model(x[i::4])
+                loss = F.mse_loss(out.float(), y[i::4])
+                loop.scaler.scale(loss / 4).backward()
+                if broken and i < 3:
+                    loop.scaler.unscale_(loop.optimizer)
+                    loop.scaler.update()
+            loop.scaler.unscale_(loop.optimizer)
+            loop.scaler.step(loop.optimizer)
+            loop.scaler.update()
+            loop.health.step(loss)
+    return loop.health.report()
+
+
+class HandNorm(nn.Module):
+    """RMSNorm as people write it, in the format of its input or in FP32."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.wide = wide
+
+    def forward(self, x):
+        y = x.float() if self.wide else x
+        mean = (y * y).mean(-1, keepdim=True)
+        return (y * torch.rsqrt(mean + 1e-6)).to(x.dtype)
+
+
+def hand_norm(*, wide):
+    """Case 08: x·x overflows, rsqrt(inf) is 0, and no NaN is ever seen."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(8, 16), HandNorm(wide), nn.Linear(16, 4))
+    x, y = regression()
+    x[:16] *= 400
+    return Loop(model, (x, y), scale=16.0, lr=1e-3).run(3)
+
+
+class Attention(nn.Module):
+    """One head, with the factor after the product or before it, and a causal mask."""
+
+    def __init__(self, scale_first):
+        super().__init__()
+        self.scale_first = scale_first
+        self.project = nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.project(x).chunk(3, -1)
+        factor = 16**-0.5
+        if self.scale_first:
+            logits = (q * (factor / 64)) @ k.transpose(-1, -2)
+            logits = logits.float() * 64
+        else:
+            logits = q @ k.transpose(-1, -2) * factor
+        mask = torch.ones(logits.shape[-2:], dtype=torch.bool).triu(1)
+        return logits.masked_fill(mask, float("-inf")).softmax(-1).to(v.dtype) @ v
+
+
+def attention(*, scale_first):
+    """Case 09: QKᵀ overflows before its factor."""
+    torch.manual_seed(4)
+    model = nn.Sequential(Attention(scale_first), nn.Linear(16, 4))
+    x = 300 * torch.randn(4, 8, 16)
+    return Loop(model, (x, torch.randn(4, 8, 4)), scale=1.0, lr=1e-9).run(2)
+
+
+def small_updates(dtype):
+    """Case 10: weights in the low format itself, and updates below half an ulp."""
+    model = nn.Linear(8, 1, bias=False).to(dtype)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    x = torch.rand(64, 8) + 0.5
+    return Loop(model, (x.to(dtype), x.sum(1, keepdim=True) - 1), lr=1e-4).run(6, low=None)
+
+
+def positions(*, autocast):
+    """Case 11: rotary angles by a product, for positions past 256."""
+    places = torch.arange(65536, 65600).float()[:, None]
+    model = nn.Sequential(nn.Linear(1, 4, bias=False))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-5)
+    return Loop(model, (places, torch.zeros(64, 4)), lr=1e-12).run(
+        2, low=torch.bfloat16 if autocast else None
+    )
+
+
+def meter(dtype):
+    """Case 12: a loss in BF16 that somebody will sum."""
+    with Health(nn.Linear(1, 1)) as health:
+        for k in range(1000):
+            health.step(torch.tensor(2.3 + 0.4 * k / 1000).to(dtype))
+    return health.report()
+
+
+def one_block(*, around_all):
+    """Case 13: autocast around the loop keeps the first casts of the weights."""
+    loop = Loop(seeded(mlp), regression(), lr=0.5, trace_every=2)
+    x, y = loop.data
+    outer = half(torch.bfloat16) if around_all else torch.enable_grad()
+    with loop.health, outer:
+        for _ in range(6):
+            loop.optimizer.zero_grad()
+            with half(torch.bfloat16):
+                out = loop.model(x)
+            loss = F.mse_loss(out.float(), y)
+            loss.backward()
+            loop.optimizer.step()
+            loop.health.step(loss)
+    return loop.health.report()
+
+
+def poisoned_norm(*, size):
+    """Reserve case 1: one batch overflows, and the running variance stays infinite."""
+    model = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4))
+    x, y = regression()
+    return Loop(model, (x * size, y), lr=1e-3).run(2, low=None)
+
+
+def detached(*, broken):
+    """Reserve case 2: the graph is cut, and no parameter has a gradient."""
+    model = seeded(mlp)
+    extra = torch.ones(4, requires_grad=True)
+    health = Health(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    x, y = regression()
+    with health:
+        for _ in range(2):
+            out = model(x)
+            loss = F.mse_loss((out.detach() if broken else out) * extra, y)
+            loss.backward()
+            health.step(loss)
+    return health.report()
+
+
+def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
+    """Case 14: FP8 layers; a batch with a spike, small numbers, or one large feature."""
+    model = seeded(mlp)
+    convert_linears(model, scaling=scaling, amax_history_len=4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = regression()
+    x = size * x * torch.tensor([outlier, *[1.0] * (x.shape[1] - 1)])
+    with Health(model, optimizer) as health:
+        for step in range(12):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x * (spike if step == 5 else 1.0)), y)
+            loss.backward()
+            optimizer.step()
+            health.step(loss)
+    return health.report()
+
+
+BROKEN_AND_HEALTHY = {
+    "01 underflow": (small_gradients, {}, "gradient-underflow", {"scale": 2.0**22}),
+    "01 underflow, BF16 as cure": (
+        small_gradients,
+        {},
+        "gradient-underflow",
+        {"low": torch.bfloat16},
+    ),
+    "02 forward overflow": (
+        large_feature,
+        {"standardised": False},
+        "overflow-forward",
+        {"standardised": True},
+    ),
+    "03 half model": (half_model, {"broken": True}, "half-parameters", {"broken": False}),
+    "03 update makes NaN": (half_model, {"broken": True}, "nonfinite-weights", {"broken": False}),
+    "05 accumulation": (accumulation, {"broken": True}, "unscaled-twice", {"broken": False}),
+    "08 hand-written norm": (hand_norm, {"wide": False}, "hidden-infinity", {"wide": True}),
+    "09 attention": (
+        attention,
+        {"scale_first": False},
+        "overflow-forward",
+        {"scale_first": True},
+    ),
+    "10 stagnation": (
+        small_updates,
+        {"dtype": torch.bfloat16},
+        "stagnant-weights",
+        {"dtype": torch.float32},
+    ),
+    "11 positions": (positions, {"autocast": True}, "rounded-integers", {"autocast": False}),
+    "12 meter": (meter, {"dtype": torch.bfloat16}, "low-precision-loss", {"dtype": torch.float32}),
+    "13 one block": (one_block, {"around_all": True}, "stale-casts", {"around_all": False}),
+    "14 spike": (
+        eight_bits,
+        {"scaling": "delayed", "spike": 3e5},
+        "stale-fp8-scale",
+        {"scaling": "current", "spike": 3e5},
+    ),
+    "14 no spike": (
+        eight_bits,
+        {"scaling": "delayed", "spike": 3e5},
+        "stale-fp8-scale",
+        {"scaling": "delayed"},
+    ),
+    "14 no scale": (
+        eight_bits,
+        {"scaling": "none", "size": 1e-4},
+        "no-fp8-scale",
+        {"scaling": "delayed", "size": 1e-4},
+    ),
+    "14 outlier": (
+        eight_bits,
+        {"scaling": "current", "outlier": 1e6},
+        "fp8-outliers",
+        {"scaling": "block", "outlier": 1e6},
+    ),
+    "r1 statistics": (poisoned_norm, {"size": 1e30}, "nonfinite-buffers", {"size": 1.0}),
+    "r2 graph": (detached, {"broken": True}, "no-gradients", {"broken": False}),
+}
+
+
+def clipped(order, scale=16384.0):
+    x, y = regression(outputs=1)
+    return Loop(nn.Linear(8, 1), (x, 3 * y), lr=1e-3, scale=scale).run(3, clip=order)
