@@ -10,7 +10,7 @@ import numpy as np
 from mplab.arithmetic import _operations, reductions
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format, Rounding, require_format
-from mplab.numbers.rounding import round_to
+from mplab.numbers.rounding import require_values, round_to
 
 _SHOWN = 8
 """Elements that `repr` prints before it cuts."""
@@ -58,7 +58,7 @@ them: x.to(FP16).
     def __init__(self, values: Any, fmt: Format) -> None:
         self.fmt = require_format("FloatArray", fmt)
         array = values.values if isinstance(values, FloatArray) else np.asarray(values)
-        self.values = np.array(_operations.operand("FloatArray", "values", array, self.fmt))
+        self.values = np.array(require_values("FloatArray", "values", array, self.fmt))
         self.values.flags.writeable = False
 
     @classmethod

@@ -1,13 +1,13 @@
 """The compiled loops behind `mplab.arithmetic`: long sums that round at every step.
 
 Every step ends in `kernels._round_bits`. An exact sum of two float64 reaches it rounded to odd
-(see `mplab.arithmetic`), so any mode is right, and a product may enter unrounded, as in a fused
+(see `_operations`), so any mode is right, and a product may enter unrounded, as in a fused
 multiply-add. The inner loops run over lanes, sums that are independent of each other, and so
 vectorise; a single sum has one lane and waits for itself. Modes are compiled in, orders are not.
 
-numba's cache on disk looks only at the file of a loop, which is this one. `_EDITION` makes the
-definition of rounding, in the other file, part of the key: a loop that mentions it is compiled
-anew when either file changes.
+numba's cache on disk looks only at the file of a loop, which is this one. What a loop calls
+stands here or in `mplab.numbers.kernels`, and `_EDITION` makes that file part of the key: a loop
+that mentions it is compiled anew when either changes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 @njit(forceinline=True)
 def _to_odd(x, y, mode):
-    """The bits of x + y in float64, rounded to odd: `arithmetic.to_odd` with its two-sum."""
+    """The bits of x + y in float64, rounded to odd: `_operations.exact_sum_to_odd` and its zero."""
     s = x + y
     of_y = s - x
     lost = (x - (s - of_y)) + (y - of_y)

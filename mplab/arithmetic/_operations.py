@@ -17,10 +17,9 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from mplab.numbers import rounding as door
-from mplab.numbers.codes import encode
 from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess, require_format
-from mplab.numbers.inputs import as_array, widen
-from mplab.numbers.rounding import Stream, Tally, round_to
+from mplab.numbers.inputs import as_array
+from mplab.numbers.rounding import Stream, Tally, require_values, round_to
 
 
 class Rules(TypedDict, total=False):
@@ -202,7 +201,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     numbers have an infinite quotient. NaN operands count as quiet.
 
     Args:
-        operation: one of this module's.
+        operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma` or `remainder`.
         *arguments: its operands, then the format.
         **rules: its options, and `tininess` as in `mplab.events`.
 
@@ -261,7 +260,10 @@ class _Exact:
         require_format(name, fmt)
         self.mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
         floor = fmt.min_normal if rules.pop("flush_inputs", False) else 0.0
-        given = [operand(name, w, x, fmt, floor) for w, x in zip("abc", operands, strict=False)]
+        given = [
+            _flushed(require_values(name, argument, x, fmt), floor)
+            for argument, x in zip("abc", operands, strict=False)
+        ]
         numbers = np.broadcast_arrays(*given)
         with np.errstate(all="ignore"):
             nearest = how.nearest(*numbers)
@@ -280,7 +282,7 @@ class _Exact:
         to_nearest = self.mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
         if how.addends is None or (how.twice_is_once and to_nearest and not watched):
             return nearest
-        return to_odd(nearest, _lost(nearest, *how.addends(*numbers)))
+        return exact_sum_to_odd(*how.addends(*numbers))
 
     def _signed_zeros(self, how: _Operation, wide: Any, numbers: Any) -> Any:
         """An exact sum of zero is -0 in `TOWARD_NEGATIVE`, but (+0) + (+0) is +0 in all modes."""
@@ -290,20 +292,11 @@ class _Exact:
         return np.where((wide == 0) & ~(plus[0] & plus[1]), -0.0, wide)[()]
 
 
-def operand(function: str, argument: str, x: Any, fmt: Format, floor: float = 0.0) -> np.ndarray:
-    """An operand as float64, once it is known to hold values of `fmt`."""
-    array = np.asarray(widen(as_array(function, x)))
-    kept = np.asarray(round_to(array, fmt, rounding=Rounding.TOWARD_ZERO))
-    same = (kept.view(np.int64) == array.view(np.int64)) | np.isnan(array)
-    if not same.all():
-        try:
-            encode(array[~same].flat[0], fmt)
-        except ValueError as error:
-            rule = str(error).removeprefix("encode: values must belong to")
-            raise ValueError(f"{function}: {argument} must hold values of{rule}") from None
-    if floor:
-        array = np.where(np.abs(array) < floor, np.copysign(0.0, array), array)
-    return array
+def _flushed(array: np.ndarray, floor: float) -> np.ndarray:
+    """Numbers, those below `floor` as zeros of their sign."""
+    if not floor:
+        return array
+    return np.where(np.abs(array) < floor, np.copysign(0.0, array), array)
 
 
 def _fits(fmt: Format) -> bool:
@@ -325,18 +318,21 @@ def _slowly(exact: Callable[..., Fraction], nearest: Any, numbers: Any) -> np.nd
     return wide
 
 
-def to_odd(nearest: Any, lost: Any) -> np.ndarray:
-    """A sum `nearest + lost` rounded to odd, where `nearest` is that sum rounded to nearest.
+def exact_sum_to_odd(x: Any, y: Any) -> np.ndarray:
+    """The sum x + y of float64: exact, or rounded to odd, so that the next rounding counts alone.
 
-    Where something is lost and the last bit of `nearest` is 0, the neighbour on the side of
-    `lost` has a last bit of 1. Only the sign of `lost` is used.
+    The two-sum of Knuth finds what the sum to nearest has lost. Where that is not zero and the
+    last bit of the sum is 0, the neighbour on the side of the loss has a last bit of 1.
 
     Examples:
-        >>> odd = to_odd(np.array([1.0, 1.0]), np.array([2.0**-60, 0.0]))
+        >>> odd = exact_sum_to_odd(np.ones(3), np.array([2.0**-60, -(2.0**-60), 0.0]))
         >>> [float(x).hex() for x in odd]
-        ['0x1.0000000000001p+0', '0x1.0000000000000p+0']
+        ['0x1.0000000000001p+0', '0x1.fffffffffffffp-1', '0x1.0000000000000p+0']
     """
-    nearest, lost = np.asarray(nearest), np.asarray(lost)
+    with np.errstate(invalid="ignore", over="ignore"):  # special values pass through
+        nearest = np.asarray(x + y)
+        of_y = nearest - x
+        lost = np.asarray((x - (nearest - of_y)) + (y - of_y))
     bits = nearest.view(np.int64)
     up = (lost > 0).astype(np.int64) - (lost < 0)
     away = np.where(np.signbit(nearest), -up, up)
@@ -344,12 +340,6 @@ def to_odd(nearest: Any, lost: Any) -> np.ndarray:
 
 
 # The operations in float64 -------------------------------------------------------------
-def _lost(s: Any, x: Any, y: Any) -> Any:
-    """What s = x + y has lost, exactly: the two-sum of Knuth."""
-    of_y = s - x
-    return (x - (s - of_y)) + (y - of_y)
-
-
 def _product(a: Any, b: Any) -> Any:
     """a·b; finite numbers never make an infinity, which only matters where `_slowly` follows."""
     product = a * b

@@ -13,10 +13,9 @@ from mplab.arithmetic.reductions import (
     accumulate,
     parsed_order,
     require_accumulation,
-    require_terms,
 )
-from mplab.numbers.formats import Format, Rounding, require_format
-from mplab.numbers.rounding import round_to
+from mplab.numbers.formats import FP32, Format, Rounding, require_format
+from mplab.numbers.rounding import require_values, round_to
 
 
 def roundings(n: int, order: str = "sequential") -> int:
@@ -139,8 +138,8 @@ def running_error(a: Any, b: Any = None, **how: Unpack[Accumulation]) -> Running
             f"running_error: order must be sequential or reversed; got {order!r}. "
             f"Compare with exact_sum for the others."
         )
-    left = require_terms("running_error", a)
-    right = np.ones_like(left) if b is None else require_terms("running_error", b)
+    left = require_values("running_error", "a", a, FP32)
+    right = np.ones_like(left) if b is None else require_values("running_error", "b", b, FP32)
     if left.ndim != 1 or left.shape != right.shape:
         raise ValueError(
             f"running_error: a and b must be vectors of one length; got shapes {left.shape} and "
@@ -195,8 +194,8 @@ def exact_sum(a: Any, b: Any = None) -> float:
         >>> exact_sum(np.array([1.0, 2.0**-100, -1.0])) == 2.0**-100
         True
     """
-    left = require_terms("exact_sum", a)
-    right = np.ones_like(left) if b is None else require_terms("exact_sum", b)
+    left = require_values("exact_sum", "a", a, FP32)
+    right = np.ones_like(left) if b is None else require_values("exact_sum", "b", b, FP32)
     if left.shape != right.shape:
         raise ValueError(
             f"exact_sum: a and b must have one shape; got {left.shape} and {right.shape}. "

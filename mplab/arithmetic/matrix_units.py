@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mplab.arithmetic._operations import add, operand
+from mplab.arithmetic._operations import add
 from mplab.numbers.formats import (
     BF16,
     FP8_E4M3,
@@ -32,7 +32,7 @@ from mplab.numbers.formats import (
     Rounding,
     require_format,
 )
-from mplab.numbers.rounding import round_to
+from mplab.numbers.rounding import require_values, round_to
 
 _AT_ONCE = 1 << 19
 """Products held at a time: they stay in the processor's cache."""
@@ -195,12 +195,12 @@ def mma(
         [0.0, 2.9802322387695312e-08]
     """
     unit = unit_of(architecture, input_format)
-    left = operand("mma", "a", a, input_format)
-    right = operand("mma", "b", b, input_format)
+    left = require_values("mma", "a", a, input_format)
+    right = require_values("mma", "b", b, input_format)
     if output_format not in (FP32, FP16):
         raise ValueError(f"mma: output_format must be FP32 or FP16; got {output_format!r}.")
     shape = (left.shape[0], right.shape[-1]) if left.ndim == right.ndim == 2 else ()
-    total = np.zeros(shape) if c is None else operand("mma", "c", c, output_format)
+    total = np.zeros(shape) if c is None else require_values("mma", "c", c, output_format)
     if not shape or left.shape[1] != right.shape[0] or total.shape != shape:
         raise ValueError(
             f"mma: a, b and c must have shapes (M, K), (K, N) and (M, N); got {left.shape}, "

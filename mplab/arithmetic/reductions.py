@@ -1,4 +1,4 @@
-"""Sums, products of matrices and what is built on them, rounded at every step, with bounds.
+"""Sums, products of matrices and what is built on them, rounded at every step.
 
 A long sum is where a format shows: the same numbers give other results in another accumulator
 or in another order. Terms are values of FP32 or of any narrower format, so that float64 holds
@@ -14,8 +14,13 @@ import numpy as np
 
 from mplab.arithmetic._operations import divide, multiply, sqrt, subtract
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess, require_format
-from mplab.numbers.inputs import as_array, widen
-from mplab.numbers.rounding import Stream, checked_facts, checked_keys, round_to
+from mplab.numbers.rounding import (
+    Stream,
+    checked_facts,
+    checked_keys,
+    require_values,
+    round_to,
+)
 
 
 class Accumulation(TypedDict, total=False):
@@ -73,7 +78,7 @@ def matmul(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.ndarray:
         >>> [float(matmul(a, b, accumulator_format=f)[0, 0]) for f in (FP32, FP16, BF16, FP8_E4M3)]
         [4096.0, 2048.0, 256.0, 16.0]
     """
-    left, right = require_terms("matmul", a), require_terms("matmul", b)
+    left, right = require_values("matmul", "a", a, FP32), require_values("matmul", "b", b, FP32)
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
         raise ValueError(
             f"matmul: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
@@ -93,7 +98,7 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
         >>> float(dot(x, ones, accumulator_format=FP16, order="reversed"))
         1.0009765625
     """
-    left, right = require_terms("dot", a), require_terms("dot", b)
+    left, right = require_values("dot", "a", a, FP32), require_values("dot", "b", b, FP32)
     if left.ndim != 1 or left.shape != right.shape:
         raise ValueError(
             f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
@@ -319,7 +324,7 @@ def _over(function: str, lanes: np.ndarray, count: int, how: Accumulation) -> np
 
 
 def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
-    """Total over an exact count, of at most 26 bits: then as in `arithmetic.divide`."""
+    """Total over an exact count, of at most 26 bits: then as in `divide`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         wide = total / count if count > 0 else total * np.nan
     return np.asarray(round_to(wide, how["accumulator_format"], **_operation(how)))
@@ -339,30 +344,12 @@ def _ones(lanes: np.ndarray) -> np.ndarray:
 
 def _lanes(function: str, x: Any, axis: int | None) -> tuple[np.ndarray, tuple[int, ...]]:
     """The elements as (terms, sums), and the shape of the sums."""
-    array = require_terms(function, x)
+    array = require_values(function, "x", x, FP32)
     if axis is None:
         return array.reshape(-1, 1), ()
     moved = np.moveaxis(array, axis, 0)
     count = int(np.prod(moved.shape[1:]))
     return np.ascontiguousarray(moved.reshape(moved.shape[0], count)), moved.shape[1:]
-
-
-def require_terms(function: str, x: Any) -> np.ndarray:
-    """Float64 with the values of `x`, all of them FP32.
-
-    Raises:
-        TypeError: `x` is no array of floats.
-        ValueError: an element is no value of FP32.
-    """
-    array = np.asarray(widen(as_array(function, x)))
-    kept = np.asarray(round_to(array, FP32))
-    wrong = (kept != array) & ~np.isnan(array)
-    if wrong.any():
-        raise ValueError(
-            f"{function}: terms must be values of FP32 or of a narrower format; got "
-            f"{float(array[wrong].flat[0])!r}. Round first: round_to(x, FP32)."
-        )
-    return array
 
 
 # To the loops ----------------------------------------------------------------------------
@@ -397,7 +384,7 @@ def accumulate(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The product a @ b and, if traced (one row only), its running sums, in the output format.
 
-    Terms are taken as they are: for what callers may pass, see `require_terms`.
+    Terms are taken as they are: callers have seen to it that they are values of FP32.
     """
     from mplab.arithmetic import _loops
 

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic._operations import operand, to_odd
+from mplab.arithmetic._operations import exact_sum_to_odd
 from mplab.numbers.formats import FP32, Format, Rounding, require_format
 from mplab.numbers.inputs import as_array, widen
-from mplab.numbers.rounding import Stream, round_to
+from mplab.numbers.rounding import Stream, require_values, round_to
 
 METHODS = ("nearest", "stochastic", "kahan", "master")
 """How w + Δ is stored: rounded to nearest; rounded up or down with the probability that makes
@@ -58,41 +58,32 @@ class Weights:
                 f"Weights: method must be one of {', '.join(METHODS)}; got {method!r}."
             )
         self.method = method
-        self.values = np.array(operand("Weights", "values", np.asarray(values), fmt))
+        self.values = np.array(require_values("Weights", "values", np.asarray(values), fmt))
         self._stream = Stream(seed)
         self._lost = np.zeros_like(self.values)  # what "kahan" owes, negated
         self._master = round_to(self.values, FP32)
 
     def add(self, update: Any) -> None:
         """Add an update to the weights, of a shape that broadcasts with theirs."""
-        delta = round_to(widen(as_array("Weights.add", update)), FP32)
+        delta = round_to(widen(as_array("Weights.add", update, "update")), FP32)
         if self.method == "kahan":
-            owed = round_to(_plus(delta, -self._lost), self.fmt)
-            moved = round_to(_plus(self.values, owed), self.fmt)
-            gone = round_to(_plus(moved, -self.values), self.fmt)
-            self._lost = round_to(_plus(gone, -owed), self.fmt)
+            owed = round_to(exact_sum_to_odd(delta, -self._lost), self.fmt)
+            moved = round_to(exact_sum_to_odd(self.values, owed), self.fmt)
+            gone = round_to(exact_sum_to_odd(moved, -self.values), self.fmt)
+            self._lost = round_to(exact_sum_to_odd(gone, -owed), self.fmt)
             self.values = moved
         elif self.method == "master":
-            self._master = round_to(_plus(self._master, delta), FP32)
+            self._master = round_to(exact_sum_to_odd(self._master, delta), FP32)
             self.values = round_to(self._master, self.fmt)
         elif self.method == "stochastic":
             self.values = round_to(
-                _plus(self.values, delta),
+                exact_sum_to_odd(self.values, delta),
                 self.fmt,
                 rounding=Rounding.STOCHASTIC,
                 stream=self._stream,
             )
         else:
-            self.values = round_to(_plus(self.values, delta), self.fmt)
-
-
-def _plus(a: Any, b: Any) -> np.ndarray:
-    """The sum, exact or rounded to odd, so that the rounding that follows is the only one."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = np.asarray(a + b)
-        of_b = total - a
-        lost = (a - (total - of_b)) + (b - of_b)
-        return to_odd(total, lost)
+            self.values = round_to(exact_sum_to_odd(self.values, delta), self.fmt)
 
 
 def path(

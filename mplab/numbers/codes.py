@@ -200,10 +200,11 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
         exact &= bits >= 0
     if not fmt.has_negative_zero:
         exact &= ~((bits < 0) & (magnitude == 0))
-    exact = np.where(nan, fmt.has_nan, np.where(infinite, fmt.has_infinity, exact))
+    reached = fmt.has_infinity & (fmt.signed | (bits > 0))
+    exact = np.where(nan, fmt.has_nan, np.where(infinite, reached, exact))
     if not exact.all():
         first = float(np.atleast_1d(array)[~exact].flat[0])
-        _refuse(function, first, fmt, given=str(first if array.ndim else x))
+        raise ValueError(refusal(function, "x", first, fmt, given=str(first if array.ndim else x)))
     codes = np.where(infinite, fmt.infinity_code or 0, codes)
     codes |= np.where(bits < 0, fmt.sign_code, 0)
     codes = np.where(nan, fmt.nan_code or 0, codes)
@@ -234,8 +235,16 @@ def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> tuple[np.ndarray, np
     return normal, exact & (scaled >= hidden)
 
 
-def _refuse(function: str, x: float, fmt: Format, *, given: str) -> None:
-    """Raise: `x` is not a value of `fmt`, with its two neighbours where they exist."""
+def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) -> str:
+    """In words, that a number is no value of `fmt`, with its two neighbours where they exist.
+
+    Args:
+        function: the function that was called.
+        argument: the name of what holds the number.
+        x: the number.
+        fmt: the format.
+        given: the number as it was written.
+    """
     what = given
     least = 0.0 if fmt.has_zero else fmt.min_normal
     if least < abs(x) < fmt.max_finite and (x > 0 or fmt.signed):
@@ -249,9 +258,9 @@ def _refuse(function: str, x: float, fmt: Format, *, given: str) -> None:
         what += ", between " + " and ".join(names)
     elif abs(x) > fmt.max_finite:
         what += f", past the largest finite value {fmt.max_finite!r}"
-    raise ValueError(
-        f"{function}: values must belong to {fmt.name}; got {what}. "
-        f"Round first: round_to(x, {fmt.name})."
+    return (
+        f"{function}: {argument} must hold values of {fmt.name}; got {what}. "
+        f"Round first: round_to({argument}, {fmt.name})."
     )
 
 

@@ -13,7 +13,7 @@ from mplab.numbers.formats import format_of
 _SIGNALING_NAN = 0x7FF4_0000_0000_0000
 
 
-def as_array(function: str, x: Any) -> Any:
+def as_array(function: str, x: Any, argument: str = "x") -> Any:
     """Anything that `round_to` takes as a float32 or float64 array, or NumPy scalar."""
     if isinstance(x, float):  # also np.float64
         return np.float64(x)
@@ -31,10 +31,10 @@ def as_array(function: str, x: Any) -> Any:
                 return x.astype(np.float32)
     kind = f"dtype {x.dtype}" if hasattr(x, "dtype") else "no dtype"
     raise TypeError(
-        f"{function}: x must be an array of float32, float64, float16 or an ml_dtypes format, a "
-        f"float, Decimal, Fraction or decimal string; got {type(x).__name__} with {kind}. "
-        f"Convert it, for instance with np.asarray(x, dtype=np.float64); for a torch tensor use "
-        f"mplab.numbers.tensors.round_tensor."
+        f"{function}: {argument} must be an array of float32, float64, float16 or an ml_dtypes "
+        f"format, a float, Decimal, Fraction or decimal string; got {type(x).__name__} with "
+        f"{kind}. Convert it, for instance with np.asarray({argument}, dtype=np.float64); for a "
+        f"torch tensor use mplab.numbers.tensors.round_tensor."
     )
 
 

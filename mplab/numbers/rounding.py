@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mplab.numbers.codes import encode
+from mplab.numbers.codes import encode, refusal
 from mplab.numbers.facts import Facts, facts_of
 from mplab.numbers.formats import (
     FP32,
@@ -279,6 +279,34 @@ def events(
     source.round(fmt, rounding, rules, stream, None, flags=flags)
     flags &= int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
     return flags.reshape(source.shape)[()]
+
+
+def require_values(function: str, argument: str, x: Any, fmt: Format) -> np.ndarray:
+    """Float64 with the numbers of `x`, all of them values of `fmt` or NaN.
+
+    Args:
+        function: the function that was called, for the message.
+        argument: the name of `x` in it.
+        x: as in `round_to`.
+        fmt: the format that the numbers must belong to.
+
+    Raises:
+        TypeError: `x` is no array of floats.
+        ValueError: an element is no value of `fmt`; nothing is rounded here.
+
+    Examples:
+        >>> require_values("dot", "a", np.array([0.5, 0.1], np.float32), FP4_E2M1)
+        Traceback (most recent call last):
+        ValueError: dot: a must hold values of FP4_E2M1; got 0.10000000149011612, between \
+0.0 (0x0) and 0.5 (0x1). Round first: round_to(a, FP4_E2M1).
+    """
+    array = np.asarray(widen(as_array(function, x, argument)))
+    kept = np.asarray(round_to(array, fmt, rounding=Rounding.TOWARD_ZERO))
+    same = (kept.view(np.int64) == array.view(np.int64)) | np.isnan(array)
+    if not same.all():
+        first = float(array[~same].flat[0])
+        raise ValueError(refusal(function, argument, first, fmt, given=repr(first)))
+    return array
 
 
 class _Source:

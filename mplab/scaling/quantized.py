@@ -6,7 +6,6 @@ A scale multiplies before the cast; `dequantize` divides by it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -187,8 +186,9 @@ def quantize(
         )
     wide = _widened("quantize", tensor)
     factor = _scale_of(wide, fmt, scale, block)
-    options: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "stream": stream}
-    rounded = multiply_and_round(wide, factor, fmt, block=block, **options)
+    rounded = multiply_and_round(
+        wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
+    )
     return Quantized(_codes(rounded, fmt), factor, fmt, block)
 
 
@@ -235,8 +235,10 @@ def fake_quantize(
     """
     wide = _widened("fake_quantize", tensor)
     factor = _scale_of(wide, fmt, scale, block)
-    options: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "stream": stream}
-    return _divide(multiply_and_round(wide, factor, fmt, block=block, **options), factor, block)
+    rounded = multiply_and_round(
+        wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
+    )
+    return _divide(rounded, factor, block)
 
 
 def multiply_and_round(
@@ -278,8 +280,9 @@ def multiply_and_round(
             f"{tuple(scale.shape)}. Give it block={block or '...'} and a rule to find it."
         )
     product = (split * factor.to(split.dtype)).reshape(tensor.shape)
-    options: dict[str, Any] = {"rounding": rounding, "overflow": overflow, "stream": stream}
-    return round_tensor(product, fmt, out=product, **options)
+    return round_tensor(
+        product, fmt, rounding=rounding, overflow=overflow, stream=stream, out=product
+    )
 
 
 def _codes(rounded: Tensor, fmt: Format) -> Tensor:

@@ -13,8 +13,8 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import FORMATS, FP8_E4M3, FP16, FP32, TF32, Event, Overflow, Rounding, Stream, Tininess
-from mplab.arithmetic import add, divide, fma, multiply, raised, remainder, sqrt, subtract
-from mplab.arithmetic._operations import to_odd
+from mplab.arithmetic import _loops, add, divide, fma, multiply, raised, remainder, sqrt, subtract
+from mplab.arithmetic._operations import exact_sum_to_odd
 
 OPERATIONS = {f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)}
 COUNT = {"sqrt": 1, "fma": 3}
@@ -381,7 +381,7 @@ def test_operands_that_are_no_values_of_the_format_are_refused_by_name():
 
 
 def test_operands_must_be_floating_point_and_the_format_a_format():
-    with pytest.raises(TypeError, match="add: x must be an array of float32"):
+    with pytest.raises(TypeError, match="add: a must be an array of float32"):
         add(np.array([1, 2]), 1.0, FP16)
     with pytest.raises(TypeError, match="divide: fmt must be an mplab Format"):
         divide(1.0, 1.0, "FP16")
@@ -400,11 +400,55 @@ def test_operands_broadcast_and_half_precision_arrays_are_taken():
     assert isinstance(add(1.0, 1.0, FP16), np.float64)
 
 
-def test_rounding_to_odd_marks_what_was_lost_on_its_side():
-    near = np.array([1.0, 1.0, -1.0, 1.0 + 2.0**-52, inf, 0.0])
-    lost = np.array([1e-30, -1e-30, 1e-30, 1e-30, nan, 0.0])
-    want = [1.0 + 2.0**-52, 1.0 - 2.0**-53, -1.0 + 2.0**-53, 1.0 + 2.0**-52, inf, 0.0]
-    assert_same_bits(to_odd(near, lost), np.array(want))
+# The exact sum, rounded to odd -----------------------------------------------------------
+
+
+def to_odd(q):
+    """The float64 that a Fraction is, or the neighbour on either side whose last bit is 1."""
+    near = float(q)
+    if Fraction(near) == q:
+        return near
+    other = float(np.nextafter(near, inf if q > near else -inf))
+    return near if np.float64(near).view(np.int64) & 1 else other
+
+
+def far_and_near():
+    """Pairs of both signs, from equal to out of reach, among them ties and the ends of float64."""
+    u = 2.0**-52
+    heads = [1.0, 1.0 + u, 1.5, 2.0 - u, 2.0 - 2 * u]
+    pairs = [
+        (sign * x, y * 2.0**-k)
+        for x, y, sign, k in itertools.product(heads, heads, (1.0, -1.0), range(112))
+    ]
+    largest, least = np.finfo(np.float64).max, 5e-324
+    pairs += [(largest, -x * 2.0**k) for x in heads for k in range(900, 1023, 3)]
+    pairs += [(x * 2.0**-1022, n * least) for x in heads for n in (-3, -1, 1, 2)]
+    x, y = np.array(pairs).T
+    return np.r_[x, y], np.r_[y, x]
+
+
+def test_a_sum_rounded_to_odd_is_that_of_fractions():
+    """The vectors' function and the compiled loops' own, which must stay in their file."""
+    x, y = far_and_near()
+    sums = [Fraction(a) + Fraction(b) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+    want = np.array([to_odd(q) for q in sums])
+    assert np.sum([Fraction(s) != q for s, q in zip((x + y).tolist(), sums, strict=True)]) > 5000
+    assert_same_bits(exact_sum_to_odd(x, y), want)
+    for mode in Rounding:
+        bits = [_loops._to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
+        zero = -0.0 if mode is Rounding.TOWARD_NEGATIVE else 0.0
+        got = np.array(bits, np.int64).view(np.float64)
+        assert_same_bits(got, np.where(want == 0, zero, want))
+
+
+def test_a_sum_rounded_to_odd_lets_special_values_through():
+    x = np.array([inf, inf, -inf, nan, 1e308, 0.0, -0.0])
+    y = np.array([1.0, -inf, -inf, 1.0, 1e308, -0.0, -0.0])
+    want = np.array([inf, nan, -inf, nan, inf, 0.0, -0.0])
+    assert_same_bits(exact_sum_to_odd(x, y), want)
+    some = ~np.isnan(want)
+    got = [_loops._to_odd(a, b, int(Rounding.TIES_TO_EVEN)) for a, b in zip(x, y, strict=True)]
+    assert_same_bits(np.array(got).view(np.float64)[some], want[some])
 
 
 def test_the_oracle_s_two_layers_agree():

@@ -359,8 +359,19 @@ def test_roundings_are_the_longest_chain():
 
 
 def test_terms_must_be_values_of_fp32():
-    with pytest.raises(ValueError, match=r"sum: terms must be values of FP32.*; got 0\.1"):
-        reductions.sum(np.array([0.1]), accumulator_format=FP16)
+    good, bad, how = np.array([0.5]), np.array([0.1]), {"accumulator_format": FP16}
+    with pytest.raises(ValueError, match=r"^sum: x must hold values of FP32; got 0\.1, between"):
+        reductions.sum(bad, **how)
+    with pytest.raises(ValueError, match=r"^dot: b must hold .*round_to\(b, FP32\)\.$"):
+        reductions.dot(good, bad, **how)
+    with pytest.raises(ValueError, match=r"^matmul: a must hold values of FP32"):
+        reductions.matmul(bad[:, None], good[:, None], **how)
+    for function in (bounds.exact_sum, bounds.running_error):
+        options = how if function is bounds.running_error else {}
+        with pytest.raises(ValueError, match=rf"^{function.__name__}: b must hold values of FP32"):
+            function(good, bad, **options)
+        with pytest.raises(TypeError, match=rf"^{function.__name__}: a must be an array of"):
+            function([0.5], **options)
 
 
 def test_shapes_and_orders_are_checked():
@@ -448,7 +459,7 @@ def test_loops_are_compiled_anew_when_the_definition_of_rounding_changes(tmp_pat
         return float(done.stdout)
 
     assert answer() == answer() == 4096.0  # 2049 goes down to 2048, then 4097 to 4096
-    kernels = package / "kernels.py"
+    kernels = package / "numbers" / "kernels.py"
     text = kernels.read_text(encoding="utf-8")
     line = "addend = half if (a & last) | odd != 0 else below_half"
     assert line in text

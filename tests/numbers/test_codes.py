@@ -163,7 +163,7 @@ def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
     known = values(fmt)
     for x in neighbours_that_are_no_values(fmt, 400):
         for number in (x, -x):
-            with pytest.raises(ValueError, match=r"^encode: values must belong to ") as refusal:
+            with pytest.raises(ValueError, match=r"^encode: x must hold values of ") as refusal:
                 encode(np.array([number, 1e999]), fmt)
             message = str(refusal.value)
             assert f"got {float(number)!r}" in message
@@ -199,10 +199,11 @@ def test_encode_names_positive_zero_as_neighbour_where_there_is_no_negative_zero
         (0.0, FP8_E8M0),
         (-1.0, FP8_E8M0),
         (-0.0, TABLED["UE4M4"]),
+        (-np.inf, TABLED["UE4M4"]),
     ],
 )
 def test_encode_refuses_specials_that_the_format_lacks(x, fmt):
-    with pytest.raises(ValueError, match=rf"^encode: values must belong to {fmt.name}; got {x}"):
+    with pytest.raises(ValueError, match=rf"^encode: x must hold values of {fmt.name}; got {x}"):
         encode(x, fmt)
 
 
@@ -254,7 +255,7 @@ def test_from_ml_dtypes_refuses_dtypes_of_no_format(array):
 def test_to_ml_dtypes_refuses_formats_without_dtype_and_unrounded_numbers():
     with pytest.raises(TypeError, match=r"^to_ml_dtypes: fmt must have .* TF32 has none\. "):
         to_ml_dtypes(np.ones(2), TF32)
-    with pytest.raises(ValueError, match=r"must belong to FP16; got 0\.1, between"):
+    with pytest.raises(ValueError, match=r"must hold values of FP16; got 0\.1, between"):
         to_ml_dtypes(np.array([0.1]), FP16)
 
 

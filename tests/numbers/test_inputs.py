@@ -23,11 +23,13 @@ from mplab import (
     Overflow,
     Rounding,
     Tally,
+    encode,
     events,
     round_to,
     tally,
     ulp,
 )
+from mplab.numbers.rounding import require_values
 
 # Decimal, Fraction and strings: one rounding -------------------------------------------
 
@@ -318,3 +320,65 @@ def test_float32_that_cannot_hold_the_result_is_refused(name):
     assert round_to(np.ones(1, np.float32), fmt) == 1
     counts = tally(x, fmt, rounding=Rounding.TOWARD_POSITIVE)
     assert counts.inexact == 1
+
+
+# Values that must belong to a format -----------------------------------------------------
+
+
+def refusal(call, *arguments):
+    """What a call says against its argument, or None."""
+    try:
+        call(*arguments)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def beside(fmt):
+    """The ends and the middle of a format, halfway past them, and what it may lack."""
+    some = [fmt.min_subnormal, fmt.min_normal, 1.0, 1.0 + fmt.epsilon, fmt.max_finite]
+    near = [x + step * float(ulp(x, fmt)) / 2 for x in some for step in (-1, 0, 1, 2)]
+    infinities = [np.inf, -np.inf] if fmt.signed else [np.inf]
+    return [*near, *(-x for x in near), 0.0, -0.0, *infinities, 0.1, -1e300]
+
+
+@pytest.mark.parametrize("name", TABLED)
+def test_a_number_that_is_no_value_is_refused_in_the_words_of_encode(name):
+    fmt = TABLED[name]
+    refused = 0
+    for x in beside(fmt):
+        said, wanted = refusal(require_values, "f", "a", x, fmt), refusal(encode, x, fmt)
+        assert (said is None) == (wanted is None), x
+        if said is not None and wanted is not None:
+            start, _, rest = said.partition("; ")
+            assert start == f"f: a must hold values of {fmt.name}"
+            assert rest == wanted.partition("; ")[2].replace("round_to(x, ", "round_to(a, "), x
+            refused += 1
+    assert refused > 5
+
+
+def test_values_come_back_as_float64_bit_for_bit_with_every_nan():
+    x = np.array([[1.5, -0.0, np.nan], [np.inf, 65504.0, -(2.0**-24)]])
+    for same in (x, x.astype(np.float32), x.astype(np.float16), x.astype(">f8"), x[:, ::-1]):
+        got = require_values("f", "a", same, FP16)
+        assert got.dtype == np.float64 and got.dtype.isnative
+        assert_same_bits(got, same.astype(np.float64))
+    assert require_values("f", "a", "0.5", FP16).shape == ()
+    assert np.isnan(require_values("f", "a", np.nan, TABLED["FP4_E2M1"]))
+
+
+def test_minus_infinity_is_no_value_of_a_format_without_a_sign():
+    for fmt in (TABLED["UE4M4"], FP8_E8M0):
+        with pytest.raises(ValueError, match=r"^f: a must hold values of U?\w+; got -inf, past"):
+            require_values("f", "a", -np.inf, fmt)
+
+
+def test_the_first_number_that_is_no_value_is_named_whatever_the_shape():
+    with pytest.raises(ValueError, match=r"^f: a must hold values of FP16; got 0\.3, between"):
+        require_values("f", "a", np.array([[1.0, 0.3], [0.1, 2.0]]), FP16)
+
+
+@pytest.mark.parametrize("x", [1, [1.0], np.array([1]), None], ids=repr)
+def test_what_holds_no_floats_is_refused_under_the_name_of_the_argument(x):
+    with pytest.raises(TypeError, match=r"^f: values must be an array of float32.*Convert it"):
+        require_values("f", "values", x, FP16)

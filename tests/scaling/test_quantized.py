@@ -35,6 +35,7 @@ from mplab.scaling import (
     quantize,
     scale_for,
 )
+from mplab.scaling.quantized import multiply_and_round
 
 EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8]
 SMALL = [fmt for fmt in FORMATS.values() if fmt.bits <= 8]
@@ -100,13 +101,23 @@ def test_a_float64_is_rounded_once():
     assert dequantize(quantize(x.float(), FP8_E4M3, scale=1.0)).item() == 1.0
 
 
+@pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rounding", Rounding)
-def test_the_direction_of_rounding_is_that_of_the_one_door(rounding):
-    x = normal(64, seed=1)
-    got = quantize(x, FP8_E4M3, scale=1.0, rounding=rounding, stream=Stream(5))
-    stream = Stream(5) if rounding is Rounding.STOCHASTIC else None
-    expected = round_to(x.numpy(), FP8_E4M3, rounding=rounding, stream=stream)
-    assert_same_bits(got.values.numpy(), expected)
+def test_every_way_in_hands_its_options_to_the_one_door(rounding, overflow):
+    x = torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])])
+
+    def options():
+        stream = Stream(5) if rounding is Rounding.STOCHASTIC else None
+        return {"rounding": rounding, "overflow": overflow, "stream": stream}
+
+    expected = round_to(x.numpy(), FP8_E4M3, **options())
+    got = [
+        quantize(x, FP8_E4M3, scale=1.0, **options()).values,
+        fake_quantize(x, FP8_E4M3, scale=1.0, **options()),
+        multiply_and_round(x, torch.tensor(1.0), FP8_E4M3, **options()),
+    ]
+    for each in got:
+        assert_same_bits(each.numpy(), expected)
 
 
 def test_overflow_saturates_unless_told_otherwise():
@@ -307,7 +318,7 @@ def test_what_cannot_be_quantized_is_refused_with_advice(call, error, message):
 
 
 def test_scales_that_are_no_powers_of_two_have_no_e8m0_code():
-    with pytest.raises(ValueError, match="must belong to FP8_E8M0"):
+    with pytest.raises(ValueError, match="must hold values of FP8_E8M0"):
         _ = quantize(torch.tensor([3.0]), FP8_E4M3, scale=ScaleRule.RATIO).scale_codes
     assert decode(quantize(torch.tensor([3.0]), FP8_E4M3).scale_codes.item(), FP8_E8M0) == 2.0**-7
 
