@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mplab.course.files import replace_file
+from mplab.hardware import bench_steps
 from mplab.hardware.bench_rounding import SIZES, Missing, Row, measure, measure_threaded, table
 from mplab.numbers import threads
 
@@ -24,17 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.rounds < 3:
         parser.error(f"--rounds must be at least 3; got {options.rounds}")
-    import torch
-
-    from mplab.hardware import bench_steps
-
     torch.set_num_threads(1)
     cores = threads.set_threads(1)
     if options.steps:
         steps = bench_steps.measure_steps(rounds=options.rounds, seconds=options.seconds)
         print(bench_steps.table(steps))
         if options.out:
-            save_steps(options.out, steps, bench_steps.BATCH)
+            save(options.out / "steps.json", steps, batch=bench_steps.BATCH)
         return 0
     rows: list[Row] = []
     missing: list[Missing] = []
@@ -49,25 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, reason in missing:
         print(f"{name}: not measured: {reason}", file=sys.stderr)
     if options.out:
-        save(options.out, rows, wall)
+        save(options.out / "bench.json", rows, wall=wall)
+        plot(options.out / "bench.png", rows)
     return 0
 
 
-def save_steps(folder: Path, steps: list[Any], batch: int) -> None:
-    """Write what training steps cost into a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "steps.json"
-    record = {"batch": batch, "rows": [row._asdict() for row in steps]}
-    replace_file(path, json.dumps(record, indent=1).encode())
+def save(path: Path, rows: Sequence[Any], **facts: Any) -> None:
+    """Write what was measured."""
+    tree = facts | {"rows": [row._asdict() for row in rows]}
+    replace_file(path, json.dumps(tree, indent=1).encode())
     print(f"wrote {path}")
 
 
-def save(folder: Path, rows: list[Row], wall: dict[str, float]) -> None:
-    """Write what was measured, and its plot, into a folder."""
-    from mplab.pictures import costs
+def plot(path: Path, rows: Sequence[Row]) -> None:
+    """Draw what rounding costs."""
+    from mplab.pictures.performance import costs
 
-    folder.mkdir(parents=True, exist_ok=True)
-    record = {"rows": [row._asdict() for row in rows], "wall": wall}
-    replace_file(folder / "bench.json", json.dumps(record, indent=1).encode())
-    costs(rows).savefig(folder / "bench.png", dpi=150)
-    print(f"wrote {folder / 'bench.json'} and {folder / 'bench.png'}")
+    costs(rows).save(path)
+    print(f"wrote {path}")

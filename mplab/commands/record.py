@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from mplab.commands._errors import require_device
-from mplab.hardware.record import MINUTES, PARTS, made_or_kept
+from mplab.hardware.record import MINUTES, PARTS, Request, made_or_kept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,19 +39,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cpu" and not options.rehearse:
         print("There is no CUDA device: these recordings will be marked CPU, and are slow.")
+    asked = Request(
+        torch.device(kind),
+        options.out,
+        names,
+        rehearse=options.rehearse,
+        again=options.again,
+        together=options.together,
+    )
     begin, done = time.monotonic(), []
     for name in names:
         most = begin + 60 * options.minutes - time.monotonic()
-        made = made_or_kept(
-            name,
-            torch.device(kind),
-            options.out,
-            names=names,
-            most=most,
-            rehearse=options.rehearse,
-            again=options.again,
-            together=options.together,
-        )
+        made = made_or_kept(name, asked, most=most)
         done.append(made)
         state = "done" if made.complete else f"not complete: {made.problem}"
         print(f"{name:<12} {made.provenance['seconds']:7.1f} s  {state}", flush=True)

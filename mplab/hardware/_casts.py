@@ -1,48 +1,18 @@
-"""What `mplab record` asks a device about numbers: its casts."""
+"""What `mplab record` asks a device about its casts."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mplab.hardware._parts import Found, Setting, problem_of
 from mplab.numbers.codes import values
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Overflow
 from mplab.numbers.rounding import round_to
 from mplab.numbers.tensors import how_fused, round_tensor
-
-Found = Iterator[tuple[str, Any]]
-"""Fields of a recording's data, each as it is known so far."""
-
-
-class Setting(NamedTuple):
-    """Where and how large a recording is made."""
-
-    device: torch.device
-    rehearse: bool
-    left: Callable[[], float]
-    """Seconds of the part's budget that are left."""
-
-    @property
-    def cuda(self) -> bool:
-        """Whether the device is a CUDA device."""
-        return self.device.type == "cuda"
-
-
-def problem_of(error: BaseException) -> str:
-    """An error in one line that says nothing about the machine's folders.
-
-    Examples:
-        >>> problem_of(OSError("cannot read /root/secret/file.txt"))
-        'OSError: cannot read …'
-    """
-    line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
-    return re.sub(r"(?<!\w)(?:[A-Za-z]:)?[\\/][\w.\\/-]+", "…", line)
-
 
 _CAST_FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 

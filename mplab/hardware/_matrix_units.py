@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mplab.arithmetic.matrix_units import ARCHITECTURES, mma, unit_of
-from mplab.hardware._casts import Found, Setting, problem_of
+from mplab.hardware._parts import Found, Setting, problem_of
+from mplab.hardware._products import partner, product
 from mplab.hardware.probes import PROBES, on_cuda
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format
@@ -80,39 +80,6 @@ def _probe(probe: Any, cuda: bool) -> dict[str, Any]:
     return model | {"answer": answer, "problem": problem}
 
 
-def product(a: Tensor, b: Tensor, fmt: Format, *, fast: bool = True) -> Tensor:
-    """The device's own product of float32 tensors that hold values of a format.
-
-    On a CPU it is FP32's, which is no matrix unit's.
-
-    Raises:
-        RuntimeError: the device cannot multiply this format.
-    """
-    if a.device.type != "cuda":
-        return a @ b
-    if fmt == TF32:
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = True
-        try:
-            return a @ b
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
-    dtype = fmt.torch_dtype
-    if fmt.bits == 16:
-        return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
-    right = b.t().contiguous().to(_partner(fmt).torch_dtype).t()
-    one = torch.ones((), device=a.device)
-    result: Tensor = torch._scaled_mm(
-        a.to(dtype), right, scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=fast
-    )
-    return result
-
-
-def _partner(fmt: Format) -> Format:
-    """The format of the second operand: the kernel multiplies E4M3 by either, not E5M2 by E5M2."""
-    return FP8_E4M3 if fmt.bits == 8 else fmt
-
-
 def _holding(fmt: Format) -> Format:
     """The format itself; for E5M2, which is multiplied by E4M3, one that holds both."""
     return Format("E5M3", exponent_bits=5, precision=4) if fmt == FP8_E5M2 else fmt
@@ -139,9 +106,7 @@ def answers(left: np.ndarray, right: np.ndarray, fmt: Format, to: Setting) -> np
 def kept(left: np.ndarray, right: np.ndarray, results: np.ndarray, fmt: Format) -> list[list[str]]:
     """Sums in hexadecimal: the codes of both operands, and those of the results in FP32."""
     rows = zip(left, right, results, strict=True)
-    return [
-        [_hex(a, fmt), _hex(b, _partner(fmt)), _hex(np.atleast_1d(r), FP32)] for a, b, r in rows
-    ]
+    return [[_hex(a, fmt), _hex(b, partner(fmt)), _hex(np.atleast_1d(r), FP32)] for a, b, r in rows]
 
 
 def _hex(x: np.ndarray, fmt: Format) -> str:
@@ -155,7 +120,7 @@ def _samples(fmt: Format, to: Setting) -> dict[str, Any]:
     terms = unit_of("hopper", fmt).terms
     for steps in (1, 4):
         random = np.random.default_rng(steps)
-        left, right = (_spread((count, terms * steps), f, random) for f in (fmt, _partner(fmt)))
+        left, right = (_spread((count, terms * steps), f, random) for f in (fmt, partner(fmt)))
         right = _without_lowest(right, fmt)
         # in every other sum all but the last four terms cancel, so that their small bits show
         left[1::2, 1:-4:2], right[1::2, 1:-4:2] = -left[1::2, :-4:2], right[1::2, :-4:2]
@@ -196,7 +161,7 @@ class Sweep(NamedTuple):
 
 def _power(k: int, fmt: Format) -> tuple[float, float] | None:
     """Factors of a format and its partner whose product is 2^k."""
-    low, other = fmt.emin - fmt.precision + 1, _partner(fmt)
+    low, other = fmt.emin - fmt.precision + 1, partner(fmt)
     least = other.emin - other.precision + 1
     found = [e for e in range(low, fmt.emax + 1) if least <= k - e <= other.emax]
     if not found:
@@ -226,7 +191,7 @@ def _sweep(words: str, formats: tuple[Format, ...], exponents: range, *parts: An
 
 def _zero_times_largest(k: int, fmt: Format) -> Terms | None:
     term = _power(k, fmt)
-    return None if term is None else [(0.0, 2.0 ** _partner(fmt).emax), term]
+    return None if term is None else [(0.0, 2.0 ** partner(fmt).emax), term]
 
 
 def _full(k: int, fmt: Format) -> Terms | None:
@@ -281,7 +246,7 @@ def _random_blocks(fmt: Format, seed: int, to: Setting, row: dict[str, Any]) -> 
     """One product; how many elements each model misses, and some that Hopper's does."""
     random = np.random.default_rng(seed)
     left = _spread((_ROWS, _DEPTH), fmt, random)
-    right = _without_lowest(_spread((_DEPTH, _ROWS), _partner(fmt), random), fmt)
+    right = _without_lowest(_spread((_DEPTH, _ROWS), partner(fmt), random), fmt)
     a, b = (torch.from_numpy(m).float().to(to.device) for m in (left, right))
     answer = product(a, b, fmt).double().cpu().numpy()
     row["blocks"] += answer.size

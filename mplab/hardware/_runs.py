@@ -1,13 +1,10 @@
-"""What `mplab record` runs on a device: training of all tasks, a larger network, and speed."""
+"""What `mplab record` trains on a device: all tasks, and a larger network, with its exponents."""
 
 from __future__ import annotations
 
 import gc
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,33 +13,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mplab.hardware._casts import Found, Setting, problem_of
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
-from mplab.numbers.tensors import round_tensor
+from mplab.hardware._parts import Found, Setting, problem_of
+from mplab.hardware._products import tf32
+from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.training.activations import Block
 from mplab.training.exponents import exponent_histogram
 from mplab.training.loop import train
 from mplab.training.recipes import RECIPES
-from mplab.training.stages import stage_times
 from mplab.training.tasks import TASKS
 
 SEEDS = (0, 1, 2, 3, 4)
-
-
-@contextmanager
-def _tf32(wanted: bool) -> Iterator[None]:
-    """Matrix products of float32 tensors in TF32, or not."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-def plain_float32() -> AbstractContextManager[None]:
-    """Matrix products and convolutions of float32 tensors are FP32's, not TF32's."""
-    return _tf32(False)
 
 
 # Training ----------------------------------------------------------------------------------
@@ -78,22 +58,22 @@ def training(to: Setting) -> Found:
     """
     runs: list[dict[str, Any]] = []
     yield "runs", runs
-    for count, (seed, task, recipe, tf32) in enumerate(
+    for count, (seed, task, recipe, in_tf32) in enumerate(
         plan(seeds=SEEDS[: 1 if to.rehearse else 5]), 1
     ):
         if to.left() <= 0:
             break
-        runs.append(_one_run(task, recipe, tf32, seed, to))
+        runs.append(_one_run(task, recipe, in_tf32, seed, to))
         if count % 8 == 0:
             yield "runs", runs
     yield "runs", runs
 
 
-def _one_run(task: str, recipe: str, tf32: bool, seed: int, to: Setting) -> dict[str, Any]:
-    row: dict[str, Any] = {"task": task, "recipe": recipe, "tf32": tf32, "seed": seed}
+def _one_run(task: str, recipe: str, in_tf32: bool, seed: int, to: Setting) -> dict[str, Any]:
+    row: dict[str, Any] = {"task": task, "recipe": recipe, "tf32": in_tf32, "seed": seed}
     begin = time.perf_counter()
     try:
-        with _tf32(tf32):
+        with tf32(in_tf32):
             history = train(
                 task,
                 recipe,
@@ -189,7 +169,7 @@ def larger(to: Setting) -> Found:
         if to.left() <= 0:
             break
         try:
-            with _tf32(way.tf32):
+            with tf32(way.tf32):
                 runs.append({"recipe": way.recipe} | _train_larger(size, way, to))
         except Exception as error:  # whatever it is, the other recipes go on
             runs.append({"recipe": way.recipe, "problem": problem_of(error)})
@@ -242,6 +222,11 @@ def _train_larger(size: dict[str, int], way: _Way, to: Setting) -> dict[str, Any
         "peak_bytes": torch.cuda.max_memory_allocated() - before if to.cuda else None,
         "parameter_bytes": sum(p.nbytes for p in model.parameters()),
     }
+
+
+def _wait(to: Setting) -> None:
+    if to.cuda:
+        torch.cuda.synchronize()
 
 
 def _emptied(to: Setting) -> int:
@@ -298,117 +283,3 @@ def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., 
         output.register_hook(count)  # type: ignore[no-untyped-call]
 
     return after
-
-
-# Speed ---------------------------------------------------------------------------------------
-def _wait(to: Setting) -> None:
-    if to.cuda:
-        torch.cuda.synchronize()
-
-
-def seconds_of(call: Callable[[], Any], to: Setting, *, repeats: int = 20) -> float:
-    """The median time of a call, on CUDA by events, after three to warm up.
-
-    On CUDA a call is repeated between two events until they lie milliseconds apart: alone, a
-    short one would show how long Python takes to begin it.
-    """
-    for _ in range(3):
-        call()
-    _wait(to)
-    taken = []
-    inside = 1
-    for lap in range(1 + (3 if to.rehearse else repeats)):
-        if to.cuda:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-            begin.record()
-            for _ in range(inside):
-                call()
-            end.record()
-            end.synchronize()
-            taken.append(begin.elapsed_time(end) / 1e3 / inside)
-            if not lap:
-                inside = min(200, max(1, int(2e-3 / max(1e-6, taken.pop()))))
-        else:
-            start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
-    return float(np.median(taken))
-
-
-def speed(to: Setting) -> Found:
-    """Copy bandwidth, matrix products by size and format, rounding, and a simulated step."""
-    count = 1 << (16 if to.rehearse else 27)
-    x, out = torch.randn(count, device=to.device), torch.empty(count, device=to.device)
-    copied = 8 * count / seconds_of(lambda: out.copy_(x), to)
-    yield "copy", {"bytes": 4 * count, "bytes_per_second": copied}
-    rows: list[dict[str, Any]] = []
-    for n in (16, 32) if to.rehearse else (256, 512, 1024, 2048, 4096, 8192):
-        for fmt in (FP32, TF32, FP16, BF16, FP8_E4M3):
-            if to.left() > 0:
-                rows.append(_matmul(n, fmt, to))
-        yield "matmul", rows
-    rounding: dict[str, Any] = {}
-    for fmt in (FP16, BF16, FP8_E4M3):
-        rounding[fmt.name] = _rounding_rate(x, out, fmt, copied, to)
-        yield "round_to", rounding
-    steps: list[dict[str, Any]] = []
-    for task in TASKS:
-        steps += _simulated_steps(task, to)
-        yield "steps", steps
-
-
-def _rounding_rate(x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting) -> Any:
-    """Bytes read and written in a second, and their share of a copy's."""
-    try:
-        taken = seconds_of(partial(round_tensor, x, fmt, out=out), to, repeats=5)
-    except Exception as error:  # whatever it is, the other formats go on
-        return {"problem": problem_of(error)}
-    rate = 8 * x.numel() / taken
-    return {"bytes_per_second": rate, "share_of_copy": rate / copied}
-
-
-def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
-    """A square product: its rate, and operations for each byte that it must move."""
-    row: dict[str, Any] = {"size": n, "format": fmt.name}
-    a, b = (torch.randn(n, n, device=to.device) for _ in range(2))
-    width = 1 if fmt.bits == 8 else 4 if fmt in (FP32, TF32) else 2
-    try:
-        with _tf32(fmt == TF32):
-            taken = seconds_of(_product_call(a, b, fmt), to)
-    except Exception as error:  # whatever it is, the other products go on
-        return row | {"problem": problem_of(error)}
-    work, moved = 2 * n**3, 2 * width * n * n + (4 if width == 4 else 2) * n * n
-    return row | {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
-
-
-def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], Any]:
-    """The product alone, its inputs in the format already."""
-    if fmt in (FP32, TF32):
-        return lambda: a @ b
-    dtype = fmt.torch_dtype
-    if fmt.bits == 8:
-        low, right = a.to(dtype), b.t().contiguous().to(dtype).t()
-        one = torch.ones((), device=a.device)
-        return lambda: torch._scaled_mm(
-            low, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
-        )
-    left, other = a.to(dtype), b.to(dtype)
-    return lambda: left @ other
-
-
-def _simulated_steps(task: str, to: Setting) -> list[dict[str, Any]]:
-    """What a simulated step of a task costs beside a plain one and a real one."""
-    rows: list[dict[str, Any]] = []
-    for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
-        if to.left() <= 0:
-            break
-        row: dict[str, Any] = {"task": task, "recipe": recipe}
-        try:
-            steps = 2 if to.rehearse else 10
-            times = stage_times(task, recipe, steps=steps, device=to.device.type)
-        except Exception as error:  # whatever it is, the other steps go on
-            rows.append(row | {"problem": problem_of(error)})
-            continue
-        total = math.fsum(times.seconds.values())
-        rows.append(row | {"seconds": times.seconds, "total": total})
-    return rows

@@ -7,17 +7,18 @@ copy of the same round.
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
+from mplab.hardware._timing import CPU_TIME, Call, compared, in_turn
 from mplab.numbers import threads
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Rounding
 from mplab.numbers.rounding import Stream, Tally, round_to
+from mplab.numbers.tables import Table
 
 FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 
@@ -43,10 +44,10 @@ class Missing(NamedTuple):
     reason: str
 
 
-Contenders = dict[tuple[str, str], Callable[[], object]]
+Contenders = dict[tuple[str, str], Call]
 
 
-def ours(x: np.ndarray, fmt: Format) -> Iterable[tuple[str, Callable[[], object]]]:
+def ours(x: np.ndarray, fmt: Format) -> Iterable[tuple[str, Call]]:
     """This library's rows for float32 `x`."""
     out, wide = np.empty_like(x), x.astype(np.float64)
     wide_out, stream, counts = np.empty_like(wide), Stream(0), Tally()
@@ -60,7 +61,7 @@ def ours(x: np.ndarray, fmt: Format) -> Iterable[tuple[str, Callable[[], object]
     yield "  from float64", partial(round_to, wide, fmt, out=wide_out)
 
 
-def peers(x: np.ndarray, fmt: Format) -> Iterable[tuple[str, Callable[[], object]]]:
+def peers(x: np.ndarray, fmt: Format) -> Iterable[tuple[str, Call]]:
     """The same rounding, ties to even, by other libraries."""
     dtype = fmt.dtype
     name = "NumPy" if fmt is FP16 else "ml_dtypes"
@@ -71,7 +72,7 @@ def peers(x: np.ndarray, fmt: Format) -> Iterable[tuple[str, Callable[[], object
     yield "torch to", lambda: tensor.to(torch_dtype).to(torch.float32)
 
 
-def gfloat_peer(x: np.ndarray, fmt: Format) -> Callable[[], object]:
+def gfloat_peer(x: np.ndarray, fmt: Format) -> Call:
     """The same rounding by gfloat; raises ImportError where it is not installed."""
     import gfloat
     from gfloat.formats import (
@@ -90,9 +91,13 @@ def gfloat_peer(x: np.ndarray, fmt: Format) -> Callable[[], object]:
     return lambda: gfloat.round_ndarray(info, x)
 
 
+def _numbers(size: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(size).astype(np.float32)
+
+
 def contenders(size: int) -> tuple[Contenders, list[Missing]]:
     """Everything to be measured at one size, on standard normal float32 numbers."""
-    x = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    x = _numbers(size)
     wide, missing = x.astype(np.float64), []
     found: Contenders = {
         ("copy", ""): partial(np.copyto, np.empty_like(x), x),
@@ -112,58 +117,36 @@ def measure(size: int, *, rounds: int, seconds: float) -> tuple[list[Row], list[
     """Measure every contender in turn, `rounds` times or for about `seconds`, at least 3 times."""
     found, missing = contenders(size)
     repeats = max(1, 10**6 // size)  # so that the caches are warm at every size but the last
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in found}
-    for call in found.values():
-        call()  # compiles and warms up
-    begin = time.monotonic()
-    for done in range(rounds):
-        for key, call in found.items():
-            call()  # not to pay for what the one before it left in the caches
-            start = time.process_time_ns()
-            for _ in range(repeats):
-                call()
-            times[key].append((time.process_time_ns() - start) / repeats / size)
-        if done >= 2 and time.monotonic() - begin > seconds:
-            break
+    times = in_turn(found, rounds=rounds, seconds=seconds, clock=CPU_TIME, repeats=repeats)
     rows = []
     for (name, fmt), taken in times.items():
         copies = times["copy float64" if "float64" in name else "copy", ""]
-        ratios = [t / copy for t, copy in zip(taken, copies, strict=True)]
-        rows.append(Row(name, fmt, size, statistics.median(taken), statistics.median(ratios)))
+        typical, ratio = compared(taken, copies)
+        rows.append(Row(name, fmt, size, 1e9 * typical / size, ratio))
     return rows, missing
 
 
 def measure_threaded(size: int, *, rounds: int) -> dict[str, float]:
     """Wall nanoseconds per element on all cores: a copy cut into pieces, and `round_to`."""
-    x = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    x = _numbers(size)
     out = np.empty_like(x)
 
     def copy_piece(begin: int, end: int) -> None:
         np.copyto(out[begin:end], x[begin:end])
 
-    calls: dict[str, Callable[[], Any]] = {
-        "copy": lambda: threads.parallel(copy_piece, size, wrap=size + 1)
-    }
+    calls: dict[str, Call] = {"copy": lambda: threads.parallel(copy_piece, size, wrap=size + 1)}
     for fmt in FORMATS:
         calls[fmt.name] = partial(round_to, x, fmt, out=out)
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter_ns()
-            call()
-            times[name].append((time.perf_counter_ns() - start) / size)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    times = in_turn(calls, rounds=rounds)
+    return {name: 1e9 * median(taken) / size for name, taken in times.items()}
 
 
 def table(rows: list[Row]) -> str:
     """The rows of one size as text: nanoseconds per element, and the ratio to the copy."""
     cells = {(row.name, row.fmt): f"{row.nanoseconds:8.3f} {row.ratio:6.2f}x" for row in rows}
-    names = list(dict.fromkeys(row.name for row in rows if row.fmt))
-    head = f"{'':<20}" + "".join(f"{fmt.name:>18}" for fmt in FORMATS)
-    lines = [f"{rows[0].size:,} elements: CPU ns per element, and ratio to a copy", head]
-    for name in ("copy", "copy float64"):
-        lines.append(f"{name:<20}{cells[name, '']:>18}")
-    for name in names:
-        row = [cells.get((name, fmt.name), "") for fmt in FORMATS]
-        lines.append(f"{name:<20}" + "".join(f"{cell:>18}" for cell in row))
-    return "\n".join(lines)
+    names = dict.fromkeys(row.name for row in rows if row.fmt)
+    rest = [""] * (len(FORMATS) - 1)  # a copy has no format
+    lines = [(name, cells[name, ""], *rest) for name in ("copy", "copy float64")]
+    lines += [(name, *(cells.get((name, fmt.name), "") for fmt in FORMATS)) for name in names]
+    caption = f"{rows[0].size:,} elements: CPU ns per element, and ratio to a copy"
+    return repr(Table(caption, ("", *(f"{fmt.name:>16}" for fmt in FORMATS)), tuple(lines)))

@@ -8,8 +8,6 @@ FP32 step of the same round.
 from __future__ import annotations
 
 import copy
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
@@ -20,7 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mplab.hardware._timing import CPU_TIME, compared, in_turn
 from mplab.numbers.formats import FP16
+from mplab.numbers.tables import Table
 from mplab.simulation.context import simulated
 from mplab.training.tasks import TASKS
 
@@ -146,39 +146,23 @@ def _measure(
     network: str, optimizer: str, rounds: int, seconds: float, repeats: int, ways: Sequence[str]
 ) -> Iterator[StepRow]:
     steps = {way: step_of(network, optimizer, way) for way in ways}
-    times: dict[str, list[float]] = {way: [] for way in ways}
-    for step in steps.values():
-        for _ in range(3):
-            step()  # compiles and warms up
-    begin = time.monotonic()
-    for done in range(rounds):
-        for way, step in steps.items():
-            step()
-            count = repeats if not way.startswith("real") else max(1, repeats // 5)
-            start = time.process_time_ns()
-            for _ in range(count):
-                step()
-            times[way].append((time.process_time_ns() - start) / count / 1000)
-        if done >= 2 and time.monotonic() - begin > seconds:
-            break
+    counts = {way: max(1, repeats // 5) if way.startswith("real") else repeats for way in ways}
+    times = in_turn(steps, rounds=rounds, seconds=seconds, clock=CPU_TIME, repeats=counts, warm=3)
     for way, taken in times.items():
-        ratios = [t / plain for t, plain in zip(taken, times["FP32"], strict=True)]
-        row = statistics.median(taken), statistics.median(ratios)
-        yield StepRow(network, optimizer, way, *row)
+        typical, ratio = compared(taken, times["FP32"])
+        yield StepRow(network, optimizer, way, 1e6 * typical, ratio)
 
 
 def table(rows: Sequence[StepRow]) -> str:
     """The rows as text."""
-    lines = [
+    lines: dict[str, list[str]] = {}
+    for row in rows:
+        cell = f"{row.microseconds:12,.0f} {row.ratio:8.2f}x"
+        lines.setdefault(f"{row.network} {row.optimizer}", []).append(cell)
+    ways = dict.fromkeys(row.way for row in rows)
+    caption = (
         f"One training step, {BATCH} examples, CPU time on one thread: median µs, and median "
-        "ratio to the FP32 step of the same round",
-        f"{'':<12}" + "".join(f"{way:>24}" for way in dict.fromkeys(row.way for row in rows)),
-    ]
-    for key in dict.fromkeys((row.network, row.optimizer) for row in rows):
-        cells = [
-            f"{row.microseconds:12,.0f} {row.ratio:8.2f}x"
-            for row in rows
-            if (row.network, row.optimizer) == key
-        ]
-        lines.append(f"{' '.join(key):<12}" + "".join(f"{cell:>24}" for cell in cells))
-    return "\n".join(lines)
+        "ratio to the FP32 step of the same round"
+    )
+    cells = tuple((name, *line) for name, line in lines.items())
+    return repr(Table(caption, ("", *(f"{way:>22}" for way in ways)), cells))

@@ -1,4 +1,4 @@
-"""Questions that tell models of a matrix unit apart, and the command that asks the hardware."""
+"""Questions that tell models of a matrix unit apart, asked of the models and of the hardware."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from mplab.arithmetic.matrix_units import ARCHITECTURES, mma, unit_of
+from mplab.hardware._products import product
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Format, Rounding
 
 _SIZE = 128
@@ -199,20 +201,9 @@ def on_cuda(probe: Probe) -> float:
     Raises:
         RuntimeError: torch or the GPU cannot multiply this format.
     """
-    import torch
-
     a, b = (torch.from_numpy(x).float().cuda() for x in probe.factors(least=4))
-    dtype = probe.input_format.torch_dtype
-    left = a.to(dtype).repeat(_SIZE, 1)
-    if probe.input_format != FP8_E4M3:
-        right = b.to(dtype)[:, None].repeat(1, _SIZE)
-        return float(torch.mm(left, right, out_dtype=torch.float32)[0, 0])
-    right = b.to(dtype).repeat(_SIZE, 1).t()  # column-major, as this kernel wants it
-    one = torch.ones((), device="cuda")
-    product = torch._scaled_mm(
-        left, right, scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=True
-    )
-    return float(product[0, 0])
+    left, right = a.repeat(_SIZE, 1), b[:, None].repeat(1, _SIZE)
+    return float(product(left, right, probe.input_format)[0, 0])
 
 
 def report(probe: Probe, measured: float | None) -> list[str]:

@@ -8,6 +8,7 @@ hangs is ended. The same command goes on where it was broken off, and keeps what
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import re
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -23,9 +24,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mplab.hardware._casts import Found, Setting, casts, problem_of
+from mplab.hardware._casts import casts
 from mplab.hardware._matrix_units import tensorcores
-from mplab.hardware._runs import SEEDS, exponents, larger, plain_float32, speed, training
+from mplab.hardware._parts import Found, Setting, problem_of
+from mplab.hardware._products import tf32
+from mplab.hardware._runs import SEEDS, exponents, larger, training
+from mplab.hardware._speed import speed
 from mplab.hardware.recordings import SCHEMA, Recording, load
 from mplab.numbers.formats import BF16, FP16
 from mplab.numbers.installation import VERSION, environment
@@ -44,7 +48,7 @@ def audited(to: Setting) -> Found:
     """The operations of `mplab.simulation.audit`, each against torch's own kernel on the device."""
     rows: dict[str, list[Any]] = {"rows": [], "refused": []}
     compared = ((fmt, case) for fmt in (FP16, BF16) for case in cases(fmt, quick=to.rehearse))
-    with plain_float32():  # else convolutions of float32 are TF32's
+    with tf32(False):  # else convolutions of float32 are TF32's
         for count, (fmt, case) in enumerate(compared, 1):
             try:
                 row = audit.compare(case, fmt, device=to.device.type)
@@ -76,23 +80,45 @@ _START = 40.0
 """Seconds that a process may take to begin: torch, CUDA and numba, all for the first time."""
 
 
-def provenance(
-    device: torch.device, names: Sequence[str], *, rehearse: bool, seconds: float
-) -> dict[str, Any]:
-    """Where and when a recording was made, without a word about where the machine stands."""
-    cuda, known = device.type == "cuda", environment()
-    which = "--all" if list(names) == list(PARTS) else f"--only {','.join(names)}"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else "CPU",
-        "cuda": cuda,
-        "driver": _driver() if cuda else "",
-        **{key: known[key] for key in ("torch", "numpy", "python", "mplab")},
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": f"mplab record {which}{' --rehearse' * rehearse}",
-        "seeds": list(SEEDS),
-        "rehearsal": rehearse,
-        "seconds": round(seconds, 2),
-    }
+@dataclass(frozen=True)
+class Request:
+    """What one call of `mplab record` is asked for.
+
+    Attributes:
+        device: that is asked.
+        folder: where the files go, or lie already.
+        names: of all parts that are recorded.
+        rehearse: tiny sizes.
+        again: also what is complete in the folder.
+        together: in this process, also on CUDA.
+    """
+
+    device: torch.device
+    folder: Path
+    names: Sequence[str]
+    rehearse: bool = False
+    again: bool = False
+    together: bool = False
+
+    def empty(self, name: str, *, problem: str = "") -> Recording:
+        """The recording of a part of which nothing is known yet."""
+        return Recording(name, self.provenance(seconds=0.0), {}, False, problem)
+
+    def provenance(self, *, seconds: float) -> dict[str, Any]:
+        """Where and when a recording was made, without a word about where the machine stands."""
+        cuda, known = self.device.type == "cuda", environment()
+        which = "--all" if list(self.names) == list(PARTS) else f"--only {','.join(self.names)}"
+        return {
+            "device": torch.cuda.get_device_name(self.device) if cuda else "CPU",
+            "cuda": cuda,
+            "driver": _driver() if cuda else "",
+            **{key: known[key] for key in ("torch", "numpy", "python", "mplab")},
+            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "command": f"mplab record {which}{' --rehearse' * self.rehearse}",
+            "seeds": list(SEEDS),
+            "rehearsal": self.rehearse,
+            "seconds": round(seconds, 2),
+        }
 
 
 @cache
@@ -111,34 +137,22 @@ def _driver() -> str:
     return f"{number[0]}, {words}" if number else words
 
 
-def record(
-    name: str,
-    device: torch.device,
-    folder: Path,
-    *,
-    names: Sequence[str] = (),
-    rehearse: bool = False,
-    most: float = float("inf"),
-) -> Recording:
+def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
     """Record one part, writing its file after each of its fields.
 
     Args:
         name: of the part.
-        device: that is asked.
-        folder: where the file goes.
-        names: of all parts that are recorded in this call, for the provenance.
-        rehearse: tiny sizes.
+        to: what is asked for.
         most: seconds, where that is less than the budget of the part.
     """
     part, data, begin = PARTS[name], dict[str, Any](), time.monotonic()
     budget = min(part.budget, most)
-    setting = Setting(device, rehearse, lambda: begin + budget - time.monotonic())
+    setting = Setting(to.device, to.rehearse, lambda: begin + budget - time.monotonic())
 
     def written(*, complete: bool, problem: str = "") -> Recording:
-        seconds = time.monotonic() - begin
-        origin = provenance(device, names or [name], rehearse=rehearse, seconds=seconds)
+        origin = to.provenance(seconds=time.monotonic() - begin)
         recording = Recording(name, origin, data, complete, problem)
-        recording.save(folder)
+        recording.save(to.folder)
         return recording
 
     try:
@@ -158,30 +172,16 @@ def record(
 _UNFINISHED = "not finished"
 
 
-def record_apart(
-    name: str,
-    device: torch.device,
-    folder: Path,
-    *,
-    names: Sequence[str] = (),
-    rehearse: bool = False,
-    most: float = float("inf"),
-) -> Recording:
+def record_apart(name: str, to: Request, *, most: float = math.inf) -> Recording:
     """`record` in a process of its own, which is ended if it takes much longer than its budget.
 
     Args:
         name: of the part.
-        device: that is asked.
-        folder: where the file goes.
-        names: of all parts that are recorded in this call.
-        rehearse: tiny sizes.
+        to: what is asked for.
         most: seconds, the start of the process included.
     """
     budget = min(PARTS[name].budget, max(1.0, most - _START / 4))
-    options = {"names": list(names), "rehearse": rehearse, "most": budget}
-    child = multiprocessing.get_context("spawn").Process(
-        target=_record, args=(name, str(device), folder), kwargs=options
-    )
+    child = multiprocessing.get_context("spawn").Process(target=_record, args=(name, to, budget))
     begin = time.monotonic()
     child.start()
     child.join(min(budget + _START, most))
@@ -189,73 +189,51 @@ def record_apart(
     if late:
         child.kill()
         child.join()
-    left = _left_behind(name, device, folder, since=begin)
+    left = _left_behind(name, to, since=begin)
     if left is not None and left.problem != _UNFINISHED:
         return left
     ended = "hung and was ended" if late else f"ended with exit code {child.exitcode}"
-    if left is None:
-        origin = provenance(device, names or [name], rehearse=rehearse, seconds=0.0)
-        left = Recording(name, origin, {}, False)
-    left = replace(left, problem=f"its process {ended}")
-    left.save(folder)
+    left = replace(left or to.empty(name), problem=f"its process {ended}")
+    left.save(to.folder)
     return left
 
 
-def _record(name: str, device: str, folder: Path, **options: Any) -> None:
+def _record(name: str, to: Request, most: float) -> None:
     """What runs in the process of a part."""
     os.environ.setdefault(
         "TORCHINDUCTOR_COMPILE_THREADS", "1"
     )  # no more processes for a few kernels
-    record(name, torch.device(device), folder, **options)
+    record(name, to, most=most)
 
 
-def _left_behind(
-    name: str, device: torch.device, folder: Path, *, since: float = 0.0
-) -> Recording | None:
-    """The recording of a part of this device that lies in a folder, if one has come since then."""
-    origin = provenance(device, [name], rehearse=False, seconds=0.0)
-    wanted = Recording(name, origin, {}, False).name
-    path = folder / f"{wanted}.json"
-    age = time.time() - path.stat().st_mtime if path.exists() else float("inf")
+def _left_behind(name: str, to: Request, *, since: float = 0.0) -> Recording | None:
+    """The recording of a part of this device that lies in the folder, if it came since then."""
+    wanted = to.empty(name).name
+    path = to.folder / f"{wanted}.json"
+    age = time.time() - path.stat().st_mtime if path.exists() else math.inf
     if since and age > time.monotonic() - since:
         return None
     try:
-        return load(wanted, where=folder)
+        return load(wanted, where=to.folder)
     except ValueError:
         return None
 
 
-def made_or_kept(
-    name: str,
-    device: torch.device,
-    folder: Path,
-    *,
-    names: Sequence[str],
-    most: float,
-    rehearse: bool = False,
-    again: bool = False,
-    together: bool = False,
-) -> Recording:
+def made_or_kept(name: str, to: Request, *, most: float) -> Recording:
     """The recording of a part: as it lies there already, or made now, or that there is no time.
 
     Args:
         name: of the part.
-        device: that is asked.
-        folder: where the file lies, or goes.
-        names: of all parts that are recorded in this call, for the provenance.
+        to: what is asked for.
         most: seconds that are left.
-        rehearse: tiny sizes.
-        again: also what is complete in the folder.
-        together: in this process, also on CUDA.
     """
-    before = _left_behind(name, device, folder)
-    if before is not None and before.complete and not again:
-        same = before.provenance["rehearsal"] == rehearse
+    before = _left_behind(name, to)
+    if before is not None and before.complete and not to.again:
+        same = before.provenance["rehearsal"] == to.rehearse
         if same and before.provenance["mplab"] == VERSION:
             print(f"  {name}: complete already; --again records it anew")
             return before
     if most < 5:
-        origin = provenance(device, names, rehearse=rehearse, seconds=0.0)
-        return before or Recording(name, origin, {}, False, "no time was left")
-    make = record_apart if device.type == "cuda" and not together else record
-    return make(name, device, folder, names=names, rehearse=rehearse, most=most)
+        return before or to.empty(name, problem="no time was left")
+    make = record_apart if to.device.type == "cuda" and not to.together else record
+    return make(name, to, most=most)

@@ -7,13 +7,13 @@ device at hand or read from a recording, never assumed.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from statistics import median
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
+from mplab.hardware._timing import clock_of, seconds_of
 from mplab.hardware.recordings import first
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 
@@ -77,14 +77,15 @@ def measured(
         device: "cpu" or "cuda".
         seconds: a format is left out from the size on whose single product takes longer.
     """
+    timed = partial(seconds_of, clock=clock_of(device), turn=5e-3)
     count = 1 << 24
     x, out = (torch.ones(count, device=device) for _ in range(2))
-    copied = 8 * count / _seconds(lambda: out.copy_(x), device)
+    copied = 8 * count / timed(lambda: out.copy_(x))
     rows = []
     for fmt in formats:
         for size in sizes:
             a = torch.ones(size, size, device=device, dtype=fmt.torch_dtype)
-            taken = _seconds(lambda a=a: a @ a, device)
+            taken = timed(partial(torch.matmul, a, a))
             rows.append(Product(size, fmt.name, 2 * size**3 / taken, work_per_byte(size, fmt)))
             if taken > seconds:
                 break
@@ -94,23 +95,6 @@ def measured(
     if not cuda:
         words += f", {torch.get_num_threads()} thread" + "s" * (torch.get_num_threads() > 1)
     return Roofline(words, copied, tuple(rows))
-
-
-def _seconds(call: Any, device: str) -> float:
-    """The median of three laps after a first call, each of enough calls for the clock."""
-    cuda = device.startswith("cuda")
-
-    def lap(repeats: int) -> float:
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        if cuda:
-            torch.cuda.synchronize()
-        return (time.perf_counter() - start) / repeats
-
-    lap(1)
-    repeats = max(1, min(1000, int(0.005 / lap(1))))
-    return median(lap(repeats) for _ in range(3))
 
 
 def recorded() -> Roofline | None:

@@ -46,15 +46,37 @@ def test_a_missing_peer_is_shown_with_the_cure(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_table_names_every_contender_and_the_plot_is_written(tmp_path):
+def test_the_table_names_every_contender():
     rows, _ = bench_rounding.measure(1000, rounds=3, seconds=0)
     text = bench_rounding.table(rows)
     assert all(name in text for name in OURS)
     assert all(fmt.name in text for fmt in bench_rounding.FORMATS)
-    bench.save(tmp_path, rows, {"copy": 1.0})
-    kept = json.loads((tmp_path / "bench.json").read_text())
+
+
+def test_the_command_prints_rounding_and_writes_rows_and_a_plot(monkeypatch, tmp_path, capsys):
+    def measured(size, *, rounds, seconds):
+        names = [("copy", "", 1.0), ("copy float64", "", 1.0), ("round_to, out=", "FP16", 2.5)]
+        names += [("round_to, out=", "BF16", 1.5), ("torch to", "FP16", 5.0)]
+        rows = [bench_rounding.Row(name, fmt, size, 0.25, ratio) for name, fmt, ratio in names]
+        return rows, [bench_rounding.Missing("gfloat", "not here")]
+
+    monkeypatch.setattr(bench, "measure", measured)
+    monkeypatch.setattr(bench, "measure_threaded", lambda size, *, rounds: {"copy": 0.5})
+    out = tmp_path / "new"
+    assert main(["bench", "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0] == "1,000 elements: CPU ns per element, and ratio to a copy"
+    assert lines[1].split() == ["FP16", "BF16", "FP8_E4M3", "FP8_E5M2"]
+    assert lines[2].split() == ["copy", "0.250", "1.00x"]
+    assert lines[4].split() == ["round_to,", "out=", "0.250", "2.50x", "0.250", "1.50x"]
+    assert "copy 0.500" in said.out
+    assert said.err == "gfloat: not measured: not here\n"
+    kept = json.loads((out / "bench.json").read_text())
+    assert kept["wall"] == {"copy": 0.5}
+    rows = [row for size in bench_rounding.SIZES for row in measured(size, rounds=3, seconds=1)[0]]
     assert [bench_rounding.Row(**row) for row in kept["rows"]] == rows
-    assert (tmp_path / "bench.png").stat().st_size > 10_000
+    assert b"Dot plot, times in copies." in (out / "bench.png").read_bytes()
 
 
 def test_too_few_rounds_are_refused(capsys):
@@ -99,3 +121,4 @@ def test_the_command_prints_steps_and_writes_them(monkeypatch, tmp_path, capsys)
     assert "MLP SGD" in capsys.readouterr().out
     kept = json.loads((tmp_path / "steps.json").read_text())
     assert [bench_steps.StepRow(**row) for row in kept["rows"]] == rows
+    assert kept["batch"] == bench_steps.BATCH

@@ -19,8 +19,9 @@ from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, decode, round_
 from mplab.arithmetic import mma
 from mplab.commands.main import main
 from mplab.hardware import Recording, _casts, _matrix_units, _runs, available, caption, load, record
-from mplab.hardware._casts import Setting, checksum
-from mplab.hardware._matrix_units import product
+from mplab.hardware._casts import checksum
+from mplab.hardware._parts import Setting
+from mplab.hardware._products import product
 from mplab.hardware.recordings import SCHEMA
 from mplab.simulation import audit_cases
 
@@ -31,18 +32,21 @@ def rehearsal(left=lambda: 60.0):
     return Setting(CPU, True, left)
 
 
+def asked(part, folder):
+    return record.Request(CPU, folder, [part], rehearse=True)
+
+
 def recorded(part, folder):
-    return record.record(part, CPU, folder, rehearse=True)
+    return record.record(part, asked(part, folder))
 
 
 # Files -----------------------------------------------------------------------------------
 
 
 def small(**changes):
-    origin = record.provenance(CPU, ["larger"], rehearse=True, seconds=1.0)
     facts = {
         "part": "larger",
-        "provenance": origin,
+        "provenance": asked("larger", None).provenance(seconds=1.0),
         "data": {"parameters": 3, "runs": [{"loss": [1.5, float("nan")]}]},
         "complete": True,
     }
@@ -461,14 +465,14 @@ def test_a_part_that_takes_its_process_with_it_is_recorded_so_far(
     make, problem, tmp_path, monkeypatch
 ):
     parts_of(make, monkeypatch)
-    made = record.record_apart("larger", CPU, tmp_path, rehearse=True)
+    made = record.record_apart("larger", asked("larger", tmp_path))
     assert (made.complete, made.problem, made.data) == (False, problem, {"parameters": 7})
     assert load("larger", where=tmp_path) == made
 
 
 @pytest.mark.slow
 def test_a_part_in_a_process_of_its_own_is_recorded_alike(tmp_path):
-    made = record.record_apart("exponents", CPU, tmp_path, rehearse=True)
+    made = record.record_apart("exponents", asked("exponents", tmp_path))
     assert made.complete
     assert made.data == recorded("exponents", tmp_path / "here").data
 

@@ -1,7 +1,14 @@
-"""How fast is grading, against nbgrader as it comes, and where does the time go?"""
+"""How fast is grading, against nbgrader as it comes, and where does the time go?
+
+    python tests/tools/grading_speed.py [--submissions 100] [--jobs 2]
+
+Both grade the same submissions, each in a process of its own, once. Then some are graded again in
+one process under the profiler. This measures; it asserts nothing.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import cProfile
 import json
@@ -11,7 +18,7 @@ import pstats
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +31,7 @@ _STAGES = (
     ("reading and rebuilding the submission", "autograding.py", "_prepare"),
     ("a new world in the sandbox, and its end", "sandbox.py", "order"),
     ("running the cells", "sandbox.py", "run"),
-    ("asking for values and comparing them", "exercises.py", "grade_exercise"),
+    ("asking for values and comparing them", "_exercises.py", "grade_exercise"),
     ("nbgrader: students, files, submission", "autograde.py", "init_assignment"),
     ("nbgrader: writing the points", "saveautogrades.py", "preprocess"),
 )
@@ -159,3 +166,19 @@ def _tell_stages(course: Course, count: int, tell: Callable[[str], None]) -> Non
         tell(f"  {words:<42}{100 * spent / total:4.0f} %")
     tell(f"  {'nbgrader and nbconvert: everything else':<42}{100 * rest / total:4.0f} %")
     close_lanes()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--submissions", type=int, default=100, help="how many (default 100)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes here (default 2)")
+    options = parser.parse_args(arguments)
+    for name in ("submissions", "jobs"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} must be at least 1; got {getattr(options, name)}")
+    measure(count=options.submissions, jobs=options.jobs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""What the parts of `mplab record` share: where they run, what they yield, how they fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+Found = Iterator[tuple[str, Any]]
+"""Fields of a recording's data, each as it is known so far."""
+
+
+class Setting(NamedTuple):
+    """Where and how large a recording is made."""
+
+    device: torch.device
+    rehearse: bool
+    left: Callable[[], float]
+    """Seconds of the part's budget that are left."""
+
+    @property
+    def cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
+        return self.device.type == "cuda"
+
+
+def problem_of(error: BaseException) -> str:
+    """An error in one line that says nothing about the machine's folders.
+
+    Examples:
+        >>> problem_of(OSError("cannot read /root/secret/file.txt"))
+        'OSError: cannot read …'
+    """
+    line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
+    return re.sub(r"(?<!\w)(?:[A-Za-z]:)?[\\/][\w.\\/-]+", "…", line)

@@ -1,0 +1,103 @@
+"""What `mplab record` times on a device: a copy, products, rounding, simulated steps."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mplab.hardware._parts import Found, Setting, problem_of
+from mplab.hardware._products import tf32
+from mplab.hardware._timing import Call, clock_of, seconds_of
+from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
+from mplab.numbers.tensors import round_tensor
+from mplab.training.stages import stage_times
+from mplab.training.tasks import TASKS
+
+
+def speed(to: Setting) -> Found:
+    """Copy bandwidth, matrix products by size and format, rounding, and a simulated step."""
+    count = 1 << (16 if to.rehearse else 27)
+    x, out = torch.randn(count, device=to.device), torch.empty(count, device=to.device)
+    copied = 8 * count / _seconds_of(lambda: out.copy_(x), to)
+    yield "copy", {"bytes": 4 * count, "bytes_per_second": copied}
+    rows: list[dict[str, Any]] = []
+    for n in (16, 32) if to.rehearse else (256, 512, 1024, 2048, 4096, 8192):
+        for fmt in (FP32, TF32, FP16, BF16, FP8_E4M3):
+            if to.left() > 0:
+                rows.append(_matmul(n, fmt, to))
+        yield "matmul", rows
+    rounding: dict[str, Any] = {}
+    for fmt in (FP16, BF16, FP8_E4M3):
+        rounding[fmt.name] = _rounding_rate(x, out, fmt, copied, to)
+        yield "round_to", rounding
+    steps: list[dict[str, Any]] = []
+    for task in TASKS:
+        steps += _simulated_steps(task, to)
+        yield "steps", steps
+
+
+def _seconds_of(call: Call, to: Setting, *, rounds: int = 20) -> float:
+    """The median time of a call, after three to warm up."""
+    rounds = 3 if to.rehearse else rounds
+    return seconds_of(call, clock=clock_of(to.device), rounds=rounds, warm=3)
+
+
+def _rounding_rate(x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting) -> Any:
+    """Bytes read and written in a second, and their share of a copy's."""
+    try:
+        taken = _seconds_of(partial(round_tensor, x, fmt, out=out), to, rounds=5)
+    except Exception as error:  # whatever it is, the other formats go on
+        return {"problem": problem_of(error)}
+    rate = 8 * x.numel() / taken
+    return {"bytes_per_second": rate, "share_of_copy": rate / copied}
+
+
+def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
+    """A square product: its rate, and operations for each byte that it must move."""
+    row: dict[str, Any] = {"size": n, "format": fmt.name}
+    a, b = (torch.randn(n, n, device=to.device) for _ in range(2))
+    width = 1 if fmt.bits == 8 else 4 if fmt in (FP32, TF32) else 2
+    try:
+        with tf32(fmt == TF32):
+            taken = _seconds_of(_product_call(a, b, fmt), to)
+    except Exception as error:  # whatever it is, the other products go on
+        return row | {"problem": problem_of(error)}
+    work, moved = 2 * n**3, 2 * width * n * n + (4 if width == 4 else 2) * n * n
+    return row | {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
+
+
+def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Call:
+    """The product alone, its inputs in the format already."""
+    if fmt in (FP32, TF32):
+        return lambda: a @ b
+    dtype = fmt.torch_dtype
+    if fmt.bits == 8:
+        low, right = a.to(dtype), b.t().contiguous().to(dtype).t()
+        one = torch.ones((), device=a.device)
+        return lambda: torch._scaled_mm(
+            low, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+    left, other = a.to(dtype), b.to(dtype)
+    return lambda: left @ other
+
+
+def _simulated_steps(task: str, to: Setting) -> list[dict[str, Any]]:
+    """What a simulated step of a task costs beside a plain one and a real one."""
+    rows: list[dict[str, Any]] = []
+    for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
+        if to.left() <= 0:
+            break
+        row: dict[str, Any] = {"task": task, "recipe": recipe}
+        try:
+            steps = 2 if to.rehearse else 10
+            times = stage_times(task, recipe, steps=steps, device=to.device.type)
+        except Exception as error:  # whatever it is, the other steps go on
+            rows.append(row | {"problem": problem_of(error)})
+            continue
+        total = math.fsum(times.seconds.values())
+        rows.append(row | {"seconds": times.seconds, "total": total})
+    return rows
