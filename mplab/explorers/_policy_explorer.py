@@ -123,11 +123,12 @@ class PolicyExplorer(Explorer):
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """What each policy makes of the operation, by the policy's name."""
+        """What each policy makes of the operation, by the policy's name in Python."""
         model = _Model(OPERATIONS[self.operation.value].run, self.inputs.value)
         numbers = 1 + torch.arange(16.0).reshape(4, 4) / 8  # values of both low formats
         found = {}
-        for name, policy in POLICIES.items():
+        for policy in POLICIES.values():
+            name = policy.constant
             if self.chosen.value:
                 policy = policy.with_layers({"layer": FP32})
             rows = explain(model, numbers, fmt=FORMATS[self.fmt.value], policy=policy).rows

@@ -28,7 +28,7 @@ from mplab.scaling.rules import (
 )
 
 if TYPE_CHECKING:
-    from mplab.scaling._grad_scaler import GradScaler
+    from mplab.scaling.grad_scaler import GradScaler
     from mplab.scaling.quantized import (
         MX_BLOCK,
         Quantized,
@@ -68,9 +68,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'mplab.scaling' has no attribute {name!r}")
     needs(f"mplab.scaling.{name}", "torch")
-    from mplab.scaling import _grad_scaler, quantized
+    from mplab.scaling import grad_scaler, quantized
 
-    return getattr(_grad_scaler if name == "GradScaler" else quantized, name)
+    return getattr(grad_scaler if name == "GradScaler" else quantized, name)
 
 
 def __dir__() -> list[str]:

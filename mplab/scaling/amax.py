@@ -1,4 +1,8 @@
-"""Scales of tensors for FP8: from the largest magnitude, of now, of late, or fixed."""
+"""Scales of tensors for FP8: from the largest magnitude, of now, of late, or fixed.
+
+A tensor with the largest magnitude `amax` is multiplied by `update(amax)` before it is cast, so
+that it fills the range of the format. None of this needs torch.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from mplab.numbers.formats import FP32, Format, require_format
-from mplab.scaling.loss import _count, _in_float32, _require_keys
+from mplab.scaling._checks import count, in_float32, require_keys
 
 
-# FP8 -------------------------------------------------------------------------------------
 class ScaleRule(Enum):
     """How a scale follows from the largest magnitude, amax, of what it scales."""
 
@@ -117,7 +120,7 @@ class FixedScaling:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state."""
-        _require_keys("FixedScaling", state_dict, self.state_dict())
+        require_keys(type(self).__name__, state_dict, self.state_dict())
 
 
 class CurrentScaling:
@@ -137,8 +140,9 @@ class CurrentScaling:
     """
 
     def __init__(self, fmt: Format, *, margin: int = 0, power_of_two: bool = True) -> None:
-        self.fmt = require_format("CurrentScaling", fmt)
-        self.margin = _count("margin", margin, -126, where="CurrentScaling")
+        where = type(self).__name__
+        self.fmt = require_format(where, fmt)
+        self.margin = count(where, "margin", margin, -126)
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         self.scale = 1.0
         """That of the last tensor."""
@@ -154,7 +158,7 @@ class CurrentScaling:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state."""
-        _require_keys("CurrentScaling", state_dict, self.state_dict())
+        require_keys(type(self).__name__, state_dict, self.state_dict())
 
 
 class DelayedScaling:
@@ -194,16 +198,17 @@ class DelayedScaling:
         amax_compute: str = "max",
         power_of_two: bool = True,
     ) -> None:
+        where = type(self).__name__
         if amax_compute not in ("max", "most_recent"):
             raise ValueError(
-                f"DelayedScaling: amax_compute must be 'max' or 'most_recent'; got "
+                f"{where}: amax_compute must be 'max' or 'most_recent'; got "
                 f"{amax_compute!r}. Use 'max'."
             )
-        self.fmt = require_format("DelayedScaling", fmt)
+        self.fmt = require_format(where, fmt)
         self.amax_compute = amax_compute
-        self.margin = _count("margin", margin, -126, where="DelayedScaling")
+        self.margin = count(where, "margin", margin, -126)
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
-        length = _count("amax_history_len", amax_history_len, 1, where="DelayedScaling")
+        length = count(where, "amax_history_len", amax_history_len, 1)
         self._history: deque[float] = deque(maxlen=length)
         self.scale = 1.0
         """For the next tensor."""
@@ -216,7 +221,7 @@ class DelayedScaling:
     def update(self, amax: float) -> float:
         """The scale for a tensor with this largest magnitude, which comes to be known with it."""
         scale = self.scale
-        self._history.append(_in_float32(float(amax)))
+        self._history.append(in_float32(float(amax)))
         chosen = self._history[-1]
         if self.amax_compute == "max":
             chosen = float(np.fmax.reduce(self._history))  # passes over NaN
@@ -234,11 +239,11 @@ class DelayedScaling:
         Raises:
             ValueError: other keys, or a longer history; the state is left as it was.
         """
-        _require_keys("DelayedScaling", state_dict, self.state_dict())
+        require_keys(type(self).__name__, state_dict, self.state_dict())
         history, most = state_dict["amax_history"], self._history.maxlen
         if len(history) > (most or 0):
             raise ValueError(
-                f"DelayedScaling: amax_history must hold at most {most} numbers; got "
+                f"{type(self).__name__}: amax_history must hold at most {most} numbers; got "
                 f"{len(history)}. Make it with amax_history_len={len(history)}."
             )
         self.scale = float(state_dict["scale"])

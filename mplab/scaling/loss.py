@@ -1,20 +1,17 @@
-"""Scales as small state machines, without torch: of the loss, and of tensors in FP8.
+"""The loss scale as a small state machine, without torch.
 
-Loss scaling: a step multiplies the loss by `scale`, divides the gradients by it, and calls
-`update` with whether any gradient was infinite or NaN.
-
-FP8 scaling: a tensor with the largest magnitude `amax` is multiplied by `update(amax)` before
-it is cast, so that it fills the range of the format.
+A step multiplies the loss by `scale`, divides the gradients by it, and calls `update` with
+whether any gradient was infinite or NaN.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from mplab.numbers.formats import FP32
-from mplab.numbers.rounding import round_to
+from mplab.scaling._checks import count, factor, in_float32, number, require_keys
 
 
 class LossScaler:
@@ -55,6 +52,10 @@ class LossScaler:
     _limit = FP32.max_finite
     """The scale does not grow past this."""
 
+    wants_mean: ClassVar[bool] = False
+    """Whether `update` is told the mean magnitude of the gradients, which takes a pass over them.
+    It is called with `found_nonfinite` alone where this is False."""
+
     def __init__(
         self,
         init_scale: float = 65536.0,
@@ -65,18 +66,19 @@ class LossScaler:
         dynamic: bool = True,
         static_skips: bool = False,
     ) -> None:
+        where = type(self).__name__
         for name, switch in (("dynamic", dynamic), ("static_skips", static_skips)):
             if not isinstance(switch, bool):
-                raise TypeError(f"LossScaler: {name} must be True or False; got {switch!r}.")
-        self._scale = _in_float32(_number("init_scale", init_scale))
+                raise TypeError(f"{where}: {name} must be True or False; got {switch!r}.")
+        self._scale = in_float32(number(where, "init_scale", init_scale))
         if not 0 < self._scale < math.inf:
             raise ValueError(
-                f"LossScaler: init_scale must be positive and finite in float32; got "
+                f"{where}: init_scale must be positive and finite in float32; got "
                 f"{init_scale!r}. 65536.0 is usual."
             )
-        self._growth_factor = _factor("growth_factor", growth_factor, 1, math.inf)
-        self._backoff_factor = _factor("backoff_factor", backoff_factor, 0, 1)
-        self._growth_interval = _count("growth_interval", growth_interval, 1)
+        self._growth_factor = factor(where, "growth_factor", growth_factor, 1, math.inf)
+        self._backoff_factor = factor(where, "backoff_factor", backoff_factor, 0, 1)
+        self._growth_interval = count(where, "growth_interval", growth_interval, 1)
         self._growth_tracker = 0
         self.dynamic = dynamic
         self.static_skips = static_skips
@@ -95,29 +97,31 @@ class LossScaler:
         """Whether steps with an infinite or NaN gradient are skipped."""
         return self.dynamic or self.static_skips
 
-    def update(self, found_nonfinite: bool) -> bool:
+    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step.
 
         Args:
             found_nonfinite: whether any gradient of this step was infinite or NaN.
+            mean_abs_gradient: the mean magnitude of all unscaled gradients, for rules with
+                `wants_mean`.
 
         Returns:
             Whether the step is skipped: the optimizer must not use these gradients.
         """
         if not isinstance(found_nonfinite, bool):
             raise TypeError(
-                f"LossScaler.update: found_nonfinite must be True or False; got "
+                f"{type(self).__name__}.update: found_nonfinite must be True or False; got "
                 f"{found_nonfinite!r}. Convert it with bool(...)."
             )
         if not self.dynamic:
             return found_nonfinite and self.static_skips
         if found_nonfinite:
-            self._scale = _in_float32(self._scale * self._backoff_factor)
+            self._scale = in_float32(self._scale * self._backoff_factor)
             self._growth_tracker = 0
             return True
         self._growth_tracker += 1
         if self._growth_tracker == self._growth_interval:
-            grown = _in_float32(self._scale * self._growth_factor)
+            grown = in_float32(self._scale * self._growth_factor)
             self._scale = grown if grown <= self._limit else self._scale
             self._growth_tracker = 0
         return False
@@ -139,57 +143,19 @@ class LossScaler:
             TypeError: a value of another type.
             ValueError: other keys, or a value out of its range; the state is left as it was.
         """
-        _require_keys("LossScaler", state_dict, self.state_dict())
-        loaded = LossScaler(
-            growth_factor=state_dict["growth_factor"],
-            backoff_factor=state_dict["backoff_factor"],
-            growth_interval=state_dict["growth_interval"],
-            dynamic=self.dynamic,
-            static_skips=self.static_skips,
-        )
-        loaded._scale = _in_float32(_number("scale", state_dict["scale"]))
-        if not 0 <= loaded._scale <= self._limit:  # zero is where backing off ends
+        where, given = type(self).__name__, state_dict
+        require_keys(where, given, self.state_dict())
+        scale = in_float32(number(where, "scale", given["scale"]))
+        if not 0 <= scale <= self._limit:  # zero is where backing off ends
             raise ValueError(
-                f"LossScaler: scale must be finite and not negative; got {loaded._scale!r}. "
-                f"Use what state_dict() returned."
+                f"{where}: scale must be finite and not negative; got {scale!r}. Use what "
+                f"state_dict() returned."
             )
-        loaded._growth_tracker = _count("_growth_tracker", state_dict["_growth_tracker"], 0)
-        vars(self).update(vars(loaded))
-
-
-def _in_float32(number: float) -> float:
-    return float(round_to(number, FP32))
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(
-            f"LossScaler: {name} must be a number; got {value!r}. Convert it with float(...)."
-        )
-    return float(value)
-
-
-def _factor(name: str, value: Any, above: float, below: float) -> float:
-    number = _number(name, value)
-    if not above < number < below:
-        raise ValueError(
-            f"LossScaler: {name} must lie between {above} and {below}, both excluded; got "
-            f"{value!r}. torch uses 2.0 to grow and 0.5 to back off."
-        )
-    return number
-
-
-def _count(name: str, value: Any, least: int, *, where: str = "LossScaler") -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{where}: {name} must be an integer; got {value!r}.")
-    if value < least:
-        raise ValueError(f"{where}: {name} must be at least {least}; got {value!r}.")
-    return value
-
-
-def _require_keys(name: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    if set(given) != set(expected):
-        raise ValueError(
-            f"{name}: state_dict must have the keys {', '.join(expected) or 'of none'}; got "
-            f"{', '.join(map(str, given)) or 'none'}. Use what state_dict() returned."
-        )
+        loaded = {
+            "_scale": scale,
+            "_growth_factor": factor(where, "growth_factor", given["growth_factor"], 1, math.inf),
+            "_backoff_factor": factor(where, "backoff_factor", given["backoff_factor"], 0, 1),
+            "_growth_interval": count(where, "growth_interval", given["growth_interval"], 1),
+            "_growth_tracker": count(where, "_growth_tracker", given["_growth_tracker"], 0),
+        }
+        vars(self).update(loaded)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from mplab.numbers.formats import FP32
-from mplab.numbers.rounding import round_to
+from mplab.scaling._checks import in_float32, positive
 from mplab.scaling.loss import LossScaler
 
 __all__ = [
@@ -46,9 +45,9 @@ class DoublingScaler(LossScaler):
 
     def __init__(self, init_scale: float = 65536.0, *, max_scale: float = 2.0**24) -> None:
         super().__init__(init_scale, growth_interval=1)
-        self.max_scale = _positive("DoublingScaler", "max_scale", max_scale)
+        self.max_scale = in_float32(positive(type(self).__name__, "max_scale", max_scale))
 
-    def update(self, found_nonfinite: bool) -> bool:
+    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
         skip = super().update(found_nonfinite)
         self._scale = min(self._scale, self.max_scale)
@@ -80,6 +79,8 @@ class NudgedScaler(LossScaler):
         (False, 1126.4)
     """
 
+    wants_mean: ClassVar[bool] = True
+
     def __init__(
         self,
         init_scale: float = 65536.0,
@@ -90,20 +91,15 @@ class NudgedScaler(LossScaler):
         growth_interval: int = 2000,
     ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
-        self.small = _positive("NudgedScaler", "small", small)
-        self.nudge = _positive("NudgedScaler", "nudge", nudge)
-        self.max_scale = _positive("NudgedScaler", "max_scale", max_scale)
+        self.small = positive(type(self).__name__, "small", small)
+        self.nudge = positive(type(self).__name__, "nudge", nudge)
+        self.max_scale = in_float32(positive(type(self).__name__, "max_scale", max_scale))
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
-        """End a step; see `LossScaler.update`.
-
-        Args:
-            found_nonfinite: whether any gradient of this step was infinite or NaN.
-            mean_abs_gradient: the mean magnitude of all unscaled gradients.
-        """
+        """End a step; see `LossScaler.update`."""
         skip = super().update(found_nonfinite)
         if not skip and mean_abs_gradient < self.small and self._scale < self.max_scale:
-            nudged = float(round_to(self._scale * self.nudge, FP32))
+            nudged = in_float32(self._scale * self.nudge)
             self._scale = min(nudged, self.max_scale)
         return skip
 
@@ -134,9 +130,9 @@ class FlooredScaler(LossScaler):
         growth_interval: int = 2000,
     ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
-        self.min_scale = _positive("FlooredScaler", "min_scale", min_scale)
+        self.min_scale = in_float32(positive(type(self).__name__, "min_scale", min_scale))
 
-    def update(self, found_nonfinite: bool) -> bool:
+    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
         skip = super().update(found_nonfinite)
         self._scale = max(self._scale, self.min_scale)
@@ -215,7 +211,8 @@ def turns(
     Args:
         rule: goes on from its state.
         limits: for each step, the largest scale with which all gradients stay finite.
-        mean_abs_gradient: what a `NudgedScaler` is told, once for all or for each step.
+        mean_abs_gradient: the mean magnitude of the gradients, once for all or for each step, for
+            rules with `wants_mean`.
 
     Examples:
         >>> next(turns(LossScaler(8.0), [4.0]))
@@ -226,10 +223,8 @@ next_good_steps=0)
     for limit, mean in zip(limits, means, strict=True):
         scale, good = rule.scale, _good_steps(rule)
         found = bool(scale > limit)
-        if isinstance(rule, NudgedScaler):
-            skipped = rule.update(found, mean_abs_gradient=float(mean))
-        else:
-            skipped = rule.update(found)
+        told = {"mean_abs_gradient": float(mean)} if rule.wants_mean else {}
+        skipped = rule.update(found, **told)
         yield Turn(scale, good, found, skipped, rule.scale, _good_steps(rule))
 
 
@@ -248,7 +243,8 @@ def play(
     Args:
         rule: goes on from its state.
         limits: for each step, the largest scale with which all gradients stay finite.
-        mean_abs_gradient: what a `NudgedScaler` is told, once for all or for each step.
+        mean_abs_gradient: the mean magnitude of the gradients, once for all or for each step, for
+            rules with `wants_mean`.
 
     Examples:
         >>> play(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
@@ -257,12 +253,3 @@ def play(
     played = list(turns(rule, limits, mean_abs_gradient=mean_abs_gradient))
     scales, skipped = [turn.scale for turn in played], [turn.skipped for turn in played]
     return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))
-
-
-def _positive(where: str, name: str, value: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
-        raise ValueError(
-            f"{where}: {name} must be a positive number; got {value!r}. Leave it out for the usual."
-        )
-    return float(round_to(float(value), FP32)) if name.endswith("scale") else float(value)

@@ -114,7 +114,6 @@ class Functions(TorchFunctionMode):
     def __init__(self, mode: Mode) -> None:
         super().__init__()
         self.mode, self.known = mode, known_functions(mode.policy)
-        mode.functions = self
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from mplab.simulation.policies import ATTENTION, Policy, Run, _names
+from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
 
 # What torch's operations are, whatever the policy ------------------------------------------
-LIKE_INPUT = _names(
+LIKE_INPUT = names_in(
     """
     native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional
     _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_no_update
@@ -21,7 +21,7 @@ LIKE_INPUT = _names(
 ONE_RESULT = LIKE_INPUT | ATTENTION
 """Only the first result has the format; the others are statistics in FP32."""
 
-EXACT = _names(
+EXACT = names_in(
     """
     relu threshold_backward neg abs sign max min amax amin maximum minimum fmax fmin
     max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d
@@ -35,16 +35,16 @@ EXACT = _names(
 )
 """Results are values of the inputs, their negatives, 0 or 1: there is nothing to round."""
 
-UNSAFE_VIEWS = _names("_unsafe_view unsafe_split unsafe_split_with_sizes")
+UNSAFE_VIEWS = names_in("_unsafe_view unsafe_split unsafe_split_with_sizes")
 """Results share the memory of the input, though the schema does not say so."""
 
 CONVERSIONS = frozenset({"_to_copy", "copy"})
 """Take tensors of any dtype."""
 
-COMPLEX = _names("complex polar view_as_complex _fft_r2c _fft_c2c linalg_eig _linalg_eigvals")
+COMPLEX = names_in("complex polar view_as_complex _fft_r2c _fft_c2c linalg_eig _linalg_eigvals")
 """Make complex numbers, which no format of the simulation holds."""
 
-COPIES = CONVERSIONS | _names(
+COPIES = CONVERSIONS | names_in(
     "clone zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty "
     "rand_like randn_like empty_strided new_empty_strided zero fill"
 )

@@ -42,9 +42,9 @@ _push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
 
 _pop: Callable[[Mode, Any, Any, Any], Any] = TorchDispatchMode.__exit__
 
-_push_functions: Callable[[Functions], Any] = TorchFunctionMode.__enter__
+_push_functions: Callable[[TorchFunctionMode], Any] = TorchFunctionMode.__enter__
 
-_pop_functions: Callable[[Functions, Any, Any, Any], Any] = TorchFunctionMode.__exit__
+_pop_functions: Callable[[TorchFunctionMode, Any, Any, Any], Any] = TorchFunctionMode.__exit__
 
 _innermost_functions: Callable[[], Any] = _get_current_function_mode
 
@@ -124,9 +124,9 @@ class simulated:
         _require_policy(policy)
         for low in {fmt, *(own for _, own in policy.layers)} - {FP32} if native else ():
             require_native(low, rounding, overflow)
-        self._mode = Mode(Rounder(fmt, rounding, overflow, stream), policy, tally, native)
-        self._functions = Functions(self._mode)
-        self._into = {fmt: self._mode.outside.into}  # the doors, by the format of a layer
+        into = Rounder(fmt, rounding, overflow, stream)
+        self._mode = Mode(into, policy, tally=tally, native=native, functions=Functions)
+        self._into = {fmt: into}  # the doors, by the format of a layer
         for chosen in (own for _, own in policy.layers if own not in self._into):
             self._into[chosen] = Rounder(chosen, rounding, overflow, stream)
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -217,10 +217,10 @@ class simulated:
 
     def _enter(self) -> None:
         _push(self._mode)
-        _push_functions(self._functions)
+        _push_functions(self._mode.functions)
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        _pop_functions(self._functions, kind, error, traceback)
+        _pop_functions(self._mode.functions, kind, error, traceback)
         _pop(self._mode, kind, error, traceback)
 
     def _guard_backward(self) -> None:
@@ -252,7 +252,7 @@ class simulated:
         if mode.graph is not this_graph() or mode.graph.innermost is not mode:
             return None
         on_top = _get_current_dispatch_mode() is mode
-        on_top = on_top and _innermost_functions() is self._functions
+        on_top = on_top and _innermost_functions() is mode.functions
         self._stepping.append((optimizer, on_top))
         self._pause()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -411,7 +411,8 @@ def explain(
     """
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
-    recorder = within._mode.record = Recorder(within._mode)
+    recorder = Recorder(within._mode)
+    within._mode.tell(recorder)
     with torch.random.fork_rng(), torch.enable_grad(), within:
         output = model(*inputs, **named)
         if loss is not None:

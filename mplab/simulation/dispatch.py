@@ -7,13 +7,14 @@ its inputs or the node it belongs to, rounds what has to be rounded, and counts.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.simulation._operands import (
@@ -103,10 +104,54 @@ def rules_in(scope: Scope) -> Rules:
     return Rules(scope)
 
 
-class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation below autograd, forward and backward."""
+class Record(Protocol):
+    """What is told of each operation that a mode ran, unless it is a view."""
 
-    def __init__(self, into: Rounder, policy: Policy, tally: bool, native: bool = False) -> None:
+    def __call__(
+        self,
+        rule: Rule,
+        run: Run | None,
+        into: Rounder | None,
+        node: Node | None,
+        given: Any,
+        args: Any,
+        out: Any,
+        why: str = "",
+    ) -> None:
+        """Take one operation.
+
+        Args:
+            rule: what is known of it.
+            run: in what it runs, if it is of a forward pass or of a user's own backward.
+            into: the format of its result; None is FP32.
+            node: its node, if it is of a backward pass.
+            given: the arguments.
+            args: those that it took, cast.
+            out: what it returned.
+            why: what decided, if neither the rule nor the node did.
+        """
+
+
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every operation below autograd, forward and backward.
+
+    Args:
+        into: the door into the low format.
+        policy: which operation runs in which format.
+        tally: whether to count what the roundings do.
+        native: as in `simulated`.
+        functions: makes what sees functions above autograd, beside this mode.
+    """
+
+    def __init__(
+        self,
+        into: Rounder,
+        policy: Policy,
+        *,
+        tally: bool,
+        native: bool,
+        functions: Callable[[Mode], TorchFunctionMode],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy, self.native = policy, native
         self.counters: dict[tuple[str, str], Counter] | None = {} if tally else None
@@ -114,11 +159,15 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.entered: list[Place] = []
         self.move(self.outside)
         self.hands = Run.LOWER in (policy.inside, policy.outside)
-        self.functions: Any = None  # what sees functions, above autograd
-        self.record: Any = None  # what `mplab.simulation.explain` sees of each operation
+        self.record: Record | None = None
         self.epoch = 0
         self.latest: weakref.ref[Tensor] | None = None
         self.graph = this_graph()
+        self.functions = functions(self)
+
+    def tell(self, record: Record) -> None:
+        """Tell of each operation from now on."""
+        self.record = record
 
     def move(self, place: Place) -> None:
         """Go on in another layer."""

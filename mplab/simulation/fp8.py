@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -99,6 +99,46 @@ class Fp8Linear(nn.Linear):
     ) -> None:
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self._choose(scaling, forward_format, backward_format, amax_history_len, real)
+
+    @classmethod
+    def from_linear(
+        cls,
+        layer: nn.Linear,
+        *,
+        scaling: str = "current",
+        forward_format: Format = FP8_E4M3,
+        backward_format: Format = FP8_E5M2,
+        amax_history_len: int = 16,
+        real: bool = False,
+    ) -> Self:
+        """A linear layer with its operands in FP8; its parameters and hooks stay the same objects.
+
+        Args:
+            layer: an `nn.Linear`, and no subclass, which may compute otherwise.
+            scaling: as in `Fp8Linear`.
+            forward_format: as in `Fp8Linear`.
+            backward_format: as in `Fp8Linear`.
+            amax_history_len: as in `Fp8Linear`.
+            real: as in `Fp8Linear`.
+
+        Raises:
+            TypeError: `layer` is anything else.
+            ValueError: as in `Fp8Linear`.
+
+        Examples:
+            >>> plain = nn.Linear(4, 2)
+            >>> Fp8Linear.from_linear(plain).weight is plain.weight
+            True
+        """
+        if type(layer) is not nn.Linear:
+            raise TypeError(
+                f"Fp8Linear.from_linear: layer must be an nn.Linear; got a "
+                f"{type(layer).__name__}. Convert the linear layers in it."
+            )
+        new = cls.__new__(cls)
+        new.__dict__ = dict(layer.__dict__)
+        new._choose(scaling, forward_format, backward_format, amax_history_len, real)
+        return new
 
     def _choose(
         self, scaling: str, forward: Format, backward: Format, length: int, real: bool
@@ -212,9 +252,14 @@ current scaling, simulated)
         if type(layer) is not nn.Linear or (filter is not None and not filter(name, layer)):
             continue
         if layer not in made:
-            new = made[layer] = Fp8Linear.__new__(Fp8Linear)
-            new.__dict__ = dict(layer.__dict__)
-            new._choose(scaling, forward_format, backward_format, amax_history_len, real)
+            made[layer] = Fp8Linear.from_linear(
+                layer,
+                scaling=scaling,
+                forward_format=forward_format,
+                backward_format=backward_format,
+                amax_history_len=amax_history_len,
+                real=real,
+            )
         if not name:
             return made[layer]
         parent, _, last = name.rpartition(".")

@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from mplab.numbers.formats import Format, require_format
 
 
-def _names(text: str) -> frozenset[str]:
+def names_in(text: str) -> frozenset[str]:
+    """The words of a text, as a set of names."""
     return frozenset(text.split())
 
 
@@ -28,7 +29,7 @@ class Run(Enum):
     OUTPUT = "runs in FP32, its result in the low format"
 
 
-ATTENTION = _names(
+ATTENTION = names_in(
     """
     _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
@@ -46,7 +47,7 @@ class Policy:
     the optimizer stay FP32, and an operation in place keeps the format of what it writes to.
 
     Args:
-        name: how the policy is called.
+        name: how the policy is called in `POLICIES`, in a `Recipe`, and in the files of runs.
         source: where its table is from.
         lower: operations that round their inputs to the low format and run in it.
         wide: operations that run in FP32.
@@ -75,7 +76,17 @@ class Policy:
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{name_of(key)!r}: {fmt.name}" for key, fmt in self.layers)
-        return self.name + (f".with_layers({{{layers}}})" if layers else "")
+        return self.constant + (f".with_layers({{{layers}}})" if layers else "")
+
+    @property
+    def constant(self) -> str:
+        """The name as Python has it.
+
+        Examples:
+            >>> CUDA_AUTOCAST.name, CUDA_AUTOCAST.constant
+            ('cuda-autocast', 'CUDA_AUTOCAST')
+        """
+        return self.name.upper().replace("-", "_")
 
     def with_layers(self, formats: Mapping[str | type, Format]) -> Policy:
         """The same policy with formats of their own for some layers, and all within them.
@@ -144,7 +155,7 @@ def name_of(key: str | type) -> str:
     return key if isinstance(key, str) else key.__name__
 
 
-LOSSES = _names(
+LOSSES = names_in(
     """
     nll_loss_forward nll_loss2d_forward smooth_l1_loss huber_loss mse_loss
     multilabel_margin_loss_forward soft_margin_loss multi_margin_loss binary_cross_entropy
@@ -155,7 +166,7 @@ LOSSES = _names(
 )
 """Losses on the lists of both autocasts."""
 
-_PRODUCTS = ATTENTION | _names(
+_PRODUCTS = ATTENTION | names_in(
     """
     mm bmm baddbmm addmm addbmm conv_tbc convolution _convolution mkldnn_convolution
     mkldnn_rnn_layer _prelu_kernel prelu linear matmul linalg_vecdot
@@ -165,13 +176,13 @@ _PRODUCTS = ATTENTION | _names(
 )
 
 CUDA_AUTOCAST = Policy(
-    name="CUDA_AUTOCAST",
+    name="cuda-autocast",
     source="AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE and "
     "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE in ATen/autocast_mode.h of torch 2.13. Beyond "
     "them binary_cross_entropy, which autocast refuses on CUDA, and lstm, gru and the like, which "
     "become _cudnn_rnn.",
     lower=_PRODUCTS
-    | _names(
+    | names_in(
         """
         mv addmv addr cudnn_convolution cudnn_convolution_transpose _thnn_fused_lstm_cell
         _thnn_fused_gru_cell _cudnn_rnn einsum chain_matmul linalg_multi_dot
@@ -180,7 +191,7 @@ CUDA_AUTOCAST = Policy(
         """
     ),
     wide=LOSSES
-    | _names(
+    | names_in(
         """
         acos asin cosh erfinv exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh tan
         softplus native_layer_norm native_group_norm _fused_rms_norm
@@ -198,12 +209,12 @@ CUDA_AUTOCAST = Policy(
 """What `torch.autocast("cuda")` does: products low; losses, softmax, norms and sums in FP32."""
 
 CPU_AUTOCAST = Policy(
-    name="CPU_AUTOCAST",
+    name="cpu-autocast",
     source="The kernels that torch 2.13 registers for AutocastCPU, and what they were seen to do: "
     "tests/simulation/test_autocast.py observes each of them.",
-    lower=_PRODUCTS | _names("_addmm_activation"),
+    lower=_PRODUCTS | names_in("_addmm_activation"),
     wide=LOSSES
-    | _names(
+    | names_in(
         """
         cross_entropy_loss ctc_loss cdist quantile nanquantile stft adaptive_avg_pool3d pinverse
         grid_sampler max_pool3d inverse qr svd orgqr _lu_with_info lu_solve
@@ -224,13 +235,13 @@ CPU_AUTOCAST = Policy(
 """What `torch.autocast("cpu")` does: softmax, layer norm, exp, pow and sums follow their input."""
 
 KERAS_MIXED = Policy(
-    name="KERAS_MIXED",
+    name="keras-mixed",
     source="keras 3: DTypePolicy and Layer.__call__, which cast the inputs and variables of each "
     "layer to the compute dtype; LayerNormalization, GroupNormalization and Embedding, which turn "
     "that off and cast their result; BatchNormalization, which keeps its variables in float32; "
     "Loss, whose dtype is float32.",
     wide=LOSSES | {"cross_entropy_loss"},
-    output=_names("native_layer_norm native_group_norm _fused_rms_norm embedding"),
+    output=names_in("native_layer_norm native_group_norm _fused_rms_norm embedding"),
     inside=Run.LOWER,
 )
 """What Keras' `mixed_float16` and `mixed_bfloat16` do: each layer in the low format throughout.
@@ -241,7 +252,7 @@ operations that this table would round one by one.
 """
 
 EVERYTHING = Policy(
-    name="EVERYTHING",
+    name="everything",
     source="The rule of this package's first experiment: one format, losses excepted.",
     wide=LOSSES | {"cross_entropy_loss"},
     inside=Run.LOWER,
@@ -252,4 +263,4 @@ EVERYTHING = Policy(
 POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)
 }
-"""The policies by name."""
+"""The policies by their names."""

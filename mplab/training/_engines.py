@@ -15,11 +15,13 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from mplab.numbers.formats import FP32
 from mplab.numbers.rounding import Stream, Tally
+from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
 from mplab.simulation.fp8 import convert_linears
+from mplab.simulation.policies import POLICIES
 from mplab.training._optimizers import LowOptimizer
 from mplab.training.parallel import processes
-from mplab.training.recipes import POLICIES, Recipe
+from mplab.training.recipes import Recipe
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of predictions and targets, a scalar."""
@@ -27,6 +29,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 class Simulated:
     """Steps whose roundings `mplab.simulation` makes; loss scaling and updates are ours, too.
+
+    The weights, and so their gradients, are float32 tensors in every format that they are kept
+    in: all recipes are scaled alike, those without a scale by 1.
 
     Args:
         model: on the device it is to be trained on; its weights enter `weight_format`.
@@ -45,7 +50,7 @@ class Simulated:
         seed: int,
     ) -> None:
         self.model, self.loss, self.recipe = model, loss, recipe
-        self.scaler = recipe.scaler()
+        self.scaler = GradScaler(recipe.scaler())
         self.optimizer = LowOptimizer(
             optimizer,
             recipe.weight_format,
@@ -67,24 +72,18 @@ class Simulated:
     def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         """Forward and backward of the scaled loss; the scale, and the loss without it."""
         self.optimizer.optimizer.zero_grad()
-        scale = self.scaler.scale
         with self.simulation or nullcontext():  # FP8 layers round for themselves
             loss = self.loss(run(self.model, inputs, self.recipe), targets)
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
-        return scale, loss.detach()
+            self.scaler.scale(loss).backward()
+        return self.scaler.get_scale(), loss.detach()
 
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; whether the step was skipped."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        found = not all(bool(torch.isfinite(g).all()) for g in gradients)
-        inverse = 1 / self.scaler.scale
-        skip = self.scaler.update(found)
-        if not skip:
-            for gradient in gradients:
-                gradient.mul_(inverse)
+        if self.recipe.max_norm is not None:
+            self.scaler.unscale_(self.optimizer)
             clip(self.model, self.recipe)
-            self.optimizer.step()
-        return skip
+        self.scaler.step(self.optimizer)
+        return self.scaler.update()
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic, without a count of roundings."""

@@ -53,8 +53,8 @@ def headroom(
         >>> headroom("digits-cnn", seed=1, steps=2, progress=False).limits.shape
         (2,)
     """
-    what: Task = known("task", task, TASKS)
-    how: Recipe = known("recipe", recipe, RECIPES)
+    what: Task = known("task", task, TASKS, where="headroom")
+    how: Recipe = known("recipe", recipe, RECIPES, where="headroom")
     if not how.simulated:
         raise ValueError(f"headroom: recipe must be simulated; got {how.name}. Use 'fp16-scaled'.")
     search = _Search(what)

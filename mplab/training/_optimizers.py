@@ -67,6 +67,11 @@ class LowOptimizer:
         if update_rounding == "kahan":
             self.errors = [torch.zeros_like(p) for p in self.parameters]
 
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the optimizer; `GradScaler` unscales the gradients of their parameters."""
+        return self.optimizer.param_groups
+
     @torch.no_grad()
     def step(self) -> None:
         """Update the weights from their gradients, which enter `optimizer_format` first."""

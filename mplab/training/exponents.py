@@ -1,4 +1,9 @@
-"""Where the numbers of a histogram land in a format: zero, subnormal, normal, or overflow."""
+"""The exponents of many numbers: how often each occurs, and what a format makes of them.
+
+A histogram counts numbers by exponent, and a format has zones of exponents: what lies in them
+becomes zero, subnormal, normal, or overflows. So one histogram answers for every format and for
+every loss scale that is a power of two.
+"""
 
 from __future__ import annotations
 
@@ -10,110 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mplab.numbers.formats import Format
-
-
-def exponent_of(scale: float) -> int:
-    """The exponent k of a positive power of two 2^k.
-
-    Raises:
-        ValueError: `scale` is not one; scaling by anything else would also round.
-    """
-    significand, exponent = math.frexp(scale)
-    if significand != 0.5:
-        raise ValueError(
-            f"exponent_of: scale must be a positive power of two; got {scale!r}. "
-            "Other scales move numbers within their binade, which exponents cannot show."
-        )
-    return exponent - 1
-
-
-class Zones(NamedTuple):
-    """Exponents at which a format changes: |x| below 2^flushed becomes zero, and so on."""
-
-    flushed: int
-    subnormal: int
-    overflow: int
-
-
-def zones(fmt: Format) -> Zones:
-    """The exponents that bound what becomes zero, subnormal, normal or overflow in `fmt`.
-
-    Exactness:
-        With ties to even a value of exactly 2^flushed, half the smallest subnormal, becomes
-        zero too; values within the binade of `max_finite` that round past it overflow
-        although their exponent does not say so (FP16: from 65520 to 65536).
-
-    Examples:
-        >>> zones(FP16)
-        Zones(flushed=-25, subnormal=-14, overflow=16)
-    """
-    return Zones(fmt.emin - fmt.precision, fmt.emin, fmt.emax + 1)
-
-
-def zone_of(exponents: NDArray[np.int64], fmt: Format) -> NDArray[np.intp]:
-    """0, 1, 2 or 3 for exponents that become zero, subnormal, normal, or overflow in `fmt`."""
-    return np.searchsorted(np.array(zones(fmt)), exponents, side="right")
-
-
-class Shares(NamedTuple):
-    """How many nonzero finite numbers become zero, subnormal, normal, or overflow."""
-
-    flushed: int
-    subnormal: int
-    normal: int
-    overflow: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return sum(self)
-
-
-def shares(histogram: ExponentHistogram, fmt: Format, *, loss_scale: float = 1.0) -> Shares:
-    """Count by exponent what `fmt` would make of these numbers, times `loss_scale`.
-
-    Exactness:
-        Exact for each number whose binade lies within one zone; see `zones` for the rest.
-    """
-    zone = zone_of(np.asarray(histogram.exponents) + exponent_of(loss_scale), fmt)
-    counts = np.bincount(zone, weights=histogram.counts, minlength=4)
-    return Shares(*(int(count) for count in counts))
-
-
-def pooled(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
-    """One histogram of all the numbers in several."""
-    several = list(histograms)
-    filled = [h for h in several if len(h.exponents)]
-    low = min((int(h.exponents[0]) for h in filled), default=0)
-    high = max((int(h.exponents[-1]) for h in filled), default=-1)
-    counts = np.zeros(high - low + 1, dtype=np.int64)
-    for h in filled:
-        counts[int(h.exponents[0]) - low : int(h.exponents[-1]) - low + 1] += h.counts
-    zeros, nonfinite = sum(h.zeros for h in several), sum(h.nonfinite for h in several)
-    return ExponentHistogram(np.arange(low, high + 1), counts, zeros, nonfinite)
-
-
-def window(
-    histogram: ExponentHistogram, fmt: Format, *, shifts: tuple[int, int]
-) -> tuple[int, int]:
-    """The exponents to show so that zones and shifted bars fit, and words in the outer bands."""
-    edges = zones(fmt)
-    present = np.asarray(histogram.exponents)
-    low = min([edges.flushed, *(present[:1] + shifts[0])])
-    high = max([edges.overflow, *(present[-1:] + shifts[1] + 1)])
-    room = math.ceil(0.13 * (edges.overflow - low))
-    return min(int(low) - 1, edges.flushed - room), max(int(high) + 1, edges.overflow + room)
-
-
-def zone_words(fmt: Format, low: float, high: float) -> list[tuple[str, float, float]]:
-    """The zones from `low` to `high`, each with its word."""
-    edges = zones(fmt)
-    return [
-        ("flushed to 0", low, edges.flushed),
-        ("subnormal", edges.flushed, edges.subnormal),
-        (f"normal in {fmt.name}", edges.subnormal, edges.overflow),
-        ("overflow", edges.overflow, high),
-    ]
 
 
 class ExponentHistogram(NamedTuple):
@@ -156,3 +57,109 @@ def exponent_histogram(x: Any) -> ExponentHistogram:
     low, high = int(exponents.min()), int(exponents.max())
     counts = np.bincount(exponents - low, minlength=high - low + 1)
     return ExponentHistogram(np.arange(low, high + 1), counts, zeros, nonfinite)
+
+
+def pooled(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
+    """One histogram of all the numbers in several."""
+    several = list(histograms)
+    filled = [h for h in several if len(h.exponents)]
+    low = min((int(h.exponents[0]) for h in filled), default=0)
+    high = max((int(h.exponents[-1]) for h in filled), default=-1)
+    counts = np.zeros(high - low + 1, dtype=np.int64)
+    for h in filled:
+        counts[int(h.exponents[0]) - low : int(h.exponents[-1]) - low + 1] += h.counts
+    zeros, nonfinite = sum(h.zeros for h in several), sum(h.nonfinite for h in several)
+    return ExponentHistogram(np.arange(low, high + 1), counts, zeros, nonfinite)
+
+
+# Zones of a format -----------------------------------------------------------------------
+class Zones(NamedTuple):
+    """Exponents at which a format changes: |x| below 2^flushed becomes zero, and so on."""
+
+    flushed: int
+    subnormal: int
+    overflow: int
+
+
+def zones(fmt: Format) -> Zones:
+    """The exponents that bound what becomes zero, subnormal, normal or overflow in `fmt`.
+
+    Exactness:
+        With ties to even a value of exactly 2^flushed, half the smallest subnormal, becomes
+        zero too; values within the binade of `max_finite` that round past it overflow
+        although their exponent does not say so (FP16: from 65520 to 65536).
+
+    Examples:
+        >>> zones(FP16)
+        Zones(flushed=-25, subnormal=-14, overflow=16)
+    """
+    return Zones(fmt.emin - fmt.precision, fmt.emin, fmt.emax + 1)
+
+
+def zone_of(exponents: NDArray[np.int64], fmt: Format) -> NDArray[np.intp]:
+    """0, 1, 2 or 3 for exponents that become zero, subnormal, normal, or overflow in `fmt`."""
+    return np.searchsorted(np.array(zones(fmt)), exponents, side="right")
+
+
+def exponent_of(scale: float) -> int:
+    """The exponent k of a positive power of two 2^k.
+
+    Raises:
+        ValueError: `scale` is not one; scaling by anything else would also round.
+    """
+    significand, exponent = math.frexp(scale)
+    if significand != 0.5:
+        raise ValueError(
+            f"exponent_of: scale must be a positive power of two; got {scale!r}. "
+            "Other scales move numbers within their binade, which exponents cannot show."
+        )
+    return exponent - 1
+
+
+class Shares(NamedTuple):
+    """How many nonzero finite numbers become zero, subnormal, normal, or overflow."""
+
+    flushed: int
+    subnormal: int
+    normal: int
+    overflow: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(self)
+
+
+def shares(histogram: ExponentHistogram, fmt: Format, *, loss_scale: float = 1.0) -> Shares:
+    """Count by exponent what `fmt` would make of these numbers, times `loss_scale`.
+
+    Exactness:
+        Exact for each number whose binade lies within one zone; see `zones` for the rest.
+    """
+    zone = zone_of(np.asarray(histogram.exponents) + exponent_of(loss_scale), fmt)
+    counts = np.bincount(zone, weights=histogram.counts, minlength=4)
+    return Shares(*(int(count) for count in counts))
+
+
+# For figures -----------------------------------------------------------------------------
+def window(
+    histogram: ExponentHistogram, fmt: Format, *, shifts: tuple[int, int]
+) -> tuple[int, int]:
+    """The exponents to show so that zones and shifted bars fit, and words in the outer bands."""
+    edges = zones(fmt)
+    present = np.asarray(histogram.exponents)
+    low = min([edges.flushed, *(present[:1] + shifts[0])])
+    high = max([edges.overflow, *(present[-1:] + shifts[1] + 1)])
+    room = math.ceil(0.13 * (edges.overflow - low))
+    return min(int(low) - 1, edges.flushed - room), max(int(high) + 1, edges.overflow + room)
+
+
+def zone_words(fmt: Format, low: float, high: float) -> list[tuple[str, float, float]]:
+    """The zones from `low` to `high`, each with its word."""
+    edges = zones(fmt)
+    return [
+        ("flushed to 0", low, edges.flushed),
+        ("subnormal", edges.flushed, edges.subnormal),
+        (f"normal in {fmt.name}", edges.subnormal, edges.overflow),
+        ("overflow", edges.overflow, high),
+    ]

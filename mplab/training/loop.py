@@ -116,8 +116,14 @@ def train(
         return run.history()
 
 
-def known(kind: str, wanted: Any, names: dict[str, Any]) -> Any:
+def known(kind: str, wanted: Any, names: dict[str, Any], *, where: str = "train") -> Any:
     """What a name stands for; anything else than a name is returned as it is.
+
+    Args:
+        kind: the argument that was given.
+        wanted: the name, or what it would stand for.
+        names: all of them.
+        where: the function that was called.
 
     Raises:
         ValueError: the name is not among `names`.
@@ -126,7 +132,8 @@ def known(kind: str, wanted: Any, names: dict[str, Any]) -> Any:
         return wanted
     if wanted not in names:
         raise ValueError(
-            f"train: {kind} must be one of {', '.join(names)}; got {wanted!r}. Choose one of them."
+            f"{where}: {kind} must be one of {', '.join(names)}; got {wanted!r}. Choose one of "
+            f"them."
         )
     return names[wanted]
 

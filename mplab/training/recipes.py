@@ -8,21 +8,13 @@ from typing import Any
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import DoublingScaler, FlooredScaler, KerasScaler
-from mplab.simulation.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, Policy
+from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
 """How a new weight enters the format that weights are kept in."""
 
 FP8_SCALINGS = ("current", "delayed")
 """How the scale of an FP8 operand is found: from the tensor itself, or from earlier ones."""
-
-POLICIES: dict[str, Policy] = {
-    "cuda-autocast": CUDA_AUTOCAST,
-    "cpu-autocast": CPU_AUTOCAST,
-    "keras-mixed": KERAS_MIXED,
-    "everything": EVERYTHING,
-}
-"""Which operations a simulation lowers, by name."""
 
 SCALE_RULES: dict[str, type[LossScaler]] = {
     "torch": LossScaler,
@@ -42,7 +34,7 @@ class Recipe:
         compute_format: the format of the operations that mixed precision lowers.
         simulated: rounded in software, in any format; otherwise torch itself computes, in
             FP32 plainly, in FP16 and BF16 by `torch.amp`.
-        policy: which operations a simulation lowers, a name in `POLICIES`.
+        policy: which operations a simulation lowers, a name in `mplab.simulation.POLICIES`.
         device: where it runs; None takes CUDA if there is one for torch's own mixed
             precision, else the CPU.
         init_scale: the first loss scale; None trains without one.
@@ -80,7 +72,7 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
     name: str
     compute_format: Format
     simulated: bool = False
-    policy: str = "cuda-autocast"
+    policy: str = CUDA_AUTOCAST.name
     device: str | None = None
     init_scale: float | None = None
     dynamic: bool = True
@@ -133,7 +125,7 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
                 self.compute_format,
                 "Leave fp8 out.",
             )
-        if self.policy != "cuda-autocast":
+        if self.policy != CUDA_AUTOCAST.name:
             rule = "left out with FP8 linear layers, beside which all is FP32"
             raise _invalid("policy", rule, self.policy, "Leave fp8 out.")
         if self.checkpointing and self.fp8 == "delayed":
@@ -142,7 +134,7 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
 
     def _check_real(self) -> None:
         """Refuse what torch's own arithmetic has not."""
-        if self.policy != "cuda-autocast":
+        if self.policy != CUDA_AUTOCAST.name:
             rule = "left out for torch's own arithmetic, which has its own"
             raise _invalid("policy", rule, self.policy)
         if self.scale_rule != "torch":
@@ -225,12 +217,20 @@ RECIPES: dict[str, Recipe] = {
         replace(_FP16, name="fp16-overflow", **_TOO_HIGH),
         replace(_FP16, name="fp16-doubling", init_scale=65536.0, scale_rule="doubling"),
         replace(
-            _FP16, name="fp16-pure", policy="everything", weight_format=FP16, optimizer_format=FP16
+            _FP16,
+            name="fp16-pure",
+            policy=EVERYTHING.name,
+            weight_format=FP16,
+            optimizer_format=FP16,
         ),
         # BF16: small updates are lost unless the weights are wider, or the rounding careful.
         _BF16,
         replace(
-            _BF16, name="bf16-pure", policy="everything", weight_format=BF16, optimizer_format=BF16
+            _BF16,
+            name="bf16-pure",
+            policy=EVERYTHING.name,
+            weight_format=BF16,
+            optimizer_format=BF16,
         ),
         _KEPT_IN_BF16,
         replace(_KEPT_IN_BF16, name="bf16-stochastic", update_rounding="stochastic"),

@@ -68,7 +68,7 @@ def _alone(out: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ValueError(
-                f"train: out must not be in use; got {out}, which another process writes. "
+                f"gather: out must not be in use; got {out}, which another process writes. "
                 f"Wait for it, or choose another file."
             ) from error
         try:
@@ -96,22 +96,23 @@ def gather(
     process alone reads and writes.
 
     Args:
-        task: a name in `TASKS`, or a task.
-        recipes: names in `RECIPES`, or recipes.
+        task: a name in `TASKS`, or a task; the file knows it by its name alone.
+        recipes: names in `RECIPES`, or recipes, whose settings the file knows; at least one.
         out: the file of all runs, made if it is not there; runs that it holds stay.
         seeds: one run of each recipe for each.
         steps: instead of the task's.
         device: instead of the recipe's.
         progress: show a bar.
         save_every: steps between checkpoints.
-        told: is called with each run when it is in the file.
+        told: is called with each run that was trained, when it is in the file.
 
     Returns:
         The runs of these recipes and seeds, recipe by recipe.
 
     Raises:
-        ValueError: unknown names, a file with runs that the new ones cannot join, or one that
-            another process writes.
+        ValueError: unknown names, two recipes of one name, no recipe, no seed, fewer than one
+            step, a file with runs that the new ones cannot join, or one that another process
+            writes.
         OSError: the file cannot be read or written.
 
     Examples:
@@ -121,22 +122,21 @@ def gather(
         >>> [(run.recipe, run.seed, len(run.loss)) for run in runs]
         [('fp32', 0, 2)]
     """
-    learned: Task = known("task", task, TASKS)
-    out = Path(out)
-    chosen: list[Recipe] = [known("recipe", name, RECIPES) for name in dict.fromkeys(recipes)]
+    learned: Task = known("task", task, TASKS, where="gather")
+    chosen, out = _chosen(recipes), Path(out)
     steps = learned.steps if steps is None else steps
     if steps < 1:
-        raise ValueError(f"train: steps must be at least 1; got {steps}. Leave it out.")
+        raise ValueError(f"gather: steps must be at least 1; got {steps}. Leave it out.")
+    wanted = [(recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(seeds)]
+    if not wanted:
+        raise ValueError("gather: seeds must hold at least one number; got none. Leave it out.")
     with _alone(out):
         content = out.read_bytes() if rank() == 0 and out.exists() else None
         content = from_first(content)
         runs = [] if content is None else _parsed(content, out)
         for run in runs:
-            _require_same(
-                run, out, learned, steps, device, {recipe.name: recipe for recipe in chosen}
-            )
+            _require_same(run, out, learned, steps, device, chosen)
         done = {(run.recipe, run.seed): run for run in runs}
-        wanted = [(recipe, seed) for recipe in chosen for seed in dict.fromkeys(seeds)]
         for recipe, seed in wanted:
             if (recipe.name, seed) in done:
                 continue
@@ -160,6 +160,21 @@ def gather(
             for recipe, seed in wanted:  # only now are the runs safe without them
                 checkpoint_path(out, recipe.name, seed).unlink(missing_ok=True)
         return [done[recipe.name, seed] for recipe, seed in wanted]
+
+
+def _chosen(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
+    """The recipes by their names, by which a file knows its runs."""
+    chosen: dict[str, Recipe] = {}
+    for wanted in recipes:
+        recipe: Recipe = known("recipe", wanted, RECIPES, where="gather")
+        if chosen.setdefault(recipe.name, recipe) != recipe:
+            raise ValueError(
+                f"gather: recipes must have names of their own; got two with other settings that "
+                f"are both called {recipe.name!r}. Rename one: replace(recipe, name=...)."
+            )
+    if not chosen:
+        raise ValueError("gather: recipes must hold at least one; got none. Name one: ['fp32'].")
+    return chosen
 
 
 def checkpoint_path(out: Path, recipe: str, seed: int) -> Path:
@@ -191,6 +206,6 @@ def _require_same(
     for name, theirs, ours in facts:
         if theirs != ours:
             raise ValueError(
-                f"train: out must hold runs of the same {name}; got {out} with {theirs!r} "
+                f"gather: out must hold runs of the same {name}; got {out} with {theirs!r} "
                 f"instead of {ours!r}. Choose another file; this one is as it was."
             )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from mplab.numbers.formats import FP32
+from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
 from mplab.training.activations import children_of, predicted_activations
 from mplab.training.recipes import RECIPES, Recipe
@@ -157,14 +158,13 @@ class _Step:
         self.train = self.task.data().train
         self.optimizer = self.task.optimizer(self.model.parameters())
         self.simulator = simulated(self.recipe.compute_format, model=self.model, tally=False)
-        self.scaler = self.recipe.scaler()
-        self.amp = torch.amp.GradScaler(
-            self.device.type,
-            init_scale=self.recipe.init_scale or 1.0,
-            enabled=not self.recipe.simulated and self.recipe.init_scale is not None,
+        scaled = self.recipe.init_scale is not None
+        self.scaler: Any = torch.amp.GradScaler(
+            self.device.type, init_scale=self.recipe.init_scale or 1.0, enabled=scaled
         )
+        if scaled and self.recipe.simulated:
+            self.scaler = GradScaler(self.recipe.scaler())
         self.batch = self.data()
-        self.skipped = False
 
     def data(self) -> tuple[Tensor, Tensor]:
         """A batch on the device."""
@@ -189,29 +189,19 @@ class _Step:
 
     def backward(self, loss: Tensor) -> None:
         """Backward of the scaled loss."""
-        scale = self.scaler.scale if self.recipe.simulated else 1.0
-        self.amp.scale(loss * scale).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
 
     def unscale(self) -> None:
         """Divide the gradients by the scale, and look whether they are finite."""
-        if self.amp.is_enabled():
-            self.amp.unscale_(self.optimizer)
-        elif self.recipe.simulated and self.recipe.init_scale is not None:
-            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-            self.skipped = not all(bool(torch.isfinite(g).all()) for g in gradients)
-            for gradient in gradients:
-                gradient.mul_(1 / self.scaler.scale)
+        self.scaler.unscale_(self.optimizer)
 
     def step(self) -> None:
         """Update the weights, unless a gradient is not finite."""
-        if not self.skipped:
-            self.amp.step(self.optimizer)
+        self.scaler.step(self.optimizer)
 
     def rescale(self) -> None:
         """Let the scale follow."""
-        self.amp.update()
-        if self.recipe.simulated and self.recipe.init_scale is not None:
-            self.scaler.update(self.skipped)
+        self.scaler.update()
 
     def update(self) -> None:
         """All that comes after the backward pass."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.course.files import load_digits
+from mplab.course.digits import load_digits
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""

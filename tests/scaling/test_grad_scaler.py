@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mplab.scaling import DoublingScaler, FlooredScaler, GradScaler, LossScaler, NudgedScaler
+from mplab.scaling import (
+    DoublingScaler,
+    FlooredScaler,
+    GradScaler,
+    LossScaler,
+    NudgedScaler,
+    turns,
+)
 
 # Sequences of calls --------------------------------------------------------------------
 
@@ -318,6 +325,79 @@ def test_a_nudged_scale_is_told_the_mean_of_unscaled_gradients():
         scaler.step(optimizer)
         scaler.update()
         assert scaler.get_scale() == expected
+
+
+class Listening(LossScaler):
+    """A rule of a user's own, which keeps what it is told."""
+
+    wants_mean = True
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.told = []
+
+    def update(self, found_nonfinite, *, mean_abs_gradient=math.inf):
+        self.told.append((found_nonfinite, mean_abs_gradient))
+        return super().update(found_nonfinite)
+
+
+def test_a_rule_of_one_s_own_that_wants_the_mean_is_told_that_of_all_optimizers():
+    rule = Listening(8.0)
+    scaler = GradScaler(rule)
+    weights = [nn.Parameter(torch.zeros(n)) for n in (3, 1)]
+    optimizers = [torch.optim.SGD([w], lr=1.0) for w in weights]
+    scaler.scale((weights[0] * -2.0).sum() + weights[1].sum() * 10.0).backward()
+    for optimizer in optimizers:
+        scaler.step(optimizer)
+    assert scaler.update() is False
+    assert rule.told == [(False, (3 * 2.0 + 10.0) / 4)]
+    assert [turn.skipped for turn in turns(rule, [9.0, 1.0], mean_abs_gradient=0.5)] == [
+        False,
+        True,
+    ]
+    assert rule.told[1:] == [(False, 0.5), (True, 0.5)]
+
+
+class Deaf(LossScaler):
+    """A rule of a user's own that wants no mean, and takes none."""
+
+    def update(self, found_nonfinite):
+        return super().update(found_nonfinite)
+
+
+def test_a_rule_that_wants_no_mean_is_told_of_infinities_alone():
+    weight, optimizer, scaler = one_weight(Deaf(8.0))
+    scaler.scale(weight.sum() * math.inf).backward()
+    scaler.step(optimizer)
+    assert scaler.update() is True
+    assert [turn.skipped for turn in turns(Deaf(8.0), [4.0, 4.0])] == [True, False]
+
+
+class Wrapped:
+    """What wraps an optimizer, as `GradScaler` wants it: no class of torch."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.steps = optimizer, 0
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+    def step(self):
+        self.steps += 1
+        self.optimizer.step()
+
+
+def test_what_wraps_an_optimizer_is_unscaled_stepped_and_skipped_like_one():
+    weight = nn.Parameter(torch.zeros(2))
+    wrapped, scaler = Wrapped(torch.optim.SGD([weight], lr=1.0)), GradScaler(LossScaler(8.0))
+    for factor in (1.0, math.inf):
+        weight.grad = None
+        scaler.scale((weight * factor).sum()).backward()
+        scaler.step(wrapped)
+        scaler.update()
+    assert wrapped.steps == 1
+    assert weight.tolist() == [-1.0, -1.0]
 
 
 @pytest.mark.parametrize("scale", [256.0, 16384.0])

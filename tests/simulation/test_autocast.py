@@ -275,7 +275,8 @@ def observed(function, tensors, dtype, *, backward):
 def simulated_kernels(function, tensors, fmt, low, *, backward):
     """The same of the simulation, from what it says that it did."""
     sim = simulated(fmt, policy=CPU_AUTOCAST)
-    recorder = sim._mode.record = Recorder(sim._mode)
+    recorder = Recorder(sim._mode)
+    sim._mode.tell(recorder)
     for t, is_low in zip(tensors, low, strict=True):
         if is_low:
             set_mark(t, Mark(sim._mode.outside.into))

@@ -358,6 +358,37 @@ def test_a_single_layer_is_converted_into_the_return_value():
         assert torch.equal(twin(deviates(2, 8)), output)
 
 
+def test_one_layer_becomes_fp8_and_keeps_its_parameters_hooks_and_mode():
+    plain = nn.Linear(4, 3).eval()
+    called = []
+    plain.register_forward_hook(lambda *_: called.append(True))
+    layer = Fp8Linear.from_linear(plain, scaling="delayed", amax_history_len=2)
+    assert type(layer) is Fp8Linear
+    assert layer.weight is plain.weight and layer.bias is plain.bias
+    assert not layer.training
+    layer(torch.ones(1, 4))
+    assert called == [True]
+    expected = Fp8Linear(4, 3, scaling="delayed", amax_history_len=2)
+    assert repr(layer) == repr(expected)
+    assert layer.get_extra_state() == expected.get_extra_state()
+    assert type(plain) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "error", "message"),
+    [
+        (Fp8Linear(2, 2), {}, TypeError, "layer must be an nn.Linear; got a Fp8Linear"),
+        (nn.ReLU(), {}, TypeError, "layer must be an nn.Linear; got a ReLU"),
+        (nn.Linear(2, 2), {"scaling": "mean"}, ValueError, "scaling must be one of"),
+        (nn.Linear(2, 2), {"scaling": "block", "real": True}, ValueError, "real must be False"),
+    ],
+    ids=["fp8", "no linear layer", "scaling", "real"],
+)
+def test_what_cannot_become_an_fp8_layer_is_refused(layer, options, error, message):
+    with pytest.raises(error, match=message):
+        Fp8Linear.from_linear(layer, **options)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

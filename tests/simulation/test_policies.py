@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mplab import BF16, FP8_E8M0, FP16, FP32
+from mplab import BF16, FP8_E8M0, FP16, FP32, simulation
 from mplab.simulation import (
     CPU_AUTOCAST,
     CUDA_AUTOCAST,
@@ -85,6 +85,17 @@ def test_no_operation_is_on_two_lists(policy):
     assert not policy.lower & policy.wide
     assert not policy.output & (policy.lower | policy.wide)
     assert POLICIES[policy.name] is policy and policy.source
+
+
+def test_the_policies_have_the_names_that_files_of_runs_hold():
+    assert list(POLICIES) == ["cuda-autocast", "cpu-autocast", "keras-mixed", "everything"]
+
+
+@every_policy
+def test_a_policy_is_shown_by_the_name_that_python_has_for_it(policy):
+    assert getattr(simulation, policy.constant) is policy
+    assert repr(policy) == policy.constant
+    assert repr(policy.with_layers({"head": FP32})).startswith(f"{policy.constant}.with_layers(")
 
 
 # What holds under every policy

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mplab import BF16, FP8_E4M3, FP16, FP32
+from mplab.simulation import POLICIES
 from mplab.training import RECIPES, Recipe
 from mplab.training.recipes import UPDATE_ROUNDINGS
 
@@ -91,6 +92,12 @@ def test_parts_that_mean_nothing_are_refused(options, error, simulated):
 def test_what_does_not_go_with_fp8_layers_is_refused(options, error):
     with pytest.raises(ValueError, match=error):
         Recipe("mine", FP8_E4M3, simulated=True, fp8="delayed", **options)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_is_known_to_a_recipe_by_its_own_name_and_stored_by_it(policy):
+    recipe = Recipe("mine", FP16, simulated=True, policy=policy)
+    assert recipe.settings()["policy"] == POLICIES[policy].name == policy
 
 
 def test_other_rules_for_the_loss_scale_are_those_of_their_room():

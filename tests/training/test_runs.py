@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
 from mplab.commands.main import main
-from mplab.training import RECIPES, TASKS, History, load_runs, runs, save_runs
+from mplab.training import RECIPES, TASKS, History, gather, load_runs, runs, save_runs, train
 from mplab.training.runs import checkpoint_path
 
 TASK = "digits-autoencoder"
@@ -154,6 +155,134 @@ def test_the_file_of_runs_gives_them_back_bit_for_bit(tmp_path):
     assert isinstance(found[0], History)
     save_runs(tmp_path / "again.json", found)
     assert (tmp_path / "again.json").read_bytes() == out.read_bytes()
+
+
+# From Python -----------------------------------------------------------------------------
+
+
+def gathered(recipes, out, *, task=TASK, **options):
+    return gather(task, recipes, out, progress=False, **{"steps": 3, **options})
+
+
+def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each(tmp_path):
+    out, told, stored = tmp_path / "run.json", [], []
+
+    def tell(run):
+        told.append((run.recipe, run.seed))
+        stored.append([(r.recipe, r.seed) for r in load_runs(out)])
+
+    found = gathered(["bf16", "fp32"], str(out), seeds=[1, 0], told=tell)
+    assert told == [("bf16", 1), ("bf16", 0), ("fp32", 1), ("fp32", 0)]
+    assert [(run.recipe, run.seed) for run in found] == told
+    assert stored == [told[:1], told[:2], told[:3], told]  # each was in the file by then
+    assert text(found) == text(load_runs(out))
+    single = train(TASK, "bf16", seed=1, steps=3, progress=False)
+    assert text(found[:1]) == text([single])
+    assert set(files(tmp_path)) == {"run.json"}
+
+
+def test_gathering_again_trains_only_what_is_missing_and_returns_only_what_was_asked(tmp_path):
+    out, told = tmp_path / "run.json", []
+    first = gathered(["fp32", "bf16"], out)
+    again = gathered(["fp16-scaled", "fp32", "fp32"], out, told=told.append)
+    assert [run.recipe for run in told] == ["fp16-scaled"]
+    assert [run.recipe for run in again] == ["fp16-scaled", "fp32"]
+    assert text(again[1:]) == text(first[:1])
+    assert [run.recipe for run in load_runs(out)] == ["fp32", "bf16", "fp16-scaled"]
+
+
+def test_gathering_goes_on_from_the_checkpoint_of_a_run_that_was_cut_off(tmp_path):
+    out = tmp_path / "run.json"
+    checkpoint = checkpoint_path(out, "fp16-scaled", 0)
+
+    class Break(Exception):
+        """Ends a run between two steps."""
+
+    class Breaking:
+        """A watcher that breaks off the third step."""
+
+        def __init__(self, model, optimizer):
+            self.steps = 0
+
+        def step(self, loss, scale, skipped):
+            self.steps += 1
+            if self.steps == 3:
+                raise Break
+
+        def close(self):
+            pass
+
+    options = {"steps": 5, "progress": False, "checkpoint": checkpoint, "save_every": 2}
+    with pytest.raises(Break):
+        train(TASK, "fp16-scaled", watch=Breaking, **options)
+    before = torch.load(checkpoint, weights_only=True)
+    before["history"]["loss"][0] = 0.5  # a step that is not trained again keeps this
+    torch.save(before, checkpoint)
+    (run,) = gathered(["fp16-scaled"], out, steps=5)
+    whole = train(TASK, "fp16-scaled", steps=5, progress=False)
+    assert run.loss[0] == 0.5 != whole.loss[0]
+    assert run.loss[1:].tolist() == whole.loss[1:].tolist()
+    assert not checkpoint.exists()
+
+
+def test_recipes_and_tasks_of_one_s_own_are_gathered_under_their_names(tmp_path):
+    out = tmp_path / "run.json"
+    mine = replace(RECIPES["fp16-scaled"], name="mine", init_scale=4.0)
+    task = replace(TASKS[TASK], name="short", steps=2)
+    found = gathered(["fp32", mine, mine], out, task=task, steps=None)
+    assert [(run.task, run.recipe, len(run.loss)) for run in found] == [
+        ("short", "fp32", 2),
+        ("short", "mine", 2),
+    ]
+    assert found[1].loss_scale.tolist() == [4.0, 4.0]
+    assert text(gathered([mine], out, task=task, steps=2)) == text(found[1:])
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"recipes": [replace(RECIPES["fp32"], max_norm=1.0)]}, "the same fp32's settings"),
+        ({"task": replace(TASKS[TASK], name="other")}, "the same task"),
+        ({"task": replace(TASKS[TASK], steps=4), "steps": None}, "the same steps"),
+        ({"device": "cuda"}, "the same fp32's device"),
+    ],
+)
+def test_runs_that_cannot_join_a_file_are_refused_and_the_file_stays(tmp_path, changed, named):
+    out = tmp_path / "run.json"
+    gathered(["fp32"], out)
+    before = files(tmp_path)
+    with pytest.raises(ValueError, match=f"^gather: out must hold runs of {named}; got "):
+        gathered(**{"recipes": ["fp32"], "out": out, **changed})
+    assert files(tmp_path) == before
+
+
+def test_a_recipe_of_a_file_that_is_not_asked_for_may_have_changed_since(tmp_path):
+    out = tmp_path / "run.json"
+    old = replace(RECIPES["fp32"], name="old", max_norm=1.0)
+    gathered([old], out)
+    gathered(["fp32"], out)
+    assert [run.recipe for run in load_runs(out)] == ["old", "fp32"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"task": "chess"}, "gather: task must be one of digits-autoencoder.*got 'chess'"),
+        ({"recipes": ["fp32", "fp64"]}, "gather: recipe must be one of fp32.*got 'fp64'"),
+        ({"recipes": []}, "gather: recipes must hold at least one; got none"),
+        (
+            {"recipes": ["fp32", replace(RECIPES["fp32"], max_norm=1.0)]},
+            "gather: recipes must have names of their own; got two .* called 'fp32'",
+        ),
+        ({"seeds": []}, "gather: seeds must hold at least one number; got none"),
+        ({"steps": 0}, "gather: steps must be at least 1; got 0"),
+        ({"save_every": 0}, "train: save_every must be at least 1; got 0"),
+    ],
+)
+def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(tmp_path, changed, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        gathered(**{"recipes": ["fp32"], "out": tmp_path / "run.json", **changed})
+    assert list(tmp_path.iterdir()) == []
 
 
 # Killed ----------------------------------------------------------------------------------

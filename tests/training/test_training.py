@@ -10,6 +10,7 @@ from tiers import mostly_slow
 from torch import nn
 
 from mplab import FP8_E4M3, FP16, round_to
+from mplab.simulation import simulated
 from mplab.training import RECIPES, TASKS, Recipe, train
 from mplab.training._engines import Real, Simulated
 
@@ -140,6 +141,40 @@ def test_skipped_steps_leave_the_weights_alone():
     falling = replace(RECIPES["fp16-scaled"], init_scale=2.0**100)
     history = run(AUTOENCODER, falling, steps=4)
     assert len(set(history.loss.tolist())) == 1
+
+
+@pytest.mark.parametrize("scale", [2.0**28, 3e8])
+def test_a_simulated_run_is_torch_s_own_scaler_around_the_simulation(scale, one_thread):
+    """Also where the scale is no power of two, so that unscaling rounds."""
+    rule = {"init_scale": scale, "growth_factor": 1.5, "backoff_factor": 0.3, "growth_interval": 2}
+    task = replace(TASKS[CNN], batch=None)
+    history = run(task, replace(RECIPES["fp16-scaled"], **rule), seed=1, steps=8)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = task.model()
+    optimizer, (inputs, targets) = task.optimizer(model.parameters()), task.data().train
+    scaler, losses, scales = torch.amp.GradScaler("cpu", **rule), [], []
+    for _ in range(8):
+        optimizer.zero_grad()
+        with simulated(FP16, model=model):
+            loss = task.loss(model(inputs), targets)
+            scaler.scale(loss).backward()
+        losses.append(loss.item())
+        scales.append(scaler.get_scale())
+        scaler.step(optimizer)
+        scaler.update()
+    assert history.loss.tolist() == losses
+    assert history.loss_scale.tolist() == scales
+    assert 0 < history.skipped.sum() < 8
+
+
+@pytest.fixture
+def one_thread():
+    """As in a run on a CPU."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_gradients_are_recorded_by_layer_without_the_loss_scale():

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from mplab.scaling.loss import LossScaler
-from mplab.scaling.rules import NudgedScaler
 
 __all__ = ["GradScaler"]
+
+
+class Stepped(Protocol):
+    """What `GradScaler` asks of an optimizer of torch, or of what wraps one."""
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Groups of parameters, whose gradients are unscaled."""
+
+    @property
+    def step(self) -> Callable[..., Any]:
+        """Updates the parameters, where the step is not skipped."""
 
 
 class _State:
@@ -84,7 +94,7 @@ class GradScaler:
         scaled = map(self.scale, outputs)
         return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
 
-    def unscale_(self, optimizer: Optimizer) -> None:
+    def unscale_(self, optimizer: Stepped) -> None:
         """Divide the gradients of an optimizer by the scale, in place, and look for infinities.
 
         Raises:
@@ -111,12 +121,12 @@ class GradScaler:
             for gradient in gradients:
                 found = found or not bool(torch.isfinite(gradient).all())
                 gradient.mul_(inverse.to(gradient.device))
-                if isinstance(self.rule, NudgedScaler):
+                if self.rule.wants_mean:
                     total += float(gradient.abs().sum(dtype=torch.float64))
                     count += gradient.numel()
         return _State(found, total, count)
 
-    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def step(self, optimizer: Stepped, *args: Any, **kwargs: Any) -> Any:
         """Step an optimizer, unscaling its gradients before unless that was done; or skip it.
 
         Returns:
@@ -168,10 +178,10 @@ class GradScaler:
             )
         found = any(s.found_nonfinite for s in known)
         self._states = {}
-        if isinstance(self.rule, NudgedScaler):
-            mean = sum(s.total for s in known) / sum(s.count for s in known)
-            return self.rule.update(found, mean_abs_gradient=mean)
-        return self.rule.update(found)
+        if not self.rule.wants_mean:
+            return self.rule.update(found)
+        mean = sum(s.total for s in known) / sum(s.count for s in known)
+        return self.rule.update(found, mean_abs_gradient=mean)
 
     def _require_scaled(self, function: str) -> None:
         if not self._scaled:

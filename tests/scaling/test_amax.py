@@ -1,0 +1,151 @@
+"""The scales of tensors in FP8: each from a window of largest magnitudes, by the definition."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mplab import FP8_E4M3, FP8_E5M2, Overflow, round_to
+from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, scale_for
+
+
+def slow_delayed(amaxes, length, most_recent, fmt):
+    """Scales by the definition: each from a window of the amaxes before it."""
+    scale, scales = 1.0, []
+    for step, _ in enumerate(amaxes):
+        window = amaxes[max(0, step - length) : step]
+        known = [a for a in (window[-1:] if most_recent else window) if not math.isnan(a)]
+        if known and 0 < max(known) < math.inf:
+            scale = scale_for(max(known), fmt)
+        scales.append(scale)
+    return scales
+
+
+AMAXES = st.floats(0, 1e6, width=32) | st.sampled_from([0.0, math.inf, math.nan, 1.0, 448.0])
+
+
+@given(
+    amaxes=st.lists(AMAXES, max_size=30),
+    length=st.integers(1, 6),
+    amax_compute=st.sampled_from(["max", "most_recent"]),
+    fmt=st.sampled_from([FP8_E4M3, FP8_E5M2]),
+)
+def test_a_delayed_scale_follows_from_the_amaxes_before_it(amaxes, length, amax_compute, fmt):
+    scaling = DelayedScaling(fmt, amax_history_len=length, amax_compute=amax_compute)
+    got = [scaling.update(amax) for amax in amaxes]
+    assert got == slow_delayed(amaxes, length, amax_compute == "most_recent", fmt)
+    assert repr(scaling.amax_history) == repr(tuple(amaxes[-length:]))
+
+
+@given(amaxes=st.lists(AMAXES, min_size=2, max_size=20), cut=st.integers(0, 20))
+def test_a_saved_delayed_scaling_goes_on_as_if_nothing_had_happened(amaxes, cut):
+    through, before = (DelayedScaling(FP8_E4M3, amax_history_len=3) for _ in range(2))
+    expected = [through.update(a) for a in amaxes]
+    first = [before.update(a) for a in amaxes[:cut]]
+    after = DelayedScaling(FP8_E4M3, amax_history_len=3)
+    after.load_state_dict(before.state_dict())
+    assert first + [after.update(a) for a in amaxes[cut:]] == expected
+
+
+def cast(x, scale, overflow=Overflow.SATURATE):
+    return round_to(np.float32(x * scale), FP8_E4M3, overflow=overflow) / scale
+
+
+def spike_run(scaling, *, overflow=Overflow.SATURATE):
+    """Forty calm tensors but one, 3e5 times as large: for each, clipped and flushed shares."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for step in range(40):
+        x = generator.normal(size=500) * (3e5 if step == 20 else 1)
+        scale = scaling.update(float(np.abs(x).max()))
+        got = cast(x, scale, overflow)
+        clipped = np.mean(np.abs(x * scale) > 464) if scale else 0
+        rows.append((clipped, np.mean((got == 0) & (x != 0)), bool(np.isnan(got).any())))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "clipped_at_spike", "steps_flushed"),
+    [
+        (DelayedScaling(FP8_E4M3, amax_history_len=16), True, 16),
+        (DelayedScaling(FP8_E4M3, amax_history_len=4), True, 4),
+        (DelayedScaling(FP8_E4M3, amax_history_len=16, amax_compute="most_recent"), True, 1),
+        (CurrentScaling(FP8_E4M3), False, 0),
+    ],
+    ids=["history 16", "history 4", "most recent", "current"],
+)
+def test_a_spike_clips_one_tensor_and_flushes_the_next_as_long_as_it_is_remembered(
+    scaling, clipped_at_spike, steps_flushed
+):
+    clipped, flushed, _ = spike_run(scaling).T
+    assert (clipped[20] > 0.99) == clipped_at_spike
+    assert (clipped[1:20] < 0.1).all()
+    after = np.flatnonzero(flushed > 0.9)
+    assert after.tolist() == list(range(21, 21 + steps_flushed))
+
+
+def test_without_saturation_delayed_scaling_gives_nan_at_the_spike():
+    scaling = DelayedScaling(FP8_E4M3, amax_history_len=16)
+    nan = spike_run(scaling, overflow=Overflow.IEEE)[:, 2]
+    assert nan[20]
+
+
+def test_current_scaling_never_leaves_the_range():
+    scaling = CurrentScaling(FP8_E4M3, power_of_two=False)
+    for amax in (1e-30, 0.3, 448.0, 3e38):
+        assert amax * scaling.update(amax) == pytest.approx(448.0, rel=1e-6)
+    assert math.isnan(scaling.update(math.inf))
+
+
+def test_scalings_without_state_say_so():
+    for scaling in (CurrentScaling(FP8_E4M3), FixedScaling()):
+        assert scaling.state_dict() == {}
+        scaling.load_state_dict({})
+        with pytest.raises(ValueError, match="must have the keys of none; got scale"):
+            scaling.load_state_dict({"scale": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"amax_history_len": 0}, "DelayedScaling: amax_history_len must be at least 1"),
+        ({"amax_compute": "mean"}, "DelayedScaling: amax_compute must be 'max' or 'most_recent'"),
+        ({"margin": -200}, "DelayedScaling: margin must be at least"),
+    ],
+)
+def test_a_bad_option_of_delayed_scaling_is_refused(options, error):
+    with pytest.raises(ValueError, match=error):
+        DelayedScaling(FP8_E4M3, **options)
+
+
+def test_a_longer_history_than_there_is_room_for_is_refused():
+    state = {"scale": 2.0, "amax_history": [1.0] * 5}
+    scaling = DelayedScaling(FP8_E4M3, amax_history_len=4)
+    with pytest.raises(ValueError, match="at most 4 numbers; got 5"):
+        scaling.load_state_dict(state)
+    assert scaling.scale == 1.0
+
+
+class Mine(DelayedScaling):
+    """A scaling of a user's own."""
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Mine(FP8_E4M3, amax_history_len=0), "Mine: amax_history_len must be at least 1"),
+        (lambda: Mine(FP8_E4M3, amax_compute="mean"), "Mine: amax_compute must be"),
+        (lambda: Mine(FP8_E4M3).load_state_dict({}), "Mine: state_dict must have the keys scale"),
+        (
+            lambda: Mine(FP8_E4M3, amax_history_len=1).load_state_dict(
+                {"scale": 1.0, "amax_history": [1.0, 2.0]}
+            ),
+            "Mine: amax_history must hold at most 1",
+        ),
+    ],
+)
+def test_whatever_is_refused_is_refused_in_the_name_of_the_class_that_was_asked(call, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        call()
