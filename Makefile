@@ -10,7 +10,6 @@ STAMP     := $(subst $(eval) ,,$(VENV_ARGS))
 MADE      := $(VENV)/made$(STAMP)
 LEARNER   := $(VENV)/learner$(STAMP)
 DEVELOPER := $(VENV)/developer$(STAMP)
-EXTRAS    := test,bench,docs,grade
 LAZY      := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 
 .PHONY: help lab check types fast test test-all bench clean
@@ -62,7 +61,7 @@ define install
 endef
 
 $(LEARNER): pyproject.toml constraints.txt | $(MADE)
-	$(call install,$(LAZY) --editable '.',$@)
+	$(call install,$(LAZY) --editable '.[lab]',$@)
 
 $(DEVELOPER): pyproject.toml constraints.txt | $(MADE)
-	$(call install,--editable '.[$(EXTRAS)]',$@ $(LEARNER))
+	$(call install,--editable '.[test]',$@ $(LEARNER))

@@ -1,8 +1,8 @@
 """Make digits.npy from scikit-learn's copy of the digits: `python data/make_digits.py`.
 
 Needs scikit-learn (`pip install scikit-learn`), which mplab itself does not. The file is a plain
-.npy of uint8 without compression, so the same images always give the same bytes; mplab.course.files
-refuses any other bytes. Source and licence are in README.md beside this file.
+.npy of uint8 without compression, so the same images always give the same bytes;
+mplab.course.digits refuses any other bytes. Source and licence are in README.md beside this file.
 """
 
 import hashlib

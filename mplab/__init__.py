@@ -1,7 +1,8 @@
 """What low precision does to numbers and to training.
 
 Formats and the one door into them, `round_to`, are here. The rooms are loaded when first named:
-`mplab.simulation`, `mplab.training`, `mplab.pictures` and the others.
+`mplab.simulation`, `mplab.training`, `mplab.pictures` and the others. Two are not offered, but
+imported by name: `mplab.grading` by assignments, `mplab.commands` by the shell.
 """
 
 from importlib import import_module
@@ -12,11 +13,11 @@ from mplab.numbers import *  # noqa: F403
 from mplab.numbers import __all__ as _numbers
 from mplab.numbers.installation import VERSION as __version__  # noqa: F401
 
-__all__ = [*_numbers, "check"]
+__all__ = [*(name for name in _numbers if name != "set_threads"), "check"]
 
 _ROOMS = (
-    *("numbers", "arithmetic", "scaling", "course", "simulation", "training"),
-    *("health", "hardware", "pictures", "explorers", "grading"),  # commands is for the shell
+    *("numbers", "arithmetic", "scaling", "course", "simulation"),
+    *("training", "health", "hardware", "pictures", "explorers"),
 )
 
 

@@ -10,13 +10,25 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
+import mplab
+
 ROOT = Path(__file__).parent.parent
 if not (ROOT / "constraints.txt").exists():
     pytest.skip("the tested versions are listed only in a checkout", allow_module_level=True)
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
 LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib", "ipywidgets"}
+
+
+def brought_by(*extras):
+    """The packages that an installation with these extras asks for."""
+    found, todo = set(), [*PROJECT["dependencies"], *(e for name in extras for e in EXTRAS[name])]
+    for entry in todo:
+        others = re.fullmatch(r"mplab\[(.*)\]", entry)
+        found |= brought_by(*others[1].split(",")) if others else {re.split(r"[<>=]", entry)[0]}
+    return found
 
 
 def pins():
@@ -96,11 +108,28 @@ def dry_run(target):
 
 
 def test_make_lab_installs_what_a_learner_needs_and_no_tools_of_developers():
-    assert re.findall(r"--editable (\S+)", dry_run("lab")) == ["'.'"]
-    needed = {re.split(r"[<>=]", entry)[0] for entry in PROJECT["dependencies"]}
-    assert needed - {"tqdm"} == LEARNERS_NEED
+    assert re.findall(r"--editable (\S+)", dry_run("lab")) == ["'.[lab]'"]
+    assert brought_by("lab") - {"tqdm"} == LEARNERS_NEED
+
+
+def test_the_number_core_needs_three_packages_and_each_extra_brings_what_its_rooms_name():
+    assert brought_by() == {"numpy", "ml_dtypes", "numba"}
+    assert brought_by("torch") - brought_by() == {"torch", "tqdm"}
+    fronts = Path(mplab.__file__).parent.glob("*/__init__.py")
+    calls = [re.search(r'^needs\("mplab\.\w+", (.*)\)', path.read_text(), re.M) for path in fronts]
+    wanted = {name for call in calls if call for name in re.findall(r'"(\w+)"', call[1])}
+    assert wanted == {"torch", "tqdm", "matplotlib", "ipywidgets"}
+    assert wanted <= brought_by("lab")
 
 
 def test_make_check_installs_every_extra_at_once():
     (asked,) = set(re.findall(r"--editable '\.\[(\S+)\]'", dry_run("check")))
-    assert set(asked.split(",")) == set(PROJECT["optional-dependencies"])
+    everything = {name for extra in EXTRAS for name in brought_by(extra)}
+    assert brought_by(*asked.split(",")) == everything
+
+
+def test_the_citation_and_the_changes_speak_of_this_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^version: (.*)$", citation) == [mplab.__version__]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^## (.*)$", changes)[0] == mplab.__version__

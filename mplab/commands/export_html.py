@@ -11,24 +11,19 @@ import hashlib
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from pkgutil import walk_packages
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from mplab.commands._errors import UserError
 from mplab.course.files import course_folder, replace_file
-from mplab.numbers.installation import PACKAGE, VERSION
+from mplab.numbers.installation import PACKAGE, VERSION, needs
 
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 _SECONDS = 600  # for one cell, on a slow machine
-
-
-class ExportError(Exception):
-    """The course cannot be exported: printed as one line."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,18 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("mplab-html"), help="folder of the pages")
     parser.add_argument("--lesson", type=int, action="append", help="only this one (repeatable)")
     parser.add_argument("--fresh", action="store_true", help="run lessons again though up to date")
-    parser.add_argument("--no-reference", action="store_true", help="leave out the reference")
+    parser.add_argument("--no-reference", action="store_true", help="leave it out; it needs pdoc")
     options = parser.parse_args(argv)
-    try:
-        export(
-            options.out,
-            lessons=options.lesson,
-            fresh=options.fresh,
-            reference=not options.no_reference,
-        )
-    except ExportError as error:
-        print(f"mplab export-html: {error}", file=sys.stderr)
-        return 1
+    export(
+        options.out,
+        lessons=options.lesson,
+        fresh=options.fresh,
+        reference=not options.no_reference,
+    )
     print(f"Open {options.out / 'index.html'} in a browser.")
     return 0
 
@@ -72,15 +63,18 @@ def export(
         reference: write the reference of the library to the folder `api` in it.
 
     Raises:
-        ExportError: there is no such lesson, a lesson fails, or a library is missing.
+        UserError: there is no such lesson, or a lesson fails.
+        ModuleNotFoundError: the reference is wanted without pdoc; said before any lesson runs.
         OSError: the folder cannot be written.
     """
+    if reference:
+        needs("the reference", "pdoc")
     from tqdm.auto import tqdm
 
     paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
     unknown = sorted(set(lessons or ()) - set(paths))
     if unknown:
-        raise ExportError(f"there is no lesson {unknown[0]}. There are {_listed(paths)}.")
+        raise UserError(f"there is no lesson {unknown[0]}. There are {_listed(paths)}.")
     out.mkdir(parents=True, exist_ok=True)
     wanted = [path for number, path in paths.items() if lessons is None or number in lessons]
     for path in tqdm(wanted, desc="lessons", disable=not sys.stderr.isatty()):
@@ -89,7 +83,9 @@ def export(
         if fresh or not page.exists() or stamp not in page.read_text(encoding="utf-8"):
             replace_file(page, (lesson_page(path) + stamp).encode())
     if reference:
-        _write_reference(out / "api")
+        from mplab.commands._reference import write_reference
+
+        write_reference(out / "api")
     replace_file(
         out / "index.html", _index(out, list(paths.values()), reference=reference).encode()
     )
@@ -99,7 +95,7 @@ def lesson_page(path: Path) -> str:
     """One lesson, run in a clean kernel, as a page.
 
     Raises:
-        ExportError: a cell fails.
+        UserError: a cell fails.
     """
     from nbconvert.exporters import HTMLExporter
 
@@ -144,7 +140,7 @@ def _executed(path: Path) -> Any:
         try:
             client.execute(env=environment)
         except CellExecutionError as error:
-            raise ExportError(f"{path.name} fails: {error.ename}: {error.evalue}") from error
+            raise UserError(f"{path.name} fails: {error.ename}: {error.evalue}") from error
         finally:
             # nbclient answers Ctrl-C by ending the kernel, and goes on or stumbles over that.
             if "_async_cleanup_kernel_future" in vars(client):
@@ -218,22 +214,6 @@ def _edition(path: Path) -> str:
 
 def _listed(numbers: Sequence[int] | dict[int, Path]) -> str:
     return ", ".join(str(number) for number in numbers)
-
-
-def _write_reference(folder: Path) -> None:
-    """The reference, from the docstrings, by pdoc."""
-    try:
-        import pdoc
-    except ImportError as error:
-        raise ExportError(
-            "the reference needs pdoc. Install it with pip install 'mplab[docs]', or add "
-            "--no-reference."
-        ) from error
-    pdoc.render.configure(docformat="google", search=True, footer_text=f"mplab {VERSION}")
-    rooms = [name for _, name, _ in walk_packages([str(PACKAGE)], "mplab.")]
-    with warnings.catch_warnings():  # annotations that only a type checker can read
-        warnings.simplefilter("ignore")
-        pdoc.pdoc("mplab", *rooms, output_directory=folder)
 
 
 def _index(out: Path, paths: Sequence[Path], *, reference: bool) -> str:

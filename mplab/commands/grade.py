@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mplab.commands._errors import UserError
-from mplab.grading.folder import Course, create_course
 from mplab.numbers.installation import needs
 
 if TYPE_CHECKING:
     from mplab.grading.autograding import Line
+    from mplab.grading.folder import Course
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,10 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if platform.system() == "Windows":
         raise UserError("grading runs on Linux, and on macOS without a sandbox. Use WSL2.")
-    needs("grading", "nbgrader", "psutil", "bleach")
     options, rest = _parser().parse_known_args(arguments)
+    needs("grading", "nbgrader", "psutil", "bleach")
     if rest and options.step != "serve":
         _parser().error(f"unknown arguments: {' '.join(rest)}")
+    from mplab.grading.folder import Course
     from mplab.grading.sandbox import NoSandbox
 
     try:
@@ -96,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _init(options: argparse.Namespace) -> int:
+    from mplab.grading.folder import create_course
+
     course = create_course(options.folder)
     names = ", ".join(course.names()) or "none yet"
     print(f"Course: {course.root}\nAssignments: {names}\nNext: README.md in it says what to do.")

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from mplab.commands._errors import UserError
 from mplab.course.files import course_folder, replace_file
+from mplab.numbers.installation import needs
 
 _RECORD = ".mplab-lessons.json"
 """Name to SHA-256 of each lesson as we last wrote it: tells an edited one from an older one."""
@@ -44,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="restore all lessons; edited ones are kept in a folder named by the time",
     )
     options, rest = parser.parse_known_args(argv)
+    needs("JupyterLab with the lessons", "jupyterlab", "torch", "matplotlib", "ipywidgets")
     return lab(rest, folder=options.dir, reset=options.reset)
 
 
@@ -135,7 +137,7 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
         edited = _is_edited(copy, content, record.get(copy.name))
         if edited and not reset:
             newer = record.get(copy.name, _digest(content)) != _digest(content)
-            hint = " (the lesson has a newer version: --reset)" if newer else ""
+            hint = " (it has a newer version: --reset renews it and keeps yours)" if newer else ""
             lines.append(f"  {copy.name}: kept, with your changes{hint}")
             continue
         if edited:

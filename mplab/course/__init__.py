@@ -1,7 +1,7 @@
 """What the course brings along: its files, the digits, the checks of its exercises."""
 
+from mplab.course.digits import Digits, load_digits
 from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, Verdict, equal
-from mplab.course.files import Digits, load_digits
 from mplab.course.lessons import EXERCISES, check
 
 __all__ = [

@@ -26,6 +26,7 @@ from nbformat import NotebookNode
 
 from mplab.course.files import course_folder
 from mplab.grading._exercises import Assignment, load_assignment, public_table
+from mplab.numbers.installation import VERSION, missing_modules
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
@@ -140,6 +141,7 @@ class Course:
                     f"ASSIGNMENT must be one of {', '.join(self.names())}; got {name!r}. "
                     "An assignment has source/NAME/ and checks/NAME/exercises.py."
                 )
+            _require_current(path, "Run mplab grade init with this folder anew")
             self._assignments[name] = load_assignment(path)
         return self._assignments[name]
 
@@ -147,7 +149,7 @@ class Course:
         """The released notebooks of an assignment, by name.
 
         Raises:
-            ValueError: it has not been released.
+            ValueError: it has not been released, or by another version of mplab.
         """
         paths = sorted((self.root / "release" / assignment).glob("*.ipynb"))
         if not paths:
@@ -155,6 +157,8 @@ class Course:
                 f"{assignment} has not been released. Do it first: "
                 f"mplab grade release {assignment}."
             )
+        for path in paths:
+            _require_current(path, f"Release it anew: mplab grade release {assignment}")
         return {path.stem: nbformat.read(path, as_version=4) for path in paths}
 
     def roster(self) -> list[Student]:
@@ -229,6 +233,9 @@ class Course:
 def create_course(root: Path) -> Course:
     """Make a course folder, or complete one: what is there already stays.
 
+    Files of our assignments that another version of mplab brought, and that cannot run with this
+    one, are renewed. The old ones are kept, in a folder `before-VERSION`.
+
     Returns:
         The course, with the assignments that come with mplab.
     """
@@ -247,10 +254,28 @@ def create_course(root: Path) -> Course:
         for path in sorted(folder.iterdir()):
             step = "checks" if path.name == "exercises.py" else "source"
             target = root / step / folder.name / path.name
+            if target.is_file() and missing_modules(target.read_text(encoding="utf-8")):
+                kept = root / f"before-{VERSION}" / target.relative_to(root)
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                target.rename(kept)
             if path.is_file() and not target.exists():
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, target)
     return Course(root)
+
+
+def _require_current(path: Path, cure: str) -> None:
+    """Refuse a file that was made for another version of mplab.
+
+    Raises:
+        ValueError: it imports what this version does not have.
+    """
+    missing = missing_modules(path.read_text(encoding="utf-8"))
+    if missing:
+        raise ValueError(
+            f"{path} must be for mplab {VERSION}; got imports of {', '.join(missing)}, which it "
+            f"does not have. {cure}; your own files need the new names, which CHANGELOG.md lists."
+        )
 
 
 def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:

@@ -1,10 +1,9 @@
-"""This installation: its version and folder, and which packages it was made without."""
+"""This installation: its version and folder, and what it was made without."""
 
 from __future__ import annotations
 
 import platform
 import re
-from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +15,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 def version_of(package: str) -> str:
     """The version of a package, or "" where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # 30 ms, which few ever need
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -34,22 +35,31 @@ def environment() -> dict[str, str]:
 
 
 def how_to_install(package: str) -> str:
-    """The command that installs a package: mplab's extra, where one brings it.
+    """The command that installs a package: mplab's smallest extra that brings it, if one does.
 
     Examples:
         >>> how_to_install("somebody_else")
         'pip install somebody_else'
     """
+    extras = [extra for extra, packages in _extras().items() if package in packages]
+    least = min(extras, key=lambda extra: len(_extras()[extra]), default=None)
+    return f"pip install 'mplab[{least}]'" if least else f"pip install {package}"
+
+
+def _extras() -> dict[str, set[str]]:
+    """The packages that each extra brings; none where mplab was not installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
         lines = requires("mplab") or []
-    except PackageNotFoundError:  # a checkout that was not installed
-        lines = []
+    except PackageNotFoundError:
+        return {}
+    found: dict[str, set[str]] = {}
     for line in lines:
-        extra = re.search(r"extra\s*==\s*[\"'](\w+)", line)
-        name = re.split(r"[^\w.-]", line)[0]
-        if extra and name.replace("-", "_") == package.replace("-", "_"):
-            return f"pip install 'mplab[{extra[1]}]'"
-    return f"pip install {package}"
+        if extra := re.search(r"extra\s*==\s*[\"'](\w+)", line):
+            name = re.split(r"[^\w.-]", line)[0].replace("-", "_")
+            found.setdefault(extra[1], set()).add(name)
+    return found
 
 
 def lacks(package: str) -> str:
@@ -70,3 +80,19 @@ def needs(room: str, *packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"{room} {lacks(package)}", name=package)
+
+
+def missing_modules(program: str) -> list[str]:
+    """The modules of mplab that a program or notebook imports and this version does not have.
+
+    Examples:
+        >>> missing_modules("import mplab.course; from mplab.numbers.codes import ulp")
+        []
+    """
+    names = set(re.findall(r"\b(?:from|import) (mplab(?:\.\w+)+)", program))
+    places = {name: PACKAGE.joinpath(*name.split(".")[1:]) for name in names}
+    return sorted(
+        name
+        for name, place in places.items()
+        if not place.with_suffix(".py").is_file() and not (place / "__init__.py").is_file()
+    )

@@ -1,19 +1,30 @@
 """The exported course: whole pages, nothing fetched from elsewhere, nothing done twice."""
 
+import os
 import re
+from html import unescape
+from importlib import import_module
+from pathlib import Path
 
 import nbformat
 import pytest
+from playwright.sync_api import sync_playwright
 
-from mplab.commands import export_html, main
+import mplab
+from mplab.commands import doctor, export_html, main
+from mplab.commands._errors import UserError
+from mplab.numbers import installation
 
 pytestmark = pytest.mark.slow
+
+ROOMS = {path.parent.name for path in Path(mplab.__file__).parent.glob("*/__init__.py")}
+FRONTS = ["mplab", *(f"mplab.{room}" for room in sorted(ROOMS - {"commands"}))]
 
 CELLS = [
     "# A lesson <about> nothing",
     "import numpy as np\nfrom tqdm.auto import tqdm\nfrom mplab import explorers\n"
     "from mplab.training import exponent_histogram\nfor _ in tqdm(range(2)):\n    pass\n"
-    "widgets.RangeMap(exponent_histogram(np.array([3e-9, 3e-6])))",
+    "explorers.RangeMap(exponent_histogram(np.array([3e-9, 3e-6])))",
 ]
 
 
@@ -62,8 +73,8 @@ def test_a_failing_lesson_is_named_and_leaves_the_old_page(lessons, capfd):
     export_html.export(out, reference=False)
     before = (out / "01_nothing.html").read_bytes()
     write(folder / "01_nothing.ipynb", [CELLS[0], "1 / 0"])
-    assert main.main(["export-html", "--out", str(out), "--no-reference"]) == 1
-    assert "01_nothing.ipynb fails: ZeroDivisionError" in capfd.readouterr().err
+    assert main.main(["export-html", "--out", str(out), "--no-reference"]) == 2
+    assert "mplab export-html: 01_nothing.ipynb fails: ZeroDivisionError" in capfd.readouterr().err
     assert (out / "01_nothing.html").read_bytes() == before
 
 
@@ -83,12 +94,155 @@ def test_a_lesson_that_ctrl_c_broke_off_is_not_written(lessons, monkeypatch, err
 
 
 def test_an_unknown_lesson_is_an_error(lessons):
-    with pytest.raises(export_html.ExportError, match=r"there is no lesson 7\. There are 1\."):
+    with pytest.raises(UserError, match=r"there is no lesson 7\. There are 1\."):
         export_html.export(lessons[1], lessons=[7])
 
 
-def test_the_reference_has_a_page_for_every_room(tmp_path):
-    export_html.export(tmp_path, lessons=[], reference=True)
-    rounding = (tmp_path / "api" / "mplab" / "rounding.html").read_text(encoding="utf-8")
-    assert "round_to" in rounding and "Exactness" in rounding
-    assert (tmp_path / "api" / "mplab" / "pictures" / "canvas.html").exists()
+def test_without_pdoc_one_line_says_so_before_any_lesson_runs(lessons, monkeypatch, capfd):
+    monkeypatch.setattr(installation, "find_spec", lambda name: None)
+    assert main.main(["export-html", "--out", str(lessons[1])]) == 2
+    error = capfd.readouterr().err
+    assert "mplab export-html: needs pdoc" in error and error.count("\n") == 1
+    assert not lessons[1].exists()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The folder of the reference."""
+    out = tmp_path_factory.mktemp("pages")
+    export_html.export(out, lessons=[], reference=True)
+    return out / "api"
+
+
+def page_of(folder, name):
+    return (folder / f"{name.replace('.', '/')}.html").read_text(encoding="utf-8")
+
+
+def sections(page):
+    """The names that a page documents, and the HTML of each."""
+    parts = re.split(r'<section id="([^"]+)">', page)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def ids(page):
+    return set(re.findall(r'\bid="([^"]+)"', page))
+
+
+def test_the_reference_has_a_page_for_each_front_and_for_no_inner_file(reference):
+    found = {path.relative_to(reference).as_posix() for path in reference.rglob("*.html")}
+    fronts = {f"{name.replace('.', '/')}.html" for name in FRONTS}
+    assert found == {"index.html", "mplab/numbers/tensors.html"} | fronts
+    assert "mplab.html" in (reference / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FRONTS)
+def test_a_page_shows_what_its_front_offers_and_nothing_else(reference, name):
+    front = import_module(name)
+    shown = sections(page_of(reference, name))
+    assert list(shown) == list(front.__all__)
+    offered = {each: getattr(front, each) for each in front.__all__}
+    spoken = {each for each, value in offered.items() if callable(value) and value.__doc__}
+    assert {each for each in spoken if 'class="docstring"' not in shown[each]} == set()
+    classes = {each for each, value in offered.items() if isinstance(value, type)}
+    assert {each for each in shown if '<div class="attr class">' in shown[each]} == classes
+
+
+def test_round_tensor_has_a_page_without_its_neighbours(reference):
+    assert list(sections(page_of(reference, "mplab.numbers.tensors"))) == ["round_tensor"]
+
+
+def test_constants_have_the_words_that_stand_under_them_and_tables_their_keys(reference):
+    shown = sections(page_of(reference, "mplab"))["FORMATS"]
+    assert "The predefined formats by name." in shown and "<code>'FP8_E4M3'</code>" in shown
+    assert "answer=" not in page_of(reference, "mplab.course")  # a value would tell
+
+
+def test_signatures_name_classes_as_users_import_them(reference):
+    for name in FRONTS:
+        for signature in re.findall(r'<span class="signature.*', page_of(reference, name)):
+            unlinked = unescape(re.sub(r"<[^>]+>", "", re.sub(r"<a .*?</a>", "", signature)))
+            assert not re.search(r"mplab|ForwardRef|<class|<Format|_UNSET", unlinked), unlinked
+    shown = sections(page_of(reference, "mplab.arithmetic"))["mma"]
+    text = unescape(re.sub(r"<[^>]+>", "", shown))
+    assert "input_format: mplab.Format = FP16" in text and "MatrixUnit = 'hopper'" in text
+
+
+def test_the_first_page_is_the_table_of_rooms(reference):
+    page = page_of(reference, "mplab")
+    head = page[: page.index('<section id="')]
+    for name in FRONTS[1:]:
+        sentence = import_module(name).__doc__.partition("\n")[0].replace("`", "")
+        link = f"{name.replace('.', '/')}.html"
+        assert f'<a href="{link}">{name}</a>' in head and sentence in head
+        for each in import_module(name).__all__:
+            assert f'<a href="{link}#{each}"><code>{each}</code></a>' in head
+    assert all(f"mplab {command}" in head for command in main.COMMANDS)
+
+
+def test_every_link_in_the_reference_and_in_its_search_leads_somewhere(reference):
+    pages = {path: path.read_text(encoding="utf-8") for path in reference.rglob("*.html")}
+    anchors = {path: ids(page) for path, page in pages.items()}
+    for path, page in pages.items():
+        targets = re.findall(r'href="(?!https?:|data:|\$)([^"#]*)(?:#([^"]*))?"', page)
+        for file, anchor in targets:
+            there = (path.parent / file).resolve() if file else path
+            assert there in anchors, f"{path.name}: {file}"
+            assert not anchor or anchor in anchors[there], f"{path.name}: {file}#{anchor}"
+    index = (reference / "search.js").read_text(encoding="utf-8")
+    entry = r'"fullname": "[^"]+", "modulename": "([^"]+)"(?:, "qualname": "([^"]+)")?'
+    found = set(re.findall(entry, index))
+    assert ("mplab.numbers", "round_to") in found and ("mplab.scaling", "GradScaler") in found
+    for module, name in found:
+        there = reference / f"{module.replace('.', '/')}.html"
+        assert there in anchors and (not name or name in anchors[there]), f"{module}.{name}"
+
+
+def test_the_reference_fetches_nothing_from_elsewhere(reference):
+    for path in [*reference.rglob("*.html"), reference / "search.js"]:
+        page = path.read_text(encoding="utf-8")
+        assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page), path.name
+        assert not re.search(r"@import|url\(['\"]?(https?:)?//", page), path.name
+
+
+CUT = """() => [...document.querySelectorAll('main, main pre, main .attr, main td')]
+    .filter(each => each.scrollWidth > each.clientWidth + 1
+        || each.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+    .map(each => each.innerText.slice(0, 80))"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, for pages in files."""
+    chromium = doctor.chromium().found
+    if not chromium:
+        if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
+            pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
+        pytest.skip("Chromium is not installed")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_is_cut_off_at_the_right(reference, browser, width):
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    for name in [*FRONTS, "mplab.numbers.tensors"]:
+        page.goto((reference / f"{name.replace('.', '/')}.html").as_uri())
+        assert page.evaluate(CUT) == [], name
+    page.add_style_tag(content="pre, .attr, .attr * { white-space: pre !important }")
+    assert page.evaluate(CUT) != [] or width > 400  # the measure sees what is cut off
+    page.close()
+
+
+@pytest.mark.browser
+def test_the_search_finds_a_name_and_leads_to_it(reference, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto((reference / "mplab.html").as_uri())
+    page.locator("input[type=search]").click()
+    page.locator("input[type=search]").fill("GradScaler")
+    page.locator(".search-result a").first.click()
+    page.wait_for_url("**/mplab/scaling.html#GradScaler")
+    assert page.locator("section#GradScaler").is_visible()
+    page.close()

@@ -66,7 +66,9 @@ def test_an_edited_lesson_is_kept_when_a_newer_version_exists(source, tmp_path):
     copy_lessons(source, mine)
     (mine / FIRST).write_text("my work")
     (source / FIRST).write_text("version 2")
-    assert "newer version: --reset" in "\n".join(copy_lessons(source, mine))
+    assert "newer version: --reset renews it and keeps yours" in "\n".join(
+        copy_lessons(source, mine)
+    )
     assert (mine / FIRST).read_text() == "my work"
 
 

@@ -1,28 +1,33 @@
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mplab.course import files, load_digits
-from mplab.course.files import course_folder
+import mplab
+from mplab.course import digits, files, load_digits
+from mplab.course.files import course_folder, replace_file
 
 
 @pytest.fixture
 def broken_course(tmp_path, monkeypatch):
     """A copy of the data folder that a test may break."""
     folder = shutil.copytree(course_folder("data"), tmp_path / "data")
-    monkeypatch.setattr(files, "course_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr(digits, "course_folder", lambda name: tmp_path / name)
     return folder
 
 
 def test_digits_have_the_shapes_and_ranges_of_the_source():
-    digits = load_digits()
-    assert digits.images.shape == (1797, 8, 8)
-    assert digits.images.dtype == np.uint8
-    assert (digits.images.min(), digits.images.max()) == (0, 16)
-    assert digits.labels.dtype == np.int64
+    images, labels = load_digits()
+    assert images.shape == (1797, 8, 8)
+    assert images.dtype == np.uint8
+    assert (images.min(), images.max()) == (0, 16)
+    assert labels.dtype == np.int64
 
 
 def test_digits_have_as_many_of_each_class_as_the_uci_page_says():
@@ -63,7 +68,7 @@ def test_a_missing_file_is_an_error_that_says_what_to_do(broken_course):
 
 def test_the_data_readme_states_the_checksum_that_is_enforced():
     text = (course_folder("data") / "README.md").read_text(encoding="utf-8")
-    assert re.findall(r"`([0-9a-f]{64})`", text) == [files.DIGITS_SHA256]
+    assert re.findall(r"`([0-9a-f]{64})`", text) == [digits.DIGITS_SHA256]
 
 
 def test_an_unknown_folder_name_is_an_error():
@@ -88,3 +93,67 @@ def test_an_installation_without_lessons_says_where_it_looked(tmp_path, monkeypa
 def test_the_data_folder_holds_what_made_it():
     names = {path.name for path in Path(course_folder("data")).iterdir()}
     assert {"digits.npy", "make_digits.py", "README.md"} <= names
+
+
+# Writing
+
+
+def test_a_file_is_made_with_its_folder_and_replaced_whole(tmp_path):
+    path = tmp_path / "new" / "file"
+    for content in (b"first", b"second, and longer"):
+        replace_file(path, content)
+        assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_process_killed_while_it_writes_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+    code = (
+        "import os, signal\n"
+        "from mplab.course.files import replace_file\n"
+        "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"replace_file({str(path)!r}, b'new')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes() == b"old"
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_two_processes_that_write_one_file_leave_what_one_of_them_wrote(tmp_path):
+    path = tmp_path / "file"
+    code = (
+        "import sys\n"
+        "from mplab.course.files import replace_file\n"
+        f"for _ in range(200): replace_file({str(path)!r}, sys.argv[1].encode() * 100_000)\n"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, letter]) for letter in "ab"]
+    seen = set()
+    while any(process.poll() is None for process in both):
+        if path.exists():
+            seen |= {(len(content), *set(content)) for content in [path.read_bytes()]}
+    assert [process.returncode for process in both] == [0, 0]
+    assert seen <= {(100_000, ord("a")), (100_000, ord("b"))}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_but_this_function_writes_beside_a_file_and_renames():
+    package = Path(mplab.__file__).parent
+    writers = [path for path in package.rglob("*.py") if '.partial"' in path.read_text("utf-8")]
+    assert writers == [package / "course" / "files.py"]

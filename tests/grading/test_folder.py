@@ -21,7 +21,9 @@ from pathlib import Path
 import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
+import mplab
 from mplab.commands import grade
+from mplab.commands.main import main
 from mplab.grading.autograding import _edition, autograde, feedback, read_journal
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import export
@@ -82,6 +84,43 @@ def test_init_makes_a_course_whose_key_is_private_and_keeps_what_is_there(tmp_pa
 
 @pytest.mark.slow
 @with_walls
+def test_a_course_of_version_0_1_is_told_to_be_made_anew_and_loses_nothing(bare, capsys):
+    exercises = bare.root / "checks" / "a1" / "exercises.py"
+    notebook = bare.root / "source" / "a1" / "a1.ipynb"
+    current = {path: path.read_text(encoding="utf-8") for path in (exercises, notebook)}
+    (bare.root / "submitted" / "s01").mkdir(parents=True)
+    old = {
+        path: text.replace("mplab.course", "mplab.checks").replace(
+            "from mplab.grading import", "from mplab.grading.exercises import"
+        )
+        for path, text in current.items()
+    }
+    for path, text in old.items():
+        path.write_text(text, encoding="utf-8")
+    assert main(["grade", "release", "a1", "--course", str(bare.root)]) == 2
+    said = capsys.readouterr().err
+    assert "got imports of mplab.checks, mplab.grading.exercises" in said
+    assert "Run mplab grade init with this folder anew" in said
+    assert main(["grade", "init", str(bare.root)]) == 0
+    assert {path: path.read_text(encoding="utf-8") for path in current} == current
+    for path, text in old.items():
+        kept = bare.root / f"before-{mplab.__version__}" / path.relative_to(bare.root)
+        assert kept.read_text(encoding="utf-8") == text
+    assert (bare.root / "submitted" / "s01").is_dir()
+    assert Course(bare.root).assignment("a1").graded
+
+
+def test_what_version_0_1_released_is_released_anew_before_it_is_graded(course):
+    (path,) = (course.root / "release" / "a1").glob("*.ipynb")
+    text = path.read_text(encoding="utf-8")
+    path.write_text(
+        text.replace("from mplab.grading import", "from mplab.grading.exercises import"),
+        encoding="utf-8",
+    )
+    with pytest.raises(ValueError, match="Release it anew: mplab grade release a1"):
+        course.skeletons("a1")
+
+
 def test_the_way_from_release_to_export(course, capsys):
     at = ["--course", str(course.root)]
     drop = course.root.parent / "drop"

@@ -1,0 +1,187 @@
+"""The fronts: what each offers, and what a room says that lacks its packages."""
+
+import subprocess
+import sys
+from importlib import import_module
+from types import ModuleType
+
+import pytest
+from cases import run_script
+
+import mplab
+
+NUMBERS = """
+    BF16 FORMATS FP4_E2M1 FP6_E2M3 FP6_E3M2 FP8_E4M3 FP8_E4M3FNUZ FP8_E5M2 FP8_E5M2FNUZ FP8_E8M0
+    FP16 FP32 TF32 Event Fields Format Overflow Rounding Specials Stream Tally Tininess decode
+    encode events fields format_of from_ml_dtypes next_down next_up round_to set_threads tally
+    to_ml_dtypes ulp values
+"""
+FRONTS = {
+    "numbers": NUMBERS,
+    "arithmetic": """
+        add subtract multiply divide sqrt fma remainder raised Rules
+        matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
+        roundings linear_bound gamma probabilistic_bound RunningError running_error exact_sum
+        Weights path Descent descend METHODS ARCHITECTURES MatrixUnit mma unit_of FloatArray
+    """,
+    "scaling": """
+        LossScaler DoublingScaler FlooredScaler KerasScaler NudgedScaler GradScaler
+        Headroom Trace Turn play turns
+        ScaleRule scale_for FixedScaling CurrentScaling DelayedScaling
+        MX_BLOCK Quantized amax_of quantize dequantize fake_quantize
+    """,
+    "course": """
+        check EXERCISES Exercise Misconception Arguments Sealed Verdict equal Digits load_digits
+    """,
+    "simulation": """
+        simulated explain Explanation Policy Run POLICIES
+        CUDA_AUTOCAST CPU_AUTOCAST KERAS_MIXED EVERYTHING Fp8Linear convert_linears
+    """,
+    "training": """
+        train TASKS RECIPES Task Split Recipe Watcher History headroom memory stage_times
+        gather load_runs save_runs ExponentHistogram exponent_histogram
+    """,
+    "health": "Health Report Finding CASES Case scale_too_high",
+    "hardware": """
+        Recording available caption first load PROBES Roofline measured recorded matmul_errors
+    """,
+    "pictures": """
+        Picture Sum Table Window accumulators bit_fields bits_of_a_step block_errors by_seed clinic
+        clipped_norms code_table costs cut_errors cutting decimal_digits descents double_rounding
+        dynamic_ranges end_of_range error_growth errors_by_depth fates flushed_over_steps
+        flushed_share follow gradient_exponents health landing least_updates look_alikes
+        loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
+        memory_table near_zero number_lines precision_map product_errors promotion
+        recorded_gradients recorded_network recorded_runs recorded_units report results_table
+        roofline rounding_profile running_sums scale_rules scaling_windows sensitivity
+        shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths
+    """,
+    "explorers": """
+        AccumulatorRace AmaxHistory BitExplorer Clinic Explorer MatrixStep NumberLine
+        PolicyExplorer RangeMap RoundingLab ScalerTimeline SpeedUp TrainingTheatre UpdateStagnation
+    """,
+    "grading": "Graded Part load_public encode_value decode_value",
+}
+"""What users have in hand. A name that leaves needs a line in CHANGELOG.md."""
+
+every_front = pytest.mark.parametrize("room", FRONTS)
+
+
+@every_front
+def test_a_front_offers_these_names_and_no_others(room):
+    front = import_module(f"mplab.{room}")
+    assert sorted(front.__all__) == sorted(FRONTS[room].split())
+    assert len(set(front.__all__)) == len(front.__all__)
+
+
+@every_front
+def test_no_name_of_a_front_is_missing_or_hidden_by_a_file_of_that_name(room):
+    front = import_module(f"mplab.{room}")
+    for file in {
+        name.rpartition(".")[2] for name in sys.modules if name.startswith(f"mplab.{room}.")
+    }:
+        assert file not in front.__all__, "a file of this name takes its place when it is imported"
+    assert not any(isinstance(getattr(front, name), ModuleType) for name in front.__all__)
+
+
+@every_front
+def test_the_first_sentence_of_a_front_says_what_it_is_for(room):
+    sentence = import_module(f"mplab.{room}").__doc__.partition("\n")[0]
+    assert sentence.endswith(".")
+    assert len(sentence.split()) <= 20
+
+
+def test_the_door_offers_the_numbers_the_check_of_an_exercise_and_the_rooms():
+    assert set(mplab.__all__) == {*NUMBERS.split(), "check"} - {"set_threads"}
+    assert set(dir(mplab)) == {*mplab.__all__, *FRONTS} - {"grading"}
+    assert len(dir(mplab)) <= 46
+    assert [name for name in dir(mplab) if not hasattr(mplab, name)] == []
+
+
+@pytest.mark.parametrize("name", ["simulate", "policies", "widgets", "reductions", "commands"])
+def test_what_is_not_offered_gives_python_s_own_error(name):
+    code = f"import mplab\ntry: mplab.{name}\nexcept AttributeError as error: print(error)"
+    assert run_script(code).strip() == f"module 'mplab' has no attribute '{name}'"
+
+
+# What an installation lacks
+
+BARE = """
+import sys
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {packages!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Lacking())
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name in {packages!r} else found(name)
+"""
+HEAVY = {"torch", "tqdm", "matplotlib", "ipywidgets", "jupyterlab"}
+
+
+def without(*packages):
+    """The start of a script that runs as if these packages were not installed."""
+    return BARE.format(packages=set(packages))
+
+
+def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
+    code = without(*HEAVY) + (
+        "import mplab, numpy\n"
+        "from mplab import FP16, arithmetic, course, grading, scaling\n"
+        "x = numpy.ones(2)\n"
+        "print(mplab.round_to(0.1, FP16), arithmetic.dot(x, x, accumulator_format=FP16))\n"
+        "print(scaling.LossScaler().scale, course.load_digits().images.shape)\n"
+    )
+    assert run_script(code).split("\n")[:2] == ["0.0999755859375 2.0", "65536.0 (1797, 8, 8)"]
+
+
+@pytest.mark.parametrize(
+    ("room", "lacks", "extra"),
+    [
+        ("simulation", "torch", "torch"),
+        ("training", "torch", "torch"),
+        ("training", "tqdm", "torch"),
+        ("health", "torch", "torch"),
+        ("hardware", "torch", "torch"),
+        ("pictures", "matplotlib", "lab"),
+        ("explorers", "ipywidgets", "lab"),
+        ("scaling.GradScaler", "torch", "torch"),
+        ("scaling.quantize", "torch", "torch"),
+    ],
+)
+def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(room, lacks, extra):
+    code = without(lacks) + (
+        f"import mplab\ntry: mplab.{room}\nexcept ModuleNotFoundError as error: print(error)"
+    )
+    said = run_script(code)
+    assert said.count("\n") == 1
+    assert said.startswith(f"mplab.{room} needs {lacks}, which is not installed. Install it: ")
+    assert said.rstrip() in (f"{said.partition('pip')[0]}pip install 'mplab[{extra}]'",)
+
+
+@pytest.mark.parametrize(
+    ("command", "lacks", "extra"),
+    [
+        ("train --list", "torch", "torch"),
+        ("audit", "torch", "torch"),
+        ("grade init x", "nbgrader", "grade"),
+        ("export-html", "pdoc", "docs"),
+        ("lab", "jupyterlab", "lab"),
+    ],
+)
+def test_a_command_that_lacks_a_package_says_in_one_line_what_to_install(
+    command, lacks, extra, tmp_path
+):
+    code = without(lacks) + (
+        f"from mplab.commands.main import main\nraise SystemExit(main({command.split()!r}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert f"needs {lacks}, which is not installed" in done.stderr
+    assert done.stderr.startswith(f"mplab {command.split()[0]}: ")
+    assert done.stderr.endswith(f"pip install 'mplab[{extra}]'\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,68 @@
+"""Every name of mplab that a text mentions is there."""
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import mplab
+
+PACKAGE = Path(mplab.__file__).parent
+ROOT = PACKAGE.parent
+NAME = re.compile(r"(?<![\w./-])mplab((?:\.[A-Za-z_]\w*)+)")
+"""`mplab.` and what follows it; not a file's name or part of an address."""
+FILES = [
+    *PACKAGE.rglob("*.py"),
+    *ROOT.glob("*.md"),
+    *ROOT.glob("*.toml"),
+    *ROOT.glob("lessons/**/*.md"),
+    *ROOT.glob("lessons/**/*.py"),
+    *ROOT.glob("lessons/**/*.ipynb"),
+    *ROOT.glob("data/*.py"),
+    *ROOT.glob("data/*.md"),
+]
+
+
+def mentioned(path):
+    """The dotted names in a file, in its order; of the table of old and new names, the new."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+    if path.name == "CHANGELOG.md":
+        text = re.sub(r"(?m)^\|[^|]*\|", "", text)
+    return list(dict.fromkeys(NAME.findall(text)))
+
+
+def is_there(dotted):
+    """Whether modules and attributes of these names exist, one within the other."""
+    found = mplab
+    for depth, name in enumerate(parts := dotted.strip(".").split(".")):
+        if not hasattr(found, name):
+            try:
+                import_module("mplab." + ".".join(parts[: depth + 1]))
+            except ModuleNotFoundError:
+                fields = getattr(found, "__annotations__", {})  # of a dataclass or a named tuple
+                return name in fields and depth + 1 == len(parts)
+        found = getattr(found, name)
+    return True
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_name_that_a_text_mentions_is_there(path):
+    assert [f"mplab{name}" for name in mentioned(path) if not is_there(name)] == []
+
+
+def test_the_reader_of_texts_sees_what_is_not_there(tmp_path):
+    """The test above can fail: names are found, and those that left are missed."""
+    path = tmp_path / "text.md"
+    path.write_text(
+        "`mplab.round_to`, `mplab.simulate.explain(x)`, a/mplab.html, mplab.training.runs."
+    )
+    assert mentioned(path) == [".round_to", ".simulate.explain", ".training.runs"]
+    assert [is_there(name) for name in mentioned(path)] == [True, False, True]
+
+
+def test_enough_is_read_for_this_to_mean_something():
+    assert sum(len(mentioned(path)) for path in FILES) > 300
