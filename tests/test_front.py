@@ -141,7 +141,6 @@ def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
     [
         ("simulation", "torch", "torch"),
         ("training", "torch", "torch"),
-        ("training", "tqdm", "torch"),
         ("health", "torch", "torch"),
         ("hardware", "torch", "torch"),
         ("pictures", "matplotlib", "lab"),

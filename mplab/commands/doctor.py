@@ -17,7 +17,7 @@ _PACKAGES = {
     "ml_dtypes": "mplab needs it",
     "numba": "mplab needs it",
     "torch": "no simulation, training, health or hardware, and no figures",
-    "tqdm": "no training",
+    "tqdm": "no progress bars, so no training with one",
     "matplotlib": "no figures and no explorers",
     "ipywidgets": "no explorers",
     "jupyterlab": "no lessons",

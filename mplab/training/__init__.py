@@ -2,7 +2,7 @@
 
 from mplab.numbers.installation import needs
 
-needs("mplab.training", "torch", "tqdm")
+needs("mplab.training", "torch")
 
 from mplab.training._headroom import headroom
 from mplab.training.exponents import ExponentHistogram, exponent_histogram

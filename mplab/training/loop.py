@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mplab.course.files import replace_file
 from mplab.numbers.formats import FP32
-from mplab.numbers.installation import environment
+from mplab.numbers.installation import environment, needs
 from mplab.training._engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample
@@ -180,6 +180,7 @@ def _counted(run: _Run, progress: bool) -> Any:
     left = range(done, run.steps)
     if not progress or rank() > 0:  # a machine that only records may have no tqdm
         return left
+    needs("train(progress=True)", "tqdm")
     from tqdm.auto import tqdm
 
     name = f"{run.task.name} {run.recipe.name}"

@@ -166,7 +166,7 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
     students = ["s01", "s02", "s03", "s04"]
     for student in students:
         submit(course, student, notebook(course, extra="import time; time.sleep(0.3)"))
-    program = "import sys; from mplab.grading import commands; commands.main(sys.argv[1:])"
+    program = "import sys; from mplab.commands import grade; grade.main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "autograde", "a1", "--course", str(course.root)]
     environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL,

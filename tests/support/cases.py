@@ -221,11 +221,16 @@ def assert_same_bits(got, expected, x=None):
         raise AssertionError("\n".join(lines))
 
 
-def run_script(code, **options):
-    """Run Python code in a process of its own that finds the library and the tests."""
+def run_script(code, *, beside="", **options):
+    """Run Python code in a process of its own that finds the library, the helpers and a test."""
     here = Path(__file__).parent
     environment = {**os.environ, **options.pop("env", {})}
-    paths = [str(here.parents[1]), str(here), environment.get("PYTHONPATH", "")]
+    paths = [
+        str(here.parents[1]),
+        str(here),
+        beside and str(Path(beside).parent),
+        environment.get("PYTHONPATH", ""),
+    ]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = [sys.executable, "-c", code]
     done = subprocess.run(

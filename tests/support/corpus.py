@@ -76,7 +76,10 @@ def answer(name, exercise, source=None):
     for cell, text in cells(name).items():
         if cell == f"{exercise}-answer" and source is not None:
             text = source
-        exec("\n".join(line for line in text.splitlines() if "load_public" not in line), space)
+        exec(
+            "\n".join(line for line in text.splitlines() if not line.startswith("load_public(")),
+            space,
+        )
     return space[assignment(name).graded[exercise].asks]
 
 

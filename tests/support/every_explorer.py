@@ -49,7 +49,7 @@ ANSWERED = f"""async (area, before) => {{
 
 def names():
     """The explorers that the package shows, so that no new one is forgotten."""
-    kinds = {name: getattr(explorers, name) for name in room.__all__}
+    kinds = {name: getattr(room, name) for name in room.__all__}
     return [
         name
         for name, kind in kinds.items()
@@ -60,7 +60,7 @@ def names():
 def write(folder, *more):
     """Write a notebook into the new `folder`: a cell for each explorer, and `more`; its name."""
     folder.mkdir()
-    sources = [SETUP, *(f"widgets.{name}({SHOWN_WITH.get(name, '')})" for name in names()), *more]
+    sources = [SETUP, *(f"explorers.{name}({SHOWN_WITH.get(name, '')})" for name in names()), *more]
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
     kernel = {"name": "python3", "display_name": "Python 3"}  # else JupyterLab asks which
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
