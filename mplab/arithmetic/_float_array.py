@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from mplab.arithmetic import _operations, reductions
+from mplab.arithmetic import _checks, _numpy_functions, _operations, reductions
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format, Rounding, require_format
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 
 _SHOWN = 8
 """Elements that `repr` prints before it cuts."""
+
+
+class _ArrayUfunc:
+    """What NumPy asks the class for when it meets a FloatArray, and an object for: None.
+
+    NumPy's ufuncs look at the class. Masked arrays look at the object, and with None leave their
+    operators to it; else they would compute in float64.
+    """
+
+    def __get__(self, array: FloatArray | None, owner: type[FloatArray]) -> Any:
+        return owner._ufunc if array is None else None
 
 
 class FloatArray:
@@ -21,16 +33,18 @@ class FloatArray:
 
     Formats are never mixed silently: convert with `to`. Python floats and NumPy arrays join in
     where all their elements are values of the format. `x @ y` and `x.sum()` accumulate in the
-    format, from left to right, products rounded; see `mplab.arithmetic` for other ways. NumPy's
-    functions that add or multiply would do so in float64, and are refused; the others, such as
-    `np.max` and `np.where`, take the values.
+    format, from left to right, products rounded; see `mplab.arithmetic` for other ways.
+
+    Comparisons round nothing, and take any numbers. So do those functions of NumPy that move,
+    order or compare values, such as `np.concatenate`, `np.max` and `np.where`: they give plain
+    arrays. All others, which would compute in float64, are refused. `np.add` is `+`, and so on.
 
     Args:
         values: values of `fmt`: a FloatArray, an array or nested lists of floats.
         fmt: the format.
 
     Raises:
-        TypeError: the values are no floating-point numbers.
+        TypeError: the values are no numbers, or a masked array, whose mask would be lost.
         ValueError: a value does not belong to the format; use `FloatArray.rounded`.
 
     Exactness:
@@ -50,15 +64,15 @@ class FloatArray:
 them: x.to(FP16).
     """
 
-    __array_ufunc__ = None  # so that NumPy leaves mixed operations to this class
+    __array_ufunc__ = _ArrayUfunc()
     __slots__ = ("fmt", "values")
     fmt: Format
     values: np.ndarray
 
     def __init__(self, values: Any, fmt: Format) -> None:
         self.fmt = require_format("FloatArray", fmt)
-        array = values.values if isinstance(values, FloatArray) else np.asarray(values)
-        self.values = np.array(require_values("FloatArray", "values", array, self.fmt))
+        given = values.values if isinstance(values, FloatArray) else _plain(values)
+        self.values = np.array(_checks.operand("FloatArray", "values", given, self.fmt))
         self.values.flags.writeable = False
 
     @classmethod
@@ -72,12 +86,23 @@ them: x.to(FP16).
             fmt: the format to enter.
             rounding: the direction, any but `STOCHASTIC`.
         """
-        array = values.values if isinstance(values, FloatArray) else np.asarray(values)
-        return cls(round_to(array, fmt, rounding=rounding), fmt)
+        return cls._entered("FloatArray.rounded", values, fmt, rounding)
+
+    @classmethod
+    def _entered(cls, function: str, values: Any, fmt: Format, rounding: Rounding) -> FloatArray:
+        require_format(function, fmt)
+        if rounding is Rounding.STOCHASTIC:
+            raise ValueError(
+                f"{function}: rounding must not be STOCHASTIC, which needs a stream; got it. "
+                f"Use round_to(values, fmt, rounding=rounding, stream=...) first."
+            )
+        _checks.require_rules(function, {"rounding": rounding}, ["rounding"])
+        given = _checks.numbers(function, "values", _plain(values))
+        return cls(round_to(np.asarray(given), fmt, rounding=rounding), fmt)
 
     def to(self, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN) -> FloatArray:
         """These numbers rounded to another format."""
-        return FloatArray.rounded(self, fmt, rounding=rounding)
+        return FloatArray._entered("FloatArray.to", self, fmt, rounding)
 
     @property
     def codes(self) -> Any:
@@ -113,7 +138,12 @@ them: x.to(FP16).
                     f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
                 )
             return other.values
-        return float(other) if isinstance(other, int) else other
+        if isinstance(other, np.ma.MaskedArray):
+            raise TypeError(
+                f"{sign}: operands must have no mask, which would be lost; got a masked array. "
+                f"Fill it first: m.filled(0.0)."
+            )
+        return other
 
     def _combined(
         self, sign: str, operation: Callable[..., Any], other: Any, *, swapped: bool = False
@@ -144,17 +174,34 @@ them: x.to(FP16).
         return self._combined("/", _operations.divide, other, swapped=True)
 
     def __matmul__(self, other: Any) -> FloatArray:
-        values = np.asarray(self._other("@", other))
-        left = self.values if self.values.ndim > 1 else self.values[None, :]
-        right = values if values.ndim > 1 else values[:, None]
+        return self._product(self.values, self._operand("b", other))
+
+    def __rmatmul__(self, other: Any) -> FloatArray:
+        return self._product(self._operand("a", other), self.values)
+
+    def _operand(self, argument: str, other: Any) -> np.ndarray:
+        return _checks.operand("matmul", argument, self._other("@", other), self.fmt)
+
+    def _product(self, left: np.ndarray, right: np.ndarray) -> FloatArray:
+        flat = left.ndim in (1, 2) and right.ndim in (1, 2)
+        if not flat or left.shape[-1] != right.shape[0]:
+            raise ValueError(
+                f"matmul: a and b must be vectors or matrices, a as wide as b is high; got shapes "
+                f"{left.shape} and {right.shape}. Reshape them."
+            )
         product = reductions.matmul(
-            left, right, accumulator_format=self.fmt, product_format=self.fmt
+            left if left.ndim > 1 else left[None, :],
+            right if right.ndim > 1 else right[:, None],
+            accumulator_format=self.fmt,
+            product_format=self.fmt,
         )
-        shape = self.shape[:-1] + values.shape[1:]
-        return FloatArray(product.reshape(shape), self.fmt)
+        return FloatArray(product.reshape(left.shape[:-1] + right.shape[1:]), self.fmt)
 
     def __neg__(self) -> FloatArray:
         return FloatArray(round_to(-self.values, self.fmt), self.fmt)
+
+    def __pos__(self) -> FloatArray:
+        return self
 
     def __abs__(self) -> FloatArray:
         return FloatArray(np.abs(self.values), self.fmt)
@@ -182,17 +229,64 @@ them: x.to(FP16).
     def __array_function__(
         self, function: Callable[..., Any], types: Any, arguments: Any, options: Any
     ) -> Any:
-        if function in _IN_FLOAT64:
-            name = f"{function.__module__}.{function.__name__}"
-            raise TypeError(
-                f"{name}: arguments must not be FloatArrays, which round at every step; got "
-                f"{self.fmt.name}. Use x @ y, x.sum() or mplab.arithmetic, or, to compute in "
-                f"float64, {name}(x.values)."
-            )
+        name = f"{function.__module__}.{function.__name__}"
+        if not _numpy_functions.takes(function, options):
+            raise _numpy_functions.refused(name, self.fmt.name)
+        self._require_one_format(name, (arguments, options))
         return function(*_plain(arguments), **_plain(options))
 
+    def _ufunc(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        name = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+        if ufunc in _numpy_functions.UFUNCS_OF_THE_FORMAT and method == "__call__" and not options:
+            on_the_left, on_the_right = _numpy_functions.UFUNCS_OF_THE_FORMAT[ufunc]
+            if isinstance(inputs[0], FloatArray):
+                return getattr(inputs[0], on_the_left)(*inputs[1:])
+            return getattr(inputs[1], on_the_right)(inputs[0])
+        if not _numpy_functions.ufunc_takes(ufunc, method, options):
+            raise _numpy_functions.refused(name, self.fmt.name)
+        self._require_one_format(name, inputs)
+        return getattr(ufunc, method)(*_plain(inputs), **_plain(options))
+
+    def _require_one_format(self, name: str, arguments: Any) -> None:
+        for other in _float_arrays(arguments):
+            if other.fmt != self.fmt:
+                raise TypeError(
+                    f"{name}: arguments must have one format; got {self.fmt.name} and "
+                    f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
+                )
+
+    # Comparisons -------------------------------------------------------------------------
+
+    def _compared(self, sign: str, compare: Callable[..., Any], other: Any) -> Any:
+        """A comparison with any numbers; what is no number differs from all of them."""
+        other = self._other(sign, other)
+        try:
+            if isinstance(other, str):
+                raise TypeError(f"{sign}: other must be a number or an array; got a string.")
+            numbers = _checks.wide(sign, "other", other)
+        except TypeError:
+            if sign not in ("==", "!="):
+                raise
+            return np.full(self.shape, sign == "!=")[()]
+        return compare(*_checks.broadcast(sign, ("self", "other"), (self.values, numbers)))
+
     def __eq__(self, other: object) -> Any:
-        return self.values == self._other("==", other)
+        return self._compared("==", operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared("!=", operator.ne, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compared("<", operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compared("<=", operator.le, other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compared(">", operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compared(">=", operator.ge, other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -216,17 +310,6 @@ them: x.to(FP16).
         return [int(code) for code in np.atleast_1d(encode(values, self.fmt))]
 
 
-_IN_FLOAT64 = frozenset(
-    {
-        *(np.sum, np.mean, np.average, np.median, np.std, np.var, np.prod, np.cumsum, np.cumprod),
-        *(np.dot, np.vdot, np.inner, np.outer, np.tensordot, np.einsum, np.convolve, np.correlate),
-        *(np.cross, np.kron, np.trace, np.diff, np.linalg.norm, np.nansum, np.nanmean),
-        *(np.trapezoid, np.interp, np.cov, np.corrcoef),
-    }
-)
-"""Functions of NumPy whose results would be rounded once at the end, if at all."""
-
-
 def _plain(arguments: Any) -> Any:
     """Arguments with the values of every FloatArray in its place."""
     if isinstance(arguments, FloatArray):
@@ -237,3 +320,14 @@ def _plain(arguments: Any) -> Any:
     if isinstance(arguments, dict):
         return {name: _plain(argument) for name, argument in arguments.items()}
     return arguments
+
+
+def _float_arrays(arguments: Any) -> Iterator[FloatArray]:
+    """Every FloatArray among arguments, also in lists."""
+    if isinstance(arguments, FloatArray):
+        yield arguments
+    elif isinstance(arguments, list | tuple):
+        for argument in arguments:
+            yield from _float_arrays(argument)
+    elif isinstance(arguments, dict):
+        yield from _float_arrays(list(arguments.values()))

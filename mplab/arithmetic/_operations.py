@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
+from mplab.arithmetic import _checks
 from mplab.numbers import rounding as door
 from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess, require_format
 from mplab.numbers.inputs import as_array
-from mplab.numbers.rounding import Stream, Tally, require_values, round_to
+from mplab.numbers.rounding import Stream, Tally, round_to
 
 
 class Rules(TypedDict, total=False):
@@ -159,7 +160,7 @@ def sqrt(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 def fma(a: Any, b: Any, c: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     """The sum a · b + c with one rounding.
 
-    0 · ∞ + c gives NaN (INVALID unless c is NaN). See `add` for arguments and errors.
+    0 · ∞ + c gives NaN (INVALID unless c is a quiet NaN). See `add` for arguments and errors.
 
     Exactness:
         Correctly rounded in every mode and format. No wider format makes rounding twice safe
@@ -198,7 +199,8 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     """The exceptions that an operation with these arguments raises.
 
     Besides the events of rounding: INVALID where numbers give NaN, DIVIDE_BY_ZERO where finite
-    numbers have an infinite quotient. NaN operands count as quiet.
+    numbers have an infinite quotient. A signaling NaN operand raises INVALID in every operation,
+    a quiet one does not.
 
     Args:
         operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma` or `remainder`.
@@ -209,19 +211,26 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
         An `Event` for scalars; for arrays uint8 of the result's shape, the bits of an `Event`.
 
     Source:
-        IEEE 754-2019 §7.
+        IEEE 754-2019 §7; §6.2 and §7.2 for signaling NaNs.
 
     Examples:
         >>> raised(multiply, np.array([1.0, 2.0**-14, 0.0]), np.array([3.0, 0.75, np.inf]), FP16)
         array([0, 0, 8], dtype=uint8)
     """
-    *operands, fmt = arguments
-    if operation not in _OPERATIONS:
+    if not any(operation is known for known in _OPERATIONS):
         names = ", ".join(known.__name__ for known in _OPERATIONS)
-        raise ValueError(f"raised: operation must be one of {names}; got {operation!r}.")
+        given = _checks.quoted(operation)
+        raise ValueError(f"raised: operation must be one of {names}; got {given}. Pass add.")
     tininess = rules.pop("tininess", Tininess.AFTER)
-    rules.pop("tally", None)
+    if type(tininess) is not Tininess:
+        raise TypeError(
+            f"raised: tininess must be a member of Tininess; got {_checks.quoted(tininess)}. "
+            f"Use Tininess.AFTER."
+        )
+    _checks.require_operands(operation, "raised", len(arguments) - 1, _arity(operation))
+    *operands, fmt = arguments
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
+    rules.pop("tally", None)
     flags = np.asarray(door.events(exact.wide, fmt, tininess=tininess, **rules))
     flags = np.where(exact.divided_by_zero, int(Event.DIVIDE_BY_ZERO), flags)
     flags = flags | np.where(exact.invalid, int(Event.INVALID), 0)
@@ -243,7 +252,7 @@ class _Exact:
 
     Attributes:
         wide: float64, exact, or rounded such that the door's rounding is the only one.
-        invalid: where numbers have given NaN.
+        invalid: where numbers have given NaN; if watched, also where a NaN was signaling.
         divided_by_zero: where finite numbers have an infinite quotient.
     """
 
@@ -258,18 +267,21 @@ class _Exact:
     ) -> None:
         how, name = _OPERATIONS[operation], operation.__name__
         require_format(name, fmt)
+        _checks.require_rules(name, rules, Rules.__annotations__)
         self.mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
         floor = fmt.min_normal if rules.pop("flush_inputs", False) else 0.0
         given = [
-            _flushed(require_values(name, argument, x, fmt), floor)
+            _flushed(_checks.operand(name, argument, x, fmt), floor)
             for argument, x in zip("abc", operands, strict=False)
         ]
-        numbers = np.broadcast_arrays(*given)
+        numbers = _checks.broadcast(name, "abc", given)
         with np.errstate(all="ignore"):
             nearest = how.nearest(*numbers)
             wide = self._before_rounding(how, nearest, numbers, fmt, watched)
             self.wide = self._signed_zeros(how, wide, numbers)
         self.invalid = np.isnan(nearest) & ~np.any([np.isnan(x) for x in numbers], axis=0)
+        if watched:
+            self.invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
         self.divided_by_zero = np.zeros(np.shape(nearest), bool)
         if operation is divide:
             self.divided_by_zero = (numbers[1] == 0) & np.isfinite(numbers[0]) & (numbers[0] != 0)
@@ -290,6 +302,16 @@ class _Exact:
             return wide
         plus = [(x == 0) & ~np.signbit(x) for x in how.addends(*numbers)]
         return np.where((wide == 0) & ~(plus[0] & plus[1]), -0.0, wide)[()]
+
+
+def _is_signaling(x: np.ndarray) -> Any:
+    """Where float64 are NaNs whose first bit of the trailing significand is 0."""
+    return np.isnan(x) & (np.ascontiguousarray(x).view(np.int64) & (1 << 51) == 0).reshape(x.shape)
+
+
+def _arity(operation: Callable[..., Any]) -> int:
+    """How many operands an operation has."""
+    return 1 if operation is sqrt else 3 if operation is fma else 2
 
 
 def _flushed(array: np.ndarray, floor: float) -> np.ndarray:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
+from mplab.arithmetic import _checks
 from mplab.arithmetic.reductions import (
     Accumulation,
     accumulate,
+    output_of,
     parsed_order,
     require_accumulation,
 )
 from mplab.numbers.formats import FP32, Format, Rounding, require_format
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 
 
 def roundings(n: int, order: str = "sequential") -> int:
@@ -76,6 +77,11 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
     Each λ raises the probability: at least 1 − 2·exp(−λ²/2) to first order. It fails where
     errors are not of mean zero, as when small terms stagnate against a large sum.
 
+    Args:
+        n: how many roundings.
+        fmt: the format they round to.
+        confidence: λ, positive.
+
     Source:
         Higham and Mary 2019, A new approach to probabilistic rounding error analysis.
 
@@ -84,19 +90,13 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
         0.015625
     """
     u = require_format("probabilistic_bound", fmt).unit_roundoff
+    confidence = _checks.real("probabilistic_bound", "confidence", confidence, positive=True)
     return confidence * math.sqrt(_count("probabilistic_bound", n)) * u
 
 
 def _count(function: str, n: object) -> int:
     """A number of terms or of roundings."""
-    problem = f"{function}: n must be an integer, not negative; got {n!r}. Count the additions."
-    try:
-        count = operator.index(n)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(problem) from None
-    if count < 0:
-        raise ValueError(problem)
-    return count
+    return _checks.integer(function, "n", n, what="Count the additions.")
 
 
 class RunningError(NamedTuple):
@@ -132,21 +132,22 @@ def running_error(a: Any, b: Any = None, **how: Unpack[Accumulation]) -> Running
         >>> running_error(np.full(1000, 0.125), accumulator_format=FP16)
         RunningError(value=125.0, bound=30.548095703152782)
     """
+    accumulator = require_accumulation("running_error", how)
     order = how.get("order", "sequential")
     if order not in ("sequential", "reversed"):
         raise ValueError(
             f"running_error: order must be sequential or reversed; got {order!r}. "
             f"Compare with exact_sum for the others."
         )
-    left = require_values("running_error", "a", a, FP32)
-    right = np.ones_like(left) if b is None else require_values("running_error", "b", b, FP32)
+    left = _checks.operand("running_error", "a", a, FP32)
+    right = np.ones_like(left) if b is None else _checks.operand("running_error", "b", b, FP32)
     if left.ndim != 1 or left.shape != right.shape:
         raise ValueError(
             f"running_error: a and b must be vectors of one length; got shapes {left.shape} and "
             f"{right.shape}. Ravel them."
         )
-    accumulator = require_accumulation("running_error", how)
-    output = how.pop("output_format", None) or accumulator
+    output = output_of(how)
+    how["output_format"] = None
     product = how.get("product_format")
     rows = accumulate("running_error", left[None, :], right[:, None], how, traced=True)
     value, running = float(rows[0][0, 0]), rows[1]
@@ -194,8 +195,8 @@ def exact_sum(a: Any, b: Any = None) -> float:
         >>> exact_sum(np.array([1.0, 2.0**-100, -1.0])) == 2.0**-100
         True
     """
-    left = require_values("exact_sum", "a", a, FP32)
-    right = np.ones_like(left) if b is None else require_values("exact_sum", "b", b, FP32)
+    left = _checks.operand("exact_sum", "a", a, FP32)
+    right = np.ones_like(left) if b is None else _checks.operand("exact_sum", "b", b, FP32)
     if left.shape != right.shape:
         raise ValueError(
             f"exact_sum: a and b must have one shape; got {left.shape} and {right.shape}. "

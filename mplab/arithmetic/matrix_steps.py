@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mplab.arithmetic import _checks
 from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
 from mplab.numbers.formats import FP8_E4M3, Format
 from mplab.numbers.words import number, superscript
@@ -98,7 +99,9 @@ def step_bits(
         (0, -13, 1, True)
     """
     unit = unit_of(architecture, input_format)
-    left, right = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    left = _checks.wide("bits_of_a_step", "a", a)
+    right = _checks.wide("bits_of_a_step", "b", b)
+    c = _checks.real("bits_of_a_step", "c", c)
     if not 0 < left.size <= unit.terms or left.shape != right.shape or left.ndim != 1:
         raise ValueError(
             f"bits_of_a_step: a and b must be vectors of at most {unit.terms} terms; got shapes "

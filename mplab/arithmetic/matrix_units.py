@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import add
 from mplab.numbers.formats import (
     BF16,
@@ -30,9 +31,8 @@ from mplab.numbers.formats import (
     TF32,
     Format,
     Rounding,
-    require_format,
 )
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 
 _AT_ONCE = 1 << 19
 """Products held at a time: they stay in the processor's cache."""
@@ -78,10 +78,13 @@ class MatrixUnit:
         }
         for name, (allowed, words) in rules.items():
             given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
-            if given not in allowed or not isinstance(given, Rounding if mode else Integral):
+            right = isinstance(given, Rounding if mode else Integral)
+            if not right or isinstance(given, bool) or given not in allowed:
                 raise ValueError(
-                    f"MatrixUnit: {name} must be {words}; got {given!r}. Choose another unit."
+                    f"MatrixUnit: {name} must be {words}; got {_checks.quoted(given)}. "
+                    f"Choose another unit."
                 )
+        _checks.switch("MatrixUnit", "products_normalised", self.products_normalised)
 
 
 def _generation(
@@ -118,24 +121,30 @@ def unit_of(architecture: str | MatrixUnit, input_format: Format) -> MatrixUnit:
     """The unit that multiplies a format on an architecture.
 
     Raises:
+        TypeError: the input format is none.
         ValueError: there is no such architecture, or it does not take this format.
 
     Examples:
         >>> unit_of("hopper", FP8_E4M3).fraction_bits
         13
     """
+    return _unit_for("unit_of", architecture, input_format)
+
+
+def _unit_for(function: str, architecture: Any, input_format: Any) -> MatrixUnit:
+    fmt = _checks.named_format(function, "input_format", input_format)
     if isinstance(architecture, MatrixUnit):
         return architecture
-    if architecture not in ARCHITECTURES:
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise ValueError(
-            f"mma: architecture must be one of {', '.join(ARCHITECTURES)}, or a MatrixUnit; got "
-            f"{architecture!r}. Blackwell stands for data-centre Blackwell."
+            f"{function}: architecture must be one of {', '.join(ARCHITECTURES)}, or a "
+            f"MatrixUnit; got {_checks.quoted(architecture)}. Blackwell stands for data-centre "
+            f"Blackwell."
         )
     units = ARCHITECTURES[architecture]
-    fmt = require_format("mma", input_format)
     if fmt.name not in units:
         raise ValueError(
-            f"mma: input_format must be one of {', '.join(units)} on {architecture}; got "
+            f"{function}: input_format must be one of {', '.join(units)} on {architecture}; got "
             f"{fmt.name}. Choose another architecture, or pass a MatrixUnit."
         )
     return units[fmt.name]
@@ -152,15 +161,19 @@ def mma(
     promote_every: int | None = None,
     zeros_align: bool = False,
     exponent_floor: int | None = -126,
+    signed_underflow: bool = True,
 ) -> np.ndarray:
     """The product a @ b + c as the matrix units of a GPU compute it.
 
     An exact sum of zero is +0. Results past the range are infinite.
 
-    Published models disagree in two corners, which are switches. `zeros_align`: whether a zero
+    Published models disagree in three corners, which are switches. `zeros_align`: whether a zero
     product or c = 0 takes part in the alignment with the exponent its operands have (default:
     no). `exponent_floor`: the least exponent terms are aligned to (default −126, that of FP32's
-    own zero; None: no floor). The defaults are those of MMA-Sim.
+    own zero; None: no floor). `signed_underflow`: whether a sum that is not zero, but rounds to
+    it, keeps its sign, as IEEE 754 has it (default: yes): one product −2^−14 · 2^−14 into FP16
+    gives −0. MMA-Sim as of January 2026 gives +0, because it rounds to Python's integers, which
+    have no −0. The other two defaults are those of MMA-Sim.
 
     Args:
         a: values of `input_format`, shape (M, K).
@@ -174,6 +187,7 @@ def mma(
             of one step. None: chain all steps inside the unit.
         zeros_align: see above.
         exponent_floor: see above.
+        signed_underflow: see above.
 
     Returns:
         float64, shape (M, N), every element a value of `output_format`.
@@ -194,35 +208,47 @@ def mma(
         >>> [float(mma(a, b, architecture=x)[0, 0]) for x in ("ampere", "hopper")]
         [0.0, 2.9802322387695312e-08]
     """
-    unit = unit_of(architecture, input_format)
-    left = require_values("mma", "a", a, input_format)
-    right = require_values("mma", "b", b, input_format)
-    if output_format not in (FP32, FP16):
-        raise ValueError(f"mma: output_format must be FP32 or FP16; got {output_format!r}.")
+    unit = _unit_for("mma", architecture, input_format)
+    _checks.switch("mma", "zeros_align", zeros_align)
+    _checks.switch("mma", "signed_underflow", signed_underflow)
+    left = _checks.operand("mma", "a", a, input_format)
+    right = _checks.operand("mma", "b", b, input_format)
+    if not isinstance(output_format, Format) or output_format not in (FP32, FP16):
+        given = _checks.quoted(output_format)
+        raise ValueError(f"mma: output_format must be FP32 or FP16; got {given}. Pass FP32.")
     shape = (left.shape[0], right.shape[-1]) if left.ndim == right.ndim == 2 else ()
-    total = np.zeros(shape) if c is None else require_values("mma", "c", c, output_format)
+    total = np.zeros(shape) if c is None else _checks.operand("mma", "c", c, output_format)
     if not shape or left.shape[1] != right.shape[0] or total.shape != shape:
         raise ValueError(
             f"mma: a, b and c must have shapes (M, K), (K, N) and (M, N); got {left.shape}, "
             f"{right.shape} and {total.shape}. Reshape them."
         )
-    if promote_every is not None and (promote_every < 1 or promote_every % unit.terms):
-        raise ValueError(
-            f"mma: promote_every must be a multiple of the {unit.terms} terms of a step; got "
-            f"{promote_every}. DeepSeek's choice is 128."
-        )
-    if exponent_floor is not None and exponent_floor not in range(-900, 256):
-        raise ValueError(
-            f"mma: exponent_floor must be None or an integer in -900 .. 255; got "
-            f"{exponent_floor!r}. FP32's own is -126."
-        )
-    step = _Step(unit, input_format, output_format, zeros_align, exponent_floor)
+    _require_options(unit, promote_every, exponent_floor)
+    switches = zeros_align, exponent_floor, signed_underflow
+    step = _Step(unit, input_format, output_format, *switches)
     rows = max(1, _AT_ONCE // max(1, unit.terms * shape[1]))
     parts = [
         _chained(left[i : i + rows], right, total[i : i + rows], step, promote_every)
         for i in range(0, shape[0], rows)
     ]
     return np.concatenate(parts) if parts else total
+
+
+def _require_options(unit: MatrixUnit, promote_every: Any, exponent_floor: Any) -> None:
+    wanted = "DeepSeek's choice is 128."
+    if promote_every is not None and (
+        _checks.integer("mma", "promote_every", promote_every, least=1, what=wanted) % unit.terms
+    ):
+        raise ValueError(
+            f"mma: promote_every must be a multiple of the {unit.terms} terms of a step; got "
+            f"{_checks.quoted(promote_every)}. {wanted}"
+        )
+    whole = isinstance(exponent_floor, Integral) and not isinstance(exponent_floor, bool)
+    if exponent_floor is not None and not (whole and -900 <= exponent_floor < 256):
+        raise ValueError(
+            f"mma: exponent_floor must be None or an integer in -900 .. 255; got "
+            f"{_checks.quoted(exponent_floor)}. FP32's own is -126."
+        )
 
 
 def _chained(
@@ -248,6 +274,7 @@ class _Step:
     output_format: Format
     zeros_align: bool
     exponent_floor: int | None
+    signed_underflow: bool
 
     def __call__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", over="ignore"):  # in sums with infinities
@@ -258,7 +285,8 @@ class _Step:
             one = _power_of_two(self.unit.fraction_bits - top)  # turns the last bit kept into 1
             cut = np.trunc if self.unit.alignment is Rounding.TOWARD_ZERO else np.rint
             units = cut(products * one[:, None, :]).sum(axis=1) + cut(c * one)
-            return self._written(units / one, products, c)
+            written = self._written(units / one, products, c)
+            return written if self.signed_underflow else written + 0.0
 
     def _product_exponents(self, a: np.ndarray, b: np.ndarray, products: np.ndarray) -> np.ndarray:
         """The largest exponent among the products of each sum."""

@@ -12,15 +12,10 @@ from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 
+from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import divide, multiply, sqrt, subtract
-from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess, require_format
-from mplab.numbers.rounding import (
-    Stream,
-    checked_facts,
-    checked_keys,
-    require_values,
-    round_to,
-)
+from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
+from mplab.numbers.rounding import Stream, checked_facts, checked_keys, round_to
 
 
 class Accumulation(TypedDict, total=False):
@@ -45,7 +40,7 @@ class Accumulation(TypedDict, total=False):
 
 ORDERS = ("sequential", "reversed", "pairwise", "blocked(k)", "kahan", "neumaier")
 
-_BLOCKED = re.compile(r"blocked\(([1-9][0-9]*)\)")
+_BLOCKED = re.compile(r"blocked\(([1-9][0-9]{0,999})\)")
 
 
 def matmul(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.ndarray:
@@ -78,7 +73,7 @@ def matmul(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.ndarray:
         >>> [float(matmul(a, b, accumulator_format=f)[0, 0]) for f in (FP32, FP16, BF16, FP8_E4M3)]
         [4096.0, 2048.0, 256.0, 16.0]
     """
-    left, right = require_values("matmul", "a", a, FP32), require_values("matmul", "b", b, FP32)
+    left, right = _checks.operand("matmul", "a", a, FP32), _checks.operand("matmul", "b", b, FP32)
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
         raise ValueError(
             f"matmul: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
@@ -98,7 +93,7 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
         >>> float(dot(x, ones, accumulator_format=FP16, order="reversed"))
         1.0009765625
     """
-    left, right = require_values("dot", "a", a, FP32), require_values("dot", "b", b, FP32)
+    left, right = _checks.operand("dot", "a", a, FP32), _checks.operand("dot", "b", b, FP32)
     if left.ndim != 1 or left.shape != right.shape:
         raise ValueError(
             f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
@@ -127,6 +122,7 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
         300.0
     """
     lanes, shape = _lanes("sum", x, axis)
+    require_accumulation("sum", how)
     how["product_format"] = None
     return accumulate("sum", _ones(lanes), lanes, how)[0].reshape(shape)[()]
 
@@ -148,11 +144,12 @@ def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> n
         array([1., 2., 3., 4., 4.])
     """
     lanes, shape = _lanes("cumsum", x, axis)
+    require_accumulation("cumsum", how)
     order = how.get("order", "sequential")
-    if order not in ("sequential", "reversed", "kahan", "neumaier"):
+    if not (isinstance(order, str) and order in ("sequential", "reversed", "kahan", "neumaier")):
         raise ValueError(
-            f"cumsum: order must be sequential, reversed, kahan or neumaier; got {order!r}. "
-            f"Other orders have no running sums; use sum."
+            f"cumsum: order must be sequential, reversed, kahan or neumaier; got "
+            f"{_checks.quoted(order)}. Other orders have no running sums; use sum."
         )
     how["product_format"] = None
     running = accumulate("cumsum", _ones(lanes), lanes, how, traced=True)[1]
@@ -211,7 +208,7 @@ def variance(
     Args:
         x: values of FP32 or narrower, any shape.
         axis: which axis; None: all elements.
-        ddof: what to subtract from the count in the divisor.
+        ddof: what to subtract from the count in the divisor, an integer.
         method: "two-pass" or "one-pass" (with ddof = 0).
         **how: see `Accumulation`.
 
@@ -226,9 +223,11 @@ def variance(
         0.0
     """
     lanes, shape = _lanes("variance", x, axis)
+    ddof = _checks.integer("variance", "ddof", ddof, what="Statistics use 0 or 1.")
     rules, output = _split("variance", how)
     fmt, count = how["accumulator_format"], lanes.shape[0]
     centre = _over("variance", lanes, count, rules)
+    method = method if isinstance(method, str) else repr(method)
     if method == "two-pass":
         entered = round_to(lanes, fmt, **_operation(how))
         deviations = subtract(entered, centre, fmt, **_operation(how))
@@ -240,8 +239,8 @@ def variance(
         result = subtract(squares, square, fmt, **_operation(how))
     else:
         raise ValueError(
-            f"variance: method must be 'two-pass', or 'one-pass' with ddof=0; got {method!r} "
-            f"with ddof={ddof}. Leave method out."
+            f"variance: method must be 'two-pass', or 'one-pass' with ddof=0; got "
+            f"{_checks.quoted(method)} with ddof={ddof}. Leave method out."
         )
     return round_to(result, output, **_operation(how)).reshape(shape)[()]
 
@@ -252,7 +251,8 @@ def softmax(
     """exp(x) over the sum of exp(x) along an axis, in the accumulator.
 
     Args:
-        x: values of FP32 or narrower, any shape; entered into the accumulator first.
+        x: values of FP32 or narrower, any shape but that of a single number; entered into the
+            accumulator first.
         axis: along which the results add up to about 1.
         shift: subtract the largest element first; without it exp overflows early.
         **how: see `Accumulation`.
@@ -271,7 +271,8 @@ def softmax(
         >>> softmax(x, accumulator_format=FP16, shift=False)
         array([nan,  0.])
     """
-    lanes, shape = _lanes("softmax", x, axis)
+    lanes, shape = _lanes("softmax", x, axis, all_of_them=False)
+    shift = _checks.switch("softmax", "shift", shift)
     rules, output = _split("softmax", how)
     fmt, options = how["accumulator_format"], _operation(how)
     entered = round_to(lanes, fmt, **options)
@@ -292,24 +293,29 @@ def require_accumulation(function: str, how: Accumulation) -> Format:
     Raises:
         TypeError: there is no accumulator format, or an option of another name.
     """
-    options = Accumulation.__annotations__
-    for name in how.keys() - options.keys():  # else a misspelt one would do nothing
-        raise TypeError(
-            f"{function}: options must be among {', '.join(options)}; got {name!r}. "
-            f"See help(mplab.arithmetic.Accumulation)."
-        )
+    _checks.require_rules(function, how, Accumulation.__annotations__)
     if "accumulator_format" not in how:
         raise TypeError(
             f"{function}: accumulator_format must be given; got none. "
             f"Pass accumulator_format=FP32, or another format."
         )
-    return require_format(function, how["accumulator_format"])
+    for name in ("product_format", "output_format"):
+        if how.get(name) is not None:
+            _checks.named_format(function, name, how.get(name))
+    parsed_order(function, how.get("order", "sequential"))
+    return _checks.named_format(function, "accumulator_format", how["accumulator_format"])
+
+
+def output_of(how: Accumulation) -> Format:
+    """The format of the result."""
+    output = how.get("output_format")
+    return how["accumulator_format"] if output is None else output
 
 
 def _split(function: str, how: Accumulation) -> tuple[Accumulation, Format]:
     """The same without an output format, for the steps on the way, and that format."""
-    accumulator, rules = require_accumulation(function, how), how.copy()
-    return rules, rules.pop("output_format", None) or accumulator
+    require_accumulation(function, how)
+    return {**how, "output_format": None}, output_of(how)
 
 
 def _operation(how: Accumulation) -> Any:
@@ -334,7 +340,7 @@ def _each_with_itself(function: str, lanes: np.ndarray, how: Accumulation) -> np
     """The sum of squares of each lane; a square of an FP32 value is exact in float64."""
     squares, fmt = lanes * lanes, how.get("product_format")
     if fmt is not None:
-        squares = round_to(squares, require_format(function, fmt), **_operation(how))
+        squares = round_to(squares, fmt, **_operation(how))
     return accumulate(function, _ones(squares), squares, {**how, "product_format": None})[0]
 
 
@@ -342,11 +348,14 @@ def _ones(lanes: np.ndarray) -> np.ndarray:
     return np.ones((1, lanes.shape[0]))
 
 
-def _lanes(function: str, x: Any, axis: int | None) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The elements as (terms, sums), and the shape of the sums."""
-    array = require_values(function, "x", x, FP32)
-    if axis is None:
+def _lanes(
+    function: str, x: Any, axis: int | None, *, all_of_them: bool = True
+) -> tuple[np.ndarray, tuple[int, ...]]:
+    """The elements as (terms, sums), and the shape of the sums; no axis: all of the elements."""
+    array = _checks.operand(function, "x", x, FP32)
+    if axis is None and all_of_them:
         return array.reshape(-1, 1), ()
+    axis = _checks.axis_of(function, axis, array.shape)
     moved = np.moveaxis(array, axis, 0)
     count = int(np.prod(moved.shape[1:]))
     return np.ascontiguousarray(moved.reshape(moved.shape[0], count)), moved.shape[1:]
@@ -371,10 +380,10 @@ def parsed_order(function: str, order: str) -> _Order:
     blocked = _BLOCKED.fullmatch(order) if isinstance(order, str) else None
     if blocked:
         return _Order("blocked", int(blocked[1]))
-    if order in ORDERS and order != "blocked(k)":
+    if isinstance(order, str) and order in ORDERS and order != "blocked(k)":
         return _Order(order, 0)
     raise ValueError(
-        f"{function}: order must be one of {', '.join(ORDERS)}; got {order!r}. "
+        f"{function}: order must be one of {', '.join(ORDERS)}; got {_checks.quoted(order)}. "
         f"For blocks of 32 terms, write 'blocked(32)'."
     )
 
@@ -417,10 +426,10 @@ def accumulate(
         order=kind.get(order, _loops.Order.SEQUENTIAL),
         block=min(block or a.shape[1], max(a.shape[1], 1)),
         addition=step(accumulator),
-        product=None if product is None else step(require_format(function, product)),
+        product=None if product is None else step(product),
         traced=traced,
     )
-    output = how.get("output_format") or accumulator
+    output = output_of(how)
     if output != accumulator:
         options = {"rounding": mode, "overflow": overflow, "stream": stream}
         sums = round_to(sums, output, **options)  # type: ignore[arg-type]

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import exact_sum_to_odd
 from mplab.numbers.formats import FP32, Format, Rounding, require_format
-from mplab.numbers.inputs import as_array, widen
-from mplab.numbers.rounding import Stream, require_values, round_to
+from mplab.numbers.rounding import round_to
 
 METHODS = ("nearest", "stochastic", "kahan", "master")
 """How w + Δ is stored: rounded to nearest; rounded up or down with the probability that makes
@@ -30,6 +30,7 @@ class Weights:
         values: the weights as they are now, float64, every element a value of `fmt`.
 
     Raises:
+        TypeError: `values` holds no numbers, or the seed is no integer.
         ValueError: no such method, or an element is no value of `fmt`.
 
     Exactness:
@@ -46,26 +47,30 @@ class Weights:
         ...         w.add(2.0**-12)
         ...     print(method, w.values)
         nearest [1.]
-        stochastic [1.03125]
+        stochastic [1.0078125]
         kahan [1.015625]
         master [1.015625]
     """
 
     def __init__(self, values: Any, fmt: Format, *, method: str = "nearest", seed: int = 0) -> None:
         self.fmt = require_format("Weights", fmt)
-        if method not in METHODS:
-            raise ValueError(
-                f"Weights: method must be one of {', '.join(METHODS)}; got {method!r}."
-            )
-        self.method = method
-        self.values = np.array(require_values("Weights", "values", np.asarray(values), fmt))
-        self._stream = Stream(seed)
+        self.method = _checks.one_of("Weights", "method", method, METHODS)
+        self.values = np.array(_checks.operand("Weights", "values", values, fmt))
+        self._stream = _checks.seed_of("Weights", seed)
         self._lost = np.zeros_like(self.values)  # what "kahan" owes, negated
         self._master = round_to(self.values, FP32)
 
     def add(self, update: Any) -> None:
-        """Add an update to the weights, of a shape that broadcasts with theirs."""
-        delta = round_to(widen(as_array("Weights.add", update, "update")), FP32)
+        """Add an update to the weights, of a shape that broadcasts to theirs."""
+        delta = round_to(_checks.wide("Weights.add", "update", update), FP32)
+        if delta.ndim > self.values.ndim or any(
+            n not in (1, m)
+            for n, m in zip(delta.shape[::-1], self.values.shape[::-1], strict=False)
+        ):
+            raise ValueError(
+                f"Weights.add: update must have a shape that broadcasts to that of the weights, "
+                f"{self.values.shape}; got {delta.shape}. Reshape it, or start with more weights."
+            )
         if self.method == "kahan":
             owed = round_to(exact_sum_to_odd(delta, -self._lost), self.fmt)
             moved = round_to(exact_sum_to_odd(self.values, owed), self.fmt)
@@ -100,7 +105,7 @@ def path(
     Args:
         start: numbers of any shape (...), rounded to `fmt` first.
         update: what every step adds.
-        steps: how many.
+        steps: how many, not negative.
         fmt: the format of the weights.
         method: one of `METHODS`.
         seed: of the random bits of "stochastic".
@@ -112,12 +117,23 @@ def path(
         >>> path(1.0, 0.004, 3, BF16)
         array([1.       , 1.0078125, 1.015625 , 1.0234375])
     """
-    weights = Weights(round_to(start, fmt), fmt, method=method, seed=seed)
+    require_format("path", fmt)
+    steps = _checks.integer("path", "steps", steps)
+    update = _checks.real("path", "update", update)
+    first = round_to(_checks.wide("path", "start", start), fmt)
+    weights = _weights("path", first, fmt, method, seed)
     seen = [weights.values]
     for _ in range(steps):
         weights.add(update)
         seen.append(weights.values)
     return np.stack(seen)
+
+
+def _weights(function: str, start: Any, fmt: Format, method: str, seed: int) -> Weights:
+    """Weights whose method and seed are checked in the name of another function."""
+    _checks.one_of(function, "method", method, METHODS)
+    _checks.seed_of(function, seed)
+    return Weights(start, fmt, method=method, seed=seed)
 
 
 class Descent(NamedTuple):
@@ -152,7 +168,7 @@ def descend(
         fmt: the format of the weights.
         method: one of `METHODS`.
         learning_rate: what the gradient is multiplied by.
-        steps: how many.
+        steps: how many, at least 1.
         seed: of the examples and of stochastic rounding.
 
     Exactness:
@@ -163,10 +179,13 @@ def descend(
         >>> bool(run.loss[-1] > 1), bool(run.gradient[-1] > 1)
         (True, True)
     """
+    require_format("descend", fmt)
+    steps = _checks.integer("descend", "steps", steps, least=1)
+    learning_rate = _checks.real("descend", "learning_rate", learning_rate)
+    weights = _weights("descend", np.ones(16), fmt, method, seed)
     rng = np.random.default_rng(seed)
     examples = rng.standard_normal((256, 16))
     targets = examples @ rng.standard_normal(16) + 0.01 * rng.standard_normal(256)
-    weights = Weights(np.ones(16), fmt, method=method, seed=seed)
     rows = []
     for _ in range(steps):
         before = weights.values

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mplab.arithmetic.matrix_units import ARCHITECTURES, mma, unit_of
 from mplab.hardware._products import product
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Format, Rounding
+from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format, Rounding
 
 _SIZE = 128
 """Rows and columns of a probe on a GPU: small or odd shapes may take another path there."""
@@ -37,6 +39,7 @@ class Probe:
         steps: the factors (a, b) of each step on Hopper; the rest of a step is zero.
         answer: what Hopper's unit gives.
         rejected: models that the answer rules out.
+        output_format: of the result.
     """
 
     terms: str
@@ -45,6 +48,7 @@ class Probe:
     steps: tuple[tuple[tuple[float, float], ...], ...]
     answer: float
     rejected: tuple[Rejected, ...]
+    output_format: Format = FP32
 
     def factors(self, *, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The two vectors, as long as all steps together, `least` steps at least."""
@@ -57,7 +61,8 @@ class Probe:
     def ask(self, *, architecture: Any = "hopper", **options: Any) -> float:
         """What the model answers."""
         a, b = self.factors()
-        how = {"architecture": architecture, "input_format": self.input_format, **options}
+        formats = {"input_format": self.input_format, "output_format": self.output_format}
+        how = {"architecture": architecture, **formats, **options}
         return float(mma(a[None, :], b[:, None], **how)[0, 0])
 
     def ask_rejected(self, model: Rejected) -> float:
@@ -192,6 +197,15 @@ PROBES = (
         0.0,
         (Rejected("no floor", 2.0**-149, {}, {"exponent_floor": None}),),
     ),
+    Probe(
+        "-2^-28 into FP16",
+        "disputed: a sum that underflows keeps its sign",
+        FP16,
+        (((-(2.0**-14), 2.0**-14),),),
+        -0.0,
+        (Rejected("no sign", 0.0, {}, {"signed_underflow": False}),),
+        FP16,
+    ),
 )
 
 
@@ -203,7 +217,25 @@ def on_cuda(probe: Probe) -> float:
     """
     a, b = (torch.from_numpy(x).float().cuda() for x in probe.factors(least=4))
     left, right = a.repeat(_SIZE, 1), b[:, None].repeat(1, _SIZE)
+    if probe.output_format == FP16:
+        return float(_into_fp16(left, right)[0, 0])
     return float(product(left, right, probe.input_format)[0, 0])
+
+
+def _into_fp16(a: Tensor, b: Tensor) -> Tensor:
+    """The product of FP16 values in FP16; here torch may also add in FP16."""
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_fp16_accumulation
+    settings.allow_fp16_accumulation = True
+    try:
+        return a.to(torch.float16) @ b.to(torch.float16)
+    finally:
+        settings.allow_fp16_accumulation = before
+
+
+def same(answer: float, other: float) -> bool:
+    """Whether two answers are one, signs of zeros included."""
+    return answer == other and math.copysign(1, answer) == math.copysign(1, other)
 
 
 def report(probe: Probe, measured: float | None) -> list[str]:
@@ -218,6 +250,6 @@ def report(probe: Probe, measured: float | None) -> list[str]:
     if measured is not None:
         lines.append(f"  {'this GPU':<36}{measured!r}")
     for name, answer in answers.items():
-        agrees = "" if measured is None else "  agrees" if answer == measured else "  differs"
+        agrees = "" if measured is None else "  agrees" if same(answer, measured) else "  differs"
         lines.append(f"  {name:<36}{answer!r:<24}{agrees}".rstrip())
     return lines

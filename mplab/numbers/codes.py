@@ -10,6 +10,7 @@ import numpy as np
 
 from mplab.numbers.formats import Format, format_of, require_format
 from mplab.numbers.inputs import as_array, widen
+from mplab.numbers.words import integer
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded by looking values up (2^20 float64 are 8 MiB)."""
@@ -28,19 +29,33 @@ def code_dtype(fmt: Format) -> np.dtype[Any]:
     return np.dtype(np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32)
 
 
+def _array(function: str, argument: str, x: object) -> np.ndarray:
+    """`x` as NumPy takes it; what it takes not, or without the mask, is refused by name."""
+    try:
+        if not isinstance(x, np.ma.MaskedArray):
+            return np.asarray(x)
+    except (RuntimeError, TypeError, ValueError):  # ragged lists, some tensors
+        pass
+    raise TypeError(
+        f"{function}: {argument} must be an array, or lists that make one; got "
+        f"{type(x).__name__}. Convert it with np.array({argument}): rows of one length, no mask, "
+        f"tensors dense, detached and on the CPU."
+    )
+
+
 def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
     """`codes` as an integer array, every element a code of `fmt`."""
-    array = np.asarray(codes)
+    array = _array(function, "codes", codes)
     if array.dtype == object and isinstance(codes, int):  # wider than any integer dtype
         array = np.asarray(-1 if codes < 0 else 1 << 62)
-    if array.dtype.kind not in "iu" or isinstance(codes, np.ma.MaskedArray):
+    if array.dtype.kind not in "iu":
         raise TypeError(
             f"{function}: codes must be integers; got {type(codes).__name__} of {array.dtype}. "
             f"To turn numbers into codes, use encode(x, {fmt.name})."
         )
     wrong = (array < 0) | (array > (1 << fmt.bits) - 1) if array.size else np.zeros((), bool)
     if wrong.any():
-        first = codes if isinstance(codes, int) else int(array[wrong].flat[0])
+        first = integer(codes if isinstance(codes, int) else int(array[wrong].flat[0]))
         raise ValueError(
             f"{function}: codes must lie in 0 .. 0x{(1 << fmt.bits) - 1:X} ({fmt.name} has "
             f"{fmt.bits} bits); got {first}. Mask or shift the extra bits away."
@@ -168,7 +183,7 @@ def encode(x: object, fmt: Format) -> Any:
     """The codes of numbers that are values of the format.
 
     Args:
-        x: float16, bfloat16, float8, float32, float64 or a Python float, any shape `(...)`.
+        x: numbers as in `round_to`, any shape `(...)`.
         fmt: the format.
 
     Returns:
@@ -176,7 +191,7 @@ def encode(x: object, fmt: Format) -> Any:
         `fmt.nan_code`, whatever its sign and payload.
 
     Raises:
-        TypeError: `x` is not made of floating-point numbers.
+        TypeError: `x` is not made of numbers.
         ValueError: a number is not a value of the format; nothing is rounded here.
 
     Exactness:
@@ -204,7 +219,8 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
     exact = np.where(nan, fmt.has_nan, np.where(infinite, reached, exact))
     if not exact.all():
         first = float(np.atleast_1d(array)[~exact].flat[0])
-        raise ValueError(refusal(function, "x", first, fmt, given=str(first if array.ndim else x)))
+        given = integer(x) if type(x) is int else str(first if array.ndim else x)
+        raise ValueError(refusal(function, "x", first, fmt, given=given))
     codes = np.where(infinite, fmt.infinity_code or 0, codes)
     codes |= np.where(bits < 0, fmt.sign_code, 0)
     codes = np.where(nan, fmt.nan_code or 0, codes)
@@ -279,7 +295,7 @@ def next_up(x: object, fmt: Format) -> Any:
         float64, shape `(...)`.
 
     Raises:
-        TypeError: `x` is not made of floating-point numbers.
+        TypeError: `x` is not made of numbers.
         ValueError: an element is not a value of `fmt`.
 
     Exactness:
@@ -345,7 +361,7 @@ def ulp(x: object, fmt: Format) -> Any:
         float64, shape `(...)`.
 
     Raises:
-        TypeError: `x` is not made of floating-point numbers.
+        TypeError: `x` is not made of numbers.
 
     Exactness:
         Exact.
@@ -390,6 +406,7 @@ def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
     """The values of a NumPy or ml_dtypes array of a predefined format, as float64.
 
     Raises:
+        TypeError: `array` is no array, or masked.
         ValueError: the dtype is not that of a predefined format.
 
     Exactness:
@@ -399,7 +416,11 @@ def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
         >>> from_ml_dtypes(to_ml_dtypes(np.array([-6.0, 0.5]), FP4_E2M1))
         array([-6. ,  0.5])
     """
-    array = np.asarray(array)
-    fmt = format_of(array.dtype)
+    array = _array("from_ml_dtypes", "array", array)
+    try:
+        fmt = format_of(array.dtype)
+    except ValueError as error:
+        problem = str(error).replace("format_of: dtype", "from_ml_dtypes: the dtype of array", 1)
+        raise ValueError(problem) from None
     native = array.astype(array.dtype.newbyteorder("="), order="C")
     return np.asarray(decode(native.view(code_dtype(fmt)), fmt))

@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 
 from mplab.numbers.tables import Table
+from mplab.numbers.words import integer
 
 
 class Rounding(IntEnum):
@@ -93,6 +94,7 @@ class Format:
         note: aliases and source, shown on the card.
 
     Raises:
+        TypeError: a fact or name is of the wrong type.
         ValueError: the facts contradict one another, need more than 32 bits, or the
             format does not embed in float64: normals as normals, and subnormals as
             normals too unless both formats share emin = −1022, 2^971 apart at most.
@@ -120,13 +122,16 @@ class Format:
 
     def __post_init__(self) -> None:
         kinds = {"exponent_bits": int, "precision": int, "bias": int, "specials": Specials}
-        for label, kind in {**kinds, "signed": bool, "has_zero": bool}.items():
+        kinds |= {"name": str, "signed": bool, "has_zero": bool, "note": str}
+        for label, kind in kinds.items():
             if type(getattr(self, label)) is not kind:
                 raise TypeError(self._refusal(label, f"of type {kind.__name__}"))
+        if type(self.dtype_name) not in (str, type(None)):
+            raise TypeError(self._refusal("dtype_name", "of type str, or None"))
         for label in ("exponent_bits", "precision"):
             if getattr(self, label) < 1:
                 raise ValueError(self._refusal(label, "a positive integer"))
-        if self.bias == _IEEE_BIAS:
+        if self.bias == _IEEE_BIAS and self.bits <= 32:  # wider ones are refused, not computed
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         problem = self._contradiction()
         if problem:
@@ -137,12 +142,13 @@ class Format:
 
     def _refusal(self, label: str, rule: str) -> str:
         given = getattr(self, label)
-        return f"Format: {label} must be {rule}; got {given!r}. See help(mplab.Format)."
+        shown = integer(given) if type(given) is int else repr(given)
+        return f"Format: {label} must be {rule}; got {shown}. See help(mplab.Format)."
 
     def _contradiction(self) -> str | None:
         """The first rule these facts break, in words, or None."""
         if self.bits > 32:
-            return f"a format must fit 32 bits; got {self.bits}"
+            return f"a format must fit 32 bits; got {integer(self.bits)}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
             return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
         if self.specials is Specials.NAN_NEGATIVE_ZERO and not self.signed:
@@ -157,7 +163,8 @@ class Format:
             return (
                 "a format must embed in float64 (emin >= -1022, emax <= 1023, subnormals at "
                 "2^-1022 or above unless emin = -1022, and at 2^971 or below); got "
-                f"emin={self.emin}, emax={self.emax}, least subnormal 2^{lowest}"
+                f"emin={integer(self.emin)}, emax={integer(self.emax)}, least subnormal "
+                f"2^{integer(lowest)}"
             )
         return None
 
@@ -450,7 +457,7 @@ def format_of(dtype: object) -> Format:
     known = {fmt.dtype: fmt for fmt in FORMATS.values() if fmt.dtype is not None}
     try:
         return known[np.dtype(dtype).newbyteorder("=")]  # type: ignore[call-overload]
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         names = ", ".join(str(name) for name in known)
         raise ValueError(
             f"format_of: dtype must be one of {names}; got {dtype!r}. Convert first."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any
@@ -9,19 +10,29 @@ from typing import Any
 import numpy as np
 
 from mplab.numbers.formats import format_of
+from mplab.numbers.words import integer
 
 _SIGNALING_NAN = 0x7FF4_0000_0000_0000
 
 
 def as_array(function: str, x: Any, argument: str = "x") -> Any:
-    """Anything that `round_to` takes as a float32 or float64 array, or NumPy scalar."""
+    """Anything that `round_to` takes as a float32 or float64 array, or NumPy scalar.
+
+    Raises:
+        TypeError: `x` holds something else than numbers, or Booleans.
+        ValueError: float64 cannot hold an integer of an array or list.
+    """
     if isinstance(x, float):  # also np.float64
         return np.float64(x)
-    if isinstance(x, str | Decimal | Fraction):
+    if isinstance(x, str | Decimal | Fraction) or type(x) is int:  # not bool, not an Enum
         return _exact(function, x)
+    if isinstance(x, list | tuple):
+        return _listed(function, x, argument)
     if isinstance(x, np.ndarray | np.generic) and not isinstance(x, np.ma.MaskedArray):
         if x.dtype.char in "fd":
             return x if isinstance(x, np.generic) else x.view(np.ndarray)
+        if x.dtype.kind in "iu":
+            return _from_integers(function, x, argument)
         try:
             format_of(x.dtype)
         except ValueError:
@@ -30,15 +41,63 @@ def as_array(function: str, x: Any, argument: str = "x") -> Any:
             with np.errstate(invalid="ignore"):  # signaling NaNs
                 return x.astype(np.float32)
     kind = f"dtype {x.dtype}" if hasattr(x, "dtype") else "no dtype"
-    raise TypeError(
-        f"{function}: {argument} must be an array of float32, float64, float16 or an ml_dtypes "
-        f"format, a float, Decimal, Fraction or decimal string; got {type(x).__name__} with "
-        f"{kind}. Convert it, for instance with np.asarray({argument}, dtype=np.float64); for a "
-        f"torch tensor use mplab.numbers.tensors.round_tensor."
+    raise TypeError(_refusal(function, argument, f"{type(x).__name__} with {kind}"))
+
+
+def _refusal(function: str, argument: str, given: str) -> str:
+    return (
+        f"{function}: {argument} must be an array of float32, float64, float16, integers or an "
+        f"ml_dtypes format, a list of Python numbers, a float, int, Decimal, Fraction or decimal "
+        f"string; got {given}. Convert it, for instance with "
+        f"np.asarray({argument}, dtype=np.float64); for a torch tensor use "
+        f"mplab.numbers.tensors.round_tensor."
     )
 
 
-def _exact(function: str, x: str | Decimal | Fraction) -> np.float64:
+def _listed(function: str, x: list[Any] | tuple[Any, ...], argument: str) -> np.ndarray:
+    """Nested lists of Python's floats and ints as float64, none of them rounded."""
+    for number in _leaves(x):
+        if not (isinstance(number, float) or type(number) is int):
+            given = f"a {type(x).__name__} with an element of type {type(number).__name__}"
+            raise TypeError(_refusal(function, argument, given))
+        if type(number) is int and float(_to_odd(Fraction(number))) != number:
+            raise ValueError(_not_held(function, argument, number))
+    try:
+        return np.array(x, np.float64)
+    except ValueError:
+        raise ValueError(
+            f"{function}: {argument} must be a list whose rows are equally long; got rows of "
+            f"several lengths. Pass one row at a time."
+        ) from None
+
+
+def _leaves(x: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+    for item in x:
+        if isinstance(item, list | tuple):
+            yield from _leaves(item)
+        else:
+            yield item
+
+
+def _from_integers(function: str, x: Any, argument: str) -> Any:
+    """Integers as float64, none of them rounded."""
+    wide = x.astype(np.float64)
+    if x.dtype.itemsize == 8:
+        high = (x >> 32).astype(np.float64) * 2.0**32
+        held = wide - high == (x & 0xFFFFFFFF).astype(np.float64)  # all of it exact
+        if not np.all(held):
+            raise ValueError(_not_held(function, argument, int(np.asarray(x)[~held].flat[0])))
+    return wide if isinstance(x, np.generic) else wide.view(np.ndarray)
+
+
+def _not_held(function: str, argument: str, number: int) -> str:
+    return (
+        f"{function}: {argument} must hold integers that float64 holds exactly; got "
+        f"{integer(number)}. Pass it alone as a Python int, or round it to float64 first."
+    )
+
+
+def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
     """A number as float64 rounded to odd, from which any later rounding is the right one.
 
     Source:

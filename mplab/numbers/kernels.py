@@ -231,8 +231,9 @@ def _round_bits(bits, mode, rare, random, facts):
 
 @intrinsic
 def _mix(typing, counter, key0, key1):
-    """A keyed two-multiply mixer of uint32 numbers.
+    """A keyed three-multiply mixer of uint32 numbers.
 
+    Two multiplications leave the results of some index pairs correlated, the third does not.
     Written in LLVM's instructions, since numba widens uint32 arithmetic to 64 bits.
     """
 
@@ -244,7 +245,8 @@ def _mix(typing, counter, key0, key1):
         h = folded(builder.xor(counter, key0), 16)
         h = folded(builder.mul(h, h.type(0x21F0AAAD)), 15)
         h = builder.xor(h, key1)
-        return folded(builder.mul(h, h.type(0xD35A2D97)), 15)
+        h = folded(builder.mul(h, h.type(0xD35A2D97)), 15)
+        return folded(builder.mul(h, h.type(0x31848BAB)), 14)
 
     return types.uint32(types.uint32, types.uint32, types.uint32), emit
 

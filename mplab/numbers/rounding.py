@@ -41,7 +41,7 @@ class Stream:
 
     Examples:
         >>> round_to(np.full(4, 2049.0), FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1))
-        array([2048., 2048., 2050., 2048.])
+        array([2048., 2050., 2050., 2048.])
     """
 
     def __init__(self, seed: int, *, calls: int = 0) -> None:
@@ -164,8 +164,9 @@ def round_to(
 
     Args:
         x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are
-            taken as float32; a Python float as float64; a `Decimal`, `Fraction` or decimal
-            string is rounded once from its exact value, to a float64.
+            taken as float32; a Python float, integer arrays and lists of Python numbers as
+            float64; an int, `Decimal`, `Fraction` or decimal string is rounded once from its
+            exact value, to a float64.
         fmt: the format to enter.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
         overflow: what lies past the largest finite value.
@@ -180,9 +181,9 @@ def round_to(
         if given.
 
     Raises:
-        TypeError: `x` holds integers or is no array of floats; an option of wrong type.
-        ValueError: `out` has another dtype or shape or is read-only; a stream is missing;
-            float32 cannot hold the result.
+        TypeError: `x` holds Booleans or no numbers; an option of wrong type.
+        ValueError: an array or list holds an integer that float64 does not; `out` has another
+            dtype or shape or is read-only; a stream is missing; float32 cannot hold the result.
 
     Exactness:
         Correctly rounded: one rounding, from the value `x` holds.
@@ -291,7 +292,7 @@ def require_values(function: str, argument: str, x: Any, fmt: Format) -> np.ndar
         fmt: the format that the numbers must belong to.
 
     Raises:
-        TypeError: `x` is no array of floats.
+        TypeError: `x` holds no numbers.
         ValueError: an element is no value of `fmt`; nothing is rounded here.
 
     Examples:

@@ -83,6 +83,10 @@ def round_tensor(
     """
     x = _require_dense(x)
     require_tally("round_tensor", tally)
+    if type(fuse) is not bool:
+        raise TypeError(
+            f"round_tensor: fuse must be True or False; got {fuse!r}. Pass True or False."
+        )
     target = _target(x, out)
     rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     facts = checked_facts("round_tensor", fmt, _NUMPY[x.dtype], *rules)
@@ -124,10 +128,12 @@ def _target(x: Tensor, out: Tensor | None) -> Tensor:
     if out is None:
         return torch.empty_like(x)
     wrong = not isinstance(out, Tensor) or out.dtype != x.dtype or out.shape != x.shape
-    if wrong or out.device != x.device:
-        given = f"{out.dtype}, {tuple(out.shape)}, {out.device}" if isinstance(out, Tensor) else out
+    if wrong or out.device != x.device or out.layout is not torch.strided:
+        given: Any = out
+        if isinstance(out, Tensor):
+            given = f"{out.dtype}, {tuple(out.shape)}, {out.device}, {out.layout}"
         raise ValueError(
-            f"round_tensor: out must be a {x.dtype} tensor of shape {tuple(x.shape)} on "
+            f"round_tensor: out must be a dense {x.dtype} tensor of shape {tuple(x.shape)} on "
             f"{x.device}; got {given}. Use torch.empty_like(x)."
         )
     return out.detach()
@@ -210,7 +216,8 @@ def _random_bits(like: Tensor, key0: int, key1: int) -> Tensor:
     h = torch.arange(like.numel(), device=like.device) ^ key0
     h = ((h ^ (h >> 16)) * 0x21F0AAAD) & _MASK32
     h = ((h ^ (h >> 15) ^ key1) * 0xD35A2D97) & _MASK32
-    return h ^ (h >> 15)
+    h = ((h ^ (h >> 15)) * 0x31848BAB) & _MASK32
+    return h ^ (h >> 14)
 
 
 def _as_float(bits: int, dtype: torch.dtype) -> float:

@@ -27,3 +27,13 @@ def number(x: float, *, digits: int = 6) -> str:
     if math.isinf(x):
         return "∞" if x > 0 else "−∞"
     return "NaN" if math.isnan(x) else f"{x:.{digits}g}".replace("-", "−")
+
+
+def integer(n: int) -> str:
+    """An integer in digits, or its length: Python writes no more than 4300 digits.
+
+    Examples:
+        >>> integer(-12), integer(10**400)
+        ('-12', 'an integer of 1329 bits')
+    """
+    return str(n) if n.bit_length() <= 128 else f"an integer of {n.bit_length()} bits"

@@ -1,27 +1,51 @@
-"""What the scalers check of their arguments and of saved states, in the name of who was asked."""
+"""What scales check of their arguments and of saved states, in the name of who was asked."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import Any
 
-from mplab.numbers.formats import FP32
-from mplab.numbers.rounding import round_to
+import numpy as np
+
+from mplab.numbers.formats import FP32, Overflow, Rounding
+from mplab.numbers.rounding import Stream, round_to
+
+_HEAD = 40
+"""Characters of an argument that a message quotes before it cuts."""
 
 
+def quoted(value: object) -> str:
+    """An argument as a message quotes it: one line, and not a long one."""
+    try:
+        words = " ".join(repr(value).split())
+    except ValueError:  # an integer of more digits than Python prints
+        words = "an integer of thousands of digits"
+    return words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
+
+
+# Numbers -----------------------------------------------------------------------------------
 def in_float32(number: float) -> float:
     """The float32 nearest to a number."""
     return float(round_to(number, FP32))
 
 
 def number(where: str, name: str, value: Any) -> float:
-    """A float of an int or a float; anything else is refused."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A float of an integer or a float; anything else is refused."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(
-            f"{where}: {name} must be a number; got {value!r}. Convert it with float(...)."
+            f"{where}: {name} must be a number; got {quoted(value)}. Convert it with float(...)."
         )
-    return float(value)
+    return _in_float64(value)
+
+
+def _in_float64(value: Any) -> float:
+    """A number, past the range of float64 an infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def factor(where: str, name: str, value: Any, above: float, below: float) -> float:
@@ -30,32 +54,90 @@ def factor(where: str, name: str, value: Any, above: float, below: float) -> flo
     if not above < given < below:
         raise ValueError(
             f"{where}: {name} must lie between {above} and {below}, both excluded; got "
-            f"{value!r}. torch uses 2.0 to grow and 0.5 to back off."
+            f"{quoted(value)}. torch uses 2.0 to grow and 0.5 to back off."
         )
     return given
 
 
-def positive(where: str, name: str, value: Any) -> float:
-    """A positive and finite number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
+def positive(where: str, name: str, value: Any, *, narrow: bool = False) -> float:
+    """A positive and finite number; where `narrow`, also once it is a float32, which it becomes."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    given = _in_float64(value) if is_number else math.nan
+    given = in_float32(given) if narrow else given
+    if not 0 < given < math.inf:
         raise ValueError(
-            f"{where}: {name} must be a positive number; got {value!r}. Leave it out for the usual."
+            f"{where}: {name} must be a positive number{', finite in float32' * narrow}; got "
+            f"{quoted(value)}. Leave it out for the usual."
         )
-    return float(value)
+    return given
 
 
-def count(where: str, name: str, value: Any, least: int) -> int:
+def magnitude(where: str, name: str, value: Any) -> float:
+    """A number that is not negative, also as an array or a tensor of one; NaN and infinity too."""
+    problem = (
+        f"{where}: {name} must be one number, not negative; got {quoted(value)}. "
+        f"Use the largest magnitude of a tensor."
+    )
+    shape: Any = getattr(value, "shape", ())
+    if shape or isinstance(value, str | bytes | bool | np.bool_):
+        raise TypeError(problem)
+    try:
+        given = _in_float64(value)
+    except (TypeError, ValueError):
+        raise TypeError(problem) from None
+    if given < 0:
+        raise ValueError(problem)
+    return given
+
+
+def count(where: str, name: str, value: Any, least: float) -> int:
     """An integer that is not below `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{where}: {name} must be an integer; got {value!r}.")
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
+        raise TypeError(
+            f"{where}: {name} must be an integer; got {quoted(value)}. Convert it with int(...)."
+        )
     if value < least:
-        raise ValueError(f"{where}: {name} must be at least {least}; got {value!r}.")
+        raise ValueError(
+            f"{where}: {name} must be at least {least}; got {quoted(value)}. Pass a larger one."
+        )
+    return int(value)
+
+
+# Options -----------------------------------------------------------------------------------
+def switch(where: str, name: str, value: Any) -> bool:
+    """True or False; nothing that merely counts as one of them."""
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"{where}: {name} must be True or False; got {quoted(value)}. Convert it with "
+            f"bool(...)."
+        )
     return value
 
 
+def require_rounding(where: str, rounding: Any, overflow: Any, stream: Any) -> None:
+    """Refuse a direction, an overflow or a stream that is none."""
+    for name, value, kind in (("rounding", rounding, Rounding), ("overflow", overflow, Overflow)):
+        if type(value) is not kind:
+            raise TypeError(
+                f"{where}: {name} must be a member of {kind.__name__}; got {quoted(value)}. "
+                f"Leave it out for the usual."
+            )
+    needed = rounding is Rounding.STOCHASTIC
+    if not isinstance(stream, Stream) and (needed or stream is not None):
+        raise (ValueError if needed else TypeError)(
+            f"{where}: stream must be a Stream with Rounding.STOCHASTIC, else None; got "
+            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
+        )
+
+
+# States ------------------------------------------------------------------------------------
 def require_keys(where: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Refuse a state that has other keys than the one it is to replace."""
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{where}: state_dict must be a dictionary; got {quoted(given)}. "
+            f"Use what state_dict() returned."
+        )
     if set(given) != set(expected):
         raise ValueError(
             f"{where}: state_dict must have the keys {', '.join(expected) or 'of none'}; got "

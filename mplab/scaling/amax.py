@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from mplab.numbers.formats import FP32, Format, require_format
-from mplab.scaling._checks import count, in_float32, require_keys
+from mplab.numbers.formats import FP32, Format, format_of, require_format
+from mplab.scaling._checks import (
+    count,
+    in_float32,
+    magnitude,
+    number,
+    positive,
+    quoted,
+    require_keys,
+    switch,
+)
 
 
 class ScaleRule(Enum):
@@ -43,12 +52,15 @@ def scale_for(
         amax: the largest magnitude, one or an array `(...)`; taken as float32.
         fmt: the format to fill.
         rule: how the scale follows from amax.
-        margin: leave 2^margin of the range unused.
+        margin: leave a factor of 2^margin of the range unused, an integer of any size.
 
     Returns:
-        A value of float32 like `amax`, never 0 or infinite. It multiplies before the cast.
+        A value of float32 like `amax`, never 0 or infinite: what would lie past the ends is
+        2^−149 or 2^127, under `RATIO` the largest float32, and under `MX` 2^−127 or 2^127. It
+        multiplies before the cast.
 
     Raises:
+        TypeError: amax holds no real numbers, or another argument is of the wrong type.
         ValueError: amax is negative.
 
     Exactness:
@@ -71,9 +83,11 @@ def scale_for(
     """
     fmt = require_format("scale_for", fmt)
     if not isinstance(rule, ScaleRule):
-        raise TypeError(f"scale_for: rule must be a ScaleRule; got {rule!r}. Use ScaleRule.MX.")
-    with np.errstate(over="ignore"):
-        given = np.asarray(amax, np.float32)
+        raise TypeError(
+            f"scale_for: rule must be a ScaleRule; got {quoted(rule)}. Use ScaleRule.MX."
+        )
+    shift = max(-_FAR, min(count("scale_for", "margin", margin, -math.inf), _FAR))
+    given = _largest(amax)
     if (given < 0).any():
         raise ValueError(
             f"scale_for: amax must not be negative; got {float(given.min())!r}. Use abs()."
@@ -81,26 +95,55 @@ def scale_for(
     finite = np.isfinite(given)
     used = np.where(finite & (given > 0), given, np.float32(1))
     if rule is ScaleRule.RATIO:
-        wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -margin)
-        scale = np.minimum(wide, FP32.max_finite).astype(np.float32)
+        with np.errstate(over="ignore"):
+            wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -shift)
+        scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
     else:
-        scale = np.ldexp(np.float32(1), _scale_exponent(used, fmt, rule) - margin)
+        least = -127 if rule is ScaleRule.MX else -149  # what E8M0 holds; what float32 does
+        exponent = np.clip(_scale_exponent(used, fmt, rule) - shift, least, 127)
+        scale = np.ldexp(np.float32(1), exponent)
     zero_scale = 2.0**127 if rule is ScaleRule.MX else 1.0
     scale = np.where(finite, np.where(given > 0, scale, zero_scale), np.nan).astype(np.float32)
     return float(scale) if isinstance(amax, float | int) else scale
+
+
+_FAR = 10_000
+"""A margin past all formats; it is an end of float32 as well as any larger one."""
+
+
+def _largest(amax: Any) -> np.ndarray:
+    """The largest magnitudes as float32, infinite past its range."""
+    if isinstance(amax, float | int) and not isinstance(amax, bool):
+        amax = number("scale_for", "amax", amax)
+    try:
+        array = np.asarray(amax)
+        if array.dtype.kind not in "iuf":
+            format_of(array.dtype)  # those of ml_dtypes
+        if isinstance(amax, np.ma.MaskedArray):
+            raise TypeError
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"scale_for: amax must be a real number or an array of them; got {quoted(amax)}. "
+            f"Use np.max(np.abs(x))."
+        ) from None
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32)
 
 
 def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarray:
     """The exponent of a power of two: amax = m·2^e with m in [1/2, 1)."""
     m, e = np.frexp(amax)
     if rule is ScaleRule.MX:
-        return np.asarray(np.clip(fmt.emax - (e - 1), -127, 127))  # what E8M0 holds
+        return np.asarray(fmt.emax - (e - 1))
     largest, exponent = math.frexp(fmt.max_finite)
-    return np.asarray(np.clip(exponent - e - (m > largest), -126, 127))
+    return np.asarray(exponent - e - (m > largest))
 
 
 class FixedScaling:
     """An FP8 scale that stays as it is; 1 is no scaling at all.
+
+    Args:
+        scale: positive, and finite in float32.
 
     Examples:
         >>> FixedScaling().update(1e-9)
@@ -108,6 +151,7 @@ class FixedScaling:
     """
 
     def __init__(self, scale: float = 1.0) -> None:
+        positive(type(self).__name__, "scale", scale, narrow=True)
         self.scale = scale
 
     def update(self, amax: float) -> float:
@@ -143,13 +187,15 @@ class CurrentScaling:
         where = type(self).__name__
         self.fmt = require_format(where, fmt)
         self.margin = count(where, "margin", margin, -126)
-        self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
+        whole = switch(where, "power_of_two", power_of_two)
+        self.rule = ScaleRule.POWER_OF_TWO if whole else ScaleRule.RATIO
         self.scale = 1.0
         """That of the last tensor."""
 
     def update(self, amax: float) -> float:
         """The scale for a tensor with this largest magnitude."""
-        self.scale = scale_for(float(amax), self.fmt, rule=self.rule, margin=self.margin)
+        amax = magnitude(f"{type(self).__name__}.update", "amax", amax)
+        self.scale = scale_for(amax, self.fmt, rule=self.rule, margin=self.margin)
         return self.scale
 
     def state_dict(self) -> dict[str, Any]:
@@ -199,15 +245,16 @@ class DelayedScaling:
         power_of_two: bool = True,
     ) -> None:
         where = type(self).__name__
-        if amax_compute not in ("max", "most_recent"):
+        if not (isinstance(amax_compute, str) and amax_compute in ("max", "most_recent")):
             raise ValueError(
                 f"{where}: amax_compute must be 'max' or 'most_recent'; got "
-                f"{amax_compute!r}. Use 'max'."
+                f"{quoted(amax_compute)}. Use 'max'."
             )
         self.fmt = require_format(where, fmt)
         self.amax_compute = amax_compute
         self.margin = count(where, "margin", margin, -126)
-        self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
+        whole = switch(where, "power_of_two", power_of_two)
+        self.rule = ScaleRule.POWER_OF_TWO if whole else ScaleRule.RATIO
         length = count(where, "amax_history_len", amax_history_len, 1)
         self._history: deque[float] = deque(maxlen=length)
         self.scale = 1.0
@@ -221,7 +268,8 @@ class DelayedScaling:
     def update(self, amax: float) -> float:
         """The scale for a tensor with this largest magnitude, which comes to be known with it."""
         scale = self.scale
-        self._history.append(in_float32(float(amax)))
+        amax = magnitude(f"{type(self).__name__}.update", "amax", amax)
+        self._history.append(in_float32(amax))
         chosen = self._history[-1]
         if self.amax_compute == "max":
             chosen = float(np.fmax.reduce(self._history))  # passes over NaN
@@ -237,14 +285,22 @@ class DelayedScaling:
         """Take over a state.
 
         Raises:
+            TypeError: the scale or an element of the history is no number.
             ValueError: other keys, or a longer history; the state is left as it was.
         """
-        require_keys(type(self).__name__, state_dict, self.state_dict())
+        where = type(self).__name__
+        require_keys(where, state_dict, self.state_dict())
         history, most = state_dict["amax_history"], self._history.maxlen
+        if not isinstance(history, list | tuple):
+            raise TypeError(
+                f"{where}: amax_history must be a list of numbers; got {quoted(history)}. "
+                f"Use what state_dict() returned."
+            )
+        remembered = [magnitude(where, "amax_history", amax) for amax in history]
         if len(history) > (most or 0):
             raise ValueError(
-                f"{type(self).__name__}: amax_history must hold at most {most} numbers; got "
+                f"{where}: amax_history must hold at most {most} numbers; got "
                 f"{len(history)}. Make it with amax_history_len={len(history)}."
             )
-        self.scale = float(state_dict["scale"])
-        self._history = deque(map(float, history), maxlen=most)
+        self.scale = positive(where, "scale", state_dict["scale"])
+        self._history = deque(remembered, maxlen=most)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mplab.scaling._checks import quoted
 from mplab.scaling.loss import LossScaler
 
 __all__ = ["GradScaler"]
@@ -70,8 +71,8 @@ class GradScaler:
     def __init__(self, rule: LossScaler | None = None) -> None:
         if rule is not None and not isinstance(rule, LossScaler):
             raise TypeError(
-                f"GradScaler: rule must be a LossScaler or one of mplab.scaling; got {rule!r}. "
-                f"Use LossScaler(init_scale)."
+                f"GradScaler: rule must be a LossScaler or one of mplab.scaling; got "
+                f"{quoted(rule)}. Use LossScaler(init_scale)."
             )
         self.rule = LossScaler() if rule is None else rule
         self._scaled = False
@@ -102,6 +103,7 @@ class GradScaler:
             ValueError: a gradient is float16, so the weights are: keep them in float32.
         """
         self._require_scaled("unscale_")
+        _require_optimizer("unscale_", optimizer)
         state = self._states.get(id(optimizer))
         if state is not None:
             what = "a call after step()" if state.stepped else "a second call"
@@ -142,6 +144,7 @@ class GradScaler:
                 "scaled. Call backward() before step()."
             )
         self._require_scaled("step")
+        _require_optimizer("step", optimizer)
         if id(optimizer) not in self._states:
             self.unscale_(optimizer)
         state = self._states[id(optimizer)]
@@ -197,6 +200,14 @@ class GradScaler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state, of this class or of `torch.amp.GradScaler`."""
         self.rule.load_state_dict(state_dict)
+
+
+def _require_optimizer(function: str, optimizer: object) -> None:
+    if not all(hasattr(optimizer, name) for name in ("param_groups", "step")):
+        raise TypeError(
+            f"GradScaler.{function}: optimizer must have param_groups and step, as those of torch; "
+            f"got {quoted(optimizer)}. Pass torch.optim.SGD(model.parameters(), lr)."
+        )
 
 
 def _dense(parameter: Tensor) -> Tensor | None:

@@ -11,7 +11,15 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from mplab.numbers.formats import FP32
-from mplab.scaling._checks import count, factor, in_float32, number, require_keys
+from mplab.scaling._checks import (
+    count,
+    factor,
+    in_float32,
+    number,
+    quoted,
+    require_keys,
+    switch,
+)
 
 
 class LossScaler:
@@ -67,21 +75,18 @@ class LossScaler:
         static_skips: bool = False,
     ) -> None:
         where = type(self).__name__
-        for name, switch in (("dynamic", dynamic), ("static_skips", static_skips)):
-            if not isinstance(switch, bool):
-                raise TypeError(f"{where}: {name} must be True or False; got {switch!r}.")
+        self.dynamic = switch(where, "dynamic", dynamic)
+        self.static_skips = switch(where, "static_skips", static_skips)
         self._scale = in_float32(number(where, "init_scale", init_scale))
         if not 0 < self._scale < math.inf:
             raise ValueError(
                 f"{where}: init_scale must be positive and finite in float32; got "
-                f"{init_scale!r}. 65536.0 is usual."
+                f"{quoted(init_scale)}. 65536.0 is usual."
             )
         self._growth_factor = factor(where, "growth_factor", growth_factor, 1, math.inf)
         self._backoff_factor = factor(where, "backoff_factor", backoff_factor, 0, 1)
         self._growth_interval = count(where, "growth_interval", growth_interval, 1)
         self._growth_tracker = 0
-        self.dynamic = dynamic
-        self.static_skips = static_skips
 
     def __repr__(self) -> str:
         kind = "dynamic" if self.dynamic else "static"
@@ -108,11 +113,9 @@ class LossScaler:
         Returns:
             Whether the step is skipped: the optimizer must not use these gradients.
         """
-        if not isinstance(found_nonfinite, bool):
-            raise TypeError(
-                f"{type(self).__name__}.update: found_nonfinite must be True or False; got "
-                f"{found_nonfinite!r}. Convert it with bool(...)."
-            )
+        where = f"{type(self).__name__}.update"
+        switch(where, "found_nonfinite", found_nonfinite)
+        number(where, "mean_abs_gradient", mean_abs_gradient)
         if not self.dynamic:
             return found_nonfinite and self.static_skips
         if found_nonfinite:

@@ -5,7 +5,10 @@ A scale multiplies before the cast; `dequantize` divides by it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +18,7 @@ from mplab.numbers.codes import encode, values
 from mplab.numbers.formats import FORMATS, FP8_E8M0, Format, Overflow, Rounding, require_format
 from mplab.numbers.rounding import Stream
 from mplab.numbers.tensors import round_tensor
+from mplab.scaling._checks import quoted, require_rounding
 from mplab.scaling.amax import ScaleRule, scale_for
 
 __all__ = [
@@ -49,6 +53,25 @@ class Quantized:
     fmt: Format
     block: tuple[int, ...] | None = None
 
+    def __post_init__(self) -> None:
+        require_format("Quantized", self.fmt)
+        for name, dtype in (("codes", torch.uint8), ("scale", torch.float32)):
+            given = getattr(self, name)
+            if not isinstance(given, Tensor) or given.dtype != dtype:
+                kind = given.dtype if isinstance(given, Tensor) else quoted(given)
+                raise TypeError(
+                    f"Quantized: {name} must be a tensor of {dtype}; got {kind}. "
+                    f"Use quantize, or Quantized.of for float8 data."
+                )
+        outer: tuple[int, ...] = ()
+        if self.block is not None:
+            outer = _blocks("Quantized", tuple(self.codes.shape), self.block)
+        if tuple(self.scale.shape) != outer:
+            raise ValueError(
+                f"Quantized: scale must have the shape {outer}, one for each block; got "
+                f"{tuple(self.scale.shape)}. Use quantize."
+            )
+
     @classmethod
     def of(cls, data: Tensor, *, scale: float | Tensor = 1.0) -> Quantized:
         """The same from a tensor of one of torch's float8 dtypes, bit for bit.
@@ -64,7 +87,12 @@ class Quantized:
                 f"Quantized.of: data must be a tensor of a float8 dtype; got {given}. "
                 f"Use quantize for other tensors."
             )
-        factor = torch.as_tensor(scale, dtype=torch.float32, device=data.device)
+        factor = _number_of("Quantized.of", scale, data.device)
+        if factor.ndim:
+            raise ValueError(
+                f"Quantized.of: scale must be one number; got shape {tuple(factor.shape)}. "
+                f"For blocks, make Quantized(codes, scale, fmt, block)."
+            )
         return cls(data.detach().view(torch.uint8), factor, known[data.dtype])
 
     @property
@@ -112,13 +140,14 @@ def amax_of(tensor: Tensor, *, block: tuple[int, ...] | None = None) -> Tensor:
         by the block.
 
     Raises:
+        TypeError: the tensor is not floating point.
         ValueError: the block does not divide the shape.
 
     Examples:
         >>> amax_of(torch.tensor([[1.0, -3.0, 2.0, 0.5]]), block=(2,))
         tensor([[3., 2.]])
     """
-    magnitude = tensor.detach().abs()
+    magnitude = _floating("amax_of", tensor).abs()
     if not tensor.numel():
         shape = () if block is None else _split("amax_of", magnitude, block)[1]
         return magnitude.new_zeros(shape)
@@ -184,8 +213,9 @@ def quantize(
             f"quantize: fmt must have at most 8 bits; got {fmt.name} with {fmt.bits}. "
             f"Use round_tensor, or tensor.to(...)."
         )
+    require_rounding("quantize", rounding, overflow, stream)
     wide = _widened("quantize", tensor)
-    factor = _scale_of(wide, fmt, scale, block)
+    factor = _scale_of("quantize", wide, fmt, scale, block)
     rounded = multiply_and_round(
         wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
     )
@@ -202,6 +232,11 @@ def dequantize(quantized: Quantized) -> Tensor:
         Correctly rounded; exact where the scale is a power of two and the result no
         subnormal of float32.
     """
+    if not isinstance(quantized, Quantized):
+        raise TypeError(
+            f"dequantize: quantized must be a Quantized; got {quoted(quantized)}. "
+            f"Use quantize first."
+        )
     return _divide(quantized.values, quantized.scale, quantized.block)
 
 
@@ -217,6 +252,9 @@ def fake_quantize(
 ) -> Tensor:
     """What `dequantize` makes of `quantize`, without the codes, and for any width of format.
 
+    No gradient passes: autograd records nothing, as rounding has slope 0 almost everywhere. To
+    pass it straight through, add a zero that has one, as in the example.
+
     Args:
         tensor: as in `quantize`.
         fmt: the format; it must fit in float32.
@@ -228,13 +266,21 @@ def fake_quantize(
 
     Returns:
         A tensor of the shape of `tensor`; float64 stays float64, everything else is float32.
+        It does not require a gradient.
 
     Examples:
-        >>> fake_quantize(torch.tensor([0.7, 300.0]), FP8_E4M3)
+        >>> x = torch.tensor([0.7, 300.0], requires_grad=True)
+        >>> fake_quantize(x, FP8_E4M3)
         tensor([  0.6875, 288.0000])
+        >>> straight = fake_quantize(x, FP8_E4M3) + (x - x.detach())
+        >>> straight.sum().backward()
+        >>> straight.detach(), x.grad
+        (tensor([  0.6875, 288.0000]), tensor([1., 1.]))
     """
+    fmt = require_format("fake_quantize", fmt)
+    require_rounding("fake_quantize", rounding, overflow, stream)
     wide = _widened("fake_quantize", tensor)
-    factor = _scale_of(wide, fmt, scale, block)
+    factor = _scale_of("fake_quantize", wide, fmt, scale, block)
     rounded = multiply_and_round(
         wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
     )
@@ -298,23 +344,52 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
 
 
 def _scale_of(
-    wide: Tensor, fmt: Format, scale: float | Tensor | ScaleRule, block: tuple[int, ...] | None
+    function: str,
+    wide: Tensor,
+    fmt: Format,
+    scale: float | Tensor | ScaleRule,
+    block: tuple[int, ...] | None,
 ) -> Tensor:
     """The scale by its rule, or as the caller chose it, checked."""
+    outer = () if block is None else _blocks(function, tuple(wide.shape), block)
     if isinstance(scale, ScaleRule):
         largest = amax_of(wide, block=block).cpu().numpy()
         found = scale_for(largest, fmt, rule=scale)
         return torch.from_numpy(np.asarray(found)).to(wide.device)
-    factor = torch.as_tensor(scale, dtype=torch.float32, device=wide.device).detach()
-    if bool((factor <= 0).any()) or bool(factor.isinf().any()):
+    factor = _number_of(function, scale, wide.device)
+    if tuple(factor.shape) != outer:
         raise ValueError(
-            f"quantize: scale must be positive and finite in float32; got {scale!r}. "
-            f"Use a ScaleRule to find one."
+            f"{function}: scale must have the shape {outer}, one for each block; got "
+            f"{tuple(factor.shape)}. Give it block={block or '...'} and a rule to find it."
         )
     if not fmt.has_nan and bool(wide.isnan().any()):
         raise ValueError(
-            f"quantize: tensor must not hold NaN, which {fmt.name} lacks; got "
+            f"{function}: tensor must not hold NaN, which {fmt.name} lacks; got "
             f"{int(wide.isnan().sum())}. Use a ScaleRule: the scale then becomes NaN."
+        )
+    return factor
+
+
+def _number_of(function: str, scale: Any, device: torch.device) -> Tensor:
+    """A scale that the caller chose, as a float32 tensor."""
+    real = isinstance(scale, Real) and not isinstance(scale, bool | np.bool_)
+    if isinstance(scale, Tensor):
+        real = not scale.is_complex() and scale.dtype != torch.bool
+    if not real:
+        raise TypeError(
+            f"{function}: scale must be a number or a tensor of them; got {quoted(scale)}. "
+            f"Use a ScaleRule to find one."
+        )
+    chosen: Tensor | float
+    try:
+        chosen = scale if isinstance(scale, Tensor) else float(scale)
+    except OverflowError:
+        chosen = math.inf
+    factor = torch.as_tensor(chosen, dtype=torch.float32, device=device).detach()
+    if bool((factor <= 0).any()) or bool(factor.isinf().any()):
+        raise ValueError(
+            f"{function}: scale must be positive and finite in float32; got {quoted(scale)}. "
+            f"Use a ScaleRule to find one."
         )
     return factor
 
@@ -328,14 +403,32 @@ def _divide(numbers: Tensor, scale: Tensor, block: tuple[int, ...] | None) -> Te
 
 
 def _widened(function: str, tensor: object) -> Tensor:
+    wide = _floating(function, tensor)
+    return wide if wide.dtype in (torch.float32, torch.float64) else wide.float()
+
+
+def _floating(function: str, tensor: object) -> Tensor:
+    """A tensor of 16 bits or more, without its graph."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.itemsize < 2:
         given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
         raise TypeError(
             f"{function}: tensor must be a floating-point tensor of 16 bits or more; got {given}. "
             f"Use Quantized.of for float8 data."
         )
-    wide = tensor.detach()
-    return wide if wide.dtype in (torch.float32, torch.float64) else wide.float()
+    return tensor.detach()
+
+
+def _blocks(function: str, shape: tuple[int, ...], block: Any) -> tuple[int, ...]:
+    """The shape of the blocks, once they divide that of the tensor."""
+    sizes = block if isinstance(block, tuple | list) else ()
+    first = len(shape) - len(sizes)
+    positive = bool(sizes) and all(type(size) is int and size > 0 for size in sizes)
+    if not positive or first < 0 or any(n % b for n, b in zip(shape[first:], sizes, strict=True)):
+        raise ValueError(
+            f"{function}: block must divide the last axes of the shape {shape}; got "
+            f"{quoted(block)}. Pad the tensor with zeros first, or pass a tuple such as (32,)."
+        )
+    return shape[:first] + tuple(n // b for n, b in zip(shape[first:], sizes, strict=True))
 
 
 def _split(
@@ -346,19 +439,13 @@ def _split(
     A tensor (a, b) in blocks (s, t) becomes (a/s, s, b/t, t), with places 1 and 3.
     """
     shape = tuple(tensor.shape)
+    outer = _blocks(function, shape, block)
     first = len(shape) - len(block)
-    positive = bool(block) and all(type(size) is int and size > 0 for size in block)
-    if not positive or first < 0 or any(n % b for n, b in zip(shape[first:], block, strict=True)):
-        raise ValueError(
-            f"{function}: block must divide the last axes of the shape {shape}; got {block!r}. "
-            f"Pad the tensor with zeros first."
-        )
-    sizes, outer, inner = list(shape[:first]), list(shape[:first]), []
+    sizes, inner = list(shape[:first]), []
     for n, b in zip(shape[first:], block, strict=True):
         sizes += [n // b, b]
-        outer.append(n // b)
         inner.append(len(sizes) - 1)
-    return tensor.reshape(sizes), tuple(outer), tuple(inner)
+    return tensor.reshape(sizes), outer, tuple(inner)
 
 
 def _beside(scale: Tensor, inner: tuple[int, ...]) -> Tensor:

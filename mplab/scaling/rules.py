@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mplab.scaling._checks import in_float32, positive
+from mplab.scaling._checks import in_float32, positive, quoted
 from mplab.scaling.loss import LossScaler
 
 __all__ = [
@@ -45,11 +45,11 @@ class DoublingScaler(LossScaler):
 
     def __init__(self, init_scale: float = 65536.0, *, max_scale: float = 2.0**24) -> None:
         super().__init__(init_scale, growth_interval=1)
-        self.max_scale = in_float32(positive(type(self).__name__, "max_scale", max_scale))
+        self.max_scale = positive(type(self).__name__, "max_scale", max_scale, narrow=True)
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
-        skip = super().update(found_nonfinite)
+        skip = super().update(found_nonfinite, mean_abs_gradient=mean_abs_gradient)
         self._scale = min(self._scale, self.max_scale)
         return skip
 
@@ -93,11 +93,11 @@ class NudgedScaler(LossScaler):
         super().__init__(init_scale, growth_interval=growth_interval)
         self.small = positive(type(self).__name__, "small", small)
         self.nudge = positive(type(self).__name__, "nudge", nudge)
-        self.max_scale = in_float32(positive(type(self).__name__, "max_scale", max_scale))
+        self.max_scale = positive(type(self).__name__, "max_scale", max_scale, narrow=True)
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
-        skip = super().update(found_nonfinite)
+        skip = super().update(found_nonfinite, mean_abs_gradient=mean_abs_gradient)
         if not skip and mean_abs_gradient < self.small and self._scale < self.max_scale:
             nudged = in_float32(self._scale * self.nudge)
             self._scale = min(nudged, self.max_scale)
@@ -130,11 +130,11 @@ class FlooredScaler(LossScaler):
         growth_interval: int = 2000,
     ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
-        self.min_scale = in_float32(positive(type(self).__name__, "min_scale", min_scale))
+        self.min_scale = positive(type(self).__name__, "min_scale", min_scale, narrow=True)
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
-        skip = super().update(found_nonfinite)
+        skip = super().update(found_nonfinite, mean_abs_gradient=mean_abs_gradient)
         self._scale = max(self._scale, self.min_scale)
         return skip
 
@@ -219,7 +219,49 @@ def turns(
         Turn(scale=8.0, good_steps=0, found_nonfinite=True, skipped=True, next_scale=4.0, \
 next_good_steps=0)
     """
-    means = np.broadcast_to(np.asarray(mean_abs_gradient, float), (len(limits),))
+    return _turns(rule, *_steps("turns", rule, limits, mean_abs_gradient))
+
+
+def _steps(
+    function: str, rule: LossScaler, limits: Any, mean_abs_gradient: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The limit and the mean of each step, checked."""
+    if not isinstance(rule, LossScaler):
+        raise TypeError(
+            f"{function}: rule must be a LossScaler or one of mplab.scaling; got {quoted(rule)}. "
+            f"Use LossScaler(init_scale)."
+        )
+    each = _floats(function, "limits", limits)
+    if each.ndim != 1:
+        raise ValueError(
+            f"{function}: limits must be a sequence, one number for each step; got shape "
+            f"{each.shape}. Use [limit] * steps."
+        )
+    means = _floats(function, "mean_abs_gradient", mean_abs_gradient)
+    if means.shape not in ((), (1,), each.shape):
+        raise ValueError(
+            f"{function}: mean_abs_gradient must be one number, or one for each of the "
+            f"{len(each)} steps; got shape {means.shape}. Pass one."
+        )
+    return each, np.broadcast_to(means, each.shape)
+
+
+def _floats(function: str, argument: str, given: Any) -> np.ndarray:
+    """An array of real numbers as float64."""
+    try:
+        array = np.asarray(given)
+        wide = array.astype(float) if array.dtype.kind in "iuf" else None
+    except (TypeError, ValueError):  # rows of several lengths
+        wide = None
+    if wide is None or isinstance(given, np.ma.MaskedArray):
+        raise TypeError(
+            f"{function}: {argument} must hold real numbers; got {quoted(given)}. "
+            f"Convert it with np.asarray({argument}, float)."
+        )
+    return wide
+
+
+def _turns(rule: LossScaler, limits: np.ndarray, means: np.ndarray) -> Iterator[Turn]:
     for limit, mean in zip(limits, means, strict=True):
         scale, good = rule.scale, _good_steps(rule)
         found = bool(scale > limit)
@@ -250,6 +292,7 @@ def play(
         >>> play(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
         array([8., 4., 4.])
     """
-    played = list(turns(rule, limits, mean_abs_gradient=mean_abs_gradient))
+    each, means = _steps("play", rule, limits, mean_abs_gradient)
+    played = list(_turns(rule, each, means))
     scales, skipped = [turn.scale for turn in played], [turn.skipped for turn in played]
-    return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))
+    return Trace(np.array(each), np.array(scales), np.array(skipped, bool))

@@ -149,11 +149,11 @@ def test_the_table_of_units_is_that_of_the_papers():
 
 @pytest.mark.parametrize("question", probes.PROBES, ids=lambda p: p.terms.replace(" ", "_"))
 def test_a_probe_gives_hopper_s_answer_and_the_rejected_model_gives_the_other(question):
-    assert question.ask() == question.answer
+    assert probes.same(question.ask(), question.answer)
     assert question.rejected
     for model in question.rejected:
-        assert question.ask_rejected(model) == model.answer
-        assert model.answer != question.answer
+        assert probes.same(question.ask_rejected(model), model.answer)
+        assert not probes.same(model.answer, question.answer)
 
 
 def test_probes_tell_generations_apart():
@@ -180,6 +180,24 @@ def test_the_command_compares_hardware_with_each_model():
     assert any("hopper" in line and line.endswith("agrees") for line in lines)
     assert any("ampere" in line and line.endswith("differs") for line in lines)
     assert any("not: 24 fraction bits" in line and line.endswith("differs") for line in lines)
+
+
+def test_a_product_that_underflows_into_fp16_keeps_its_sign_and_a_probe_asks_for_it():
+    a, b = row(-(2.0**-14)), column(2.0**-14)
+    assert_same_bits(mma(a, b, output_format=FP16), [[-0.0]])
+    assert_same_bits(mma(a, b, output_format=FP16, signed_underflow=False), [[0.0]])
+    assert_same_bits(mma(a, b, signed_underflow=False), [[-(2.0**-28)]])
+    least = {"input_format": BF16, "signed_underflow": False}
+    tiny = row(*[-(2.0**-75)] * 2), column(*[2.0**-75] * 2)
+    assert_same_bits(mma(*tiny, input_format=BF16), [[-(2.0**-149)]])
+    assert_same_bits(mma(tiny[0][:, :1], tiny[1][:1], input_format=BF16), [[-0.0]])
+    assert_same_bits(mma(tiny[0][:, :1], tiny[1][:1], **least), [[0.0]])
+    (probe,) = (p for p in probes.PROBES if p.output_format == FP16)
+    assert "-0.0" in "".join(probes.report(probe, None))
+    for measured, hopper, rejected in ((-0.0, "agrees", "differs"), (0.0, "differs", "agrees")):
+        lines = probes.report(probe, measured)
+        assert any("hopper" in line and line.endswith(hopper) for line in lines)
+        assert any("not: no sign" in line and line.endswith(rejected) for line in lines)
 
 
 # Rules ----------------------------------------------------------------------------------
@@ -289,7 +307,7 @@ def test_arguments_are_checked():
         mma(one, np.ones((2, 1)))
     with pytest.raises(ValueError, match="promote_every must be a multiple of the 16 terms"):
         mma(one, one, promote_every=24)
-    with pytest.raises(TypeError, match="mma: fmt must be an mplab Format"):
+    with pytest.raises(TypeError, match="mma: input_format must be an mplab Format"):
         mma(one, one, input_format="FP16")
     with pytest.raises(ValueError, match="exponent_floor must be None or an integer in -900"):
         mma(one, one, exponent_floor=2000)

@@ -1,11 +1,13 @@
 """Operations in a format: all pairs of small formats, hard cases of large ones."""
 
 import itertools
+from decimal import Decimal
 from fractions import Fraction
 from math import inf, isfinite, nan
 
 import cases
 import exact_arithmetic as exact
+import ml_dtypes
 import numpy as np
 import pytest
 from cases import assert_same_bits
@@ -319,6 +321,55 @@ def test_a_nan_operand_gives_nan_in_silence():
         assert raised(operation, *operands, FP16) == Event(0)
 
 
+QUIET_AND_SIGNALING = {
+    np.float64: (0x7FF8 << 48, [(0x7FF0 << 48) + 1, (0x7FF4 << 48) + 3, (0xFFF7 << 48) + 5]),
+    np.float32: (0x7FC00000, [0x7F800001, 0x7FA00000, 0xFFBFFFFF]),
+    np.float16: (0x7E00, [0x7C01, 0x7D00, 0xFDFF]),
+    ml_dtypes.bfloat16: (0x7FC0, [0x7F81, 0x7FA0, 0xFFBF]),
+}
+
+
+@pytest.mark.parametrize("dtype", QUIET_AND_SIGNALING, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("other", [1.0, 0.0, inf, nan])
+def test_a_signaling_nan_operand_is_invalid_in_every_operation_and_place(dtype, other):
+    code = f"u{np.dtype(dtype).itemsize}"
+    quiet, signaling = QUIET_AND_SIGNALING[dtype]
+    given = np.array([quiet, *signaling], code).view(dtype)
+    for name, operation in OPERATIONS.items():
+        for place in range(COUNT.get(name, 2)):
+            operands = [np.full(4, other)] * COUNT.get(name, 2)
+            operands[place] = given
+            for fmt in (FP16, FP8_E4M3, mplab.FP4_E2M1):
+                if other == inf and not fmt.has_infinity:
+                    continue
+                got = raised(operation, *operands, fmt)
+                scalar = [raised(operation, *(x[i] for x in operands), fmt) for i in range(4)]
+                wanted = [
+                    exact.exceptions(
+                        name,
+                        [float(x[i]) for x in operands],
+                        fmt,
+                        Rounding.TIES_TO_EVEN,
+                        Tininess.AFTER,
+                        signaling=i > 0,
+                    )
+                    for i in range(4)
+                ]
+                assert got.tolist() == scalar == wanted, (name, place, fmt.name)
+                assert np.isnan(operation(*operands, fmt)).all()
+
+
+def test_a_signaling_nan_is_invalid_where_float64_is_too_narrow_and_for_decimals():
+    wide = mplab.Format("E8M22", exponent_bits=8, precision=23)
+    wider = mplab.Format("E11M20", exponent_bits=11, precision=21)  # goes through Fractions
+    signaling = np.array(0x7FF1 << 48).view(np.float64)
+    for fmt in (wide, wider):
+        assert raised(add, signaling, 1.0, fmt) == Event.INVALID
+        assert raised(fma, np.zeros(2), np.full(2, inf), signaling, fmt).tolist() == [8, 8]
+    assert raised(add, Decimal("sNaN"), 1.0, FP16) == Event.INVALID
+    assert raised(add, Decimal("NaN"), 1.0, FP16) == Event(0)
+
+
 def test_division_by_zero_gives_an_infinity_of_the_right_sign():
     assert divide(1.0, -0.0, FP16) == -inf
     assert raised(divide, -1.0, 0.0, FP16) == Event.DIVIDE_BY_ZERO
@@ -382,7 +433,7 @@ def test_operands_that_are_no_values_of_the_format_are_refused_by_name():
 
 def test_operands_must_be_floating_point_and_the_format_a_format():
     with pytest.raises(TypeError, match="add: a must be an array of float32"):
-        add(np.array([1, 2]), 1.0, FP16)
+        add(np.array([True, False]), 1.0, FP16)
     with pytest.raises(TypeError, match="divide: fmt must be an mplab Format"):
         divide(1.0, 1.0, "FP16")
     with pytest.raises(TypeError, match="rounding must be a member of Rounding"):

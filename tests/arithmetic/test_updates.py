@@ -127,7 +127,7 @@ def test_what_cannot_be_done_is_refused():
     with pytest.raises(TypeError, match="Weights: fmt must be an mplab Format"):
         Weights(np.ones(1), "BF16")
     with pytest.raises(TypeError, match=r"^Weights\.add: update must be an array of float32"):
-        Weights(np.ones(1), BF16).add(1)
+        Weights(np.ones(1), BF16).add(True)
 
 
 def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used():

@@ -1,5 +1,6 @@
 import dataclasses
 import re
+import time
 
 import ml_dtypes
 import numpy as np
@@ -106,7 +107,7 @@ def test_format_of_refuses_dtypes_of_no_format(dtype):
         format_of(dtype)
 
 
-@pytest.mark.parametrize("dtype", ["junk", torch.float16, 3])
+@pytest.mark.parametrize("dtype", ["junk", torch.float16, torch.ones(2), 3])
 def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
     with pytest.raises((TypeError, ValueError), match=r"^format_of: dtype must be "):
         format_of(dtype)
@@ -158,6 +159,38 @@ def test_contradictory_facts_are_refused_with_the_rule(facts, rule):
     with pytest.raises((TypeError, ValueError), match=r"^Format: .*; got ") as refusal:
         Format("Odd", **facts)
     assert rule in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "width", [33, 10**9, 10**400, 10**5000], ids=lambda n: f"{n.bit_length()} bits"
+)
+@pytest.mark.parametrize("label", ["exponent_bits", "precision"])
+def test_a_width_of_any_size_is_refused_before_anything_is_computed_from_it(label, width):
+    facts = {"exponent_bits": 5, "precision": 3, label: width}
+    begin = time.process_time()
+    with pytest.raises(ValueError, match=r"^Format: a format must fit 32 bits; got .*\. Choose"):
+        Format("wide", **facts)
+    assert time.process_time() - begin < 0.1  # 2^(10^9) alone takes seconds
+    for wrong in (-width, 0):
+        with pytest.raises(ValueError, match=rf"^Format: {label} must be a positive integer; got"):
+            Format("wide", **{**facts, label: wrong})
+
+
+@pytest.mark.parametrize(
+    "bias", [10**9, -(10**9), 10**5000, -(10**5000)], ids=lambda n: f"{n.bit_length()} bits"
+)
+def test_a_bias_of_any_size_is_refused_in_words(bias):
+    with pytest.raises(ValueError, match=r"^Format: a format must embed in float64 .*; got emin="):
+        Format("far", exponent_bits=5, precision=3, bias=bias)
+
+
+@pytest.mark.parametrize(
+    ("label", "given"), [("name", 1), ("name", None), ("note", 3), ("dtype_name", np.float16)]
+)
+def test_what_a_format_is_called_must_be_text(label, given):
+    facts = {"name": "E5M2", "exponent_bits": 5, "precision": 3, label: given}
+    with pytest.raises(TypeError, match=rf"^Format: {label} must be of type str.*; got "):
+        Format(**facts)
 
 
 def test_formats_at_the_edge_of_float64_are_accepted():

@@ -23,12 +23,17 @@ from mplab import (
     Overflow,
     Rounding,
     Tally,
+    decode,
     encode,
     events,
+    next_down,
+    next_up,
     round_to,
     tally,
+    to_ml_dtypes,
     ulp,
 )
+from mplab.numbers.inputs import as_array
 from mplab.numbers.rounding import require_values
 
 # Decimal, Fraction and strings: one rounding -------------------------------------------
@@ -95,6 +100,91 @@ def test_decimals_raise_the_events_of_their_exact_value():
     assert events(Decimal("sNaN"), FP16) == Event.INVALID
 
 
+# Integers and lists ----------------------------------------------------------------------
+
+INTEGERS = ["i1", "u1", "i2", ">i2", "u2", "i4", "u4", "i8", ">i8", "u8"]
+TAKING = [round_to, events, tally, encode, next_up, next_down, ulp, to_ml_dtypes]
+
+
+@pytest.mark.parametrize("function", TAKING, ids=lambda f: f.__name__)
+def test_integers_are_taken_as_the_floats_they_equal(function):
+    floats = np.array([[0.0, 1.0, 7.0], [64.0, 104.0, 120.0]])
+    for dtype in INTEGERS:
+        given = floats.astype(dtype)
+        alike = [(given, floats), (given.T[::2], floats.T[::2]), (given[1, 1], floats[1, 1])]
+        for integers, numbers in alike:
+            assert_alike(function(integers, FP8_E4M3), function(numbers, FP8_E4M3))
+    for integers in ([[0, 1, 7], [64, 104, 120]], ((0, 1.0, 7), [64.0, 104, np.float64(120)])):
+        assert_alike(function(integers, FP8_E4M3), function(floats, FP8_E4M3))
+    for integer in (-104, -1, 0, 1, 448):
+        assert_alike(function(integer, FP8_E4M3), function(float(integer), FP8_E4M3))
+    assert_alike(function([], FP8_E4M3), function(np.empty(0), FP8_E4M3))
+
+
+def assert_alike(got, expected):
+    assert type(got) is type(expected)
+    if isinstance(expected, Tally):
+        assert got == expected
+    else:
+        assert_same_bits(got, expected)
+
+
+def test_a_number_clamped_by_min_and_max_enters_whichever_of_the_three_it_is():
+    clamped = [round_to(max(-448, min(448, x)), FP8_E4M3) for x in (1000.0, 0.7, -1000.0)]
+    assert clamped == [448.0, 0.6875, -448.0]
+    assert all(type(x) is np.float64 for x in clamped)
+
+
+@pytest.mark.parametrize("dtype", ["i8", ">i8", "u8"])
+def test_integers_that_float64_cannot_hold_are_refused_and_no_others(dtype):
+    info = np.iinfo(dtype)
+    powers = [sign * 2**k for sign in (-1, 1) for k in (31, 32, 33, 52, 53, 54, 60, 62, 63, 64)]
+    near = {p + step for p in powers for step in (*range(-5, 6), -2048, -1024, 1024, 2048)}
+    refused = 0
+    for n in sorted(n for n in near if info.min <= n <= info.max):
+        forms = (np.array(n, dtype), np.array([1, n], dtype), np.array(n, dtype)[()], [[n], [0.5]])
+        for form in forms:
+            if int(float(n)) == n:
+                assert np.asarray(round_to(form, FP32)).dtype == np.float64
+                assert np.ravel(as_array("f", form)).tolist().count(float(n)) >= 1
+            else:
+                with pytest.raises(ValueError, match=rf"^f: x must hold integers .*; got {n}\. P"):
+                    as_array("f", form)
+                refused += 1
+    assert refused > 50
+
+
+@given(
+    st.sampled_from([FP8_E4M3, FP16, BF16, FP32]),
+    st.sampled_from([r for r in Rounding if r is not Rounding.STOCHASTIC]),
+    st.integers(2, 2**26),
+    st.integers(0, 300),
+    st.integers(-2, 2),
+)
+def test_a_python_int_of_any_size_is_rounded_once(fmt, rounding, half_ulps, zeros, step):
+    n = (half_ulps << zeros) + step
+    for x in (n, -n):
+        expected = round_fraction(Fraction(x), fmt, rounding, Overflow.IEEE)
+        assert_same_bits(round_to(x, fmt, rounding=rounding), np.float64(expected))
+
+
+def test_huge_integers_are_answered_without_writing_their_digits():
+    assert round_to(10**5000, FP16) == np.inf
+    assert events(-(10**5000), FP16) == Event.OVERFLOW | Event.INEXACT
+    with pytest.raises(ValueError, match=r"^encode: x must hold values .* an integer of 16610 bi"):
+        encode(10**5000, FP16)
+    with pytest.raises(ValueError, match=r"^decode: codes must lie .*; got an integer of 16610 bi"):
+        decode(10**5000, FP16)
+    with pytest.raises(ValueError, match=r"^round_to: x must hold integers .* of 16610 bits\. P"):
+        round_to([10**5000], FP16)
+
+
+def test_lists_whose_rows_differ_in_length_are_refused():
+    for ragged in ([[1.0], [2.0, 3.0]], [1, [2]], [[1, 2], 3.0]):
+        with pytest.raises(ValueError, match=r"^round_to: x must be a list whose rows are equally"):
+            round_to(ragged, FP16)
+
+
 # Bad input -----------------------------------------------------------------------------
 
 DOORS = [round_to, events, tally]
@@ -103,14 +193,17 @@ DOORS = [round_to, events, tally]
 @pytest.mark.parametrize(
     "x",
     [
-        3,
         True,
         None,
-        [1.0],
-        (1.0,),
+        [True, 1.0],
+        ([1.0], [None]),
+        ["1"],
+        [np.float32(1)],
+        [np.ones(2)],
+        Rounding.STOCHASTIC,
+        range(3),
         b"1",
         {},
-        np.array([1]),
         np.array([True]),
         np.array([1j]),
         np.array(["1"]),
@@ -123,7 +216,7 @@ DOORS = [round_to, events, tally]
     ids=lambda x: f"{type(x).__name__}-{getattr(x, 'dtype', '')}",
 )
 @pytest.mark.parametrize("door", DOORS)
-def test_what_is_no_float_is_refused(door, x):
+def test_what_holds_no_numbers_is_refused(door, x):
     with pytest.raises(TypeError, match=rf"^{door.__name__}: x must be .*; got .*\. Convert"):
         door(x, FP16)
 
@@ -378,7 +471,7 @@ def test_the_first_number_that_is_no_value_is_named_whatever_the_shape():
         require_values("f", "a", np.array([[1.0, 0.3], [0.1, 2.0]]), FP16)
 
 
-@pytest.mark.parametrize("x", [1, [1.0], np.array([1]), None], ids=repr)
-def test_what_holds_no_floats_is_refused_under_the_name_of_the_argument(x):
+@pytest.mark.parametrize("x", [True, [None], np.array([True]), None], ids=repr)
+def test_what_holds_no_numbers_is_refused_under_the_name_of_the_argument(x):
     with pytest.raises(TypeError, match=r"^f: values must be an array of float32.*Convert it"):
         require_values("f", "values", x, FP16)

@@ -188,6 +188,62 @@ def test_neighbours_calls_and_seeds_are_uncorrelated():
         assert abs(differing - 16) < 5 * math.sqrt(8 / other.size)
 
 
+def walsh(x):
+    """The Walsh-Hadamard transform, which is to XOR what Fourier's is to addition."""
+    for half in 2 ** np.arange(x.size.bit_length() - 1):
+        first, second = np.moveaxis(x.reshape(-1, 2, half), 1, 0)
+        x = np.stack([first + second, first - second], 1).ravel()
+    return x
+
+
+def correlations(toss, calls, count=1 << 20):
+    """Of fair coins ±1 within a call: at all lags to half the count, and at all XOR distances.
+
+    In standard errors. `toss(call, count)` gives the coins of a call.
+    """
+    lagged, xored = np.zeros(count), np.zeros(count)
+    for call in range(calls):
+        coins = np.where(toss(call, count), 1.0, -1.0)
+        lagged += np.fft.irfft(np.abs(np.fft.rfft(coins, 2 * count)) ** 2)[:count]
+        xored += walsh(walsh(coins) ** 2) / count
+    lags = np.arange(1, count // 2)
+    pairs_twice = 2 * calls * count
+    return lagged[lags] / np.sqrt(calls * (count - lags)), xored[1:] / np.sqrt(pairs_twice)
+
+
+def by_stream(call, count):
+    """Half of the numbers between 2048 and 2050 go up."""
+    return round_to(np.full(count, 2049.0), FP16, stream=Stream(call), **STOCHASTIC) == 2050
+
+
+def by_philox(call, count):
+    return np.random.Generator(np.random.Philox(call)).integers(0, 2, count, bool)
+
+
+def by_two_rounds(call, count):
+    """The mixer of 0.1, with two multiplications."""
+    key0, key1 = (np.uint32(key) for key in Stream(call).keys()(0))
+    h = np.arange(count, dtype=np.uint32) ^ key0
+    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x21F0AAAD)
+    h = (h ^ (h >> np.uint32(15)) ^ key1) * np.uint32(0xD35A2D97)
+    return h >> np.uint32(31) == 1
+
+
+@pytest.mark.parametrize("calls", [2, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("toss", [by_stream, by_philox], ids=lambda toss: toss.__name__)
+def test_elements_of_a_call_are_as_independent_as_philox_makes_them(toss, calls):
+    for z in correlations(toss, calls):
+        assert (np.abs(z) > 6).sum() == 0  # independence gives 2e-9 of half a million or a million
+        beyond, expected = (np.abs(z) > 3).sum(), 0.0027 * z.size
+        assert abs(beyond - expected) < 6 * math.sqrt(expected)
+        assert abs((z**2).mean() - 1) < 0.01
+
+
+def test_that_statistic_sees_what_two_rounds_of_mixing_leave():
+    for z in correlations(by_two_rounds, 2):
+        assert (np.abs(z) > 6).sum() > 5
+
+
 # Chunks and threads --------------------------------------------------------------------
 
 

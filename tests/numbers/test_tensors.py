@@ -168,7 +168,7 @@ print("same")
 
 @pytest.mark.slow
 def test_tensors_round_alike_where_the_processor_flushes_subnormals():
-    assert run_script(UNDER_FLUSHING) == "same\n"
+    assert run_script(UNDER_FLUSHING, beside=__file__) == "same\n"
 
 
 # Layouts -------------------------------------------------------------------------------
@@ -306,12 +306,13 @@ def test_what_is_no_dense_float_tensor_is_refused(x):
         torch.empty(1, 2),
         np.empty(2, np.float32),
         torch.empty(2, device="meta"),
+        torch.zeros(2).to_sparse(),
     ],
     ids=lambda out: f"{type(out).__name__}-{out.dtype}-{tuple(out.shape)}",
 )
 def test_an_out_that_does_not_match_is_refused(out):
     message = (
-        r"^round_tensor: out must be a torch\.float32 tensor of shape \(2,\) on cpu; got .*\. "
+        r"^round_tensor: out must be a dense torch\.float32 tensor of shape \(2,\) .*; got .*\."
     )
     with pytest.raises(ValueError, match=message):
         round_tensor(torch.ones(2), FP16, out=out)
@@ -332,6 +333,8 @@ def test_an_out_whose_elements_share_memory_is_refused():
         ({"flush_inputs": 1}, "flush_inputs must be True or False"),
         ({"rounding": Rounding.STOCHASTIC}, "stream must be a Stream"),
         ({"tally": 3}, "tally must be "),
+        ({"fuse": "no"}, "fuse must be True or False"),
+        ({"fuse": None}, "fuse must be True or False"),
     ],
     ids=repr,
 )

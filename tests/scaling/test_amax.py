@@ -1,14 +1,17 @@
 """The scales of tensors in FP8: each from a window of largest magnitudes, by the definition."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import ODD_FORMATS
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import exponent_of
 
-from mplab import FP8_E4M3, FP8_E5M2, Overflow, round_to
-from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, scale_for
+from mplab import FORMATS, FP8_E4M3, FP8_E5M2, FP32, Overflow, round_to
+from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule, scale_for
 
 
 def slow_delayed(amaxes, length, most_recent, fmt):
@@ -149,3 +152,68 @@ class Mine(DelayedScaling):
 def test_whatever_is_refused_is_refused_in_the_name_of_the_class_that_was_asked(call, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         call()
+
+
+# Margins --------------------------------------------------------------------------------
+
+EXTREMES = np.array(
+    [
+        m * 2.0**e
+        for e in (-149, -148, -127, -126, -100, -1, 0, 1, 8, 100, 126, 127)
+        for m in (1, 1.5)
+    ]
+    + [FP32.max_finite, 448.0, 0.9999999403953552, 3.0],
+    np.float32,
+)
+MARGINS = sorted({*range(-420, 421, 12), -127, -60, -1, 1, 2, 127, 149, 300, -(10**30), 10**30})
+NARROW = [fmt for fmt in {**FORMATS, **ODD_FORMATS}.values() if fmt.emax < 300]
+
+
+def slow_scale(amax, fmt, rule, margin):
+    """The scale as a Fraction: by its rule, then no further out than the ends allow."""
+    margin = max(-2000, min(2000, margin))  # past all ends
+    room = Fraction(fmt.max_finite) / Fraction(2) ** margin / Fraction(amax)
+    if rule is ScaleRule.RATIO:
+        return min(max(room, Fraction(FP32.min_subnormal)), Fraction(FP32.max_finite))
+    if rule is ScaleRule.MX:
+        exponent, least = fmt.emax - (math.frexp(amax)[1] - 1) - margin, -127
+    else:
+        exponent, least = exponent_of(room), -149
+    return Fraction(2) ** min(max(exponent, least), 127)
+
+
+@pytest.mark.parametrize("rule", ScaleRule)
+@pytest.mark.parametrize("fmt", NARROW, ids=lambda fmt: fmt.name)
+def test_no_margin_makes_a_scale_zero_or_infinite(fmt, rule):
+    for margin in MARGINS:
+        scales = scale_for(EXTREMES, fmt, rule=rule, margin=margin)
+        assert ((scales > 0) & np.isfinite(scales)).all()
+        for amax, scale in list(zip(EXTREMES.tolist(), scales.tolist(), strict=True))[
+            margin % 3 :: 3
+        ]:
+            expected = slow_scale(amax, fmt, rule, margin)
+            if rule is ScaleRule.RATIO:
+                assert scale == float(round_to(expected, FP32))
+            else:
+                assert scale == expected
+    assert np.isnan(scale_for(np.float32([np.nan, np.inf]), fmt, rule=rule, margin=9)).all()
+    assert scale_for(0.0, fmt, rule=rule, margin=9) == (2.0**127 if rule is ScaleRule.MX else 1.0)
+
+
+@pytest.mark.parametrize("power_of_two", [True, False])
+@pytest.mark.parametrize("margin", [-126, -60, 0, 60, 300, 10**30])
+def test_neither_current_nor_delayed_scaling_gives_zero_or_infinity(margin, power_of_two):
+    options = {"margin": margin, "power_of_two": power_of_two}
+    current = CurrentScaling(FP8_E4M3, **options)
+    delayed = DelayedScaling(FP8_E4M3, amax_compute="most_recent", **options)
+    for amax in EXTREMES.tolist():
+        delayed.update(amax)
+        for scale in (current.update(amax), delayed.scale):
+            assert 0 < scale < math.inf and scale == float(np.float32(scale))
+
+
+def test_a_negative_amax_is_no_largest_magnitude():
+    for scaling in (CurrentScaling(FP8_E4M3), DelayedScaling(FP8_E4M3)):
+        with pytest.raises(ValueError, match=rf"^{type(scaling).__name__}\.update: amax must be"):
+            scaling.update(-1.0)
+    assert scaling.amax_history == ()

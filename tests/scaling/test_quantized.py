@@ -330,3 +330,13 @@ def test_fake_quantization_is_there_and_back(fmt, block):
     for rule in ScaleRule:
         expected = dequantize(quantize(x, fmt, scale=rule, block=block))
         assert_same_bits(fake_quantize(x, fmt, scale=rule, block=block).numpy(), expected.numpy())
+
+
+def test_no_gradient_passes_unless_a_zero_that_has_one_is_added():
+    x = torch.linspace(-2, 500, 64, requires_grad=True)  # beyond the range as well
+    rounded = fake_quantize(x, FP8_E4M3, scale=1.0)
+    assert not rounded.requires_grad
+    straight = rounded + (x - x.detach())
+    assert torch.equal(straight, rounded)
+    (3 * straight).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(x, 3.0))

@@ -95,8 +95,10 @@ def rounded(name, operands, fmt, rounding, overflow=Overflow.IEEE):
     return oracle.round_fraction(exact, fmt, rounding, overflow)
 
 
-def exceptions(name, operands, fmt, rounding, tininess, overflow=Overflow.IEEE):
-    """What the operation must raise, as bits."""
+def exceptions(name, operands, fmt, rounding, tininess, overflow=Overflow.IEEE, *, signaling=False):
+    """What the operation must raise, as bits; `signaling`: one of its operands is such a NaN."""
+    if signaling:
+        return oracle.INVALID
     exact = exact_result(name, *operands)
     if isinstance(exact, float) and isnan(exact):
         return 0 if any(isnan(x) for x in operands) else oracle.INVALID

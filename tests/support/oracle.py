@@ -356,7 +356,9 @@ def random_bits(seed, call, index):
     h ^= h >> 15
     h ^= key >> 32
     h = h * 0xD35A2D97 % 2**32
-    return h ^ (h >> 15)
+    h ^= h >> 15
+    h = h * 0x31848BAB % 2**32
+    return h ^ (h >> 14)
 
 
 def random_array(seed, call, count):
@@ -369,4 +371,6 @@ def random_array(seed, call, count):
     h ^= h >> 15
     h ^= np.uint64(key >> 32)
     h = h * 0xD35A2D97 % 2**32
-    return (h ^ (h >> 15)).astype(np.int64)
+    h ^= h >> 15
+    h = h * 0x31848BAB % 2**32
+    return (h ^ (h >> 14)).astype(np.int64)

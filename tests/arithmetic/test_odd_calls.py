@@ -1,0 +1,251 @@
+"""What the arithmetic says to odd calls: the function and the argument, by name."""
+
+import numpy as np
+import pytest
+from odd_calls import ODD, Asked, without
+
+from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, Stream, Tally, Tininess
+from mplab import arithmetic as lab
+from mplab.arithmetic import FloatArray
+
+PAIR = np.array([1.0, 2.0])
+SQUARE = np.ones((2, 2))
+
+RULES = {
+    "rounding": "member",
+    "overflow": "member",
+    "flush_inputs": "switch",
+    "flush_outputs": "switch",
+    "stream": "object",
+    "tally": "object",
+}
+RIGHT_RULES = {
+    "rounding": Rounding.TIES_TO_EVEN,
+    "overflow": Overflow.IEEE,
+    "flush_inputs": False,
+    "flush_outputs": False,
+    "stream": None,
+    "tally": None,
+}
+HOW = {
+    "accumulator_format": "format",
+    "product_format": (without("format", None),),
+    "output_format": (without("format", None),),
+    "order": "word",
+    "rounding": "member",
+    "overflow": "member",
+    "stream": "object",
+}
+RIGHT_HOW = {
+    "accumulator_format": FP16,
+    "product_format": None,
+    "output_format": None,
+    "order": "sequential",
+    "rounding": Rounding.TIES_TO_EVEN,
+    "overflow": Overflow.IEEE,
+    "stream": None,
+}
+MISFITS = (np.ones(3), np.ones((2, 3)))
+NO_VECTORS = (1.0, np.ones((2, 2)), np.ones((1, 1, 2)), np.ones(3))
+NO_MATRICES = (1.0, np.ones(2), np.ones((3, 3)), np.ones((1, 2, 2)))
+
+
+def reduction(function, right, kinds, **how):
+    """A function that takes the options of a sum."""
+    return Asked(function.__name__, function, {**RIGHT_HOW, **right, **how}, {**HOW, **kinds})
+
+
+def operation(function, *names):
+    """A function that takes the rules of an operation."""
+    numbers = {n: ("values", MISFITS if len(names) > 1 else ()) for n in names}
+    return Asked(
+        function.__name__,
+        function,
+        {**dict.fromkeys(names, PAIR), "fmt": FP16, **RIGHT_RULES},
+        {**numbers, "fmt": "format", **RULES},
+    )
+
+
+def the_exceptions(a, b, fmt, tininess, **rules):
+    return lab.raised(lab.add, a, b, fmt, tininess=tininess, **rules)
+
+
+AXIS = {"x": "values", "axis": "axis"}
+OPERATIONS = [
+    *[operation(f, "a", "b") for f in (lab.add, lab.subtract, lab.multiply, lab.divide)],
+    operation(lab.remainder, "a", "b"),
+    operation(lab.sqrt, "a"),
+    operation(lab.fma, "a", "b", "c"),
+    Asked(
+        "raised",
+        lambda operation: lab.raised(operation, PAIR, PAIR, FP16),
+        {"operation": lab.add},
+        {"operation": "object"},
+    ),
+    Asked("raised", the_exceptions, {"a": 1.0, "b": 1.0, "fmt": FP16, "tininess": Tininess.AFTER},
+          {"tininess": "member"}),
+]  # fmt: skip
+REDUCTIONS = [
+    reduction(lab.matmul, {"a": SQUARE, "b": SQUARE},
+              {"a": ("values", NO_MATRICES), "b": ("values", NO_MATRICES)}),
+    reduction(lab.dot, {"a": PAIR, "b": PAIR},
+              {"a": ("values", NO_VECTORS), "b": ("values", NO_VECTORS)}),
+    *[reduction(f, {"x": SQUARE, "axis": 1}, AXIS) for f in (lab.sum, lab.norm, lab.mean)],
+    reduction(lab.cumsum, {"x": SQUARE, "axis": 0}, {**AXIS, "order": ("word", ("pairwise",))}),
+    reduction(lab.variance, {"x": SQUARE, "axis": 0, "ddof": 0, "method": "two-pass"},
+              {**AXIS, "ddof": ("count", (1.1,)), "method": "word"}),
+    reduction(lab.softmax, {"x": SQUARE, "axis": -1, "shift": True},
+              {**AXIS, "shift": "switch", "axis": ("axis", (None,))}),
+    reduction(lab.running_error, {"a": PAIR, "b": PAIR},
+              {"a": ("values", NO_VECTORS), "b": (without("values", None), NO_VECTORS),
+               "order": ("word", ("pairwise",))}),
+    Asked("exact_sum", lab.exact_sum, {"a": PAIR, "b": PAIR},
+          {"a": ("values", MISFITS), "b": (without("values", None), MISFITS)}),
+]  # fmt: skip
+BOUNDS = [
+    Asked("roundings", lab.roundings, {"n": 3, "order": "kahan"}, {"n": "count", "order": "word"}),
+    *[
+        Asked(f.__name__, f, {"n": 3, "fmt": FP16}, {"n": ("count", ODD["real"]), "fmt": "format"})
+        for f in (lab.linear_bound, lab.gamma)
+    ],
+    Asked(
+        "probabilistic_bound",
+        lab.probabilistic_bound,
+        {"n": 3, "fmt": FP16, "confidence": 1.0},
+        {"n": "count", "fmt": "format", "confidence": ("real", (0, -1))},
+    ),
+]
+SEED = ("whole", (-1, 2**64))
+UPDATES = [
+    Asked(
+        "Weights",
+        lab.Weights,
+        {"values": PAIR, "fmt": FP16, "method": "kahan", "seed": 0},
+        {"values": "values", "fmt": "format", "method": "word", "seed": SEED},
+    ),
+    Asked(
+        "Weights.add",
+        lambda update: lab.Weights(PAIR, BF16).add(update),
+        {"update": 1.0},
+        {"update": ("numbers", MISFITS, (np.ones((1, 2)),))},
+    ),
+    Asked(
+        "path",
+        lab.path,
+        {"start": 1.0, "update": 0.5, "steps": 2, "fmt": BF16, "method": "master", "seed": 0},
+        {"start": "numbers", "update": "real", "steps": "count", "fmt": "format",
+         "method": "word", "seed": SEED},
+    ),
+    Asked(
+        "descend",
+        lab.descend,
+        {"fmt": BF16, "method": "nearest", "learning_rate": 0.5, "steps": 2, "seed": 0},
+        {"fmt": "format", "method": "word", "learning_rate": "real", "steps": ("count", (0,)),
+         "seed": SEED},
+    ),
+]  # fmt: skip
+UNITS = [
+    Asked(
+        "MatrixUnit",
+        lab.MatrixUnit,
+        {"terms": 4, "fraction_bits": 23, "written_bits": 23, "products_normalised": False,
+         "alignment": Rounding.TOWARD_ZERO, "writing": Rounding.TOWARD_ZERO},
+        {"terms": ("count", (0, 4096)), "fraction_bits": ("count", (39,)),
+         "written_bits": ("count", (0, 24)), "products_normalised": "switch",
+         "alignment": ("member", (Rounding.STOCHASTIC, Rounding.TIES_TO_AWAY)),
+         "writing": ("member", (Rounding.STOCHASTIC,))},
+    ),
+    Asked("unit_of", lab.unit_of, {"architecture": "hopper", "input_format": FP16},
+          {"architecture": "word", "input_format": ("format", (FP32,))}),
+    Asked(
+        "mma",
+        lab.mma,
+        {"a": SQUARE, "b": SQUARE, "c": SQUARE, "architecture": "ada", "input_format": FP16,
+         "output_format": FP32, "promote_every": 8, "zeros_align": False, "exponent_floor": None,
+         "signed_underflow": True},
+        {"a": ("values", NO_MATRICES), "b": ("values", NO_MATRICES),
+         "c": (without("values", None), NO_MATRICES), "architecture": "word",
+         "input_format": ("format", (FP32,)), "output_format": ("format", (BF16,)),
+         "promote_every": (without("count", None), (0, 7)), "zeros_align": "switch",
+         "exponent_floor": (without("whole", None), (-901, 256)), "signed_underflow": "switch"},
+    ),
+]  # fmt: skip
+X = FloatArray(PAIR, FP16)
+CLASS = [
+    Asked("FloatArray", FloatArray, {"values": PAIR, "fmt": FP16},
+          {"values": "values", "fmt": "format"}),
+    Asked("FloatArray.rounded", FloatArray.rounded,
+          {"values": PAIR, "fmt": FP16, "rounding": Rounding.TOWARD_ZERO},
+          {"values": "numbers", "fmt": "format", "rounding": ("member", (Rounding.STOCHASTIC,))}),
+    Asked("FloatArray.to", X.to, {"fmt": BF16, "rounding": Rounding.TOWARD_ZERO},
+          {"fmt": "format", "rounding": ("member", (Rounding.STOCHASTIC,))}),
+    Asked("sum", X.sum, {"order": "pairwise"}, {"order": "word"}),
+]  # fmt: skip
+PLAIN = [x for x in ODD["values"] if not isinstance(x, np.ma.MaskedArray)]
+OPERATORS = [
+    *[
+        Asked(name, call, {argument: 1.0}, {argument: (PLAIN, MISFITS)})
+        for name, argument, call in (
+            ("add", "b", lambda b: X + b),
+            ("subtract", "b", lambda b: X - b),
+            ("subtract", "a", lambda a: X.__rsub__(a)),
+            ("multiply", "b", lambda b: X * b),
+            ("divide", "b", lambda b: X / b),
+            ("divide", "a", lambda a: X.__rtruediv__(a)),
+        )
+    ],
+    Asked("matmul", lambda b: X @ b, {"b": PAIR}, {"b": (PLAIN, NO_VECTORS[2:])}),
+    Asked("matmul", lambda a: X.__rmatmul__(a), {"a": PAIR}, {"a": (PLAIN, NO_VECTORS[2:])}),
+    *[
+        Asked(sign, lambda other, compare=compare: compare(other), {"other": 1.0},
+              {"other": ("numbers", MISFITS)}, {"other": ("operands",)})
+        for sign, compare in (
+            ("<", X.__lt__), ("<=", X.__le__), (">", X.__gt__), (">=", X.__ge__),
+        )
+    ],
+]  # fmt: skip
+EVERYTHING = [*OPERATIONS, *REDUCTIONS, *BOUNDS, *UPDATES, *UNITS, *CLASS, *OPERATORS]
+NO_FUNCTIONS = {
+    *("Rules", "Accumulation", "ORDERS", "METHODS", "ARCHITECTURES", "RunningError", "Descent")
+}
+
+
+@pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)
+def test_every_odd_call_is_refused_with_the_function_and_the_argument_named(asked):
+    asked.call(**asked.right)
+    complaints = list(asked.complaints())
+    assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
+
+
+def test_every_name_of_the_front_is_asked_oddly_and_often():
+    asked = {a.name.split(".")[0] for a in EVERYTHING}
+    assert set(lab.__all__) - NO_FUNCTIONS <= asked
+    assert sum(1 for a in EVERYTHING for _ in a.odd_calls()) > 3000
+
+
+def test_a_stochastic_call_without_a_stream_and_a_misspelt_option_are_refused_by_name():
+    how = {"accumulator_format": FP16, "rounding": Rounding.STOCHASTIC}
+    for name, call in (
+        ("add", lambda: lab.add(1.0, 1.0, FP16, rounding=Rounding.STOCHASTIC)),
+        ("sum", lambda: lab.sum(PAIR, **how)),
+        ("softmax", lambda: lab.softmax(PAIR, **how)),
+    ):
+        with pytest.raises(ValueError, match=rf"^{name}: stream must be a Stream"):
+            call()
+    with pytest.raises(TypeError, match=r"^add: options must be among .*; got 'flush_input'"):
+        lab.add(1.0, 1.0, FP16, flush_input=True)
+    with pytest.raises(TypeError, match=r"^raised: arguments must be the 3 operands of fma"):
+        lab.raised(lab.fma, 1.0, 1.0, FP16)
+    with pytest.raises(TypeError, match=r"^raised: arguments must be the 1 operand of sqrt"):
+        lab.raised(lab.sqrt)
+
+
+def test_what_is_right_though_unusual_stays_right():
+    everything = {**RIGHT_RULES, "rounding": Rounding.STOCHASTIC, "stream": Stream(1)}
+    assert lab.add(1.0, 1.0, FP16, **{**everything, "tally": Tally()}) == 2.0
+    assert lab.sum([[1.0, 2.0], [3.0, 4.0]], axis=np.int64(-1), **RIGHT_HOW).tolist() == [3.0, 7.0]
+    assert lab.variance(PAIR, ddof=np.int8(1), accumulator_format=FP32) == 0.5
+    assert lab.sum(PAIR, **{**RIGHT_HOW, "order": f"blocked({10**30})"}) == 3.0
+    assert lab.probabilistic_bound(4, FP16, confidence=np.float32(2)) == 4 * FP16.unit_roundoff
+    assert lab.sum(PAIR, accumulator_format=FP16, output_format=FP8_E4M3) == 3.0
+    assert lab.add("1.5", "0.5", FP16) == 2.0
