@@ -129,6 +129,10 @@ def _rest_dropped(x: np.ndarray) -> float:
 
 _RISING = np.ldexp(1.0 * _RNG.integers(8, 16, 600), _RNG.integers(-5, 0, 600))
 
+_BESIDE_LARGE = np.array([256.0] + [0.015625] * 128)  # each alone is cut, and 128 end a block
+
+_BESIDE_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(3 * 128, 0.00390625)])  # 2^23 + 1/2
+
 _PROMOTED_CASES = (
     np.array([1.0, 2.0]),
     np.array([16384.0, 1.0, 1.0]) / 64,
@@ -137,6 +141,8 @@ _PROMOTED_CASES = (
     np.concatenate([np.full(128, 240.0), np.full(128, 0.9375)]),
     np.concatenate([np.full(140, 240.0), np.full(30, 0.9375)]),
     np.array([]),
+    _BESIDE_LARGE,
+    _BESIDE_TOTAL,
     _RISING,
 )
 
@@ -197,6 +203,9 @@ EXERCISES: dict[str, Exercise] = {
         cases=_PROMOTED_CASES,
         fmt=FP32,
         misconceptions=(
+            Misconception(
+                lambda x: float(np.sum(x)), "That is the plain sum; in a block are only 14 bits."
+            ),
             Misconception(_never_promoted, "Nothing is promoted: the block never ends."),
             Misconception(
                 lambda x: _in_blocks(x, outer=_cut),
@@ -216,6 +225,21 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(_rest_dropped, "The last block may be shorter, but it counts too."),
             Misconception(
                 lambda x: _in_blocks(x, length=32), "The blocks have 128 terms, not a step's 32."
+            ),
+            Misconception(lambda x: _in_blocks(x, length=64), "The blocks have 128 terms, not 64."),
+            Misconception(
+                lambda x: _in_blocks(x, length=127), "Each block ends one term early: it has 128."
+            ),
+            Misconception(
+                lambda x: _in_blocks(x, length=129), "Each block ends one term late: it has 128."
+            ),
+            Misconception(
+                lambda x: _in_blocks(x, outer=float),
+                "The total is rounded to FP32 after each block; here it has all bits of FP64.",
+            ),
+            Misconception(
+                lambda x: _wide(_in_blocks(x, outer=float)),
+                "The total is rounded to FP32 after each block, not once at the end.",
             ),
         ),
     ),

@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mplab.course._limit import ends_within
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format
+
+TIME_LIMIT = 10.0
+"""Seconds that an answer may take for all cases; right ones take less than one."""
 
 _SHOWN = 12
 """Elements of an array that a counterexample prints."""
@@ -82,9 +86,17 @@ class Exercise:
 
     def outcomes(self, answer: Any) -> list[Any]:
         """What an answer gives on every case; an exception stands for the value it took."""
+        outcomes: list[Any] = []
+        self.take(outcomes, answer)
+        return outcomes
+
+    def take(self, outcomes: list[Any], answer: Any) -> None:
+        """Append them one after the other; no generator, which an interruption could break."""
         if not callable(self.answer):
-            return [answer]
-        return [_outcome(answer, case) for case in self.cases]
+            outcomes.append(answer)
+            return
+        for case in self.cases:
+            outcomes.append(_outcome(answer, case))
 
 
 def _outcome(answer: Callable[..., Any], case: Any) -> Any:
@@ -128,7 +140,9 @@ class Verdict:
         )
 
 
-def verdict_on(name: str, exercise: Exercise, answer: Any) -> Verdict:
+def verdict_on(
+    name: str, exercise: Exercise, answer: Any, *, seconds: float = TIME_LIMIT
+) -> Verdict:
     """Check an answer to an exercise; see `mplab.check`."""
     if answer is None:
         return Verdict(False, f"{name}: not attempted yet. Put your answer in place of None.")
@@ -136,10 +150,14 @@ def verdict_on(name: str, exercise: Exercise, answer: Any) -> Verdict:
         return Verdict(
             False, f"{name}: hand in the function itself; got {type(answer).__name__}: {answer!r}."
         )
+    outcomes: list[Any] = []
     try:
-        given = [_without_torch(outcome) for outcome in exercise.outcomes(answer)]
+        in_time = ends_within(seconds, lambda: exercise.take(outcomes, answer))
     except NotImplementedError:
         return Verdict(False, f"{name}: not attempted yet. Replace the line that raises.")
+    if not in_time:
+        return Verdict(False, _unfinished(name, exercise, len(outcomes), seconds))
+    given = [_without_torch(outcome) for outcome in outcomes]
     wanted = exercise.outcomes(exercise.answer)
     pairs = enumerate(zip(given, wanted, strict=True))
     wrong = [i for i, pair in pairs if not equal(*pair, exercise)]
@@ -156,6 +174,18 @@ def _without_torch(value: Any) -> Any:
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         return value.detach().cpu().double().numpy()
     return value
+
+
+def _unfinished(name: str, exercise: Exercise, done: int, seconds: float) -> str:
+    """The case that an answer did not finish, the last one if it ran past the limit there."""
+    case = exercise.cases[min(done, len(exercise.cases) - 1)]
+    return "\n".join(
+        [
+            f"{name}: did not finish in {seconds:g} s.",
+            f"  {exercise.argument:<8} = {_text(case, None)}",
+            f"  Does every loop end here? If it is only slow: check(…, seconds={10 * seconds:g}).",
+        ]
+    )
 
 
 def _counterexample(

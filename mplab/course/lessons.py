@@ -18,6 +18,7 @@ from mplab.course._sums import EXERCISES as SUMS
 from mplab.course._training import EXERCISES as TRAINING
 from mplab.course._updates import EXERCISES as UPDATES
 from mplab.course.exercise import (
+    TIME_LIMIT,
     Arguments,
     Exercise,
     Misconception,
@@ -56,19 +57,21 @@ EXERCISES: dict[str, Exercise] = {
 """The exercises by name."""
 
 
-def check(name: str, answer: Any) -> Verdict:
+def check(name: str, answer: Any, *, seconds: float = TIME_LIMIT) -> Verdict:
     """Check the answer to an exercise.
 
     Args:
         name: the exercise.
         answer: what it asks for: a function, or a value.
+        seconds: how long a function may take for all cases; `math.inf` sets no limit. A loop in
+            Python is stopped then; a single call into compiled code is not before it returns.
 
     Returns:
         A verdict that prints itself. A stub that still raises `NotImplementedError` is not
         wrong, only not attempted.
 
     Raises:
-        ValueError: there is no exercise of this name.
+        ValueError: there is no exercise of this name; `seconds` is not positive.
 
     Examples:
         >>> check("flush_threshold", 2.0**-24)
@@ -80,4 +83,8 @@ def check(name: str, answer: Any) -> Verdict:
         raise ValueError(
             f"check: name must be an exercise; got {name!r}. Known: {', '.join(EXERCISES)}."
         )
-    return verdict_on(name, EXERCISES[name], answer)
+    if not seconds > 0:
+        raise ValueError(
+            f"check: seconds must be positive; got {seconds!r}. Leave it out for {TIME_LIMIT:g}."
+        )
+    return verdict_on(name, EXERCISES[name], answer, seconds=seconds)

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from mplab.numbers.formats import Format
+from mplab.simulation._operands import Refused
 from mplab.simulation._rules import Scope
 from mplab.simulation.dispatch import Mode, Rules, rules_in
 from mplab.simulation.marks import is_plain, mark_of
@@ -118,7 +119,19 @@ class Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._run(func, types, args, kwargs or {})
+        except ValueError as error:
+            refused = getattr(error, "refused", None)
+            if not isinstance(refused, Refused) or not refused.by_autocast():
+                raise
+            raise ValueError(
+                f"simulated: torch.autocast must not be active with it; got "
+                f"torch.autocast({refused.device!r}, dtype={refused.dtype}), seen in "
+                f"{refused.operation}. Leave autocast out: the simulation casts by its policy."
+            ) from None
+
+    def _run(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         stack = _transformations()
         if stack and len(stack) > 1:
             _refuse_batched_gradients(stack)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,16 +14,31 @@ from mplab.simulation.marks import IN_HAND, Mark, Rounder, mark_of, set_mark
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
 
+class Refused(NamedTuple):
+    """What was refused: the operation, and the device and dtype of the tensor."""
+
+    operation: str
+    device: str
+    dtype: torch.dtype
+
+    def by_autocast(self) -> bool:
+        """Whether an active autocast casts to this dtype; within its kernels it looks inactive."""
+        active = torch.is_autocast_enabled(self.device)
+        return active and torch.get_autocast_dtype(self.device) is self.dtype
+
+
 def refuse(rule: Rule, t: Tensor) -> None:
     """Raise for numbers that cannot be simulated; let integers and scalars pass."""
     numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
     if numbers and (t.is_nested or t.dim()) and rule.name not in CONVERSIONS:
         # a ValueError, since the operators of Tensor hide a TypeError
-        raise ValueError(
+        error = ValueError(
             f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "
             f"{tuple(t.shape)} in {rule.name}. Convert it with .float() or .to_dense(), or "
             f"compute this outside the with statement."
         )
+        error.refused = Refused(rule.name, t.device.type, t.dtype)  # type: ignore[attr-defined]
+        raise error
 
 
 def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Sequence[Tensor]:

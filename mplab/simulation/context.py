@@ -11,6 +11,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -84,7 +85,7 @@ class simulated:
     Raises:
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
             that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
-            a scalar.
+            a scalar, as an active `torch.autocast` makes.
         RuntimeError: `backward()` is called after the context of its forward pass ended; `native`
             on a processor whose kernels add in yet another order.
 
@@ -224,11 +225,13 @@ class simulated:
         _pop(self._mode, kind, error, traceback)
 
     def _guard_backward(self) -> None:
-        """Make `backward()` of the last result an error once no context is active."""
-        latest = self._mode.latest() if self._mode.latest is not None else None
-        if latest is None or latest.grad_fn is None:
-            return
-        graph = self._mode.graph
+        """Make `backward()` through any result that lives on an error once no context is active.
+
+        A graph that was made here can be reached through such results only.
+        """
+        graph, results = self._mode.graph, self._mode.results
+        alive = {id(t): t for t in (result() for result in results) if t is not None}
+        results.clear()
 
         def check(_: Tensor) -> None:
             if graph.innermost is None:
@@ -237,7 +240,10 @@ class simulated:
                     "it ended, where gradients would be plain FP32. Indent it."
                 )
 
-        latest.register_hook(check)  # type: ignore[no-untyped-call]
+        for t in alive.values():
+            with suppress(RuntimeError):  # a view that torch itself refuses to differentiate
+                if t.grad_fn is not None:
+                    t.register_hook(check)  # type: ignore[no-untyped-call]
 
     # An optimizer works in FP32: the mode steps aside, which costs nothing for each operation.
     # Under another mode it cannot, and only lets pass. A closure is a training step of its own.

@@ -60,6 +60,9 @@ _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
+_MANY = 1 << 10
+"""So many results are remembered before the dead ones among them are forgotten."""
+
 OUTSIDE = "outside modules"
 """The name of the layer of what no module runs."""
 
@@ -161,7 +164,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hands = Run.LOWER in (policy.inside, policy.outside)
         self.record: Record | None = None
         self.epoch = 0
-        self.latest: weakref.ref[Tensor] | None = None
+        self.results: list[weakref.ref[Tensor]] = []
+        self._many = _MANY
         self.graph = this_graph()
         self.functions = functions(self)
 
@@ -207,8 +211,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = self.rules.of(func)
         if rule.view:
             out = rule.call(*args, **kwargs)
+            self.keep(out)
             if graph.next != next_number() and graph.is_here():
-                self._note_view(rule, args, kwargs, out)
+                self._note_view(rule, args, kwargs)
             if rule.follows and (node := _current_node()) is not None:
                 self._follow_gradient(node, rule, args[0])
             return out
@@ -283,6 +288,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.native and into is not None and rule.written is None:
             call = native(rule.name, call, into)
         out = call(*args, **kwargs)
+        self.keep(out)
         if into is not None:
             if not isinstance(out, Tensor) or out.dim():
                 self._finish(rule, out, into, exact, custom)
@@ -294,16 +300,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = Node(into, self.place if custom is None else custom.place, marks_of(tensors))
             if run is Run.OUTPUT:
                 node.into = None
-            self._note(node, out)
+            self.graph.note(node)
         if self.record is not None:
             self.record(rule, run, into, custom, given, args, out)
         return out
 
-    def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any]) -> None:
         """Remember the node of a view, whose memory and mark are those of its input."""
         marks = marks_of(tensors_of(rule, args, kwargs))
         into = marks[0].into if marks and marks[0].made_by is None else None
-        self._note(Node(into, self.place, marks), out)
+        self.graph.note(Node(into, self.place, marks))
 
     def _follow_gradient(self, node: Any, rule: Rule, t: Tensor) -> None:
         """Mark a gradient that becomes a .grad, or comes from a scalar, as FP32."""
@@ -313,10 +319,19 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif rule.name == "expand" and not t.dim() and mark_of(t) is None:
             set_mark(t, Mark(None, self.graph.nodes.get(number)))
 
-    def _note(self, node: Node, out: Any) -> None:
-        """Remember the autograd node of this operation, and its result."""
-        self.graph.note(node)
-        self.latest = weakref.ref(out) if isinstance(out, Tensor) else None
+    def keep(self, out: Any) -> None:
+        """Remember a result for as long as it lives: its graph may outlive the context.
+
+        Also one without a node, which a user's own autograd function may still give it.
+        """
+        kept = self.results
+        if isinstance(out, Tensor):
+            kept.append(weakref.ref(out))
+        else:
+            kept += [weakref.ref(t) for t in results_of(out) if isinstance(t, Tensor)]
+        if len(kept) > self._many:
+            kept[:] = [result for result in kept if result() is not None]
+            self._many = _MANY + 2 * len(kept)
 
     def _backward(self, node: Any, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation of a backward pass in the format of its node."""
@@ -345,6 +360,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._finish(rule, out, into, rule.exact, known)
         if self.graph.next != next_number() and self.graph.is_here():
             self.graph.note(Node(into, known.place))
+            self.keep(out)
         if self.record is not None:
             self.record(rule, None, into, known, given, args, out)
         return out
@@ -400,6 +416,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._finish(rule, out, into, False, node)
         if self.graph.next != next_number() and self.graph.is_here():
             self.graph.note(node)
+            self.keep(out)
         if self.record is not None:
             why = "adds two gradients of one tensor, in its format"
             self.record(rule, None, into, node, given, args, out, why)

@@ -5,6 +5,8 @@ Weights and everything between the layers keep their own format; FP8 is what a p
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
@@ -17,12 +19,21 @@ from torch.nn import functional as F
 from mplab.numbers.formats import FP8_E4M3, FP8_E5M2, Format, require_format
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import MX_BLOCK, amax_of, fake_quantize, multiply_and_round
+from mplab.simulation.dispatch import Mode
 from mplab.simulation.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
 
 __all__ = ["SCALINGS", "Fp8Linear", "convert_linears"]
 
 SCALINGS = ("current", "delayed", "none", "block")
 """Where the scale of an operand comes from: itself, those before it, nowhere; or its blocks."""
+
+SLOW = 10
+"""A real product on the CPU is slow if it takes so many times as long as in float32."""
+
+_LONG = 0.1
+"""Seconds of CPU time from which on a real product is compared."""
+
+_told = False
 
 _ROLES = ("input", "weight", "grad_output")
 
@@ -56,7 +67,8 @@ class Fp8Linear(nn.Linear):
         backward_format: of grad_output.
         amax_history_len: of delayed scaling.
         real: multiply with `torch._scaled_mm`, which reads FP8 itself, instead of float32
-            products of FP8 values.
+            products of FP8 values. Not every CPU has a fast kernel for it: a product that takes
+            `SLOW` times as long as in float32 there, or longer, is reported in a warning, once.
         device: as in `nn.Linear`.
         dtype: as in `nn.Linear`.
 
@@ -160,6 +172,9 @@ class Fp8Linear(nn.Linear):
                 f"{input.dtype}, {tuple(input.shape)}. Look at the layer before."
             )
         output: Tensor = _Linear.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
+        mode = this_graph().innermost
+        if isinstance(mode, Mode):  # which saw none of it
+            mode.keep(output)
         return output
 
     def scale_of(self, role: str, tensor: Tensor) -> float:
@@ -229,7 +244,7 @@ def convert_linears(
 
     Raises:
         TypeError: `model` is no module.
-        ValueError: as in `Fp8Linear`.
+        ValueError: as in `Fp8Linear`; there is no layer to convert, and none that is converted.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -264,7 +279,23 @@ current scaling, simulated)
             return made[layer]
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, made[layer])
+    if not made and not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
+        raise _nothing_to_convert(model)
     return model
+
+
+def _nothing_to_convert(model: nn.Module) -> ValueError:
+    linear = [
+        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)
+    ]
+    found = [f"{name or 'model'} ({type(layer).__name__})" for name, layer in linear]
+    kinds = sorted({type(layer).__name__ for layer in model.modules()})
+    got = f"linear layers {', '.join(found)}" if found else f"{', '.join(kinds)} only"
+    advice = "Look at filter; subclasses stay." if found else "Give it a model with linear layers."
+    return ValueError(
+        f"convert_linears: model must have an nn.Linear itself that filter lets pass; got {got}. "
+        f"{advice}"
+    )
 
 
 def _check(scaling: str, forward: Format, backward: Format, real: bool) -> None:
@@ -386,7 +417,11 @@ def _product(layer: Fp8Linear, left: _Operand, right: _Operand) -> Tensor:
         return a @ b.t()
     a, b = left.matrix, right.matrix
     if layer.real and a.numel():
-        return _real_product(a, b, (left.scale, right.scale))
+        begun = time.process_time()
+        product = _real_product(a, b, (left.scale, right.scale))
+        if a.is_cpu and not _told and time.process_time() - begun > _LONG:
+            _warn_if_slow(a, b)
+        return product
     return (a.float() @ b.t().float()) * (1 / (left.scale * right.scale))
 
 
@@ -411,3 +446,28 @@ def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:
         a, b.t(), scale_a=inverse[0], scale_b=inverse[1], out_dtype=torch.float32
     )
     return product[:rows, :columns].contiguous()
+
+
+def _warn_if_slow(a: Tensor, b: Tensor) -> None:
+    """Compare a real product with float32's, the best of three each, since others compute, too."""
+    global _told
+    real = _seconds(lambda: _real_product(a, b, (1.0, 1.0)))
+    wide = _seconds(lambda: a.float() @ b.t().float())
+    if real < max(_LONG, SLOW * wide):
+        return
+    _told = True
+    warnings.warn(
+        f"Fp8Linear: real=True takes long on this CPU: {real:.2g} s for a product that takes "
+        f"{wide:.2g} s in float32. Simulate it: real=False.",
+        stacklevel=2,
+    )
+
+
+def _seconds(product: Callable[[], Tensor]) -> float:
+    """The least CPU time of three calls."""
+    spans = []
+    for _ in range(3):
+        begun = time.process_time()
+        product()
+        spans.append(time.process_time() - begun)
+    return min(spans)

@@ -1,6 +1,8 @@
 """Each exercise: the right answers pass, each known wrong one fails with its own sentence."""
 
 import math
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from tiers import mostly_slow
 import mplab
 from mplab import FP8_E4M3, check, round_to
 from mplab.course import EXERCISES, Arguments, Exercise, Sealed
+from mplab.course.exercise import TIME_LIMIT
 
 ANSWERS = answers_in("course")
 GROUPS = ANSWERS.values()
@@ -158,6 +161,122 @@ def test_dictionaries_and_sequences_that_hold_others_are_compared_to_the_last_it
         None,
     ):
         assert not check("nested", lambda x, wrong=wrong: wrong), wrong
+
+
+def forever(x):
+    while True:
+        pass
+
+
+def never_below(g):
+    s = 1.0
+    while -abs(g) * s <= 2.0**-25:
+        s = min(2 * s, 2.0**99)
+    return s
+
+
+def catching(x):
+    while True:
+        try:
+            forever(x)
+        except Exception:
+            continue
+
+
+def answering_late(x):
+    try:
+        forever(x)
+    except BaseException:
+        return 8.0
+
+
+def by_numpy(x):
+    z = np.zeros(1000)
+    while True:
+        z = np.sqrt(z + 1)
+
+
+def doubly(n):
+    try:
+        return doubly(n + 1)
+    except RecursionError:
+        return doubly(n)
+
+
+ENDLESS = [forever, never_below, catching, answering_late, by_numpy, doubly]
+
+
+@pytest.mark.parametrize("answer", ENDLESS, ids=lambda f: f.__name__)
+def test_an_answer_that_never_ends_gets_a_verdict_and_leaves_no_thread(answer):
+    before = threading.enumerate()
+    for _ in range(2):
+        verdict = check("smallest_scale", answer, seconds=0.2)
+        assert not verdict
+        assert verdict.message.startswith("smallest_scale: did not finish in 0.2 s.\n")
+    assert threading.enumerate() == before
+    assert check("smallest_scale", RIGHT["smallest_scale"][0])
+
+
+def test_the_case_that_does_not_end_is_shown(monkeypatch):
+    exercise = Exercise(answer=lambda x: x, reason="", cases=(1.0, -2.0, 3.0))
+    monkeypatch.setitem(EXERCISES, "same", exercise)
+    verdict = check("same", lambda x: x if x > 0 else forever(x), seconds=0.1)
+    assert verdict.message.splitlines() == [
+        "same: did not finish in 0.1 s.",
+        "  x        = -2.0",
+        "  Does every loop end here? If it is only slow: check(…, seconds=1).",
+    ]
+
+
+def test_a_right_answer_may_be_slow(monkeypatch):
+    def slow(x):
+        time.sleep(0.05)
+        return x
+
+    exercise = Exercise(answer=lambda x: x, reason="", cases=(1.0, 2.0, 3.0))
+    monkeypatch.setitem(EXERCISES, "same", exercise)
+    assert check("same", slow)
+    assert check("same", slow, seconds=math.inf)
+
+
+def test_an_answer_runs_in_the_thread_and_the_context_of_its_check(monkeypatch):
+    def here(x):
+        seen.append((threading.current_thread(), np.geterr()["over"]))
+        return x
+
+    seen = []
+    monkeypatch.setitem(EXERCISES, "same", Exercise(answer=lambda x: x, reason=""))
+    with np.errstate(over="raise"):
+        check("same", here)
+    assert seen == [(threading.current_thread(), "raise")]
+
+
+def test_an_endless_recursion_is_an_outcome_not_a_crash():
+    def deeper(g):
+        return deeper(g)
+
+    assert "raised RecursionError" in check("smallest_scale", deeper).message
+
+
+def test_an_interrupt_passes_through():
+    def interrupted(g):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check("smallest_scale", interrupted)
+
+
+def test_a_limit_that_is_no_time_is_refused():
+    for wrong in (0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="check: seconds must be positive; got"):
+            check("smallest_scale", forever, seconds=wrong)
+
+
+def test_every_right_answer_takes_a_small_part_of_the_limit():
+    for name in SUMS:  # the longest
+        begun = time.process_time()
+        check(name, RIGHT[name][0])
+        assert time.process_time() - begun < TIME_LIMIT / 4
 
 
 def test_a_value_instead_of_a_function_is_refused_with_a_hint():

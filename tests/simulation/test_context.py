@@ -15,10 +15,11 @@ from networks import (
 from torch import nn
 from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.utils.checkpoint import checkpoint
 
 import mplab
 from mplab import BF16, FP16, Rounding, Tally
-from mplab.simulation import simulated
+from mplab.simulation import Fp8Linear, simulated
 
 
 @pytest.fixture(autouse=True)
@@ -157,15 +158,103 @@ def test_a_broken_optimizer_step_does_not_go_on_silently():
             optimizer.step()
 
 
-@pytest.mark.parametrize("loss_inside", [True, False])
-def test_a_backward_pass_after_the_context_is_refused(loss_inside):
+class Squares(torch.autograd.Function):
+    """The sum of squares, with nothing kept that would keep its input alive."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.shape = x.shape
+        return (x * x).sum().reshape(1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad.expand(ctx.shape)
+
+
+def penalty(model, x):
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(model(leaf).sum(), leaf, create_graph=True)[0]
+
+
+def beside(model, x):
+    value = loss(model(x))
+    assert model(x).softmax(1).requires_grad  # with a graph of its own, and gone
+    return value
+
+
+ENDS = {
+    "cross entropy": lambda model, x: F.cross_entropy(model(x), torch.tensor([0, 1, 2, 0])),
+    "another result after the loss": beside,
+    "output alone": lambda model, x: model(x),
+    "one of several views": lambda model, x: model(x).unbind()[1],
+    "one of several results": lambda model, x: model(x).topk(2)[0],
+    "changed in place": lambda model, x: model(x).mul_(2),
+    "a function of one's own": lambda model, x: Squares.apply(model(x)),
+    "a checkpoint": lambda model, x: checkpoint(
+        model, x.clone().requires_grad_(), use_reentrant=True
+    ),
+    "a layer in FP8": lambda model, x: Fp8Linear(3, 2)(model(x)),
+    "a gradient of a gradient": penalty,
+}
+
+
+@pytest.mark.parametrize("further", [False, True], ids=["as it is", "computed with"])
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_backward_pass_after_the_context_is_refused(end, further):
     model, x = mlp(6, 5, 3), torch.randn(4, 6)
     with simulated(FP16):
-        output = model(x)
-        value = loss(output) if loss_inside else None
-    value = value if loss_inside else loss(output)
+        value = end(model, x)
+        if not further:
+            value = value if not value.dim() else value.sum()
+    if further:
+        value = 2 * value.sum()
     with pytest.raises(RuntimeError, match=r"backward\(\) must run inside the with statement"):
         value.backward()
+    with simulated(FP16):  # which is the way out
+        end(model, x).sum().backward()
+
+
+def test_many_results_in_one_context_are_not_all_remembered():
+    model, sim = mlp(3, 3), simulated(FP16)
+    with sim:
+        early = model(torch.randn(2, 3)).sum()
+        for _ in range(400):
+            loss(model(torch.randn(2, 3))).backward()
+        assert len(sim._mode.results) < 2000
+    with pytest.raises(RuntimeError, match="must run inside the with statement"):
+        early.backward()
+
+
+def test_what_only_looks_like_a_backward_pass_after_the_context_goes_on():
+    """Evaluation, a loss of another model, accumulation, and a graph through detached values."""
+    model, other, x = mlp(6, 5, 3), nn.Linear(6, 3), torch.randn(4, 6)
+    sim = simulated(FP16)
+    for _ in range(2):
+        with sim:
+            output = model(x)
+            loss(output).backward()
+            value = loss(model(x))
+            value.backward()
+        assert value.item() > 0
+        loss(other(x)).backward()
+        F.mse_loss(other(x), output.detach()).backward()
+        sum(p.pow(2).sum() for p in model.parameters()).backward()
+    with torch.no_grad(), sim:
+        evaluated = model(x)
+    F.mse_loss(other(x), evaluated).backward()
+    with sim:
+        value = loss(model(x))
+    with simulated(BF16):  # another context: it decides, as always
+        value.backward()
+
+
+def test_a_view_that_torch_refuses_to_differentiate_does_not_end_the_context():
+    x = torch.randn(3, 4, requires_grad=True)
+    with simulated(FP16):
+        whole = x * 1
+        parts = whole.unbind()
+        whole.mul_(2)
+    assert len(parts) == 3
 
 
 @pytest.mark.parametrize(

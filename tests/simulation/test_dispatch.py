@@ -401,6 +401,31 @@ STRANGERS = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("around", [False, True], ids=["autocast within", "autocast around"])
+def test_an_active_autocast_is_named_where_it_made_the_tensor_that_is_refused(around, dtype):
+    x, layer = torch.randn(2, 3), nn.Linear(3, 2)
+    contexts = [torch.autocast("cpu", dtype=dtype), simulated(FP16)]
+    named = rf"autocast must not be active.*got torch\.autocast\('cpu', dtype={dtype}\), seen in"
+    first, second = contexts if around else reversed(contexts)
+    with first, second:
+        for function in (layer, lambda x: x @ x.t()):
+            with pytest.raises(ValueError, match=named):
+                function(x)
+        other = torch.bfloat16 if dtype is torch.float16 else torch.float16
+        for stranger in (x.to(other), x.double()):  # not by autocast
+            with pytest.raises(ValueError, match="tensors must be dense float32; got"):
+                stranger + 1
+
+
+def test_where_autocast_is_off_it_is_not_blamed():
+    x = torch.randn(2, 3)
+    with simulated(FP16), torch.autocast("cpu", dtype=torch.float16, enabled=False):
+        assert nn.Linear(3, 2)(x).shape == (2, 2)
+        with pytest.raises(ValueError, match=r"tensors must be dense float32; got torch\.float16"):
+            x.half() + 1
+
+
 @pytest.mark.parametrize(("make", "name"), STRANGERS.values(), ids=STRANGERS)
 @pytest.mark.parametrize("function", [lambda x: x + x, lambda x: x @ x, lambda x: x.sigmoid()])
 def test_tensors_that_cannot_be_simulated_are_refused_by_name(make, name, function):

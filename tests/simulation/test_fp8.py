@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import pickle
+import time
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP16
 from mplab.numbers.tensors import round_tensor
 from mplab.scaling import MX_BLOCK, ScaleRule, fake_quantize
-from mplab.simulation import Fp8Linear, context, convert_linears
+from mplab.simulation import Fp8Linear, context, convert_linears, fp8
 from mplab.simulation.fp8 import SCALINGS
 from mplab.training import TASKS
 
@@ -118,6 +119,38 @@ def test_real_products_of_any_numbers_differ_by_the_order_of_sums_only():
     x, grad = deviates(50, 100), deviates(50, 60, seed=1)
     for one, other in zip(run(simulated, x, grad), run(real, x, grad), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+def slowly(product):
+    def slow(*arguments):
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        return product(*arguments)
+
+    return slow
+
+
+def test_a_real_product_without_a_fast_kernel_is_reported_once(monkeypatch):
+    monkeypatch.setattr(fp8, "_told", False)
+    monkeypatch.setattr(fp8, "_LONG", 0.01)
+    monkeypatch.setattr(fp8, "_real_product", slowly(fp8._real_product))
+    x = deviates(4, 16)
+    Fp8Linear(16, 16)(x)  # says nothing
+    layer = Fp8Linear(16, 16, real=True)
+    with pytest.warns(UserWarning, match=r"real=True takes long on this CPU: 0\.0\d+ s") as said:
+        layer(x)
+        layer(x).sum().backward()
+    assert len(said) == 1
+    assert "\n" not in str(said[0].message)
+
+
+def test_a_real_product_as_fast_as_in_float32_is_not_reported(monkeypatch):
+    monkeypatch.setattr(fp8, "_told", False)
+    monkeypatch.setattr(fp8, "_LONG", 0.0)  # all are compared
+    monkeypatch.setattr(fp8, "SLOW", 1e6)
+    Fp8Linear(16, 16, real=True)(deviates(4, 16)).sum().backward()
+    assert not fp8._told
 
 
 @pytest.mark.parametrize("sizes", [(4, 64, 32), (40, 33, 5)], ids=name)
@@ -342,6 +375,29 @@ def test_a_filter_chooses_by_name_and_layer():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(4, 2))
     convert_linears(model, filter=lambda name, layer: name != "0" and layer.in_features == 8)
     assert [type(layer) is Fp8Linear for layer in model] == [False, True, False]
+
+
+class Own(nn.Linear):
+    """A subclass, which may compute otherwise."""
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "found"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()), {}, "Conv2d, ReLU, Sequential only"),
+        (lambda: nn.ReLU(), {}, "got ReLU only"),
+        (lambda: nn.Sequential(Own(2, 2)), {}, r"linear layers 0 \(Own\)"),
+        (lambda: nn.Linear(2, 2), {"filter": lambda *_: False}, r"linear layers model \(Linear\)"),
+        (
+            lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)),
+            {"filter": lambda name, layer: name == "head"},
+            r"linear layers 0 \(Linear\), 1 \(Linear\)\. Look at filter",
+        ),
+    ],
+)
+def test_a_conversion_that_would_convert_nothing_is_refused(model, options, found):
+    with pytest.raises(ValueError, match=f"convert_linears: model must have .*{found}"):
+        convert_linears(model(), **options)
 
 
 def test_a_single_layer_is_converted_into_the_return_value():

@@ -59,6 +59,10 @@ def total_in_register(x):
     return total
 
 
+def total_in_double(x):
+    return sum(by_blocks(x[i : i + 128]) for i in range(0, len(x), 128))
+
+
 RIGHT = {
     "last_bit_kept": [2.0**-22, np.ldexp(1.0, -22)],
     "step_sum": [by_the_unit, by_fractions],
@@ -94,7 +98,12 @@ WRONG = {
         (lambda x: by_blocks(x, inner=FP32), "only 14 bits"),
         (lambda x: by_blocks(x[: len(x) // 128 * 128]), "it counts too"),
         (lambda x: by_blocks(x, length=32), "not a step's 32"),
-        (lambda x: float(x.sum()), "only 14 bits"),
+        (lambda x: by_blocks(x, length=64), "not 64"),
+        (lambda x: by_blocks(x, length=127), "one term early"),
+        (lambda x: by_blocks(x, length=129), "one term late"),
+        (total_in_double, "all bits of FP64"),
+        (lambda x: np.float32(total_in_double(x)), "not once at the end"),
+        (lambda x: float(x.sum()), "the plain sum"),
         (lambda x: by_blocks(x[::-1]), "Blocks of 128"),
     ],
 }  # fmt: skip

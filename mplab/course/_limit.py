@@ -1,0 +1,103 @@
+"""A time limit for Python code, which runs in the thread that asked for it.
+
+A second thread waits, and raises `TooLong` in the first when time is up: there the code keeps its
+output, its context variables and torch's modes, and an interrupt reaches it as ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+AGAIN = 0.1
+"""Seconds until `TooLong` is raised once more, for code that caught it."""
+
+_set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+_set_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
+
+
+class TooLong(BaseException):
+    """Raised in code whose time is up; no `Exception`, so that code which catches those ends."""
+
+
+class _Watcher:
+    """Interrupts the thread that made it while that runs a call of `run`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.fired = False
+        self._seconds = min(seconds, threading.TIMEOUT_MAX)
+        self._runner = threading.get_ident()
+        self._frame: FrameType | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def run(self, code: Callable[[], Any]) -> None:
+        self._frame = sys._getframe()
+        self._thread.start()
+        code()
+
+    def _watch(self) -> None:
+        wait = self._seconds
+        while not self._running.acquire(timeout=wait):
+            between = self._files_up_to_run()
+            if any(file.startswith("<frozen importlib") for file in between or ()):
+                wait = self._seconds  # half an import would stay broken, and it is not the answer's
+                continue
+            if between is not None:
+                self.fired = True
+                _set_exception(self._runner, ctypes.py_object(TooLong))
+            wait = AGAIN
+
+    def _files_up_to_run(self) -> list[str] | None:
+        """The files of what the thread is in, up to `run`; None when it has left that.
+
+        Where it has left, an exception would hit what follows.
+        """
+        frame, files = sys._current_frames().get(self._runner), []
+        while frame is not None and frame is not self._frame:
+            files.append(frame.f_code.co_filename)
+            frame = frame.f_back
+        return None if frame is None else files
+
+    def stop(self) -> None:
+        """End the watching thread, and forget an exception that is still to be raised."""
+        over = False
+        while not over:
+            try:
+                if self._running.locked():
+                    self._running.release()
+                self._thread.join()
+                _set_exception(self._runner, ctypes.py_object())
+                over = True
+            except TooLong:  # set just before the code ended
+                pass
+        self._frame = None
+
+
+def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
+    """Run code, and say whether it ended by itself in time; what it raises is raised.
+
+    The time begins anew where an import is under way when it is up. Python raises between two steps
+    of its own: a single call into compiled code, such as
+    `sum(itertools.count())`, is not stopped before it returns. Nor is an endless
+    loop in a handler of `BaseException` that begins the loop again each time.
+
+    Args:
+        seconds: the limit; `math.inf` for none.
+        code: called without arguments.
+    """
+    watcher = _Watcher(seconds)
+    try:
+        watcher.run(code)
+    except TooLong:
+        if not watcher.fired:  # it is that of a limit around this one
+            raise
+    finally:
+        watcher.stop()
+    return not watcher.fired

@@ -1,0 +1,87 @@
+"""The limit itself: where an interruption may arrive, and where it must not."""
+
+import threading
+import time
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from mplab.course._limit import TooLong, ends_within
+
+
+def spin(seconds=float("inf")):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def test_code_that_ends_just_at_the_limit_is_never_interrupted_afterwards():
+    """Whichever comes first: an exception that is set may not be raised in what follows."""
+    outcomes = set()
+    for i in range(300):
+        outcomes.add(ends_within(0.002, lambda i=i: spin(0.0015 + i % 30 * 4e-5)))
+        for _ in range(100):
+            pass
+    assert outcomes == {True, False}
+
+
+def test_of_two_limits_the_shorter_decides():
+    inner = []
+    assert not ends_within(0.1, lambda: inner.append(ends_within(60, spin)))
+    assert inner == []
+    assert ends_within(60, lambda: inner.append(ends_within(0.1, spin)))
+    assert inner == [False]
+
+
+def test_what_the_code_raises_is_raised_and_the_watching_thread_ends():
+    before = threading.enumerate()
+    with pytest.raises(ZeroDivisionError):
+        ends_within(60, lambda: 1 / 0)
+    with pytest.raises(TooLong):  # not of this limit
+        ends_within(60, lambda: (_ for _ in ()).throw(TooLong))
+    assert threading.enumerate() == before
+
+
+def test_another_thread_may_be_limited():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(ends_within(0.1, spin)))
+    thread.start()
+    spin(0.3)  # while this one computes, undisturbed
+    thread.join()
+    assert found == [False]
+
+
+def test_an_import_is_neither_interrupted_nor_counted(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.5)\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+
+    def code():
+        import slow_to_import
+
+        found.append(slow_to_import.whole)
+
+    assert ends_within(0.2, code)
+    assert found == [True]
+
+
+ENDLESS = """
+import mplab
+
+def smallest_scale(g):
+    s = 1.0
+    while -abs(g) * s <= 2.0**-25:
+        s = min(2 * s, 2.0**99)
+
+mplab.check("smallest_scale", smallest_scale, seconds=0.5)
+"""
+
+
+def test_in_a_kernel_an_endless_answer_gets_its_verdict_and_the_next_cell_runs():
+    cells = [nbformat.v4.new_code_cell(source) for source in (ENDLESS, "1 + 1")]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    NotebookClient(notebook, timeout=120).execute()
+    shown = [cell.outputs[-1]["data"]["text/plain"] for cell in notebook.cells]
+    assert "did not finish in 0.5 s" in shown[0]
+    assert shown[1] == "2"
