@@ -33,12 +33,12 @@ class Discarded(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Where the number lies between its neighbours."""
+        """Where the number lies between its neighbours, on the way from 0."""
         if not any(self):
             return "exact"
         if not self.guard:
-            return "below the middle"
-        return "above the middle" if self.round or self.sticky else "a tie"
+            return "short of the middle"
+        return "past the middle" if self.round or self.sticky else "a tie"
 
 
 class RoundingLab(Explorer):
@@ -46,7 +46,8 @@ class RoundingLab(Explorer):
 
     The bits of a number, cut where the format ends: the bits it keeps, then guard, round
     and sticky. Below, what each of the six modes makes of it. The slider adds eighths of
-    an ulp, which are exactly the patterns of those three bits.
+    an ulp to the magnitude, which are exactly the patterns of those three bits: a negative
+    number moves away from 0, as a positive one does.
 
     Args:
         number: what to start with: anything that can be typed, or a float.
@@ -56,7 +57,7 @@ class RoundingLab(Explorer):
 
     Attributes:
         entry: where a number is typed.
-        eighths: the slider of what is added to it, in eighths of an ulp.
+        eighths: the slider of what is added to its magnitude, in eighths of an ulp.
         format: the choice of the format.
         mode: that of the rounding mode.
         x: the exact number that is rounded.
@@ -94,7 +95,7 @@ class RoundingLab(Explorer):
         self.eighths = ipywidgets.IntSlider(
             min=0,
             max=16,
-            description="plus eighths of an ulp",
+            description="away from 0, in eighths of an ulp",
             style=wide,
             layout={"width": "min(36rem, 98%)"},
         )
@@ -122,7 +123,7 @@ class RoundingLab(Explorer):
     @property
     def x(self) -> Fraction:
         """The exact number that is rounded."""
-        step = Fraction(float(ulp(self._base, self.fmt)))
+        step = Fraction(float(ulp(self._base, self.fmt))) * (-1 if self._base < 0 else 1)
         return self._base + step * self.eighths.value / 8
 
     @property
@@ -177,7 +178,7 @@ class RoundingLab(Explorer):
         except ValueError as mistake:
             note = f"{mistake} "
         sentence = note + self._sentence()
-        parts = [*_bits_svg(self.x, self.fmt, self.discarded), *self._place_svg()]
+        parts = [*_bits_svg(self.x, self.fmt, self.discarded, self._seen), *self._place_svg()]
         parts += self._modes_svg()
         label = f"The bits of {shown(self.x)} and its place between its neighbours. {sentence}"
         return framed(parts, width=WIDTH, height=HEIGHT, description=label, largest=1.35), sentence
@@ -191,10 +192,15 @@ class RoundingLab(Explorer):
         else:
             words += (
                 f"between {shown(exact(low))} and {shown(exact(high))}; guard {bits.guard}, round "
-                f"{bits.round}, sticky {bits.sticky}: {bits.verdict}. "
+                f"{bits.round}, sticky {bits.sticky}: {bits.verdict}{self._seen}. "
             )
             words += f"{name_of(self.mode.value).capitalize()} gives {self._result()}."
         return words
+
+    @property
+    def _seen(self) -> str:
+        """What a verdict about the magnitude needs where the line runs the other way."""
+        return ", seen from 0" if self.x < 0 and self.discarded.verdict.endswith("middle") else ""
 
     def _result(self) -> str:
         """The result of the chosen mode, in words."""
@@ -280,8 +286,8 @@ def _units(x: Fraction, fmt: Format) -> Fraction:
 WIDTH, HEIGHT, CELL = 460, 256, 26
 
 
-def _bits_svg(x: Fraction, fmt: Format, discarded: Discarded) -> list[str]:
-    """The bits that are kept, then guard, round and sticky, with their names."""
+def _bits_svg(x: Fraction, fmt: Format, discarded: Discarded, seen: str) -> list[str]:
+    """The bits that are kept, then guard, round and sticky, with their names and verdict."""
     colour, kept = style(fmt).colour, int(_units(x, fmt))
     sign = "−" if x < 0 else "+"
     parts = [svg.text(14, 52, sign), svg.text(30, 22, "kept")]
@@ -295,7 +301,7 @@ def _bits_svg(x: Fraction, fmt: Format, discarded: Discarded) -> list[str]:
         place = edge + 8 + index * (CELL + 4)
         parts += _cell_svg(place, CELL, bit, "#707075")
         parts.append(svg.text(place + CELL / 2, 22, name, anchor="middle"))
-    parts.append(svg.text(30, 88, f"cut after bit {fmt.precision}: {discarded.verdict}"))
+    parts.append(svg.text(30, 88, f"cut after bit {fmt.precision}: {discarded.verdict}{seen}"))
     return parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -197,29 +198,42 @@ class ProductErrors(NamedTuple):
         lengths: how many products.
         errors: root mean square errors by the formats of products and of accumulator; products
             of None are exact.
+        below: the operands lie between 0 and this.
     """
 
     lengths: np.ndarray
     errors: dict[tuple[Format | None, Format], np.ndarray]
+    below: float = 1.0
 
 
 def product_errors(
-    fmt: Format = FP16, *, most: int = 1 << 14, draws: int = 6, seed: int = 0
+    fmt: Format = FP16,
+    *,
+    most: int = 1 << 14,
+    draws: int = 6,
+    below: float = 1.0,
+    seed: int = 0,
 ) -> ProductErrors:
-    """Errors of inner products of random FP16 vectors, elements in [0, 1).
+    """Errors of inner products of random FP16 vectors, elements between 0 and `below`.
 
     Args:
         fmt: what products and the accumulator are rounded to, or only one of them; the other
             accumulator is FP32.
         most: the greatest length.
         draws: how many vectors on either side; every pair is multiplied.
+        below: a power of two from 2^−24 to 2^15: where elements end.
         seed: of the vectors.
 
     Exactness:
         The sums they are compared with are float64's, within 2^−38 of the exact ones.
     """
+    if not 2.0**-24 <= below <= 2.0**15 or math.frexp(below)[0] != 0.5:
+        raise ValueError(
+            "product_errors: below must be a power of two from 2**-24 to 2**15, which FP16 has; "
+            f"got {below!r}. Choose another."
+        )
     rng = np.random.default_rng(seed)
-    a, b = (round_to(rng.random((draws, most)), FP16) for _ in range(2))
+    a, b = (round_to(below * rng.random((draws, most)), FP16) for _ in range(2))
     lengths = 1 << np.arange(4, most.bit_length(), 2)
     errors = {}
     for accumulator in (fmt, FP32):
@@ -231,7 +245,7 @@ def product_errors(
                 off = matmul(a[:, :n], b[:, :n].T, **how) / exact - 1
                 kept.append(float(np.sqrt(np.mean(off**2))))
             errors[product, accumulator] = np.array(kept)
-    return ProductErrors(lengths, errors)
+    return ProductErrors(lengths, errors, below)
 
 
 @c.in_house_style
@@ -256,8 +270,10 @@ def accumulators(found: ProductErrors) -> c.Picture:
         ends.append(c.End(axes, float(found.lengths[-1]), last[words], words, look.colour))
     listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
     narrow = next(f for _, f in found.errors if f != FP32)
+    limit = "1" if found.below == 1 else c.power_of_two(found.below)
     sentence = (
-        f"After {int(found.lengths[-1]):,} products, an {narrow.name} sum is off by "
+        f"Operands from 0 to {limit}: after "
+        f"{int(found.lengths[-1]):,} products, an {narrow.name} sum is off by "
         f"{last[f'exact products, {narrow.name} sum']:.2g}; {narrow.name} products in an FP32 "
         f"sum, by {last[f'{narrow.name} products, FP32 sum']:.2g}."
     )

@@ -215,19 +215,21 @@ def spacing(
     c.require_some("spacing", "formats", formats)
     picture = c.Picture(height=4.3)
     axes = picture.subplots()
-    ends, gaps = [], []
+    stairs, gaps = [], []
     for fmt in formats:
-        x = _magnitudes(fmt, window, each=1)
-        look = c.style(fmt)
-        gap = np.log2(ulp(x, fmt))
-        axes.step(np.log2(x), gap, where="post", color=look.colour, linestyle=look.dash)
-        ends.append(_end(axes, math.log2(x[-1]), float(gap[-1]), fmt.name, window, look.colour))
+        x, look = _magnitudes(fmt, window, each=1), c.style(fmt)
+        stairs.append((np.log2(x), np.log2(ulp(x, fmt)), fmt.name, look.colour, look.dash))
         gaps.append(f"{c.power_of_two(float(ulp(at, fmt)))} in {fmt.name}")
     if integers:
-        top = math.log2(127)
-        axes.plot([0, top], [0, 0], color="black", linestyle="dotted")
-        ends.append(_end(axes, top, 0.0, INTEGERS, window, "black"))
+        top = np.array([0, math.log2(127)])
+        stairs.append((top, 0 * top, INTEGERS, "black", "dotted"))
         gaps.append(f"1 in {INTEGERS}")
+    levels = _levels([(float(x[-1]), float(gap[-1])) for x, gap, *_ in stairs])
+    ends = []
+    for (x, gap, name, colour, dash), level in zip(stairs, levels, strict=True):
+        axes.step(x, gap, where="post", color=colour, linestyle=dash)
+        end = float(x[-1]), float(gap[-1])
+        ends.append(_end(axes, end, level, name, window, colour))
     c.binary_axis(axes.xaxis, "magnitude")
     c.binary_axis(axes.yaxis, "distance to the next number", count=9)
     sentence = f"At {number(at)} the next number is {c.listed(gaps)} away"
@@ -240,12 +242,32 @@ def spacing(
     return picture
 
 
-def _end(axes: Axes, x: float, y: float, name: str, window: tuple[int, int], colour: str) -> c.End:
+def _levels(ends: Sequence[tuple[float, float]]) -> list[float]:
+    """At which height each name stands: that of its line's end, or the nearest that is free.
+
+    Lines that end further right choose first; names stand 2 apart, so no leader hides another.
+    """
+    taken: dict[int, float] = {}
+    for place in sorted(range(len(ends)), key=lambda i: -ends[i][0]):
+        steps = sorted(range(-4 * len(ends), 4 * len(ends) + 1), key=lambda k: (abs(k), -k))
+        heights = [ends[place][1] + k for k in steps]
+        taken[place] = next(h for h in heights if all(abs(h - y) >= 2 for y in taken.values()))
+    return [taken[place] for place in range(len(ends))]
+
+
+def _end(
+    axes: Axes,
+    end: tuple[float, float],
+    level: float,
+    name: str,
+    window: tuple[int, int],
+    colour: str,
+) -> c.End:
     """A dot where a line ends, and a dotted grey leader, no line of data, to its name."""
-    if x < window[1]:
-        axes.scatter([x], [y], s=16, color=colour)
-    axes.plot([x, window[1]], [y, y], color=c.BAND, linestyle="dotted", linewidth=0.8)
-    return c.End(axes, float(window[1]), y, name, colour)
+    if end[0] < window[1]:
+        axes.scatter([end[0]], [end[1]], s=16, color=colour)
+    axes.plot([end[0], window[1]], [end[1], level], color=c.BAND, linestyle="dotted", linewidth=0.8)
+    return c.End(axes, float(window[1]), level, name, colour)
 
 
 @c.in_house_style

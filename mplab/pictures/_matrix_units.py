@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from mplab.arithmetic.matrix_steps import StepBits, step_bits
 from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format, Rounding
+from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Format, Rounding
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
 from mplab.pictures import canvas
@@ -19,32 +19,49 @@ from mplab.pictures import canvas
 
 # Long products ---------------------------------------------------------------------------
 class DepthErrors(NamedTuple):
-    """Largest relative errors of a matrix product by the number of terms in each element."""
+    """Largest errors of a matrix product, by the number of terms in each element.
+
+    Attributes:
+        depths: the numbers of terms.
+        chained: errors relative to the sum of |products|, all steps inside the unit.
+        promoted: the same with promotion.
+        every: after how many terms.
+        signed: whether the operands had random signs.
+    """
 
     depths: np.ndarray
     chained: np.ndarray
     promoted: np.ndarray
     every: int
+    signed: bool = False
 
 
 def errors_by_depth(
-    *, architecture: str = "hopper", every: int = 128, most: int = 4096, seed: int = 0
+    *,
+    architecture: str = "hopper",
+    every: int = 128,
+    most: int = 4096,
+    signed: bool = False,
+    seed: int = 0,
 ) -> DepthErrors:
-    """Errors of FP8 products of random positive matrices, with and without promotion.
+    """Errors of FP8 products of random matrices, with and without promotion.
+
+    Elements are drawn from the normal distribution; without `signed` their signs are dropped.
 
     Exactness:
-        The products they are compared with are exact: sums of 6-bit products in float64.
+        The products they are compared with are exact: sums of 8-bit products in float64.
     """
     rng = np.random.default_rng(seed)
-    a, b = (round_to(np.abs(rng.standard_normal((32, most))), FP8_E4M3) for _ in range(2))
+    drawn = [rng.standard_normal((32, most)) for _ in range(2)]
+    a, b = (round_to(x if signed else np.abs(x), FP8_E4M3) for x in drawn)
     depths = every << np.arange((most // every).bit_length())
     errors: list[list[float]] = [[], []]
     for depth in depths:
         x, y = a[:, :depth], b[:, :depth].T
         for kept, promote in zip(errors, (None, every), strict=True):
             got = mma(x, y, architecture=architecture, input_format=FP8_E4M3, promote_every=promote)
-            kept.append(float(np.abs(got / (x @ y) - 1).max()))
-    return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every)
+            kept.append(float((np.abs(got - x @ y) / (np.abs(x) @ np.abs(y))).max()))
+    return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every, signed)
 
 
 @canvas.in_house_style
@@ -52,7 +69,7 @@ def promotion(errors: DepthErrors) -> canvas.Picture:
     """The error of FP8 products against depth: all steps in the unit, or promoted to FP32."""
     picture = canvas.Picture(height=3.6)
     axes = picture.subplots()
-    canvas.log_axes(axes, "terms per element K", "largest relative error")
+    canvas.log_axes(axes, "terms per element K", "largest error / sum of |products|")
     fp8, fp32 = canvas.STYLES["FP8_E4M3"], canvas.STYLES["FP32"]
     ends = []
     for look, values, words in (
@@ -63,9 +80,11 @@ def promotion(errors: DepthErrors) -> canvas.Picture:
         ends.append(
             canvas.End(axes, float(errors.depths[-1]), float(values[-1]), words, look.colour)
         )
+    alone, left = (f"{part[-1] * 100:.2g}%" for part in (errors.chained, errors.promoted))
     claim = (
-        f"At K = {errors.depths[-1]} the unit alone is off by up to {errors.chained[-1]:.1%}; "
-        f"promoting every {errors.every} terms leaves {errors.promoted[-1]:.2%}."
+        f"Products of {'either sign' if errors.signed else 'one sign'}: at K = "
+        f"{errors.depths[-1]} the unit alone is off by up to {alone}; promoting every "
+        f"{errors.every} terms leaves {left}."
     )
     canvas.titled(picture, claim, "Line chart, both axes logarithmic.")
     canvas.label_ends(picture, ends)
@@ -73,47 +92,59 @@ def promotion(errors: DepthErrors) -> canvas.Picture:
 
 
 class CutErrors(NamedTuple):
-    """Relative errors of the same products in a unit that cuts, and in one that would round."""
+    """Relative errors of the same products in a unit that cuts, and in two that do not exist.
+
+    Attributes:
+        cut: the unit as it is: it cuts where terms are aligned, and where the sum is written.
+        rounded: to nearest at both places.
+        terms: products in each sum.
+        architecture: whose unit.
+        written: to nearest where terms are aligned, cut where the sum is written.
+    """
 
     cut: np.ndarray
     rounded: np.ndarray
     terms: int
     architecture: str
+    written: np.ndarray
 
 
 def cut_errors(
     *, architecture: str = "hopper", terms: int = 4096, draws: int = 16, seed: int = 0
 ) -> CutErrors:
-    """Errors of FP16 products of matrices with elements in [1/2, 1).
-
-    "Rounded" is a unit that does not exist: alike, but to nearest where the real one cuts.
+    """Errors of products of random FP16 matrices, elements in [1/2, 1] with all their bits.
 
     Exactness:
-        The products they are compared with are exact: elements have 8 significant bits.
+        The products they are compared with are exact: multiples of 2^−22 below 2^30 in float64.
     """
     rng = np.random.default_rng(seed)
     shape = (draws, terms)
-    a, b = (round_to(rng.uniform(0.5, 1, shape), BF16) for _ in range(2))
+    a, b = (round_to(rng.uniform(0.5, 1, shape), FP16) for _ in range(2))
     unit = unit_of(architecture, FP16)
     nearest = Rounding.TIES_TO_EVEN
-    errors = [
+    writes = replace(unit, alignment=nearest)
+    cut, rounded, written = (
         (mma(a, b.T, architecture=kind) / (a @ b.T) - 1).ravel()
-        for kind in (unit, replace(unit, alignment=nearest, writing=nearest))
-    ]
-    return CutErrors(errors[0], errors[1], terms, architecture)
+        for kind in (unit, replace(writes, writing=nearest), writes)
+    )
+    return CutErrors(cut, rounded, terms, architecture, written)
 
 
 @canvas.in_house_style
 def cutting(errors: CutErrors) -> canvas.Picture:
-    """How far sums lie from the exact ones: cut, as the unit does it, and if it rounded."""
+    """How far sums lie from the exact ones: cut twice a step, as the unit does it, once, never."""
     picture = canvas.Picture(height=3.4)
     axes = picture.subplots()
     unit = FP32.unit_roundoff
-    shown = [values / unit for values in (errors.rounded, errors.cut)]
+    shown = [values / unit for values in (errors.rounded, errors.written, errors.cut)]
     low, high = min(map(np.min, shown)), max(map(np.max, shown))
     bins = np.linspace(min(low, 0.0), max(high, 0.0), 61).tolist()
-    faces = ("white", canvas.STYLES["FP16"].colour)
-    names = ("if it rounded", f"as {errors.architecture.capitalize()} cuts")
+    faces = ("white", canvas.BAND, canvas.STYLES["FP16"].colour)
+    names = (
+        "if it rounded",
+        "if it cut only\nwhat it writes",
+        f"as {errors.architecture.capitalize()} cuts",
+    )
     for values, face, name in zip(shown, faces, names, strict=True):
         counts, *_ = axes.hist(
             values, bins=bins, facecolor=face, edgecolor=canvas.INK, linewidth=0.7
@@ -127,11 +158,11 @@ def cutting(errors: CutErrors) -> canvas.Picture:
     below = int(np.sum(errors.cut < 0))
     part = "All" if below == errors.cut.size else f"{below} of"
     words = (
-        f"{part} {errors.cut.size} cut sums are too small, by {-np.mean(shown[1]):.0f} u on "
-        f"average; rounded, they would be off by "
-        f"{abs(np.mean(shown[0])):.1g} u on average."
+        f"FP16 operands in [½, 1]: {part.lower()} {errors.cut.size} cut sums are too small, by "
+        f"{-np.mean(shown[2]):.0f} u on average; by {-np.mean(shown[1]):.0f} u if only what is "
+        f"written were cut; by {abs(np.mean(shown[0])):.1g} u if nothing were."
     )
-    detail = f"Two histograms of {errors.cut.size} sums of {errors.terms} products each."
+    detail = f"Three histograms of {errors.cut.size} sums of {errors.terms} products each."
     return canvas.titled(picture, words, detail)
 
 

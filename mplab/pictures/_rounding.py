@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple
@@ -111,6 +112,9 @@ def _draw_profile(axes: Axes, x: np.ndarray, result: np.ndarray, fmt: Format) ->
 def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
     """A number's way into a narrow format: at once, and through another format.
 
+    The right panel is the first rounding under a magnifying glass: the step to `first` is often
+    too small to be seen among the numbers of `second`.
+
     Args:
         x: the number; a decimal string is taken exactly.
         first: the format on the way.
@@ -124,8 +128,8 @@ def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
     twice = float(round_to(halfway, second))
     exact = float(Fraction(x))
     gap = float(ulp(exact, second))
-    picture = c.Picture(height=3.4)
-    axes = picture.subplots()
+    picture = c.Picture(height=3.6, width=8.6)
+    axes, near = picture.subplots(1, 2, width_ratios=(3, 2), sharey=True)
     low = float(round_to(x, second, rounding=Rounding.TOWARD_NEGATIVE))
     axes.set_xlim(low - 0.4 * gap, low + 1.4 * gap)
     axes.set_ylim(2.5, -0.5)
@@ -147,7 +151,7 @@ def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
             textcoords="offset points",
             ha="left" if side > 0 else "right",
             va="bottom",
-            color=look.colour,
+            color=c.INK,
             fontweight="bold",
         )
     axes.axvline(low + gap / 2, color=c.BAND, linestyle="dotted")
@@ -157,11 +161,35 @@ def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
         [number(low), f"{number(low + gap / 2)}\nmiddle", number(low + gap)],
     )
     axes.set_xlabel("value")
+    _magnify(near, exact, first, second, low + gap / 2)
     end = "the same" if once == twice else f"{number(twice)} through {first.name}"
     sentence = f"{x} rounds to {number(once)} at once, to {end}"
     return c.titled(
-        picture, sentence, f"Two ways down, over {first.name} through {number(halfway)}."
+        picture,
+        sentence,
+        f"Two ways down, over {first.name} through {number(halfway)}; magnified at the right.",
     )
+
+
+def _magnify(axes: Axes, exact: float, first: Format, second: Format, middle: float) -> None:
+    """The step from the exact number to `first`, between the two neighbours there."""
+    modes = Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE
+    around = {float(round_to(exact, first, rounding=mode)) for mode in modes}
+    values = sorted(value for value in around if math.isfinite(value))
+    margin = 0.6 * float(ulp(exact, first))
+    look = c.style(first)
+    axes.set_xlim(min(exact, *values) - margin, max(exact, *values) + margin)
+    for value in values:
+        axes.plot([value, value], [0.9, 1.1], color=look.colour, linewidth=3)
+    halfway = float(round_to(exact, first))
+    axes.plot([exact, halfway], [0, 1], color=look.colour, linestyle=look.dash, marker=look.marker)
+    axes.plot([exact], [0], "o", color="black", markersize=5)
+    axes.annotate(number(exact), (exact, 0), (8, 2), textcoords="offset points", va="bottom")
+    if axes.get_xlim()[0] < middle < axes.get_xlim()[1]:
+        axes.axvline(middle, color=c.BAND, linestyle="dotted")
+    words = [number(value) + "\nmiddle" * (value == middle) for value in values]
+    axes.set_xticks(values, words)
+    axes.set_xlabel(f"magnified: the numbers of {first.name}")
 
 
 # What errors add up to -------------------------------------------------------------------

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from mplab.hardware.rooflines import ProductError, Roofline
 from mplab.numbers.tables import Table
 from mplab.pictures import canvas as c
+from mplab.training.recipes import RECIPES
 from mplab.training.stages import STAGES, Memory, Times
 
 
@@ -245,11 +246,12 @@ def stage_times(rows: Sequence[Times]) -> c.Picture:
         rows: what `mplab.training.stage_times` measured.
 
     Returns:
-        A figure whose title names the largest share.
+        A figure whose title names the largest share, and whose key the stages that these
+        recipes have: without a loss scale there is no unscaling and no scaler.
     """
     c.require_some("stage_times", "rows", rows)
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
-    table = np.array([[row.seconds.get(stage, 0.0) for stage in STAGES] for row in rows])
+    table = np.array([[_seconds(row, stage) for stage in STAGES] for row in rows])
     shares = 100 * table / table.sum(1, keepdims=True)
     names = [row.recipe + (" (simulator)" if row.simulated else "") for row in rows]
     axes = _stack(picture, names, shares, STAGES, columns=6)
@@ -263,10 +265,17 @@ def stage_times(rows: Sequence[Times]) -> c.Picture:
     stage, run = STAGES[where[1]], names[where[0]]
     claim = f"Stage “{stage}” takes the largest share of a step: {share} in {run}"
     details = "; ".join(
-        f"{name}: " + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True))
+        f"{name}: " + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True) if v)
         for name, row in zip(names, shares, strict=True)
     )
     return c.titled(picture, claim, f"Stacked bars on {rows[0].device}. {details}.")
+
+
+def _seconds(row: Times, stage: str) -> float:
+    """What a stage takes: nothing where the recipe has no loss scale, and so no such stage."""
+    recipe = RECIPES.get(row.recipe)
+    idle = recipe is not None and recipe.init_scale is None and stage in ("unscale", "scaler")
+    return 0.0 if idle else row.seconds.get(stage, 0.0)
 
 
 # Stacked bars ----------------------------------------------------------------------------
@@ -278,10 +287,15 @@ _HATCHES = ("", "//", "..", "", "xx", "")
 def _stack(
     picture: c.Picture, names: list[str], table: np.ndarray, parts: Sequence[str], *, columns: int
 ) -> Axes:
-    """Stacked horizontal bars, one a row, over their key; the hatch repeats the colour."""
+    """Stacked horizontal bars, one a row, over their key; the hatch repeats the colour.
+
+    A part that no bar has is left out of the key, and the others keep their colours.
+    """
     axes = picture.subplots()
     left = np.zeros(len(names))
     for i, part in enumerate(parts):
+        if not table[:, i].any():
+            continue
         axes.barh(
             names,
             table[:, i],
@@ -296,5 +310,6 @@ def _stack(
         left += table[:, i]
     axes.invert_yaxis()
     key = axes.get_legend_handles_labels()
+    columns = min(columns, len(key[0]))
     picture.legend(*key, loc="outside lower center", ncols=columns, frameon=False)
     return axes

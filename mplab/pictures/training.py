@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.typing import FillStyleType
 from numpy.typing import NDArray
 
 from mplab.numbers.formats import FP16, FP32, Format, require_format
@@ -29,6 +31,13 @@ from mplab.training.history import History
 LOSSES = {"mse_loss": "mean squared error", "cross_entropy": "cross entropy"}
 
 UNSCALED = " without scaling"  # how the name of an FP16 run without a loss scaler ends
+
+_TWINS: tuple[tuple[FillStyleType, Any], ...] = (
+    ("full", None),
+    ("left", (0, (5, 1, 1, 1, 1, 1))),
+    ("right", (0, (1.5, 1))),
+)
+"""The marker's fill and the dash, None for the format's own, of runs of one format in a panel."""
 
 UPDATES = {"stochastic": "stochastic ", "kahan": "Kahan "}
 
@@ -133,8 +142,7 @@ def loss_curves(histories: Sequence[History]) -> c.Picture:
         axes.set_yscale("log")
         axes.set_title("\n".join(filter(None, (place, kind))))
         axes.set_xlabel("training step")
-        kinds = enumerate(alike(runs).items())
-        ends += [_draw_loss(axes, same, name, place=i) for i, ((name, _), same) in kinds]
+        ends += _draw_losses(axes, runs)
     _loss_axis(grid[0], histories[0].task)
     groups = alike(histories)
     ends_at = "; ".join(f"{n} ({where}) {_loss_words(runs)}" for (n, where), runs in groups.items())
@@ -144,9 +152,21 @@ def loss_curves(histories: Sequence[History]) -> c.Picture:
     return picture
 
 
-def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int) -> c.End:
+def _draw_losses(axes: Axes, runs: Sequence[History]) -> list[c.End]:
+    """The curves of a panel; those of one format differ by their dash and their marker's fill."""
+    ends: list[c.End] = []
+    seen: Counter[tuple[str, bool]] = Counter()
+    for place, ((name, _), same) in enumerate(alike(runs).items()):
+        look = same[0].compute_format, UNSCALED in name
+        ends.append(_draw_loss(axes, same, name, place=place, twin=seen[look]))
+        seen[look] += 1
+    return ends
+
+
+def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int, twin: int) -> c.End:
     """The median of some seeds over their range; hollow markers mean FP16 without loss scaling."""
     look = c.style(runs[0].compute_format)
+    fill, dash = _TWINS[twin % len(_TWINS)]
     steps = min(len(run.loss) for run in runs)
     losses = np.array([run.loss[:steps] for run in runs])
     middle = np.median(losses, axis=0)
@@ -156,9 +176,11 @@ def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int) ->
     axes.plot(
         middle,
         color=look.colour,
-        linestyle=look.dash,
+        linestyle=dash or look.dash,
         marker=look.marker,
+        fillstyle=fill,
         markerfacecolor="white" if UNSCALED in name else look.colour,
+        markerfacecoloralt="white",
         markevery=((2 * place + 1) * steps // 64, max(1, steps // 8)),  # apart on equal curves
     )
     return _end(axes, middle, name, runs[0])
@@ -360,10 +382,15 @@ def loss_scale(histories: Sequence[History]) -> c.Picture:
     picture = c.Picture(height=3.2)
     axes = picture.subplots()
     ends = []
+    seen: dict[str, list[str]] = {}
     for run in histories:
         look = c.style(run.compute_format)
+        kinds = seen.setdefault(run.compute_format, [])
+        if run.recipe not in kinds:
+            kinds.append(run.recipe)
+        dash = _TWINS[kinds.index(run.recipe) % len(_TWINS)][1] or look.dash
         height = np.log2(np.where(run.loss_scale > 0, run.loss_scale, np.nan))
-        axes.step(range(len(height)), height, where="mid", color=look.colour, ls=look.dash)
+        axes.step(range(len(height)), height, where="mid", color=look.colour, ls=dash)
         lost = np.flatnonzero(run.skipped)
         axes.plot(lost, height[lost], "x", color=c.REFERENCE.colour, markersize=7)
         ends.append(_end(axes, height, f"{run_name(run)}\n({run_place(run)})", run))

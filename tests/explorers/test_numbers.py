@@ -349,13 +349,40 @@ def lab_ulp(lab):
     return Fraction(2) ** (exponent - lab.fmt.precision + 1)
 
 
-def test_the_eighths_are_the_patterns_of_guard_round_and_sticky():
-    lab = explorers.RoundingLab("16")
+@pytest.mark.parametrize("number", ["16", "-16", "-18", "-1", "-2^-9"])
+def test_the_eighths_are_the_patterns_of_guard_round_and_sticky(number):
+    lab = explorers.RoundingLab(number)
     seen = []
     for eighths in range(8):
         lab.eighths.value = eighths
         seen.append(tuple(lab.discarded))
     assert seen == list(itertools.product((0, 1), repeat=3))
+
+
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16], ids=lambda fmt: fmt.name)
+def test_a_negative_number_mirrors_a_positive_one_in_the_lab(fmt):
+    plus, minus = (explorers.RoundingLab(number, fmt) for number in ("18", "-18"))
+    for eighths in range(17):
+        plus.eighths.value = minus.eighths.value = eighths
+        assert minus.x == -plus.x
+        assert minus.discarded == plus.discarded
+        assert minus.neighbours == tuple(-value for value in reversed(plus.neighbours))
+
+
+def test_the_caption_of_a_negative_number_agrees_with_its_dot():
+    lab = explorers.RoundingLab("-16")
+    lab.eighths.value = 3
+    svg = ElementTree.fromstring(lab.picture.value)
+    dot = next(part for part in svg.iter() if part.tag.endswith("circle"))
+    texts = {part.text: float(part.get("x")) for part in svg.iter() if part.tag.endswith("text")}
+    assert float(dot.get("cx")) > texts["middle"]  # −16.75 is above −17, and nearer to 0
+    assert "cut after bit 4: short of the middle, seen from 0" in texts
+    assert "−16.75 in FP8_E4M3: between −18 and −16" in lab.state.value
+    assert "sticky 1: short of the middle, seen from 0. Ties to even gives −16" in lab.state.value
+    lab.eighths.value = 5
+    assert "past the middle, seen from 0. Ties to even gives −18" in lab.state.value
+    lab.entry.value = "16"
+    assert "past the middle. Ties to even gives 18" in lab.state.value
 
 
 def test_stochastic_rounding_goes_up_as_often_as_it_says():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from legible import assert_legible, drawn_texts
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, round_to
 from mplab import pictures as figures
-from mplab.arithmetic import bounds
+from mplab.arithmetic import bounds, mma
 from mplab.arithmetic.matrix_steps import step_bits
 
 
@@ -48,7 +48,21 @@ def test_promotion_repairs_fp8_on_hopper_but_has_little_to_repair_on_blackwell()
     assert blackwell.chained[-1] < 2.0**-18
     picture = figures.promotion(hopper)
     assert_legible(picture)
-    assert picture.claim.startswith("At K = 1024 the unit alone is off by up to")
+    said = "Products of one sign: at K = 1024 the unit alone is off by up to"
+    assert picture.claim.startswith(said)
+
+
+def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_they_are():
+    one, either = (figures.errors_by_depth(signed=x, most=1024) for x in (False, True))
+    assert either.chained[-1] < one.chained[-1] / 50
+    rng = np.random.default_rng(0)
+    a, b = (round_to(rng.standard_normal((32, 1024)), FP8_E4M3) for _ in range(2))
+    off = np.abs(mma(a, b.T, input_format=FP8_E4M3) - a @ b.T) / (np.abs(a) @ np.abs(b).T)
+    assert either.chained[-1] == off.max()
+    picture = figures.promotion(either)
+    assert_legible(picture)
+    assert picture.claim.startswith("Products of either sign: at K = 1024 the unit alone is off")
+    assert f"up to {either.chained[-1] * 100:.2g}%;" in picture.claim
 
 
 def test_bits_of_a_step_shows_what_is_cut():

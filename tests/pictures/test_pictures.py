@@ -378,6 +378,25 @@ def test_curves_have_the_look_of_their_format_and_end_with_their_name():
     assert {"FP16 without scaling", "FP16 with loss scaling", "BF16"} <= set(words)
 
 
+def test_runs_of_one_format_differ_in_dash_and_marker():
+    static = {"settings": {"dynamic": False}, "loss_scale": np.full(STEPS, 2.0**18)}
+    runs = [history("fixed", compute_format="FP16", **static)]
+    runs += [history("fp16-scaled"), history("fp16-naive"), history("bf16")]
+    for draw in (pictures.loss_curves, pictures.loss_scale):
+        picture = draw(runs)
+        lines = [line for line in picture.axes[0].lines if len(line.get_xdata()) == STEPS]
+        looks = [
+            (line.get_color(), str(line._dash_pattern), line.get_fillstyle(), hollow(line))
+            for line in lines
+        ]
+        assert len(looks) == len(set(looks)) == 4
+    assert_legible(picture)
+
+
+def hollow(line):
+    return line.get_markerfacecolor() == "white"
+
+
 def test_the_name_of_a_run_that_ends_early_stands_beside_the_panel_too():
     picture = pictures.loss_curves([history("fp32"), history(loss=BROKEN)])
     boxes = dict(drawn_texts(picture))

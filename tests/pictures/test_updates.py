@@ -6,7 +6,7 @@ from legible import assert_legible, drawn_texts
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, ulp
 from mplab import pictures as figures
-from mplab.arithmetic import descend, path
+from mplab.arithmetic import descend, mma, path
 
 
 def words_of(picture):
@@ -47,9 +47,24 @@ def test_the_sum_must_be_wide_and_the_products_need_not():
     picture = figures.accumulators(found)
     assert_legible(picture)
     assert picture.claim == (
-        f"After 4,096 products, an FP16 sum is off by {narrow:.2g}; FP16 products in an FP32 "
-        f"sum, by {wide:.2g}."
+        f"Operands from 0 to 1: after 4,096 products, an FP16 sum is off by {narrow:.2g}; FP16 "
+        f"products in an FP32 sum, by {wide:.2g}."
     )
+
+
+def test_products_of_small_operands_are_measured_and_say_so():
+    found = figures.product_errors(FP16, most=64, below=2.0**-12)
+    rng = np.random.default_rng(0)
+    a, b = (round_to(rng.random((6, 64)) * 2.0**-12, FP16) for _ in range(2))
+    rounded = (a[:, None] * b[None]).astype(np.float16).astype(float).sum(-1)
+    off = np.sqrt(np.mean((rounded / (a @ b.T) - 1) ** 2))
+    assert found.errors[FP16, FP32][-1] == pytest.approx(off, rel=1e-6)
+    picture = figures.accumulators(found)
+    assert_legible(picture)
+    assert picture.claim.startswith("Operands from 0 to 2⁻¹²: after 64 products, ")
+    for wrong in (0.0, -1.0, 0.3, 2.0**-25, 2.0**16, np.nan, np.inf):
+        with pytest.raises(ValueError, match="product_errors: below must be a power of two"):
+            figures.product_errors(below=wrong)
 
 
 def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
@@ -59,9 +74,25 @@ def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     assert abs(errors.rounded.mean()) < abs(errors.cut.mean()) / 20
     picture = figures.cutting(errors)
     assert_legible(picture)
-    assert picture.claim.startswith("All 256 cut sums are too small, by ")
+    assert picture.claim.startswith("FP16 operands in [½, 1]: all 256 cut sums are too small, by ")
     some = errors._replace(cut=np.append(errors.cut, 1e-9))
-    assert figures.cutting(some).claim.startswith("256 of 257 cut sums are too small")
+    assert "[½, 1]: 256 of 257 cut sums are too small" in figures.cutting(some).claim
+
+
+def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
+    """The operands have all bits of FP16: with 8 bits, a product loses little to the alignment."""
+    errors = figures.cut_errors(terms=4096)
+    rng = np.random.default_rng(0)
+    a, b = (round_to(rng.uniform(0.5, 1, (16, 4096)), FP16) for _ in range(2))
+    exact = a @ b.T
+    np.testing.assert_array_equal(errors.cut, (mma(a, b.T) / exact - 1).ravel())
+    cut, written = -errors.cut.mean() / 2.0**-24, -errors.written.mean() / 2.0**-24
+    assert 400 < cut < 450
+    assert written < cut / 5
+    picture = figures.cutting(errors)
+    assert_legible(picture)
+    assert f"by {cut:.0f} u on average; by {written:.0f} u if only what is written" in picture.claim
+    assert {"if it rounded", "if it cut only\nwhat it writes"} <= words_of(picture)
 
 
 def test_weight_paths_say_how_far_each_weight_came():

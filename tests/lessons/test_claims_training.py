@@ -1,0 +1,325 @@
+"""What lessons 8 to 13 and the instructor's guide claim, computed again."""
+
+import re
+from dataclasses import replace
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+import mplab
+from mplab import FP8_E4M3, FP16, FP32, arithmetic, round_to
+from mplab.course.files import course_folder
+from mplab.explorers import AmaxHistory, PolicyExplorer, SpeedUp
+from mplab.health import CASES
+from mplab.scaling import (
+    MX_BLOCK,
+    DoublingScaler,
+    LossScaler,
+    ScaleRule,
+    dequantize,
+    fake_quantize,
+    play,
+    quantize,
+)
+from mplab.simulation import EVERYTHING, KERAS_MIXED, simulated
+from mplab.training import RECIPES
+
+FOLDER = course_folder("lessons")
+LESSONS = {int(path.name[:2]): path for path in sorted(FOLDER.glob("*.ipynb"))}
+
+
+def prose(number):
+    """The markdown of a lesson."""
+    cells = nbformat.read(LESSONS[number], as_version=4).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+# Lesson 9: who chooses the loss scale ----------------------------------------------------
+def test_a_low_first_scale_that_hardly_ever_climbs_loses_no_step():
+    limits = np.where(np.arange(160) < 80, 2.0**22, 2.0**15)
+    assert not play(LossScaler(2.0**15, growth_interval=2000), limits).skipped.any()
+    assert play(LossScaler(2.0**15, growth_interval=5), limits).skipped.any()
+
+
+# Lesson 10: who decides the precision ----------------------------------------------------
+def test_the_explorer_s_questions_have_the_answers_that_lesson_10_gives():
+    explorer = PolicyExplorer()
+
+    def gives(operation):
+        explorer.operation.value = operation
+        return [verdict.gives.name for verdict in explorer.verdicts.values()]
+
+    assert gives("cross_entropy") == gives("mse_loss") == ["FP32"] * 4
+    for operation in ("exp", "log", "square: a ** 2", "sum", "softmax"):
+        assert gives(operation)[:2] == ["FP32", "FP16"]
+    assert gives("mean")[0] == "FP16"
+    explorer.inputs.value = "one of each"
+    assert gives("add: a + b") == ["FP32", "FP32", "FP16", "FP16"]
+
+
+def test_lesson_10_prints_a_whole_sentence_where_keras_is_missing():
+    (cell,) = (c for c in nbformat.read(LESSONS[10], as_version=4).cells if c.id == "keras")
+    assert 'table.source.partition(";")[0]' in cell.source
+    assert KERAS_MIXED.source.partition(";")[0].endswith("to the compute dtype")
+
+
+def adam_after(steps, dtype, fused, *, gradient=1e-4):
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=dtype))
+    adam = torch.optim.Adam([weight], lr=1e-3, fused=fused)
+    for _ in range(steps):
+        weight.grad = torch.full_like(weight, gradient)
+        adam.step()
+    return weight.item()
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_adam_in_fp16_divides_by_zero_unless_it_is_fused(foreach):
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float16))
+    weight.grad = torch.full_like(weight, 1e-4)
+    torch.optim.Adam([weight], lr=1e-3, foreach=foreach).step()
+    assert weight.item() == -np.inf
+    assert abs(adam_after(1, torch.float16, True) + 1e-3) < 1e-5
+
+
+def test_a_fused_adam_in_fp16_forgets_small_squares_and_steps_too_far():
+    assert abs(adam_after(1000, torch.float32, True) + 1) < 1e-3
+    assert adam_after(1000, torch.float16, False) == -np.inf
+    assert adam_after(1000, torch.float16, True) < -10
+
+
+# Lesson 11: what mixed precision costs ---------------------------------------------------
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_calls_an_optimizer_in_a_skipped_step_only_if_it_is_fused(fused):
+    weight, calls = torch.nn.Parameter(torch.ones(1)), []
+    adam, amp = torch.optim.Adam([weight], fused=fused), torch.amp.GradScaler("cpu")
+    adam.register_step_pre_hook(lambda *_: calls.append("called"))
+    amp.scale(weight * float("inf")).backward()
+    amp.unscale_(adam)
+    amp.step(adam)
+    amp.update()
+    assert calls == ["called"] * fused
+    assert (weight.item(), amp.get_scale()) == (1.0, 2.0**15)
+
+
+def test_bf16_has_no_unscaling_to_time():
+    assert RECIPES["amp-bf16"].init_scale is None
+    assert RECIPES["fp32"].init_scale is None
+
+
+def test_on_the_model_machine_large_products_gain_eightfold_and_small_ones_nothing():
+    machine = SpeedUp()
+    found = []
+    for size in (64, 4096):
+        machine.rows.value = machine.size.value = size
+        found.append(machine.speed_up)
+    assert found[0] < 1.1
+    assert found[1] > 7.5
+
+
+# Lesson 12: eight bits -------------------------------------------------------------------
+def test_a_power_of_two_rounds_nothing_and_a_ratio_fills_the_range():
+    gradient = torch.tensor([0.0009, -0.0003, 0.00002])
+    power, ratio = (
+        quantize(gradient, FP8_E4M3, scale=rule)
+        for rule in (ScaleRule.POWER_OF_TWO, ScaleRule.RATIO)
+    )
+    assert float(power.scale) == 2.0**18
+    assert float(ratio.scale) == pytest.approx(448 / 0.0009)
+    assert float(power.values.max()) < float(ratio.values.max()) == 448
+    assert dequantize(ratio)[0] == pytest.approx(0.0009, rel=1e-6)
+
+
+def test_floored_block_scales_cut_nearly_a_tenth_of_the_maxima_of_normal_numbers():
+    normal = torch.randn(8192, 32, generator=torch.Generator().manual_seed(0))
+    largest = normal.abs().argmax(1, keepdim=True)
+    found = {}
+    for rule in (ScaleRule.MX, ScaleRule.POWER_OF_TWO):
+        back = fake_quantize(normal, FP8_E4M3, scale=rule, block=MX_BLOCK)
+        cut = 1 - (back / normal).gather(1, largest)
+        error = float((back - normal).norm() / normal.norm())
+        found[rule] = error, float((cut > 1 / 16).float().mean())
+    assert found[ScaleRule.MX] == pytest.approx((0.0292, 0.094), abs=1e-3)
+    assert found[ScaleRule.POWER_OF_TWO] == pytest.approx((0.0266, 0.0), abs=1e-4)
+
+
+def test_a_history_of_n_costs_one_spike_n_and_one_tensors():
+    explorer = AmaxHistory()
+    for length in (16, 4, 1):
+        explorer.history.value = length
+        assert explorer.spoilt == length + 1
+
+
+def test_a_margin_of_four_powers_takes_in_a_spike_of_four_and_a_long_history_one_more():
+    explorer = AmaxHistory()
+    explorer.margin.value = 4
+    for length, largest in ((16, 5), (4, 4), (1, 4)):
+        explorer.history.value = length
+        kept = []
+        for exponent in range(8):
+            explorer.spike.value = exponent
+            if not explorer.window.saturated.any():
+                kept.append(exponent)
+        assert kept == list(range(largest + 1))
+
+
+# Lesson 13: faults and claims ------------------------------------------------------------
+def test_in_four_of_the_twelve_cases_the_remedy_is_another_learning_rate():
+    remedies = [case.remedy for case in CASES.values()]
+    assert len(remedies) == 12
+    assert sum("learning rate" in remedy for remedy in remedies) == 4
+    assert "In four of the twelve that remedy is another learning rate" in prose(13)
+
+
+def masked_rows(dtype):
+    """By mask, the first number of a row that sees nothing: by hand, and by torch's kernel."""
+    x, hidden = torch.ones(1, 4, 8).to(dtype), torch.zeros(1, 4, 4, dtype=torch.bool)
+    scores, added = x @ x.mT, torch.full((1, 4, 4), -1e9).to(dtype)
+    by_hand = {"added": scores + added, "Boolean": scores.masked_fill(~hidden, -torch.inf)}
+    return {
+        name: (
+            float((by_hand[name].softmax(-1) @ x)[0, 0, 0]),
+            float(F.scaled_dot_product_attention(x, x, x, attn_mask=mask)[0, 0, 0]),
+        )
+        for name, mask in (("added", added), ("Boolean", hidden))
+    }
+
+
+def test_in_fp16_both_masks_give_the_same_and_the_kernel_decides():
+    found = masked_rows(torch.float16)
+    assert found["added"][1] == found["Boolean"][1] == 0
+    assert np.isnan(found["added"][0])
+    assert np.isnan(found["Boolean"][0])
+
+
+def test_in_fp32_an_added_mask_gives_the_mean_of_what_it_should_hide():
+    found = masked_rows(torch.float32)
+    assert found["added"] == (1, 1)
+    assert found["Boolean"][1] == 0
+
+
+def test_whether_a_mean_overflows_depends_on_the_kernel():
+    x = np.full(2000, 100.0)
+    half = x.astype(np.float16)
+    assert arithmetic.mean(x, accumulator_format=FP16) == np.inf
+    assert arithmetic.mean(x, accumulator_format=FP32) == 100
+    assert torch.from_numpy(half).mean().item() == half.mean() == 100
+
+
+def test_the_summary_of_the_claims_counts_their_verdicts():
+    text = prose(13).partition("## 6. Claims under test")[2].partition("## Exercises")[0]
+    verdicts = []
+    for number in range(1, 9):
+        after = text.partition(f"**Claim {number}.**")[2].split("\n\n")[1]
+        verdicts.append("false" if after.startswith("False") else after.split()[0])
+    assert verdicts == ["false", "Whether", "false", "True:", "True", "false", "false", "True"]
+    assert "Four of the eight are false, three depend on the kernel or the machine" in text
+
+
+# The instructor's guide ------------------------------------------------------------------
+def model_answers():
+    """By lesson, the model answers by their numbers."""
+    parts = re.split(r"^## (\d+) · (.*)$", (FOLDER / "ANSWERS.md").read_text("utf-8"), flags=re.M)
+    found = {}
+    for number, title, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        answers = re.split(r"^\*\*(\d)\.\*\* ", text, flags=re.M)
+        found[int(number)] = title, dict(zip(answers[1::2], answers[2::2], strict=True))
+    return found
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_every_question_with_a_pencil_has_a_model_answer(number):
+    text = prose(number)
+    title, answers = model_answers()[number]
+    assert f"# {title}\n" in text
+    assert list(answers) == re.findall(r"^✍ \*\*(\d)\.", text, flags=re.M)
+    assert all(len(answer.split()) > 5 for answer in answers.values())
+
+
+def test_the_numbers_among_the_model_answers_pass_their_checks():
+    text = "\n".join(answer for _, found in model_answers().values() for answer in found.values())
+    found = re.findall(r"`(\w+) = ([^`=]+)`", text)
+    values = {name: eval(value) for name, value in found if name in mplab.course.EXERCISES}
+    asked = {n for n, exercise in mplab.course.EXERCISES.items() if not callable(exercise.answer)}
+    assert set(values) == asked
+    assert [name for name, value in values.items() if not mplab.check(name, value).passed] == []
+
+
+def test_the_figures_of_the_model_answers_come_out():
+    at = {eps: 1e-4 / float(round_to(eps, FP16)) for eps in (1e-7, 1e-4)}
+    assert round_to(1e-8, FP16) == 0
+    assert round(at[1e-7]) == 839
+    assert at[1e-4] == pytest.approx(1, rel=1e-3)
+    assert round(255.875**2, 2) == 65472.02
+    average = torch.tensor(1.0).bfloat16()
+    for _ in range(3000):
+        average = (average + 0.01 * (1.5 - average)).bfloat16()
+    assert average.item() == 1.109375
+    bears = np.full(2000, 2.0**15)
+    assert play(LossScaler(2.0**15, growth_interval=25), bears).skipped.sum() == 76
+    assert play(DoublingScaler(2.0**15), bears).skipped.sum() == 1000
+
+
+def test_fp16_flushes_every_gradient_of_layer_1_in_the_first_step_of_lesson_1():
+    run = mplab.training.train("digits-autoencoder", "fp16-naive", steps=1, progress=False)
+    lost, total = run.flushed[0]["layer 1"]
+    assert lost == total > 0
+
+
+def test_the_fusion_of_the_model_answer_survives_fp16_without_fp32():
+    def length_one(x):
+        x = x / x.abs().amax(-1, keepdim=True)
+        return x / (x * x).sum(-1, keepdim=True).sqrt()
+
+    class Fusion(torch.nn.Module):
+        def forward(self, a, b):
+            return (length_one(a) * length_one(b)).sum(-1)
+
+    a, b = (x * 300 for x in torch.randn(2, 20, 256, generator=torch.Generator().manual_seed(0)))
+    with simulated(FP16, policy=EVERYTHING):
+        found = Fusion()(a, b)
+    assert torch.allclose(found, F.cosine_similarity(a, b), atol=5e-3)
+
+
+def test_the_45_minute_path_names_sections_and_exercises_that_exist():
+    guide = (FOLDER / "README.md").read_text("utf-8")
+    table = guide.partition("### 45 minutes")[2].partition("### 1 ·")[0]
+    rows = re.findall(r"^\| (\d+) \| (.*) \| (.*) \|$", table, flags=re.M)
+    assert [int(number) for number, _, _ in rows] == list(LESSONS)
+    for number, sections, exercises in rows:
+        text = prose(int(number))
+        headings = re.findall(r"^## (\d\. .*)$", text, flags=re.M)
+        assert set(sections.split(" · ")) < set(headings), number
+        assert set(exercises.split(", ")) <= set(re.findall(r"^[✍⌨] \*\*(\d)\.", text, flags=re.M))
+
+
+@pytest.mark.parametrize("number", LESSONS)
+def test_a_lesson_and_the_guide_state_the_same_range_of_minutes(number):
+    low, high = re.search(r"Allow (\d+) to (\d+) minutes", prose(number)).groups()
+    guide = (FOLDER / "README.md").read_text("utf-8")
+    row = next(line for line in guide.splitlines() if line.startswith(f"| {number} · "))
+    assert f" | {low}–{high} | " in row
+
+
+def test_students_do_not_get_the_model_answers(tmp_path):
+    from mplab.commands.lab import copy_lessons
+
+    copy_lessons(FOLDER, tmp_path / "lessons")
+    assert list((tmp_path / "lessons").glob("*.ipynb"))
+    assert not list((tmp_path / "lessons").rglob("*.md"))
+
+
+# Pictures of the lessons' own runs -------------------------------------------------------
+@pytest.mark.slow
+def test_a_static_scale_that_the_first_batches_bear_is_lost_for_good():
+    moving = replace(RECIPES["fp16-scaled"], init_scale=2.0**18, growth_interval=25)
+    fixed = replace(moving, dynamic=False)
+    lost, well = (
+        mplab.training.train("digits-cnn", recipe, seed=0, progress=False)
+        for recipe in (fixed, moving)
+    )
+    assert np.isfinite(lost.loss[:10]).all()
+    assert not np.isfinite(lost.loss[-1])
+    assert np.isfinite(well.loss).all()

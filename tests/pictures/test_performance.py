@@ -1,0 +1,50 @@
+"""The figures of performance: what their keys name, and in which colours."""
+
+import pytest
+from legible import assert_legible, drawn_texts
+
+from mplab import pictures
+from mplab.training.stages import STAGES, Memory, Times
+
+
+def times(recipe):
+    seconds = {stage: 1e-3 for stage in STAGES} | {"unscale": 1e-7, "scaler": 1e-7}
+    return Times(recipe, "cpu", False, seconds, 100)
+
+
+def key(picture):
+    (legend,) = picture.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("recipes", "stages"),
+    [
+        (("fp32", "amp-bf16"), ["data", "forward", "backward", "optimizer"]),
+        (("fp32", "amp-fp16"), list(STAGES)),
+        (("one of my own",), list(STAGES)),
+    ],
+)
+def test_the_key_names_the_stages_that_the_recipes_have(recipes, stages):
+    picture = pictures.stage_times([times(recipe) for recipe in recipes])
+    assert_legible(picture)
+    assert key(picture) == stages
+    assert ("scaler 0%" in picture.alt) == ("scaler" in stages)
+
+
+def test_a_stage_keeps_its_colour_whatever_the_key_leaves_out():
+    def colours(*recipes):
+        picture = pictures.stage_times([times(recipe) for recipe in recipes])
+        bars = picture.axes[0].containers
+        return {bar.get_label(): bar.patches[0].get_facecolor() for bar in bars}
+
+    few, all_of_them = colours("fp32"), colours("fp32", "amp-fp16")
+    assert few == {stage: all_of_them[stage] for stage in few}
+    assert len(set(all_of_them.values())) == len(STAGES)
+
+
+def test_memory_without_low_copies_has_none_in_its_key():
+    row = Memory("fp32", 400, 400, 800, 3000, 3000, 0, None, None, False)
+    picture = pictures.memory([row])
+    assert "low copies of weights" not in key(picture)
+    assert {"parameters", "activations"} <= {text for text, _ in drawn_texts(picture)}
