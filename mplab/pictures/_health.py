@@ -34,7 +34,8 @@ def health(report: Report) -> c.Picture:
         A figure whose title is the gravest finding.
     """
     c.require_some("health", "report.steps", report.steps)
-    layers = dict(list(pooled_layers(report.steps).items())[:_LIMIT])
+    all_layers = pooled_layers(report.steps)
+    layers = _worst(all_layers)
     picture = c.Picture(height=3.6 + 0.3 * len(layers), width=8.6)
     grid = picture.add_gridspec(
         2 if layers else 1, 2, height_ratios=[2.4, 0.6 + 0.3 * len(layers)] if layers else None
@@ -43,7 +44,7 @@ def health(report: Report) -> c.Picture:
     _draw_norms(picture.add_subplot(grid[0, 1]), report.steps)
     if layers:
         axes = picture.add_subplot(grid[1, :])
-        _draw_layers(axes, layers)
+        _draw_layers(axes, layers, of=len(all_layers))
         key = axes.get_legend_handles_labels()
         picture.legend(*key, loc="outside lower center", ncols=4, frameon=False)
     words = "; ".join(
@@ -122,7 +123,18 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     axes.legend(frameon=False, fontsize=8.5, loc="upper right")
 
 
-def _draw_layers(axes: Axes, layers: dict[str, Shares]) -> None:
+def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
+    """As many as can be read, those of which the format loses most, in the model's order."""
+
+    def lost(name: str) -> float:
+        s = layers[name]
+        return (s.zeros + s.subnormal + s.near + s.nonfinite) / max(1, s.total)
+
+    kept = sorted(layers, key=lost, reverse=True)[:_LIMIT]
+    return {name: shares for name, shares in layers.items() if name in kept}
+
+
+def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
     """Bars of the shares that are zero, subnormal, near overflow, or not finite."""
     names = list(layers)
     fmt = FORMATS[next(iter(layers.values())).fmt]
@@ -155,7 +167,10 @@ def _draw_layers(axes: Axes, layers: dict[str, Shares]) -> None:
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     would = " would hold" if next(iter(layers.values())).what_if else " holds"
-    axes.set_title(f"what {fmt.name}{would} of the gradients at each module's output")
+    which = (
+        "each module's output" if of == len(names) else f"the {len(names)} worst of {of} outputs"
+    )
+    axes.set_title(f"what {fmt.name}{would} of the gradients at {which}")
     axes.set_xlabel("share of the gradients (%); the rest has full precision")
 
 

@@ -30,7 +30,9 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
 from mplab.health import Health
 from mplab.health._tracing import Tracer
 from mplab.health._vitals import casts_of
+from mplab.health.records import Shares
 from mplab.numbers.tensors import round_tensor
+from mplab.pictures import _health
 from mplab.simulation import Fp8Linear, convert_linears, simulated
 from mplab.simulation.fp8 import SCALINGS
 
@@ -330,3 +332,17 @@ def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_
     assert tracer._events == before == sorted(before, key=lambda event: event[0])
     again()
     assert len(tracer._events) == len(before) + 2
+
+
+def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
+    def shares(zeros):
+        return Shares("FP16", False, 100, zeros, 0, 0, 0, 0)
+
+    layers = {f"layer {k}": shares(k % 20) for k in range(40)}
+    shown = _health._worst(layers)
+    assert list(shown) == [f"layer {k}" for k in (*range(14, 20), *range(34, 40))]
+    axes = pictures.Picture(height=5).add_subplot()
+    _health._draw_layers(axes, shown, of=len(layers))
+    assert "the 12 worst of 40 outputs" in axes.get_title()
+    few = dict(list(layers.items())[:5])
+    assert _health._worst(few) == few

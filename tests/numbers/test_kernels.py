@@ -229,8 +229,14 @@ def by_two_rounds(call, count):
     return h >> np.uint32(31) == 1
 
 
-@pytest.mark.parametrize("calls", [2, pytest.param(16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("toss", [by_stream, by_philox], ids=lambda toss: toss.__name__)
+@pytest.mark.parametrize(
+    ("toss", "calls"),
+    [
+        (by_stream, 2),
+        pytest.param(by_stream, 16, marks=pytest.mark.slow),
+        pytest.param(by_philox, 16, marks=pytest.mark.slow),
+    ],
+)
 def test_elements_of_a_call_are_as_independent_as_philox_makes_them(toss, calls):
     for z in correlations(toss, calls):
         assert (np.abs(z) > 6).sum() == 0  # independence gives 2e-9 of half a million or a million
@@ -239,6 +245,7 @@ def test_elements_of_a_call_are_as_independent_as_philox_makes_them(toss, calls)
         assert abs((z**2).mean() - 1) < 0.01
 
 
+@pytest.mark.slow
 def test_that_statistic_sees_what_two_rounds_of_mixing_leave():
     for z in correlations(by_two_rounds, 2):
         assert (np.abs(z) > 6).sum() > 5
