@@ -76,7 +76,7 @@ def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
 
 BROKEN = """
 import ipywidgets
-class Broken(widgets.Explorer):
+class Broken(explorers.Explorer):
     def __init__(self):
         self.slider = ipywidgets.IntSlider()
         super().__init__("What does a reader see of an error?", [self.slider])
