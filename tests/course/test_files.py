@@ -136,6 +136,7 @@ def test_a_process_killed_while_it_writes_leaves_the_old_file(tmp_path):
     assert path.read_bytes() == b"new"
 
 
+@pytest.mark.slow
 def test_two_processes_that_write_one_file_leave_what_one_of_them_wrote(tmp_path):
     path = tmp_path / "file"
     code = (

@@ -84,6 +84,7 @@ mplab.check("smallest_scale", smallest_scale, seconds=0.5)
 """
 
 
+@pytest.mark.slow
 def test_in_a_kernel_an_endless_answer_gets_its_verdict_and_the_next_cell_runs():
     cells = [nbformat.v4.new_code_cell(source) for source in (ENDLESS, "1 + 1")]
     notebook = nbformat.v4.new_notebook(cells=cells)

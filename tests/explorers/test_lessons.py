@@ -149,6 +149,7 @@ def test_the_answer_to_its_question_moves_with_the_large_product():
 # Updates ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_explorer_of_updates_follows_the_weights():
     explorer = explorers.UpdateStagnation(seed=5)
     kinds = {"to nearest": "nearest", "Kahan": "kahan", "FP32 master": "master"}

@@ -110,6 +110,7 @@ def test_a_course_of_version_0_1_is_told_to_be_made_anew_and_loses_nothing(bare,
     assert Course(bare.root).assignment("a1").graded
 
 
+@pytest.mark.slow
 def test_what_version_0_1_released_is_released_anew_before_it_is_graded(course):
     (path,) = (course.root / "release" / "a1").glob("*.ipynb")
     text = path.read_text(encoding="utf-8")

@@ -419,6 +419,7 @@ def test_a_sweep_asks_for_what_it_says():
     assert _matrix_units._zero_times_largest(-60, BF16)[0] == (0.0, 2.0**127)
 
 
+@pytest.mark.slow
 def test_sweeps_and_samples_keep_what_the_models_can_be_asked_again(monkeypatch):
     """Operands and results that come back from a file give each model its own answers."""
     monkeypatch.setattr(_matrix_units, "product", model_product(architecture="hopper"))

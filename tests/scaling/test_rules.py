@@ -101,6 +101,7 @@ def keras_scaler(**options):
     return optimizer, step
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # those that Keras gives when imported are its own
 def test_keras_has_this_rule_event_for_event():
     assert (KerasScaler().scale, KerasScaler().state_dict()["growth_interval"]) == (2.0**15, 2000)
