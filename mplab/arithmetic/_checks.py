@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from mplab.numbers.checks import quoted, require_rounding, switch
 from mplab.numbers.formats import FORMATS, Format, Overflow, Rounding, require_format
 from mplab.numbers.inputs import as_array, widen
 from mplab.numbers.rounding import Stream, require_tally, require_values
-
-_HUGE = 1 << 1000
-"""What no count reaches, and float64 holds."""
-
-_HEAD = 40
-"""Characters of an argument that a message quotes before it cuts."""
-
-
-def quoted(value: object) -> str:
-    """An argument as a message quotes it: one line, and not a long one."""
-    try:
-        words = " ".join(repr(value).split())
-    except ValueError:  # an integer of more digits than Python prints
-        words = "an integer of thousands of digits"
-    return words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
 
 
 # Numbers and their shapes ----------------------------------------------------------------
@@ -102,33 +87,6 @@ def named_format(function: str, argument: str, fmt: object) -> Format:
     )
 
 
-def switch(function: str, argument: str, value: object) -> bool:
-    """True or False; nothing that merely counts as one of them."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(
-            f"{function}: {argument} must be True or False; got {quoted(value)}. Pass one of them."
-        )
-    return bool(value)
-
-
-def integer(function: str, argument: str, value: Any, *, least: int = 0, what: str = "") -> int:
-    """An integer, at least `least`; Booleans are none."""
-    rule = "not negative" if least == 0 else f"at least {least}"
-    problem = (
-        f"{function}: {argument} must be an integer, {rule}; got {quoted(value)}. "
-        f"{what or 'Pass a smaller or larger one, or int(...).'}"
-    )
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        found = operator.index(value)
-    except TypeError:
-        raise TypeError(problem) from None
-    if not least <= found < _HUGE:
-        raise ValueError(problem)
-    return found
-
-
 def real(function: str, argument: str, value: Any, *, positive: bool = False) -> float:
     """A finite number; Booleans are none."""
     rule = "a positive, finite number" if positive else "a finite number"
@@ -168,14 +126,6 @@ def seed_of(function: str, value: object) -> Stream:
         ) from None
 
 
-_KINDS: dict[str, type] = {
-    "rounding": Rounding,
-    "overflow": Overflow,
-    "flush_inputs": bool,
-    "flush_outputs": bool,
-}
-
-
 def require_rules(function: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
     """Refuse options of other names than the known ones, or of the wrong type.
 
@@ -183,28 +133,22 @@ def require_rules(function: str, given: Mapping[str, Any], known: Iterable[str])
         TypeError: there is one.
         ValueError: `Rounding.STOCHASTIC` has no stream.
     """
-    for name, value in given.items():
+    for name in given:
         if name not in known:  # else a misspelt one would do nothing
             raise TypeError(
                 f"{function}: options must be among {', '.join(known)}; got {name!r}. "
                 f"Correct its name."
             )
-        kind = _KINDS.get(name)
-        if kind is bool:
-            switch(function, name, value)
-        elif kind is not None and type(value) is not kind:
-            raise TypeError(
-                f"{function}: {name} must be a member of {kind.__name__}; got {quoted(value)}. "
-                f"Use {next(iter(kind))}."  # type: ignore[call-overload]
-            )
+    for name in ("flush_inputs", "flush_outputs"):
+        switch(function, name, given.get(name, False))
     require_tally(function, given.get("tally"))
-    stream = given.get("stream")
-    needed = given.get("rounding") is Rounding.STOCHASTIC
-    if not isinstance(stream, Stream) and (needed or stream is not None):
-        raise (ValueError if needed else TypeError)(
-            f"{function}: stream must be a Stream with Rounding.STOCHASTIC, else None; got "
-            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
-        )
+    rounding, overflow = Rounding.TIES_TO_EVEN, Overflow.IEEE
+    require_rounding(
+        function,
+        given.get("rounding", rounding),
+        given.get("overflow", overflow),
+        given.get("stream"),
+    )
 
 
 def require_operands(

@@ -18,6 +18,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.numbers import rounding as door
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess, require_format
 from mplab.numbers.inputs import as_array
 from mplab.numbers.rounding import Stream, Tally, round_to
@@ -219,12 +220,12 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     """
     if not any(operation is known for known in _OPERATIONS):
         names = ", ".join(known.__name__ for known in _OPERATIONS)
-        given = _checks.quoted(operation)
+        given = quoted(operation)
         raise ValueError(f"raised: operation must be one of {names}; got {given}. Pass add.")
     tininess = rules.pop("tininess", Tininess.AFTER)
     if type(tininess) is not Tininess:
         raise TypeError(
-            f"raised: tininess must be a member of Tininess; got {_checks.quoted(tininess)}. "
+            f"raised: tininess must be a member of Tininess; got {quoted(tininess)}. "
             f"Use Tininess.AFTER."
         )
     _checks.require_operands(operation, "raised", len(arguments) - 1, _arity(operation))

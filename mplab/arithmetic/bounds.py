@@ -15,6 +15,7 @@ from mplab.arithmetic.reductions import (
     parsed_order,
     require_accumulation,
 )
+from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32, Format, Rounding, require_format
 from mplab.numbers.rounding import round_to
 
@@ -96,7 +97,7 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
 
 def _count(function: str, n: object) -> int:
     """A number of terms or of roundings."""
-    return _checks.integer(function, "n", n, what="Count the additions.")
+    return integer(function, "n", n, advice="Count the additions.")
 
 
 class RunningError(NamedTuple):

@@ -22,6 +22,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import add
+from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import (
     BF16,
     FP8_E4M3,
@@ -81,10 +82,10 @@ class MatrixUnit:
             right = isinstance(given, Rounding if mode else Integral)
             if not right or isinstance(given, bool) or given not in allowed:
                 raise ValueError(
-                    f"MatrixUnit: {name} must be {words}; got {_checks.quoted(given)}. "
+                    f"MatrixUnit: {name} must be {words}; got {quoted(given)}. "
                     f"Choose another unit."
                 )
-        _checks.switch("MatrixUnit", "products_normalised", self.products_normalised)
+        switch("MatrixUnit", "products_normalised", self.products_normalised)
 
 
 def _generation(
@@ -138,7 +139,7 @@ def _unit_for(function: str, architecture: Any, input_format: Any) -> MatrixUnit
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise ValueError(
             f"{function}: architecture must be one of {', '.join(ARCHITECTURES)}, or a "
-            f"MatrixUnit; got {_checks.quoted(architecture)}. Blackwell stands for data-centre "
+            f"MatrixUnit; got {quoted(architecture)}. Blackwell stands for data-centre "
             f"Blackwell."
         )
     units = ARCHITECTURES[architecture]
@@ -209,12 +210,12 @@ def mma(
         [0.0, 2.9802322387695312e-08]
     """
     unit = _unit_for("mma", architecture, input_format)
-    _checks.switch("mma", "zeros_align", zeros_align)
-    _checks.switch("mma", "signed_underflow", signed_underflow)
+    switch("mma", "zeros_align", zeros_align)
+    switch("mma", "signed_underflow", signed_underflow)
     left = _checks.operand("mma", "a", a, input_format)
     right = _checks.operand("mma", "b", b, input_format)
     if not isinstance(output_format, Format) or output_format not in (FP32, FP16):
-        given = _checks.quoted(output_format)
+        given = quoted(output_format)
         raise ValueError(f"mma: output_format must be FP32 or FP16; got {given}. Pass FP32.")
     shape = (left.shape[0], right.shape[-1]) if left.ndim == right.ndim == 2 else ()
     total = np.zeros(shape) if c is None else _checks.operand("mma", "c", c, output_format)
@@ -237,17 +238,17 @@ def mma(
 def _require_options(unit: MatrixUnit, promote_every: Any, exponent_floor: Any) -> None:
     wanted = "DeepSeek's choice is 128."
     if promote_every is not None and (
-        _checks.integer("mma", "promote_every", promote_every, least=1, what=wanted) % unit.terms
+        integer("mma", "promote_every", promote_every, least=1, advice=wanted) % unit.terms
     ):
         raise ValueError(
             f"mma: promote_every must be a multiple of the {unit.terms} terms of a step; got "
-            f"{_checks.quoted(promote_every)}. {wanted}"
+            f"{quoted(promote_every)}. {wanted}"
         )
     whole = isinstance(exponent_floor, Integral) and not isinstance(exponent_floor, bool)
     if exponent_floor is not None and not (whole and -900 <= exponent_floor < 256):
         raise ValueError(
             f"mma: exponent_floor must be None or an integer in -900 .. 255; got "
-            f"{_checks.quoted(exponent_floor)}. FP32's own is -126."
+            f"{quoted(exponent_floor)}. FP32's own is -126."
         )
 
 

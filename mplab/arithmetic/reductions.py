@@ -14,6 +14,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import divide, multiply, sqrt, subtract
+from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
 from mplab.numbers.rounding import Stream, checked_facts, checked_keys, round_to
 
@@ -149,7 +150,7 @@ def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> n
     if not (isinstance(order, str) and order in ("sequential", "reversed", "kahan", "neumaier")):
         raise ValueError(
             f"cumsum: order must be sequential, reversed, kahan or neumaier; got "
-            f"{_checks.quoted(order)}. Other orders have no running sums; use sum."
+            f"{quoted(order)}. Other orders have no running sums; use sum."
         )
     how["product_format"] = None
     running = accumulate("cumsum", _ones(lanes), lanes, how, traced=True)[1]
@@ -223,7 +224,7 @@ def variance(
         0.0
     """
     lanes, shape = _lanes("variance", x, axis)
-    ddof = _checks.integer("variance", "ddof", ddof, what="Statistics use 0 or 1.")
+    ddof = integer("variance", "ddof", ddof, advice="Statistics use 0 or 1.")
     rules, output = _split("variance", how)
     fmt, count = how["accumulator_format"], lanes.shape[0]
     centre = _over("variance", lanes, count, rules)
@@ -240,7 +241,7 @@ def variance(
     else:
         raise ValueError(
             f"variance: method must be 'two-pass', or 'one-pass' with ddof=0; got "
-            f"{_checks.quoted(method)} with ddof={ddof}. Leave method out."
+            f"{quoted(method)} with ddof={ddof}. Leave method out."
         )
     return round_to(result, output, **_operation(how)).reshape(shape)[()]
 
@@ -272,7 +273,7 @@ def softmax(
         array([nan,  0.])
     """
     lanes, shape = _lanes("softmax", x, axis, all_of_them=False)
-    shift = _checks.switch("softmax", "shift", shift)
+    shift = switch("softmax", "shift", shift)
     rules, output = _split("softmax", how)
     fmt, options = how["accumulator_format"], _operation(how)
     entered = round_to(lanes, fmt, **options)
@@ -383,7 +384,7 @@ def parsed_order(function: str, order: str) -> _Order:
     if isinstance(order, str) and order in ORDERS and order != "blocked(k)":
         return _Order(order, 0)
     raise ValueError(
-        f"{function}: order must be one of {', '.join(ORDERS)}; got {_checks.quoted(order)}. "
+        f"{function}: order must be one of {', '.join(ORDERS)}; got {quoted(order)}. "
         f"For blocks of 32 terms, write 'blocked(32)'."
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import exact_sum_to_odd
+from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32, Format, Rounding, require_format
 from mplab.numbers.rounding import round_to
 
@@ -118,7 +119,7 @@ def path(
         array([1.       , 1.0078125, 1.015625 , 1.0234375])
     """
     require_format("path", fmt)
-    steps = _checks.integer("path", "steps", steps)
+    steps = integer("path", "steps", steps)
     update = _checks.real("path", "update", update)
     first = round_to(_checks.wide("path", "start", start), fmt)
     weights = _weights("path", first, fmt, method, seed)
@@ -180,7 +181,7 @@ def descend(
         (True, True)
     """
     require_format("descend", fmt)
-    steps = _checks.integer("descend", "steps", steps, least=1)
+    steps = integer("descend", "steps", steps, least=1)
     learning_rate = _checks.real("descend", "learning_rate", learning_rate)
     weights = _weights("descend", np.ones(16), fmt, method, seed)
     rng = np.random.default_rng(seed)

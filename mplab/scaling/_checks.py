@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from mplab.numbers.formats import FP32, Overflow, Rounding
-from mplab.numbers.rounding import Stream, round_to
-
-_HEAD = 40
-"""Characters of an argument that a message quotes before it cuts."""
-
-
-def quoted(value: object) -> str:
-    """An argument as a message quotes it: one line, and not a long one."""
-    try:
-        words = " ".join(repr(value).split())
-    except ValueError:  # an integer of more digits than Python prints
-        words = "an integer of thousands of digits"
-    return words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
+from mplab.numbers.checks import quoted
+from mplab.numbers.formats import FP32
+from mplab.numbers.rounding import round_to
 
 
 # Numbers -----------------------------------------------------------------------------------
@@ -88,46 +77,6 @@ def magnitude(where: str, name: str, value: Any) -> float:
     if given < 0:
         raise ValueError(problem)
     return given
-
-
-def count(where: str, name: str, value: Any, least: float) -> int:
-    """An integer that is not below `least`."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
-        raise TypeError(
-            f"{where}: {name} must be an integer; got {quoted(value)}. Convert it with int(...)."
-        )
-    if value < least:
-        raise ValueError(
-            f"{where}: {name} must be at least {least}; got {quoted(value)}. Pass a larger one."
-        )
-    return int(value)
-
-
-# Options -----------------------------------------------------------------------------------
-def switch(where: str, name: str, value: Any) -> bool:
-    """True or False; nothing that merely counts as one of them."""
-    if not isinstance(value, bool):
-        raise TypeError(
-            f"{where}: {name} must be True or False; got {quoted(value)}. Convert it with "
-            f"bool(...)."
-        )
-    return value
-
-
-def require_rounding(where: str, rounding: Any, overflow: Any, stream: Any) -> None:
-    """Refuse a direction, an overflow or a stream that is none."""
-    for name, value, kind in (("rounding", rounding, Rounding), ("overflow", overflow, Overflow)):
-        if type(value) is not kind:
-            raise TypeError(
-                f"{where}: {name} must be a member of {kind.__name__}; got {quoted(value)}. "
-                f"Leave it out for the usual."
-            )
-    needed = rounding is Rounding.STOCHASTIC
-    if not isinstance(stream, Stream) and (needed or stream is not None):
-        raise (ValueError if needed else TypeError)(
-            f"{where}: stream must be a Stream with Rounding.STOCHASTIC, else None; got "
-            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
-        )
 
 
 # States ------------------------------------------------------------------------------------

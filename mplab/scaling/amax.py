@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP32, Format, format_of, require_format
 from mplab.scaling._checks import (
-    count,
     in_float32,
     magnitude,
     number,
     positive,
-    quoted,
     require_keys,
-    switch,
 )
 
 
@@ -86,7 +84,8 @@ def scale_for(
         raise TypeError(
             f"scale_for: rule must be a ScaleRule; got {quoted(rule)}. Use ScaleRule.MX."
         )
-    shift = max(-_FAR, min(count("scale_for", "margin", margin, -math.inf), _FAR))
+    margin = integer("scale_for", "margin", margin, least=-math.inf, most=math.inf)
+    shift = max(-_FAR, min(margin, _FAR))
     given = _largest(amax)
     if (given < 0).any():
         raise ValueError(
@@ -186,7 +185,7 @@ class CurrentScaling:
     def __init__(self, fmt: Format, *, margin: int = 0, power_of_two: bool = True) -> None:
         where = type(self).__name__
         self.fmt = require_format(where, fmt)
-        self.margin = count(where, "margin", margin, -126)
+        self.margin = integer(where, "margin", margin, least=-126)
         whole = switch(where, "power_of_two", power_of_two)
         self.rule = ScaleRule.POWER_OF_TWO if whole else ScaleRule.RATIO
         self.scale = 1.0
@@ -252,10 +251,10 @@ class DelayedScaling:
             )
         self.fmt = require_format(where, fmt)
         self.amax_compute = amax_compute
-        self.margin = count(where, "margin", margin, -126)
+        self.margin = integer(where, "margin", margin, least=-126)
         whole = switch(where, "power_of_two", power_of_two)
         self.rule = ScaleRule.POWER_OF_TWO if whole else ScaleRule.RATIO
-        length = count(where, "amax_history_len", amax_history_len, 1)
+        length = integer(where, "amax_history_len", amax_history_len, least=1)
         self._history: deque[float] = deque(maxlen=length)
         self.scale = 1.0
         """For the next tensor."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mplab.scaling._checks import quoted
+from mplab.numbers.checks import quoted
 from mplab.scaling.loss import LossScaler
 
 __all__ = ["GradScaler"]

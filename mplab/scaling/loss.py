@@ -10,15 +10,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP32
 from mplab.scaling._checks import (
-    count,
     factor,
     in_float32,
     number,
-    quoted,
     require_keys,
-    switch,
 )
 
 
@@ -85,7 +83,7 @@ class LossScaler:
             )
         self._growth_factor = factor(where, "growth_factor", growth_factor, 1, math.inf)
         self._backoff_factor = factor(where, "backoff_factor", backoff_factor, 0, 1)
-        self._growth_interval = count(where, "growth_interval", growth_interval, 1)
+        self._growth_interval = integer(where, "growth_interval", growth_interval, least=1)
         self._growth_tracker = 0
 
     def __repr__(self) -> str:
@@ -158,7 +156,9 @@ class LossScaler:
             "_scale": scale,
             "_growth_factor": factor(where, "growth_factor", given["growth_factor"], 1, math.inf),
             "_backoff_factor": factor(where, "backoff_factor", given["backoff_factor"], 0, 1),
-            "_growth_interval": count(where, "growth_interval", given["growth_interval"], 1),
-            "_growth_tracker": count(where, "_growth_tracker", given["_growth_tracker"], 0),
+            "_growth_interval": integer(
+                where, "growth_interval", given["growth_interval"], least=1
+            ),
+            "_growth_tracker": integer(where, "_growth_tracker", given["_growth_tracker"], least=0),
         }
         vars(self).update(loaded)

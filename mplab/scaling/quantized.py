@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mplab.numbers.checks import quoted, require_rounding
 from mplab.numbers.codes import encode, values
 from mplab.numbers.formats import FORMATS, FP8_E8M0, Format, Overflow, Rounding, require_format
 from mplab.numbers.rounding import Stream
 from mplab.numbers.tensors import round_tensor
-from mplab.scaling._checks import quoted, require_rounding
 from mplab.scaling.amax import ScaleRule, scale_for
 
 __all__ = [

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from mplab.scaling._checks import in_float32, positive, quoted
+from mplab.numbers.checks import quoted
+from mplab.scaling._checks import in_float32, positive
 from mplab.scaling.loss import LossScaler
 
 __all__ = [

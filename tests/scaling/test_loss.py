@@ -117,7 +117,7 @@ def test_a_state_moves_between_this_scaler_and_torch_in_both_directions():
         ({"growth_factor": math.inf}, "growth_factor must lie between 1 and inf"),
         ({"backoff_factor": 1.0}, "backoff_factor must lie between 0 and 1"),
         ({"backoff_factor": 0.0}, "backoff_factor must lie between 0 and 1"),
-        ({"growth_interval": 0}, "growth_interval must be at least 1; got 0"),
+        ({"growth_interval": 0}, "growth_interval must be an integer, at least 1; got 0"),
     ],
 )
 def test_an_argument_out_of_range_is_refused(options, error):

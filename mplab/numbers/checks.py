@@ -1,0 +1,88 @@
+"""What the rooms check of their options, in the name of the function that was asked."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from mplab.numbers.formats import Overflow, Rounding
+from mplab.numbers.rounding import Stream
+
+_HUGE = 1 << 1000
+"""What no count reaches, and float64 holds."""
+
+_HEAD = 40
+"""Characters of an argument that a message quotes before it cuts."""
+
+
+def quoted(value: object) -> str:
+    """An argument as a message quotes it: one line, and not a long one.
+
+    Examples:
+        >>> quoted("half"), quoted(10**5000)
+        ("'half'", 'an integer of thousands of digits')
+    """
+    try:
+        words = " ".join(repr(value).split())
+    except ValueError:  # an integer of more digits than Python prints
+        words = "an integer of thousands of digits"
+    return words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
+
+
+def switch(function: str, argument: str, value: object) -> bool:
+    """True or False; nothing that merely counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(
+            f"{function}: {argument} must be True or False; got {quoted(value)}. Pass one of them."
+        )
+    return bool(value)
+
+
+def integer(
+    function: str,
+    argument: str,
+    value: Any,
+    *,
+    least: float = 0,
+    most: float = _HUGE,
+    advice: str = "",
+) -> int:
+    """An integer from `least` to `most`; Booleans are none. `advice` ends the message."""
+    rule = "" if least == -math.inf else ", not negative" if least == 0 else f", at least {least}"
+    problem = (
+        f"{function}: {argument} must be an integer{rule}; got {quoted(value)}. "
+        f"{advice or 'Pass another one, or int(...).'}"
+    )
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(problem) from None
+    if not least <= found <= most:
+        raise ValueError(problem)
+    return found
+
+
+def require_rounding(function: str, rounding: Any, overflow: Any, stream: Any) -> None:
+    """Refuse a direction, an overflow or a stream that is none.
+
+    Raises:
+        TypeError: one of them is of another type.
+        ValueError: `Rounding.STOCHASTIC` has no stream.
+    """
+    for name, value, kind in (("rounding", rounding, Rounding), ("overflow", overflow, Overflow)):
+        if type(value) is not kind:
+            raise TypeError(
+                f"{function}: {name} must be a member of {kind.__name__}; got {quoted(value)}. "
+                f"Leave it out for the usual."
+            )
+    needed = rounding is Rounding.STOCHASTIC
+    if not isinstance(stream, Stream) and (needed or stream is not None):
+        raise (ValueError if needed else TypeError)(
+            f"{function}: stream must be a Stream with Rounding.STOCHASTIC, else None; got "
+            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
+        )
