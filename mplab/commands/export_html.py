@@ -99,6 +99,8 @@ def lesson_page(path: Path) -> str:
     """
     from nbconvert.exporters import HTMLExporter
 
+    from mplab.pictures.canvas import DIMMED
+
     notebook = _executed(path)
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -114,7 +116,10 @@ def lesson_page(path: Path) -> str:
     body, _ = exporter.from_notebook_node(
         notebook, resources={"metadata": {"name": title_of(notebook)}}
     )
-    return _without_remote_scripts(body).replace("</head>", f"<style>{_STYLE}</style></head>", 1)
+    environment: Any = exporter.environment
+    dark = environment.loader.get_source(environment, "static/theme-dark.css")[0]
+    style = f"{_STYLE}@media screen and (prefers-color-scheme: dark) {{ {dark} {DIMMED} }}"
+    return _without_remote_scripts(body).replace("</head>", f"<style>{style}</style></head>", 1)
 
 
 def _executed(path: Path) -> Any:
@@ -153,7 +158,7 @@ def snapshot(notebook: Any, model: str) -> str:
     state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
     if _is_progress(state, model):
         return ""
-    moves = ", ".join(escape(name) for name in _controls(state, model))
+    moves = ", ".join(escape(name) for name in dict.fromkeys(_controls(state, model)))
     note = f"<p><small>In JupyterLab you can change: {moves}.</small></p>" if moves else ""
     return f'<div class="explorer">{"".join(_parts(state, model))}{note}</div>'
 
@@ -164,6 +169,8 @@ def _controls(state: dict[str, Any], model: str) -> Iterator[str]:
     for child in here.get("children", []):
         yield from _controls(state, child.removeprefix("IPY_MODEL_"))
     name = here.get("description") or here.get("tooltip")
+    if described.get("model_name") == "ToggleButtonModel":
+        name = "single bits"  # its description is the bit
     if name and "children" not in here and described["model_name"] != "ButtonModel":
         yield name
 
@@ -232,6 +239,7 @@ def _index(out: Path, paths: Sequence[Path], *, reference: bool) -> str:
 
 
 _STYLE = """
+:root { color-scheme: light dark }
 body { max-width: 60rem; margin: 1rem auto 4rem; font: 1.05rem/1.5 system-ui, sans-serif }
 ol.lessons li { margin: .4rem 0 }
 """

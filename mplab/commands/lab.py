@@ -14,11 +14,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from mplab.commands._errors import UserError
 from mplab.course.files import course_folder, replace_file
 from mplab.numbers.installation import needs
+
+_DEFAULTS = Path(__file__).parent / "jupyter"
+"""A folder of Jupyter's configuration: JupyterLab does not ask about news."""
+
+_OVERRIDES = "default_setting_overrides.json"
 
 _RECORD = ".mplab-lessons.json"
 """Name to SHA-256 of each lesson as we last wrote it: tells an edited one from an older one."""
@@ -79,6 +85,7 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
             " anything. Start it as another user, or, in a container, add --allow-root.",
             file=sys.stderr,
         )
+    _offer_defaults()
     return _become(
         [
             *(sys.executable, "-m", "jupyterlab"),
@@ -88,6 +95,21 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
             *passed_on,
         ]
     )
+
+
+def _offer_defaults() -> None:
+    """Let JupyterLab find our defaults, unless a folder of its configuration has its own.
+
+    These are defaults: what a user sets in JupyterLab wins.
+    """
+    from jupyter_server.services.config.manager import ConfigManager
+
+    ours = json.loads((_DEFAULTS / "labconfig" / _OVERRIDES).read_text(encoding="utf-8"))
+    manager: Any = ConfigManager(config_dir_name="labconfig")
+    there = manager.get(Path(_OVERRIDES).stem)
+    if not any(there.get(plugin, {}).keys() & ours[plugin].keys() for plugin in ours):
+        folders = os.environ.get("JUPYTER_CONFIG_PATH", ""), str(_DEFAULTS)
+        os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, folders))
 
 
 def find_lesson(wanted: str | None, *, source: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +14,16 @@ import ipywidgets
 from ipywidgets.widgets.widget_bool import ToggleButtonStyle
 
 from mplab.explorers import _svg as svg
-from mplab.explorers._entry import Number, exact, hexadecimal, read_number, short, shown
+from mplab.explorers._entry import (
+    Number,
+    exact,
+    first_words,
+    hexadecimal,
+    in_full,
+    is_code,
+    read_number,
+    shown,
+)
 from mplab.explorers._explorer import Explorer
 from mplab.explorers._explorer import svg as framed
 from mplab.numbers.codes import decode, encode, fields, next_down, next_up, ulp
@@ -29,7 +39,7 @@ from mplab.numbers.formats import (
     require_format,
 )
 from mplab.numbers.rounding import events, round_to
-from mplab.pictures.canvas import power_of_two, style
+from mplab.pictures.canvas import FIELDS, power_of_two, style
 
 SHOWN = (FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2)
 
@@ -96,6 +106,8 @@ class BitExplorer(Explorer):
         code: the code in the chosen format.
         number: the exact number that every format is asked for.
         readings: what each format makes of it, by name.
+        digits: the value in the chosen format in full, as a sum of powers of two, and the
+            nearest double.
 
     Exactness:
         That of `mplab.round_to`, once from the exact number.
@@ -111,10 +123,11 @@ class BitExplorer(Explorer):
 
     def __init__(self, number: str | float = "0.1", fmt: Format = FP16) -> None:
         first = require_format("BitExplorer", fmt)
+        words = first_words("BitExplorer", "number", number, lambda typed: read_number(typed, fmt))
         formats = SHOWN if first in SHOWN else (*SHOWN, first)
         self._formats = formats
         self.entry = ipywidgets.Text(
-            value=str(number),
+            value=words,
             description="number or code",
             continuous_update=False,
             style={"description_width": "initial"},
@@ -131,17 +144,19 @@ class BitExplorer(Explorer):
         self._settling = False
         self.number: Number = Fraction(0)
         self.code = 0
-        self._take(str(number))
+        self._take(words)
         self._bits = _buttons(formats, self.number)
         self.down, self.up = (
-            ipywidgets.Button(description=words, layout={"width": "10rem"})
-            for words in ("next value down", "next value up")
+            ipywidgets.Button(description=step, layout={"width": "10rem"})
+            for step in ("next value down", "next value up")
         )
         self._rows = {fmt: _rows(fmt, bits) for fmt, bits in self._bits.items()}
+        self.digits = ipywidgets.HTML()
         self._settle()
         top = ipywidgets.HBox([self.entry, self.format], layout={"flex_flow": "row wrap"})
         steps = ipywidgets.HBox([self.down, self.up], layout={"flex_flow": "row wrap"})
-        super().__init__("Which bits make this number?", [top, *self._rows.values(), steps])
+        controls = [top, *self._rows.values(), steps]
+        super().__init__("Which bits make this number?", controls, below=[self.digits])
         self.entry.observe(lambda _: self._when(self._typed), names="value")
         self.format.observe(lambda _: self._when(self._reformatted), names="value")
         for bit in itertools.chain(*self._bits.values()):
@@ -188,15 +203,14 @@ class BitExplorer(Explorer):
     def _take(self, typed: str) -> None:
         """The number that was typed; a code is taken bit for bit, as NaNs have many."""
         self.number = read_number(typed, self.fmt)
-        words = typed.strip().lower()
-        if words.startswith(("0x", "0b")):
-            self.code = int(words, 0)
+        if is_code(typed):
+            self.code = int(typed.strip().lower(), 0)
         else:
             self.code = reading(self.number, self.fmt).code
 
     def _reformatted(self) -> None:
         self.code = reading(self.number, self.fmt).code
-        if self.entry.value.strip().lower().startswith(("0x", "0b")):
+        if is_code(self.entry.value):
             self._write(hexadecimal(self.code, self.fmt))
 
     def _flipped(self) -> None:
@@ -238,14 +252,15 @@ class BitExplorer(Explorer):
     def draw(self) -> tuple[str, str]:
         """Every format's bits and value, and the chosen one in words."""
         readings = self.readings
-        rows = [
-            _row_svg(read, ROW * i, chosen=read.fmt is self.fmt)
+        self.digits.value = _digits_html(self.code, self.fmt, self.number)
+        rows = [_key_svg()] + [
+            _row_svg(read, KEY + ROW * i, chosen=read.fmt is self.fmt)
             for i, read in enumerate(readings.values())
         ]
         sentence = " ".join([self._note, self._sentence(readings[self.fmt.name])]).strip()
         title = f"The bits of {shown(self.number)} in each format."
         summary = " ".join(_summary(read) for read in readings.values())
-        height = ROW * len(rows) + 6
+        height = KEY + ROW * len(readings) + 6
         description = f"{title} {summary}"
         picture = framed(rows, width=WIDTH, height=height, description=description, largest=1.35)
         return picture, sentence
@@ -255,24 +270,31 @@ class BitExplorer(Explorer):
         fmt, value = self.fmt, float(decode(self.code, self.fmt))
         words = f"{fmt.name} {hexadecimal(self.code, fmt)}: {_explained(self.code, fmt)}"
         if mine.events:
-            amount = "" if mine.error is None else f"error {_ulps(mine.error)}, "
+            amount = "" if mine.error is None else f"error {_ulps(mine)}, "
             words += f" You asked for {shown(self.number)}: {amount}{_events(mine.events)}."
+            if Event.OVERFLOW in mine.events:
+                words += f" The largest number of {fmt.name} is {shown(exact(fmt.max_finite))}."
         if not math.isfinite(value):
             return words
         for where, step in (("below", next_down), ("above", next_up)):
             other = float(step(value, fmt))
             code = hexadecimal(int(encode(other, fmt)), fmt)
-            words += f" Next {where}: {shown(other)} ({code})."
+            words += f" Next {where}: {shown(other)} ({code}{_away(value, other)})."
         return words
 
 
-def _parts(fmt: Format) -> list[tuple[str, int, int, str]]:
-    """Fields of a code, each with its name, highest and lowest bit, and look of its buttons."""
+def _away(value: float, other: float) -> str:
+    """How far a neighbour is, which is a power of two; nothing where it is infinite or NaN."""
+    return f", {power_of_two(abs(other - value))} away" if math.isfinite(other) else ""
+
+
+def _parts(fmt: Format) -> list[tuple[str, int, int]]:
+    """Fields of a code, each with its name, highest and lowest bit."""
     trailing = fmt.precision - 1
     parts = [
-        ("sign", fmt.bits - 1, fmt.bits - 1, "danger"),
-        ("exponent", fmt.exponent_bits + trailing - 1, trailing, "success"),
-        ("trailing significand", trailing - 1, 0, "info"),
+        ("sign", fmt.bits - 1, fmt.bits - 1),
+        ("exponent", fmt.exponent_bits + trailing - 1, trailing),
+        ("trailing significand", trailing - 1, 0),
     ]
     return [part for part in parts[not fmt.signed :] if part[1] >= part[2]]
 
@@ -280,11 +302,11 @@ def _parts(fmt: Format) -> list[tuple[str, int, int, str]]:
 def _looks(code: int, fmt: Format) -> list[dict[str, Any]]:
     """The traits of the button of each bit, that of weight 2^0 first."""
     looks = []
-    for name, high, low, colour in _parts(fmt)[::-1]:
+    for name, high, low in _parts(fmt)[::-1]:
         for weight in range(low, high + 1):
             bit = code >> weight & 1
             words = {"description": str(bit), "tooltip": f"bit {weight}, {name}: {bit}"}
-            looks.append({"value": bool(bit), **words, "button_style": colour if bit else ""})
+            looks.append({"value": bool(bit), **words})
     return looks
 
 
@@ -301,15 +323,28 @@ def _buttons(
         "style": ToggleButtonStyle(),
     }
     return {
-        fmt: [ipywidgets.ToggleButton(**look, **shared) for look in _looks(code, fmt)]
+        fmt: [
+            ipywidgets.ToggleButton(**look, **shared, _dom_classes=(_class(name),))
+            for look, name in zip(_looks(code, fmt), _field_of_bits(fmt), strict=True)
+        ]
         for fmt in formats
         for code in [reading(number, fmt).code]
     }
 
 
+def _field_of_bits(fmt: Format) -> list[str]:
+    """The field of each bit, that of weight 2^0 first."""
+    return [name for name, high, low in _parts(fmt)[::-1] for _ in range(low, high + 1)]
+
+
+def _class(field: str) -> str:
+    """The class of the buttons and the label of a field, which gives them its colour."""
+    return f"mplab-{field.split()[0]}"
+
+
 def _rows(fmt: Format, bits: Sequence[Any]) -> ipywidgets.HBox:
     """The fields of a format with their buttons."""
-    groups = [_group(name, bits[low : high + 1]) for name, high, low, _ in _parts(fmt)]
+    groups = [_group(name, bits[low : high + 1]) for name, high, low in _parts(fmt)]
     return ipywidgets.HBox(groups, layout={"flex_flow": "row wrap", "overflow": "visible"})
 
 
@@ -318,7 +353,8 @@ def _group(name: str, bits: Sequence[Any]) -> ipywidgets.VBox:
     visible = {"overflow": "visible"}  # of the ring around the button in focus
     row = ipywidgets.HBox(bits[::-1], layout={"flex_flow": "row wrap", **visible})
     margin = "0 0.6rem 0 0"
-    return ipywidgets.VBox([ipywidgets.Label(name), row], layout={"margin": margin, **visible})
+    label = ipywidgets.Label(name, _dom_classes=(_class(name),))
+    return ipywidgets.VBox([label, row], layout={"margin": margin, **visible})
 
 
 def _explained(code: int, fmt: Format) -> str:
@@ -345,8 +381,70 @@ def _explained(code: int, fmt: Format) -> str:
     )
 
 
-def _ulps(error: float) -> str:
-    return f"{error:+.3g} ulp".replace("-", "−") if error else "none"
+_FOLDED = 130
+"""Characters past which digits and sums are folded away."""
+
+
+def _digits_html(code: int, fmt: Format, number: Number) -> str:
+    """The value of a code in full and as a sum of powers of two, and the number as a double."""
+    value = float(decode(code, fmt))
+    lines = []
+    if math.isfinite(value):
+        lines.append((f"{fmt.name} in full", in_full(exact(value)), shown(exact(value))))
+        if value:
+            powers = _sum_of_powers(code, fmt)
+            lines.append((f"{fmt.name} as a sum", powers, f"{powers[:60]} …"))
+    bits, double = _double(number)
+    past = ": past the range" if math.isinf(double) and not isinstance(number, float) else ""
+    name = f"nearest double (FP64) 0x{bits:016X}"
+    lines.append((name, in_full(exact(double)) + past, shown(exact(double))))
+    return "".join(itertools.starmap(_folded_html, lines))
+
+
+def _folded_html(name: str, words: str, brief: str) -> str:
+    """A line with its name; a long one is opened by a click or by Enter."""
+    broken = "overflow-wrap:anywhere;line-height:1.5"
+    if len(words) <= _FOLDED:
+        return f'<div style="{broken}">{name}: {words}</div>'
+    return (
+        f"<details><summary>{name}: {brief} (all {len(words):,} characters)</summary>"
+        f'<div style="{broken}">{words}</div></details>'
+    )
+
+
+def _sum_of_powers(code: int, fmt: Format) -> str:
+    """The powers of two that the bits of the significand stand for, the largest first.
+
+    Examples:
+        >>> _sum_of_powers(0xBE00, FP16), _sum_of_powers(0x0003, FP16)
+        ('−(2⁰ + 2⁻¹)', '2⁻²³ + 2⁻²⁴')
+    """
+    sign, biased, trailing = (int(part) for part in fields(code, fmt))
+    significand = trailing | (biased > 0) << (fmt.precision - 1)
+    lowest = max(biased, 1) - fmt.bias - fmt.precision + 1
+    powers = [
+        power_of_two(2.0 ** (lowest + place))
+        for place in range(fmt.precision - 1, -1, -1)
+        if significand >> place & 1
+    ]
+    words = " + ".join(powers)
+    return words if not sign else f"−{words}" if len(powers) == 1 else f"−({words})"
+
+
+def _double(number: Number) -> tuple[int, float]:
+    """The double next to a number, ties to even, and its code: Python's own float."""
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf if number > 0 else -math.inf
+    return int.from_bytes(struct.pack(">d", value)), value
+
+
+def _ulps(read: Reading) -> str:
+    """The error in three digits; float64 makes 0 of one below 2^−1075 ulp."""
+    if not read.error:
+        return "below 2⁻¹⁰⁷⁴ ulp" if read.events else "none"
+    return f"{read.error:+.3g} ulp".replace("-", "−")
 
 
 def _events(raised: Event) -> str:
@@ -355,15 +453,22 @@ def _events(raised: Event) -> str:
 
 
 def _summary(read: Reading) -> str:
-    error = "no finite value" if read.error is None else f"error {_ulps(read.error)}"
+    error = "no finite value" if read.error is None else f"error {_ulps(read)}"
     code = hexadecimal(read.code, read.fmt)
     return f"{read.fmt.name}: {shown(exact(read.value))}, {code}, {error}, {_events(read.events)}."
 
 
 # SVG -------------------------------------------------------------------------------------
-WIDTH, ROW, CELL = 470, 50, 9.2
+WIDTH, ROW, CELL, KEY = 470, 50, 9.2, 26
 
-_FIELD_COLOURS = {"sign": "#882255", "exponent": "#117733", "trailing significand": "#5790FC"}
+
+def _key_svg() -> str:
+    """Which colour is which field."""
+    parts = []
+    for left, (name, colour) in zip((8, 70, 162), FIELDS.items(), strict=True):
+        parts.append(svg.box(left, 8, CELL - 1.6, 14, f'fill="{colour}" stroke="{colour}"'))
+        parts.append(svg.text(left + 14, 20, name, more=f'fill="{colour}"'))
+    return "".join(parts)
 
 
 def _row_svg(read: Reading, top: float, *, chosen: bool) -> str:
@@ -373,7 +478,7 @@ def _row_svg(read: Reading, top: float, *, chosen: bool) -> str:
     parts += [
         svg.box(8, high - 10, 10, 10, f'fill="{colour}"'),
         svg.text(24, high, read.fmt.name, more='font-weight="bold"'),
-        svg.text(300, high, short(read.value), anchor="end"),
+        svg.text(WIDTH - 106, high, shown(exact(read.value)), anchor="end"),
         svg.text(WIDTH - 8, high, hexadecimal(read.code, read.fmt), anchor="end"),
         _strip_svg(read, 8, top + 26),
         svg.text(310, top + 38, _short_error(read)),
@@ -384,7 +489,7 @@ def _row_svg(read: Reading, top: float, *, chosen: bool) -> str:
 
 def _short_error(read: Reading) -> str:
     """The error with three decimals; nothing where there is none."""
-    if not read.error:
+    if read.error is None or not (read.error or read.events):
         return ""
     if abs(read.error) < 0.0005:
         return "<0.001 ulp"
@@ -402,12 +507,10 @@ def _short_events(read: Reading) -> str:
 def _strip_svg(read: Reading, left: float, top: float) -> str:
     """The bits as cells, filled where they are 1, in the colour of their field."""
     cells = []
-    for name, high, low, _ in _parts(read.fmt):
+    for name, high, low in _parts(read.fmt):
         for weight in range(high, low - 1, -1):
             x = left + (read.fmt.bits - 1 - weight) * CELL
             one = read.code >> weight & 1
-            fill = _FIELD_COLOURS[name] if one else "white"
-            cells.append(
-                svg.box(x, top, CELL - 1.6, 14, f'fill="{fill}" stroke="{_FIELD_COLOURS[name]}"')
-            )
+            fill, colour = FIELDS[name] if one else "white", FIELDS[name]
+            cells.append(svg.box(x, top, CELL - 1.6, 14, f'fill="{fill}" stroke="{colour}"'))
     return "".join(cells)

@@ -12,7 +12,7 @@ from html import escape
 
 import ipywidgets
 
-from mplab.pictures.canvas import INK
+from mplab.pictures.canvas import CARD, CARD_CLASS, CARD_STYLE, FIELDS, INK
 
 SIZE, LEAST = 13, 10
 """Of letters: as drawn, and in the narrowest window, where a picture is scrolled, not smaller."""
@@ -34,26 +34,53 @@ def svg(
     least = width * LEAST // SIZE
     return (
         f'<svg role="img" aria-label="{escape(description, quote=True)}" '
-        f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" '
-        f'style="width:100%;min-width:{least}px;max-width:{largest * width:.0f}px;background:#fff">'
+        f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" class="{CARD_CLASS}" '
+        f'style="width:100%;min-width:{least}px;max-width:{largest * width:.0f}px;{CARD}">'
         f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(parts)}</svg>'
     )
+
+
+_ARROW = (
+    "url('data:image/svg+xml,<svg xmlns=%22http://www.w3.org/2000/svg%22 viewBox=%220 0 18 18%22>"
+    "<path d=%22M5.2 5.9L9 9.7l3.8-3.8 1.2 1.2-5 5-5-5z%22 fill=%22white%22/></svg>')"
+)
+
+_BUTTONS = "".join(
+    f".mplab-explorer .mplab-{name.split()[0]}.mod-active {{ background: {colour}; color: #fff }}"
+    f".mplab-explorer .mplab-{name.split()[0]}.widget-label {{ border-bottom: 3px solid {colour} }}"
+    for name, colour in FIELDS.items()
+)
+
+_STYLE = (
+    f"{CARD_STYLE}<style>{_BUTTONS}"
+    '[data-jp-theme-light="false"] .mplab-explorer select '
+    f"{{ background-image: {_ARROW} !important }}</style>"
+)
+"""Cards; the colours of fields, as in pictures; and arrows that are seen on a dark page."""
 
 
 class Explorer(ipywidgets.VBox):
     """A question, controls, a picture, and what it shows in words.
 
     A subclass gives `draw`, which reads the controls. Any change of a control redraws; the
-    sentence is in a live region, so that screen readers say it.
+    sentence is in a live region, so that screen readers say it. What a subclass has to say
+    `below` that, it writes there in `draw`.
     """
 
-    def __init__(self, question: str, controls: Sequence[ipywidgets.Widget]) -> None:
+    def __init__(
+        self,
+        question: str,
+        controls: Sequence[ipywidgets.Widget],
+        *,
+        below: Sequence[ipywidgets.Widget] = (),
+    ) -> None:
         self.picture = ipywidgets.HTML(layout={"overflow": "auto hidden", "max_width": "100%"})
         self.state = ipywidgets.HTML()
         self.errors = ipywidgets.Output()
-        heading = ipywidgets.HTML(f"<b>{escape(question)}</b>")
-        parts = [heading, *controls, self.picture, self.state, self.errors]
+        heading = ipywidgets.HTML(f"{_STYLE}<b>{escape(question)}</b>")
+        parts = [heading, *controls, self.picture, self.state, *below, self.errors]
         super().__init__(parts)
+        self.add_class("mplab-explorer")
         for control in controls:
             control.observe(self._changed, names="value")
         self.redraw()

@@ -9,6 +9,7 @@ import ipywidgets
 
 from mplab.arithmetic.matrix_steps import Row, StepBits, step_bits
 from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers._svg import LINE
 from mplab.numbers.formats import FP8_E4M3, FP16, Format
 from mplab.pictures.canvas import BAND, INK, STYLES, power_of_two
 
@@ -148,6 +149,6 @@ def _row_svg(
             f'<rect x="{x(cell.exponent):.1f}" y="{top + 2}" width="{width:.1f}" '
             f'height="{ROW - 5}" fill="{fill}" stroke="{BAND}"/>'
             f'<text x="{x(cell.exponent) + width / 2:.1f}" y="{top + 18}" text-anchor="middle" '
-            f'font-size="11" fill="{INK if cell.kept or cell.bit else BAND}">{cell.bit}</text>'
+            f'font-size="11" fill="{INK if cell.kept or cell.bit else LINE}">{cell.bit}</text>'
         )
     return parts

@@ -10,9 +10,17 @@ import ipywidgets
 import numpy as np
 
 from mplab.explorers import _svg as svg
-from mplab.explorers._entry import exact, read_number, short, shown
+from mplab.explorers._entry import (
+    exact,
+    first_words,
+    read_number,
+    require_kind,
+    short,
+    shown,
+)
 from mplab.explorers._explorer import Explorer
 from mplab.explorers._explorer import svg as framed
+from mplab.numbers.checks import integer
 from mplab.numbers.codes import decode, encode
 from mplab.numbers.formats import (
     BF16,
@@ -22,7 +30,6 @@ from mplab.numbers.formats import (
     FP32,
     Format,
     Rounding,
-    require_format,
 )
 from mplab.numbers.rounding import round_to
 from mplab.pictures.canvas import power_of_two, style
@@ -149,11 +156,15 @@ class NumberLine(Explorer):
         around: str | float = "1",
         zoom: int = 1,
     ) -> None:
-        given = [require_format("NumberLine", fmt) for fmt in (first, second)]
+        given = [first, second]
+        for name, fmt in (("first", first), ("second", second)):
+            require_kind("NumberLine", name, fmt, Format)
+        integer("NumberLine", "zoom", zoom, least=-math.inf)
+        words = first_words("NumberLine", "around", around, lambda typed: _middle(typed, first))
         choices = [(f.name, f) for f in dict.fromkeys((*FORMATS, *given))]
         wide = {"description_width": "initial"}
         self.around = ipywidgets.Text(
-            value=str(around), description="around", continuous_update=False, style=wide
+            value=words, description="around", continuous_update=False, style=wide
         )
         self.zoom = ipywidgets.IntSlider(
             value=zoom,
@@ -164,8 +175,8 @@ class NumberLine(Explorer):
             layout={"width": "min(36rem, 98%)"},
         )
         self.first, self.second = (
-            ipywidgets.Dropdown(options=choices, value=fmt, description=words, style=wide)
-            for fmt, words in zip(given, ("above", "below"), strict=True)
+            ipywidgets.Dropdown(options=choices, value=fmt, description=place, style=wide)
+            for fmt, place in zip(given, ("above", "below"), strict=True)
         )
         self.mode = ipywidgets.Dropdown(
             options=[(mode.name.lower().replace("_", " "), mode) for mode in Rounding],
@@ -173,7 +184,7 @@ class NumberLine(Explorer):
             description="rounding",
             style=wide,
         )
-        self._middle = _middle(str(around), given[0])
+        self._middle = _middle(words, first)
         controls = [self.around, self.zoom, self.first, self.second, self.mode]
         super().__init__("How far apart are the numbers, and what rounds to each?", controls)
 

@@ -12,8 +12,7 @@ from mplab.explorers._explorer import Explorer, svg
 from mplab.numbers.formats import FP16, Format, require_format
 from mplab.pictures.canvas import (
     BAND,
-    COARSE,
-    LOST,
+    bands,
     percent,
     power_of_two,
     spread,
@@ -187,16 +186,10 @@ def _histogram_svg(
 def _zones_svg(fmt: Format, shown: tuple[int, int], x: Callable[[float], float]) -> list[str]:
     """Grey bands where the format loses numbers or digits, with a word over each zone."""
     low, high = shown
-    edges = zones(fmt)
-    bands = (
-        (low, edges.flushed, LOST),
-        (edges.flushed, edges.subnormal, COARSE),
-        (edges.overflow, high, LOST),
-    )
     parts = [
         f'<rect x="{x(a):.1f}" y="{TOP}" width="{x(b) - x(a):.1f}" height="{BOTTOM - TOP}" '
         f'fill="{BAND}" fill-opacity="{strength}"/>'
-        for a, b, strength in bands
+        for a, b, strength in bands(fmt, low, high)
     ]
     words = zone_words(fmt, low, high)
     places = spread(

@@ -10,9 +10,18 @@ import ipywidgets
 import numpy as np
 
 from mplab.explorers import _svg as svg
-from mplab.explorers._entry import exact, hexadecimal, read_number, short, shown
+from mplab.explorers._entry import (
+    exact,
+    first_words,
+    hexadecimal,
+    read_number,
+    require_kind,
+    short,
+    shown,
+)
 from mplab.explorers._explorer import Explorer
 from mplab.explorers._explorer import svg as framed
+from mplab.numbers.checks import integer
 from mplab.numbers.codes import encode, ulp
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Rounding, require_format
 from mplab.numbers.rounding import Stream, round_to
@@ -87,10 +96,12 @@ class RoundingLab(Explorer):
         seed: int = 0,
     ) -> None:
         first = require_format("RoundingLab", fmt)
-        self.seed = seed
+        words = first_words("RoundingLab", "number", number, lambda typed: _finite(typed, fmt))
+        require_kind("RoundingLab", "mode", mode, Rounding)
+        self.seed = integer("RoundingLab", "seed", seed, most=2**64 - 1)
         wide = {"description_width": "initial"}
         self.entry = ipywidgets.Text(
-            value=str(number), description="number", continuous_update=False, style=wide
+            value=words, description="number", continuous_update=False, style=wide
         )
         self.eighths = ipywidgets.IntSlider(
             min=0,
@@ -111,7 +122,7 @@ class RoundingLab(Explorer):
             description="rounding",
             style=wide,
         )
-        self._base = _finite(str(number), first)
+        self._base = _finite(words, first)
         controls = [self.entry, self.eighths, self.format, self.mode]
         super().__init__("Which bits decide where a number goes?", controls)
 
@@ -265,17 +276,13 @@ def name_of(mode: Rounding) -> str:
 
 def _finite(typed: str, fmt: Format) -> Fraction:
     """The finite number that was typed; not past the format's largest value."""
-    number = Fraction(read_number(typed, fmt)) if _plain(typed, fmt) else None
-    if number is None or abs(number) > Fraction(fmt.max_finite):
+    number = read_number(typed, fmt)
+    if not -fmt.max_finite <= number <= fmt.max_finite:  # NaN too
         raise ValueError(
             f"The number must be finite and at most {short(fmt.max_finite)}, the largest of "
             f"{fmt.name}; got {typed}."
         )
-    return number
-
-
-def _plain(typed: str, fmt: Format) -> bool:
-    return math.isfinite(read_number(typed, fmt))
+    return Fraction(number)
 
 
 def _units(x: Fraction, fmt: Format) -> Fraction:

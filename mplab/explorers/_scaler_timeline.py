@@ -11,6 +11,7 @@ import numpy as np
 from mplab.explorers import _svg as svg
 from mplab.explorers._explorer import Explorer
 from mplab.explorers._explorer import svg as framed
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS, FP16
 from mplab.pictures.canvas import BAND, LOST, power_of_two, style, whole_ticks
 from mplab.scaling.loss import LossScaler
@@ -153,12 +154,21 @@ def _headroom(source: object) -> Headroom:
         return example()
     if isinstance(source, Headroom):
         return source
-    limits = np.asarray(source, float)
-    if limits.ndim != 1 or not limits.size or np.isnan(limits).any():
-        raise ValueError(
+    try:
+        limits = np.asarray(source)
+    except ValueError:  # rows of different lengths
+        limits = np.asarray(None)
+    wrong = (
+        not isinstance(source, Sequence | np.ndarray)
+        or isinstance(source, np.ma.MaskedArray)
+        or limits.dtype.kind not in "iuf"
+    )
+    if wrong or limits.ndim != 1 or not limits.size or np.isnan(limits).any():
+        raise (TypeError if wrong else ValueError)(
             f"ScalerTimeline: source must be a run, a Headroom, or one limit for each step; got "
-            f"{source!r}. Use headroom(task)."
+            f"{quoted(source)}. Use headroom(task)."
         )
+    limits = limits.astype(float)
     return Headroom(limits, np.full(limits.shape, 1e-3))
 
 

@@ -11,12 +11,14 @@ import numpy as np
 from mplab.explorers import _svg as svg
 from mplab.explorers._explorer import Explorer
 from mplab.explorers._explorer import svg as framed
+from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import FORMATS, FP32, Format
 from mplab.numbers.rounding import round_to
-from mplab.pictures.canvas import BAND, COARSE, INK, LOST, STYLES, percent, power_of_two
+from mplab.numbers.words import number as in_digits
+from mplab.pictures.canvas import BAND, INK, STYLES, bands, percent, power_of_two
 from mplab.pictures.training import run_name, scale_words
-from mplab.training.exponents import ExponentHistogram, zones
+from mplab.training.exponents import ExponentHistogram
 from mplab.training.history import History, Sample
 
 MOST = 4
@@ -114,8 +116,11 @@ class TrainingTheatre(Explorer):
 
 def _checked(runs: Sequence[History]) -> list[History]:
     """The runs, if they can be shown side by side."""
-    if isinstance(runs, History) or not all(isinstance(run, History) for run in runs):
-        raise TypeError(f"TrainingTheatre: runs must be a list of runs; got {runs!r}.")
+    if not isinstance(runs, Sequence) or not all(isinstance(run, History) for run in runs):
+        raise TypeError(
+            f"TrainingTheatre: runs must be a list of runs; got {quoted(runs)}. Pass "
+            "[train(task, recipe), …]."
+        )
     if not 2 <= len(runs) <= MOST:
         raise ValueError(f"TrainingTheatre: runs must be 2 to {MOST}; got {len(runs)}.")
     tasks = {run.task for run in runs}
@@ -188,9 +193,7 @@ def _fate(run: History, step: int, kept: Sample, number: int) -> str:
 
 
 def _number(value: float) -> str:
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "infinite"
-    return f"{value:.3g}".replace("-", "−")
+    return in_digits(value, digits=3)
 
 
 # SVG -------------------------------------------------------------------------------------
@@ -283,14 +286,9 @@ def _spread_svg(
     def x(exponent: float) -> float:
         return left + (min(max(exponent, low), high) - low) / (high - low) * width
 
-    edges = zones(fmt)
     parts = [
         svg.box(x(a), top, x(b) - x(a), TALL, f'fill="{BAND}" fill-opacity="{strength}"')
-        for a, b, strength in (
-            (low, edges.flushed, LOST),
-            (edges.flushed, edges.subnormal, COARSE),
-            (edges.overflow, high, LOST),
-        )
+        for a, b, strength in bands(fmt, low, high)
         if x(b) > x(a)
     ]
     most = max(histogram.counts.tolist(), default=1)

@@ -7,9 +7,11 @@ import numpy as np
 
 from mplab.arithmetic.updates import path
 from mplab.explorers._explorer import Explorer, svg
+from mplab.numbers.checks import integer
 from mplab.numbers.codes import next_down, next_up
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Format
 from mplab.numbers.rounding import round_to
+from mplab.numbers.words import number
 from mplab.pictures.canvas import percent, power_of_two, style
 
 FORMATS: dict[str, Format] = {"BF16": BF16, "FP16": FP16, "E4M3": FP8_E4M3}
@@ -55,7 +57,7 @@ class UpdateStagnation(Explorer):
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.seed = seed
+        self.seed = integer("UpdateStagnation", "seed", seed, most=2**64 - 1)
         wide = {"style": {"description_width": "5.5rem"}, "layout": {"width": "min(36rem, 98%)"}}
         self.weight = ipywidgets.SelectionSlider(
             options=WEIGHTS, value=1.0, description="weight", **wide
@@ -190,6 +192,7 @@ def _chart(weights: np.ndarray, delta: float, fmt: Format) -> list[str]:
     colour = style(fmt).colour
     last, ideal = y(float(weights[-1])), y(exact)
     apart = max(0.0, 18 - abs(last - ideal)) / 2 * (1 if last >= ideal else -1)
+    words = [number(value, digits=5) for value in (exact, float(weights[-1]))]
     way = "".join(
         f"{'M' if i == 0 else 'L'}{x(i):.1f} {y(float(w)):.1f}" for i, w in enumerate(weights)
     )
@@ -197,14 +200,10 @@ def _chart(weights: np.ndarray, delta: float, fmt: Format) -> list[str]:
         f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="#707075"/>',
         f'<path d="M{x(0):.1f} {y(start):.1f}L{x(steps):.1f} {ideal:.1f}" stroke="black"/>',
         f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
-        f'<text x="{RIGHT + 8}" y="{ideal + 4 - apart:.1f}">exact {_number(exact)}</text>',
-        f'<text x="{RIGHT + 8}" y="{last + 4 + apart:.1f}">stored {_number(weights[-1])}</text>',
+        f'<text x="{RIGHT + 8}" y="{ideal + 4 - apart:.1f}">exact {words[0]}</text>',
+        f'<text x="{RIGHT + 8}" y="{last + 4 + apart:.1f}">stored {words[1]}</text>',
         f'<text x="{LEFT - 8}" y="{y(start) + 4:.1f}" text-anchor="end">{start:g}</text>',
         f'<text x="{LEFT}" y="{BOTTOM + 20}" text-anchor="middle">0</text>',
         f'<text x="{RIGHT}" y="{BOTTOM + 20}" text-anchor="middle">{steps:,}</text>',
         f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 30}" text-anchor="middle">updates</text>',
     ]
-
-
-def _number(value: float) -> str:
-    return f"{value:.5g}".replace("-", "−")

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 
 from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
 from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
+from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format, Rounding
 from mplab.numbers.rounding import round_to
 from mplab.pictures import canvas as c
@@ -86,8 +87,8 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pictur
     Returns:
         A figure whose title says which curve ends highest and which lowest.
     """
-    if not curves:
-        raise ValueError("error_growth: curves must not be empty; got none. Measure some first.")
+    c.require_some("error_growth", "curves", curves, ErrorCurve)
+    c.require_a("error_growth", "bounds_of", bounds_of, Format, "Pass FP16, for one.")
     picture = c.Picture(height=4.4)
     axes = picture.subplots()
     c.log_axes(axes, "number of terms n", "error / sum of |terms|")
@@ -132,6 +133,8 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     Returns:
         A figure whose title says where each format stops.
     """
+    c.require_some("stagnation", "formats", formats, Format)
+    integer("stagnation", "most", most, least=1)
     picture = c.Picture(height=4.0, width=8.4)
     axes = picture.subplots()
     c.log_axes(axes, "ones added", "running sum")
@@ -251,6 +254,7 @@ def product_errors(
 @c.in_house_style
 def accumulators(found: ProductErrors) -> c.Picture:
     """Errors of inner products: is it the products or the sum that should be wide?"""
+    c.require_a("accumulators", "found", found, ProductErrors, "Pass product_errors().")
     picture = c.Picture(height=4.2, width=8.2)
     axes = picture.subplots()
     c.log_axes(axes, "products added", "error / sum of |products|")

@@ -107,7 +107,7 @@ def block_errors(
     Raises:
         ValueError: the numbers are no whole blocks.
     """
-    c.require_some("block_errors", "quantized", quantized)
+    c.require_named("block_errors", "quantized", quantized)
     numbers = np.asarray(exact, float)
     if numbers.ndim != 1 or not numbers.size or numbers.size % block:
         raise ValueError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -28,8 +29,8 @@ def landing(numbers: Mapping[str, float], formats: Sequence[Format]) -> c.Pictur
     Returns:
         A figure whose title says what becomes of the last number.
     """
-    c.require_some("landing", "numbers", numbers)
-    c.require_some("landing", "formats", formats)
+    c.require_named("landing", "numbers", numbers, Real)
+    c.require_some("landing", "formats", formats, Format)
     places = [math.log2(x) for x in numbers.values()]
     picture = c.Picture(height=1.6 + 0.5 * len(formats))
     axes = picture.subplots()
@@ -125,7 +126,7 @@ def end_of_range(formats: Sequence[Format]) -> c.Picture:
     Returns:
         A figure whose title says where each format overflows, and to what.
     """
-    c.require_some("end_of_range", "formats", formats)
+    c.require_some("end_of_range", "formats", formats, Format)
     picture = c.Picture(height=3.3, width=3.0 + 2.8 * len(formats))
     words = []
     for axes, fmt in zip(picture.subplots(1, len(formats), squeeze=False)[0], formats, strict=True):
@@ -185,7 +186,7 @@ def fates(tallies: Mapping[str, Tally]) -> c.Picture:
     Returns:
         A figure whose title names the tally that lost most, and the one that lost least.
     """
-    c.require_some("fates", "tallies", tallies)
+    c.require_named("fates", "tallies", tallies, Tally)
     picture = c.Picture(height=1.5 + 0.4 * len(tallies))
     axes = picture.subplots()
     looks = (("#5790FC", ""), ("#C5D8FE", ""), ("#1A1A1A", ""), ("#EE6677", "///"))

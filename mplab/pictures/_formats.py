@@ -10,13 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from mplab.numbers.checks import switch
 from mplab.numbers.codes import decode, encode, ulp, values
 from mplab.numbers.formats import Format, require_format
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
-
-FIELD_COLOURS = {"sign": "#882255", "exponent": "#117733", "trailing significand": "#5790FC"}
 
 INTEGERS = "INT8"
 
@@ -35,7 +34,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
     Returns:
         A figure whose title says how many different numbers are stored.
     """
-    c.require_some("bit_fields", "formats", formats)
+    c.require_some("bit_fields", "formats", formats, Format)
     stored = [float(round_to(x, fmt)) for fmt in formats]
     picture = c.Picture(height=0.7 + 0.42 * len(formats), width=8.6)
     axes = picture.subplots()
@@ -47,7 +46,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
         axes.text(-0.7, row, fmt.name, ha="right", va="center", color=c.INK, fontweight="bold")
         axes.text(longest + 0.7, row, number(value, digits=9), ha="left", va="center")
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
-    for place, (name, colour) in zip((0, 3, 15), FIELD_COLOURS.items(), strict=True):
+    for place, (name, colour) in zip((0, 3, 15), c.FIELDS.items(), strict=True):
         axes.text(place, -0.85, name, color=colour, va="center", fontweight="bold")
     different = len(set(stored))
     asked = Fraction(x)
@@ -71,7 +70,7 @@ def _draw_code(axes: Axes, row: int, code: int, fmt: Format) -> None:
     """One row of cells, filled where the bit is 1, in the colour of its field."""
     widths = (int(fmt.signed), fmt.exponent_bits, fmt.precision - 1)
     colours = [
-        colour for colour, n in zip(FIELD_COLOURS.values(), widths, strict=True) for _ in range(n)
+        colour for colour, n in zip(c.FIELDS.values(), widths, strict=True) for _ in range(n)
     ]
     for place, colour in enumerate(colours):
         bit = code >> (fmt.bits - 1 - place) & 1
@@ -102,7 +101,9 @@ def code_table(fmt: Format) -> c.Picture:
     trailing = fmt.precision - 1
     rows, columns = 1 << fmt.exponent_bits, 1 << trailing
     table = decode(np.arange(rows * columns), fmt).reshape(rows, columns)
-    picture = c.Picture(height=1.2 + 0.235 * rows, width=2.2 + 0.84 * columns)
+    longest = max(len(_in_full(float(value))) for value in table.flat)
+    wide = max(0.84, 0.075 * longest)
+    picture = c.Picture(height=1.2 + 0.235 * rows, width=2.2 + wide * columns)
     axes = picture.subplots()
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)
@@ -141,7 +142,22 @@ def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, col
     axes.add_patch(
         Rectangle(corner, 1, 1, facecolor=face, alpha=alpha, edgecolor="white", linewidth=1)
     )
-    axes.text(column, row, number(value), ha="center", va="center", fontsize=7.5)
+    axes.text(column, row, _in_full(value), ha="center", va="center", fontsize=7.5)
+
+
+def _in_full(value: float) -> str:
+    """A number with all its digits; where these are many, as a multiple of a power of two.
+
+    Examples:
+        >>> _in_full(0.013671875), _in_full(1.75 * 2.0**-14), _in_full(2.0**-16), _in_full(-0.0)
+        ('0.013671875', '1.75 · 2⁻¹⁴', '2⁻¹⁶', '−0')
+    """
+    words = number(value, digits=9)
+    if not math.isfinite(value) or Fraction(words.replace("−", "-")) == Fraction(value):
+        return words
+    significand, exponent = math.frexp(value)
+    power = c.power_of_two(2.0 ** (exponent - 1))
+    return power if significand == 0.5 else f"{number(2 * significand, digits=17)} · {power}"
 
 
 @c.in_house_style
@@ -159,7 +175,8 @@ def number_lines(
     Returns:
         A figure whose title counts the values.
     """
-    c.require_some("number_lines", "formats", formats)
+    c.require_some("number_lines", "formats", formats, Format)
+    switch("number_lines", "integers", integers)
     rows = [(fmt.name, _between(values(fmt), low, high), c.style(fmt).colour) for fmt in formats]
     if integers:
         rows.append((INTEGERS, _between(np.arange(-128.0, 128.0), low, high), "black"))
@@ -212,7 +229,8 @@ def spacing(
     Returns:
         A figure whose title names the gap of each format at `at`.
     """
-    c.require_some("spacing", "formats", formats)
+    c.require_some("spacing", "formats", formats, Format)
+    switch("spacing", "integers", integers)
     picture = c.Picture(height=4.3)
     axes = picture.subplots()
     stairs, gaps = [], []
@@ -281,7 +299,8 @@ def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> c.Pi
     Returns:
         A figure whose title says how many powers of two the widest and the narrowest span.
     """
-    c.require_some("dynamic_ranges", "formats", formats)
+    c.require_some("dynamic_ranges", "formats", formats, Format)
+    switch("dynamic_ranges", "integers", integers)
     bars = [
         (fmt.name, math.log2(fmt.min_subnormal), fmt.emin, math.log2(fmt.max_finite), c.style(fmt))
         for fmt in formats
@@ -308,7 +327,7 @@ def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> c.Pi
         f"{least} {spans[least]}"
     )
     words = "; ".join(
-        f"{name} {c.power_of_two(2.0 ** round(low))} to 2^{high:.1f}"
+        f"{name} {c.power_of_two(2.0 ** round(low))} to {number(2.0**high)}"
         for name, low, _, high, _ in rows
     )
     return c.titled(picture, sentence, f"Bars over powers of two. {words}.")
@@ -325,7 +344,7 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
     Returns:
         A figure whose title says what the normal numbers of each format have.
     """
-    c.require_some("decimal_digits", "formats", formats)
+    c.require_some("decimal_digits", "formats", formats, Format)
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
     ends, words = [], []

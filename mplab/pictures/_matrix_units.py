@@ -67,6 +67,7 @@ def errors_by_depth(
 @canvas.in_house_style
 def promotion(errors: DepthErrors) -> canvas.Picture:
     """The error of FP8 products against depth: all steps in the unit, or promoted to FP32."""
+    canvas.require_a("promotion", "errors", errors, DepthErrors, "Pass errors_by_depth().")
     picture = canvas.Picture(height=3.6)
     axes = picture.subplots()
     canvas.log_axes(axes, "terms per element K", "largest error / sum of |products|")
@@ -133,6 +134,7 @@ def cut_errors(
 @canvas.in_house_style
 def cutting(errors: CutErrors) -> canvas.Picture:
     """How far sums lie from the exact ones: cut twice a step, as the unit does it, once, never."""
+    canvas.require_a("cutting", "errors", errors, CutErrors, "Pass cut_errors().")
     picture = canvas.Picture(height=3.4)
     axes = picture.subplots()
     unit = FP32.unit_roundoff
@@ -222,7 +224,7 @@ def _draw_rows(axes: Axes, step: StepBits) -> None:
                     linewidth=0.6,
                 )
             )
-            ink = "white" if cell.bit else canvas.INK if cell.kept else canvas.BAND
+            ink = canvas.INK if cell.bit or cell.kept else canvas.FAINT
             axes.text(
                 cell.exponent, y, str(cell.bit), ha="center", va="center", fontsize=8, color=ink
             )

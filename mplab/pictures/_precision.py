@@ -44,6 +44,7 @@ def precision_map(explanation: Explanation) -> c.Picture:
         >>> precision_map(explain(torch.nn.Linear(2, 2), torch.ones(1, 2))).claim
         'CUDA_AUTOCAST runs 3 of 3 operations of Linear in FP16'
     """
+    c.require_a("precision_map", "explanation", explanation, Explanation, "Pass explain(...).")
     rows = explanation.rows
     c.require_some("precision_map", "explanation", rows)
     modules = list(dict.fromkeys(row.module for row in rows))

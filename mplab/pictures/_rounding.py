@@ -51,7 +51,7 @@ def rounding_profile(
         A figure whose title names the largest error of each mode, in ulps.
     """
     require_format("rounding_profile", fmt)
-    c.require_some("rounding_profile", "modes", modes)
+    c.require_some("rounding_profile", "modes", modes, Rounding)
     picture = c.Picture(height=4.6, width=2.6 + 2.3 * len(modes))
     grid = picture.subplots(2, len(modes), sharex=True, sharey="row", squeeze=False)
     x = np.linspace(low, high, 1281)
@@ -208,8 +208,9 @@ def mean_errors(
     Returns:
         A figure whose title names the mode that shifts the mean most, and the least.
     """
+    require_format("mean_errors", fmt)
     c.require_some("mean_errors", "x", x)
-    c.require_some("mean_errors", "modes", modes)
+    c.require_some("mean_errors", "modes", modes, Rounding)
     gaps = ulp(x, fmt)
     shifts = {m: float(np.mean((_rounded(x, fmt, m, seed) - x) / gaps)) for m in modes}
     picture = c.Picture(height=1.2 + 0.4 * len(modes))
@@ -268,7 +269,7 @@ def running_sums(
     Returns:
         A figure whose title says where each sum ends, and where it should.
     """
-    c.require_some("running_sums", "sums", sums)
+    c.require_some("running_sums", "sums", sums, Sum, Format)
     picture = c.Picture(height=3.8, width=8.4)
     axes = picture.subplots()
     exact = start + term * times

@@ -76,7 +76,7 @@ def least_updates(formats: Sequence[Format], *, update: float | None = None) -> 
     Returns:
         A figure whose title says what it takes to move a weight of 1 upward.
     """
-    c.require_some("least_updates", "formats", formats)
+    c.require_some("least_updates", "formats", formats, Format)
     picture = c.Picture(height=4.2)
     axes = picture.subplots()
     c.log_axes(axes, "weight", "largest update that does nothing")
@@ -108,7 +108,7 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
     Returns:
         A figure of two panels whose title says where each run ends.
     """
-    c.require_some("descents", "runs", runs)
+    c.require_some("descents", "runs", runs, Descent)
     picture = c.Picture(height=5.0, width=8.2)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     above.set_yscale("log", base=2)

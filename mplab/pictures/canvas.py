@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import Format
 from mplab.numbers.words import superscript
 from mplab.training.exponents import exponent_of, zones
@@ -48,9 +50,14 @@ STYLES: dict[str, Style] = {  # blue wide, green and violet sixteen, reds eight
 
 REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a colour
 
+FIELDS = {"sign": "#663D1F", "exponent": "#371279", "trailing significand": "#606B99"}
+"""The fields of a code: no format has one of these colours, and white words can be read on each."""
+
 BAND = "#9C9CA1"  # grey, for bands only
 
 INK = "#1A1A1A"  # words
+
+FAINT = "#707075"  # words that matter less, and axes
 
 LOST, COARSE = 0.42, 0.18  # opacity of a band over white, by what happens there
 
@@ -131,6 +138,21 @@ def span(ratios: Iterable[float]) -> str:
     return f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
 
 
+# A card on the page ----------------------------------------------------------------------
+CARD = (
+    "background:#fff;padding:8px;border:1px solid #C8C8CC;border-radius:8px;box-sizing:border-box"
+)
+"""How a picture lies on a page: pictures stay white, on a page of any colour."""
+
+CARD_CLASS = "mplab-card"
+
+DIMMED = f".{CARD_CLASS} {{ filter: brightness(.9) }}"
+"""On a dark page, so that a card does not glare."""
+
+CARD_STYLE = f'<style>[data-jp-theme-light="false"] {DIMMED}</style>'
+"""The rule for JupyterLab, which says on the page whether its theme is dark."""
+
+
 # A figure that can be read aloud ---------------------------------------------------------
 class Picture(Figure):
     """A matplotlib Figure with a description, shown by Jupyter as an image with alt text.
@@ -175,8 +197,8 @@ class Picture(Figure):
         data = base64.b64encode(self.png()).decode("ascii")
         image = (
             f'<img src="data:image/png;base64,{data}" alt="{escape(self.alt, quote=True)}" '
-            f'width="{round(self.get_figwidth() * self.dpi)}" '
-            'style="max-width:100%;height:auto;background:#fff"/>'
+            f'width="{round(self.get_figwidth() * self.dpi)}" class="{CARD_CLASS}" '
+            f'style="max-width:100%;height:auto;{CARD}"/>{CARD_STYLE}'
         )
         return {"text/html": image, "text/plain": self.alt}
 
@@ -207,10 +229,52 @@ def titled(picture: Picture, sentence: str, details: str) -> Picture:
     return picture
 
 
-def require_some(function: str, argument: str, data: Sized) -> None:
-    """Refuse an empty collection by name."""
-    if not len(data):
-        raise ValueError(f"{function}: {argument} must not be empty; got {data!r}. Record some.")
+def require_some(function: str, argument: str, data: object, *kinds: type) -> None:
+    """Refuse by name what is no collection, has a member of none of the `kinds`, or is empty."""
+    right = isinstance(data, Collection) and not isinstance(data, str | bytes | Mapping)
+    if not right or (isinstance(data, np.ndarray) and not data.ndim):
+        raise TypeError(_wanted(function, argument, data, kinds, "a list"))
+    _require_members(function, argument, data, data, kinds, "a list")
+
+
+def require_named(function: str, argument: str, data: object, *kinds: type) -> None:
+    """Refuse by name what is no mapping, has a value of none of the `kinds`, or is empty."""
+    if not isinstance(data, Mapping):
+        raise TypeError(_wanted(function, argument, data, kinds, "a mapping from names"))
+    _require_members(function, argument, data, data.values(), kinds, "a mapping from names")
+
+
+def require_a(function: str, argument: str, given: object, kind: type, advice: str) -> None:
+    """Refuse by name what is not of a type."""
+    if not isinstance(given, kind):
+        raise TypeError(
+            f"{function}: {argument} must be a {kind.__name__}; got {quoted(given)}. {advice}"
+        )
+
+
+def _require_members(
+    function: str,
+    argument: str,
+    data: object,
+    members: Any,
+    kinds: tuple[type, ...],
+    what: str,
+) -> None:
+    if not len(members):
+        raise ValueError(
+            f"{function}: {argument} must not be empty; got {quoted(data)}. Record some."
+        )
+    if kinds and not all(isinstance(x, kinds) and not isinstance(x, bool) for x in members):
+        raise TypeError(_wanted(function, argument, data, kinds, what))
+
+
+def _wanted(function: str, argument: str, data: object, kinds: tuple[type, ...], what: str) -> str:
+    """What must be given, in the words of an error."""
+    of = f"{' to' if 'from' in what else ' of'} {' or '.join(kind.__name__ for kind in kinds)}"
+    return (
+        f"{function}: {argument} must be {what}{of * bool(kinds)}; got {quoted(data)}. Pass "
+        "several, or one in a list or mapping of its own."
+    )
 
 
 # Parts of figures ------------------------------------------------------------------------

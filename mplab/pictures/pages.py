@@ -88,6 +88,7 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
     Returns:
         HTML with the figures inside and a description of each. Equal runs give equal pages.
     """
+    require_runs("report", histories)
     curves = loss_curves(histories)
     scaled = [run for run in histories if np.any(run.loss_scale != run.loss_scale[0])]
     firsts = {(run_name(run), run_place(run)): run for run in reversed(scaled)}

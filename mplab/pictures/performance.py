@@ -78,7 +78,8 @@ def roofline(roof: Roofline) -> c.Picture:
     Returns:
         A figure whose title compares each format with FP32 at the largest common size.
     """
-    c.require_some("roofline", "roof.products", roof.products)
+    c.require_a("roofline", "roof", roof, Roofline, "Measure one with roofline().")
+    c.require_some("roofline", "roof.products", list(roof.products))
     picture = c.Picture(height=4.2, width=8.2)
     axes = picture.subplots()
     c.log_axes(axes, "operations per byte", "operations per second")
@@ -131,7 +132,7 @@ def matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     Returns:
         A figure whose title gives the error at the largest size.
     """
-    c.require_some("matmul_errors", "rows", rows)
+    c.require_some("matmul_errors", "rows", rows, ProductError)
     picture = c.Picture(height=3.6)
     axes = picture.subplots()
     c.log_axes(axes, "size of the matrices", "relative error of the product")
@@ -170,7 +171,7 @@ def memory(rows: Sequence[Memory]) -> c.Picture:
     Returns:
         A figure whose title says what mixed precision saves, and what it does not.
     """
-    c.require_some("memory", "rows", rows)
+    c.require_some("memory", "rows", rows, Memory)
     unit, size = _unit(max(sum(_parts(row)) for row in rows))
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
     table = np.array([_parts(row) for row in rows]) / size
@@ -249,7 +250,7 @@ def stage_times(rows: Sequence[Times]) -> c.Picture:
         A figure whose title names the largest share, and whose key the stages that these
         recipes have: without a loss scale there is no unscaling and no scaler.
     """
-    c.require_some("stage_times", "rows", rows)
+    c.require_some("stage_times", "rows", rows, Times)
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
     table = np.array([[_seconds(row, stage) for stage in STAGES] for row in rows])
     shares = 100 * table / table.sum(1, keepdims=True)

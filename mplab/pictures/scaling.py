@@ -29,7 +29,7 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
     Returns:
         A figure whose title counts the steps that each rule skips.
     """
-    c.require_some("scale_rules", "traces", traces)
+    c.require_named("scale_rules", "traces", traces, Trace)
     picture = c.Picture(height=1.3 + 1.0 * len(traces))
     rows = picture.subplots(len(traces), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     with np.errstate(divide="ignore"):
@@ -86,7 +86,7 @@ def clipped_norms(
     Returns:
         A figure whose title says whether the length depends on the scale.
     """
-    c.require_some("clipped_norms", "norms", norms)
+    c.require_named("clipped_norms", "norms", norms)
     picture = c.Picture(height=3.4)
     axes = picture.subplots()
     axes.axhline(np.log2(max_norm), color=c.REFERENCE.colour, linewidth=0.8)
@@ -171,7 +171,7 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
         A figure with a panel for each scaling: grey above is what saturates, grey below what
         becomes zero. Its title counts the tensors that lose most of their numbers.
     """
-    c.require_some("scaling_windows", "windows", windows)
+    c.require_named("scaling_windows", "windows", windows, Window)
     picture = c.Picture(height=1.4 + 1.45 * len(windows))
     rows = picture.subplots(len(windows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     low, high = _heights(windows.values())
@@ -242,7 +242,7 @@ def shares_and_outcomes(
         A figure with two joined marks for each, FP32's and FP16's; its title names the run that
         loses most gradients at first and the one that falls farthest below FP32.
     """
-    c.require_some("shares_and_outcomes", "runs", runs)
+    c.require_named("shares_and_outcomes", "runs", runs, tuple)
     picture = c.Picture(height=3.9)
     axes = picture.subplots()
     ends, facts = [], {}
@@ -293,9 +293,9 @@ def flushed_over_steps(runs: Mapping[str, History]) -> c.Picture:
     Returns:
         A figure with one panel for each run: layers down, steps across, dark where all is lost.
     """
-    c.require_some("flushed_over_steps", "runs", runs)
+    c.require_named("flushed_over_steps", "runs", runs, History)
     for run in runs.values():
-        c.require_some("flushed_over_steps", "run.flushed", run.flushed)
+        c.require_some("flushed_over_steps", "run.flushed", list(run.flushed))
     deepest = max(len(run.flushed[min(run.flushed)]) for run in runs.values())
     picture = c.Picture(height=1.5 + 0.3 * deepest, width=9.4 if len(runs) > 1 else 7.6)
     grid = picture.subplots(1, len(runs), squeeze=False)[0]
@@ -317,7 +317,7 @@ def _draw_shares(axes: Axes, run: History) -> None:
     colours = LinearSegmentedColormap.from_list("flushed", ["white", c.style(FP16).colour])
     axes.imshow(table, cmap=colours, vmin=0, vmax=1, aspect="auto")
     for (row, column), share in np.ndenumerate(table):
-        ink = "white" if share > 0.6 else c.INK
+        ink = "white" if share >= 0.9 else "black"  # of both the one with contrast 4.5
         axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink)
     axes.set_xticks(range(len(steps)), [str(step) for step in steps])
     axes.set_yticks(range(len(layers)), [name.removeprefix("layer ") for name in layers])

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import FillStyleType
 from numpy.typing import NDArray
 
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP16, FP32, Format, require_format
 from mplab.pictures import canvas as c
 from mplab.training.exponents import (
@@ -100,13 +101,15 @@ def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
 
 def require_runs(function: str, histories: Sequence[History]) -> None:
     """Refuse what is not at least one run of at least one step."""
-    if isinstance(histories, History) or not all(isinstance(run, History) for run in histories):
+    listed = isinstance(histories, Sequence)
+    if not listed or not all(isinstance(run, History) for run in histories):
         raise TypeError(
-            f"{function}: histories must be a list of runs; got {histories!r}. Put one in a list."
+            f"{function}: histories must be a list of runs; got {quoted(histories)}. Put one in "
+            "a list."
         )
     if not histories or not all(len(run.loss) for run in histories):
         raise ValueError(
-            f"{function}: histories must hold a run and each run a step; got {histories!r}. "
+            f"{function}: histories must hold a run and each run a step; got {quoted(histories)}. "
             "Train for longer."
         )
 
@@ -249,7 +252,7 @@ def gradient_exponents(
         become subnormal, and hollow ones are lost, to zero or past the largest value.
     """
     require_format("gradient_exponents", fmt)
-    c.require_some("gradient_exponents", "layers", layers)
+    c.require_named("gradient_exponents", "layers", layers, ExponentHistogram)
     picture = c.Picture(height=1.5 + 0.62 * max(3, len(layers)))
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     shift = exponent_of(loss_scale)
@@ -334,7 +337,8 @@ def flushed_share(history: History) -> c.Picture:
     Returns:
         A figure with one column of bars for each recorded step.
     """
-    c.require_some("flushed_share", "history.flushed", history.flushed)
+    c.require_a("flushed_share", "history", history, History, "Pass what train() gave.")
+    c.require_some("flushed_share", "history.flushed", list(history.flushed))
     steps = sorted(history.flushed)
     picture = c.Picture(height=1.3 + 0.34 * len(history.flushed[steps[0]]))
     grid = picture.subplots(1, len(steps), sharey=True, squeeze=False)[0]

@@ -9,9 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from legible import assert_words_stand_out
 from positions import (
     assert_every_position_differs,
     assert_texts_within,
+    positions,
 )
 from tiers import mostly_slow
 
@@ -47,6 +49,13 @@ def test_every_position_of_every_control_draws_and_says_something_else(kind):
 @every_explorer
 def test_no_text_of_a_picture_runs_out_of_it(kind):
     assert_texts_within(kind)
+
+
+@every_explorer
+def test_words_stand_out_at_every_position(kind):
+    for shown in positions(kind):
+        for picture, _ in shown:
+            assert_words_stand_out(picture)
 
 
 # The race --------------------------------------------------------------------------------

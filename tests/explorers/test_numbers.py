@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import ml_dtypes
 import numpy as np
 import pytest
+from legible import assert_words_stand_out
 
 from mplab import (
     BF16,
@@ -24,6 +25,7 @@ from mplab import (
 )
 from mplab.explorers import _entry, _number_line
 from mplab.explorers._bit_explorer import SHOWN
+from mplab.pictures import canvas
 
 DTYPES = {FP8_E4M3: ml_dtypes.float8_e4m3fn, FP8_E5M2: ml_dtypes.float8_e5m2}
 EXPLORERS = {
@@ -54,6 +56,10 @@ def test_the_picture_is_valid_svg_with_a_description_and_a_background(explorer):
     assert all(0 <= float(text.get("x")) <= width for text in svg.iter("text"))
 
 
+def test_words_stand_out_from_what_is_behind_them(explorer):
+    assert_words_stand_out(explorer.picture.value)
+
+
 def test_the_state_is_said_too(explorer):
     assert 'role="status"' in explorer.state.value
     said = ElementTree.fromstring(explorer.state.value).text
@@ -72,8 +78,11 @@ def test_nothing_that_can_be_typed_breaks_an_explorer(explorer):
         "0xFFFFFFFFF",
         "1/0",
         "2^99999",
+        "0x.p3",
+        "0x1p99999",
+        "2^9999",
         "1e999999999",
-        "9" * 99,
+        "9" * 1300,
         "<b>",
     )
     for typed in wrong:
@@ -143,6 +152,11 @@ def test_numbers_at_the_ends_of_every_range_can_be_shown():
         ("1/3", Fraction(1, 3)),
         ("0x3C00", Fraction(1)),
         ("0b1", Fraction(1, 2**24)),
+        ("0x1.8p3", Fraction(12)),
+        ("-0X.8", Fraction(-1, 2)),
+        ("0x1p-149", Fraction(1, 2**149)),
+        ("1e400", Fraction(10**400)),
+        ("0." + "1" * 1000, Fraction(int("1" * 1000), 10**1000)),
         ("inf", math.inf),
         ("-Infinity", -math.inf),
     ],
@@ -155,6 +169,14 @@ def test_minus_zero_and_nan_are_read_too():
     assert same(_entry.read_number("-0", FP16), -0.0)
     assert math.isnan(_entry.read_number("nan", FP16))
     assert same(_entry.read_number("0x8000", FP16), -0.0)
+    assert same(_entry.read_number("-0x0p0", FP16), -0.0)
+
+
+@pytest.mark.parametrize("x", [0.1, -(2.0**-1074), 1.7976931348623157e308, 1e22, 1 / 3, -0.0])
+def test_a_double_s_hexadecimal_and_all_its_decimals_are_read_back(x):
+    assert same(float(_entry.read_number(x.hex(), FP16)), x)
+    assert same(float(_entry.read_number(_entry.in_full(_entry.exact(x)), FP16)), x)
+    assert Fraction(_entry.in_full(_entry.exact(x)).replace("−", "-")) == Fraction(x)
 
 
 # Bits ------------------------------------------------------------------------------------
@@ -215,6 +237,68 @@ def test_events_are_those_of_leaving_the_range():
     assert explorer.readings["FP16"].error is None
 
 
+@pytest.mark.parametrize("fmt", [FP32, FP16, BF16, FP8_E4M3], ids=lambda fmt: fmt.name)
+def test_a_value_is_said_in_full_as_a_sum_of_powers_and_beside_the_double(fmt):
+    for typed in ("0.1", "-1.75", "2^-130", "1e-8", "3"):
+        explorer = explorers.BitExplorer(typed, fmt)
+        lines = ElementTree.fromstring(f"<p>{explorer.digits.value}</p>")
+        said = {}
+        for line in lines:
+            brief = line.findtext("summary")
+            words = line.findtext("div") if brief else line.text
+            name, _, rest = (brief or words).partition(": ")
+            said[name] = words if brief else rest
+        value = Fraction(explorer.readings[fmt.name].value)
+        assert Fraction(said[f"{fmt.name} in full"].replace("−", "-")) == value
+        if value:
+            assert sum_of(said[f"{fmt.name} as a sum"]) == value
+        double = float(Fraction(_entry.read_number(typed, fmt)))
+        code = int(np.float64(double).view(np.uint64))
+        full = said[f"nearest double (FP64) 0x{code:016X}"].replace("−", "-")
+        assert Fraction(full) == Fraction(double)
+
+
+def sum_of(words):
+    """What a sum of powers of two in raised digits comes to."""
+    plain = words.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    sign = -1 if plain.startswith("−") else 1
+    powers = plain.strip("−()").split(" + ")
+    assert all(power.startswith("2") for power in powers)
+    return sign * sum(Fraction(2) ** int(power[1:]) for power in powers)
+
+
+def test_an_inexact_number_looks_inexact():
+    explorer = explorers.BitExplorer("0.1", FP32)
+    words = [text.text for text in ElementTree.fromstring(explorer.picture.value).iter("text")]
+    assert "0.1" not in words
+    assert "0.10000000149011612…" in words
+    explorer.entry.value = "1e-400"  # the error is below what float64 holds
+    words = [text.text for text in ElementTree.fromstring(explorer.picture.value).iter("text")]
+    assert words.count("<0.001 ulp") == words.count("underflow") == len(SHOWN)
+    assert "error none" not in explorer.state.value
+
+
+def test_past_the_range_of_a_double_every_format_overflows_and_says_so():
+    explorer = explorers.BitExplorer("1e400")
+    assert all(Event.OVERFLOW in read.events for read in explorer.readings.values())
+    assert "INEXACT, OVERFLOW. The largest number of FP16 is 65504." in explorer.state.value
+    assert "0x7FF0000000000000: infinity: past the range" in explorer.digits.value
+
+
+def test_buttons_and_picture_give_a_field_one_colour_that_no_format_has():
+    explorer = explorers.BitExplorer("-1", FP16)
+    sign, exponent, *rest = canvas.FIELDS
+    fields = [*rest * 10, *[exponent] * 5, sign]
+    assert [bit._dom_classes for bit in explorer.bits] == [
+        (f"mplab-{field.split()[0]}",) for field in fields
+    ]
+    style = explorer.children[0].value
+    for field, colour in canvas.FIELDS.items():
+        assert f".mplab-{field.split()[0]}.mod-active {{ background: {colour}" in style
+        assert f'stroke="{colour}"' in explorer.picture.value
+    assert not set(canvas.FIELDS.values()) & {look.colour for look in canvas.STYLES.values()}
+
+
 def test_neighbours_are_one_click_away_and_stop_at_nan():
     explorer = explorers.BitExplorer("1", FP8_E4M3)
     explorer.up.click()
@@ -222,7 +306,7 @@ def test_neighbours_are_one_click_away_and_stop_at_nan():
     explorer.down.click()
     explorer.down.click()
     assert explorer.number == Fraction(15, 16)
-    assert "Next above: 1 (0x38)" in explorer.state.value
+    assert "Next above: 1 (0x38, 2⁻⁴ away)" in explorer.state.value
     explorer.entry.value = "448"
     explorer.up.click()
     assert explorer.number == 448

@@ -121,7 +121,7 @@ def test_gradients_that_are_no_numbers_have_bits_too(value):
     bad.samples[0]["layer 1"].stored[0] = value
     theatre = explorers.TrainingTheatre([run(), bad])
     assert "0x7E00" in theatre.picture.value or "C00" in theatre.picture.value
-    assert ("NaN" if np.isnan(value) else "infinite") in theatre.state.value
+    assert ("NaN" if np.isnan(value) else "∞") in theatre.state.value
 
 
 def test_a_scale_of_zero_or_no_power_of_two_can_be_drawn():

@@ -46,6 +46,33 @@ def test_mplab_lab_lands_on_the_lesson(tmp_path):
             lab_browser.ask(f"{address}/api/contents").close()
 
 
+@pytest.mark.parametrize("chosen", [None, "none"])
+def test_a_first_visit_is_not_asked_about_news_unless_its_user_wants_that(
+    chosen, open_lesson, monkeypatch
+):
+    """What is chosen in JupyterLab's settings wins over what `mplab lab` brings."""
+    notification = "apputils-extension/notification"
+    monkeypatch.setitem(lab_browser.SETTINGS, notification, {"fetchNews": chosen} if chosen else {})
+    name = min(path.name for path in course_folder("lessons").glob("*.ipynb"))
+    with open_lesson(name, snapshots=False) as lesson:
+        found = lesson.page.evaluate(FETCH_NEWS)
+        assert found == (chosen or "false")
+        question = lesson.page.get_by_text("get notified about official Jupyter news")
+        if chosen == "none":
+            question.wait_for()
+        else:
+            lesson.page.wait_for_timeout(3000)  # it came after one
+            assert question.count() == 0
+
+
+FETCH_NEWS = """async () => {
+    const settings = await window.jupyterapp.serviceManager.settings.fetch(
+        '@jupyterlab/apputils-extension:notification');
+    const chosen = JSON.parse(settings.raw).fetchNews;
+    return chosen ?? settings.schema.properties.fetchNews.default;
+}"""
+
+
 def test_the_first_lesson_runs_and_its_explorer_moves_by_keyboard(open_lesson):
     name = min(path.name for path in course_folder("lessons").glob("*.ipynb"))
     with open_lesson(name) as lesson:

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 import pytest
 from coloraide import Color
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, assert_words_stand_out, drawn_texts
 from matplotlib.figure import Figure
 from PIL import Image
 from tiers import mostly_slow
@@ -67,6 +67,15 @@ LAYERS = {"encoder 1": histogram(-30, [1, 2, 1]), "encoder 2": histogram(-26, [1
 @pytest.mark.parametrize("name", COLOURS)
 def test_a_colour_stands_out_from_white(name):
     assert Color(COLOURS[name]).contrast("white", method="wcag21") >= 3
+
+
+@pytest.mark.parametrize("name", ["ink", *canvas.FIELDS])
+def test_words_in_and_on_a_colour_can_be_read_also_on_a_dimmed_card(name):
+    colour = Color({"ink": canvas.INK, **canvas.FIELDS}[name])
+    share = float(re.search(r"brightness\((.*?)\)", canvas.CARD_STYLE)[1])
+    for part in (1, share):
+        both = [Color("srgb", [part * v for v in c.coords()]) for c in (colour, Color("white"))]
+        assert both[0].contrast(both[1], method="wcag21") >= 4.5
 
 
 @pytest.mark.parametrize("sight", ["protan", "deutan", "tritan"])
@@ -273,7 +282,8 @@ def test_jupyter_gets_an_image_with_its_description(name):
     picture = drawn(name)
     bundle = picture._repr_mimebundle_()
     image = re.fullmatch(
-        r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"[^>]*>', bundle["text/html"]
+        r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"[^>]*><style>[^<]*</style>',
+        bundle["text/html"],
     )
     assert base64.b64decode(image[1]).startswith(b"\x89PNG")
     assert bundle["text/plain"] == picture.alt
@@ -291,6 +301,21 @@ def test_the_legibility_check_sees_overlap_and_clipping():
     clipped.text(0.9, 0.5, "too far to the right")
     with pytest.raises(AssertionError, match="too far"):
         assert_legible(clipped)
+
+
+def test_the_legibility_check_sees_faint_words_on_what_is_behind_them():
+    figure = Figure(figsize=(3, 2))
+    figure.text(0.5, 0.5, "blue", color=canvas.STYLES["FP32"].colour)
+    with pytest.raises(AssertionError, match=r"faint: .*blue': 3\.[01]"):
+        assert_legible(figure)
+    dark = Figure(figsize=(3, 2), facecolor="black")
+    dark.text(0.5, 0.5, "ink", color=canvas.INK)
+    with pytest.raises(AssertionError, match="faint"):
+        assert_legible(dark)
+    box = '<rect fill="#222" width="99" height="99"/>'
+    svg = f'<svg fill="{canvas.INK}">{box}<text x="9" y="20">ink</text></svg>'
+    with pytest.raises(AssertionError, match="faint"):
+        assert_words_stand_out(svg)
 
 
 def test_the_reader_s_settings_neither_change_a_figure_nor_are_changed():

@@ -1,0 +1,81 @@
+"""What the explorers say to odd calls: the explorer and the argument, by name."""
+
+import numpy as np
+import pytest
+from odd_calls import HUGE, NAMES_OF_FORMATS, ODD, WORDS, Asked
+
+from mplab import FP8_E4M3, FP16, Rounding, explorers
+from mplab.training import exponent_histogram
+
+COMPLEX = np.ones(2, complex)
+NUMBERS = tuple(x for x in ODD["object"] if not isinstance(x, int | float) or x is True)
+ENDLESS = (float("nan"), float("inf"), -float("inf"), "nan", HUGE)
+SEED = ("count",)
+RUNS = (tuple(x for x in ODD["object"] if x is not None), (None, [None], [[]]))
+LIMITS = (
+    tuple(x for x in ODD["object"] if not isinstance(x, list | tuple | np.ndarray)),
+    WORDS[1:],
+    ([], ["a"], [True], [None], [[1.0], [1.0, 2.0]], np.ones((2, 2)), COMPLEX, [np.nan]),
+)
+EVERYTHING = [
+    Asked(
+        "BitExplorer",
+        explorers.BitExplorer,
+        {"number": 1, "fmt": FP16},
+        {"number": (NUMBERS, ("0x", "0x12345", "1/0", "1e99999")), "fmt": "format"},
+    ),
+    Asked(
+        "NumberLine",
+        explorers.NumberLine,
+        {"first": FP8_E4M3, "second": FP16, "around": 1, "zoom": 2},
+        {
+            "first": "format",
+            "second": ("format", NAMES_OF_FORMATS),
+            "around": (NUMBERS, ENDLESS),
+            "zoom": "whole",
+        },
+    ),
+    Asked(
+        "RoundingLab",
+        explorers.RoundingLab,
+        {"number": 1, "fmt": FP8_E4M3, "mode": Rounding.TOWARD_ZERO, "seed": 0},
+        {
+            "number": (NUMBERS, ENDLESS, (449, -1e6)),
+            "fmt": "format",
+            "mode": "member",
+            "seed": (*SEED, (2**64,)),
+        },
+    ),
+    Asked(
+        "RangeMap",
+        explorers.RangeMap,
+        {"source": exponent_histogram(np.ones(3)), "fmt": FP16},
+        {"source": "object", "fmt": "format"},
+    ),
+    Asked("AccumulatorRace", explorers.AccumulatorRace, {"seed": 0}, {"seed": SEED}),
+    Asked("AmaxHistory", explorers.AmaxHistory, {"seed": 0}, {"seed": SEED}),
+    Asked("UpdateStagnation", explorers.UpdateStagnation, {"seed": 0}, {"seed": (*SEED, (2**64,))}),
+    Asked("TrainingTheatre", explorers.TrainingTheatre, {}, {"runs": RUNS}),
+    Asked("ScalerTimeline", explorers.ScalerTimeline, {"source": None}, {"source": LIMITS}),
+]
+NO_ARGUMENTS = {"Clinic", "Explorer", "MatrixStep", "PolicyExplorer", "SpeedUp"}
+
+
+@pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)
+def test_every_odd_call_is_refused_with_the_explorer_and_the_argument_named(asked):
+    if asked.right:
+        asked.call(**asked.right)
+    complaints = list(asked.complaints())
+    assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
+
+
+def test_every_explorer_with_arguments_is_asked_oddly():
+    assert {asked.name for asked in EVERYTHING} == set(explorers.__all__) - NO_ARGUMENTS
+    assert sum(1 for asked in EVERYTHING for _ in asked.odd_calls()) > 500
+
+
+def test_what_is_right_though_unusual_stays_right():
+    assert explorers.BitExplorer(np.float32(0.5)).number == 0.5
+    assert explorers.BitExplorer(HUGE).readings["FP16"].kind == "infinity"
+    assert explorers.NumberLine(zoom=99).zoom.value == 18  # the end of the slider
+    assert explorers.ScalerTimeline((4, 4)).turns[0].scale == 2.0**16
