@@ -35,9 +35,11 @@ class FloatArray:
     where all their elements are values of the format. `x @ y` and `x.sum()` accumulate in the
     format, from left to right, products rounded; see `mplab.arithmetic` for other ways.
 
-    Comparisons round nothing, and take any numbers. So do those functions of NumPy that move,
-    order or compare values, such as `np.concatenate`, `np.max` and `np.where`: they give plain
-    arrays. All others, which would compute in float64, are refused. `np.add` is `+`, and so on.
+    Comparisons round nothing, and take any numbers. Functions of NumPy that move or choose
+    values, such as `np.concatenate`, `np.clip` and `np.where`, give FloatArrays, and all floats
+    that they take must be values of the format. Those that compare, such as `np.argmax`, give
+    what NumPy gives. All others, which would compute in float64, are refused. `np.add` is `+`,
+    and so on.
 
     Args:
         values: values of `fmt`: a FloatArray, an array or nested lists of floats.
@@ -232,8 +234,7 @@ them: x.to(FP16).
         name = f"{function.__module__}.{function.__name__}"
         if not _numpy_functions.takes(function, options):
             raise _numpy_functions.refused(name, self.fmt.name)
-        self._require_one_format(name, (arguments, options))
-        return function(*_plain(arguments), **_plain(options))
+        return self._taken(name, function, function, arguments, options)
 
     def _ufunc(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         name = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
@@ -244,8 +245,28 @@ them: x.to(FP16).
             return getattr(inputs[1], on_the_right)(inputs[0])
         if not _numpy_functions.ufunc_takes(ufunc, method, options):
             raise _numpy_functions.refused(name, self.fmt.name)
-        self._require_one_format(name, inputs)
-        return getattr(ufunc, method)(*_plain(inputs), **_plain(options))
+        return self._taken(name, ufunc, getattr(ufunc, method), inputs, options)
+
+    def _taken(self, name: str, listed: Any, call: Any, arguments: Any, options: Any) -> Any:
+        """What a function of NumPy gives for the values, in the format if it is values."""
+        self._require_one_format(name, (arguments, options))
+        plain, named = _plain(arguments), _plain(options)
+        if listed not in _numpy_functions.GIVING_VALUES:
+            return call(*plain, **named)
+        for number in _floats((plain, named)):
+            _checks.operand(name, "arguments", number, self.fmt)
+        return self._of_the_format(name, call(*plain, **named))
+
+    def _of_the_format(self, name: str, answer: Any) -> Any:
+        """The same answer, arrays of floats as FloatArrays; indices and counts as they are."""
+        if isinstance(answer, list | tuple):
+            parts = [self._of_the_format(name, part) for part in answer]
+            if hasattr(answer, "_make"):  # a named tuple
+                return answer._make(parts)
+            return parts if isinstance(answer, list) else tuple(parts)
+        if not _is_float(answer):
+            return answer
+        return FloatArray(_checks.operand(name, "arguments", answer, self.fmt), self.fmt)
 
     def _require_one_format(self, name: str, arguments: Any) -> None:
         for other in _float_arrays(arguments):
@@ -320,6 +341,23 @@ def _plain(arguments: Any) -> Any:
     if isinstance(arguments, dict):
         return {name: _plain(argument) for name, argument in arguments.items()}
     return arguments
+
+
+def _is_float(x: Any) -> bool:
+    return isinstance(x, float) or (
+        isinstance(x, np.ndarray | np.generic) and np.issubdtype(x.dtype, np.floating)
+    )
+
+
+def _floats(arguments: Any) -> Iterator[Any]:
+    """Every float and array of floats among arguments, also in lists."""
+    if _is_float(arguments):
+        yield arguments
+    elif isinstance(arguments, list | tuple):
+        for argument in arguments:
+            yield from _floats(argument)
+    elif isinstance(arguments, dict):
+        yield from _floats(list(arguments.values()))
 
 
 def _float_arrays(arguments: Any) -> Iterator[FloatArray]:

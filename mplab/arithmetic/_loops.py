@@ -3,7 +3,9 @@
 Every step ends in `kernels._round_bits`. An exact sum of two float64 reaches it rounded to odd
 (see `_operations`), so any mode is right, and a product may enter unrounded, as in a fused
 multiply-add. The inner loops run over lanes, sums that are independent of each other, and so
-vectorise; a single sum has one lane and waits for itself. Modes are compiled in, orders are not.
+vectorise; a single sum has one lane and waits for itself. Modes are compiled in, and whether a
+format asks for anything rare. Sums in sequence have loops of their own. The other orders follow a
+plan, which costs tens of nanoseconds a step.
 
 numba's cache on disk looks only at the file of a loop, which is this one. What a loop calls
 stands here or in `mplab.numbers.kernels`, and `_EDITION` makes that file part of the key: a loop
@@ -43,9 +45,7 @@ class Order(IntEnum):
     NEUMAIER = 3
 
 
-_SEQUENTIAL, _PAIRWISE = int(Order.SEQUENTIAL), int(Order.PAIRWISE)
-
-_KAHAN, _NEUMAIER = int(Order.KAHAN), int(Order.NEUMAIER)
+_PAIRWISE, _KAHAN, _NEUMAIER = int(Order.PAIRWISE), int(Order.KAHAN), int(Order.NEUMAIER)
 
 
 class Step(NamedTuple):
@@ -62,8 +62,9 @@ def _to_odd(x, y, mode):
     of_y = s - x
     lost = (x - (s - of_y)) + (y - of_y)
     bits = np.float64(s).view(np.int64)
-    up = np.int64(lost > 0) - np.int64(lost < 0)
-    bits = bits + (-up if bits < 0 else up) * (np.int64(1) - (bits & np.int64(1)))
+    if abs(lost) > 0:  # all of it in the branch: a single sum need not wait for what is rare
+        apart = (np.float64(lost).view(np.int64) ^ bits) >> np.int64(63)
+        bits = (bits + apart) | np.int64(1)  # the magnitude cut, and the last bit set
     if mode == _TOWARD_NEGATIVE:  # an exact zero is -0, unless both are +0
         plus = np.float64(x).view(np.int64) | np.float64(y).view(np.int64)
         bits = np.int64(-(1 << 63)) if s == 0 and plus != 0 else bits
@@ -71,32 +72,97 @@ def _to_odd(x, y, mode):
 
 
 @njit(forceinline=True)
-def _enter(bits, mode, index, key0, key1, known):
+def _enter(bits, mode, rare, index, key0, key1, known):
     random = _random_bits(index, key0, key1) if mode == _STOCHASTIC else np.uint32(0)
-    return np.int64(_round_bits(bits, mode, True, random, known)[0]).view(np.float64)
+    return np.int64(_round_bits(bits, mode, rare, random, known)[0]).view(np.float64)
 
 
 @njit(forceinline=True)
-def _multiply(scalar, lanes, out, rounded, mode, index, keys, known):
+def _multiply(scalar, lanes, out, rounded, mode, rare, index, keys, known):
     """Put scalar · lanes into `out`: exact, or rounded. FP32 values have float64 products."""
     for j in range(out.size):
         out[j] = scalar * lanes[j]
     if rounded:
         for j in range(out.size):
             bits = np.float64(out[j]).view(np.int64)
-            out[j] = _enter(bits, mode, index + j, keys[0], keys[1], known)
+            out[j] = _enter(bits, mode, rare, index + j, keys[0], keys[1], known)
 
 
 @njit(forceinline=True)
-def _add(x, y, sign, out, mode, index, key0, key1, known):
+def _sum(x, y, mode, rare, index, key0, key1, known):
+    """The sum of two numbers, rounded."""
+    return _enter(_to_odd(x, y, mode), mode, rare, index, key0, key1, known)
+
+
+@njit(forceinline=True)
+def _add(x, y, sign, out, mode, rare, index, key0, key1, known):
     """Put x + sign · y into `out`, rounded."""
     for j in range(out.size):
-        bits = _to_odd(x[j], sign * y[j], mode)
-        out[j] = _enter(bits, mode, index + j, key0, key1, known)
+        out[j] = _sum(x[j], sign * y[j], mode, rare, index + j, key0, key1, known)
 
 
-# Plans: an order as a list of steps on the rows of a workspace, so that there is one addition
-# to compile. A step is (kind, x, y, out): see `_follow`.
+@njit(forceinline=True)
+def _key_of(n, keys):
+    """The second key of step n of a term: steps must not share their random bits."""
+    return np.uint32(np.int64(keys[1]) ^ (n * 0x9E3779B9 & 0xFFFFFFFF))
+
+
+# Sums in sequence, in blocks or all in one ------------------------------------------------
+@njit(forceinline=True)
+def _in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_products):
+    """The sums of one row of the product, side by side.
+
+    Sums go to `fresh`: an addition in place does not vectorise, since the compiler cannot see
+    that it is one.
+    """
+    (known, keys), (of_product, product_keys) = rules, of_products
+    depth, lanes = b.shape
+    nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
+    term, part, fresh = np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    total = np.full(lanes, nothing)
+    for begin in range(0, depth, block):
+        end = min(begin + block, depth)
+        part[:] = nothing
+        for k in range(begin, end):
+            i = index + k * lanes
+            _multiply(a[k], b[k], term, rounded, mode, rare, i, product_keys, of_product)
+            _add(part, term, 1.0, fresh, mode, rare, i, keys[0], keys[1], known)
+            part, fresh = fresh, part
+            if trace.size:
+                trace[k] = part
+        if block < depth:
+            i = index + (end - 1) * lanes
+            _add(total, part, 1.0, fresh, mode, rare, i, keys[0], _key_of(1, keys), known)
+            total, fresh = fresh, total
+    out[:] = total if block < depth else part
+
+
+@njit(forceinline=True)
+def _one_in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_products):
+    """The same for a single column: the sum stays in a register."""
+    (known, keys), (of_product, product_keys) = rules, of_products
+    depth = b.shape[0]
+    nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
+    part = total = nothing
+    for begin in range(0, depth, block):
+        end = min(begin + block, depth)
+        part = nothing
+        for k in range(begin, end):
+            i, term = index + k, a[k] * b[k, 0]
+            if rounded:
+                bits = np.float64(term).view(np.int64)
+                term = _enter(bits, mode, rare, i, product_keys[0], product_keys[1], of_product)
+            part = _sum(part, term, mode, rare, i, keys[0], keys[1], known)
+            if trace.size:
+                trace[k, 0] = part
+        if block < depth:
+            i = index + end - 1
+            total = _sum(total, part, mode, rare, i, keys[0], _key_of(1, keys), known)
+    out[0] = total if block < depth else part
+
+
+# Plans: any other order as a list of steps on the rows of a workspace, so that there is one
+# addition to compile. A step is (kind, x, y, out): see `_follow`.
 _TOTAL, _LOST, _TERM, _PART, _AFTER, _LARGE, _SMALL, _NOTHING, _LEVELS = range(9)
 
 _PLUS, _MINUS, _SORT, _COPY = range(4)
@@ -112,15 +178,10 @@ def _plan_step(steps, count, kind, x, y, out):
 
 
 @njit
-def _plan_term(steps, order, k, depth, block, traced):
+def _plan_term(steps, order, k, traced):
     """What to do with term number k; returns the number of steps."""
     n = 0
-    if order == _SEQUENTIAL:
-        n = _plan_step(steps, n, _PLUS, _PART, _TERM, _PART)
-        if block < depth and ((k + 1) % block == 0 or k + 1 == depth):
-            n = _plan_step(steps, n, _PLUS, _TOTAL, _PART, _TOTAL)
-            n = _plan_step(steps, n, _COPY, _NOTHING, _NOTHING, _PART)
-    elif order == _PAIRWISE:  # as a binary counter carries, neighbours are added
+    if order == _PAIRWISE:  # as a binary counter carries, neighbours are added
         n = _plan_step(steps, n, _PLUS, _NOTHING, _TERM, _TERM)
         level = 0
         while (k >> level) & 1:
@@ -146,12 +207,10 @@ def _plan_term(steps, order, k, depth, block, traced):
 
 
 @njit
-def _plan_end(steps, order, depth, block):
+def _plan_end(steps, order, depth):
     """How to finish: what is left ends in the row of the total."""
     n = 0
-    if order == _SEQUENTIAL and block >= depth:
-        n = _plan_step(steps, n, _COPY, _PART, _PART, _TOTAL)
-    elif order == _PAIRWISE:  # the parts that found no neighbour, the least first
+    if order == _PAIRWISE:  # the parts that found no neighbour, the least first
         for level in range(_DEPTH):
             if (depth >> level) & 1:
                 kind = _PLUS if n else _COPY
@@ -162,18 +221,16 @@ def _plan_end(steps, order, depth, block):
 
 
 @njit(forceinline=True)
-def _follow(steps, count, rows, fresh, mode, index, keys, known):
+def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
     """Take the steps of a plan on the rows of the workspace.
 
-    Sums go to `fresh` first: an addition in place does not vectorise where the compiler cannot
-    see that it is one.
+    Sums go to `fresh` first, as in `_in_sequence`.
     """
     for n in range(count):
         kind, x, y, out = steps[n, 0], rows[steps[n, 1]], rows[steps[n, 2]], rows[steps[n, 3]]
         if kind <= _MINUS:
-            key1 = np.uint32(np.int64(keys[1]) ^ (n * 0x9E3779B9 & 0xFFFFFFFF))
             sign = 1.0 if kind == _PLUS else -1.0
-            _add(x, y, sign, fresh, mode, index, keys[0], key1, known)
+            _add(x, y, sign, fresh, mode, rare, index, keys[0], _key_of(n, keys), known)
             out[:] = fresh
         elif kind == _SORT:
             for j in range(x.size):
@@ -184,12 +241,24 @@ def _follow(steps, count, rows, fresh, mode, index, keys, known):
             out[:] = x
 
 
-def _loop(mode: int, edition: int) -> Callable[..., None]:
+def _loop(mode: int, rare: bool, sequential: bool, edition: int) -> Callable[..., None]:
     """A loop that writes a @ b into `out`, and the running sums of a single row into `trace`."""
 
-    def reduce(a, b, out, trace, facts, product_facts, keys, product_keys, plan, row):
+    def in_sequence(a, b, out, trace, facts, product_facts, keys, product_keys, plan, row):
         edition  # noqa: B018  # nothing but a part of the cache's key
-        order, block, rounded = plan
+        _, block, rounded = plan
+        rules, of_products = (_unpack(facts), keys), (_unpack(product_facts), product_keys)
+        depth, lanes = b.shape
+        for i in range(a.shape[0]):
+            rest = out[i], trace, mode, rare, (row + i) * (depth + 1) * lanes, rules, of_products
+            if lanes == 1:
+                _one_in_sequence(a[i], b, block, rounded, *rest)
+            else:
+                _in_sequence(a[i], b, block, rounded, *rest)
+
+    def planned(a, b, out, trace, facts, product_facts, keys, product_keys, plan, row):
+        edition  # noqa: B018
+        order, _, rounded = plan
         known, of_product = _unpack(facts), _unpack(product_facts)
         depth, lanes = b.shape
         steps = np.empty((_DEPTH + 8, 4), np.int64)
@@ -199,19 +268,21 @@ def _loop(mode: int, edition: int) -> Callable[..., None]:
             rows[:_LEVELS] = nothing
             rows[_LOST] = 0.0
             for k in range(depth + 1):
-                index = ((row + i) * (depth + 1) + k) * lanes
+                at = ((row + i) * (depth + 1) + k) * lanes
                 if k < depth:
-                    scalar, term = a[i, k], rows[_TERM]
-                    _multiply(scalar, b[k], term, rounded, mode, index, product_keys, of_product)
-                    count = _plan_term(steps, order, k, depth, block, trace.size > 0)
+                    term = rows[_TERM]
+                    _multiply(
+                        a[i, k], b[k], term, rounded, mode, rare, at, product_keys, of_product
+                    )
+                    count = _plan_term(steps, order, k, trace.size > 0)
                 else:
-                    count = _plan_end(steps, order, depth, block)
-                _follow(steps, count, rows, fresh, mode, index, keys, known)
+                    count = _plan_end(steps, order, depth)
+                _follow(steps, count, rows, fresh, mode, rare, at, keys, known)
                 if trace.size and k < depth:
                     trace[k] = rows[_TOTAL if order == _KAHAN else _PART]
             out[i] = rows[_TOTAL]
 
-    return Compiled(reduce)
+    return Compiled(in_sequence if sequential else planned)
 
 
 _loop_for = cache(_loop)
@@ -248,7 +319,8 @@ def run(
     if depth == 0:
         return out, trace
     of_product = product or addition
-    loop = _loop_for(int(mode), _EDITION)
+    rare = addition.facts.rare or of_product.facts.rare
+    loop = _loop_for(int(mode), rare, order is Order.SEQUENTIAL, _EDITION)
     keys, product_keys = (np.array(s.keys, np.uint32) for s in (addition, of_product))
     facts, product_facts = addition.facts.numbers, of_product.facts.numbers
     plan = (int(order), block, product is not None)

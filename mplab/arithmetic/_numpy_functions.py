@@ -15,16 +15,16 @@ _MOVING = """
     swapaxes take take_along_axis tile transpose tril trim_zeros triu unstack vsplit vstack where
     linalg.diagonal linalg.matrix_transpose fft.fftshift fft.ifftshift
 """
-_ORDERING = """
-    amax amin argmax argmin argpartition argsort clip digitize intersect1d isin lexsort max min
-    nanargmax nanargmin nanmax nanmin partition searchsorted setdiff1d setxor1d sort union1d unique
-    unique_all unique_counts unique_inverse unique_values
+_CHOOSING = """
+    amax amin clip full_like intersect1d max min nanmax nanmin ones_like partition setdiff1d
+    setxor1d sort union1d unique unique_all unique_counts unique_inverse unique_values zeros_like
 """
 _ASKING = """
+    argmax argmin argpartition argsort digitize isin lexsort nanargmax nanargmin searchsorted
     all any argwhere array_equal array_equiv count_nonzero flatnonzero iscomplexobj isneginf
     isposinf isrealobj may_share_memory ndim nonzero result_type shape shares_memory size
     array2string array_repr array_str save savetxt savez savez_compressed
-    empty_like full_like ones_like zeros_like
+    empty_like
 """
 
 
@@ -38,8 +38,11 @@ def _found(words: str) -> frozenset[Any]:
     return frozenset(found)
 
 
-ROUNDING_NOTHING: frozenset[Callable[..., Any]] = _found(_MOVING + _ORDERING + _ASKING)
-"""Functions that move values, order or compare them, or ask for a shape. They take the values."""
+GIVING_VALUES: frozenset[Any] = _found(_MOVING + _CHOOSING + "fabs fmax fmin maximum minimum")
+"""Functions that move or choose values, ufuncs among them. What they give is of the format."""
+
+ROUNDING_NOTHING: frozenset[Callable[..., Any]] = _found(_MOVING + _CHOOSING + _ASKING)
+"""The same, and functions that compare values or ask for a shape. They take the values."""
 
 UFUNCS_ROUNDING_NOTHING: frozenset[Any] = _found(
     "fabs fmax fmin isfinite isinf isnan logical_and logical_not logical_or logical_xor maximum "

@@ -11,7 +11,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
-from mplab.numbers.formats import FP8_E4M3, Format
+from mplab.numbers.formats import FP8_E4M3, FP32, Format, Rounding
 from mplab.numbers.words import number, superscript
 
 _SHOWN_PAST_THE_CUT = 12
@@ -107,23 +107,39 @@ def step_bits(
             f"bits_of_a_step: a and b must be vectors of at most {unit.terms} terms; got shapes "
             f"{left.shape} and {right.shape}. Show one step."
         )
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        raise ValueError(
+            "bits_of_a_step: a and b must be finite; got infinities or NaN, which have no bits to "
+            "align. Use mma."
+        )
     written = mma(
         left[None, :], right[:, None], np.array([[c]]), architecture=unit, input_format=input_format
     )[0, 0]
+    if not np.isfinite(written):
+        raise ValueError(
+            f"bits_of_a_step: a, b and c must have a sum within FP32; got {written}. Use mma."
+        )
     pairs = list(zip(left.tolist(), right.tolist(), strict=True))
-    emin = input_format.emin
-    exponents = [_exponent(x, emin) + _exponent(y, emin) for x, y in pairs if x * y]
+    exponents = [_exponent_of_product(x, y, unit, input_format) for x, y in pairs if x * y]
     top = max([*exponents, *([_exponent(c, -126)] if c else []), -126])
     low = top - unit.fraction_bits
     terms = [Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low) for x, y in pairs]
     terms += [Row(f"C = {_word(c)}", Fraction(c), low)] if c else []
     step = Fraction(2) ** low
-    total = sum((int(row.value / step) * step for row in terms), Fraction(0))
-    last = max(low, _leading_bit(total) - unit.written_bits) if total else low
+    cut = int if unit.alignment is Rounding.TOWARD_ZERO else round
+    total = sum((cut(row.value / step) * step for row in terms), Fraction(0))
+    leading = max(_leading_bit(total), FP32.emin)
+    last = max(low, leading - unit.written_bits) if total else low
     result = Fraction(float(written))
     error = float(result - sum((row.value for row in terms), Fraction(0)))
     rows = (*terms, Row("sum", total, last), Row("written", result, last))
     return StepBits(rows, top, low, error)
+
+
+def _exponent_of_product(x: float, y: float, unit: MatrixUnit, fmt: Format) -> int:
+    if unit.products_normalised:
+        return math.frexp(x * y)[1] - 1
+    return _exponent(x, fmt.emin) + _exponent(y, fmt.emin)
 
 
 def _exponent(x: float, emin: int) -> int:

@@ -35,11 +35,14 @@ from mplab.numbers.formats import (
 )
 from mplab.numbers.rounding import round_to
 
-_AT_ONCE = 1 << 19
+_AT_ONCE = 1 << 16
 """Products held at a time: they stay in the processor's cache."""
 
 _NEVER = -900
 """An exponent below all others: such a term does not decide the alignment."""
+
+_FARTHEST = 400
+"""Exponents of inputs, in size: float64 holds their products, and the aligned terms, exactly."""
 
 _ALIGNMENTS = (Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN)
 
@@ -82,8 +85,7 @@ class MatrixUnit:
             right = isinstance(given, Rounding if mode else Integral)
             if not right or isinstance(given, bool) or given not in allowed:
                 raise ValueError(
-                    f"MatrixUnit: {name} must be {words}; got {quoted(given)}. "
-                    f"Choose another unit."
+                    f"MatrixUnit: {name} must be {words}; got {quoted(given)}. Choose another unit."
                 )
         switch("MatrixUnit", "products_normalised", self.products_normalised)
 
@@ -212,6 +214,7 @@ def mma(
     unit = _unit_for("mma", architecture, input_format)
     switch("mma", "zeros_align", zeros_align)
     switch("mma", "signed_underflow", signed_underflow)
+    _require_exact_products(input_format)
     left = _checks.operand("mma", "a", a, input_format)
     right = _checks.operand("mma", "b", b, input_format)
     if not isinstance(output_format, Format) or output_format not in (FP32, FP16):
@@ -233,6 +236,14 @@ def mma(
         for i in range(0, shape[0], rows)
     ]
     return np.concatenate(parts) if parts else total
+
+
+def _require_exact_products(fmt: Format) -> None:
+    if fmt.precision > 26 or fmt.emax > _FARTHEST or fmt.emin - fmt.precision < -_FARTHEST:
+        raise ValueError(
+            f"mma: input_format must have products that are exact in float64; got {fmt!r}. Use a "
+            f"format of at most 26 significand bits, with exponents in -{_FARTHEST} .. {_FARTHEST}."
+        )
 
 
 def _require_options(unit: MatrixUnit, promote_every: Any, exponent_floor: Any) -> None:
@@ -280,41 +291,49 @@ class _Step:
     def __call__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", over="ignore"):  # in sums with infinities
             products = a[:, :, None] * b[None, :, :]
-            top = np.maximum(self._product_exponents(a, b, products), self._exponents_of_c(c))
-            if self.exponent_floor is not None:
-                top = np.maximum(top, self.exponent_floor)
-            one = _power_of_two(self.unit.fraction_bits - top)  # turns the last bit kept into 1
+            top = self._largest_exponent(a, b, c, products) - self.unit.fraction_bits
+            one, last = _power_of_two(-top), _power_of_two(top)  # the last bit kept becomes 1
+            finite = all(np.isfinite(x).all() for x in (a, b, c))
             cut = np.trunc if self.unit.alignment is Rounding.TOWARD_ZERO else np.rint
-            units = cut(products * one[:, None, :]).sum(axis=1) + cut(c * one)
-            written = self._written(units / one, products, c)
+            aligned = np.multiply(products, one[:, None, :], out=products if finite else None)
+            units = cut(aligned, out=aligned).sum(axis=1) + cut(c * one)
+            total = units * last
+            written = self._written(total if finite else self._special(total, products, c))
             return written if self.signed_underflow else written + 0.0
 
-    def _product_exponents(self, a: np.ndarray, b: np.ndarray, products: np.ndarray) -> np.ndarray:
-        """The largest exponent among the products of each sum."""
+    def _largest_exponent(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray, products: np.ndarray
+    ) -> np.ndarray:
+        """The exponent that the terms of each sum are aligned to."""
         if self.unit.products_normalised:
-            exponents = _exponents(products, -1000)
+            exponents = self._exponents_of(products, -1000)
         else:
             emin = self.input_format.emin
-            exponents = _exponents(a, emin)[:, :, None] + _exponents(b, emin)[None, :, :]
-        if not self.zeros_align:
-            exponents = np.where(products == 0, _NEVER, exponents)
-        return np.asarray(exponents.max(axis=1, initial=_NEVER))
+            left, right = self._exponents_of(a, emin), self._exponents_of(b, emin)
+            exponents = left[:, :, None] + right[None, :, :]
+        floor = np.int16(_NEVER if self.exponent_floor is None else self.exponent_floor)
+        of_c = self._exponents_of(c, self.output_format.emin)
+        return np.asarray(np.maximum(exponents.max(axis=1, initial=floor), of_c))
 
-    def _exponents_of_c(self, c: np.ndarray) -> np.ndarray:
-        exponents = _exponents(c, self.output_format.emin)
-        return exponents if self.zeros_align else np.where(c == 0, _NEVER, exponents)
+    def _exponents_of(self, x: np.ndarray, emin: int) -> np.ndarray:
+        """The exponent of each number; far below all others, if it does not take part."""
+        exponents = _exponents(x, emin)
+        return exponents if self.zeros_align else np.where(x == 0, np.int16(-9999), exponents)
 
-    def _written(self, total: np.ndarray, products: np.ndarray, c: np.ndarray) -> np.ndarray:
-        """The sums in the output format; where a term was not finite, what IEEE 754 has."""
+    def _special(self, total: np.ndarray, products: np.ndarray, c: np.ndarray) -> np.ndarray:
+        """The sums, and where a term was not finite, what IEEE 754 has."""
         special = ~(np.isfinite(products).all(axis=1) & np.isfinite(c))
-        if special.any():
-            rest = np.where(np.isfinite(products), 0, products).sum(axis=1)
-            total = np.where(special, rest + np.where(np.isfinite(c), 0, c), total)
+        rest = np.where(np.isfinite(products), 0, products).sum(axis=1)
+        return np.where(special, rest + np.where(np.isfinite(c), 0, c), total)
+
+    def _written(self, total: np.ndarray) -> np.ndarray:
+        """The sums in the output format."""
         if self.output_format == FP16:
             return np.asarray(round_to(total + 0.0, FP16))
         past = np.abs(total) >= 2.0 ** (FP32.emax + 1)
-        total = np.where(past, np.copysign(np.inf, total), total) + 0.0
-        return np.asarray(round_to(total, self._register(), rounding=self.unit.writing))
+        if past.any():
+            total = np.where(past, np.copysign(np.inf, total), total)
+        return np.asarray(round_to(total + 0.0, self._register(), rounding=self.unit.writing))
 
     def _register(self) -> Format:
         """FP32, or what of it the unit fills."""
@@ -325,7 +344,7 @@ class _Step:
 def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
     """The exponent of each number, no less than emin; of zero, emin."""
     biased = (x.view(np.int64) >> 52) & 0x7FF
-    return np.maximum((biased - 1023).astype(np.int32), np.int32(emin))
+    return np.maximum((biased - 1023).astype(np.int16), np.int16(emin))
 
 
 def _power_of_two(exponent: np.ndarray) -> np.ndarray:

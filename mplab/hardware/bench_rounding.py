@@ -22,7 +22,7 @@ from mplab.numbers.tables import Table
 
 FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 
-SIZES = (10**3, 10**5, 10**7)
+SIZES = (1, 10**3, 10**5, 10**7)
 
 
 class Row(NamedTuple):
@@ -116,7 +116,7 @@ def contenders(size: int) -> tuple[Contenders, list[Missing]]:
 def measure(size: int, *, rounds: int, seconds: float) -> tuple[list[Row], list[Missing]]:
     """Measure every contender in turn, `rounds` times or for about `seconds`, at least 3 times."""
     found, missing = contenders(size)
-    repeats = max(1, 10**6 // size)  # so that the caches are warm at every size but the last
+    repeats = max(1, min(10**3, 10**6 // size))  # the caches are warm at every size but the last
     times = in_turn(found, rounds=rounds, seconds=seconds, clock=CPU_TIME, repeats=repeats)
     rows = []
     for (name, fmt), taken in times.items():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
 
-from numba import njit
+import numpy as np
+from numba import cfunc, njit
 
 
 class Compiled:
@@ -37,3 +41,52 @@ class Compiled:
         except OSError:
             self._call = njit(nogil=True)(self._function)
             self._call(*arguments)
+
+
+def callback(signature: Any, function: Callable[..., None]) -> Any:
+    """A function for C, which finds it at its `address`; the caller keeps it alive."""
+    try:
+        return cfunc(signature, cache=True)(function)
+    except (RuntimeError, OSError):
+        return cfunc(signature)(function)
+
+
+class Ufunc(NamedTuple):
+    """A NumPy ufunc, with what it reads: NumPy keeps only pointers."""
+
+    call: Any
+    kept: tuple[Any, ...]
+
+
+def make_ufunc(name: str, loop: Any, kinds: Sequence[int], data: np.ndarray) -> Ufunc:
+    """A NumPy ufunc of one input and one output.
+
+    Args:
+        name: what it is called in errors of NumPy's.
+        loop: a `callback`, with the arguments of a `PyUFuncGenericFunction`, the last of them
+            the address of `data`.
+        kinds: NumPy's numbers of the types of input and output, one pair after another.
+        data: what the loop reads.
+
+    Source:
+        NumPy 2 reference, C API: `PyUFunc_FromFuncAndData`.
+    """
+    pairs = len(kinds) // 2
+    loops = (ctypes.c_void_p * pairs)(*[loop.address] * pairs)
+    addresses = (ctypes.c_void_p * pairs)(*[data.ctypes.data] * pairs)
+    types, called = bytes(kinds), name.encode()
+    kept = loops, addresses, types, called, loop, data
+    return Ufunc(_from_func_and_data()(*kept[:3], pairs, 1, 1, -1, called, None, 0), kept)
+
+
+@cache
+def _from_func_and_data() -> Callable[..., Any]:
+    """NumPy's C function of this name: the second in the table that compiled extensions import."""
+    table_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    capsule = import_module("numpy._core._multiarray_umath")._UFUNC_API
+    table = ctypes.cast(table_of(capsule, None), ctypes.POINTER(ctypes.c_void_p))
+    pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+    arguments = (pointer, pointer, text, number, number, number, number, text, text, number)
+    return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(table[1] or 0)

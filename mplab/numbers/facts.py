@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.numbers.formats import Format, Overflow, Tininess
+from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
 
 
 class Facts(NamedTuple):
@@ -17,6 +17,8 @@ class Facts(NamedTuple):
     """Integers of the width of the input, shape (19,), in the order `_round_bits` unpacks."""
     rare: bool
     """Whether anything is asked for that IEEE formats without flushing do not need."""
+    ufuncs: dict[Rounding, Any]
+    """What `mplab.numbers.kernels.ufunc` made of them."""
 
 
 @lru_cache(maxsize=512)
@@ -75,4 +77,4 @@ def facts_of(
         0 if fmt.has_negative_zero else sign_bit,
     ]
     rare = flush_inputs or flush_outputs or not fmt.has_negative_zero
-    return Facts(np.array(facts, integer), rare)
+    return Facts(np.array(facts, integer), rare, {})

@@ -17,7 +17,7 @@ import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic, overload
 
-from mplab.numbers.compiled import Compiled
+from mplab.numbers.compiled import Compiled, callback, make_ufunc
 from mplab.numbers.facts import Facts
 from mplab.numbers.formats import Event, Rounding
 from mplab.numbers.threads import DIVISIBLE, parallel
@@ -32,9 +32,7 @@ FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
 
 BLOCK = 2048
-"""Elements rounded before they are counted: counting inside the rounding loop stops SIMD."""
-
-_EVEN_BYTES = np.uint64(0x00FF00FF00FF00FF)
+"""Elements counted at a time: in place they are copied first, and counters of 32 bits suffice."""
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 
@@ -193,7 +191,9 @@ def _round_bits(bits, mode, rare, random, facts):
     if rare and a < flush_in:
         a = _as(bits, 0)
     r = _round_in_place(a, shift, mode, away, odd, random)
-    grid = _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random)
+    # no larger number takes part in floating point, where a signaling NaN would raise a flag
+    low = a if a < grid_below else _as(bits, grid_below)
+    grid = _round_to_grid(low, anchor, quantum, per_quantum, mode, away, random)
     r = grid if a < grid_below else r
     past = r > max_finite
     limit = beyond
@@ -226,7 +226,7 @@ def _round_bits(bits, mode, rare, random, facts):
     flags |= ~no_number & _mask(bits, r > 0) & _mask(bits, r < min_normal) & SUBNORMAL
     flags |= was_nan & NAN
     flags |= was_infinite & INFINITE
-    return result, flags
+    return result, _as(bits, flags)
 
 
 @intrinsic
@@ -268,6 +268,38 @@ def _unpack(facts):
 
 
 # The loops -----------------------------------------------------------------------------
+def _prefer_512(_context):
+    def emit(context, builder, signature, arguments):
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.none(), emit
+
+
+# For some processors LLVM prefers 256 bits to the 512 they have; to others it says nothing. The
+# attribute belongs to the function that calls this: what holds a loop, after all is inlined.
+_wide_vectors: Any = intrinsic(_prefer_512)
+
+
+@intrinsic
+def _add(typing, x, y):
+    """`x` + `y` of uint32 numbers, in 32 bits."""
+
+    def emit(context, builder, signature, numbers):
+        return builder.add(*numbers)
+
+    return types.uint32(types.uint32, types.uint32), emit
+
+
+@njit(forceinline=True)
+def _round_one(bits, i, start, key0, key1, mode, rare, known):
+    """Round `bits[i]`, element `start + i` of its call."""
+    random = np.uint32(0)
+    if mode == _STOCHASTIC:
+        random = _random_bits(_add(np.uint32(start), np.uint32(i)), key0, key1)  # type: ignore[call-arg]
+    return _round_bits(bits[i], mode, rare, random, known)
+
+
 @njit(forceinline=True)
 def _apart(x, r, scratch):
     """`x`, or a copy of it if `r` is the same memory: LLVM then sees that SIMD is safe."""
@@ -281,85 +313,146 @@ def _apart(x, r, scratch):
 
 @njit(forceinline=True)
 def _round_all(bits, out, facts, start, key0, key1, mode, rare):
+    """Round `bits` into `out`: one loop where they are the same memory, one where they share none.
+
+    In either LLVM sees that SIMD is safe.
+    """
     known = _unpack(facts)
-    scratch = np.empty(BLOCK, bits.dtype)
-    for block in range(0, bits.size, BLOCK):
-        r = out[block : block + BLOCK]
-        x = _apart(bits[block : block + BLOCK], r, scratch)
-        for i in range(x.size):
-            random = np.uint32(0)
-            if mode == _STOCHASTIC:
-                random = _random_bits(start + block + i, key0, key1)
-            r[i] = _round_bits(x[i], mode, rare, random, known)[0]
-
-
-@njit
-def _count(flags, counts):
-    """Add to `counts[b]` how many bytes of `flags` have bit b set, eight bytes at a time."""
-    ones = np.uint64(0x0101010101010101)
-    words = flags[: flags.size // 8 * 8].view(np.uint64)
-    for begin in range(0, words.size, 255):  # a byte counts up to 255
-        a = b = c = d = e = f = g = h = np.uint64(0)
-        part = words[begin : begin + 255]
-        for i in range(part.size):  # by index: an iterator is not turned into SIMD
-            word = part[i]
-            a += word & ones
-            b += (word >> np.uint64(1)) & ones
-            c += (word >> np.uint64(2)) & ones
-            d += (word >> np.uint64(3)) & ones
-            e += (word >> np.uint64(4)) & ones
-            f += (word >> np.uint64(5)) & ones
-            g += (word >> np.uint64(6)) & ones
-            h += (word >> np.uint64(7)) & ones
-        for bit, bytes_ in enumerate((a, b, c, d, e, f, g, h)):
-            pairs = (bytes_ & _EVEN_BYTES) + ((bytes_ >> np.uint64(8)) & _EVEN_BYTES)
-            counts[bit] += np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
-    for flag in flags[words.size * 8 :]:
-        for bit in range(8):
-            counts[bit] += (flag >> bit) & 1
+    if bits.ctypes.data == out.ctypes.data:
+        for i in range(out.size):
+            out[i] = _round_one(out, i, start, key0, key1, mode, rare, known)[0]
+    else:
+        for i in range(out.size):
+            out[i] = _round_one(bits, i, start, key0, key1, mode, rare, known)[0]
 
 
 @njit(forceinline=True)
-def _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, rare):
-    size = bits.size
+def _flag_all(bits, flags, facts, start, key0, key1, mode, rare):
+    """Write the flag bytes of `bits`."""
+    known = _unpack(facts)
+    for i in range(flags.size):
+        flags[i] = _round_one(bits, i, start, key0, key1, mode, rare, known)[1]
+
+
+@njit(forceinline=True)
+def _bit(flags, bit):
+    return _as(flags, _as(flags, flags >> bit) & 1)
+
+
+@njit(forceinline=True)
+def _count_block(bits, out, totals, start, key0, key1, mode, rare, known):
+    """Round at most `BLOCK` numbers, and count their flags.
+
+    A counter has the width of the bits, so that it takes part in SIMD.
+    """
+    a = b = c = d = e = f = g = h = _as(bits[0], 0)  # d for INVALID, which no tally knows
+    for i in range(out.size):
+        out[i], flags = _round_one(bits, i, start, key0, key1, mode, rare, known)
+        a = _as(a, a + _bit(flags, 0))
+        b = _as(a, b + _bit(flags, 1))
+        c = _as(a, c + _bit(flags, 2))
+        e = _as(a, e + _bit(flags, 4))
+        f = _as(a, f + _bit(flags, 5))
+        g = _as(a, g + _bit(flags, 6))
+        h = _as(a, h + _bit(flags, 7))
+    for bit, count in enumerate((a, b, c, d, e, f, g, h)):
+        totals[bit] += count
+
+
+@njit(forceinline=True)
+def _count_all(bits, out, totals, facts, start, key0, key1, mode, rare):
+    """Round `bits` into `out`, and add to `totals[b]` how many have flag b.
+
+    `out` may be `bits`, or hold just one block, if nobody wants the results.
+    """
     known = _unpack(facts)
     scratch = np.empty(BLOCK, bits.dtype)
-    for block in range(0, size, BLOCK):
-        length = min(BLOCK, size - block)  # `out` and `flags` may hold just one block
-        r = out[block : block + length] if out.size == size else out[:length]
-        f = flags[block : block + length] if flags.size == size else flags[:length]
-        x = _apart(bits[block : block + length], r, scratch)
-        for i in range(length):
-            random = np.uint32(0)
-            if mode == _STOCHASTIC:
-                random = _random_bits(start + block + i, key0, key1)
-            result, flag = _round_bits(x[i], mode, rare, random, known)
-            r[i] = result
-            f[i] = flag
-        _count(f, counts)
+    for block in range(0, bits.size, BLOCK):
+        x = bits[block : block + BLOCK]
+        r = out[block : block + BLOCK] if out.size == bits.size else out[: x.size]
+        x = _apart(x, r, scratch)
+        _count_block(x, r, totals, start + block, key0, key1, mode, rare, known)
 
 
 @cache
-def _loop_for(mode: int, rare: bool, flagging: bool) -> Callable[..., None]:
-    """A loop that rounds `bits` into `out`; `flagging`, it writes and counts flag bytes, too."""
+def _loop_for(mode: int, rare: bool, what: str) -> Callable[..., None]:
+    """A loop over arrays: to "round", "flag" or "count"."""
 
     def round_all(bits, out, facts, start, key0, key1):
+        _wide_vectors()
         _round_all(bits, out, facts, start, key0, key1, mode, rare)
 
-    def round_and_flag(bits, out, flags, counts, facts, start, key0, key1):
-        _round_and_flag(bits, out, flags, counts, facts, start, key0, key1, mode, rare)
+    def flag_all(bits, flags, facts, start, key0, key1):
+        _wide_vectors()
+        _flag_all(bits, flags, facts, start, key0, key1, mode, rare)
 
-    return Compiled(round_and_flag if flagging else round_all)
+    def count_all(bits, out, facts, start, key0, key1, totals):
+        _wide_vectors()
+        _count_all(bits, out, totals, facts, start, key0, key1, mode, rare)
+
+    loops: dict[str, Callable[..., None]]
+    loops = {"round": round_all, "flag": flag_all, "count": count_all}
+    return Compiled(loops[what])
 
 
-def _pointer(_context, address):
+def _pointer(_context, address, like):
+    """A pointer of the type of `like` to an address."""
+
+    def convert(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return like(address, like), convert
+
+
+_at: Any = intrinsic(_pointer)
+
+_ADDRESSES = types.CPointer(types.intp)
+
+
+@cache
+def _inner_loop(mode: int, rare: bool, width: int) -> Any:
+    """The loop that a NumPy ufunc calls: with addresses, a count, strides, and `Facts.numbers`."""
+
+    def loop(args, sizes, strides, facts):
+        _wide_vectors()
+        size, source, target, known = sizes[0], args[0], args[1], carray(facts, 19)
+        if size == 1 or (strides[0] == width // 8 and strides[1] == width // 8):
+            bits, out = carray(_at(source, facts), size), carray(_at(target, facts), size)
+            _round_all(bits, out, known, 0, 0, 0, mode, rare)
+            return
+        for i in range(size):
+            bits = carray(_at(source + i * strides[0], facts), 1)
+            out = carray(_at(target + i * strides[1], facts), 1)
+            _round_all(bits, out, known, 0, 0, 0, mode, rare)
+
+    integer = types.CPointer(types.int32 if width == 32 else types.int64)
+    return callback(types.void(_ADDRESSES, _ADDRESSES, _ADDRESSES, integer), loop)
+
+
+def ufunc(facts: Facts, mode: Rounding) -> Any:
+    """A ufunc that rounds with these facts, from floats or from their bits; not stochastically.
+
+    NumPy's functions take what Python gives them five times as fast as a loop compiled by numba.
+    The caller keeps `facts` alive.
+    """
+    known = facts.ufuncs.get(mode)
+    if known is None:
+        integer = facts.numbers.dtype
+        loop = _inner_loop(int(mode), facts.rare, 8 * integer.itemsize)
+        kinds = [np.dtype(f"f{integer.itemsize}").num] * 2 + [integer.num] * 2
+        # setdefault: of two threads' ufuncs the second is dropped, with the memory it reads
+        known = facts.ufuncs.setdefault(mode, make_ufunc("round_to", loop, kinds, facts.numbers))
+    return known.call
+
+
+def _int32_pointer(_context, address):
     def convert(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
     return types.CPointer(types.int32)(types.intp), convert
 
 
-_int32_at: Any = intrinsic(_pointer)
+_int32_at: Any = intrinsic(_int32_pointer)
 
 
 @cache
@@ -372,14 +465,16 @@ def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
     """
 
     def round_at(source, target, size, facts, key0, key1):
+        _wide_vectors()
         bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
         _round_all(bits, out, carray(_int32_at(facts), 19), 0, key0, key1, mode, rare)
 
     def count_at(source, target, size, facts, key0, key1, counts):
+        _wide_vectors()
         bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
-        known, flags = carray(_int32_at(facts), 19), np.empty(BLOCK, np.uint8)
         totals = carray(_int32_at(counts), 16).view(np.int64)
-        _round_and_flag(bits, out, flags, totals, known, 0, key0, key1, mode, rare)
+        known = carray(_int32_at(facts), 19)
+        _count_all(bits, out, totals, known, 0, key0, key1, mode, rare)
 
     return Compiled(count_at if counting else round_at).ready(*(6 + counting) * [types.int64])
 
@@ -394,7 +489,10 @@ def run(
     flags: np.ndarray | None = None,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Round contiguous `bits` into `out`, on several threads if they are many.
+    """Round contiguous `bits`, on several threads if they are many: one of three things.
+
+    Without `flags` and `counts`, into `out`. With `flags`, nothing but the flag bytes. With
+    `counts`, into `out`, while flags are counted.
 
     Args:
         bits: int32 or int64, shape (n,): the bits of the floats.
@@ -403,31 +501,34 @@ def run(
         mode: how to round.
         keys: for `STOCHASTIC`: the two 32-bit keys of each run of 2^32 elements.
         flags: uint8, shape (n,), to receive the flag bytes.
-        counts: int64, shape (8,), to which the number of set flags is added, per bit.
+        counts: int64, shape (8,), to which the number of set flags is added, per bit; but
+            INVALID, which no tally knows, is not counted.
     """
-    if flags is None and counts is None and out is not None:
-        loop = _loop_for(int(mode), facts.rare, False)
+    if flags is None and counts is None and keys is None and out is not None:
+        known = ufunc(facts, mode)
         if bits.size < DIVISIBLE:  # no slices: a small array takes less time than they do
-            loop(bits, out, facts.numbers, 0, *(keys(0) if keys else (0, 0)))
-            return
-
-        def work(begin: int, end: int) -> None:
-            key0, key1 = keys(begin >> 32) if keys else (0, 0)
-            loop(bits[begin:end], out[begin:end], facts.numbers, begin, key0, key1)
-
-        parallel(work, bits.size, wrap=1 << 32)
+            known(bits, out)
+        else:
+            parallel(lambda a, b: known(bits[a:b], out[a:b]), bits.size, wrap=1 << 32)
         return
-    loop = _loop_for(int(mode), facts.rare, True)
+    what = "flag" if flags is not None else "round" if counts is None else "count"
+    loop = _loop_for(int(mode), facts.rare, what)
     partial: list[np.ndarray] = []
 
-    def flag(begin: int, end: int) -> None:
-        key0, key1 = keys(begin >> 32) if keys else (0, 0)
+    def work(begin: int, end: int) -> None:
+        part = bits[begin:end]
+        known = facts.numbers, begin, *(keys(begin >> 32) if keys else (0, 0))
+        if flags is not None:
+            loop(part, flags[begin:end], *known)
+            return
         target = out[begin:end] if out is not None else np.empty(BLOCK, bits.dtype)
-        bytes_ = flags[begin:end] if flags is not None else np.empty(BLOCK, np.uint8)
-        count = np.zeros(8, np.int64)
-        loop(bits[begin:end], target, bytes_, count, facts.numbers, begin, key0, key1)
+        if counts is None:
+            loop(part, target, *known)
+            return
+        count = counts if bits.size < DIVISIBLE else np.zeros(8, np.int64)
+        loop(part, target, *known, count)
         partial.append(count)
 
-    parallel(flag, bits.size, wrap=1 << 32)
-    if counts is not None and partial:
+    parallel(work, bits.size, wrap=1 << 32)
+    if counts is not None and bits.size >= DIVISIBLE:
         counts += np.sum(partial, axis=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from mplab.numbers.formats import (
     require_format,
 )
 from mplab.numbers.inputs import as_array, widen
+from mplab.numbers.threads import DIVISIBLE
 
 _MASK64 = (1 << 64) - 1
 
@@ -120,9 +121,18 @@ class Tally:
 
     def add_counts(self, total: int, counts: Any) -> None:
         """Add what a loop counted among `total` numbers: eight integers, per flag bit."""
-        inexact, underflow, overflow, _, flushed, subnormal, nan, infinite = map(int, counts)
-        exact = total - inexact - nan
-        self += Tally(total, exact, inexact, underflow, flushed, subnormal, overflow, nan, infinite)
+        inexact, underflow, overflow, _, flushed, subnormal, nan, infinite = np.asarray(
+            counts
+        ).tolist()
+        self.total += total
+        self.exact += total - inexact - nan
+        self.inexact += inexact
+        self.underflow += underflow
+        self.flushed += flushed
+        self.subnormal += subnormal
+        self.overflow += overflow
+        self.nan += nan
+        self.infinite += infinite
 
 
 COUNTED = {
@@ -197,6 +207,30 @@ def round_to(
         >>> float(round_to("0.1", FP16))
         0.0999755859375
     """
+    if type(x) is _ARRAY and tally is None:
+        dtype = x.dtype
+        known: tuple[int, ...] = id(dtype), id(fmt)
+        if not (
+            rounding is _EVEN
+            and overflow is _IEEE
+            and flush_inputs is False
+            and flush_outputs is False
+        ):
+            known += id(rounding), id(overflow), id(flush_inputs), id(flush_outputs)
+        way = _WAYS.get(known)
+        if way is None and known[0] in _DTYPES and rounding is not Rounding.STOCHASTIC:
+            way = _find_way(known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs)
+        if way is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
+            if out is None and x.ndim:  # of an array without dimensions a ufunc makes a scalar
+                return way.ufunc(x)
+            if (
+                out is not None
+                and (out is x or type(out) is _ARRAY)
+                and out.dtype is dtype
+                and out.shape == x.shape
+                and out.flags.carray  # contiguous and writeable
+            ):
+                return way.ufunc(x, out)
     source = _Source("round_to", x)
     require_tally("round_to", tally)
     counts = None if tally is None else np.zeros(8, np.int64)
@@ -308,6 +342,44 @@ def require_values(function: str, argument: str, x: Any, fmt: Format) -> np.ndar
         first = float(array[~same].flat[0])
         raise ValueError(refusal(function, argument, first, fmt, given=repr(first)))
     return array
+
+
+_ARRAY, _EVEN, _IEEE = np.ndarray, Rounding.TIES_TO_EVEN, Overflow.IEEE
+
+_DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
+
+
+class _Way(NamedTuple):
+    """The ufunc of a dtype, a format and rules, and what it needs to stay."""
+
+    ufunc: Any
+    kept: tuple[Any, ...]
+
+
+_WAYS: dict[tuple[int, ...], _Way] = {}
+"""Ways by identity, since to hash a format takes longer than to round a thousand numbers."""
+
+
+def _find_way(
+    known: tuple[int, ...],
+    dtype: np.dtype[Any],
+    fmt: Format,
+    rounding: Rounding,
+    overflow: Overflow,
+    flush_inputs: bool,
+    flush_outputs: bool,
+) -> _Way | None:
+    """A way from now on known by these identities; None where `_Source` must be asked."""
+    from mplab.numbers.kernels import ufunc
+
+    rules = rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER
+    facts = checked_facts("round_to", fmt, dtype, *rules)
+    if facts is None:
+        return None
+    if len(_WAYS) >= 512:
+        _WAYS.clear()
+    way = _WAYS[known] = _Way(ufunc(facts, rounding), (dtype, fmt, facts))
+    return way
 
 
 class _Source:

@@ -11,6 +11,7 @@ from cases import assert_same_bits
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Overflow, Rounding
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.arithmetic.matrix_steps import step_bits
 from mplab.commands.main import main
 from mplab.hardware import probes
 
@@ -331,6 +332,44 @@ def test_a_unit_that_the_model_cannot_compute_is_refused(name, value):
     facts = {"terms": 4, "fraction_bits": 10, name: value}
     with pytest.raises(ValueError, match=rf"^MatrixUnit: {name} must be .*; got "):
         MatrixUnit(**facts)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [{"exponent_bits": 11, "precision": 8}, {"exponent_bits": 2, "precision": 29}],
+    ids=["range", "precision"],
+)
+def test_a_format_whose_products_float64_does_not_hold_is_refused(facts):
+    fmt = Format("odd", **facts)  # 2^700 · 2^700 − 2^700 · 2^700 was NaN
+    with pytest.raises(ValueError, match=r"^mma: input_format must have products that are exact"):
+        mma(row(1.0), column(1.0), architecture=MatrixUnit(4, 23), input_format=fmt)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("alignment", [Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN])
+def test_the_bits_of_a_step_are_those_of_its_unit(alignment, normalised):
+    unit = MatrixUnit(8, 12, products_normalised=normalised, alignment=alignment)
+    rng = np.random.default_rng(17)
+    for _ in range(40):
+        a, b = block("far", FP16, FP32, rng, (1, 8, 1))[:2]
+        step = step_bits(a[0], b[:, 0], architecture=unit, input_format=FP16)
+        *_, total, written = step.rows
+        register = Fraction(2) ** written.lowest_kept
+        assert written.value == int(total.value / register) * register
+        assert written.value == mma(a, b, architecture=unit)[0, 0]
+
+
+def test_the_bits_of_a_subnormal_result_end_where_fp32_does():
+    step = step_bits([1.5 * 2.0**-75], [2.0**-75], c=2.0**-140, input_format=BF16)
+    assert step.low == -151 and step.rows[-1].lowest_kept == -149
+
+
+def test_the_bits_of_a_step_are_those_of_finite_numbers():
+    for a in (inf, nan):
+        with pytest.raises(ValueError, match=r"^bits_of_a_step: a and b must be finite; got"):
+            step_bits([a], [1.0], input_format=FP16)
+    with pytest.raises(ValueError, match=r"^bits_of_a_step: a, b and c must have a sum within"):
+        step_bits([2.0**127], [2.0**127], input_format=BF16)
 
 
 def test_the_largest_unit_is_still_exact():

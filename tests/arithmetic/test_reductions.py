@@ -151,6 +151,20 @@ def test_each_element_of_a_matrix_product_is_an_inner_product(order):
     assert_same_bits(got, np.array(want))
 
 
+@pytest.mark.parametrize("order", ["sequential", "reversed", "blocked(4)"])
+def test_sums_side_by_side_and_a_single_sum_take_the_same_steps(order):
+    """One column has a loop of its own, and formats without −0 are compiled apart."""
+    rng = np.random.default_rng([9, *order.encode()])
+    kinds = ("ordinary", "far apart", "extreme", "tiny", "special")
+    b = np.concatenate([operands(kind, 24, rng) for kind in kinds]).T.copy()
+    a = operands("extreme", 24, rng)[:1]
+    formats = [(FP16, None), (FP32, None), (BF16, FP16), (FP8_E4M3FNUZ, None), (FP8_E5M2, FP8_E8M0)]
+    for fmt, product_format in formats:
+        how = {"accumulator_format": fmt, "product_format": product_format, "order": order}
+        alone = [reductions.matmul(a, column[:, None], **how)[0, 0] for column in b.T.copy()]
+        assert_same_bits(reductions.matmul(a, b, **how)[0], np.array(alone))
+
+
 def test_running_sums_in_fp32_are_those_of_numpy():
     x = np.random.default_rng(4).standard_normal(200_000).astype(np.float32)
     want = np.add.accumulate(x).astype(np.float64)

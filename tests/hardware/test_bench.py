@@ -66,7 +66,7 @@ def test_the_command_prints_rounding_and_writes_rows_and_a_plot(monkeypatch, tmp
     assert main(["bench", "--out", str(out)]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert lines[0] == "1,000 elements: CPU ns per element, and ratio to a copy"
+    assert lines[0] == "1 elements: CPU ns per element, and ratio to a copy"
     assert lines[1].split() == ["FP16", "BF16", "FP8_E4M3", "FP8_E5M2"]
     assert lines[2].split() == ["copy", "0.250", "1.00x"]
     assert lines[4].split() == ["round_to,", "out=", "0.250", "2.50x", "0.250", "1.50x"]

@@ -80,7 +80,8 @@ def both_bodies(x, fmt, rounding, stream, **rules):
     integer = x.view(np.int32 if x.dtype == np.float32 else np.int64)
     out, flags = np.empty_like(integer), np.empty(x.size, np.uint8)
     keys = stream.keys() if rounding is Rounding.STOCHASTIC else None
-    kernels.run(integer, out, facts, rounding, keys=keys, flags=flags)
+    kernels.run(integer, out, facts, rounding, keys=keys)
+    kernels.run(integer, None, facts, rounding, keys=keys, flags=flags)
     numbers = [int(n) for n in facts.numbers]
     bits = torch.from_numpy(integer)
     random = tensors._random_bits(bits, *keys(0)) if keys else None

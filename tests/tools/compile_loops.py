@@ -21,20 +21,26 @@ def arrays():
             yield np.zeros(3, integer), facts_of(fmt, np.dtype(dtype))
 
 
+def _keys(mode):
+    return Stream(0).keys() if mode is Rounding.STOCHASTIC else None
+
+
 def rounding_and_reductions() -> None:
     """The loops that only round, and those that sum."""
     for mode in Rounding:
         for bits, facts in arrays():
-            kernels.run(bits, bits.copy(), facts, mode)
+            kernels.run(bits, bits.copy(), facts, mode, keys=_keys(mode))
         stream = Stream(0) if mode is Rounding.STOCHASTIC else None
         reductions.sum(np.ones(3), accumulator_format=FP16, rounding=mode, stream=stream)
 
 
 def flags_and_addresses() -> None:
-    """The loops that count events, and those that take addresses."""
+    """The loops that write or count flags, and those that take addresses."""
     for mode in Rounding:
         for bits, facts in arrays():
-            kernels.run(bits, bits.copy(), facts, mode, flags=np.zeros(3, np.uint8))
+            keys = _keys(mode)
+            kernels.run(bits, None, facts, mode, keys=keys, flags=np.zeros(3, np.uint8))
+            kernels.run(bits, bits.copy(), facts, mode, keys=keys, counts=np.zeros(8, np.int64))
         for rare in (False, True):
             for counting in (False, True):
                 kernels.loop_at(int(mode), rare, counting=counting)
