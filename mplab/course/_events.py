@@ -31,12 +31,16 @@ def _infinity_kept(x: float) -> float:
     return float(round_to(x, FP8_E4M3)) if math.isinf(x) else _saturating(x)
 
 
+def _through_fp16(x: float) -> float:
+    return _saturating(float(round_to(x, FP16)))
+
+
 def _clamped_only(x: float) -> float:
     return min(max(x, -448.0), 448.0) if x == x else x
 
 
 _SATURATION_CASES = (
-    *(1.0, 1000.0, 465.0, 464.0, -465.0, -1e6, 448.0, 449.0, 0.1, -0.1, 17.0),
+    *(1.0, 1000.0, 465.0, 464.0, -465.0, -1e6, 448.0, 449.0, 0.1, -0.1, 17.0, 17.004),
     *(math.inf, -math.inf, math.nan, 0.0, -0.0, 2.0**-12),
 )
 
@@ -78,6 +82,7 @@ _COUNT_CASES = (
     np.array([2.0**-25, _LEAST_ABOVE, 2.0**-24, 2.0**-14]),
     np.array([65504.0, 65510.0, 65519.9, 65520.0, 65536.0]),
     np.array([0.99999 * 2.0**-14, 0.9 * 2.0**-14]),
+    np.array([_NORMAL, np.nextafter(_NORMAL, 0)]),  # the tie below the normal numbers
     np.array([]),
     np.ldexp(np.random.default_rng(2).standard_normal(500), -20),
 )
@@ -120,6 +125,10 @@ EXERCISES: dict[str, Exercise] = {
             ),
             Misconception(
                 _clamped_only, "Clamping does not round: the result must be a value of E4M3."
+            ),
+            Misconception(
+                _through_fp16,
+                "FP16 on the way can turn a number beside a tie into the tie: round once.",
             ),
         ),
     ),

@@ -77,6 +77,8 @@ _STEP_CASES = (
     (np.array([16.0, 2.0**-5, 2.0**-5]), np.array([16.0, 2.0**-1, 2.0**-1])),
     (np.array([2.0**-6, 0.0, 2.0**-6]), np.array([2.0**-6, 1.0, 1.125 * 2.0**-6])),
     (np.array([0.0]), np.array([2.0])),
+    (np.array([16.0, 2.0**-6]), np.array([0.0, 1.125 * 2.0**-6])),
+    (np.array([1.125 * 2.0**-1, 1.125 * 2.0**-6]), np.array([1.0, 1.125 * 2.0**-6])),
     (np.array([2.0**-6, 2.0**-6]), np.array([1.125 * 2.0**-4, 1.375 * 2.0**-6])),
     (_E4M3[0], _E4M3[1]),
 )
@@ -89,6 +91,10 @@ def _cut(x: float) -> float:
 
 def _wide(x: float) -> float:
     return float(round_to(x, FP32))
+
+
+def _floored(x: float) -> float:
+    return float(round_to(x, REGISTER, rounding=Rounding.TOWARD_NEGATIVE))
 
 
 def _to_register(x: float) -> float:
@@ -135,6 +141,7 @@ _BESIDE_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(3 * 128, 0.003906
 
 _PROMOTED_CASES = (
     np.array([1.0, 2.0]),
+    np.array([3.0, 2.0]) / 512,
     np.array([16384.0, 1.0, 1.0]) / 64,
     np.array([256.0, 0.03515625, 0.03515625]),
     np.ones(300),
@@ -142,6 +149,7 @@ _PROMOTED_CASES = (
     np.concatenate([np.full(140, 240.0), np.full(30, 0.9375)]),
     np.array([]),
     _BESIDE_LARGE,
+    -_BESIDE_LARGE,
     _BESIDE_TOTAL,
     _RISING,
 )
@@ -214,6 +222,10 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(
                 lambda x: _in_blocks(x, inner=_to_register),
                 "In a block the register cuts toward zero; it does not round to nearest.",
+            ),
+            Misconception(
+                lambda x: _in_blocks(x, inner=_floored),
+                "The register cuts toward zero, also below it; toward minus infinity is floor.",
             ),
             Misconception(
                 lambda x: _in_blocks(x, inner=_wide),

@@ -69,6 +69,8 @@ _CASES = tuple(
         ("add", (COARSE, COARSE), LOW),
         ("mm", (COARSE, COARSE), LOW),
         ("add", (COARSE, LOW), LOW),
+        ("add", (LOW, COARSE), LOW),
+        ("where", (LOW, WIDE, LOW), LOW),
         ("softmax", (WIDE,), COARSE),
     )
 )
@@ -96,6 +98,10 @@ def _wide_mean(x: np.ndarray) -> float:
     return _norm_with(lambda _: 1.0)(x)
 
 
+def _by_maximum(x: np.ndarray) -> float:
+    return _norm_with(lambda x: float(x.max()))(x) if x.max() else 0.0
+
+
 def _clamped(x: np.ndarray) -> float:
     with np.errstate(over="ignore"):
         squares = np.minimum(x * x, np.float16(FP16.max_finite)).astype(np.float64)
@@ -108,6 +114,7 @@ _VECTORS = tuple(
         [3.0, -4.0],
         [0.0, 0.0],
         [300.0, -400.0],
+        [-300.0, 0.0],
         [0.0001, 0.0002],
         [60000.0] * 4,
         [2.0**-24] * 3,
@@ -178,6 +185,9 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(
                 _norm_with(lambda x: float(np.abs(x).max())),
                 "Where all numbers are 0, the largest is 0 too: do not divide by it.",
+            ),
+            Misconception(
+                _by_maximum, "The largest number need not have the largest magnitude: mind signs."
             ),
             Misconception(_clamped, "Squares cut off at 65504 are finite, and wrong."),
         ),

@@ -48,7 +48,9 @@ _DEAD_CASES = (
     (np.array([1.0, 4.0]), np.array([0.006, 0.006])),
     (np.array([1.0]), np.array([-0.003])),
     (np.array([1.0, 1.0078125]), np.array([0.00390625, 0.00390625])),
+    (np.array([1.015625]), np.array([0.00390625])),
     (np.array([-1.5, 1.75]), np.array([0.003, -0.006])),
+    (np.array([2.0**20, 129 * 2.0**13]), np.array([1.0, 4096.0])),  # beyond FP16
     (np.array([1.0]), np.array([0.0])),
     (_WEIGHTS, _UPDATES),
 )
@@ -92,6 +94,7 @@ _COIN_CASES = (
     *((5.0 + 2.0**-8, r) for r in (0.1, 0.2)),
     *((-1.0 - BF16.epsilon / 4, r) for r in (0.2, 0.5, 0.76)),
     (0.1, 0.3),
+    (-0.1, 0.3),
     (0.0, 0.0),
 )
 

@@ -95,6 +95,11 @@ def value_formula(
     return sign * math.ldexp(2**trailing_bits + trailing, exponent - bias - trailing_bits)
 
 
+def smallest_normal(rng):
+    """Codes whose exponent field is 1, where the implicit 1 begins."""
+    return [Arguments((2**t + int(rng.integers(2**t)), e, t)) for e, t in formats(rng, 8)]
+
+
 def specials(rng):
     """Both infinities, and NaN of both signs with significands drawn for one student."""
     return [
@@ -313,7 +318,8 @@ GRADED = {
         VALUE,
         (
             Part("normal numbers", 1, "Implicit 1, bias 2^(exponent_bits-1)-1.",
-                 lambda rng: codes_of(rng, formats(rng, 40), low=0.5, high=0.75)),
+                 lambda rng: [*codes_of(rng, formats(rng, 40), low=0.5, high=0.75),
+                              *smallest_normal(rng)]),
             Part("subnormal numbers and zeros", 2, "Look at codes whose exponent field is 0.",
                  lambda rng: [*(a := codes_of(rng, [(3, t) for t in range(2, 9)] * 2, high=0.125)),
                               *negative(a), Arguments((8, 2, 1)), Arguments((32, 2, 3))]),

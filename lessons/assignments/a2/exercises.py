@@ -7,7 +7,19 @@ import math
 from fractions import Fraction
 from functools import partial
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding, decode, round_to, ulp
+from mplab import (
+    BF16,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    TF32,
+    Rounding,
+    decode,
+    round_to,
+    ulp,
+)
 from mplab.course import Arguments, Exercise, Misconception
 from mplab.grading import Graded, Part
 
@@ -278,7 +290,10 @@ def ordinary(rng):
             for wide, fmt in ((FP32, FP16), (BF16, FP8_E5M2), (FP16, E4M3), (TF32, FP8_E5M2))
             for _ in range(25)] + [
         Arguments((float(s * rng.uniform(500, 6e4)), FP32, E4M3)) for s in (1, -1)
-    ] + [Arguments((math.nextafter(m, 99), FP32, E4M3)) for m in (17.0, 19.0)]  # fmt: skip
+    ] + [Arguments((math.nextafter(m, 99), FP32, E4M3)) for m in (17.0, 19.0)] + [
+        Arguments((s * math.nextafter(m, far), FP32, fmt))  # one of the two results is NaN
+        for m, far, fmt in ((464.0, 999, E4M3), (248.0, 0, FP8_E4M3FNUZ)) for s in (1, -1)
+    ]  # fmt: skip
 
 
 # By chance -------------------------------------------------------------------------------

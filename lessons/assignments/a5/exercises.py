@@ -102,6 +102,7 @@ LOST = Exercise(
     argument="weights, inputs, targets",
     cases=[
         Arguments(([ONE], ONE, [[2.0]])),
+        Arguments(([ONE], ONE, [[0.5]])),
         Arguments(([[[0.0]]], ONE, [[TINY]])),
         Arguments(([[[0.0]]], ONE, [[2.0**-20]])),
         Arguments(([[[0.0]]], [[64.0]], [[TINY]])),
@@ -161,6 +162,16 @@ def a_network(rng, depth, *, input_exponent=0, deaths=False):
     weights[-1] = weights[-1] * min(1.0, gap.min() / out.max() * 4)
     targets = outputs(weights, inputs) + gap
     return Arguments(([plain(w) for w in weights], plain(inputs), plain(targets)))
+
+
+def negated(rows):
+    return [[-x for x in row] for row in rows]
+
+
+def mirrored(cases):
+    """The same networks with outputs and targets of the other sign, and so the gradients."""
+    return [Arguments(([*weights[:-1], negated(weights[-1])], inputs, negated(targets)))
+            for weights, inputs, targets in cases]  # fmt: skip
 
 
 def networks(rng, count, *, some=None, **kind):
@@ -661,6 +672,14 @@ def resumed(state, batches, cuts, *, slip="", nudge=1.0):
 
 LIGHT = [[[0.3]]]
 
+
+def one_layer_overflows():
+    """The gradient of the first layer is infinite and that of the last is not, and conversely."""
+    pairs = ((0.01, 64.0), (2.0, 0.32))
+    return [Arguments((state_of([[[first]], [[last]]], scale=65536.0), [single(1.0, 1.0)], []))
+            for first, last in pairs]  # fmt: skip
+
+
 RESUME = Exercise(
     answer=resumed,
     reason="All that the next step depends on comes from the state, and goes into the next one.",
@@ -719,13 +738,14 @@ GRADED = {
         (
             Part("deep networks", 1, LOST.reason,
                  lambda rng: [*networks(rng, 6, some=lambda c, s: len(s) > 2 and partial_loss(s)),
-                              *networks(rng, 3, some=lambda c, s: partial_loss(s))]),
+                              *mirrored(networks(rng, 3, some=lambda c, s: partial_loss(s)))]),
             Part("large inputs", 1, "Where in the backward pass does the rounding happen?",
                  lambda rng: networks(rng, 5, input_exponent=8, some=unlike("end"))),
             Part("zeros that are not lost, small numbers that are not zero", 1,
                  "Compare with FP32, entry by entry.",
                  lambda rng: [*networks(rng, 3, deaths=True, some=unlike("all")),
                               *networks(rng, 2, some=unlike("normal")),
+                              Arguments(([[[1 + 2.0**-12]]], ONE, ONE)),  # 1.0 in 16 bits
                               Arguments(([plain(-positive(rng, 2, 2)), plain(positive(rng, 1, 2))],
                                          plain(positive(rng, 3, 2)), plain(positive(rng, 3, 1))))]),
         ),
@@ -783,7 +803,8 @@ GRADED = {
                  lambda rng: states(rng, 8, length=(2, 5))),
             Part("skipped steps", 1, "After a skip: what has changed, and what has not?",
                  lambda rng: states(rng, 6, length=(4, 6), scales=(13, 16),
-                                    some=lambda skips: skips[0] and not skips[-1])),
+                                    some=lambda skips: skips[0] and not skips[-1])
+                 + one_layer_overflows()),
             Part("runs in pieces, bit by bit", 1, "Compare the two ends number by number.",
                  lambda rng: [*states(rng, 3, length=(3, 5), pieces=2),
                               *states(rng, 3, length=(5, 7), scales=(12, 15), pieces=3,

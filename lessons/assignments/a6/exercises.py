@@ -180,7 +180,8 @@ def nothing_and_too_much(rng):
             cases.append(Arguments((np.zeros(3, np.float32), fmt, headroom)))
             cases.append(Arguments((normal(rng, 3, power=-140), fmt, headroom)))
             cases.append(Arguments((np.zeros(0, np.float32), fmt, headroom)))
-    return cases
+    largest = floats(rng.uniform(2.9, 3.1) * 1e38)  # times 2^-126 the most that FP4 still holds
+    return [*cases, *(Arguments((largest, FP4_E2M1, headroom)) for headroom in HEADROOMS)]
 
 
 # Codes -----------------------------------------------------------------------------------
@@ -721,6 +722,12 @@ def layers(rng, which, *, low=-12, high=6, count=4):
     return cases
 
 
+def far_apart(rng, which):
+    """Sums that float64 holds exactly, and float32 has to round."""
+    small = 2.0 ** -int(rng.integers(7, 10))
+    return Arguments((which, *[stack((448.0, small), (small, 448.0))] * 3))
+
+
 def spoilt_layers(rng):
     """An infinity or NaN in one operand, and an operand of zeros."""
     cases = []
@@ -793,9 +800,11 @@ GRADED = {
         "fp8_product",
         PRODUCT,
         (
-            Part("forward", 1, PRODUCT.reason, lambda rng: layers(rng, "output")),
+            Part("forward", 1, PRODUCT.reason,
+                 lambda rng: [*layers(rng, "output"), far_apart(rng, "output")]),
             Part("backward", 1, "Look at formats, scales and transposition of both gradients.",
-                 lambda rng: layers(rng, "grad_input") + layers(rng, "grad_weight")),
+                 lambda rng: [*layers(rng, "grad_input"), *layers(rng, "grad_weight"),
+                              far_apart(rng, "grad_input"), far_apart(rng, "grad_weight")]),
             Part("zeros, infinity and NaN", 1, "An infinity must show; zeros must not make NaN.",
                  spoilt_layers),
         ),

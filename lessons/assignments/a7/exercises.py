@@ -150,6 +150,47 @@ def patients(rng, names, *, each=3):
     return [cases[i] for i in rng.permutation(len(cases))]
 
 
+def step(rng, *, loss=None, skipped=False, zeros=0.0, moved=1.0, bad=0):
+    """A step of a healthy run, but for what is given."""
+    loss = float(rng.uniform(1, 2)) if loss is None else loss
+    return {"loss": loss, "skipped": skipped, "zeros": zeros, "moved": moved, "bad": bad}
+
+
+def recorded(*steps):
+    columns = {key: [row[key] for row in steps] for key in steps[0]}
+    return Arguments(({"weights": "float32", "scale": [1024.0] * len(steps)} | columns,))
+
+
+def first_alarms(rng):
+    """A single weight, and a loss that is infinite on the other side."""
+    return [recorded(step(rng), step(rng, bad=1)), recorded(step(rng), step(rng, loss=-math.inf))]
+
+
+def near_standstill(rng):
+    """Shares of exactly one half, and losses that are alike in some steps, or only rise."""
+    low, high = sorted(float(x) for x in rng.uniform(1, 2, 2))
+    return [
+        recorded(step(rng, zeros=0.25), step(rng, zeros=0.75)),
+        recorded(step(rng, moved=0.25), step(rng, moved=0.75)),
+        recorded(*(step(rng, moved=share) for share in (0.25, 0.375, 0.25))),
+        *(recorded(*(step(rng, loss=loss) for loss in losses)) for losses in (
+            (high, high, low), (high, high, high, low), (high, low, low), (low, high),
+            (low, high, low))),
+        recorded(*(step(rng, loss=low) for _ in range(3))),
+    ]  # fmt: skip
+
+
+def near_skips(rng):
+    """One applied step, the last; and steps that are skipped by turns, with the loss as it was."""
+    one, two, three = (float(x) for x in rng.uniform(1, 2, 3))
+    last = recorded(
+        *(step(rng, loss=one, skipped=s, moved=float(not s)) for s in (True, True, False))
+    )
+    by_turns = zip((one, one, two, two, three), (1, 0, 1, 0, 1), strict=True)
+    return [last, recorded(*(step(rng, loss=loss, skipped=bool(s), moved=float(not s))
+                             for loss, s in by_turns))]  # fmt: skip
+
+
 # Triage: the diagnosis ---------------------------------------------------------------------
 
 
@@ -570,13 +611,14 @@ def trained(*arguments, **changes):
 
 
 def runs(rng, count, *, steps=8, rows=8, inputs=4, scales=(6, 12), odd=0, limits=(-2, 2),
-         intervals=(50,), fused=(0, 1), grid=None):  # fmt: skip
+         intervals=(50,), fused=(0, 1), grid=None, dead=0):  # fmt: skip
     """Batches of noise, some of them odd; no decision may hang on the last digits of a sum."""
     cases = []
     while len(cases) < count:
         x = rng.uniform(0.5, 1.5, (steps, rows, inputs)) * rng.choice((-1, 1), (rows, inputs))
         y = rng.uniform(0.5, 2.0, (steps, rows)) * rng.choice((-1, 1), (steps, rows))
         limit = 2.0 ** rng.uniform(*limits)
+        x[:, :, :dead] = 0.0  # weights that no step moves
         if grid:
             x, y, limit = (np.round(grid * part) / grid for part in (x, y, limit))
         y[rng.permutation(steps)[:odd]] *= 1e7
@@ -693,6 +735,7 @@ def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1), dtypes=("float
         weight = np.float32(rng.integers(1, 5, shape))
         x = np.float32(2.0 ** rng.integers(-4, 4, (1, shape[1])) * rng.uniform(1.05, 1.3))
         x[:, rng.random(shape[1]) < 0.2] = 0.0
+        x[:, ::2] *= -1
         if claim == "notice":
             x = np.float32(rng.integers(1, 5, (2, shape[1])))
         size, scale = 2.0 ** int(rng.integers(*sizes)), 2.0 ** int(rng.integers(*scales))
@@ -774,16 +817,19 @@ GRADED = {
             Part("who made the first NaN", 1, "What was still finite in the step before?",
                  lambda rng: patients(rng, ["forward", "forward without a scaler", "half",
                                             "forward in one batch", "second step",
-                                            "second step at once", "healthy"])),
+                                            "second step at once", "healthy"])
+                 + first_alarms(rng)),
             Part("what stands still", 1, "Gradients, updates, or copies of the weights?",
                  lambda rng: patients(rng, ["gradients", "gradients but for a few", "updates",
                                             "copies", "healthy with dead inputs",
-                                            "healthy in sixteen bits"])),
+                                            "healthy in sixteen bits"])
+                 + near_standstill(rng)),
             Part("with skipped steps between", 1, "Only the steps that were applied count.",
                  lambda rng: patients(rng, ["updates after skips", "copies after skips",
                                             "healthy but for the first scale",
                                             "healthy and still skipping",
-                                            "healthy but for an odd batch", "forward"])),
+                                            "healthy but for an odd batch", "forward"])
+                 + near_skips(rng)),
         ),
     ),
     "norm": Graded(
@@ -794,9 +840,12 @@ GRADED = {
                  lambda rng: narrow_rows(rng, 12, 8, 15.5)),
             Part("small, constant and distant rows", 1, "What are eps, and the digits left?",
                  lambda rng: [*narrow_rows(rng, 8, -16, -6), *constant_rows(rng),
+                              Arguments((np.zeros((2, 4), np.float16), 1e-6)),
                               *narrow_rows(rng, 8, 0, 2, centre=2000.0)]),
             Part("wide rows", 1, "A long row has a large sum.",
-                 lambda rng: [*narrow_rows(rng, 6, 9, 11, widths=(300, 500), centre=500.0)]),
+                 lambda rng: [*narrow_rows(rng, 6, 9, 11, widths=(300, 500), centre=500.0),
+                              *(Arguments((np.stack([x, -x]), eps))  # rows along the last axis
+                                for x, eps in narrow_rows(rng, 2, 8, 12))]),
         ),
     ),
     "attention": Graded(
@@ -818,7 +867,8 @@ GRADED = {
             Part("clipping at other scales", 2, "Which norm does the optimizer receive?",
                  lambda rng: [*runs(rng, 4, fused=(0,)), *runs(rng, 2, scales=(20, 24), steps=14)]),
             Part("odd batches", 1, "In a skipped step nothing moves, and nothing counts.",
-                 lambda rng: [*runs(rng, 3, odd=2, fused=(0,)), *runs(rng, 3, odd=2, fused=(1,))]),
+                 lambda rng: [*runs(rng, 3, odd=2, fused=(0,)), *runs(rng, 3, odd=2, fused=(1,)),
+                              *runs(rng, 2, odd=1, dead=1)]),
             Part("a scale that grows", 1, "A scale can change for two reasons.",
                  lambda rng: runs(rng, 4, odd=1, scales=(4, 7), intervals=(2, 3))),
         ),

@@ -67,6 +67,7 @@ WRONG = {
         (lambda x: e4m3(min(x, 448.0)) if x == x else x, "clamp at both ends"),
         (lambda x: e4m3(x) if math.isinf(x) else clamped(x), "takes infinities as well"),
         (lambda x: float(np.clip(x, -448.0, 448.0)), "does not round"),
+        (lambda x: clamped(np.float16(x)) if abs(x) < 1000 else clamped(x), "round once"),
         (lambda x: 448.0, "Clamp to -448"),
     ],
     "count_fates": [

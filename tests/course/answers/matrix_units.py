@@ -46,7 +46,7 @@ def by_integers(x):
         for term in block:
             units += int(term * 512)
             shift = max(units.bit_length() - 14, 0)
-            units = units >> shift << shift
+            units = int(units / 2**shift) << shift  # toward zero
         total += np.float32(units / 512)
     return total
 
@@ -95,6 +95,7 @@ WRONG = {
         (lambda x: by_blocks(x, length=10**6), "Nothing is promoted"),
         (total_in_register, "The total is FP32"),
         (lambda x: by_blocks(x, mode=Rounding.TIES_TO_EVEN), "does not round to nearest"),
+        (lambda x: by_blocks(x, mode=Rounding.TOWARD_NEGATIVE), "is floor"),
         (lambda x: by_blocks(x, inner=FP32), "only 14 bits"),
         (lambda x: by_blocks(x[: len(x) // 128 * 128]), "it counts too"),
         (lambda x: by_blocks(x, length=32), "not a step's 32"),

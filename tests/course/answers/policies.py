@@ -107,6 +107,7 @@ WRONG = {
             quiet(lambda x: np.sqrt(np.minimum(x * x, np.float16(65504)).astype(float).mean())),
             "cut off at 65504",
         ),
+        (lambda x: scaled(x) * float(np.sign(x.max())), "mind signs"),
         (lambda x: float(np.abs(x.astype(float)).mean()), "No square may leave"),
         (lambda x: float(np.sqrt((x.astype(float) ** 2).sum())), "No square may leave"),
     ],
