@@ -22,6 +22,7 @@ from mplab.hardware._timing import CPU_TIME, compared, in_turn
 from mplab.numbers.formats import FP16
 from mplab.numbers.tables import Table
 from mplab.simulation.context import simulated
+from mplab.training.replay import Replay
 from mplab.training.tasks import TASKS
 
 BATCH = 128
@@ -63,9 +64,15 @@ WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "empty dispatch mode": Nothing,
     "simulated FP16": lambda: simulated(FP16, tally=False),
     "simulated FP16, tally": lambda: simulated(FP16),
+    "replayed FP16, tally": lambda: simulated(FP16),
+    "replayed FP32": nullcontext,
     "real CPU AMP FP16": _autocast,
 }
-"""Ways of running a step; each makes a context for forward and backward."""
+"""Ways of running a step; each makes a context for forward and backward.
+
+A replayed step is what `mplab.training` makes of a simulated one: straight code, without autograd.
+So the FP32 step is replayed, too: beside that one, it shows what the roundings cost.
+"""
 
 
 def _mlp() -> nn.Module:
@@ -106,19 +113,25 @@ def step_of(network: str, optimizer: str, way: str) -> Callable[[], Tensor]:
     context = WAYS[way]()
     amp = way.startswith("real")
 
-    def step() -> Tensor:
-        update.zero_grad()
+    def passes(x: Tensor, y: Tensor) -> Tensor:
         with context:
             loss = F.cross_entropy(model(x), y)
             if not amp:
                 (loss * 1024.0).backward()  # type: ignore[no-untyped-call]
         if amp:  # as torch recommends, outside autocast
             (loss * 1024.0).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    both = Replay(passes, model) if way.startswith("replayed") else passes
+
+    def step() -> Tensor:
+        update.zero_grad()
+        loss = both(x, y)
         for p in model.parameters():
             if p.grad is not None:
                 p.grad.mul_(1 / 1024)
         update.step()
-        return loss.detach()
+        return loss
 
     return step
 

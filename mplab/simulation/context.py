@@ -133,6 +133,8 @@ class simulated:
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
+        self._places: weakref.WeakKeyDictionary[nn.Module, tuple[Place, Place]]
+        self._places = weakref.WeakKeyDictionary()  # of what called a module, and its own
         self._stepping: list[tuple[Optimizer, bool]] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
@@ -161,8 +163,11 @@ class simulated:
 
     def _tallies(self, which: int) -> dict[str, Tally]:
         sums: dict[str, Tally] = {}
-        for key, counter in (self._mode.counters or {}).items():
-            sums[key[which]] = sums.get(key[which], Tally()) + counter.result()
+        for (operation, layer, backward), counter in (self._mode.counters or {}).items():
+            name = layer if which else operation
+            if backward:
+                name = f"{name if which else name.partition('_backward')[0]} backward"
+            sums[name] = sums.get(name, Tally()) + counter.result()
         return sums
 
     def __enter__(self) -> Self:
@@ -297,9 +302,13 @@ class simulated:
         mode = self._mode
         if mode.graph is not this_graph():
             return
-        if module not in self._names:
-            self._name(module)
-        mode.enter(self._place(module, mode.place))
+        around = mode.place
+        known = self._places.get(module)
+        if known is None or known[0] is not around:
+            if module not in self._names:
+                self._name(module)
+            known = self._places[module] = around, self._place(module, around)
+        mode.enter(known[1])
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._mode.graph is this_graph():

@@ -82,7 +82,7 @@ class Rules(dict[int, Rule]):
 
     def of(self, operation: Any) -> Rule:
         """The rule of an operation, made when it is first needed."""
-        return self.get(id(operation)) or self._make(operation)
+        return self.get(id(operation)) or self._make(operation)  # `Mode` looks first, for speed
 
     def _make(self, operation: Any) -> Rule:
         # not func._can_decompose(), which also knows what is meant for compilers alone, and
@@ -157,7 +157,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy, self.native = policy, native
-        self.counters: dict[tuple[str, str], Counter] | None = {} if tally else None
+        self.counters: dict[tuple[str, str, bool], Counter] | None = {} if tally else None
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
         self.entered: list[Place] = []
         self.move(self.outside)
@@ -208,7 +208,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         graph = self.graph
         if graph.innermost is not self:  # an inner context decides
             return func(*args, **kwargs)
-        rule = self.rules.of(func)
+        rules = self.rules
+        rule = rules.get(id(func)) or rules.of(func)
         if rule.view:
             out = rule.call(*args, **kwargs)
             self.keep(out)
@@ -440,12 +441,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 set_mark(t, Mark(into, node))
 
     def _counter(self, name: str, node: Node | None) -> Counter | None:
-        if self.counters is None:
+        counters = self.counters
+        if counters is None:
             return None
-        key = (name, self.place.name)
-        if node is not None:
-            key = (f"{name.partition('_backward')[0]} backward", f"{node.layer} backward")
-        return self.counters.setdefault(key, Counter())
+        key = (name, self.place.name, False) if node is None else (name, node.layer, True)
+        counter = counters.get(key)
+        if counter is None:  # not setdefault, which would make a counter each time
+            counter = counters[key] = Counter()
+        return counter
 
     # Inputs as autocast casts them
 

@@ -7,7 +7,8 @@ when it saves a tensor, and it goes when the memory goes, so that reuse cannot m
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -67,11 +68,19 @@ class Rounder:
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
+        if _listeners and (hear := _listeners.pop(get_ident(), None)) is not None:
+            try:
+                return hear(self, x, out, counter)
+            finally:
+                _listeners[get_ident()] = hear
         size, here, x_at = x.numel(), out is x, x.data_ptr()
         if not x_at:  # no memory: empty, on the meta device, or zeros of forward differentiation
             return out if here else out.zero_()
-        plain = x.is_cpu and size < DIVISIBLE and x.is_contiguous() and not x.is_neg()
-        if not plain or not (here or out.is_contiguous()):
+        plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
+        if plain and not (x.is_contiguous() and (here or out.is_contiguous())):
+            # in another order of the dimensions; random bits go by the index in this one
+            plain = self.stream is None and (here or x.stride() == out.stride()) and _is_dense(x)
+        if not plain:
             return round_tensor(
                 x,
                 self.fmt,
@@ -104,6 +113,41 @@ class Rounder:
         """Whether what came through the door of a mark would pass this one unchanged."""
         into = mark.into
         return into is self or (into is not None and into.fmt == self.fmt)
+
+
+def _is_dense(t: Tensor) -> bool:
+    """Whether a tensor fills its memory without holes, in some order of its dimensions.
+
+    Examples:
+        >>> t = torch.zeros(4, 3)
+        >>> _is_dense(t.t()), _is_dense(t[:, :2]), _is_dense(t[:1].expand(2, 3))
+        (True, False, False)
+    """
+    expected = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+Listener = Callable[[Rounder, Tensor, Tensor, Counter | None], Tensor]
+
+_listeners: dict[int, Listener] = {}  # by thread
+
+
+@contextmanager
+def heard(listener: Listener) -> Iterator[None]:
+    """Call `listener` in place of each rounding in this thread; it rounds, or lets the door."""
+    before = _listeners.get(get_ident())
+    _listeners[get_ident()] = listener
+    try:
+        yield
+    finally:
+        del _listeners[get_ident()]
+        if before is not None:
+            _listeners[get_ident()] = before
 
 
 class Mark:

@@ -22,6 +22,7 @@ from mplab.simulation.policies import POLICIES
 from mplab.training._optimizers import LowOptimizer
 from mplab.training.parallel import processes
 from mplab.training.recipes import Recipe
+from mplab.training.replay import Replay, is_straight
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of predictions and targets, a scalar."""
@@ -39,6 +40,7 @@ class Simulated:
         optimizer: of the parameters of `model`.
         recipe: the arithmetic.
         seed: of stochastic rounding.
+        replay: run a step again as straight code where that is the same; see `Replay`.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class Simulated:
         optimizer: torch.optim.Optimizer,
         recipe: Recipe,
         seed: int,
+        *,
+        replay: bool = False,
     ) -> None:
         self.model, self.loss, self.recipe = model, loss, recipe
         self.scaler = GradScaler(recipe.scaler())
@@ -62,6 +66,10 @@ class Simulated:
             convert_linears(model, scaling=recipe.fp8)
         self.simulation = None if recipe.fp8 is not None else self._simulated(tally=True)
         self.earlier: dict[str, dict[str, Tally]] = {}
+        plain = not (recipe.fp8 or recipe.native or recipe.checkpointing)
+        self.replay = Replay(self._step, model) if replay and plain else None
+        if self.replay is not None and not is_straight(model, loss):
+            self.replay = None
 
     def _simulated(self, *, tally: bool) -> simulated:
         policy = POLICIES[self.recipe.policy]
@@ -69,13 +77,26 @@ class Simulated:
         native = self.recipe.native
         return simulated(fmt, policy=policy, model=self.model, tally=tally, native=native)
 
-    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
-        """Forward and backward of the scaled loss; the scale, and the loss without it."""
+    def backward(
+        self, inputs: Tensor, targets: Tensor, *, watched: bool = False
+    ) -> tuple[float, Tensor]:
+        """Forward and backward of the scaled loss; the scale, and the loss without it.
+
+        Args:
+            inputs: of the model.
+            targets: of the loss.
+            watched: hooks of the model look on, so that the step is not replayed.
+        """
         self.optimizer.optimizer.zero_grad()
+        scale = self.scaler.scale(torch.ones((), device=inputs.device))
+        step = self._step if watched or self.replay is None else self.replay
+        return self.scaler.get_scale(), step(inputs, targets, scale)
+
+    def _step(self, inputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
         with self.simulation or nullcontext():  # FP8 layers round for themselves
             loss = self.loss(run(self.model, inputs, self.recipe), targets)
-            self.scaler.scale(loss).backward()
-        return self.scaler.get_scale(), loss.detach()
+            (loss * scale).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; whether the step was skipped."""
@@ -163,7 +184,9 @@ class Real:
             return nullcontext()
         return torch.amp.autocast(self.device.type, dtype=self.recipe.compute_format.torch_dtype)
 
-    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+    def backward(
+        self, inputs: Tensor, targets: Tensor, *, watched: bool = False
+    ) -> tuple[float, Tensor]:
         """Forward and backward of the scaled loss; the scale, and the loss without it."""
         self.optimizer.zero_grad()
         with self._autocast():

@@ -12,10 +12,10 @@ from networks import assert_bits, linear, loss, mlp, round_to
 from torch import nn
 
 import mplab
-from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding, Stream
+from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, Stream
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
-from mplab.simulation import marks, simulated
+from mplab.simulation import CUDA_AUTOCAST, dispatch, marks, simulated
 from mplab.simulation.marks import Counter, Rounder
 
 
@@ -189,3 +189,60 @@ def test_a_rounder_serves_several_threads_at_once():
     with ThreadPoolExecutor(4) as pool:
         for found, right in zip(pool.map(work, sources), expected, strict=True):
             assert all(torch.equal(t, right) for t in found)
+
+
+def _rounder(fmt=FP16):
+    return Rounder(fmt, Rounding.TIES_TO_EVEN, Overflow.IEEE, None)
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (2, 1, 0)])
+def test_a_tensor_whose_dimensions_are_permuted_is_rounded_and_counted_as_its_copy_is(order):
+    x = torch.randn(3, 4, 5).permute(order) * 1e-6
+    one, other = Counter(), Counter()
+    expected = _rounder()(x.contiguous(), torch.empty(x.shape), one)
+    apart = _rounder()(x, torch.empty_like(x), other)
+    assert torch.equal(apart, expected)
+    assert other.result() == one.result()
+    assert other.total == 60, "it did not take the loop by address"
+    assert torch.equal(_rounder()(x, x, None), expected)
+
+
+def test_rounding_a_part_of_a_tensor_leaves_the_rest_alone():
+    x = torch.full((4, 6), 0.1)
+    _rounder()(x[:, :3], x[:, :3], None)
+    _rounder()(x.t()[5:], x.t()[5:], None)
+    assert (x[:, :3] != 0.1).all()
+    assert (x[:, 3:5] == 0.1).all()
+    assert (x[:, 5] != 0.1).all()
+
+
+def test_a_counter_is_made_once_for_each_operation_and_layer(monkeypatch):
+    made = []
+
+    class Counted(Counter):
+        def __init__(self):
+            made.append(1)
+            super().__init__()
+
+    monkeypatch.setattr(dispatch, "Counter", Counted)
+    layer = torch.nn.Linear(2, 2)
+    with simulated(FP16, model=layer) as sim:
+        layer(torch.ones(1, 2)).sum().backward()
+        first = len(made)
+        layer(torch.ones(1, 2)).sum().backward()
+    assert first == len(made) == len(sim._mode.counters)
+
+
+def test_a_layer_that_two_others_share_runs_in_the_format_of_its_caller():
+    """Its place is remembered, by what called it."""
+    shared = torch.nn.Linear(2, 2)
+    wide, low = torch.nn.Sequential(shared), torch.nn.Sequential(shared)
+    model = torch.nn.ModuleDict({"low": low, "wide": wide})
+    x = torch.full((1, 2), 0.1)
+    with simulated(FP16, model=model, policy=CUDA_AUTOCAST.with_layers({"wide": FP32})):
+        outputs = [part(x) for part in (low, wide, low, wide)]
+    assert torch.equal(outputs[1], shared(x))
+    assert torch.equal(outputs[3], shared(x))
+    assert torch.equal(outputs[0], round_to(outputs[0]))
+    assert torch.equal(outputs[2], outputs[0])
+    assert not torch.equal(outputs[0], outputs[1])

@@ -295,8 +295,8 @@ def start(arguments):
     )
 
 
-def wait_for(path, process, seconds=60):
-    """Until a file exists, or the process ends."""
+def wait_for(path, process, seconds=600):
+    """Until a file exists, or the process ends; the limit is only for one that does neither."""
     end = time.monotonic() + seconds
     while not path.exists() and process.poll() is None and time.monotonic() < end:
         time.sleep(0.005)
