@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if platform.system() == "Windows":
         raise UserError("grading runs on Linux, and on macOS without a sandbox. Use WSL2.")
     options, rest = _parser().parse_known_args(arguments)
-    needs("grading", "nbgrader", "psutil", "bleach")
+    needs("grading", "nbgrader", "psutil", "nh3")
     if rest and options.step != "serve":
         _parser().error(f"unknown arguments: {' '.join(rest)}")
     from mplab.grading.folder import Course
@@ -75,20 +75,23 @@ def _parser() -> argparse.ArgumentParser:
         "folder", type=Path
     )
     trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
-    step("collect", "bring in a folder or zip of submissions", assignment="?").add_argument(
-        "place", type=Path
+    collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
+    collect.add_argument("place", type=Path)
+    collect.add_argument(
+        "--times", type=Path, help="when each came in: Moodle's worksheet, Canvas's JSON, or a CSV"
     )
     grade = step("autograde", "grade what has not been graded yet", assignment="?")
-    grade.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
-    grade.add_argument("--student", action="append", default=[], help="only this id")
-    grade.add_argument("--force", action="store_true", help="grade again what has been graded")
+    feedback = step("feedback", "write a page for each graded submission", assignment="?")
+    for command, again in ((grade, "grade again what has been graded"), (feedback, "all pages")):
+        command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+        command.add_argument("--student", action="append", default=[], help="only this id")
+        command.add_argument("--force", action="store_true", help=again)
     for command in (*trusting, grade):
         command.add_argument(
             "--trust-submissions",
             action="store_true",
             help="run without a sandbox: every submission is harmless",
         )
-    step("feedback", "write a page for each graded submission", assignment="?")
     export = step("export", "write the grades as CSV", assignment="*")
     export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
@@ -126,9 +129,9 @@ def _release(course: Course, options: argparse.Namespace) -> int:
 def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.collecting import collect
 
-    collected = collect(course, _one(course, options), options.place)
+    collected = collect(course, _one(course, options), options.place, times=options.times)
     for problem in collected.problems:
-        print(f"not taken: {problem}")
+        print(f"look at: {problem}")
     print(f"{len(collected.students)} submissions are in {course.root / 'submitted'}")
     return 0
 
@@ -136,8 +139,7 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
 def _autograde(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
 
-    if options.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
+    _require_jobs(options)
     lines = autograde(
         course,
         _one(course, options),
@@ -154,6 +156,11 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+def _require_jobs(options: argparse.Namespace) -> None:
+    if options.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
+
+
 def _shown(line: Line) -> str:
     score = "-" if line.score is None else f"{line.score:g} of {line.max_score:g}"
     return f"{line.student}: {score}"
@@ -164,7 +171,10 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
     from mplab.grading.autograding import submitted_students
 
     before = sum(line.done_before for line in lines)
-    found = [f"{len(lines) - before} graded now, {before} before."]
+    failed = sum(line.score is None for line in lines)
+    found = [f"{len(lines) - before - failed} graded now, {before} before."]
+    if failed:
+        found.append(f"{failed} not graded yet: the same command tries them again.")
     noted = [line for line in lines if line.remark]
     if noted:
         found.append(f"To look at ({len(noted)}):")
@@ -181,16 +191,27 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
 
 
 def _feedback(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.autograding import feedback, submitted_students
+    from mplab.grading.autograding import submitted_students
+    from mplab.grading.returning import write_feedback
 
+    _require_jobs(options)
     name = _one(course, options)
     course.assignment(name)
-    written = feedback(course, name)
-    print(f"{len(written)} pages are in {course.root / 'feedback'}")
-    waiting = sorted(set(submitted_students(course, name)[0]) - set(written))
+    pages = write_feedback(
+        course, name, students=options.student, jobs=options.jobs, force=options.force
+    )
+    failed = [page for page in pages if page.remark.startswith("no page")]
+    fresh = sum(page.written for page in pages)
+    print(f"{len(pages) - len(failed)} pages are in {course.root / 'feedback'}; {fresh} are new.")
+    noted = [page for page in pages if page.remark]
+    if noted:
+        print(f"To look at ({len(noted)}):")
+        print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
+    handed_in = set() if options.student else set(submitted_students(course, name)[0])
+    waiting = sorted(handed_in - {page.student for page in pages})
     if waiting:
         print(f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}")
-    return 0
+    return 1 if failed else 0
 
 
 def _export(course: Course, options: argparse.Namespace) -> int:
@@ -218,6 +239,8 @@ def _serve(course: Course, rest: Sequence[str]) -> int:
     command = [
         *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.root}"),
         "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox",
+        "--ServerApp.contents_manager_class=mplab.grading._serving.CourseContents",
+        "--ServerApp.jpserver_extensions=mplab.grading._serving=True",
         *rest,
     ]
     scripts = str(Path(sys.executable).parent)

@@ -26,10 +26,13 @@ _CLONE_NEWUSER = 0x10000000
 _NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | _CLONE_NEWUSER | 0x20000000 | 0x40000000
 
 # <sys/mount.h>
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE = 1, 2, 4, 8, 0x4000, 0x40000
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 0x1000, 0x4000, 0x40000
 
 # <linux/prctl.h>
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+
+_TERMINALS = 8
+"""Pseudo-terminals of a submission: `!command` needs one. All of a machine share some thousands."""
 
 WORK = "/submission"
 """The only folder that a submission can write to; in memory, and gone with it. It covers what the
@@ -73,6 +76,12 @@ def make_private_files(disk_bytes: int) -> None:
         _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
     except OSError:  # containers may forbid it; then there is nothing to see rather than too much
         _mount("tmpfs", "/proc", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
+    try:
+        _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, f"ptmxmode=0666,max={_TERMINALS}")
+    except OSError:  # as above
+        _mount("tmpfs", "/dev/pts", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
+    # Mapped, this device gives shared memory, of which see `filter_program`.
+    _mount("/dev/null", "/dev/zero", None, _BIND)
     os.chdir(WORK)
 
 
@@ -125,7 +134,8 @@ _ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
         | {"setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155, "keyctl": 250}
         | {"add_key": 248, "request_key": 249, "bpf": 321, "perf_event_open": 298}
         | {"userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64}
-        | {"mq_open": 240, "open_by_handle_at": 304, "kcmp": 312, "clone": 56},
+        | {"mq_open": 240, "open_by_handle_at": 304, "kcmp": 312, "clone": 56}
+        | {"mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54},
     ),
     "aarch64": (
         0xC00000B7,
@@ -133,7 +143,8 @@ _ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
         | {"setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41, "keyctl": 219}
         | {"add_key": 217, "request_key": 218, "bpf": 280, "perf_event_open": 241}
         | {"userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190}
-        | {"mq_open": 180, "open_by_handle_at": 265, "kcmp": 272, "clone": 220},
+        | {"mq_open": 180, "open_by_handle_at": 265, "kcmp": 272, "clone": 220}
+        | {"mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208},
     ),
 }
 
@@ -142,6 +153,16 @@ _ANYWHERE = {"io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen
 _ANYWHERE |= {"fsmount": 432, "pidfd_getfd": 438, "mount_setattr": 442, "memfd_secret": 447}
 
 _CLONE3, _EPERM, _ENOSYS = 435, 1, 38
+
+# <bits/socket.h>: local, IPv4, IPv6. Others, such as AF_VSOCK, are in no network namespace, or
+# hold memory that nobody counts.
+_FAMILIES = (1, 2, 10)
+
+# <sys/mman.h>
+_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+
+# <asm/socket.h>; what lies in the buffers of sockets is counted by their number
+_SO_SNDBUF = 7
 
 # <linux/bpf_common.h>, <linux/seccomp.h>
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -152,6 +173,9 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 def filter_program(machine: str) -> bytes:
     """The seccomp filter for a machine, as an array of `struct sock_filter`.
 
+    Besides whole system calls it denies shared memory without a file, which a process may hold
+    while no count of its pages shows it: pages stay when `madvise` takes them out of its view.
+
     Raises:
         OSError: the machine is neither x86_64 nor aarch64.
     """
@@ -159,7 +183,8 @@ def filter_program(machine: str) -> bytes:
         raise OSError(f"no list of system calls for {machine}")
     audit, table = _ARCHITECTURES[machine]
     denied = {**table, **_ANYWHERE}
-    clone = denied.pop("clone")
+    some = ("clone", "mmap", "socket", "socketpair", "setsockopt")
+    clone, mmap, one_socket, two_sockets, option = (denied.pop(name) for name in some)
     program = [
         (_LOAD, 0, 0, 4),  # seccomp_data.arch
         (_IF_EQUAL, 1, 0, audit),
@@ -173,13 +198,19 @@ def filter_program(machine: str) -> bytes:
     ]
     for number in denied.values():
         program += [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _EPERM)]
-    program += [
-        (_IF_EQUAL, 0, 3, clone),
-        (_LOAD, 0, 0, 16),  # seccomp_data.args[0], low half: the flags
-        (_IF_SET, 0, 1, _CLONE_NEWUSER),
-        (_RETURN, 0, 0, _ERRNO | _EPERM),
-        (_RETURN, 0, 0, _ALLOW),
-    ]
+    deny, allow = (_RETURN, 0, 0, _ERRNO | _EPERM), (_RETURN, 0, 0, _ALLOW)
+    # Arguments lie from 16 on, eight bytes each; only their low halves count here.
+    program += [(_IF_EQUAL, 0, 4, clone), (_LOAD, 0, 0, 16), (_IF_SET, 0, 1, _CLONE_NEWUSER)]
+    program += [deny, allow]
+    program += [(_IF_EQUAL, 0, 5, mmap), (_LOAD, 0, 0, 40), (_IF_SET, 0, 2, _MAP_ANONYMOUS)]
+    program += [(_IF_SET, 0, 1, _MAP_SHARED), deny, allow]
+    program += [(_IF_EQUAL, 0, 4, option), (_LOAD, 0, 0, 32), (_IF_EQUAL, 0, 1, _SO_SNDBUF)]
+    program += [deny, allow]
+    count = len(_FAMILIES)
+    program += [(_IF_EQUAL, 1, 0, one_socket), (_IF_EQUAL, 0, count + 3, two_sockets)]
+    program += [(_LOAD, 0, 0, 16)]
+    program += [(_IF_EQUAL, count - i, 0, family) for i, family in enumerate(_FAMILIES)]
+    program += [deny, allow, allow]
     return b"".join(struct.pack("HBBI", *line) for line in program)
 
 

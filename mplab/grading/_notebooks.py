@@ -8,6 +8,7 @@ release, so there is nothing to forge in them.
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import re
@@ -30,6 +31,10 @@ _LISTED = 5  # further notebooks named in a note
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. ()+-]{0,99}", re.ASCII)
 
 
+_OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
+"""What the machine fails at, whatever the file is."""
+
+
 class Refused(ValueError):
     """A submission that cannot be graded; the message is the reason, for its author."""
 
@@ -47,10 +52,13 @@ def read_regular(path: Path, limit: int) -> bytes:
 
     Raises:
         Refused: it is a link, a device, shared by hard links, or longer than `limit`.
+        OSError: this machine fails, whatever the file is.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
+        if error.errno in _OURS:
+            raise
         raise Refused(f"{_shown(path.name)} is a link or cannot be read") from error
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -76,7 +84,11 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
     todo, count = [(folder, 0)], 0
     while todo:
         place, depth = todo.pop()
-        for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
+        try:
+            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
+        except PermissionError as error:
+            raise Refused("a folder of it cannot be read") from error
+        for entry in entries:
             count += 1
             if count > 20 * _FILES:
                 raise Refused(f"it holds more than {20 * _FILES} files")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -97,12 +98,22 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     for part in outcomes:
         mark = "✔" if part.earned == part.points else "✘"
         text = f"{mark} {part.part}: {part.earned:g} of {part.points:g}"
-        lines.append(f"{text}\n    {part.message}" if part.message else text)
+        lines.append(f"{text}\n    {_one_line(part.message)}" if part.message else text)
     earned = sum(part.earned for part in outcomes)
     cell.outputs = [
         nbformat.v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
         nbformat.v4.new_output("execute_result", {"text/plain": repr(float(earned))}),
     ]
+
+
+def _one_line(message: str) -> str:
+    """A message that looks like nothing but a message, whatever a student's exception says.
+
+    It has no second line, nothing that moves a cursor or turns the direction of reading, and no
+    sign like those in front of the points.
+    """
+    plain = (c if c.isprintable() else " " for c in message)
+    return " ".join("".join("?" if unicodedata.category(c) == "So" else c for c in plain).split())
 
 
 def _output(raw: Mapping[str, Any]) -> NotebookNode:

@@ -230,7 +230,10 @@ def _decode_array(data: dict[str, Any]) -> np.ndarray:
         raise Foreign("decode_value: the shape and the number of elements differ.")
     if name == "bool" and raw.strip(b"\0\1"):
         raise Foreign("decode_value: a Boolean is 0 or 1.")
-    return np.frombuffer(raw, dtype).reshape(shape).copy()
+    try:
+        return np.frombuffer(raw, dtype).reshape(shape).copy()
+    except ValueError as error:  # no element, and sizes beyond what NumPy counts
+        raise Foreign("decode_value: the shape is beyond the bounds.") from error
 
 
 def key_of(value: Any) -> str:

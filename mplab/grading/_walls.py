@@ -12,6 +12,8 @@ from mplab.course.files import course_folder
 from mplab.grading._isolation import WORK
 from mplab.numbers.installation import PACKAGE
 
+_NOBODY = "65534"
+
 _LIBRARIES = ("site-packages", "dist-packages")
 """What Python calls a folder of installed libraries, wherever it is."""
 
@@ -101,19 +103,30 @@ def sandboxed(
 
     As root, the view is built first, since the interpreter may lie under a private home; then
     the user becomes nobody; then the namespaces are made by somebody who has no rights.
+
+    An ordinary user can only be mapped onto themselves: inside, the program is nobody; the
+    machine outside still counts it as that user's. It sees no file of theirs and none of their
+    processes; but it shares what the kernel counts by user, such as the number of processes, and
+    a wall that falls leaves nothing between it and the user's files. Grade as root, or as a user
+    who owns nothing else, where that matters.
+
+    Source:
+        user_namespaces(7), on who may write a uid_map; bubblewrap's --uid and --gid.
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
     devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", WORK]
     variables = _environment(environment or {})
     if os.geteuid() != 0:
         inner = [*_view(readable, writable), *devices, "--proc", "/proc", "--remount-ro", "/"]
-        return ["bwrap", *inner, *walls, *variables, "--chdir", "/", "--", *command]
+        nobody = ["--uid", _NOBODY, "--gid", _NOBODY]
+        return ["bwrap", *inner, *walls, *nobody, *variables, "--chdir", "/", "--", *command]
     # The host's /proc is seen only by the next two programs: a covered one would forbid the
     # new mount that hides it.
     # bwrap builds its root on /tmp, which must be there for the inner one.
     outer = [*_view(readable, writable), "--perms", "0555", "--dir", "/tmp"]
     outer += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
-    drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
+    drop = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
+    drop += ["--no-new-privs"]
     inner = ["--bind", "/", "/", *devices, "--proc", "/proc", "--remount-ro", "/"]
     return [
         *("bwrap", *outer, "--die-with-parent", "--", *drop),

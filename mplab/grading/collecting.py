@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
+import pwd
 import re
 import shutil
 import stat
@@ -9,106 +13,209 @@ import tempfile
 import time
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
+from mplab.course.files import replace_file
+from mplab.grading._times import read_times, received
 from mplab.grading.folder import Course, Student, is_student_id
 
-_FILE_BYTES, _STUDENT_BYTES, _ENTRIES = 20 << 20, 40 << 20, 20_000
+_FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
+"""The bounds of a delivery; bytes are counted as they are unpacked, whatever an archive states."""
 
-_MOODLE = re.compile(r"(?P<name>.+?)_\d+_assignsubmission_\w+?_?")
+_CHUNK = 1 << 20
 
-_CANVAS = re.compile(r"(?P<name>[^_]+)(?:_LATE)?_\d+_\d+_(?P<file>.+)")
+_OLDER, _LINES = 5, 20  # older deliveries kept, and problems told, of one student
+
+_STAMP = "timestamp.txt"
+"""Where nbgrader looks for the time of a submission; written here, never taken from a student."""
+
+_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+_(?P<file>.*)")
+
+_CANVAS = re.compile(
+    r"(?P<name>[^_]+?)(?P<late>_LATE)?_(?P<number>\d+)_(?P<order>\d+)_(?P<file>.+)"
+)
+
+_EXCHANGE = re.compile(r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?")
 
 
-class Entry(NamedTuple):
-    """A file of a download: its path in it, and its content or why there is none."""
+class _NotTaken(Exception):
+    """A file that is left out; the message is the reason."""
+
+
+class _File(NamedTuple):
+    """A file of a download, not read yet.
+
+    Args:
+        path: in the download.
+        open: opens it; raises `_NotTaken` if it must not be read.
+        time: when the download says that it was written; None if it says nothing.
+        clock: who says so: "zip", "folder" or "exchange".
+    """
 
     path: PurePosixPath
-    content: bytes
-    problem: str = ""
+    open: Callable[[], IO[bytes]]
+    time: datetime | None = None
+    clock: str = ""
+
+
+@dataclass
+class _Delivery:
+    """What came in at one time from one student.
+
+    Args:
+        owner: the student's id.
+        label: what the download calls it.
+        number: the platform's number of the student; empty if it gives none.
+        canvas: whether Canvas named it.
+        late: whether its name says so.
+        older: whether a newer version is known.
+        files: what it holds, by the name that each has for the student.
+    """
+
+    owner: str
+    label: str
+    number: str = ""
+    canvas: bool = False
+    late: bool = False
+    older: bool = False
+    files: list[tuple[str, _File]] = field(default_factory=list)
+
+    @property
+    def time(self) -> datetime | None:
+        """When the last of its files was written, as the download says."""
+        return max((file.time for _, file in self.files if file.time), default=None)
 
 
 class Collected(NamedTuple):
-    """What was brought in."""
+    """What was brought in: the students, and what was left out or should be looked at."""
 
     students: list[str]
     problems: list[str]
 
 
-def collect(course: Course, assignment: str, place: Path) -> Collected:
+def collect(
+    course: Course, assignment: str, place: Path, *, times: Path | None = None
+) -> Collected:
     """Copy submissions to `submitted/ID/ASSIGNMENT`.
 
     Understood are: a folder per student called by id; a file per student whose name begins
     with the id; Moodle's "First Last_123_assignsubmission_file_/…"; Canvas's
-    "lastfirst_123_456_file"; and a student's own zip inside any of them.
+    "lastfirst_123_456_file"; the inbound folder of nbgrader's exchange; and a student's own zip
+    inside any of them. Of several deliveries of one student the newest counts.
+
+    When a submission came in is taken from `times`; else, for the exchange, from the file
+    system; else, as the last resort, from the dates in the zip. Canvas's names say only who was
+    late. A student's own `timestamp.txt` counts for nothing.
 
     Args:
         course: the course, with its roster.
         assignment: where to put them.
         place: a folder or a zip file.
+        times: Moodle's grading worksheet (CSV), Canvas's list of submissions (JSON), or a CSV
+            with the columns id,time.
 
     Returns:
         The students found, and what could not be brought in, with the reason. What a student
-        submitted before is kept in `.mplab/replaced`.
+        submitted before, and older deliveries, are kept in `.mplab/replaced`.
 
     Raises:
-        ValueError: `place` is neither, or the assignment is unknown.
+        ValueError: `place` or `times` is none of these or cannot be read, or the assignment is
+            unknown.
     """
     course.assignment(assignment)
-    entries = _zip_entries(place) if zipfile.is_zipfile(place) else _folder_entries(place)
-    roster = course.roster()
-    found: dict[str, dict[str, bytes]] = {}
-    problems: list[str] = []
-    owners: dict[str, str | None] = {}
-    for entry in entries:
-        top = entry.path.parts[0]
-        if top not in owners:
-            owners[top] = identify(top, roster)
-            if owners[top] is None:
-                problems.append(f"{_shown(top)}: no student of the roster is recognised in it")
-        owner = owners[top]
-        if owner is None:
-            continue
-        if entry.problem:
-            problems.append(f"{_shown(str(entry.path))}: {entry.problem}")
-            found.setdefault(owner, {})
-            continue
-        _add(found.setdefault(owner, {}), _own_name(entry.path), entry.content, problems)
-    for owner, files in found.items():
-        _store(course, assignment, owner, files)
-    return Collected(sorted(found), problems)
+    known = read_times(times) if times else {}
+    sources = []
+    with ExitStack() as stack:
+        deliveries, problems = _deliveries(_files(place, stack), course.roster(), assignment)
+        for owner in sorted(deliveries):
+            source, told = _bring_in(course, assignment, deliveries[owner], known)
+            sources.append(source)
+            problems += told[:_LINES]
+            if len(told) > _LINES:
+                problems.append(f"{owner}: {len(told) - _LINES} more of the same kind")
+    if "zip" in sources:
+        problems.append(
+            f"the times of {sources.count('zip')} by the platform: there are only the dates in the "
+            "zip, read as this machine's local time"
+        )
+    return Collected(sorted(deliveries), problems)
 
 
 def _shown(text: str) -> str:
     return ascii(text[:100])
 
 
-def _own_name(path: PurePosixPath) -> str:
-    """A file's name as its author gave it."""
-    if len(path.parts) > 1:
-        return str(PurePosixPath(*path.parts[1:]))
-    canvas = _CANVAS.fullmatch(path.name)
-    if canvas:
-        return re.sub(r"-\d+(?=\.\w+$)", "", canvas["file"])  # Canvas numbers resubmissions
-    return path.name
+# Whose is it? --------------------------------------------------------------------------------
+def _deliveries(
+    files: Iterable[_File], roster: Sequence[Student], assignment: str
+) -> tuple[dict[str, list[_Delivery]], list[str]]:
+    """The deliveries by student, and what is nobody's."""
+    found: dict[tuple[str, str], _Delivery] = {}
+    owners: dict[str, str | None] = {}
+    problems: list[str] = []
+    for file in files:
+        top, *rest = file.path.parts
+        exchange = _EXCHANGE.fullmatch(top)
+        if exchange and exchange["assignment"] != assignment:
+            continue
+        if top not in owners:
+            owners[top] = identify(exchange["id"] if exchange else top, roster)
+            if owners[top] is None:
+                problems.append(f"{_shown(top)}: no student of the roster is recognised in it")
+        owner = owners[top]
+        if owner is None:
+            continue
+        moodle, canvas = _MOODLE.fullmatch(top), None if rest else _CANVAS.fullmatch(top)
+        platform = moodle or canvas
+        name = "/".join(rest) or (platform["file"] if platform else top)
+        number = platform["number"] if platform else ""
+        alone = rest or top.lower().endswith(".zip")  # else one of several files side by side
+        key = f"number {number}" if number else f"top {top}" if alone else ""
+        delivery = found.setdefault((owner, key), _Delivery(owner, top, number, bool(canvas)))
+        delivery.late |= bool(canvas and canvas["late"])
+        delivery.files.append((name, file))
+    by_owner: dict[str, list[_Delivery]] = {}
+    for delivery in found.values():
+        by_owner.setdefault(delivery.owner, []).extend(_versions(delivery))
+    return by_owner, problems
 
 
-def _add(files: dict[str, bytes], name: str, content: bytes, problems: list[str]) -> None:
-    """Add a file, or what a student packed into one."""
-    inner = [Entry(PurePosixPath(name), content)]
-    if name.lower().endswith(".zip"):
-        with tempfile.TemporaryFile() as packed:
-            packed.write(content)
-            packed.seek(0)
-            if zipfile.is_zipfile(packed):
-                inner = list(_zip_entries(packed))
-    for entry in inner:
-        if entry.problem or sum(map(len, files.values())) + len(entry.content) > _STUDENT_BYTES:
-            problems.append(f"{_shown(str(entry.path))}: {entry.problem or 'too large in all'}")
-        else:
-            files[str(entry.path)] = entry.content
+def _versions(delivery: _Delivery) -> list[_Delivery]:
+    """A delivery in which each notebook occurs once, and one for each older version of it.
+
+    Canvas numbers a file that is handed in again: a1.ipynb, a1-1.ipynb. The second number in
+    front of it grows with time.
+    """
+    if not delivery.canvas:
+        return [delivery]
+
+    def age(entry: tuple[str, _File]) -> int:
+        canvas = _CANVAS.fullmatch(entry[1].path.name)
+        return int(canvas["order"][:18]) if canvas else 0
+
+    again: dict[str, list[tuple[str, _File]]] = {}
+    for entry in sorted(delivery.files, key=age):
+        again.setdefault(re.sub(r"-\d+(?=\.\w+$)", "", entry[0]), []).append(entry)
+    delivery.files, older = [], []
+    for name, entries in again.items():
+        if len(entries) > 1 and not name.endswith(".ipynb"):
+            delivery.files += entries  # data-1.csv beside data-2.csv: their author's own names
+            continue
+        delivery.files.append((name, entries[-1][1]))
+        if len(entries) > 1:
+            delivery.label = entries[-1][1].path.name
+        older += [
+            replace(delivery, label=file.path.name, older=True, files=[(name, file)])
+            for _, file in entries[:-1]
+        ]
+    return [*older, delivery]
 
 
 def identify(name: str, roster: Sequence[Student]) -> str | None:
@@ -127,8 +234,7 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
     begins = [s.id for s in roster if stem == s.id or stem.startswith((s.id + "_", s.id + "-"))]
     if begins:
         return max(begins, key=len)
-    moodle, canvas = _MOODLE.fullmatch(name), _CANVAS.fullmatch(name)
-    match = moodle or canvas
+    match = _MOODLE.fullmatch(name) or _CANVAS.fullmatch(name)
     if not match:
         return None
     wanted = _plain(match["name"])
@@ -146,66 +252,260 @@ def _plain(name: str) -> str:
     return "".join(c for c in decomposed.casefold() if c.isalnum())
 
 
-def _folder_entries(folder: Path) -> Iterator[Entry]:
-    if not folder.is_dir():
-        raise ValueError(f"collect: PLACE must be a folder or a zip file; got {folder}.")
-    for count, path in enumerate(sorted(folder.rglob("*"))):  # does not follow links to folders
-        if count >= _ENTRIES:
-            raise ValueError(f"collect: {folder} holds more than {_ENTRIES} files.")
-        name = PurePosixPath(path.relative_to(folder).as_posix())
-        if path.is_symlink():
-            yield Entry(name, b"", "it is a link")
-        elif path.is_file():
-            status = path.stat()
-            if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
-                yield Entry(name, b"", "it is a hard link to somebody else's file")
-            elif status.st_size > _FILE_BYTES:
-                yield Entry(name, b"", f"it has more than {_FILE_BYTES >> 20} MiB")
-            else:
-                yield Entry(name, path.read_bytes())
-        elif not path.is_dir():
-            yield Entry(name, b"", "it is no ordinary file")
+# What is in it? ------------------------------------------------------------------------------
+def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
+    """The files of a download.
 
-
-def _zip_entries(place: Path | object) -> Iterator[Entry]:
-    with zipfile.ZipFile(place) as archive:  # type: ignore[arg-type]
-        for info in archive.infolist()[:_ENTRIES]:
-            name = PurePosixPath(info.filename.replace("\\", "/"))
-            if info.is_dir() or "__MACOSX" in name.parts:
-                continue
-            if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in str(name):
-                yield Entry(PurePosixPath(name.name or "?"), b"", "its path leads out of the zip")
-            elif stat.S_ISLNK(info.external_attr >> 16):
-                yield Entry(name, b"", "it is a link")
-            else:
-                yield _unpacked(archive, info, name)
-
-
-def _unpacked(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: PurePosixPath) -> Entry:
-    """Read at most so much, whatever the size that the archive states."""
+    Raises:
+        ValueError: it is neither a folder nor a zip that can be read.
+    """
+    if place.is_dir():
+        return _folder_files(place)
     try:
-        with archive.open(info) as file:
-            content = file.read(_FILE_BYTES + 1)
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError) as error:
-        return Entry(name, b"", f"it cannot be unpacked ({type(error).__name__})")
-    if len(content) > _FILE_BYTES:
-        return Entry(name, b"", f"it has more than {_FILE_BYTES >> 20} MiB")
-    return Entry(name, content)
+        return _zip_files(stack.enter_context(zipfile.ZipFile(place)))
+    except Exception as error:  # of many kinds: zipfile lets through what its parts raise
+        raise ValueError(
+            f"collect: PLACE must be a folder or a zip file; got {place} "
+            f"({type(error).__name__}: {error}). Download it again."
+        ) from error
 
 
-def _store(course: Course, assignment: str, student: str, files: dict[str, bytes]) -> None:
+def _folder_files(folder: Path) -> Iterator[_File]:
+    for top in sorted(folder.iterdir()):
+        paths: Iterable[Path] = [top]
+        if top.is_dir() and not top.is_symlink():
+            paths = top.rglob("*")  # does not follow links to folders
+        exchange = _EXCHANGE.fullmatch(top.name)
+        try:
+            found = sorted(islice(paths, _STUDENT_FILES + 1))
+        except (OSError, RecursionError) as error:
+            reason = f"it cannot be read ({type(error).__name__})"
+            yield _File(PurePosixPath(top.name), partial(_refuse, reason))
+            continue
+        for path in found:
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            name = PurePosixPath(path.relative_to(folder).as_posix())
+            # A change of the inode is dated by the file system; other dates, by whoever likes.
+            seconds = status.st_ctime if exchange else status.st_mtime
+            opener = partial(_open_file, path, exchange["id"] if exchange else "")
+            clock = "exchange" if exchange else "folder"
+            yield _File(name, opener, datetime.fromtimestamp(seconds, UTC), clock)
+
+
+def _refuse(reason: str) -> IO[bytes]:
+    raise _NotTaken(reason)
+
+
+def _open_file(path: Path, user: str) -> IO[bytes]:
+    """Open a file of a folder; in the exchange, only of the user that its name tells."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        raise _NotTaken("it is a link")
+    if not stat.S_ISREG(status.st_mode):
+        raise _NotTaken("it is no ordinary file")
+    if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
+        raise _NotTaken("it is a hard link to somebody else's file")
+    with suppress(KeyError):
+        if user and pwd.getpwnam(user).pw_uid != status.st_uid:
+            raise _NotTaken(f"it does not belong to {_shown(user)}")
+    return path.open("rb")
+
+
+def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
+    for info in archive.infolist():
+        name = PurePosixPath(info.filename.replace("\\", "/"))
+        if info.is_dir() or "__MACOSX" in name.parts:
+            continue
+        opener = partial(_open_entry, archive, info)
+        if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in str(name):
+            name = PurePosixPath(name.name or "?")
+            opener = partial(_refuse, "its path leads out of the zip")
+        yield _File(name, opener, _zip_time(info), "zip")
+
+
+def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+    if stat.S_ISLNK(info.external_attr >> 16):
+        raise _NotTaken("it is a link")
+    # zipfile unpacks the other methods whole before it returns a single byte.
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise _NotTaken("it is packed by an unusual method; pack it as an ordinary zip")
+    return archive.open(info)
+
+
+def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
+    """The date of an entry, which has no zone; None for the first day of the format."""
+    try:
+        return datetime(*info.date_time).astimezone(UTC) if info.date_time[0] > 1980 else None
+    except (ValueError, OverflowError):
+        return None
+
+
+class _Taken:
+    """What is taken of a delivery: files by the parts of their paths, and why others are not."""
+
+    def __init__(self, delivery: _Delivery) -> None:
+        self.files: dict[tuple[str, ...], bytes] = {}
+        self.problems: list[str] = []
+        self._folders: set[tuple[str, ...]] = set()
+        self._room = _STUDENT_BYTES
+        self._take(delivery.files, packed=False)
+
+    def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
+        """Take notebooks first, so that they come in whatever lies beside them."""
+        if len(files) > _STUDENT_FILES:
+            self.problems.append(f"only {_STUDENT_FILES} of {len(files)} files are looked at")
+        ordered = sorted(files, key=lambda entry: not entry[0].endswith(".ipynb"))
+        for name, file in ordered[:_STUDENT_FILES]:
+            if self._room <= 0:
+                self.problems.append(
+                    f"{_shown(name)} and what follows: more than {_STUDENT_BYTES >> 20} MiB in all"
+                )
+                return
+            try:
+                content = self._read(file)
+                if name.lower().endswith(".zip") and not packed:
+                    self._unpack(content)
+                else:
+                    self._put(name, content)
+            except _NotTaken as reason:
+                self.problems.append(f"{_shown(str(file.path))}: {reason}")
+
+    def _read(self, file: _File) -> bytes:
+        """At most so much, whatever size an archive states."""
+        content = bytearray()
+        try:
+            with file.open() as stream:
+                while chunk := stream.read(_CHUNK):
+                    self._room -= len(chunk)
+                    content += chunk
+                    if len(content) > _FILE_BYTES or self._room < 0:
+                        break
+        except _NotTaken:
+            raise
+        except Exception as error:  # of many kinds: zipfile lets through what its parts raise
+            raise _NotTaken(f"it cannot be unpacked ({type(error).__name__})") from error
+        if len(content) > _FILE_BYTES:
+            raise _NotTaken(f"it has more than {_FILE_BYTES >> 20} MiB")
+        if self._room < 0:
+            raise _NotTaken(f"more than {_STUDENT_BYTES >> 20} MiB in all")
+        return bytes(content)
+
+    def _unpack(self, packed: bytes) -> None:
+        """Take what a student packed; a zip in it stays as it is."""
+        if packed.count(b"PK\1\2") > _STUDENT_FILES:  # before a list of them fills the memory
+            raise _NotTaken(f"it lists more than {_STUDENT_FILES} files")
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(packed))
+        except Exception as error:  # as above
+            raise _NotTaken(f"it is no zip that can be read ({type(error).__name__})") from error
+        with archive:
+            self._take([(str(file.path), file) for file in _zip_files(archive)], packed=True)
+
+    def _put(self, name: str, content: bytes) -> None:
+        parts = tuple(_safe_parts(name))
+        above = {parts[:i] for i in range(1, len(parts))}
+        if parts in self.files or parts in self._folders or above & self.files.keys():
+            raise _NotTaken("another file or folder has this name")
+        if parts != (_STAMP,):
+            self.files[parts] = content
+            self._folders |= above
+
+
+# Where does it go? ---------------------------------------------------------------------------
+def _bring_in(
+    course: Course,
+    assignment: str,
+    deliveries: Sequence[_Delivery],
+    known: Mapping[tuple[str, str], datetime],
+) -> tuple[str, list[str]]:
+    """Store the newest delivery of a student that holds anything, and keep the others.
+
+    Returns:
+        Who knows when it came in, and what should be looked at.
+    """
+    long_ago = datetime.min.replace(tzinfo=UTC)
+    ranked = sorted(deliveries, key=lambda d: (not d.older, d.time or long_ago, d.label))
+    problems: list[str] = []
+    counts: _Delivery | None = None
+    source = ""
+    for delivery in reversed(ranked[-_OLDER - 1 :]):
+        taken = _Taken(delivery)
+        problems += taken.problems
+        if counts is None and (taken.files or delivery is ranked[0]):
+            counts = delivery
+            stamp, source = _came_in(delivery, known)
+            _store(course, assignment, delivery, taken.files, stamp, source, problems)
+        elif taken.files:
+            _keep(course, f"{delivery.owner}-{assignment}", taken.files)
+    if counts is not None and len(ranked) > 1:
+        others = ", ".join(_shown(d.label) for d in ranked if d is not counts)[:500]
+        problems.append(
+            f"{others}: of {counts.owner} as well, kept in .mplab/replaced; "
+            f"{_shown(counts.label)} is newer and counts"
+        )
+    return source, problems
+
+
+def _came_in(
+    delivery: _Delivery, known: Mapping[tuple[str, str], datetime]
+) -> tuple[datetime | None, str]:
+    """When a delivery came in, and who says so."""
+    listed = known.get(("id", delivery.owner)) or known.get(("number", delivery.number))
+    if listed:
+        return listed, "list"
+    clock = delivery.files[0][1].clock
+    if delivery.time and (clock == "exchange" or (clock == "zip" and not delivery.canvas)):
+        return delivery.time, clock
+    return None, ""
+
+
+def _keep(course: Course, name: str, files: Mapping[tuple[str, ...], bytes]) -> None:
+    """Keep a delivery that does not count, once however often it is collected."""
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
+    kept = course.root / ".mplab" / "replaced" / "older" / f"{name}-{digest}"
+    if not kept.exists():
+        _write(kept, files)
+
+
+def _write(folder: Path, files: Mapping[tuple[str, ...], bytes]) -> None:
+    folder.mkdir(parents=True)
+    for parts, content in files.items():
+        path = folder.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _store(
+    course: Course,
+    assignment: str,
+    delivery: _Delivery,
+    files: Mapping[tuple[str, ...], bytes],
+    stamp: datetime | None,
+    source: str,
+    problems: list[str],
+) -> None:
     """Put a submission in its place, whole or not at all; the one before is kept."""
+    student = delivery.owner
     target = course.root / "submitted" / student / assignment
+    if not files and target.is_dir():
+        problems.append(f"{student}: nothing could be taken; what came in before stays")
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
+    text = f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else ""
     with tempfile.TemporaryDirectory(dir=course.root / ".mplab") as folder:
         new = Path(folder, "new")
-        new.mkdir()
-        for name, content in files.items():
-            path = new.joinpath(*_safe_parts(name))
-            if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-        if target.is_dir() and _same(target, new):
+        _write(new, files)
+        same = target.is_dir() and _same(target, new)
+        written = received(course.root, assignment, student)
+        if same and source != "list" and written.exists():
+            return  # it was here before, and has its time
+        record = {"time": text, "source": source, "late": delivery.late}
+        replace_file(written, json.dumps(record).encode())
+        if stamp:
+            replace_file((target if same else new) / _STAMP, f"{text}\n".encode())
+        if same:
             return
         if target.exists() or target.is_symlink():
             kept = course.root / ".mplab" / "replaced" / time.strftime("%Y%m%d-%H%M%S")
@@ -221,10 +521,11 @@ def _safe_parts(name: str) -> Iterable[str]:
 
 
 def _same(a: Path, b: Path) -> bool:
-    """Whether two folders hold the same files."""
+    """Whether two folders hold the same files, whenever they came in."""
 
     def contents(folder: Path) -> dict[str, bytes]:
-        paths = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+        paths = (path for path in found if path != folder / _STAMP)
         return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
     return contents(a) == contents(b)

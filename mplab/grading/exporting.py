@@ -17,7 +17,7 @@ BY_HAND = "to be graded by hand"
 
 
 class Grade(NamedTuple):
-    """A student's points in an assignment."""
+    """A student's points in an assignment; None where nothing was submitted or graded."""
 
     student: Student
     assignment: str
@@ -66,7 +66,10 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student) ->
         submission = gradebook.find_submission(assignment.name, student.id)
     except MissingEntry:
         return Grade(student, assignment.name, None, points, "nothing submitted")
-    remark = str(read_journal(course, assignment.name, student.id).get("remark", ""))
+    record = read_journal(course, assignment.name, student.id)
+    remark = str(record.get("remark", ""))
+    if record.get("failed"):
+        return Grade(student, assignment.name, None, points, remark)
     if submission.total_seconds_late > 0:
         remark = f"{remark} {math.ceil(submission.total_seconds_late / 3600)} hours late".strip()
     if submission.needs_manual_grade:
@@ -101,7 +104,8 @@ def export(course: Course, assignments: list[str], *, to: str, path: Path) -> in
 
 
 def _number(score: float | None) -> str:
-    return f"{score or 0.0:g}"
+    """A number as text; empty where there is none, which is not 0."""
+    return "" if score is None else f"{score:g}"
 
 
 def _plain_table(found: list[Grade]) -> list[list[str]]:

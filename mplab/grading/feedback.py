@@ -1,15 +1,27 @@
-"""Feedback pages: nbgrader's, with nothing of a student's that a browser would run."""
+"""Feedback pages: nbgrader's, with nothing of a student's that a browser would run.
+
+A page is typeset in a process of its own with a time limit, since some texts take a Markdown
+parser or a highlighter hours. Such a page is shown as plain text.
+"""
 
 from __future__ import annotations
 
+import html
+import json
+import multiprocessing
 import re
+import resource
+from multiprocessing.connection import Connection
 from typing import Any
 
-import bleach
+import nbformat
 from jinja2 import pass_context
 from nbconvert.exporters import HTMLExporter
-from nbconvert.exporters.exporter import ResourcesDict
+from nbconvert.exporters.exporter import Exporter, ResourcesDict
 from nbformat import NotebookNode
+from traitlets import Bool, Float, List, Unicode
+
+from mplab.grading._inert import inert, rendered_markdown
 
 POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -20,34 +32,143 @@ POLICY = (
 _STYLE = "<style>pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere }</style>"
 """Hints are sentences: without it they run out of their box."""
 
-_TAGS = {
-    *("a", "abbr", "b", "blockquote", "br", "code", "del", "div", "em", "hr", "i", "kbd", "p"),
-    *("pre", "s", "span", "strong", "sub", "sup", "dl", "dt", "dd", "li", "ol", "ul"),
-    *("h1", "h2", "h3", "h4", "h5", "h6", "table", "tbody", "td", "th", "thead", "tr"),
-}
+_WAIT = 10.0  # times the limit: a busy machine gives a process less than a second each second
 
-_ATTRIBUTES = {"*": ["class", "id", "title"], "a": ["href"], "td": ["align"], "th": ["align"]}
+_PAGE_MEMORY = 2 << 30
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+"""Forks from a process without threads, unlike a server."""
+_PROCESSES.set_forkserver_preload(["__main__", "mplab.grading.feedback", "matplotlib.mathtext"])
 
 
-class FeedbackExporter(HTMLExporter):
-    """HTML of a graded notebook: foreign HTML is cleaned, and the page may load or run nothing."""
+class StaticExporter(HTMLExporter):
+    """HTML of a notebook by anybody: rebuilt, sanitised, and typeset in bounded time."""
+
+    seconds = Float(10.0, help="Time to typeset a page; then it is shown as plain text.").tag(
+        config=True
+    )
+    late_outputs = Bool(
+        True, help="Show what cells put out after the first check; hidden inputs can be in it."
+    ).tag(config=True)
+    default_preprocessors: Any = List([]).tag(config=True)  # only those that nbgrader adds
+    plain = Unicode("", help="Why the last page is plain text; empty if it is not.")
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
         """Render Markdown, and keep of the result what is text."""
-        rendered = super().markdown2html(context, source)
-        return bleach.clean(rendered, _TAGS, _ATTRIBUTES, {"http", "https", "mailto"})
+        return rendered_markdown(source)
 
     def from_notebook_node(
         self, nb: NotebookNode, resources: Any = None, **kwargs: Any
     ) -> tuple[Any, ResourcesDict]:
-        """Convert, and put the policy before anything that it must govern.
+        """Convert to a page.
+
+        Raises:
+            RuntimeError: not even plain text came out in time.
+        """
+        nb, resources = Exporter.from_notebook_node(self, nb, resources, **kwargs)
+        text = json.dumps(inert(nb, late_outputs=self.late_outputs))
+        self.plain = ""
+        page = self._typeset(text, resources, plain=False)
+        if page is None:
+            self.plain = f"it could not be typeset in {self.seconds:g} seconds"
+            page = self._typeset(text, resources, plain=True)
+        if page is None:
+            raise RuntimeError(
+                f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "
+                "was not, not even as plain text. Look at the notebook."
+            )
+        return self.finished(page), resources
+
+    def finished(self, page: str) -> str:
+        """The page with what belongs around it."""
+        return page
+
+    def _typeset(self, notebook: str, resources: ResourcesDict, *, plain: bool) -> str | None:
+        """The page from a process of its own; None if it died, or took too long."""
+        names = ("template_name", "extra_template_basedirs", "extra_template_paths")
+        template = {name: getattr(self, name) for name in names}
+        words = json.loads(json.dumps(resources, default=str))
+        receiver, sender = _PROCESSES.Pipe(duplex=False)
+        process = _PROCESSES.Process(
+            target=_work, args=(sender, template, notebook, words, plain, self.seconds)
+        )
+        process.start()
+        sender.close()
+        try:
+            if receiver.poll(_WAIT * self.seconds):
+                return receiver.recv_bytes().decode()
+        except (EOFError, OSError):
+            pass
+        finally:
+            process.kill()
+            process.join()
+            receiver.close()
+        return None
+
+
+def _work(
+    sender: Connection,
+    template: dict[str, Any],
+    notebook: str,
+    resources: dict[str, Any],
+    plain: bool,
+    seconds: float,
+) -> None:
+    """Typeset a page; called in a process of its own."""
+    import logging
+
+    whole = max(1, round(seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
+    resource.setrlimit(resource.RLIMIT_AS, (_PAGE_MEMORY, _PAGE_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # about missing alternative texts
+    exporter = _Typesetter(**template)
+    exporter.filters = {"strip_files_prefix": _unchanged}  # nbconvert's is quadratic in brackets
+    if plain:
+        names = ("markdown2html", "highlight_code", "ansi2html")
+        exporter.filters |= dict.fromkeys(names, _as_it_stands)
+    page, _ = exporter.from_notebook_node(nbformat.from_dict(json.loads(notebook)), resources)
+    sender.send_bytes(page.encode())
+
+
+class _Typesetter(HTMLExporter):
+    """What runs in the process of a page."""
+
+    default_preprocessors: Any = List([])
+
+    @pass_context
+    def markdown2html(self, context: Any, source: str) -> str:
+        return rendered_markdown(source)
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+def without_scripts(page: str) -> str:
+    """The page without the scripts of its head, which is the template's alone: MathJax's."""
+    head, found, rest = page.partition("</head>")
+    return re.sub(r"<script\b.*?</script>", "", head, flags=re.DOTALL) + found + rest
+
+
+def _as_it_stands(text: str, metadata: Any = None) -> str:
+    """A filter of nbconvert's that changes nothing."""
+    return f"<pre>{html.escape(text)}</pre>"
+
+
+class FeedbackExporter(StaticExporter):
+    """HTML of a graded notebook for its author; the page may load or run nothing."""
+
+    late_outputs = Bool(False, help=StaticExporter.late_outputs.help).tag(config=True)
+
+    def finished(self, page: str) -> str:
+        """Put the policy before anything that it must govern, and take out all scripts.
 
         The template's table of contents calls every check "Test cell": it gets its name.
         """
-        page, resources = super().from_notebook_node(nb, resources, **kwargs)
-        head, found, rest = page.partition("<head>")
+        head, found, rest = without_scripts(page).partition("<head>")
         if not found:
             raise RuntimeError("FeedbackExporter: the template has no <head> for the policy.")
-        rest = re.sub(r'(<a href="#([\w-]+)">)Test cell(?=</a>)', r"\1\2", rest)
-        return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1), resources
+        rest = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", rest)
+        return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1)

@@ -5,8 +5,8 @@ checks/ASSIGNMENT/      exercises.py: references, hidden cases, points
 release/ASSIGNMENT/     what students get
 collected/ASSIGNMENT/   what came in, as it came
 submitted/ID/ASSIGNMENT/, autograded/, feedback/    nbgrader's steps
-roster.csv  gradebook.db  nbgrader_config.py  exchange/
-.mplab/                 the key of the hidden cases, and the journal of grading
+roster.csv  extensions.csv  gradebook.db  nbgrader_config.py  exchange/
+.mplab/                 the key of the hidden cases, the journal of grading, and when what came in
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,7 +72,9 @@ README = """\
 
 1. Write the students into `roster.csv`: one line each, `id,first_name,last_name,email`.
 2. `mplab grade release a1`, and give out the folder `release/a1` (notebook and `checks.json`).
-3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student).
+3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student, or
+   the folder `inbound` of nbgrader's exchange). A due date is set in formgrader; whoever has
+   more time stands in `extensions.csv`: one line each, `id,assignment,hours`.
 4. `mplab grade autograde a1 --jobs 2`
 5. `mplab grade serve`: formgrader in JupyterLab, to read and to grade by hand.
 6. `mplab grade feedback a1`, and give out `feedback/`.
@@ -194,6 +197,33 @@ class Course:
                 )
             seen.add(student.id.lower())
         return students
+
+    def extensions(self, assignment: str) -> dict[str, timedelta]:
+        """How much longer than the due date some students have, by `extensions.csv`.
+
+        Raises:
+            ValueError: the file is no such table, or names somebody who is not in the roster.
+        """
+        path = self.root / "extensions.csv"
+        if not path.is_file():
+            return {}
+        known = {student.id for student in self.roster()}
+        found = {}
+        table = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+        for line in table:
+            try:
+                who, what = line["id"].strip(), line["assignment"].strip()
+                time = timedelta(hours=float(line["hours"]))
+                if known and who not in known:
+                    raise ValueError("nobody of the roster has this id")
+            except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+                raise ValueError(
+                    f"{path}, line {table.line_num}: extensions must be lines of "
+                    f"id,assignment,hours; got {list(line.values())} ({error}). Correct the line."
+                ) from error
+            if what == assignment:
+                found[who] = time
+        return found
 
     def record_students(self) -> None:
         """Put the roster into the gradebook: changed names, and students who are new."""

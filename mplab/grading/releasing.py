@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import logging
-import re
 from pathlib import Path
 
 import nbformat
@@ -13,6 +10,7 @@ from nbformat import NotebookNode
 from mplab.grading._exercises import Assignment, seed_for
 from mplab.grading._notebooks import read_files
 from mplab.grading._running import Report, graded_name, run_notebook
+from mplab.grading._told import listening
 from mplab.grading.execute import lane_for
 from mplab.grading.folder import Course, write_public_checks
 
@@ -50,26 +48,18 @@ def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
 
 
 def _generate(course: Course, name: str) -> None:
-    """Let nbgrader make the release; what goes wrong it tells only to its log."""
+    """Let nbgrader make the release."""
     from nbgrader.converters import GenerateAssignment
     from nbgrader.converters.base import NbGraderException
 
-    log, told = logging.getLogger("traitlets"), io.StringIO()
-    handler = logging.StreamHandler(told)
-    level = log.level
-    log.setLevel(logging.ERROR)
-    log.addHandler(handler)
-    try:
-        directory = course.directory(assignment_id=name)
-        GenerateAssignment(coursedir=directory, config=course.config(), force=True).start()
-    except NbGraderException as error:
-        causes = re.findall(r"^\w[\w.]*(?:Error|Exception)\b.*", told.getvalue(), re.MULTILINE)
-        raise ValueError(
-            f"release: nbgrader could not make release/{name}: {' '.join(causes) or error}"
-        ) from error
-    finally:
-        log.removeHandler(handler)
-        log.setLevel(level)
+    with listening() as told:
+        try:
+            directory = course.directory(assignment_id=name)
+            GenerateAssignment(coursedir=directory, config=course.config(), force=True).start()
+        except NbGraderException as error:
+            raise ValueError(
+                f"release: nbgrader could not make release/{name}: {told.reason(error)}"
+            ) from error
 
 
 def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:

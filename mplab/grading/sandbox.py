@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -32,11 +33,16 @@ _OUTPUT_BYTES = 16 << 20
 
 _GRACE = 3.0  # seconds between an interrupt and the end
 
+_SOCKET_BYTES = 212_992  # what a socket buffers at most, as Linux comes
+
 _TICK = 0.25  # seconds between two looks at memory and processes
 
 
+_HELD = re.compile(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
+
+
 class NoSandbox(RuntimeError):
-    """Submissions of strangers cannot be run safely here; the message says what to do."""
+    """Submissions of strangers cannot be run safely here; the message says what to do or why."""
 
 
 class Died(Exception):
@@ -49,7 +55,8 @@ class Limits:
 
     Args:
         memory: bytes of address space per process; torch, numba and matplotlib need 2 GiB.
-        resident: bytes in memory of all its processes together.
+        resident: bytes in memory of all its processes together: private, shared and swapped,
+            and what the buffers of their sockets can hold.
         processes: at once.
         cpu_seconds: of each process.
         cell_seconds: until a cell is interrupted.
@@ -144,6 +151,11 @@ class Lane:
         self.close()
 
     @property
+    def walled(self) -> bool:
+        """Whether submissions run behind walls."""
+        return not self._trusted
+
+    @property
     def process_id(self) -> int:
         """The process, started if it is not running."""
         if self._process is None or self._process.poll() is not None:
@@ -213,13 +225,19 @@ class Lane:
         """A world of its own for one submission, and its files in it.
 
         Raises:
-            Died: it could not be made.
+            NoSandbox: it could not be made, for no fault of the submission.
+            Died: it did not last.
         """
         self.process_id  # noqa: B018  start it
         mine, theirs = socket.socketpair()
         try:
             with theirs:
                 self.order("start", theirs.fileno())
+        except OSError as error:
+            mine.close()
+            self.close()
+            raise NoSandbox(f"the sandbox does not answer: {error}") from error
+        try:
             session = Session(self, mine)
             session.put(files)
             yield session
@@ -304,11 +322,11 @@ class Session:
         data = self._receive(deadline)
         self._received += len(data)
         try:
-            reply = json.loads(data, parse_constant=_no_constant)
+            reply = _parsed(data)
         except (ValueError, RecursionError) as error:
             raise self._broken("its answer is not what was asked for") from error
         if isinstance(reply, dict) and self._number == 1 and "failed" in reply:
-            raise self._broken(str(reply["failed"])[:200])  # before any of the submission ran
+            raise NoSandbox(str(self._broken(str(reply["failed"])[:200])))  # nothing of it ran
         if not isinstance(reply, dict) or reply.get("id") != self._number:
             raise self._broken("its answer is not what was asked for")
         return reply
@@ -359,12 +377,17 @@ class Session:
     def _watch(self) -> None:
         """End the submission if its processes hold more memory than they may."""
         self._looked = time.monotonic()
-        resident, limit = 0, self._lane.limits.resident
-        for process in psutil.Process(self._lane.process_id).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                memory = process.memory_info()
-                resident += memory.rss - memory.shared
-        if resident > limit:
+        held, limit = 0, self._lane.limits.resident
+        processes = psutil.Process(self._lane.process_id).children(recursive=True)
+        for process in processes:
+            with contextlib.suppress(psutil.Error, OSError):
+                held += _held(process)
+        if self._lane.walled and processes:
+            with contextlib.suppress(psutil.Error, OSError):  # the newest is the submission's
+                newest = max(processes, key=psutil.Process.create_time)
+                sockets = Path(f"/proc/{newest.pid}/net/unix").read_bytes().count(b"\n") - 1
+                held += sockets * _SOCKET_BYTES
+        if held > limit:
             raise self._broken(f"it held more than {limit >> 20} MiB of memory")
 
     def _broken(self, reason: str) -> Died:
@@ -373,6 +396,28 @@ class Session:
             self._channel.close()
             self._lane.order("end")
         return Died(reason)
+
+
+def _held(process: psutil.Process) -> int:
+    """The memory that a process holds beside the files that it has mapped, in bytes."""
+    if sys.platform != "linux":
+        return int(process.memory_info().rss)
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8", errors="replace")
+    return 1024 * sum(int(size) for size in _HELD.findall(status))
+
+
+def _parsed(data: bytes) -> Any:
+    """The JSON in `data`, in which half of a surrogate pair is a question mark.
+
+    A text that holds one can be written to no file; so it costs this character.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    reply = json.loads(data.decode("utf-8", "replace"), parse_constant=_no_constant)
+    if b"\\ud" not in data.lower():
+        return reply
+    return json.loads(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _no_constant(name: str) -> None:

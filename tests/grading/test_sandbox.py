@@ -169,6 +169,16 @@ def test_nothing_that_is_needed_inside_may_lie_where_submissions_write():
 
 
 @with_walls
+def test_an_ordinary_user_s_submissions_are_nobody_inside(monkeypatch):
+    """The other way to build the walls, tried as whoever runs this."""
+    monkeypatch.setattr("mplab.grading._walls.os.geteuid", lambda: 1000)
+    command = sandboxed([sys.executable, "-c", "import os; print(os.getuid(), os.getgid())"])
+    assert command[:1] == ["bwrap"] and "setpriv" not in command
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("65534 65534\n", "")
+
+
+@with_walls
 def test_the_disk_of_a_submission_is_small_and_in_memory(lane):
     with lane.session({}) as session:
         shown = session.run(
@@ -186,6 +196,89 @@ def test_memory_is_looked_at_also_while_a_submission_keeps_answering(lane):
                 session.run("held.append(bytearray(2 << 20))")
         with pytest.raises(Died):
             session.run("1")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux tells")
+def test_memory_that_processes_share_counts_too():
+    """Without walls it is only counted; behind them there is none that has no file."""
+    share = (
+        "import mmap, time\nheld = mmap.mmap(-1, 300 << 20)\n"
+        "for i in range(300): held[i << 20 : i + 1 << 20] = bytes(1 << 20)\ntime.sleep(10)"
+    )
+    limits = replace(LIMITS, cell_seconds=30.0)
+    with (
+        Lane(limits=limits, trusted=True) as lane,
+        lane.session({}) as session,
+        pytest.raises(Died, match="it held more than 200 MiB of memory"),
+    ):
+        session.run(share)
+
+
+@with_walls
+@pytest.mark.parametrize("code", [
+    "import mmap; mmap.mmap(-1, 1 << 20)",
+    "import mmap; mmap.mmap(-1, 1 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)",
+    "import mmap, os; mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20)",
+    "import socket; socket.socket(40, socket.SOCK_STREAM)",  # AF_VSOCK, to the host
+    "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "import socket as s; s.socketpair()[0].setsockopt(s.SOL_SOCKET, s.SO_SNDBUF, 1 << 20)",
+    "import os; held = [os.openpty() for _ in range(9)]",
+], ids=["anonymous", "flags", "zeros", "vsock", "netlink", "buffer", "terminals"])  # fmt: skip
+def test_what_no_count_would_see_or_all_of_a_machine_share_is_denied(lane, code):
+    with lane.session({}) as session:
+        ran = session.run(code)
+        assert not ran.ok
+        assert ran.outputs[-1]["error"] in ("PermissionError", "OSError")
+
+
+@with_walls
+def test_what_honest_code_needs_of_them_is_there(lane):
+    code = """
+import asyncio, mmap, multiprocessing.shared_memory, os, socket
+a, b = socket.socketpair(); a.send(b"x"); assert b.recv(1) == b"x"
+socket.socket(socket.AF_INET).close()
+assert mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)[0] == 0
+held = multiprocessing.Array("d", 4); held[0] = 2.5
+if os.fork() == 0: held[1] = 3.5; os._exit(0)
+os.wait(); assert list(held[:2]) == [2.5, 3.5]
+await asyncio.sleep(0)
+!echo shell
+"""
+    with lane.session({}) as session:
+        ran = session.run(code)
+        assert said(ran).split() == ["shell"], ran
+
+
+@with_walls
+def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(lane, monkeypatch):
+    pairs = "import socket, time\npairs = [socket.socketpair() for _ in range(60)]\ntime.sleep(1)"
+    with lane.session({}) as session:
+        assert session.run(pairs).ok
+        monkeypatch.setattr(sandbox, "_SOCKET_BYTES", 4 << 20)  # 480 MiB in all
+        with pytest.raises(Died, match="it held more than 200 MiB of memory"):
+            session.run("time.sleep(1)")
+
+
+def test_half_of_a_surrogate_pair_costs_this_character(lane):
+    with lane.session({}) as session:
+        assert said(session.run(r"print('a\ud800b \U0001f600 \\ud800')")) == "a?b 😀 \\ud800\n"
+        failed = session.run(r"raise ValueError('a\udfffb')").outputs[-1]
+        assert failed["message"] == "a?b"
+        json.dumps(failed, ensure_ascii=False).encode()
+        session.run(r"def f(): raise KeyError('\ud800')")
+        session.run(r"def g(): return '\ud800'")
+        assert session.ask("f", [{"tuple": []}])["values"] == [
+            {"raised": "KeyError", "message": "'\\ud800'"}
+        ]
+        assert session.ask("g", [{"tuple": []}])["values"] == [{"value": {"text": "?"}}]
+
+
+def test_half_a_pair_in_bytes_that_a_submission_wrote_itself_does_no_harm():
+    reply = sandbox._parsed(b'["\xed\xa0\x80", "\\uD800"]')
+    assert reply == ["\ufffd\ufffd\ufffd", "?"]
+    with pytest.raises(ValueError, match="no JSON"):
+        sandbox._parsed(b"[NaN]")
 
 
 def test_a_lane_whose_process_is_killed_starts_again(lane):

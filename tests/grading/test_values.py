@@ -123,6 +123,7 @@ FORGED = [
     {"array": "float64", "shape": [1], "data": "AAAA\nAAAAAAA="},
     {"array": "float64", "shape": [1] * 9, "data": "AAAAAAAAAAA="},
     {"array": "float64", "shape": [10**30], "data": ""},
+    {"array": "float64", "shape": [0] + [2**20] * 7, "data": ""},
     {"array": ["float64"], "shape": [1], "data": "AAAAAAAAAAA="},
     {"array": "bool", "shape": [1], "data": base64.b64encode(b"\2").decode()},
     {"array": "uint8", "shape": [MAX_BYTES], "data": "A" * (3 * MAX_BYTES)},

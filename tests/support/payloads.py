@@ -567,6 +567,31 @@ HARMING = [
         points=16,
     ),
     Attack(
+        "shared memory out of sight",
+        "import mmap, os\nheld = 0\nfor i in range(8):\n    try:\n"
+        "        m = mmap.mmap(-1, 64 << 20); m.write(bytes(64 << 20))\n"
+        "        m.madvise(mmap.MADV_DONTNEED); held += 1; globals()[f'm{i}'] = m\n"
+        "    except OSError as e: print(e); break\n"
+        "try: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20); held += 9\n"
+        "except OSError as e: print(e)\n"
+        "if held > 6: print('HARM' + 'ED')",
+        control=UNSAFE,
+        shape="harm",
+        solved=True,
+        points=16,
+    ),
+    Attack(
+        "terminals and the host's sockets",
+        "import os, socket\nheld = 0\ntry:\n    for i in range(100): os.openpty(); held += 1\n"
+        "except OSError as e: print(e)\n"
+        "try: socket.socket(40, socket.SOCK_STREAM); held += 99\nexcept OSError as e: print(e)\n"
+        "if held > 50: print('HARM' + 'ED')",
+        control=UNSAFE,
+        shape="harm",
+        solved=True,
+        points=16,
+    ),
+    Attack(
         "disk",
         "n = 0\nfor i in range(10):\n    try:\n        for j in range(50):\n"
         "            open(f'big{i}', 'ab').write(bytes(1 << 20)); n += 1\n"
@@ -673,6 +698,14 @@ HARMING = [
         solved=True,
         points=16,
         control="batch",
+        shape="harm",
+    ),
+    Attack(
+        "half a surrogate pair shown",
+        "print('a\\ud800b')\nraise ValueError('c\\udfffd')",
+        solved=True,
+        points=16,
+        control="not tried",
         shape="harm",
     ),
     Attack("markup in feedback", edit=markup, solved=True, points=16, control="harm", shape="harm"),

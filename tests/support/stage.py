@@ -16,9 +16,10 @@ import nbformat
 import psutil
 from payloads import SECRET, Attack, code_cell, grade_id
 
-from mplab.grading.autograding import autograde, feedback
+from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.releasing import release
+from mplab.grading.returning import write_feedback
 
 LIMITS = {
     "memory": 3 << 30,
@@ -145,7 +146,7 @@ def run_class(course: Course, attacks: list[Attack], *, jobs: int = 2) -> list[R
         for number, attack in enumerate(attacks):
             submit(course, student_of(number), attack, port=listener.port)
         lines = {line.student: line for line in autograde(course, "a1", jobs=jobs, tell=str)}
-        feedback(course, "a1")
+        write_feedback(course, "a1")
         assert listener.calls == 0
     ids = [*(student_of(n) for n in range(len(attacks))), *HONEST]
     return [Result(lines[i].score, traces_of(course, i), lines[i].remark) for i in ids]

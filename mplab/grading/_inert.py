@@ -1,0 +1,228 @@
+"""A student's notebook without power: nothing in it that a browser would run, fetch or obey.
+
+What is shown is rebuilt: the text of the cells, nbgrader's marks, and of the outputs text and
+pictures. Markdown passes one sanitiser, and formulas become pictures, so that a page needs no
+script of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import io
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import nbformat
+import nh3
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+from nbformat import NotebookNode
+from pygments.token import STANDARD_TYPES  # type: ignore[import-untyped]
+
+_TAGS = {
+    *("a", "abbr", "b", "blockquote", "br", "code", "del", "div", "em", "hr", "i", "kbd", "p"),
+    *("pre", "s", "span", "strong", "sub", "sup", "dl", "dt", "dd", "li", "ol", "ul"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "table", "tbody", "td", "th", "thead", "tr"),
+}
+
+_CLASSES = {"div": {"highlight"}, "span": {name for name in STANDARD_TYPES.values() if name}}
+"""Those of highlighted code; any other could look like, or act as, a part of the page."""
+
+_ADDRESS = re.compile(r"https?://|mailto:", re.IGNORECASE)
+"""What a link begins with; one within the server would act there."""
+
+_OUTPUT_CHARACTERS = 100_000
+
+_GRADE_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
+
+_MARKS = ("schema_version", "locked", "solution", "grade", "task", "points", "score")
+
+_PICTURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
+
+_FORMULA_CHARACTERS = 2_000
+
+_DPI = 288  # of formulas: sharp on paper, too
+
+
+def inert(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
+    """The notebook rebuilt from what may be shown.
+
+    Args:
+        notebook: a graded notebook, with anything in it.
+        late_outputs: show what a student's cells put out after the first check. Hidden inputs
+            reach the answers in a check, so that a later cell can show them.
+
+    Returns:
+        Text, numbers and pictures only. Half of a surrogate pair, which no file in UTF-8 can
+        hold, is replaced, and so is a zero byte.
+    """
+    cells, checked = [], False
+    for number, cell in enumerate(notebook.cells):
+        source = _text(cell.get("source"))
+        mark = _mark(cell)
+        if cell.get("cell_type") != "code":
+            rebuilt = nbformat.v4.new_markdown_cell(source)
+        else:
+            check = bool(mark.get("grade")) and not mark.get("solution")
+            hidden = checked and not check and not late_outputs
+            outputs = [o for o in cell.get("outputs", []) if isinstance(o, dict)]
+            shown = _withheld(outputs) if hidden else [_output(o) for o in outputs]
+            rebuilt = nbformat.v4.new_code_cell(source, outputs=shown)
+            checked |= check
+        rebuilt.id = f"cell-{number}"
+        if mark:
+            rebuilt.metadata["nbgrader"] = NotebookNode(mark)
+        cells.append(rebuilt)
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def _mark(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Nbgrader's marks of a cell, as far as a page shows them; none under an unusual id."""
+    given = cell.get("metadata", {}).get("nbgrader")
+    if not isinstance(given, dict) or not _GRADE_ID.fullmatch(str(given.get("grade_id"))):
+        return {}
+    mark = {name: given[name] for name in _MARKS if isinstance(given.get(name), int | float)}
+    if isinstance(given.get("comment"), str):
+        mark["comment"] = _text(given["comment"])
+    return {**mark, "grade_id": given["grade_id"]}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        value = "".join(line for line in value if isinstance(line, str))
+    return re.sub("[\0\ud800-\udfff]", "\ufffd", value) if isinstance(value, str) else ""
+
+
+def _bounded(value: Any) -> str:
+    text = _text(value)
+    return text if len(text) <= _OUTPUT_CHARACTERS else text[:_OUTPUT_CHARACTERS] + "…"
+
+
+def _output(output: Mapping[str, Any]) -> NotebookNode:
+    """An output as text or as a picture; of anything else, its kind."""
+    kind = output.get("output_type")
+    if kind == "stream":
+        name = "stderr" if output.get("name") == "stderr" else "stdout"
+        return nbformat.v4.new_output("stream", name=name, text=_bounded(output.get("text")))
+    if kind == "error":
+        lines = output.get("traceback")
+        trace = "\n".join(map(_text, lines)) if isinstance(lines, list) else ""
+        name, value = _text(output.get("ename")), _text(output.get("evalue"))
+        trace = _bounded(trace if trace.strip() else f"{name}: {value}")
+        return nbformat.v4.new_output("error", ename=name, evalue=value, traceback=[trace])
+    given = output.get("data")
+    data = given if isinstance(given, dict) else {}
+    kept = {name: _text(data[name]) for name in _PICTURES if _is_picture(name, data.get(name))}
+    if "text/plain" in data:
+        kept["text/plain"] = _bounded(data["text/plain"])
+    kinds = ", ".join(sorted(_text(name)[:80] for name in data)[:10])
+    kept = kept or {"text/plain": f"[not shown here: {kinds or 'an output of no kind'}]"}
+    return nbformat.v4.new_output("display_data", kept)
+
+
+def _is_picture(kind: str, data: Any) -> bool:
+    try:
+        content = base64.b64decode(_text(data).replace("\n", ""), validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return content.startswith(_PICTURES[kind])
+
+
+def _withheld(outputs: list[Any]) -> list[NotebookNode]:
+    """What stands in place of outputs that could show hidden inputs."""
+    if not outputs:
+        return []
+    raised = any(output.get("output_type") == "error" for output in outputs)
+    text = "This cell raised an exception. " * raised + "Its outputs are not shown: it ran after a "
+    return [nbformat.v4.new_output("stream", text=text + "check, whose inputs are not public.\n")]
+
+
+def clean(markup: str) -> str:
+    """HTML with text, tables and links to the web in it, and nothing else.
+
+    Examples:
+        >>> clean('<a href="javascript:x()">a</a><img src="//b"><script>c</script>')
+        '<a rel="noopener noreferrer nofollow">a</a>'
+    """
+    return nh3.clean(
+        markup,
+        tags=_TAGS,
+        attributes={"a": {"href"}, "td": {"style"}, "th": {"style"}},
+        allowed_classes=_CLASSES,
+        filter_style_properties={"text-align"},
+        attribute_filter=_kept,
+        link_rel="noopener noreferrer nofollow",
+    )
+
+
+def _kept(tag: str, attribute: str, value: str) -> str | None:
+    return value if attribute != "href" or _ADDRESS.match(value) else None
+
+
+def rendered_markdown(source: str) -> str:
+    """HTML of Markdown: sanitised, with formulas as pictures and pictures as their names."""
+    formulas: dict[str, str] = {}
+    renderer = _Renderer(formulas)
+    page = clean(MarkdownWithMath(renderer=renderer).render(source))
+    # Formulas come in last: in what a student wrote, no picture is let through.
+    return re.sub(rf"{renderer.token}-\d+-", lambda found: formulas[found[0]], page)
+
+
+class _Renderer(IPythonRenderer):
+    """Puts formulas aside, under names that nobody can guess."""
+
+    def __init__(self, formulas: dict[str, str]) -> None:
+        super().__init__(escape=False, exclude_anchor_links=True)
+        self.token, self._formulas = secrets.token_hex(16), formulas
+
+    def _aside(self, formula: str, source: str, *, block: bool = False) -> str:
+        name = f"{self.token}-{len(self._formulas)}-"
+        self._formulas[name] = formula_picture(formula, source, block=block)
+        return name
+
+    def inline_math(self, body: str) -> str:
+        return self._aside(body, f"${body}$")
+
+    def block_math(self, body: str) -> str:
+        return self._aside(body, f"$${body}$$", block=True)
+
+    def latex_environment(self, name: str, body: str) -> str:
+        source = f"\\begin{{{name}}}{body}\\end{{{name}}}"
+        return self._aside("", source, block=True)
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        return html.escape(f"[picture: {text or url}]")
+
+    def block_mermaidjs(self, code: str) -> str:
+        return f"<pre>{html.escape(code)}</pre>"
+
+
+def formula_picture(formula: str, source: str, *, block: bool) -> str:
+    """An `<img>` of a formula; its source as code where Matplotlib cannot set it.
+
+    Args:
+        formula: TeX without its dollars; empty if it is not to be set.
+        source: TeX as it was written.
+        block: it stands on a line of its own.
+    """
+    from matplotlib import mathtext
+
+    code = f"<code>{html.escape(source)}</code>"
+    file = io.BytesIO()
+    words = " ".join(formula.split())
+    if not words or len(words) > _FORMULA_CHARACTERS or "$" in words:
+        return code
+    try:
+        depth = mathtext.math_to_image(f"${words}$", file, dpi=_DPI, format="png")
+    except (ValueError, RuntimeError, RecursionError, OverflowError):
+        return code
+    content = file.getvalue()
+    width = int.from_bytes(content[16:20], "big")  # PNG 1.2, 4.1.1: the header's first number
+    style = f"width:{width / _DPI * 7.2:.3f}em;vertical-align:{-depth / 10:.3f}em"  # of 10 points
+    style += ";border:0;margin:0;padding:0"  # formgrader frames pictures in red
+    picture = f'<img src="data:image/png;base64,{base64.b64encode(content).decode()}"'
+    picture += f' alt="{html.escape(source)}" style="{style}">'
+    return f'<div style="text-align:center">{picture}</div>' if block else picture

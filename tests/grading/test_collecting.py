@@ -1,0 +1,316 @@
+"""What a student hands in costs that student alone; the newest counts, by the platform's time."""
+
+import io
+import json
+import os
+import struct
+import tracemalloc
+import zipfile
+from datetime import UTC, datetime
+
+import pytest
+from classroom import ROSTER
+
+from mplab.grading._times import read_received
+from mplab.grading.collecting import collect
+from mplab.grading.folder import create_course
+
+HONEST = {"s02/a1.ipynb": "honest"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    course = create_course(tmp_path_factory.mktemp("collecting") / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    return course
+
+
+@pytest.fixture
+def course(made):
+    """One course for all: what a test brings in is gone before the next."""
+    yield made
+    for folder in ("submitted", ".mplab/replaced", ".mplab/received"):
+        for path in sorted((made.root / folder).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def packed(files, method=zipfile.ZIP_DEFLATED, *, dates=None):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files.items():
+            info = zipfile.ZipInfo(name, (dates or {}).get(name, (2026, 1, 2, 12, 0, 0)))
+            archive.writestr(info, text, method)
+    return content.getvalue()
+
+
+def bring(course, files, *, dates=None, times=None):
+    place = course.root / "d.zip"
+    place.write_bytes(packed(files, dates=dates))
+    return collect(course, "a1", place, times=times)
+
+
+def taken(course):
+    root = course.root / "submitted"
+    files = [p for p in root.rglob("*") if p.is_file() and p.name != "timestamp.txt"]
+    return {str(p.relative_to(root)): p.read_text() for p in files}
+
+
+def kept(course):
+    return sorted(
+        p.read_text() for p in (course.root / ".mplab/replaced").rglob("*") if p.is_file()
+    )
+
+
+def stamp(course, student):
+    path = course.root / "submitted" / student / "a1" / "timestamp.txt"
+    return path.read_text().strip() if path.exists() else None
+
+
+def changed(content, marker, offset, new):
+    start = content.find(marker) + offset
+    return content[:start] + new + content[start + len(new) :]
+
+
+GOOD = packed({"a1.ipynb": "x" * 1000})
+BROKEN = {
+    "directory": changed(GOOD, b"PK\1\2", 0, b"XXXX"),
+    "end": GOOD[:-10],
+    "deflate": changed(GOOD, b"a1.ipynb", 8, b"\xff" * 6),
+    "checksum": changed(GOOD, b"PK\1\2", 16, b"\0\0\0\0"),
+    "version 9.9": changed(GOOD, b"PK\1\2", 6, b"\x63"),
+    "method 99": changed(GOOD, b"PK\1\2", 10, b"\x63"),
+    "encrypted": changed(GOOD, b"PK\1\2", 8, b"\1"),
+    "LZMA": changed(packed({"a1.ipynb": "x" * 99}, zipfile.ZIP_LZMA), b"a1.ipynb", 12, b"\xff" * 9),
+    "no zip": b"PK but no more",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_zip_costs_its_student_alone_with_a_reason(course, name):
+    collected = bring(course, {"s01.zip": BROKEN[name], **HONEST})
+    assert collected.students == ["s01", "s02"]
+    assert taken(course) == {"s02/a1/a1.ipynb": "honest"}
+    assert "it " in collected.problems[0] and len(collected.problems) == 2
+
+
+def test_a_broken_zip_does_not_displace_what_came_in_before(course):
+    bring(course, {"s01.zip": GOOD})
+    collected = bring(course, {"s01.zip": BROKEN["deflate"]})
+    assert "what came in before stays" in collected.problems[1]
+    assert taken(course) == {"s01/a1/a1.ipynb": "x" * 1000}
+
+
+def test_a_file_and_a_folder_of_one_name_cost_one_of_them(course):
+    inner = packed({"a": "x", "a/b": "y", "c/d": "z", "c": "w", "ü": "1", "ö": "2"})
+    collected = bring(course, {"s01.zip": inner, **HONEST})
+    assert taken(course) == {
+        "s01/a1/a": "x", "s01/a1/c/d": "z", "s01/a1/_": "1", "s02/a1/a1.ipynb": "honest"
+    }  # fmt: skip
+    assert sum("has this name" in problem for problem in collected.problems) == 3
+
+
+def test_a_place_that_is_a_broken_zip_is_refused_with_a_reason(course):
+    place = course.root / "d.zip"
+    place.write_bytes(BROKEN["directory"])
+    with pytest.raises(ValueError, match=r"PLACE must be .* zip file; got .*BadZipFile"):
+        collect(course, "a1", place)
+
+
+def peak(function):
+    """The most memory that Python held meanwhile, in MiB."""
+    tracemalloc.start()
+    try:
+        return function(), tracemalloc.get_traced_memory()[1] >> 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.slow
+def test_a_bomb_inside_a_zip_is_left_before_it_is_unpacked_whole(course):
+    """Of 400 MiB that lie in 400 KiB, no more is unpacked than a student may hand in."""
+    bomb = packed({"a1.ipynb": "mine"} | {f"f{i}": bytes(19 << 20) for i in range(21)})
+    assert len(bomb) < 1 << 20
+    collected, most = peak(lambda: bring(course, {"s01.zip": bomb, **HONEST}))
+    assert most < 150
+    size = sum(p.stat().st_size for p in (course.root / "submitted/s01").rglob("*") if p.is_file())
+    assert 50 << 20 < size <= 64 << 20
+    assert any("more than 64 MiB in all" in problem for problem in collected.problems)
+    root = course.root / "submitted"
+    assert [(root / f"s0{i}/a1/a1.ipynb").read_text() for i in (1, 2)] == ["mine", "honest"]
+
+
+def test_what_would_be_unpacked_whole_before_the_first_byte_is_not_begun(course):
+    bomb = packed({"a1.ipynb": bytes(30 << 20)}, zipfile.ZIP_BZIP2)
+    assert len(bomb) < 1000
+    collected, most = peak(lambda: bring(course, {"s01.zip": bomb, **HONEST}))
+    assert most < 10
+    assert "unusual method" in collected.problems[0]
+    assert taken(course) == {"s02/a1/a1.ipynb": "honest"}
+
+
+@pytest.mark.slow
+def test_a_flat_bomb_counts_with_what_it_unpacks_to_although_it_is_left_out(course):
+    """Each file is too large to be taken; three of them, and the rest is not looked at."""
+    inner = packed({"a1.ipynb": "mine"} | {f"f{i}": bytes(21 << 20) for i in range(5)})
+    problems = bring(course, {"s01.zip": inner}).problems
+    assert [("20 MiB" in p, "64 MiB" in p) for p in problems[:4]] == [
+        *[(True, False)] * 3, (False, True)
+    ]  # fmt: skip
+    assert taken(course) == {"s01/a1/a1.ipynb": "mine"}
+
+
+def test_a_zip_with_a_directory_of_many_files_is_not_opened(course):
+    entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 33, *[0] * 3, 1, *[0] * 6) + b"a"
+    count = 50_000
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(entry) * count, 0, 0)
+    collected, most = peak(lambda: bring(course, {"s01.zip": entry * count + end, **HONEST}))
+    assert "it lists more than 1000 files" in collected.problems[0]
+    assert most < 30
+    assert taken(course) == {"s02/a1/a1.ipynb": "honest"}
+
+
+def test_of_two_folders_of_one_student_the_newer_counts_and_both_are_kept(course):
+    files = {"s01/a1.ipynb": "new", "s01-x/a1.ipynb": "old", "s01-x/more.py": "old too"}
+    dates = {"s01/a1.ipynb": (2026, 1, 3, 12, 0, 0)}
+    for _ in range(2):  # again and again: nothing is kept twice
+        collected = bring(course, files, dates=dates)
+        assert collected.students == ["s01"]
+        assert taken(course) == {"s01/a1/a1.ipynb": "new"}
+        assert kept(course) == ["old", "old too"]
+        assert collected.problems[0] == (
+            "'s01-x': of s01 as well, kept in .mplab/replaced; 's01' is newer and counts"
+        )
+
+
+def test_of_canvas_s_versions_of_a_notebook_the_newer_counts_and_both_are_kept(course):
+    collected = bring(course, {
+        "ekbo_11_9_a1-1.ipynb": "old", "ekbo_11_23_a1.ipynb": "new", "ekbo_11_24_d-1.csv": "1",
+        "ekbo_11_25_d-2.csv": "2", "ekbo_11_26_helper-3.py": "x",
+    })  # fmt: skip
+    assert taken(course) == {
+        "s02/a1/a1.ipynb": "new", "s02/a1/d-1.csv": "1", "s02/a1/d-2.csv": "2",
+        "s02/a1/helper.py": "x",
+    }  # fmt: skip
+    assert kept(course) == ["old"]
+    assert collected.problems == [
+        "'ekbo_11_9_a1-1.ipynb': of s02 as well, kept in .mplab/replaced; 'ekbo_11_23_a1.ipynb' "
+        "is newer and counts"
+    ]
+
+
+def test_a_newer_delivery_of_which_nothing_can_be_taken_does_not_count(course):
+    dates = {"s01-x.zip": (2026, 2, 2, 2, 2, 2)}
+    bring(course, {"s01/a1.ipynb": "old", "s01-x.zip": BROKEN["end"]}, dates=dates)
+    assert taken(course) == {"s01/a1/a1.ipynb": "old"}
+
+
+def test_moodle_s_text_and_files_of_one_student_are_one_delivery(course):
+    collected = bring(course, {
+        "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "file",
+        "Ada Löwe_123_assignsubmission_onlinetext_/onlinetext.html": "text",
+        "Cy Ek_124_assignsubmission_file_a1.ipynb": "without folders",
+    })  # fmt: skip
+    assert taken(course) == {
+        "s01/a1/a1.ipynb": "file", "s01/a1/onlinetext.html": "text",
+        "s03/a1/a1.ipynb": "without folders",
+    }  # fmt: skip
+    assert len(collected.problems) == 1
+
+
+# When did it come in? ------------------------------------------------------------------------
+def test_a_time_that_a_student_wrote_counts_for_nothing(course):
+    early = "2020-01-01 00:00:00 UTC\n"
+    local = datetime(2026, 1, 2, 12).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    collected = bring(course, {
+        "s01/a1.ipynb": "x", "s01/timestamp.txt": early, "s01/.timestamp.txt": early,
+        "s02.zip": packed({"a1.ipynb": "x", "timestamp.txt": early}),
+        "ekcy_5_6_a1.ipynb": "x", "ekcy_5_7_timestamp.txt": early,
+    })  # fmt: skip
+    assert [stamp(course, s) for s in ("s01", "s02")] == [local, local]
+    assert (
+        "the times of 2 by the platform: there are only the dates in the zip"
+        in (collected.problems[-1])
+    )
+
+
+def test_the_time_of_a_submission_that_is_collected_again_stays_the_first(course):
+    first = {"s01/a1.ipynb": (2026, 1, 2, 12, 0, 0)}
+    for dates in (first, {"s01/a1.ipynb": (2026, 5, 5, 12, 0, 0)}):
+        bring(course, {"s01/a1.ipynb": "x"}, dates=dates)
+    assert stamp(course, "s01")[:10] == "2026-01-02"
+
+
+WORKSHEET = (
+    "\ufeffIdentifier,Full name,Status,Last modified (submission),Last modified (grade)\n"
+    'Participant 123,Ada Löwe,Submitted,"Friday, 2 January 2026, 1:30 PM",-\n'
+    'Participant 124,Cy Ek,No submission,-,-\n'
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), [
+    ("w.csv", WORKSHEET, datetime(2026, 1, 2, 13, 30).astimezone(UTC)),
+    ("t.csv", "id,time\ns01,2026-01-02 13:30 +0200\n", datetime(2026, 1, 2, 11, 30, tzinfo=UTC)),
+    ("c.json", json.dumps([{"user_id": 123, "submitted_at": "2026-01-02T13:30:00Z"},
+                           {"user_id": 9, "submitted_at": None}]),
+     datetime(2026, 1, 2, 13, 30, tzinfo=UTC)),
+], ids=["moodle", "own", "canvas"])  # fmt: skip
+def test_the_platform_s_list_of_times_comes_before_the_dates_in_a_zip(
+    course, tmp_path, name, text, expected
+):
+    times = tmp_path / name
+    times.write_text(text, encoding="utf-8")
+    files = {"loweada_123_7_a1.ipynb": "x"} if name == "c.json" else {
+        "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "x"}  # fmt: skip
+    bring(course, files)
+    collected = bring(course, files, times=times)  # also for what is here already
+    assert stamp(course, "s01") == expected.strftime("%Y-%m-%d %H:%M:%S UTC")
+    assert collected.problems == []
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("t.csv", "name,when\nx,y\n"), ("t.csv", "id,time\ns01,soon\n"),
+    ("t.csv", "id,time\ns01,05/11/26 10:15\n"), ("t.json", "{"), ("t.json", '{"a": 1}'),
+    ("t.json", "[1]"),
+])  # fmt: skip
+def test_a_list_of_times_that_cannot_be_read_is_refused(course, tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match="TIMES must be Moodle's grading worksheet"):
+        bring(course, HONEST, times=tmp_path / name)
+
+
+def test_canvas_s_word_that_one_was_late_is_written_down(course):
+    bring(course, {"ekbo_LATE_11_22_a1.ipynb": "x", "ekcy_5_6_a1.ipynb": "x"})
+    records = [read_received(course.root, "a1", student) for student in ("s02", "s03")]
+    assert [record["late"] for record in records] == [True, False]
+    assert stamp(course, "s02") is None  # its names hold no time
+
+
+def test_in_the_exchange_the_file_system_s_time_counts_and_not_the_name_s(course, tmp_path):
+    for claimed, text in (("2020-01-01", "old"), ("2019-01-01", "new")):
+        folder = tmp_path / f"s01+a1+{claimed} 00:00:00.000000 UTC+x"
+        folder.mkdir()
+        (folder / "a1.ipynb").write_text(text)
+        (folder / "timestamp.txt").write_text(f"{claimed} 00:00:00 UTC\n")
+        os.utime(folder / "a1.ipynb", (0, 0))
+        seconds = (folder / "timestamp.txt").stat().st_ctime
+        while (folder / "a1.ipynb").stat().st_ctime == seconds and text == "old":
+            os.utime(folder / "a1.ipynb", (0, 0))
+    (tmp_path / "s02+a2+2020-01-01 00:00:00 UTC+x").mkdir()
+    collected = collect(course, "a1", tmp_path)
+    assert collected.students == ["s01"]
+    assert taken(course) == {"s01/a1/a1.ipynb": "new"} and kept(course) == ["old"]
+    written = datetime.fromtimestamp(seconds, UTC)
+    assert abs(datetime.fromisoformat(stamp(course, "s01")[:19]).replace(tzinfo=UTC) - written
+               ).total_seconds() < 60  # fmt: skip
+
+
+def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path):
+    (course.root / "roster.csv").write_text(ROSTER + "nobody,No,Body,\n", encoding="utf-8")
+    try:
+        folder = tmp_path / "nobody+a1+2026-01-01 00:00:00.000000 UTC+x"
+        folder.mkdir()
+        (folder / "a1.ipynb").write_text("x")
+        assert "does not belong to 'nobody'" in collect(course, "a1", tmp_path).problems[0]
+        assert taken(course) == {}
+    finally:
+        (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")

@@ -1,0 +1,180 @@
+"""A technical failure is not a grade: it is tried again, told, and mended by the next call."""
+
+import errno
+import os
+import shutil
+import sqlite3
+import threading
+import warnings
+
+import pytest
+from classroom import ROSTER, WALLS, notebook, submit
+
+from mplab.commands import grade
+from mplab.grading import _notebooks, autograding
+from mplab.grading._notebooks import Refused, read_regular
+from mplab.grading.autograding import Grader, autograde, read_journal
+from mplab.grading.folder import Course, create_course
+from mplab.grading.releasing import release
+from mplab.grading.returning import write_feedback
+from mplab.grading.sandbox import Lane, NoSandbox, sandbox_problem
+
+with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    course = create_course(tmp_path_factory.mktemp("failures") / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    return course
+
+
+@pytest.fixture
+def course(released, tmp_path, monkeypatch):
+    monkeypatch.setattr(autograding, "_PAUSES", (0.1, 0.1))
+    shutil.copytree(released.root, tmp_path / "course")
+    return Course(tmp_path / "course")
+
+
+def hold(course, until):
+    """Lock the gradebook, as formgrader may, until an event; on a thread of its own."""
+    locked = threading.Event()
+
+    def work():
+        database = sqlite3.connect(course.root / "gradebook.db")
+        database.execute("BEGIN EXCLUSIVE")
+        locked.set()
+        until.wait(60)
+        database.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    locked.wait(60)
+    return thread
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, capsys):
+    submit(course, "s01", notebook(course))
+    unlock, held = threading.Event(), []
+    convert = Grader._convert
+
+    def locked_convert(self, student):  # in the grader's process, where the course is known
+        if not held:
+            held.append(hold(self.course, unlock))
+        convert(self, student)
+
+    monkeypatch.setattr(autograding, "_LOCK_SECONDS", 0.2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Grader, "_convert", locked_convert)
+        [line] = autograde(course, "a1", tell=str)
+    assert (line.score, line.done_before) == (None, False)
+    assert line.remark.startswith("not graded yet, for a technical reason: OperationalError")
+    assert "database is locked" in line.remark
+    assert write_feedback(course, "a1") == []
+    assert "digest" not in read_journal(course, "a1", "s01")
+    capsys.readouterr()
+    assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 0
+    assert "s01: 16 of 18" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_gradebook_that_is_locked_for_a_while_is_waited_for(course, monkeypatch):
+    submit(course, "s01", notebook(course))
+    monkeypatch.setattr(autograding, "_PAUSES", ())
+    convert = Grader._convert
+
+    def locked_convert(self, student):
+        unlock = threading.Event()
+        hold(self.course, unlock)
+        threading.Timer(7.5, unlock.set).start()  # SQLite alone waits for five seconds
+        convert(self, student)
+
+    monkeypatch.setattr(Grader, "_convert", locked_convert)
+    [line] = autograde(course, "a1", tell=str)
+    assert (line.score, line.remark) == (16.0, "")
+
+
+@pytest.mark.slow
+def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(course, monkeypatch, capsys):
+    submit(course, "s01", notebook(course))
+    monkeypatch.setattr(autograding, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(autograding, "require_sandbox", lambda: None)
+    unlock = threading.Event()
+    thread = hold(course, unlock)
+    assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 2
+    unlock.set()
+    thread.join()
+    assert "the gradebook must be open for writing; got database is locked. End" in (
+        capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+@with_walls
+def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(course, monkeypatch):
+    for student in ("s01", "s02", "s03", "s04"):
+        submit(course, student, notebook(course))
+    convert = Grader._convert
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Grader, "_convert", lambda self, s: os._exit(9) if s == "s02" else convert(self, s)
+        )
+        lines = autograde(course, "a1", tell=str)
+    assert [line.score for line in lines] == [16.0, None, 16.0, 16.0]
+    assert lines[1].remark == "not graded yet: the grader was killed"
+    again = autograde(course, "a1", tell=str)
+    assert [line.score for line in again] == [16.0] * 4
+    assert [line.done_before for line in again] == [True, False, True, True]
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_full_disk_is_tried_again_and_is_no_fault_of_the_submission(course, monkeypatch):
+    submit(course, "s01", notebook(course))
+    (course.root / "submitted/s01/a1/more.py").write_text("x = 1")
+    tries = []
+    prepare = Grader._prepare
+
+    def failing(self, student):
+        tries.append(student)
+        if len(tries) < 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return prepare(self, student)
+
+    monkeypatch.setattr(Grader, "_prepare", failing)
+    [line] = autograde(course, "a1", tell=str)
+    assert (line.score, line.remark) == (16.0, "")
+
+
+def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypatch):
+    def fail(number):
+        def opened(*_, **__):
+            raise OSError(number, os.strerror(number))
+
+        return opened
+
+    monkeypatch.setattr(_notebooks.os, "open", fail(errno.EMFILE))
+    with pytest.raises(OSError, match="Too many open files"):
+        read_regular(tmp_path / "a1.ipynb", 1)
+    monkeypatch.setattr(_notebooks.os, "open", fail(errno.ELOOP))
+    with pytest.raises(Refused, match="is a link"):
+        read_regular(tmp_path / "a1.ipynb", 1)
+
+
+@pytest.mark.slow
+def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch):
+    """With `Died`, the submission would have been graded, with no points."""
+
+    def silent(*_):
+        raise TimeoutError("timed out")
+
+    with Lane(trusted=True) as lane:
+        monkeypatch.setattr(lane, "order", silent)
+        with pytest.raises(NoSandbox, match="does not answer: timed out"), lane.session({}):
+            pass

@@ -1,0 +1,152 @@
+"""Feedback pages: bounded in time each, only those that changed, and with nbgrader's reasons."""
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import nbformat
+import nbgrader
+import pytest
+from classroom import ROSTER, WALLS, notebook, submit
+
+from mplab.commands import grade
+from mplab.grading._told import listening
+from mplab.grading.autograding import autograde
+from mplab.grading.feedback import FeedbackExporter
+from mplab.grading.folder import create_course
+from mplab.grading.releasing import release
+from mplab.grading.returning import write_feedback
+
+HOSTILE = {
+    "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),
+    "pictures": nbformat.v4.new_markdown_cell("![" * 90_000),
+    "links": nbformat.v4.new_markdown_cell("[a](" * 47_000),
+    "ampersands": nbformat.v4.new_markdown_cell("&" * 190_000),
+    "environments": nbformat.v4.new_markdown_cell("\\begin{a}" * 20_000),
+    "definitions": nbformat.v4.new_markdown_cell("[a]: <" * 30_000),
+    "parentheses": nbformat.v4.new_markdown_cell("\\(" * 90_000),
+    "f-strings": nbformat.v4.new_code_cell('f"{' * 20_000),
+    "elements": nbformat.v4.new_markdown_cell("<div>" * 38_000),
+}
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    course = create_course(tmp_path_factory.mktemp("graded") / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    for student in ("s01", "s02"):
+        submit(course, student, notebook(course, right=False))
+    autograde(course, "a1", trusted=not WALLS, tell=str)
+    return course
+
+
+@pytest.fixture
+def course(graded, tmp_path):
+    shutil.copytree(graded.root, tmp_path / "course")
+    return create_course(tmp_path / "course")
+
+
+def put(course, student, change):
+    """Change the graded notebook of a student."""
+    path = course.root / "autograded" / student / "a1" / "a1.ipynb"
+    book = json.loads(path.read_text())
+    change(book)
+    path.write_text(json.dumps(book))
+
+
+def page_of(course, student):
+    return course.root / "feedback" / student / "a1" / "a1.html"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_cell_that_takes_hours_costs_its_page_the_typesetting_only(name):
+    package = Path(nbgrader.__file__).parent / "server_extensions/formgrader"
+    exporter = FeedbackExporter(
+        template_name="feedback",
+        extra_template_basedirs=[str(package / "templates")],
+        extra_template_paths=[str(package / "static/node_modules/bootstrap/dist/css")],
+        seconds=4.0,
+    )
+    about = {"score": 1, "max_score": 2, "late_penalty": 0, "notebook": "a1"}
+    book = nbformat.v4.new_notebook(cells=[HOSTILE[name], nbformat.v4.new_markdown_cell("# rest")])
+    page, _ = exporter.from_notebook_node(book, {"nbgrader": about})
+    assert "rest" in page and "Score: 1.0 / 2.0" in page
+    assert bool(exporter.plain) == ("<h1>rest</h1>" not in page)
+
+
+@pytest.mark.slow
+def test_a_hostile_page_is_told_and_the_others_are_typeset(course):
+    with (course.root / "nbgrader_config.py").open("a") as settings:
+        settings.write("c.FeedbackExporter.seconds = 4.0\n")
+    put(course, "s01", lambda book: book["cells"][0].update(source="[" * 190_000))
+    pages = write_feedback(course, "a1")
+    assert [(page.student, page.written) for page in pages] == [("s01", True), ("s02", True)]
+    assert pages[0].remark.startswith("plain text: it could not be typeset in 4 seconds")
+    assert pages[1].remark == ""
+    assert "[[[[" in page_of(course, "s01").read_text()
+    assert "<h1>" in page_of(course, "s02").read_text()
+
+
+@pytest.mark.slow
+def test_pages_that_did_not_change_are_not_written_again(course):
+    assert [page.written for page in write_feedback(course, "a1", jobs=2)] == [True, True]
+    assert [page.written for page in write_feedback(course, "a1")] == [False, False]
+    with course.gradebook() as gradebook:
+        gradebook.find_comment("value-answer", "a1", "a1", "s02").manual_comment = "see $2^{-1}$"
+        gradebook.db.commit()
+    assert [page.written for page in write_feedback(course, "a1")] == [False, True]
+    page = page_of(course, "s02").read_text()
+    assert 'alt="$2^{-1}$"' in page and "<script" not in page
+    page_of(course, "s01").unlink()
+    assert [page.written for page in write_feedback(course, "a1", students=["s01"])] == [True]
+    assert [page.written for page in write_feedback(course, "a1", force=True)] == [True, True]
+
+
+@pytest.mark.slow
+def test_a_page_that_fails_says_nbgraders_reason_and_the_others_are_written(course, capsys):
+    def forget(book):
+        for cell in book["cells"]:
+            mark = cell["metadata"].get("nbgrader", {})
+            if mark.get("grade_id") == "value":
+                mark["grade_id"] = "nobody"
+
+    put(course, "s01", forget)
+    assert grade.main(["feedback", "a1", "--course", str(course.root)]) == 1
+    said = capsys.readouterr().out
+    assert "s01: no page: " in said and "nobody" in said and "MissingEntry" in said
+    assert page_of(course, "s02").is_file() and "1 pages are in" in said
+
+
+@pytest.mark.slow
+def test_half_a_surrogate_pair_in_a_graded_notebook_costs_no_page(course):
+    def spoil(book):
+        book["cells"][0]["source"] = "a\ud800b"
+        code = next(cell for cell in book["cells"] if cell["cell_type"] == "code")
+        code["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "c\udfffd"}]
+
+    put(course, "s01", spoil)
+    assert [page.remark for page in write_feedback(course, "a1", students=["s01"])] == [""]
+    page = page_of(course, "s01").read_text(encoding="utf-8")
+    assert "a\ufffdb" in page and "c\ufffdd" in page
+
+
+def test_a_student_who_was_not_graded_is_no_one_to_write_for(course):
+    with pytest.raises(ValueError, match="--student must be an id that has been graded; got s04"):
+        write_feedback(course, "a1", students=["s04"])
+
+
+def test_a_reason_that_was_logged_is_told_and_one_that_was_not_is_the_error():
+    import logging
+
+    with listening() as told:
+        logging.getLogger("traitlets").error("Traceback\n  x\nLookupError: no grade 'x'\n")
+        logging.getLogger("traitlets").warning("ValueError: a warning is no reason")
+    assert told.reason(ValueError("see the log")) == "LookupError: no grade 'x'"
+    with listening() as told:
+        pass
+    assert told.reason(ValueError("no table")) == "ValueError: no table"

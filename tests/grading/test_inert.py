@@ -1,0 +1,174 @@
+"""What of a student's notebook may be shown, and what JupyterLab may open in a course."""
+
+import json
+import time
+
+import nbformat
+import pytest
+from bs4 import BeautifulSoup
+
+pytest.importorskip("nbgrader")
+
+from mplab.grading._inert import clean, inert, rendered_markdown
+from mplab.grading._serving import is_own, policy
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+
+
+def book(*cells, **metadata):
+    """A notebook as a file may hold it: not validated."""
+    return nbformat.from_dict({"cells": list(cells), "metadata": metadata, "nbformat": 4})
+
+
+def shown(*outputs, **options):
+    cell = nbformat.v4.new_code_cell("1")
+    cell.outputs = [nbformat.from_dict(output) for output in outputs]
+    return inert(book(cell), **{"late_outputs": True, **options}).cells[0].outputs
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[text](javascript:alert(1))",
+        "[text](JaVaScRiPt&colon;alert(1))",
+        "[text](data:text/html,<script>alert(1)</script>)",
+        "[text](/lab/tree/checks)",
+        "[text][a]\n\n[a]: javascript:alert(1)",
+        "<javascript:alert(1)>",
+        '<a href=" javascript:alert(1)">text</a>',
+        "![text](http://elsewhere.example/pixel.png)",
+        "![text](data:image/svg+xml,<svg onload=alert(1)>)",
+        '<img src=x onerror="alert(1)"><svg onload=alert(1)><iframe src=/lab></iframe>',
+        '<input id="a1-words-answer" class="score"><form action=/logout><button>text</button>',
+        '<p id="notebook" class="btn mark-graded" style="position:fixed" data-link="x">text</p>',
+        "<style>@import '//elsewhere.example'</style><link rel=stylesheet href=//e.example>",
+        "```mermaid\ngraph TD; A[<img src=x onerror=alert(1)>]\n```",
+        "$\\href{javascript:alert(1)}{x}$ $\\unknown{<img src=x onerror=alert(1)>}$",
+        '$$\\text{"><img src=x onerror=alert(1)>}$$ [a](http://x.example/$"onclick=y$)',
+    ],
+)
+def test_nothing_in_markdown_runs_fetches_or_acts(text):
+    page = rendered_markdown(text)
+    for element in BeautifulSoup(page, "html.parser").find_all(True):
+        assert element.name in {"a", "p", "pre", "code", "div", "img", "span", "li", "ul"}
+        allowed = {"a": {"href", "rel", "title"}, "img": {"src", "alt", "style"}, "div": {"style"}}
+        assert set(element.attrs) <= allowed.get(element.name, set()), page
+        assert element.get("href", "https://").startswith(("http://", "https://", "mailto:"))
+        assert element.get("src", "data:image/png;").startswith("data:image/png;"), page
+
+
+def test_links_to_the_web_tables_code_and_formulas_stay():
+    page = rendered_markdown(
+        "[read](https://a.example) **b**\n\n| a |\n|--:|\n| 1 |\n\n"
+        "```python\nx = 1\n```\n\n$2^{-1}$"
+    )
+    assert '<a href="https://a.example" rel="noopener noreferrer nofollow">read</a>' in page
+    assert '<th style="text-align:right">a</th>' in page
+    assert '<div class="highlight">' in page and '<span class="mi">1</span>' in page
+    assert '<img src="data:image/png;base64,' in page and 'alt="$2^{-1}$"' in page
+
+
+def test_a_formula_that_cannot_be_set_is_shown_as_written():
+    page = rendered_markdown("$\\nothing{<b>}$ and\n\n\\begin{align}a\\end{align}")
+    assert "<code>$\\nothing{&lt;b&gt;}$</code>" in page
+    assert "<code>\\begin{align}a\\end{align}</code>" in page
+
+
+def test_clean_leaves_text_of_what_it_takes_out():
+    assert clean("<marquee>text</marquee>") == "text"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/html", "image/svg+xml", "application/javascript", "text/markdown", "text/latex",
+     "application/vnd.jupyter.widget-view+json", "application/x-<b>own</b>"],
+)  # fmt: skip
+def test_active_outputs_are_named_and_not_shown(kind):
+    data = {kind: "<script>alert(1)</script>"}
+    (output,) = shown({"output_type": "display_data", "data": data, "metadata": {}})
+    assert output.data == {"text/plain": f"[not shown here: {kind}]"}
+    (both,) = shown({"output_type": "execute_result", "data": {**data, "text/plain": "3"}})
+    assert both.data == {"text/plain": "3"}
+
+
+def test_a_picture_is_one_and_has_no_metadata():
+    data = {"image/png": PNG, "image/jpeg": '"><script>alert(1)</script>'}
+    metadata = {"image/png": {"width": "1><script>"}, "filenames": {"image/png": "//e.example"}}
+    (output,) = shown({"output_type": "display_data", "data": data, "metadata": metadata})
+    assert output.data == {"image/png": PNG} and output.metadata == {}
+
+
+def test_metadata_tags_counts_and_ids_of_a_notebook_are_not_shown():
+    cell = nbformat.v4.new_code_cell("1")
+    cell.update(execution_count="<script>", id="<script>")
+    cell.metadata = {"tags": ["<script>"], "nbgrader": {"grade_id": "<script>", "points": 1}}
+    state = {"application/vnd.jupyter.widget-state+json": {"a": "<script>"}}
+    notebook = book(cell, title="<script>", widgets=state)
+    assert "<script>" not in json.dumps(inert(notebook, late_outputs=True))
+
+
+def test_half_a_surrogate_pair_costs_one_character():
+    stream = {"output_type": "stream", "name": "stdout", "text": "a\ud800b\udfff"}
+    error = {
+        "output_type": "error",
+        "ename": "E\ud800",
+        "evalue": "\ud800",
+        "traceback": ["\ud800x"],
+    }
+    data = {"text/plain": "\ud800", "x\ud800": "y"}
+    found = shown(stream, error, {"output_type": "display_data", "data": data})
+    assert found[0].text == "a\ufffdb\ufffd"
+    json.dumps(found, ensure_ascii=False).encode()
+    cell = nbformat.v4.new_markdown_cell("a\ud800")
+    assert inert(book(cell), late_outputs=True).cells[0].source == "a\ufffd"
+
+
+def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
+    check = nbformat.v4.new_code_cell("check")
+    check.metadata["nbgrader"] = {"grade_id": "x", "grade": True, "solution": False, "points": 1}
+    early, late = nbformat.v4.new_code_cell("plot"), nbformat.v4.new_code_cell("print(seen)")
+    for cell in (early, check, late):
+        cell.outputs = [nbformat.v4.new_output("stream", text="inputs")]
+    late.outputs.append(nbformat.v4.new_output("error", ename="inputs", evalue="inputs"))
+    notebook = book(early, check, late)
+    cells = inert(notebook, late_outputs=False).cells
+    assert [cell.outputs[0].text for cell in cells[:2]] == ["inputs", "inputs"]
+    (output,) = cells[2].outputs
+    assert "inputs" not in output.text.replace("whose inputs are not public", "")
+    assert output.text.startswith("This cell raised an exception.")
+    assert inert(notebook, late_outputs=True).cells[2].outputs[0].text == "inputs"
+
+
+def test_jupyterlab_may_open_the_teachers_folders_and_nothing_else(tmp_path):
+    for name in ("source/a1", "checks/a1", "release/a1", "submitted/s01/a1", ".mplab", "inbox"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "nbgrader_config.py").touch()
+    (tmp_path / "source/link").symlink_to(tmp_path / "submitted/s01")
+    opened = ["", "roster.csv", "source/a1/a1.ipynb", "checks/a1", "release/a1/a1.ipynb"]
+    closed = ["submitted", "submitted/s01/a1/a1.ipynb", "autograded/s01/a1/a1.ipynb", "feedback",
+              "collected/a1/x", "exchange", ".mplab/key", "inbox/x.ipynb", "source/../submitted",
+              "source/link/a1/a1.ipynb", "x.ipynb", "x.html", "Submitted", "g.db"]  # fmt: skip
+    assert [name for name in opened if not is_own(tmp_path / name, tmp_path)] == []
+    assert [name for name in closed if is_own(tmp_path / name, tmp_path)] == []
+    assert is_own(tmp_path.parent / "elsewhere", tmp_path)
+    other = tmp_path / "source"  # a course served from within another
+    assert not is_own(tmp_path / "submitted/s01/a1/a1.ipynb", other)
+
+
+def test_the_policy_names_no_script_of_the_notebook():
+    head = '<script>own()</script><span onclick="a(1);">'
+    assert policy(f'{head}<div id="notebook">') == policy(
+        f'{head}<div id="notebook"><script>x()</script><p onclick="y()">'
+    )
+    assert policy(head).count("'sha256-") == 2 and "unsafe-inline" not in policy(head).split(";")[1]
+
+
+def test_rebuilding_is_linear():
+    def seconds(length):
+        cell = nbformat.v4.new_code_cell("[" * length)
+        cell.outputs = [nbformat.v4.new_output("stream", text="\r\x1b[" * length)]
+        start = time.process_time()
+        inert(book(cell), late_outputs=True)
+        return time.process_time() - start
+
+    assert seconds(1_000_000) < 1.0

@@ -1,0 +1,71 @@
+"""Who was late: by the platform, with the time that a student was given, and never by a student."""
+
+import shutil
+import warnings
+import zipfile
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from classroom import ROSTER, WALLS, notebook
+
+from mplab.grading.autograding import autograde
+from mplab.grading.collecting import collect
+from mplab.grading.exporting import grades
+from mplab.grading.folder import Course, create_course
+from mplab.grading.releasing import release
+from mplab.grading.sandbox import sandbox_problem
+
+with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    course = create_course(tmp_path_factory.mktemp("lateness") / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    return course
+
+
+@pytest.mark.slow
+@with_walls
+def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_told(bare, tmp_path):
+    shutil.copytree(bare.root, tmp_path / "course")
+    course = Course(tmp_path / "course")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1")
+    local = datetime(2026, 1, 2, 14).astimezone(UTC).replace(tzinfo=None)
+    with course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment("a1", duedate=local - timedelta(hours=2))
+    (course.root / "extensions.csv").write_text("id,assignment,hours\ns02,a1,1.5\ns03,a2,9\n")
+    place = tmp_path / "d.zip"
+    stub, early = notebook(course, right=False), "2020-01-01 00:00:00 UTC\n"
+    files = {"s01/a1.ipynb": stub, "s01/timestamp.txt": early, "s02/a1.ipynb": stub}
+    with zipfile.ZipFile(place, "w") as archive:
+        for name, text in {**files, "ekcy_LATE_11_22_a1.ipynb": stub}.items():
+            archive.writestr(zipfile.ZipInfo(name, (2026, 1, 2, 14, 0, 0)), text)
+    collect(course, "a1", place)
+    other = course.root / "submitted/s04/a1"
+    shutil.copytree(course.root / "submitted/s03/a1", other)
+    (other / "timestamp.txt").write_text(early)
+    told = []
+    autograde(course, "a1", tell=told.append)
+    assert [grade.remark for grade in grades(course, ["a1"])] == [
+        "2 hours late", "1 hours late", "Canvas says that it was late.", ""
+    ]  # fmt: skip
+    assert told[0].startswith("1 submissions brought a timestamp.txt, which a student can write")
+    (course.root / "extensions.csv").write_text("id,assignment,hours\ns02,a1,2\n")
+    lines = autograde(course, "a1", tell=str)
+    assert [line.done_before for line in lines] == [True, False, True, True]
+    assert grades(course, ["a1"])[1].remark == ""
+
+
+def test_extensions_are_read_and_a_broken_line_is_told(bare):
+    path = bare.root / "extensions.csv"
+    assert bare.extensions("a1") == {}
+    path.write_text("id,assignment,hours\ns01,a1,48\ns02,a2,1\n", encoding="utf-8")
+    assert bare.extensions("a1") == {"s01": timedelta(hours=48)}
+    for line in ("s01,a1,two days", "s01,a1", "mallory,a1,1", "s01,a1,1e99"):
+        path.write_text(f"id,assignment,hours\n{line}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"line 2: extensions must be lines of id,assignment"):
+            bare.extensions("a1")
+    path.unlink()

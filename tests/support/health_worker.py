@@ -1,0 +1,79 @@
+"""One of two processes that train together, with a watch and without; it writes what it saw.
+
+python health_worker.py FOLDER, with the variables that torchrun sets.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from mplab.health import Health
+from mplab.training.parallel import process_group, rank
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def sharded():
+    model = network()
+    for layer in (model[0], model[2]):
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def trained(make, *, watched, scale=None):
+    """The weights that this process holds after four steps, and the watch."""
+    model = make()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    health = Health(model, optimizer, scaler=scaler)
+    if watched:
+        health.__enter__()
+    generator = torch.Generator().manual_seed(rank())
+    for _ in range(4):
+        x = torch.randn(8, 8, generator=generator)
+        loss = F.mse_loss(model(x), x[:, :3])
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        if scale is not None:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        if watched:
+            health.step(loss)
+    health.close()
+    held = [getattr(p, "_local_tensor", p).detach().clone() for p in model.parameters()]
+    return held, health
+
+
+def compared(make, *, alone=False, **options):
+    """Whether the watch changed a bit, and what it reports."""
+    watched = not alone or rank() == 0
+    (bare, _), (seen, health) = (trained(make, watched=on, **options) for on in (False, watched))
+    report = health.report()
+    return {
+        "equal": all(torch.equal(a, b) for a, b in zip(bare, seen, strict=True)),
+        "error": report.evidence.error,
+        "codes": report.codes if watched else [],
+        "updated": sum(step.updated for step in report.steps),
+        "alone": alone,
+    }
+
+
+if __name__ == "__main__":
+    with process_group(timeout=60):
+        found = {
+            "ddp": compared(lambda: DistributedDataParallel(network())),
+            "ddp scaled": compared(lambda: DistributedDataParallel(network()), scale=1024.0),
+            "fsdp2": compared(sharded),
+            "fsdp2, first alone": compared(sharded, alone=True),
+        }
+        Path(sys.argv[1], f"{rank()}.json").write_text(json.dumps(found))
