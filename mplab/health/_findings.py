@@ -216,8 +216,8 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield Finding(
             "stagnant-weights",
             "problem",
-            f"Of the weights with an update that is not zero, {unmoved / updated:.0%} kept their "
-            f"bits (last {len(late)} steps seen).",
+            f"Of the weights with an update that should move them, {unmoved / updated:.0%} kept "
+            f"their bits (last {len(late)} steps seen).",
             "Their updates are below half a unit in the last place and round away.",
             "Keep FP32 master weights, or use stochastic rounding or Kahan summation. A loss "
             "scale cannot help: the gradients are there.",
@@ -311,8 +311,45 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
     )
 
 
+def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
+    """What the watch itself could not see: a report without it would promise too much."""
+    if seen.error:
+        yield Finding(
+            "watch-stopped",
+            "watch",
+            f"The watch met an error of its own and stopped: {seen.error}",
+            "The run went on untouched; what came later was not looked at.",
+            "Watch with other options, and tell the authors of mplab.",
+        )
+    if not steps:
+        yield Finding(
+            "no-steps",
+            "problem",
+            f"step() was never called; {seen.passes or 'no'} forward passes and "
+            f"{seen.updates or 'no'} updates were seen since the watch began.",
+            "Without steps nothing is recorded, so nothing can be found.",
+            "Call health.step(loss) after each optimizer step.",
+        )
+    elif seen.updates and not seen.passes and not seen.error:
+        yield Finding(
+            "modules-unseen",
+            "note",
+            f"No forward pass of the watched modules was seen in {len(steps)} steps with updates.",
+            "Another object ran: a compiled, wrapped or copied model.",
+            "Give Health the object that the loop calls.",
+        )
+    if seen.planned is not None and len(steps) < seen.planned:
+        yield Finding(
+            "ended-early",
+            "note",
+            f"The run ended after {len(steps)} of {seen.planned} steps.",
+            "The data ended before the plan, or someone stopped the run.",
+            "Look at the length of the data loader, and at what stops runs.",
+        )
+
+
 _RULES: tuple[_Rule, ...] = (
-    *(_loss, _weights, _scaler, _numbers, _hidden, _underflow, _fp8, _stagnation),
+    *(_watching, _loss, _weights, _scaler, _numbers, _hidden, _underflow, _fp8, _stagnation),
 )
 
 

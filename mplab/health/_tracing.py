@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -33,6 +34,9 @@ _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
 """Operations whose further results are logarithms for the backward pass, some of them of zero."""
 
 _ATTRIBUTE = "_mplab_maker"
+
+_FINITE = "_mplab_finite"
+"""Of memory whose numbers were all finite: in which step, and at which version."""
 
 _NONE: tuple[None, None] = (None, None)
 
@@ -111,6 +115,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         step: the number of the step that is looked at.
         updating: whether an optimizer is at work.
+        asks: whether it runs forward and backward passes itself, through a closure.
+        error: of this tracer; it looks at nothing more.
         origins: the first origin of each phase in this step.
         low: whether an operation had a result in FP16 or BF16 in this step.
         casts: addresses of memory that was cast to a low format in this step.
@@ -119,7 +125,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.step, self.updating = 0, False
+        self.step, self.updating, self.asks = 0, False, False
+        self.error: Exception | None = None
         self.origins: dict[str, Origin] = {}
         self.low = False
         self.casts: set[int] = set()
@@ -156,18 +163,44 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if get_ident() == self._thread:
             self._events.append((next_number(), name))
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What was compiled stays compiled while it is traced: else its bits might be others."""
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.is_view:  # of memory that a cast may not have filled yet
+        # a view: of memory that a cast may not have filled yet; types: numbers that lie elsewhere
+        if func.is_view or types or self.error is not None:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
+        found: tuple[list[Tensor], list[_Bad]] = [], []
+        with self._harmlessly():
+            found = self._look_before(name, args, kwargs)
+        out = func(*args, **kwargs)
+        with self._harmlessly():
+            self._look_after(name, *found, out)
+        return out
+
+    @contextmanager
+    def _harmlessly(self) -> Iterator[None]:
+        """Keep an error of the tracer for the watch; the operation goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.error = error
+
+    def _look_before(self, name: str, args: Any, kwargs: Any) -> tuple[list[Tensor], list[_Bad]]:
+        """The inputs of an operation, and which of them are not finite."""
         inputs = list(_tensors((args, kwargs)))
         if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
             inputs = inputs[1:]
-        known = [bad for t in inputs if (bad := self._known_bad(t))]
-        out = func(*args, **kwargs)
+        return inputs, [bad for t in inputs if (bad := self._known_bad(t))]
+
+    def _look_after(self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any) -> None:
+        """Mark the results of an operation with who made them, and where their numbers are from."""
         phase, module = self._place()
         results = list(_tensors(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
@@ -178,10 +211,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = Origin(self.step, phase, module, filled, what)
             if is_plain(t):
                 origin = self._origin(made, known, inputs) if what else None
-                setattr(t.untyped_storage(), _ATTRIBUTE, (made, origin))
+                storage = t.untyped_storage()
+                setattr(storage, _ATTRIBUTE, (made, origin))
+                setattr(storage, _FINITE, None if what or empty else self._whole(t))
         if name == "_to_copy" and inputs and results:
             self._look_at_cast(inputs[0], results[0], module)
-        return out
+
+    def _whole(self, t: Tensor) -> tuple[int, int] | None:
+        """When a tensor was looked at, if that was all of its memory."""
+        whole = t.numel() * t.itemsize == t.untyped_storage().nbytes() and not t.is_inference()
+        return (self.step, t._version) if whole else None
 
     def _is_unfilled(self, t: Tensor) -> bool:
         """Whether this is memory as it was found, to be filled by what makes numbers of nothing."""
@@ -190,10 +229,16 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
         """What an input holds that is not finite, and who made it; rounding, if no one did."""
+        storage = t.untyped_storage() if is_plain(t) else None
+        if storage is not None and mark_of(t) is None:  # a simulation rounds where none sees it
+            looked = getattr(storage, _FINITE, None)
+            if looked and not t.is_inference() and looked == (self.step, t._version):
+                return None
         what = what_of(t)
-        if not what:
+        if not what or storage is None:
+            if storage is not None:
+                setattr(storage, _FINITE, self._whole(t))
             return None
-        storage = t.untyped_storage()
         made, origin = getattr(storage, _ATTRIBUTE, _NONE)
         if made is None:
             return _Bad(what, None)
@@ -255,9 +300,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _place(self) -> tuple[str, str]:
         """The phase, and the module that runs or whose forward pass made the autograd node."""
-        if self.updating:
-            return "update", OUTSIDE
         node: Any = _current_node()
+        if self.updating and (node is None or not self.asks):
+            return "update", OUTSIDE
         if node is None:
             return "forward", self._stack[-1] if self._stack else OUTSIDE
         found = bisect_right(self._events, node._sequence_nr(), key=lambda event: event[0])

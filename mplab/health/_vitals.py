@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from mplab.numbers.formats import Format
+
+_SAMPLED = 1 << 16
+"""Gradients of one layer in one pass that are all counted."""
 
 
 @contextmanager
@@ -23,6 +24,35 @@ def unseen() -> Iterator[None]:
         else:
             with _disable_current_modes():
                 yield
+
+
+def several_processes() -> bool:
+    """Whether several processes train together."""
+    dist = torch.distributed
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def local(t: Tensor) -> Tensor:
+    """What this process holds of a tensor that is spread over several; no process waits."""
+    shard = getattr(t, "to_local", None)
+    return t.detach() if shard is None else shard().detach()
+
+
+def sample(t: Tensor, most: int) -> Tensor:
+    """A tensor of at most so many elements, or about a quarter as many of a larger one; a view.
+
+    They are whole rows at even distances.
+
+    Examples:
+        >>> sample(torch.arange(12).view(6, 2), 11)
+        tensor([[ 0,  1],
+                [10, 11]])
+    """
+    if t.numel() <= most:
+        return t
+    rows = t.flatten(0, -2) if t.dim() > 1 and t.is_contiguous() else t
+    rows = rows if len(rows) > 1 else rows.squeeze()
+    return rows[:: -(-4 * t.numel() // most)]
 
 
 def witness(t: Tensor) -> Tensor:
@@ -39,19 +69,25 @@ def witness(t: Tensor) -> Tensor:
 
 
 def norm_of(t: Tensor) -> Tensor:
-    """The Euclidean norm, in float32."""
-    t = t.detach().coalesce().values() if t.is_sparse else t.detach()
+    """The Euclidean norm, in float32; of what this process holds."""
+    t = local(t)
+    t = t.coalesce().values() if t.is_sparse else t
     return torch.linalg.vector_norm(t, dtype=torch.float32)  # type: ignore[no-any-return]
 
 
 def total(norms: list[Tensor]) -> float | None:
     """The norm of everything together, from the norms of its parts; None without parts."""
-    return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else None
+    return float(torch.linalg.vector_norm(together(norms))) if norms else None
+
+
+def together(parts: list[Tensor]) -> Tensor:
+    """Tensors of one shape as one, on one device, where a model spans several."""
+    return torch.stack([part.to(parts[0].device) for part in parts])
 
 
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
-    """The numbers of `Shares`."""
-    size = gradient.detach().abs()
+    """The numbers of `Shares`, of some rows where there are many."""
+    size = sample(gradient.detach(), _SAMPLED).abs()
     zeros = size == 0
     if what_if:
         zeros = (size <= fmt.min_subnormal / 2) & ~zeros
@@ -64,7 +100,7 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
         ((size >= fmt.max_finite / 16) & finite).sum(),
         (~finite).sum(),
     ]
-    return torch.stack([torch.full_like(parts[0], gradient.numel()), *parts])
+    return torch.stack([torch.full_like(parts[0], size.numel()), *parts])
 
 
 def casts_of(operand: Tensor, fmt: Format, scale: float) -> Tensor:
@@ -85,28 +121,3 @@ def ulps(x: Tensor, fmt: Format) -> Tensor:
     exponent = torch.frexp(x.detach().double()).exponent - 1
     exponent = exponent.clamp(fmt.emin, fmt.emax)
     return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - fmt.precision + 1)
-
-
-def wide_updates(optimizer: Any, parameters: list[Tensor]) -> list[Tensor] | None:
-    """What a copy of the optimizer does to copies of its parameters in float64."""
-    twin = copy.deepcopy(optimizer)
-    wide: dict[int, Tensor] = {}
-    for group, copied in zip(optimizer.param_groups, twin.param_groups, strict=True):
-        for p, q in zip(group["params"], copied["params"], strict=True):
-            state = twin.state.get(q, {})
-            for key, value in state.items():
-                if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
-                    state[key] = value.double()
-            q.data = p.detach().double()
-            q.grad = None if p.grad is None else p.grad.detach().double()
-            wide[id(p)] = q
-    try:
-        twin.step()
-    except (RuntimeError, TypeError, ValueError):  # an optimizer that takes no float64
-        return None
-    return [
-        wide[id(p)].detach() - p.detach().double()
-        if id(p) in wide
-        else torch.zeros_like(p, dtype=torch.float64)
-        for p in parameters
-    ]

@@ -1,30 +1,36 @@
 """The health of a live training run, from hooks: in FP32, simulated, or real mixed precision.
 
-The hooks look at outputs, gradients, the optimizer and the scaler, and change none of them.
+The hooks look at outputs, gradients, weights and the scaler, and change none of them: a watched
+run has the bits of an unwatched one. An error of the watch ends the watch, never the run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from mplab.health._arguments import described, is_number, watched_modules
 from mplab.health._findings import diagnose
 from mplab.health._tracing import Origin, Tracer, format_of_dtype
+from mplab.health._updates import Movement
 from mplab.health._vitals import (
     casts_of,
     counts_of,
+    local,
     norm_of,
+    several_processes,
+    together,
     total,
-    ulps,
     unseen,
-    wide_updates,
     witness,
 )
 from mplab.health.records import Casts, Evidence, Shares, Step, added
@@ -38,8 +44,24 @@ _push: Callable[[Tracer], Any] = Tracer.__enter__
 
 _pop: Callable[[Tracer, Any, Any, Any], Any] = Tracer.__exit__
 
-_SAMPLED = 1 << 18
-"""Updates of one parameter whose median is taken, at most."""
+_P = ParamSpec("_P")
+
+
+def _harmless(
+    look: Callable[Concatenate[Health, _P], None],
+) -> Callable[Concatenate[Health, _P], None]:
+    """A hook that never raises into the run, and is nothing to `torch.compile`."""
+
+    @wraps(look)
+    def hook(self: Health, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if torch.compiler.is_compiling() or self._stopped:
+            return
+        try:
+            look(self, *args, **kwargs)
+        except Exception as error:
+            self._stop(error)
+
+    return cast(Callable[Concatenate["Health", _P], None], hook)
 
 
 class Health:
@@ -50,10 +72,12 @@ class Health:
     Steps 0 and 1, every `trace_every`-th, and one after trouble are traced: each operation's
     numbers are looked at, so that the report can name the one that made an infinity.
 
-    Cost on one CPU thread, for the two networks on digits: about 3 times a simulated run, and 3 to
-    6 times one in FP32, whose steps take milliseconds; with `every=10` about 2 times either, with
-    `trace_every=1` 3 to 9 times. A run in real FP16 took 1.2 to 1.9 times as long on processors
-    that imitate FP16; the faster its own steps are, the more the watch weighs.
+    Cost on one CPU thread, for a GPT of two layers and width 256 on 512 tokens in FP32: 1.3 times
+    the steps' own time, with `every=10` 1.1 times, traced steps included; one of these costs 1.9
+    steps. Networks whose steps take milliseconds pay more.
+
+    Where parameters are spread over processes, each process watches its own part. What
+    `torch.compile` made is watched from outside: its results, gradients and weights.
 
     Args:
         model: whose modules are watched.
@@ -61,9 +85,16 @@ class Health:
         fmt: the format by which gradients of an FP32 run are judged.
         scaler: `torch.amp.GradScaler`, whose calls are watched; for another scaler, tell
             `step` the scale and whether it skipped.
-        every: take shares of gradients and updates in each `every`-th step.
+        every: look at outputs, shares of gradients and updates in each `every`-th step; in the
+            others at the loss, the scale and the norms alone.
         trace_every: how often to trace.
         weight_format: the format that FP32 tensors of weights are rounded to by hand.
+        layers: names of modules, as in `model.named_modules()`; these, and those in them, are
+            watched and no others. None for all.
+
+    Raises:
+        TypeError: `model`, `optimizer` or `scaler` is something else.
+        ValueError: a number below 1, or an unknown layer.
 
     Examples:
         >>> model = torch.nn.Linear(3, 1)
@@ -89,7 +120,18 @@ class Health:
         every: int = 1,
         trace_every: int = 50,
         weight_format: Format | None = None,
+        layers: Sequence[str] | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"Health: model must be a torch.nn.Module; got {type(model).__name__}. "
+                "Give the object that is called in the loop."
+            )
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(
+                f"Health: optimizer must be a torch.optim.Optimizer; got "
+                f"{type(optimizer).__name__}. Give the optimizer that it wraps."
+            )
         if min(every, trace_every) < 1:
             raise ValueError(
                 f"Health: every and trace_every must be at least 1; got {every} and "
@@ -106,6 +148,7 @@ class Health:
         self.every, self.trace_every = every, trace_every
         self.steps: list[Step] = []
         self.seen = Evidence(scaler=self.scaler is not None)
+        self._watched = watched_modules(model, layers)
         self._tracer = Tracer()
         self._handles: list[Any] = []
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -113,6 +156,7 @@ class Health:
         self._trace_next = False
         self._moved = False
         self._cast_once: set[int] = set()
+        self._stopped = False
         self._clear()
 
     @classmethod
@@ -139,13 +183,12 @@ class Health:
     def __enter__(self) -> Self:
         if self._handles:
             raise RuntimeError("Health: a watch must be closed before it is entered again.")
-        for name, module in self.model.named_modules():
+        for name, module, leaf in self._watched:
             shown = self._shown(name, module)
-            leaf = next(module.children(), None) is None
             before, after = partial(self._before, shown), partial(self._after, shown, leaf)
             self._handles += [
                 module.register_forward_pre_hook(before),
-                module.register_forward_hook(after),
+                module.register_forward_hook(after, always_call=True),
             ]
             if isinstance(module, Fp8Linear):
                 module.on_cast = partial(self._cast, shown, module)
@@ -173,6 +216,27 @@ class Health:
     ) -> None:
         self.close()
 
+    def _stop(self, error: Exception) -> None:
+        """Look at nothing more: the run is worth more than its watch."""
+        self.seen.error = self.seen.error or f"{type(error).__name__}: {error}"
+        self._stopped = True
+        self._stop_tracing()
+
+    def rest(self) -> None:
+        """Look away until the next `wake`, as during an evaluation between two steps."""
+        self._stopped = True
+        self._stop_tracing()
+
+    def wake(self) -> None:
+        """Look at what comes."""
+        if self._stopped and not self.seen.error:
+            self._stopped = False
+            self._trace()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of a copied or stored model, the hooks do nothing."""
+        return _asleep, ()
+
     def close(self) -> None:
         """Take all hooks away; the report stays."""
         for handle in self._handles:
@@ -190,11 +254,15 @@ class Health:
         """Look at each operation of the coming step, or no longer."""
         number = len(self.steps)
         due = number < 2 or number % self.trace_every == 0 or self._trace_next
-        wanted = due and bool(self._handles)  # a step may be told of after the watch was closed
         self._tracer.begin(number)
-        if not wanted:
-            self._stop_tracing()
-        elif _get_current_dispatch_mode() is None:  # above another mode it would be lost
+        self._due = due and bool(self._handles)  # a step may be told of after the watch was closed
+        self._looking = self._due or number % self.every == 0
+        self._stop_tracing()
+        self._trace()
+
+    def _trace(self) -> None:
+        # above another mode it would be lost
+        if self._due and not self._stopped and _get_current_dispatch_mode() is None:
             _push(self._tracer)
             self._tracing = True
 
@@ -203,7 +271,7 @@ class Health:
             _pop(self._tracer, None, None, None)
             self._tracing = False
 
-    _tracing = False
+    _tracing = _due = _looking = False
 
     def _clear(self) -> None:
         """Forget what was collected in the step before."""
@@ -211,10 +279,11 @@ class Health:
         self._shares: list[tuple[str, str, bool, Tensor]] = []
         self._casts: list[tuple[str, Casts, Tensor]] = []
         self._given: list[Tensor] = []
+        self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
         self._raw: dict[int, Tensor] = {}
         self._norm: float | None = None
-        self._before_weights: list[Tensor] | None = None
-        self._wide: list[Tensor] | None = None
+        self._movement: Movement | None = None
+        self._asks = False
         self._updates = self._unscales = 0
         self._in_scaler = False
         self._scale: float | None = None
@@ -227,23 +296,33 @@ class Health:
 
     # Modules --------------------------------------------------------------------------------
 
+    @_harmless
     def _before(self, name: str, module: nn.Module, args: Any) -> None:
+        if self._asks:  # what runs is no update
+            self._tracer.updating = False
         self._tracer.enter_module(name)
-        with unseen():
+        if self._looking:
             given = [t for t in args if isinstance(t, Tensor) and t.is_floating_point()]
-            self._given.append(witness(given[0]) if given else torch.zeros(()))
+            with unseen():
+                self._given.append(self._witness(given[0]) if given else torch.zeros(()))
 
+    @_harmless
     def _after(self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any) -> None:
         self._tracer.leave_module()
+        self._ran = True
+        if not self._looking:
+            return
         before = self._given.pop() if self._given else torch.zeros(())
+        if isinstance(output, dict):
+            output = list(output.values())
         for t in output if isinstance(output, list | tuple) else (output,):
             if isinstance(t, Tensor) and t.is_floating_point() and t.layout is torch.strided:
                 self._watch_output(name, leaf, before, t)
 
     def _watch_output(self, name: str, leaf: bool, before: Tensor, output: Tensor) -> None:
-        self._ran = True
         with unseen():
-            self._flags.append(("forward", name, before.to(output.device), witness(output)))
+            flag = before.to(output.device), self._witness(output)
+        self._flags.append(("forward", name, *flag))
         if leaf and output.requires_grad:
             mark, low = mark_of(output), format_of_dtype(output.dtype)
             if mark is not None and mark.into is not None:
@@ -253,6 +332,16 @@ class Health:
             hook = partial(self._gradient, name, fmt, what_if)
             output.register_hook(hook)  # type: ignore[no-untyped-call]
 
+    def _witness(self, t: Tensor) -> Tensor:
+        """Whether a tensor is finite; of one that several modules pass on, looked at once."""
+        version = -1 if t.is_inference() else t._version
+        for kept, at, found in self._witnesses:
+            if kept() is t and at == version >= 0 and mark_of(t) is None:
+                return found
+        self._witnesses = [*self._witnesses[-3:], (weakref.ref(t), version, witness(t))]
+        return self._witnesses[-1][2]
+
+    @_harmless
     def _gradient(self, name: str, fmt: Format, what_if: bool, gradient: Tensor) -> None:
         with unseen():
             found = witness(gradient)
@@ -260,6 +349,7 @@ class Health:
             if len(self.steps) % self.every == 0:
                 self._shares.append((name, fmt.name, what_if, counts_of(gradient, fmt, what_if)))
 
+    @_harmless
     def _cast(self, name: str, layer: Fp8Linear, role: str, x: Tensor, scale: float) -> None:
         if len(self.steps) % self.every == 0:
             fmt = layer.formats[role]
@@ -267,16 +357,22 @@ class Health:
             with unseen():
                 self._casts.append((f"{name} {role}", first, casts_of(x, fmt, scale)))
 
+    @_harmless
     def _accumulated(self, place: int, p: Tensor) -> None:
+        if self._asks:  # after the last gradient comes the update
+            self._tracer.updating = True
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
 
     # Optimizer and scaler -------------------------------------------------------------------
 
+    @_harmless
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._tracer.updating = True
         self._updates += 1
+        # args begin with the optimizer; a closure computes the gradients within the step
+        self._asks = len(args) > 1 or kwargs.get("closure") is not None
+        self._tracer.updating, self._tracer.asks = not self._asks, self._asks
         if self.scaler is not None and not self._in_scaler:
             self.seen.beside += 1
         found = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips itself
@@ -284,35 +380,51 @@ class Health:
             self._skipped = True
         if self._updates > 1:
             return
-        plain = len(args) <= 1 and not kwargs  # without a closure; the first is the optimizer
-        with unseen():
-            scale = getattr(optimizer, "grad_scale", None)
-            gradients = [p.grad for _, p in self._parameters if p.grad is not None]
-            norm = total([norm_of(g) for g in gradients])
-            self._norm = norm / float(scale) if norm is not None and scale is not None else norm
-            if len(self.steps) % self.every == 0 and plain and scale is None:
-                self._before_weights = [p.detach().clone() for _, p in self._parameters]
-                self._wide = wide_updates(optimizer, [p for _, p in self._parameters])
+        if len(self.steps) % self.every == 0:
+            with unseen():
+                self._movement = Movement(optimizer)
+        if not self._asks:
+            self._look_at_gradients(optimizer)
 
+    @_harmless
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._tracer.updating = False
+        if self._asks and self._updates == 1:
+            self._look_at_gradients(optimizer)
 
-    def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
+    def _look_at_gradients(self, optimizer: Any) -> None:
+        """What the optimizer received."""
         with unseen():
-            gradients = [p.grad for _, p in self._parameters if p.grad is not None]
-            now, raw = total([norm_of(g) for g in gradients]), total(list(self._raw.values()))
+            scale = getattr(optimizer, "grad_scale", None)
+            norm = self._norm_now()
+            self._norm = norm / float(scale) if norm is not None and scale is not None else norm
+            if self._movement is not None:
+                self._movement.look_at_gradients()
+
+    def _norm_now(self) -> float | None:
+        return total([norm_of(p.grad) for _, p in self._parameters if p.grad is not None])
+
+    @_harmless
+    def _before_unscale(self) -> None:
+        with unseen():
+            now, raw = self._norm_now(), total(list(self._raw.values()))
         scale = float(self.scaler.get_scale())
         changed = now is not None and raw is not None and math.isfinite(raw) and now < 0.999 * raw
-        if changed and not self._unscales and self.seen.clipped_scaled is None:
+        # several processes share their gradients in between
+        first = not self._unscales and self.seen.clipped_scaled is None and not several_processes()
+        if changed and first:
             assert now is not None and raw is not None
             self.seen.clipped_scaled = (raw, now, scale)
         self._unscales += 1
+
+    def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
+        self._before_unscale()
         return original(optimizer)
 
     def _scaler_step(
         self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        self._scale = float(self.scaler.get_scale())
+        self._before_scaled()
         before, self._in_scaler = self._updates, True
         try:
             return original(optimizer, *args, **kwargs)
@@ -321,6 +433,10 @@ class Health:
             self._skipped = bool(self._skipped) or self._updates == before
             self.seen.unscaled_twice += self._unscales > 1
             self._unscales = 0
+
+    @_harmless
+    def _before_scaled(self) -> None:
+        self._scale = float(self.scaler.get_scale())
 
     # One step -------------------------------------------------------------------------------
 
@@ -333,14 +449,41 @@ class Health:
             loss: without the loss scale.
             scale: of the loss in this step; known already where `scaler` is watched.
             skipped: whether the weights were left alone; known already likewise.
+
+        Raises:
+            TypeError: `loss` or `scale` is no number.
         """
+        if not is_number(loss):
+            raise TypeError(
+                f"step: loss must be a number, or a tensor with one; got {described(loss)}. "
+                "Give the loss on which backward() was called, without its scale."
+            )
+        if scale is not None and not is_number(scale):
+            raise TypeError(f"step: scale must be a number; got {described(scale)}. Leave it out.")
+        with unseen():
+            value = float(loss.detach() if isinstance(loss, Tensor) else loss)
+            factor = float(scale) if scale is not None else self._scale or 1.0
+        idle = self.optimizer is not None and not self._updates and not self._stopped
+        left = skipped if skipped is not None else bool(self._skipped) or idle
+        record = Step(value, factor, left)
+        self._record(record, loss)
+        self.seen.passes += self._ran
+        self.seen.updates += self._updates
+        self._moved = bool(self._updates) and not left
+        self.steps.append(record)
+        trouble = bool(record.origins) or left or not math.isfinite(record.loss)
+        self._trace_next = trouble and not self._tracing
+        self._clear()
+        self._set_tracing()
+
+    @_harmless
+    def _record(self, record: Step, loss: Tensor | float) -> None:
+        """Fill in what was observed in this step."""
+        if self._tracer.error is not None:
+            raise self._tracer.error
         with unseen():
             self._meter(loss)
-            factor = scale if scale is not None else self._scale or 1.0
-            idle = self.optimizer is not None and not self._updates
-            left = skipped if skipped is not None else bool(self._skipped) or idle
-            raw = total(list(self._raw.values()))
-            record = Step(float(loss), factor, left)
+            raw, factor = total(list(self._raw.values())), record.scale
             record.gradient_norm = None if raw is None else raw / factor if factor else math.nan
             record.norm_at_optimizer = self._norm
             self._look_at_weights(record)
@@ -350,12 +493,19 @@ class Health:
             self._look_at_casts(record)
         if self._ran and not self._raw and self._parameters and not self._updates:
             self.seen.no_gradient += 1
-        self._moved = bool(self._updates) and not left
-        self.steps.append(record)
-        trouble = bool(record.origins) or left or not math.isfinite(record.loss)
-        self._trace_next = trouble and not self._tracing
-        self._clear()
-        self._set_tracing()
+
+    def scalars(self) -> dict[str, float]:
+        """The numbers of the latest step by name, for any logger; empty before the first.
+
+        What was not looked at in this step is left out. Infinity and NaN stay what they are.
+
+        Examples:
+            >>> health = Health(torch.nn.Linear(1, 1))
+            >>> health.step(0.5)
+            >>> health.scalars()["loss"]
+            0.5
+        """
+        return self.steps[-1].scalars() if self.steps else {}
 
     def _meter(self, loss: Tensor | float) -> None:
         """Sum the loss exactly, and as `total += loss` would in its own format."""
@@ -371,29 +521,19 @@ class Health:
         norms = [norm_of(p) for _, p in self._parameters]
         record.weight_norm = total(norms) or 0.0
         if not math.isfinite(record.weight_norm):
-            bad = (~torch.isfinite(p) for _, p in self._parameters)
+            bad = (~torch.isfinite(local(p)) for _, p in self._parameters)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
-        buffers = [(n, b) for n, b in self.model.named_buffers() if b.is_floating_point()]
         if len(self.steps) % self.every == 0 and not self.seen.bad_buffers:
-            self.seen.bad_buffers = [n for n, b in buffers if not math.isfinite(float(witness(b)))]
-        if self._before_weights is None or self._wide is None:
-            return
-        ratios = []
-        pairs = zip(self._parameters, self._before_weights, self._wide, strict=True)
-        for (_, p), before, update in pairs:
-            moving = (update != 0) & torch.isfinite(update)
-            record.updated += int(moving.sum())
-            record.unmoved += int((moving & (p.detach() == before)).sum())
-            fmt = self.weight_format or format_of_dtype(p.dtype) or FP32
-            ratio = (update.abs() / ulps(before, fmt))[moving]
-            ratios.append(ratio[:: max(1, len(ratio) // _SAMPLED)])
-        together = torch.cat(ratios)
-        record.update_ulps = float(together.median()) if len(together) else None
+            buffers = [(n, b) for n, b in self.model.named_buffers() if b.is_floating_point()]
+            bad_ones = (n for n, b in buffers if not math.isfinite(float(witness(local(b)))))
+            self.seen.bad_buffers = list(bad_ones)
+        if self._movement is not None and not record.skipped:
+            self._movement.tell(record, self.weight_format)
 
     def _layers(self) -> dict[str, Shares]:
         if not self._shares:
             return {}
-        rows = torch.stack(_together([counts for *_, counts in self._shares])).tolist()
+        rows = together([counts for *_, counts in self._shares]).tolist()
         pairs = zip(self._shares, rows, strict=True)
         layers = added((name, Shares(fmt, what_if, *row)) for (name, fmt, what_if, _), row in pairs)
         named = enumerate(self.model.named_modules())
@@ -403,7 +543,7 @@ class Health:
     def _fp8(self) -> dict[str, Casts]:
         if not self._casts:
             return {}
-        rows = torch.stack(_together([counts for *_, counts in self._casts])).tolist()
+        rows = together([counts for *_, counts in self._casts]).tolist()
         pairs = zip(self._casts, rows, strict=True)
         return added(
             (name, Casts(*first[:3], amax, *map(int, counts)))
@@ -414,9 +554,7 @@ class Health:
         """The operations that the tracer saw, else the modules that hooks saw."""
         origins = self._tracer.origins_of(loss)
         if self._flags:
-            values = torch.stack(
-                _together([torch.stack(flag[2:]) for flag in self._flags])
-            ).tolist()
+            values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
             previous = OUTSIDE
             for (phase, name, *_), (before, after) in zip(self._flags, values, strict=True):
                 if math.isfinite(after) or phase in origins:
@@ -443,9 +581,16 @@ class Health:
 
     def report(self) -> Report:
         """What was observed, what it means, and what to check."""
-        return Report(diagnose(self.steps, self.seen), list(self.steps), self.seen)
+        seen = replace(
+            self.seen,
+            passes=self.seen.passes + self._ran,
+            updates=self.seen.updates + self._updates,
+        )
+        return Report(diagnose(self.steps, seen), list(self.steps), seen)
 
 
-def _together(parts: list[Tensor]) -> list[Tensor]:
-    """The same on one device, where a model spans several."""
-    return [part.to(parts[0].device) for part in parts]
+def _asleep() -> Health:
+    """A watch that looks at nothing, in the hooks of a copied model."""
+    watch = object.__new__(Health)
+    watch._stopped = True
+    return watch

@@ -77,10 +77,10 @@ class Step:
         gradient_norm: over all parameters right after the backward pass, without the scale.
         norm_at_optimizer: what the optimizer received.
         weight_norm: over all parameters after the step.
-        update_ulps: the median update, in units in the last place of its weight.
-        unmoved: weights that kept their bits, of those with an update that is not zero in
-            float64.
-        updated: how many weights had such an update.
+        update_ulps: how far the median weight with an update moved, in units in its last place.
+        unmoved: weights that kept their bits, of those with an update.
+        updated: weights with an update: their gradient was finite and not zero at a learning
+            rate that was not zero, or their bits changed. Of large parameters, of some rows.
         nonfinite_weights: after the step.
         origins: where numbers that are not finite came from.
         layers: shares by layer.
@@ -101,6 +101,27 @@ class Step:
     layers: dict[str, Shares] = field(default_factory=dict)
     fp8: dict[str, Casts] = field(default_factory=dict)
 
+    def scalars(self) -> dict[str, float]:
+        """Its numbers by name; what was not observed is left out."""
+        numbers: dict[str, float | None] = {
+            "loss": self.loss,
+            "loss_scale": self.scale,
+            "skipped": float(self.skipped),
+            "gradient_norm": self.gradient_norm,
+            "norm_at_optimizer": self.norm_at_optimizer,
+            "weight_norm": self.weight_norm,
+            "nonfinite_weights": float(self.nonfinite_weights),
+            "update_ulps": self.update_ulps,
+            "unmoved": self.unmoved / self.updated if self.updated else None,
+        }
+        for name, shares in self.layers.items():
+            for what in ("zeros", "subnormal", "nonfinite") if shares.total else ():
+                numbers[f"{what}/{name}"] = getattr(shares, what) / shares.total
+        for name, cast in self.fp8.items():
+            for what in ("flushed", "saturated") if cast.nonzero else ():
+                numbers[f"{what}/{name}"] = getattr(cast, what) / cast.nonzero
+        return {name: float(x) for name, x in numbers.items() if x is not None}
+
 
 @dataclass
 class Evidence:
@@ -118,6 +139,10 @@ class Evidence:
         integers: whole numbers that a cast changed.
         meters: the loss's own format, its mean, and the mean that a sum in that format gives.
         bad_buffers: buffers that are not finite.
+        passes: forward passes of the model, or of parts of it, that were seen.
+        updates: calls of the optimizer that were seen.
+        planned: steps that a trainer meant to make.
+        error: of the watch itself, which has looked at nothing since.
     """
 
     scaler: bool = False
@@ -130,6 +155,10 @@ class Evidence:
     integers: RoundedIntegers | None = None
     meters: tuple[str, float, float] | None = None
     bad_buffers: list[str] = field(default_factory=list)
+    passes: int = 0
+    updates: int = 0
+    planned: int | None = None
+    error: str = ""
 
 
 Counted = TypeVar("Counted", Shares, Casts)

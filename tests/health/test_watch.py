@@ -70,7 +70,10 @@ def test_gradients_of_a_simulation_are_judged_by_the_format_they_were_rounded_to
 
 
 def test_updates_are_measured_in_ulps_of_their_weights():
-    """w = 1 in BF16 has ulp 2^-7; an update of 2^-10 is an eighth of it and rounds away."""
+    """w = 1 in BF16 has ulp 2^-7; an update of 2^-10 is an eighth of it and rounds away.
+
+    What is measured is how far a weight moved, not what the optimizer would have liked.
+    """
     model = nn.Linear(4, 1, bias=False).to(torch.bfloat16)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 1.0, 0.0, 2.0**-20]]))
@@ -81,14 +84,17 @@ def test_updates_are_measured_in_ulps_of_their_weights():
         health.step(1.0)
         (step,) = health.steps
     assert (step.unmoved, step.updated) == (2, 4)
-    with Health(model, optimizer) as health:
-        with torch.no_grad():
-            model.weight.fill_(1.0)
-        optimizer.zero_grad()
-        model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
-        optimizer.step()
-        health.step(1.0)
-        assert health.steps[0].update_ulps == 0.125
+    for rate, ulps in ((2.0**-10, 0.0), (3 * 2.0**-7, 3.0), (2.0**-8, 0.5)):
+        optimizer.param_groups[0]["lr"] = rate
+        with Health(model, optimizer) as health:
+            with torch.no_grad():
+                model.weight.fill_(1.0)
+            optimizer.zero_grad()
+            model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+            optimizer.step()
+            health.step(1.0)
+        assert health.steps[0].update_ulps == ulps
+        assert health.steps[0].unmoved == (0 if ulps else 4)
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
@@ -346,3 +352,132 @@ def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
     assert "the 12 worst of 40 outputs" in axes.get_title()
     few = dict(list(layers.items())[:5])
     assert _health._worst(few) == few
+
+
+# What a watch was not given ---------------------------------------------------------------
+
+
+def test_a_watch_that_was_never_told_of_a_step_says_so():
+    model = seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        F.mse_loss(model(regression()[0]), regression()[1]).backward()
+        optimizer.step()
+    report = health.report()
+    assert report.codes == ["no-steps"]
+    assert "1 forward passes and 1 updates" in report.findings[0].observed
+    assert "Nothing conspicuous" not in repr(report)
+    with Health(model) as health:
+        pass
+    assert "no forward passes and no updates" in health.report().findings[0].observed
+
+
+def test_a_loop_that_calls_another_model_is_told():
+    model, twin = seeded(mlp), seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        F.mse_loss(twin(regression()[0]), regression()[1]).backward()
+        optimizer.step()
+        health.step(1.0)
+    assert [f.code for f in health.report().findings] == ["modules-unseen"]
+
+
+def test_a_loss_that_is_not_finite_in_step_0_is_found_there():
+    model = seeded(mlp)
+    with Health(model) as health:
+        loss = model(torch.full((1, 8), torch.inf)).sum() * 0
+        health.step(loss)
+    (finding,) = (f for f in health.report().findings if f.code == "overflow-forward")
+    assert "first in step 0" in finding.observed
+
+
+def test_unknown_layers_are_refused_with_those_near_them():
+    message = "layers must be names in model.named_modules.*got 'layr1'. Near it: layer1"
+    model = nn.ModuleDict({"layer1": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
+    with pytest.raises(ValueError, match=message):
+        Health(model, layers=["head", "layr1"])
+    with pytest.raises(ValueError, match=r"got 'x'\. The first: layer1, head"):
+        Health(model, layers=["x"])
+
+
+def test_only_the_layers_that_were_named_are_watched():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
+    with Health(model, layers=["1"]) as health:
+        model(torch.ones(1, 2)).sum().backward()
+        health.step(1.0)
+    assert list(health.steps[0].layers) == ["1.0 (Linear)", "1.1 (Tanh)"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (None, "step: loss must be a number, or a tensor with one; got None"),
+        (torch.ones(3), "step: loss must be .*; got a tensor of shape \\(3,\\)"),
+        ("2.3", "step: loss must be .*; got a str"),
+    ],
+)
+def test_what_is_no_loss_is_refused_by_name(wrong, said):
+    with Health(seeded(mlp)) as health, pytest.raises(TypeError, match=said):
+        health.step(wrong)
+    assert health.steps == []
+
+
+def test_what_is_no_model_and_no_optimizer_is_refused_by_name():
+    with pytest.raises(TypeError, match=r"Health: model must be a torch\.nn\.Module; got f"):
+        Health(mlp)
+    with pytest.raises(TypeError, match=r"Health: optimizer must be .*; got list"):
+        Health(mlp(), [])
+
+
+def test_the_numbers_of_a_step_are_a_flat_dictionary():
+    model = convert_linears(nn.Sequential(nn.Linear(4, 2)), scaling="none")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        assert health.scalars() == {}
+        model(torch.full((8, 4), 1e-4)).sum().backward()
+        optimizer.step()
+        health.step(torch.tensor(math.inf))
+    scalars = health.scalars()
+    assert all(type(x) is float for x in scalars.values())
+    assert (scalars["loss"], scalars["loss_scale"], scalars["skipped"]) == (math.inf, 1.0, 0.0)
+    assert scalars["gradient_norm"] == health.steps[0].gradient_norm
+    assert scalars["flushed/0 (Fp8Linear) input"] == 1.0
+    assert scalars["zeros/0 (Fp8Linear)"] == 0.0
+
+
+def test_a_watch_that_rests_looks_at_nothing():
+    model = seeded(mlp)
+    with Health(model) as health:
+        health.rest()
+        model(torch.full((2, 8), torch.inf))
+        assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+        health.wake()
+        loss = model(torch.ones(2, 8)).sum()
+        loss.backward()
+        health.step(loss)
+    assert health.report().codes == []
+    assert health.steps[0].layers["0 (Linear)"].total == 32
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device beside the CPU")
+def test_a_model_on_two_devices_is_watched():
+    class Split(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.here, self.there = nn.Linear(8, 16), nn.Linear(16, 4).cuda()
+
+        def forward(self, x):
+            return self.there(self.here(x).cuda()).cpu()
+
+    model = seeded(Split)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with Health(model, optimizer) as health:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(regression()[0]), regression()[1])
+            loss.backward()
+            optimizer.step()
+            health.step(loss)
+    assert health.report().findings == []
+    assert list(health.steps[2].layers) == ["here (Linear)", "there (Linear)"]
+    assert health.steps[2].updated == sum(p.numel() for p in model.parameters())

@@ -1,0 +1,284 @@
+"""Health in the trainers that people use: a callback for Lightning and one for transformers.
+
+Both watch a run from its first step to its last, say how it does, and end with the report. A
+training that is resumed or started again is watched anew.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mplab.health._watch import Health
+from mplab.health.reports import Report
+from mplab.numbers.installation import how_to_install, needs, version_of
+
+_OLDEST = {"lightning": (2, 5), "transformers": (4, 46)}
+"""The oldest versions that were tried."""
+
+
+def lightning_callback(
+    *,
+    say_every: int = 50,
+    tensorboard: str | os.PathLike[str] | None = None,
+    told: Callable[[str], None] = print,
+    **options: Any,
+) -> Any:
+    """A callback for `lightning.pytorch.Trainer` that watches the run's first optimizer.
+
+    Its attribute `health` is the watch of the latest run, `report` what was found when it ended.
+    Of processes that train together, each watches its own part, and the first one tells.
+    Validation between steps is not watched.
+
+    Args:
+        say_every: steps between two lines of progress; 0 for none.
+        tensorboard: a folder, to which torch's own writer writes the numbers of each step.
+        told: gets each line, and at the end the report.
+        options: those of `mplab.health.Health`.
+
+    Raises:
+        ModuleNotFoundError: Lightning is not installed, or no TensorBoard though one is wanted.
+        ImportError: Lightning is too old.
+
+    Examples:
+        trainer = lightning.Trainer(callbacks=[lightning_callback(every=10)])
+    """
+    _require("lightning_callback", "lightning")
+    from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
+
+    kind = type("HealthCallback", (_ForLightning, Callback), {})
+    make = partial(lightning_callback, say_every=say_every, tensorboard=tensorboard, told=told)
+    return kind(_Teller("lightning_callback", say_every, tensorboard, told), make, options)
+
+
+def transformers_callback(
+    *,
+    say_every: int = 50,
+    tensorboard: str | os.PathLike[str] | None = None,
+    told: Callable[[str], None] = print,
+    **options: Any,
+) -> Any:
+    """A callback for `transformers.Trainer`, like `lightning_callback`.
+
+    The loss is the one that the model returns: where it was divided by the tokens of all
+    micro-batches, their sum, else their mean. Steps whose model returns none are not recorded.
+    After an error in the training, `close()` takes the hooks away.
+
+    Args:
+        say_every: steps between two lines of progress; 0 for none.
+        tensorboard: a folder, to which torch's own writer writes the numbers of each step.
+        told: gets each line, and at the end the report.
+        options: those of `mplab.health.Health`.
+
+    Raises:
+        ModuleNotFoundError: transformers is not installed, or no TensorBoard though one is wanted.
+        ImportError: transformers is too old.
+
+    Examples:
+        trainer.add_callback(transformers_callback(every=10))
+    """
+    _require("transformers_callback", "transformers")
+    from transformers import (  # type: ignore[import-not-found,unused-ignore]
+        TrainerCallback,
+    )
+
+    kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
+    make = partial(transformers_callback, say_every=say_every, tensorboard=tensorboard, told=told)
+    return kind(_Teller("transformers_callback", say_every, tensorboard, told), make, options)
+
+
+def _require(function: str, package: str) -> None:
+    """Refuse a trainer that is not there, or too old."""
+    needs(function, package)
+    found, oldest = version_of(package), _OLDEST[package]
+    if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < oldest:
+        wanted = ".".join(map(str, oldest))
+        raise ImportError(
+            f"{function}: {package} must be at least {wanted}; got {found}. Update it: "
+            f"{how_to_install(package).replace('install', 'install -U', 1)}",
+            name=package,
+        )
+
+
+class _Teller:
+    """Where a run's numbers and words go."""
+
+    def __init__(
+        self,
+        function: str,
+        say_every: int,
+        folder: str | os.PathLike[str] | None,
+        told: Callable[[str], None],
+    ) -> None:
+        if not isinstance(say_every, int) or say_every < 0:
+            raise ValueError(
+                f"{function}: say_every must be a whole number, 0 or more; got {say_every!r}. "
+                "Use 0 for no lines of progress."
+            )
+        if folder is not None:
+            needs(f"{function}(tensorboard=…)", "tensorboard")
+        self.say_every, self.folder, self._told = say_every, folder, told
+        dist = torch.distributed
+        several = dist.is_available() and dist.is_initialized()
+        self.speaks = not several or dist.get_rank() == 0
+        self._writer: Any = None
+
+    def tell(self, words: str) -> None:
+        """Say something, if this is the process that speaks."""
+        if self.speaks:
+            self._told(words)
+
+    def step(self, health: Health) -> None:
+        """One step was recorded."""
+        number, scalars = len(health.steps), health.scalars()
+        if self.folder is not None and self.speaks:
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(self.folder))
+            for name, value in scalars.items():
+                tag = re.sub(r"[^\w./-]+", "_", f"health/{name}").strip("_")
+                self._writer.add_scalar(tag, value, number - 1)
+        if self.say_every and number % self.say_every == 0:
+            codes = ", ".join(health.report().codes) or "nothing conspicuous"
+            norm = scalars.get("gradient_norm", math.nan)
+            self.tell(
+                f"health, step {number}: loss {scalars['loss']:.4g}, gradient norm "
+                f"{norm:.4g}; {codes}"
+            )
+
+    def end(self, report: Report) -> None:
+        """The run is over."""
+        self.tell(repr(report))
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class _Watching:
+    """What both callbacks do: begin, tell, and end. Errors of theirs never reach the trainer."""
+
+    def __init__(self, teller: _Teller, make: Callable[..., Any], options: dict[str, Any]) -> None:
+        self._teller, self._make, self._options = teller, make, options
+        self.health: Health | None = None
+        self.report: Report | None = None
+        self._losses: list[Tensor] = []
+        self._handles: list[Any] = []
+
+    def __reduce__(self) -> Any:
+        """A trainer that starts processes sends them a fresh callback."""
+        return partial(self._make, **self._options), ()
+
+    def _begin(self, model: nn.Module, optimizer: Any, scaler: Any, planned: float) -> None:
+        self.close()
+        scaler = scaler if isinstance(scaler, torch.amp.GradScaler) else None
+        health = Health(model, optimizer, **{"scaler": scaler} | self._options)
+        if 0 < planned < math.inf:
+            health.seen.planned = int(planned)
+        self.health, self.report, self._losses = health.__enter__(), None, []
+
+    def _step(self, divisor: int) -> None:
+        """Record a step whose micro-batches had these losses."""
+        health, losses, self._losses = self.health, self._losses, []
+        if health is None or not losses:
+            return
+        health.step(sum(float(loss) for loss in losses) / divisor)
+        try:
+            self._teller.step(health)
+        except Exception as error:  # of a full disk, or of `told`
+            health._stop(error)
+
+    def close(self) -> Report | None:
+        """Take all hooks away; the report, if this ended the run."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if self.health is None or self.report is not None:
+            return None
+        self.health.close()
+        self.report = self.health.report()
+        return self.report
+
+    def _end(self) -> None:
+        report = self.close()
+        if report is not None:
+            try:
+                self._teller.end(report)
+            except Exception as error:
+                report.evidence.error = f"{type(error).__name__}: {error}"
+
+
+class _ForLightning(_Watching):
+    _done = 0
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        optimizers = trainer.optimizers
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        planned = trainer.estimated_stepping_batches
+        self._begin(module, optimizers[0] if optimizers else None, scaler, planned)
+        self._done = trainer.global_step
+
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if isinstance(loss, Tensor):
+            self._losses.append(loss.detach())
+        if trainer.global_step > self._done:  # Lightning has divided by the micro-batches
+            count = 1 if module.automatic_optimization else len(self._losses)
+            self._done = trainer.global_step
+            self._step(max(1, count))
+
+    def on_validation_start(self, trainer: Any, module: Any) -> None:
+        if self.health is not None:
+            self.health.rest()
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if self.health is not None:
+            self.health.wake()
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        self._end()
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        self._end()
+
+
+class _ForTransformers(_Watching):
+    _summed = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        model, optimizer = given["model"], given.get("optimizer")
+        inner = getattr(optimizer, "optimizer", optimizer)
+        self._begin(model, inner, getattr(optimizer, "scaler", None), state.max_steps)
+        hook = model.register_forward_hook(self._passed, with_kwargs=True)
+        self._handles.append(hook)
+
+    def _passed(self, model: Any, args: Any, kwargs: Any, output: Any) -> None:
+        """Keep the loss that the model returns."""
+        if torch.compiler.is_compiling() or not (model.training and torch.is_grad_enabled()):
+            return
+        loss = output.get("loss") if isinstance(output, dict) else output
+        loss = loss[0] if isinstance(loss, tuple) and loss else loss
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            self._losses.append(loss.detach())
+            self._summed = kwargs.get("num_items_in_batch") is not None
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if self.health is not None:
+            self.health.wake()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._step(1 if self._summed else max(1, len(self._losses)))
+        if self.health is not None:
+            self.health.rest()  # an evaluation may come
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        self._end()

@@ -1,0 +1,286 @@
+"""A watched run has the bits of an unwatched one, whatever steps it and whatever wraps it."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from sick_runs import mlp, regression, seeded
+from tiers import mostly_slow
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mplab.health import Health
+
+STEPS = 3  # of which the first two are traced
+
+
+class StochasticRounding(torch.optim.Optimizer):
+    """SGD whose BF16 weights are rounded with random bits."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                wide = p.float() - group["lr"] * p.grad.float()
+                noise = torch.randint(0, 1 << 16, wide.shape, dtype=torch.int32)
+                bits = (wide.view(torch.int32) + noise) & -65536
+                p.copy_(bits.view(torch.float32))
+
+
+class OwnAttributes(torch.optim.SGD):
+    """An optimizer that counts, and that nobody can copy."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr=lr, momentum=0.9)
+        self.counted = 0
+
+    def step(self, closure=None):
+        self.counted += 1
+        self.param_groups[0]["lr"] *= 0.9
+        return super().step(closure)
+
+    def __deepcopy__(self, memo):
+        raise AttributeError("this optimizer is one of its kind")
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "Adam, for-loop": lambda p: torch.optim.Adam(p, lr=0.01, foreach=False),
+    "Adam, foreach": lambda p: torch.optim.Adam(p, lr=0.01, foreach=True),
+    "Adam, fused": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
+    "BF16, stochastic rounding": lambda p: StochasticRounding(p, lr=0.1),
+    "own attributes": lambda p: OwnAttributes(p, lr=0.1),
+}
+
+
+class Checkpointed(nn.Module):
+    """A network whose middle is computed again in the backward pass."""
+
+    def __init__(self, inner, reentrant):
+        super().__init__()
+        self.inner, self.reentrant = inner, reentrant
+
+    def forward(self, x):
+        first, *rest = self.inner
+        return checkpoint(nn.Sequential(*rest), first(x), use_reentrant=self.reentrant)
+
+
+WRAPPERS = {
+    "plain": lambda model: model,
+    "accumulation": lambda model: model,
+    "checkpoint": lambda model: Checkpointed(model, reentrant=False),
+    "reentrant checkpoint": lambda model: Checkpointed(model, reentrant=True),
+    "compiled": lambda model: torch.compile(model, backend="aot_eager"),
+}
+
+
+def trained(optimizer, wrapper, *, watched, **options):
+    """Everything that a run computes: losses, weights, optimizer's state, and random state."""
+    if wrapper == "compiled":
+        torch._dynamo.reset()
+    low = optimizer.startswith("BF16")
+    model = WRAPPERS[wrapper](seeded(mlp).to(torch.bfloat16 if low else torch.float32))
+    stepper = OPTIMIZERS[optimizer](model.parameters())
+    x, y = (t.to(torch.bfloat16 if low else torch.float32) for t in regression())
+    torch.manual_seed(5)
+    parts = 2 if wrapper == "accumulation" else 1
+    losses = []
+    health = Health(model, stepper, **options)
+    if watched:
+        health.__enter__()
+    for _ in range(STEPS):
+        stepper.zero_grad()
+        for k in range(parts):
+            loss = F.mse_loss(model(x[k::parts]), y[k::parts]) / parts
+            loss.backward()
+            losses.append(loss.detach())
+        stepper.step()
+        if watched:
+            health.step(loss)
+    health.close()
+    states = [t for state in stepper.state.values() for t in state.values() if t is not None]
+    numbers = [*losses, *model.parameters(), *states, torch.get_rng_state()]
+    return [torch.as_tensor(t).detach().clone() for t in numbers], health
+
+
+@pytest.mark.parametrize("every", [1, 10])
+@pytest.mark.parametrize("wrapper", mostly_slow(WRAPPERS, list(WRAPPERS)[:4]))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_watched_run_has_the_bits_of_an_unwatched_one(optimizer, wrapper, every):
+    alone, _ = trained(optimizer, wrapper, watched=False)
+    seen, health = trained(optimizer, wrapper, watched=True, every=every)
+    assert all(torch.equal(a, b) for a, b in zip(alone, seen, strict=True))
+    assert health.report().codes == []
+    assert health.steps[0].updated > 0
+    assert health.seen.passes == STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
+def test_what_inductor_compiled_runs_compiled_under_the_watch():
+    """Also a compiled function around the model, in steps that are traced: its bits are its own."""
+    results = []
+    for watched in (False, True):
+        torch._dynamo.reset()
+        model, (x, y) = seeded(lambda: mlp(activation=nn.GELU)), regression()
+        loss_of = torch.compile(lambda x, y, model=model: F.mse_loss(model(x).softmax(-1), y))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        health = Health(model, optimizer)
+        if watched:
+            health.__enter__()
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of(x, y)
+            loss.backward()
+            optimizer.step()
+            if watched:
+                health.step(loss)
+        health.close()
+        frames = torch._dynamo.utils.counters["frames"]["ok"]
+        results.append((frames, [p.detach().clone() for p in model.parameters()]))
+        torch._dynamo.utils.counters.clear()
+    assert results[0][0] == results[1][0] > 0
+    assert all(torch.equal(a, b) for a, b in zip(results[0][1], results[1][1], strict=True))
+    assert [f.code for f in health.report().findings if f.level != "note"] == []
+    assert "modules-unseen" in [f.code for f in health.report().findings]
+
+
+@pytest.mark.slow
+def test_processes_that_train_together_get_the_bits_of_unwatched_ones(tmp_path):
+    """Two Gloo processes, by DDP and by FSDP2; a third case has a watch in the first one alone."""
+    worker = Path(__file__).parents[1] / "support" / "health_worker.py"
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29577",
+        "WORLD_SIZE": "2",
+        "OMP_NUM_THREADS": "1",
+    }
+    started = [
+        subprocess.Popen(
+            [sys.executable, worker, tmp_path],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=240)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], errors
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert set(found) == {"ddp", "ddp scaled", "fsdp2", "fsdp2, first alone"}
+        for case, told in found.items():
+            assert told["equal"], (case, rank)
+            assert told["error"] == "", (case, rank)
+            assert told["codes"] == [], (case, rank)
+            assert told["updated"] > 0 or told["alone"], (case, rank)
+
+
+def test_an_optimizer_is_stepped_once_and_never_copied():
+    model = seeded(mlp)
+    optimizer = OwnAttributes(model.parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        F.mse_loss(model(regression()[0]), regression()[1]).backward()
+        optimizer.step()
+        health.step(1.0)
+    assert optimizer.counted == 1
+    assert health.steps[0].updated == sum(p.numel() for p in model.parameters())
+
+
+def test_a_copy_of_a_watched_model_is_not_watched():
+    model = seeded(mlp)
+    with Health(model) as health:
+        twin = copy.deepcopy(model)  # as for an average of the weights
+        for network in (model, twin):
+            network(torch.ones(2, 8)).sum().backward()
+        health.step(1.0)
+    assert [s.total for s in health.steps[0].layers.values()] == [2 * 16, 2 * 16, 2 * 4]
+
+
+def test_an_error_of_the_watch_ends_the_watch_and_not_the_run(monkeypatch):
+    def broken(t):
+        raise ZeroDivisionError("of the watch")
+
+    model = seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr("mplab.health._watch.witness", broken)
+    with Health(model, optimizer) as health:
+        for _ in range(3):
+            loss = F.mse_loss(model(regression()[0]), regression()[1])
+            loss.backward()
+            optimizer.step()
+            health.step(loss)
+    assert [step.loss > 0 for step in health.steps] == [True] * 3
+    (finding,) = health.report().findings
+    assert finding.code == "watch-stopped"
+    assert "ZeroDivisionError: of the watch" in finding.observed
+
+
+def test_an_error_of_the_tracer_ends_the_watch_and_not_the_run(monkeypatch):
+    def broken(t):
+        raise ZeroDivisionError("of the tracer")
+
+    model = seeded(mlp)
+    monkeypatch.setattr("mplab.health._tracing.what_of", broken)
+    with Health(model) as health:
+        health.step(model(torch.ones(1, 8)).sum())
+    assert health.report().codes == ["watch-stopped"]
+
+
+def test_rows_of_large_weights_stand_for_all_of_them():
+    """Half of the rows of a BF16 weight move, the others do not."""
+    model = nn.Linear(8, 1 << 14, bias=False).to(torch.bfloat16)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-10)
+    x = torch.ones(1, 8, dtype=torch.bfloat16)
+    grows = torch.tensor([1.0, 64.0] * (1 << 13), dtype=torch.bfloat16)
+    with Health(model, optimizer) as health:
+        (model(x) * grows[torch.randperm(1 << 14)]).sum().backward()
+        optimizer.step()
+        health.step(1.0)
+    step = health.steps[0]
+    assert step.updated < model.weight.numel() / 8
+    assert step.unmoved / step.updated == pytest.approx(0.5, abs=0.1)
+
+
+def test_weights_of_a_learning_rate_of_zero_are_not_expected_to_move():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[1].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    with Health(model, optimizer) as health:
+        loss = model(torch.ones(3, 4)).square().mean()
+        loss.backward()
+        optimizer.step()
+        health.step(loss)
+    assert (health.steps[0].updated, health.steps[0].unmoved) == (5, 0)
+
+
+def test_an_optimizer_with_a_closure_shows_its_gradients_and_its_phases():
+    """As Lightning steps: forward and backward pass run within the optimizer's step."""
+    model = seeded(mlp)
+    with torch.no_grad():
+        model[2].weight.fill_(1e30)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, _ = regression()
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(x) * 1e30).sum()
+        loss.backward()
+        return loss
+
+    with Health(model, optimizer) as health:
+        health.step(optimizer.step(closure))
+    (origin, *_) = health.steps[0].origins
+    assert origin.phase == "forward"
+    assert health.steps[0].norm_at_optimizer is not None

@@ -1,0 +1,258 @@
+"""A watch in Lightning and in transformers' Trainer: same bits, progress, a report at the end."""
+
+import copy
+import pickle
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sick_runs import mlp, regression, seeded
+from torch import nn
+from torch.nn import functional as F
+
+from mplab.health import trainers
+from mplab.health.trainers import lightning_callback, transformers_callback
+
+HOW = "needs the extra mplab[trainers]"
+quiet = pytest.mark.filterwarnings("ignore")  # of the trainers, about processors and workers
+
+
+@pytest.fixture(scope="module")
+def lightning():
+    return pytest.importorskip("lightning.pytorch", reason=HOW)
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    pytest.importorskip("accelerate", reason=HOW)
+    return pytest.importorskip("transformers", reason=HOW)
+
+
+def dataset(rows=64):
+    return torch.utils.data.TensorDataset(*regression(rows))
+
+
+def fit(lightning, folder, callbacks, *, rows=64, weight=None, **options):
+    """The weights after two epochs, and what broke them off."""
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = seeded(mlp)
+
+        def training_step(self, batch, index):
+            return F.mse_loss(self.net(batch[0]), batch[1])
+
+        validation_step = training_step
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    module = Module()
+    if weight is not None:
+        nn.init.constant_(module.net[2].weight, weight)
+    loader = torch.utils.data.DataLoader(dataset(rows), batch_size=8)
+    trainer = lightning.Trainer(
+        **{"max_epochs": 2} | options,
+        accelerator="cpu",
+        callbacks=callbacks,
+        default_root_dir=folder,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, loader, loader)
+    return [p.detach().clone() for p in module.parameters()]
+
+
+@quiet
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({}, 16),
+        ({"accumulate_grad_batches": 2, "gradient_clip_val": 0.1}, 8),
+        ({"precision": "bf16-mixed"}, 16),
+    ],
+)
+def test_lightning_trains_as_without_the_callback(lightning, tmp_path, options, steps):
+    said = []
+    callback = lightning_callback(say_every=4, tensorboard=tmp_path / "board", told=said.append)
+    watched = fit(lightning, tmp_path, [callback], **options)
+    alone = fit(lightning, tmp_path, [], **options)
+    assert all(torch.equal(a, b) for a, b in zip(watched, alone, strict=True))
+    assert len(callback.report.steps) == steps
+    assert callback.report.findings == []
+    assert said[0].startswith("health, step 4: loss ")
+    assert len(said) == steps // 4 + 1
+    assert said[-1] == repr(callback.report)
+    step = callback.report.steps[-1]
+    assert step.norm_at_optimizer <= options.get("gradient_clip_val", 100) * 1.0001
+    assert step.updated > 0
+    assert list((tmp_path / "board").glob("events.out.tfevents*"))
+
+
+@quiet
+@pytest.mark.slow
+def test_lightning_s_loss_of_micro_batches_is_their_mean(lightning, tmp_path):
+    one, two = lightning_callback(told=print), lightning_callback(told=print)
+    fit(lightning, tmp_path, [one], rows=16, max_steps=1)
+    fit(lightning, tmp_path, [two], rows=16, max_steps=1, accumulate_grad_batches=2)
+    whole = F.mse_loss(seeded(mlp)(dataset(16)[:][0]), dataset(16)[:][1])
+    assert two.report.steps[0].loss == pytest.approx(float(whole), rel=1e-6)
+    assert one.report.steps[0].loss != two.report.steps[0].loss
+
+
+@quiet
+@pytest.mark.slow
+def test_in_lightning_an_overflow_is_named_and_a_run_that_ends_early_is_told(lightning, tmp_path):
+    class Stop(lightning.Callback):
+        def on_train_batch_end(self, trainer, *rest):
+            trainer.should_stop = trainer.global_step >= 3
+
+    callback = lightning_callback(told=lambda words: None)
+    fit(lightning, tmp_path, [callback, Stop()], weight=1e38)
+    codes = [f.code for f in callback.report.findings]
+    assert "overflow-forward" in codes
+    assert "ended-early" in codes
+    (origin, *_) = callback.report.steps[0].origins
+    assert origin.phase == "forward"
+
+
+@quiet
+@pytest.mark.slow
+def test_after_an_error_in_the_run_nothing_of_the_watch_is_left(lightning, tmp_path):
+    class Break(lightning.Callback):
+        def on_train_batch_end(self, trainer, *rest):
+            raise InterruptedError("by the user")
+
+    callback = lightning_callback(told=lambda words: None)
+    with pytest.raises(InterruptedError):
+        fit(lightning, tmp_path, [callback, Break()])
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+    assert not any(m._forward_hooks for m in callback.health.model.modules())
+    assert callback.report is not None
+
+
+@quiet
+@pytest.mark.slow
+def test_an_error_of_a_logger_does_not_reach_lightning(lightning, tmp_path):
+    def broken(words):
+        raise OSError("no space left")
+
+    callback = lightning_callback(say_every=2, told=broken)
+    watched = fit(lightning, tmp_path, [callback])
+    assert all(map(torch.equal, watched, fit(lightning, tmp_path, [])))
+    assert "OSError: no space left" in callback.report.evidence.error
+
+
+@quiet
+@pytest.mark.slow
+def test_callbacks_are_sent_to_other_processes_as_new_ones(lightning):
+    callback = lightning_callback(every=10)
+    for twin in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
+        assert twin._options == {"every": 10}
+        assert isinstance(twin, lightning.Callback)
+
+
+def train(transformers, folder, callbacks, *, returns_loss=True, **options):
+    """The weights after six steps, and the trainer's own log."""
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        **{"vocab_size": 64, "n_positions": 8, "n_embd": 16, "n_layer": 1, "n_head": 2},
+        **{"bos_token_id": 0, "eos_token_id": 0, "use_cache": False},
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    tokens = torch.randint(0, 64, (32, 8), generator=torch.Generator().manual_seed(1))
+    data = [{"input_ids": row, "labels": row} for row in tokens]
+
+    class Trainer(transformers.Trainer):
+        def compute_loss(self, model, inputs, *rest, **more):
+            if returns_loss:
+                return super().compute_loss(model, inputs, *rest, **more)
+            logits = model(inputs["input_ids"]).logits
+            return F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten())
+
+    arguments = transformers.TrainingArguments(
+        str(folder),
+        max_steps=6,
+        per_device_train_batch_size=4,
+        use_cpu=True,
+        report_to="none",
+        save_strategy="no",
+        logging_steps=1,
+        disable_tqdm=True,
+        **options,
+    )
+    trainer = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=data,
+        callbacks=callbacks,
+    )
+    trainer.train()
+    losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    return [p.detach().clone() for p in model.parameters()], losses
+
+
+@quiet
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "eval_strategy": "steps", "eval_steps": 3},
+        {"bf16": True},
+    ],
+)
+def test_transformers_trains_as_without_the_callback(transformers, tmp_path, options):
+    said = []
+    callback = transformers_callback(say_every=3, tensorboard=tmp_path / "board", told=said.append)
+    watched, losses = train(transformers, tmp_path, [callback], **options)
+    alone, _ = train(transformers, tmp_path, [], **options)
+    assert all(torch.equal(a, b) for a, b in zip(watched, alone, strict=True))
+    assert [step.loss for step in callback.report.steps] == pytest.approx(losses, rel=1e-4)
+    assert callback.report.codes == []
+    assert len(said) == 3
+    assert said[-1] == repr(callback.report)
+    assert callback.report.steps[-1].updated > 0
+    assert list((tmp_path / "board").glob("events.out.tfevents*"))
+    assert not callback.health.model._forward_hooks
+
+
+@quiet
+@pytest.mark.slow
+def test_a_model_that_returns_no_loss_is_told_of_at_the_end(transformers, tmp_path):
+    callback = transformers_callback(told=lambda words: None)
+    train(transformers, tmp_path, [callback], returns_loss=False)
+    assert callback.report.codes == ["no-steps"]
+
+
+def test_a_trainer_that_is_not_there_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setattr("mplab.numbers.installation.find_spec", lambda package: None)
+    with pytest.raises(ModuleNotFoundError, match="lightning_callback needs lightning, which"):
+        lightning_callback()
+    with pytest.raises(ModuleNotFoundError, match="transformers_callback needs transformers"):
+        transformers_callback()
+
+
+@pytest.mark.parametrize("version", ["1.9.5", "2.1", "0"])
+def test_a_trainer_that_is_too_old_is_refused_with_its_version(monkeypatch, version):
+    monkeypatch.setattr("mplab.numbers.installation.find_spec", lambda package: object())
+    monkeypatch.setattr(trainers, "version_of", lambda package: version)
+    with pytest.raises(ImportError, match=f"must be at least 2.5; got {version}. Update it: pip"):
+        lightning_callback()
+    with pytest.raises(ImportError, match=f"transformers must be at least 4.46; got {version}"):
+        transformers_callback()
+
+
+def test_numbers_that_are_no_interval_are_refused(monkeypatch):
+    fake = SimpleNamespace(Callback=object)
+    monkeypatch.setattr(trainers, "_require", lambda *names: None)
+    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(pytorch=fake, __path__=[]))
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", fake)
+    with pytest.raises(ValueError, match="lightning_callback: say_every must be a whole number"):
+        lightning_callback(say_every=-1)
