@@ -296,9 +296,7 @@ class Grader:
             _journal(self.course, self.assignment, student).unlink(missing_ok=True)  # not done
             try:
                 record = self._grade(student)
-            except (
-                Exception
-            ) as error:  # a refusal is none: whatever comes here is not the student's
+            except Exception as error:  # a refusal is none: what comes here is not the student's
                 if pause is None:
                     reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
                     record = {

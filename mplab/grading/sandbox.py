@@ -200,9 +200,9 @@ class Lane:
             except (OSError, ValueError) as error:
                 self.close()
                 errors.seek(0)
-                raise NoSandbox(
-                    errors.read()[-2000:].decode(errors="replace") or str(error)
-                ) from error
+                lines = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+                # of a traceback, what matters first
+                raise NoSandbox("\n".join([*lines[-1:], *lines[:-1]]) or str(error)) from error
 
     def _hear(self) -> None:
         assert self._control is not None

@@ -131,6 +131,7 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
     results = []
     for watched in (False, True):
         torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()  # of other tests, too
         model, (x, y) = seeded(lambda: mlp(activation=nn.GELU)), regression()
         loss_of = torch.compile(lambda x, y, model=model: F.mse_loss(model(x).softmax(-1), y))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -147,7 +148,6 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
         health.close()
         frames = torch._dynamo.utils.counters["frames"]["ok"]
         results.append((frames, [p.detach().clone() for p in model.parameters()]))
-        torch._dynamo.utils.counters.clear()
     assert results[0][0] == results[1][0] > 0
     assert all(torch.equal(a, b) for a, b in zip(results[0][1], results[1][1], strict=True))
     assert [f.code for f in health.report().findings if f.level != "note"] == []
