@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from mplab.numbers.checks import quoted, require_rounding, switch
-from mplab.numbers.formats import FORMATS, Format, Overflow, Rounding, require_format
+from mplab.numbers.formats import Format, Overflow, Rounding
 from mplab.numbers.inputs import as_array, widen
 from mplab.numbers.rounding import Stream, require_tally, require_values
 
@@ -77,42 +76,6 @@ def axis_of(function: str, axis: object, shape: tuple[int, ...]) -> int:
 
 
 # Options ---------------------------------------------------------------------------------
-def named_format(function: str, argument: str, fmt: object) -> Format:
-    """A format that an argument of another name than `fmt` gives."""
-    if argument == "fmt" or isinstance(fmt, Format):
-        return require_format(function, fmt)
-    raise TypeError(
-        f"{function}: {argument} must be an mplab Format; got {quoted(fmt)}. "
-        f"Use one of {', '.join(FORMATS)}, or define a Format."
-    )
-
-
-def real(function: str, argument: str, value: Any, *, positive: bool = False) -> float:
-    """A finite number; Booleans are none."""
-    rule = "a positive, finite number" if positive else "a finite number"
-    problem = f"{function}: {argument} must be {rule}; got {quoted(value)}. Pass one like 1.0."
-    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
-        raise TypeError(problem)
-    try:
-        found = float(value)
-    except OverflowError:
-        raise ValueError(problem) from None
-    if not math.isfinite(found) or (positive and found <= 0):
-        raise ValueError(problem)
-    return found
-
-
-def one_of(function: str, argument: str, value: object, choices: Iterable[str]) -> str:
-    """One of some words."""
-    choices = tuple(choices)
-    if isinstance(value, str) and value in choices:
-        return value
-    raise ValueError(
-        f"{function}: {argument} must be one of {', '.join(choices)}; got {quoted(value)}. "
-        f"Pass one of these words."
-    )
-
-
 def seed_of(function: str, value: object) -> Stream:
     """The stream of random bits that starts from a seed."""
     try:

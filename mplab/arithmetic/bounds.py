@@ -15,6 +15,7 @@ from mplab.arithmetic.reductions import (
     parsed_order,
     require_accumulation,
 )
+from mplab.numbers import checks
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32, Format, Rounding, require_format
 from mplab.numbers.rounding import round_to
@@ -91,7 +92,7 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
         0.015625
     """
     u = require_format("probabilistic_bound", fmt).unit_roundoff
-    confidence = _checks.real("probabilistic_bound", "confidence", confidence, positive=True)
+    confidence = checks.real("probabilistic_bound", "confidence", confidence, positive=True)
     return confidence * math.sqrt(_count("probabilistic_bound", n)) * u
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
+from mplab.numbers import checks
 from mplab.numbers.formats import FP8_E4M3, FP32, Format, Rounding
 from mplab.numbers.words import number, superscript
 
@@ -101,7 +102,7 @@ def step_bits(
     unit = unit_of(architecture, input_format)
     left = _checks.wide("bits_of_a_step", "a", a)
     right = _checks.wide("bits_of_a_step", "b", b)
-    c = _checks.real("bits_of_a_step", "c", c)
+    c = checks.real("bits_of_a_step", "c", c)
     if not 0 < left.size <= unit.terms or left.shape != right.shape or left.ndim != 1:
         raise ValueError(
             f"bits_of_a_step: a and b must be vectors of at most {unit.terms} terms; got shapes "

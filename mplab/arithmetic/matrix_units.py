@@ -22,6 +22,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import add
+from mplab.numbers import checks
 from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import (
     BF16,
@@ -135,7 +136,7 @@ def unit_of(architecture: str | MatrixUnit, input_format: Format) -> MatrixUnit:
 
 
 def _unit_for(function: str, architecture: Any, input_format: Any) -> MatrixUnit:
-    fmt = _checks.named_format(function, "input_format", input_format)
+    fmt = checks.named_format(function, "input_format", input_format)
     if isinstance(architecture, MatrixUnit):
         return architecture
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:

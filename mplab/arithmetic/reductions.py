@@ -14,6 +14,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import divide, multiply, sqrt, subtract
+from mplab.numbers import checks
 from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
 from mplab.numbers.rounding import Stream, checked_facts, checked_keys, round_to
@@ -302,9 +303,9 @@ def require_accumulation(function: str, how: Accumulation) -> Format:
         )
     for name in ("product_format", "output_format"):
         if how.get(name) is not None:
-            _checks.named_format(function, name, how.get(name))
+            checks.named_format(function, name, how.get(name))
     parsed_order(function, how.get("order", "sequential"))
-    return _checks.named_format(function, "accumulator_format", how["accumulator_format"])
+    return checks.named_format(function, "accumulator_format", how["accumulator_format"])
 
 
 def output_of(how: Accumulation) -> Format:

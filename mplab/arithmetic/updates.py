@@ -8,6 +8,7 @@ import numpy as np
 
 from mplab.arithmetic import _checks
 from mplab.arithmetic._operations import exact_sum_to_odd
+from mplab.numbers import checks
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32, Format, Rounding, require_format
 from mplab.numbers.rounding import round_to
@@ -55,7 +56,7 @@ class Weights:
 
     def __init__(self, values: Any, fmt: Format, *, method: str = "nearest", seed: int = 0) -> None:
         self.fmt = require_format("Weights", fmt)
-        self.method = _checks.one_of("Weights", "method", method, METHODS)
+        self.method = checks.one_of("Weights", "method", method, METHODS)
         self.values = np.array(_checks.operand("Weights", "values", values, fmt))
         self._stream = _checks.seed_of("Weights", seed)
         self._lost = np.zeros_like(self.values)  # what "kahan" owes, negated
@@ -120,7 +121,7 @@ def path(
     """
     require_format("path", fmt)
     steps = integer("path", "steps", steps)
-    update = _checks.real("path", "update", update)
+    update = checks.real("path", "update", update)
     first = round_to(_checks.wide("path", "start", start), fmt)
     weights = _weights("path", first, fmt, method, seed)
     seen = [weights.values]
@@ -132,7 +133,7 @@ def path(
 
 def _weights(function: str, start: Any, fmt: Format, method: str, seed: int) -> Weights:
     """Weights whose method and seed are checked in the name of another function."""
-    _checks.one_of(function, "method", method, METHODS)
+    checks.one_of(function, "method", method, METHODS)
     _checks.seed_of(function, seed)
     return Weights(start, fmt, method=method, seed=seed)
 
@@ -182,7 +183,7 @@ def descend(
     """
     require_format("descend", fmt)
     steps = integer("descend", "steps", steps, least=1)
-    learning_rate = _checks.real("descend", "learning_rate", learning_rate)
+    learning_rate = checks.real("descend", "learning_rate", learning_rate)
     weights = _weights("descend", np.ones(16), fmt, method, seed)
     rng = np.random.default_rng(seed)
     examples = rng.standard_normal((256, 16))

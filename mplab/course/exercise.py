@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from mplab.course._limit import ends_within
+from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode
-from mplab.numbers.formats import Format
+from mplab.numbers.formats import Format, require_format
 
 TIME_LIMIT = 10.0
 """Seconds that an answer may take for all cases; right ones take less than one."""
@@ -28,7 +30,20 @@ _SHOWN = 12
 
 
 class Arguments(tuple[Any, ...]):
-    """A case of several arguments: `Arguments((code, 5))` calls `answer(code, 5)`."""
+    """A case of several arguments: `Arguments((code, 5))` calls `answer(code, 5)`.
+
+    Raises:
+        TypeError: `values` is no list of them.
+    """
+
+    def __new__(cls, values: Iterable[Any] = ()) -> Self:
+        """The arguments, in order."""
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise TypeError(
+                f"Arguments: values must be a list of arguments; got {quoted(values)}. Put one in "
+                "a list."
+            )
+        return super().__new__(cls, values)
 
 
 @dataclass(frozen=True)
@@ -45,9 +60,17 @@ class Sealed:
             TypeError: `value` is no number.
         """
         try:
-            number = np.asarray(value, np.float64)
-        except ValueError as error:
-            raise TypeError(f"Sealed.of: value must be a number; got {value!r}.") from error
+            given = np.asarray(value)
+            if given.dtype.kind in "USMmc" or isinstance(value, np.ma.MaskedArray):
+                raise TypeError  # NumPy would read text and times, and drop a part or a mask
+            if given.dtype.kind == "O" and None in given.ravel():  # which NumPy takes for NaN
+                raise TypeError
+            number = np.asarray(given, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(
+                "Sealed.of: value must be a number of float64, or an array of such; got "
+                f"{quoted(value)}. Convert it first."
+            ) from None
         return cls(hashlib.sha256(f"{number.shape}".encode() + number.tobytes()).hexdigest())
 
 
@@ -84,6 +107,34 @@ class Exercise:
     fmt: Format | None = None
     tolerance: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name, words in (("reason", self.reason), ("argument", self.argument)):
+            if not isinstance(words, str):
+                raise TypeError(
+                    f"Exercise: {name} must be a string; got {quoted(words)}. Write it as text."
+                )
+        cases: Any = self.cases
+        array = isinstance(cases, np.ndarray) and cases.ndim > 0
+        several = array or isinstance(cases, Sequence)
+        if isinstance(cases, str | bytes) or not several or not len(cases):
+            raise TypeError(
+                f"Exercise: cases must be a list, not empty; got {quoted(self.cases)}. Put one in "
+                "a list."
+            )
+        known = self.misconceptions
+        if not isinstance(known, list | tuple) or not all(map(_is_misconception, known)):
+            raise TypeError(
+                f"Exercise: misconceptions must be a list of Misconception; got {quoted(known)}. "
+                "Write Misconception(answer, sentence)."
+            )
+        if self.fmt is not None:
+            require_format("Exercise", self.fmt)
+        if not 0 <= as_float(self.tolerance) < math.inf:
+            raise ValueError(
+                "Exercise: tolerance must be a finite number, not negative; got "
+                f"{quoted(self.tolerance)}. Leave it out for 0."
+            )
+
     def outcomes(self, answer: Any) -> list[Any]:
         """What an answer gives on every case; an exception stands for the value it took."""
         outcomes: list[Any] = []
@@ -97,6 +148,20 @@ class Exercise:
             return
         for case in self.cases:
             outcomes.append(_outcome(answer, case))
+
+
+def as_float(number: object) -> float:
+    """A number as a float, and NaN for all else: Booleans, text, what no float holds."""
+    if isinstance(number, bool) or not isinstance(number, Real):
+        return math.nan
+    try:
+        return float(number)
+    except OverflowError:
+        return math.nan
+
+
+def _is_misconception(x: object) -> bool:
+    return isinstance(x, Misconception) and isinstance(x.sentence, str)
 
 
 def _outcome(answer: Callable[..., Any], case: Any) -> Any:
@@ -223,7 +288,14 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
     """Whether an outcome is the wanted one, in numbers; NaN equals NaN, and −0 is not 0.
 
     Dictionaries are compared key by key, and sequences that hold others item by item.
+
+    Raises:
+        TypeError: `exercise`, whose tolerance counts, is none.
     """
+    if not isinstance(exercise, Exercise):
+        raise TypeError(
+            f"equal: exercise must be an Exercise; got {quoted(exercise)}. Pass the one that asks."
+        )
     if isinstance(a, Exception) or isinstance(b, Exception):
         return type(a) is type(b)
     if isinstance(b, dict):
@@ -235,12 +307,15 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
             equal(*pair, exercise) for pair in zip(items, b, strict=True)
         )
     try:
-        if np.asarray(a).dtype.kind in "US":  # NumPy would read a number from text
+        kind = np.asarray(a).dtype.kind
+        if kind in "US":  # NumPy would read a number from text
             return bool(a == b)
+        if kind in "cmM":  # of which it would drop a part, or the unit
+            return False
         if isinstance(b, Sealed):
             return Sealed.of(a) == b
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     if x.shape != y.shape:
         return False

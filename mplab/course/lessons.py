@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from mplab.course._amp import EXERCISES as AMP
@@ -24,9 +25,11 @@ from mplab.course.exercise import (
     Misconception,
     Sealed,
     Verdict,
+    as_float,
     equal,
     verdict_on,
 )
+from mplab.numbers.checks import quoted
 
 __all__ = [
     "EXERCISES",
@@ -79,12 +82,21 @@ def check(name: str, answer: Any, *, seconds: float = TIME_LIMIT) -> Verdict:
           yours    = 2^-24
           2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.
     """
-    if name not in EXERCISES:
+    if not isinstance(name, str) or name not in EXERCISES:
+        raise ValueError(_unknown(name))
+    limit = as_float(seconds)
+    if not limit > 0:
         raise ValueError(
-            f"check: name must be an exercise; got {name!r}. Known: {', '.join(EXERCISES)}."
+            f"check: seconds must be positive; got {quoted(seconds)}. Leave it out for "
+            f"{TIME_LIMIT:g}."
         )
-    if not seconds > 0:
-        raise ValueError(
-            f"check: seconds must be positive; got {seconds!r}. Leave it out for {TIME_LIMIT:g}."
-        )
-    return verdict_on(name, EXERCISES[name], answer, seconds=seconds)
+    return verdict_on(name, EXERCISES[name], answer, seconds=limit)
+
+
+def _unknown(name: object) -> str:
+    """That there is no such exercise, and those of nearly this name, or all of a first few."""
+    near = get_close_matches(name, EXERCISES) if isinstance(name, str) else []
+    return (
+        f"check: name must be an exercise; got {quoted(name)}. "
+        f"{'Near it' if near else 'For one'}: {', '.join(near or list(EXERCISES)[:3])}."
+    )

@@ -11,6 +11,8 @@ import builtins
 import hashlib
 import hmac
 import json
+import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +21,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, equal
+from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, as_float, equal
 from mplab.course.lessons import EXERCISES
 from mplab.grading._values import Foreign, decode_value, encode_value, key_of
+from mplab.numbers.checks import integer, quoted
 from mplab.numbers.formats import FORMATS
 
 _MAX_CASES = 2_000
@@ -45,6 +48,17 @@ class Part:
     hint: str
     cases: Sequence[Any] | Callable[[np.random.Generator], Sequence[Any]] | None = None
 
+    def __post_init__(self) -> None:
+        for name, words in (("name", self.name), ("hint", self.hint)):
+            _require_text("Part", name, words)
+        _require_number("Part", "points", self.points)
+        listed = isinstance(self.cases, Sequence) and not isinstance(self.cases, str | bytes)
+        if not (self.cases is None or callable(self.cases) or listed):
+            raise TypeError(
+                "Part: cases must be a list, a function of a generator, or None; got "
+                f"{quoted(self.cases)}. Put one in a list."
+            )
+
 
 @dataclass(frozen=True)
 class Graded:
@@ -62,6 +76,19 @@ class Graded:
     parts: Sequence[Part]
     seconds: float = 20.0
 
+    def __post_init__(self) -> None:
+        _require_text("Graded", "asks", self.asks)
+        _require_number("Graded", "seconds", self.seconds)
+        if not isinstance(self.exercise, Exercise):
+            raise TypeError(
+                f"Graded: exercise must be an Exercise; got {quoted(self.exercise)}. Make one."
+            )
+        parts = self.parts
+        if not isinstance(parts, list | tuple) or not all(isinstance(p, Part) for p in parts):
+            raise TypeError(
+                f"Graded: parts must be a list of Part; got {quoted(parts)}. Put one in a list."
+            )
+
     @property
     def points(self) -> float:
         """The points of all parts."""
@@ -69,12 +96,32 @@ class Graded:
 
     def cases(self, part: Part, seed: int) -> list[Any]:
         """The cases of a part for the student of this seed; [None] where a value is asked."""
+        if not isinstance(part, Part):
+            raise TypeError(f"cases: part must be a Part; got {quoted(part)}. Pass one of parts.")
+        integer("cases", "seed", seed, advice="Take that of seed_for.")
         if not callable(self.exercise.answer):
             return [None]
         cases = self.exercise.cases if part.cases is None else part.cases
         if callable(cases):
             cases = cases(np.random.default_rng(seed))
         return list(cases)
+
+
+def _require_text(function: str, argument: str, words: object) -> None:
+    """Refuse what is no string."""
+    if not isinstance(words, str):
+        raise TypeError(
+            f"{function}: {argument} must be a string; got {quoted(words)}. Write it as text."
+        )
+
+
+def _require_number(function: str, argument: str, number: object) -> None:
+    """Refuse what is no finite number, or negative."""
+    if not 0 <= as_float(number) < math.inf:
+        raise ValueError(
+            f"{function}: {argument} must be a finite number, not negative; got {quoted(number)}. "
+            "Pass one like 1.0."
+        )
 
 
 class Assignment(NamedTuple):
@@ -200,6 +247,10 @@ class _Unreadable(Exception):
     """Stands for an answer that is no value; equal to none that a reference gives."""
 
 
+class _Own(_Unreadable):
+    """Stands for an exception that Python does not have, its name and text in one."""
+
+
 def _read(entry: Any) -> Any:
     """The outcome of one case: a value, or the exception that took its place."""
     if not isinstance(entry, dict):
@@ -221,7 +272,7 @@ def exception_named(name: Any, message: Any) -> Exception:
     simple = (SyntaxError, UnicodeError, ExceptionGroup, OSError)  # others take one text
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, simple):
         return kind(text)
-    return _Unreadable(f"{str(name)[:80]}: {text}")
+    return _Own(f"{str(name)[:80]}: {text}")
 
 
 def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[int]) -> str:
@@ -231,14 +282,25 @@ def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[i
         return "Not attempted."
     count = f"{len(wrong)} of {len(given)} cases are wrong. " if len(given) > 1 else ""
     if isinstance(first, Exception):
-        count += (
-            f"The first of them raised {type(first).__name__.lstrip('_')}: {str(first)[:200]}. "
-        )
+        count += f"The first of them {_raised(first, hidden=part.cases is not None)}. "
     for misconception in exercise.misconceptions:
         pairs = zip(given, exercise.outcomes(misconception.answer), strict=True)
         if all(equal(*pair, exercise) for pair in pairs):
             return count + misconception.sentence
     return count + part.hint
+
+
+def _raised(error: Exception, *, hidden: bool) -> str:
+    """What took the place of a value; of a hidden case nothing that the submission wrote.
+
+    The text of an exception and the name of a student's own could hold the case itself.
+    """
+    if type(error) is _Unreadable:  # in words of ours
+        return f"gave {error}"
+    if hidden:
+        return "raised " + ("an exception" if isinstance(error, _Own) else type(error).__name__)
+    name = "" if isinstance(error, _Own) else f"{type(error).__name__}: "
+    return f"raised {name}{str(error)[:200]}"
 
 
 # The public table ------------------------------------------------------------------------
@@ -304,15 +366,20 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
         The names of its exercises.
 
     Raises:
+        TypeError: `path` is no path.
         ValueError: the file is no such table.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"load_public: path must be a path; got {quoted(path)}. Pass a string or a Path."
+        )
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))["exercises"]
         exercises = {name: _from_public(entry) for name, entry in table.items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"load_public: path must be the checks.json that came with the notebook; got {path} "
-            f"({error}). Keep both in one folder."
+            f"load_public: path must be the checks.json that came with the notebook; got "
+            f"{quoted(str(path))} ({str(error)[:200]}). Keep both in one folder."
         ) from error
     EXERCISES.update(exercises)
     return list(exercises)

@@ -17,6 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS, Format, Specials
 
 MAX_BYTES = 1 << 20
@@ -84,22 +85,33 @@ def encode_value(value: Any) -> Any:
 def _encode(value: Any, depth: int, room: list[int]) -> Any:
     room[0] -= 1
     if depth < 0 or room[0] < 0:
-        raise Foreign("encode_value: the value is nested too deeply or holds too many values.")
+        raise Foreign(
+            f"encode_value: value must be nested at most {MAX_DEPTH} deep and hold at most "
+            f"{MAX_ITEMS} values; got more. Hand in less."
+        )
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         value = _array_of(value)
+    if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
+        raise Foreign(_refused(value))
     if isinstance(value, np.ndarray | np.generic):
         return _encode_array(np.asarray(value))
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if value.bit_length() > _MAX_BITS:
-            raise Foreign(f"encode_value: an integer may have {_MAX_BITS} bits.")
+            raise Foreign(
+                f"encode_value: value must have at most {_MAX_BITS} bits if it is an integer; got "
+                f"{value.bit_length()} bits. Hand in a float."
+            )
         return {"int": hex(value)}
     if isinstance(value, float):
         return {"float": float(value).hex() if math.isfinite(value) else str(float(value))}
     if isinstance(value, str):
         if len(value) > _MAX_TEXT:
-            raise Foreign(f"encode_value: a string may have {_MAX_TEXT} characters.")
+            raise Foreign(
+                f"encode_value: value must have at most {_MAX_TEXT} characters if it is a string; "
+                f"got {len(value)}. Cut it."
+            )
         return {"text": value}
     if isinstance(value, Format):
         return {"format": value.name} if value in FORMATS.values() else {"facts": _facts_of(value)}
@@ -108,7 +120,16 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
         return {kind: [_encode(item, depth - 1, room) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": [[key, _encode(item, depth - 1, room)] for key, item in value.items()]}
-    raise Foreign(f"encode_value: a {type(value).__name__} cannot be handed in.")
+    raise Foreign(_refused(value))
+
+
+def _refused(value: object) -> str:
+    """That a value is of no kind that may cross."""
+    return (
+        "encode_value: value must be None, a Boolean, number, string, array, tensor or format, or "
+        f"a list, tuple or dictionary by strings of such; got a {type(value).__name__[:80]}. "
+        "Convert it first."
+    )
 
 
 def _facts_of(fmt: Format) -> str:
@@ -117,7 +138,10 @@ def _facts_of(fmt: Format) -> str:
     facts = (fmt.name, fmt.exponent_bits, fmt.precision, fmt.bias, fmt.specials.name, *flags)
     text = " ".join(map(str, facts))
     if _FACTS.fullmatch(text) is None or fmt.dtype_name is not None:
-        raise Foreign(f"encode_value: the format {fmt.name[:40]!r} cannot be handed in.")
+        raise Foreign(
+            "encode_value: value must have a name of one word and no dtype if it is a format of "
+            f"your own; got {fmt.name[:40]!r}. Rename it."
+        )
     return text
 
 
@@ -132,8 +156,8 @@ def _encode_array(array: np.ndarray) -> dict[str, Any]:
     name = array.dtype.name
     if name not in _DTYPES or array.nbytes > MAX_BYTES:
         raise Foreign(
-            f"encode_value: an array must be of a number type and at most {MAX_BYTES} bytes; "
-            f"got {array.dtype} with {array.nbytes} bytes."
+            f"encode_value: value must be of a number type and at most {MAX_BYTES} bytes if it is "
+            f"an array; got {str(array.dtype)[:80]} with {array.nbytes} bytes. Convert it first."
         )
     data = np.ascontiguousarray(array, _DTYPES[name]).tobytes()
     text = base64.b64encode(data).decode("ascii")
@@ -152,15 +176,15 @@ def decode_value(data: Any) -> Any:
 def _decode(data: Any, depth: int, room: list[int]) -> Any:
     room[0] -= 1
     if depth < 0 or room[0] < 0:
-        raise Foreign("decode_value: nested too deeply, or too many values.")
+        raise _misread("be nested less deeply, or hold fewer values", "more")
     if data is None or isinstance(data, bool):
         return data
     if not isinstance(data, dict):
-        raise Foreign(f"decode_value: a value must be tagged; got {type(data).__name__}.")
+        raise _misread("be tagged values", f"a {type(data).__name__[:80]}")
     if set(data) == {"array", "shape", "data"}:
         return _decode_array(data)
     if len(data) != 1:
-        raise Foreign("decode_value: a value has one tag.")
+        raise _misread("have one tag for each value", f"{len(data)}")
     [(tag, body)] = data.items()
     if tag in ("list", "tuple") and isinstance(body, list):
         items = [_decode(item, depth - 1, room) for item in body]
@@ -168,25 +192,30 @@ def _decode(data: Any, depth: int, room: list[int]) -> Any:
     if tag == "dict" and isinstance(body, list):
         return dict(_decode_pair(pair, depth, room) for pair in body)
     if not isinstance(body, str):
-        raise Foreign("decode_value: a number or a text is written as a string.")
+        raise _misread("hold numbers and texts as strings", f"a {type(body).__name__[:80]}")
     return _decode_text(tag, body)
 
 
-def _decode_text(tag: str, body: str) -> Any:
+def _misread(rule: str, given: str) -> Foreign:
+    """That `data` breaks a rule."""
+    return Foreign(f"decode_value: data must {rule}; got {given}. Pass what encode_value wrote.")
+
+
+def _decode_text(tag: Any, body: str) -> Any:
     if tag == "int" and _INTEGER.fullmatch(body):
         return int(body, 16)
     if tag == "float" and _FLOAT.fullmatch(body):
         try:
             return float.fromhex(body)
         except OverflowError as error:
-            raise Foreign("decode_value: the float is out of range.") from error
+            raise _misread("hold floats of float64", "one out of range") from error
     if tag == "text" and len(body) <= _MAX_TEXT:
         return body
     if tag == "format" and body in FORMATS:
         return FORMATS[body]
     if tag == "facts" and (facts := _FACTS.fullmatch(body)):
         return _format_of(*facts.groups())
-    raise Foreign(f"decode_value: unknown tag or body: {tag[:20]!r}.")
+    raise _misread("have a known tag and a body of its kind", quoted(tag))
 
 
 def _format_of(name: str, *facts: str) -> Format:
@@ -202,38 +231,38 @@ def _format_of(name: str, *facts: str) -> Format:
             has_zero=has_zero == "1",
         )
     except (KeyError, ValueError) as error:
-        raise Foreign("decode_value: the facts contradict one another.") from error
+        raise _misread("hold facts of a format", "facts that contradict one another") from error
 
 
 def _decode_pair(pair: Any, depth: int, room: list[int]) -> tuple[str, Any]:
     if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-        raise Foreign("decode_value: an entry of a dictionary is a key and a value.")
+        raise _misread("hold a string and a value for each entry of a dictionary", "another entry")
     return pair[0], _decode(pair[1], depth - 1, room)
 
 
 def _decode_array(data: dict[str, Any]) -> np.ndarray:
     name, shape, text = data["array"], data["shape"], data["data"]
     if not isinstance(name, str) or name not in _DTYPES:
-        raise Foreign("decode_value: the dtype is not one of the list.")
+        raise _misread("have a dtype of numbers for each array", quoted(name))
     if not isinstance(shape, list) or len(shape) > 8:
-        raise Foreign("decode_value: the shape must be a list of at most 8 sizes.")
+        raise _misread("have a list of at most 8 sizes as a shape", quoted(shape))
     if not all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape):
-        raise Foreign("decode_value: the shape must hold sizes.")
+        raise _misread("have sizes in a shape", quoted(shape))
     if not isinstance(text, str) or len(text) > 2 * MAX_BYTES:
-        raise Foreign("decode_value: the elements must be text of bounded length.")
+        raise _misread("hold elements as text of bounded length", f"a {type(text).__name__[:80]}")
     dtype = _DTYPES[name]
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Foreign("decode_value: the elements are not base64.") from error
+        raise _misread("hold elements in base64", "other text") from error
     if len(raw) != math.prod(shape) * dtype.itemsize or len(raw) > MAX_BYTES:
-        raise Foreign("decode_value: the shape and the number of elements differ.")
+        raise _misread("hold as many elements as the shape says", f"{len(raw)} bytes")
     if name == "bool" and raw.strip(b"\0\1"):
-        raise Foreign("decode_value: a Boolean is 0 or 1.")
+        raise _misread("hold 0 or 1 for a Boolean", "another byte")
     try:
         return np.frombuffer(raw, dtype).reshape(shape).copy()
     except ValueError as error:  # no element, and sizes beyond what NumPy counts
-        raise Foreign("decode_value: the shape is beyond the bounds.") from error
+        raise _misread("have a shape within bounds", quoted(shape)) from error
 
 
 def key_of(value: Any) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mplab.arithmetic.matrix_units import ARCHITECTURES, mma, unit_of
+from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
 from mplab.hardware._products import product
+from mplab.numbers.checks import instance, integer, number_that, quoted
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format, Rounding
 
 _SIZE = 128
@@ -51,7 +52,13 @@ class Probe:
     output_format: Format = FP32
 
     def factors(self, *, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The two vectors, as long as all steps together, `least` steps at least."""
+        """The two vectors, as long as all steps together, `least` steps at least.
+
+        Raises:
+            TypeError: `least` is no integer.
+            ValueError: it is negative, or more than a thousand.
+        """
+        least = integer("Probe.factors", "least", least, most=1000)
         length = unit_of("hopper", self.input_format).terms
         flat = np.zeros((2, length * max(len(self.steps), least)))
         for i, step in enumerate(self.steps):
@@ -59,14 +66,35 @@ class Probe:
         return flat[0], flat[1]
 
     def ask(self, *, architecture: Any = "hopper", **options: Any) -> float:
-        """What the model answers."""
+        """What the model answers.
+
+        Args:
+            architecture: a name in `ARCHITECTURES`, or a `MatrixUnit`.
+            options: of `mma`.
+
+        Raises:
+            ValueError: there is no such architecture, or it has no unit for the input format.
+        """
+        known = {name for name, units in ARCHITECTURES.items() if self.input_format.name in units}
+        named = isinstance(architecture, str) and architecture in known
+        if not named and not isinstance(architecture, MatrixUnit):
+            raise ValueError(
+                f"Probe.ask: architecture must be one of {', '.join(sorted(known))}, or a "
+                f"MatrixUnit; got {quoted(architecture)}. Choose one of them."
+            )
         a, b = self.factors()
         formats = {"input_format": self.input_format, "output_format": self.output_format}
         how = {"architecture": architecture, **formats, **options}
         return float(mma(a[None, :], b[:, None], **how)[0, 0])
 
     def ask_rejected(self, model: Rejected) -> float:
-        """What a rejected model answers."""
+        """What a rejected model answers.
+
+        Raises:
+            TypeError: `model` is none.
+        """
+        advice = "Take one of probe.rejected."
+        instance("Probe.ask_rejected", "model", model, Rejected, "a Rejected", advice)
         unit = replace(unit_of("hopper", self.input_format), **model.unit)
         return self.ask(architecture=unit, **model.options)
 
@@ -209,12 +237,18 @@ PROBES = (
 )
 
 
+def _require_probe(function: str, probe: object) -> None:
+    instance(function, "probe", probe, Probe, "a Probe", "Take one of PROBES.")
+
+
 def on_cuda(probe: Probe) -> float:
     """What the GPU that torch uses answers.
 
     Raises:
+        TypeError: `probe` is none.
         RuntimeError: torch or the GPU cannot multiply this format.
     """
+    _require_probe("on_cuda", probe)
     a, b = (torch.from_numpy(x).float().cuda() for x in probe.factors(least=4))
     left, right = a.repeat(_SIZE, 1), b[:, None].repeat(1, _SIZE)
     if probe.output_format == FP16:
@@ -234,12 +268,31 @@ def _into_fp16(a: Tensor, b: Tensor) -> Tensor:
 
 
 def same(answer: float, other: float) -> bool:
-    """Whether two answers are one, signs of zeros included."""
+    """Whether two answers are one, signs of zeros included.
+
+    Raises:
+        TypeError: one of them is no number.
+    """
+    answer, other = (
+        number_that("same", name, value, "a number", lambda _: True)
+        for name, value in (("answer", answer), ("other", other))
+    )
     return answer == other and math.copysign(1, answer) == math.copysign(1, other)
 
 
 def report(probe: Probe, measured: float | None) -> list[str]:
-    """The lines about one probe: the hardware's answer and that of each model."""
+    """The lines about one probe: the hardware's answer and that of each model.
+
+    Args:
+        probe: one of `PROBES`.
+        measured: what the hardware answers; None leaves it out.
+
+    Raises:
+        TypeError: `probe` is none, or `measured` no number.
+    """
+    _require_probe("report", probe)
+    if measured is not None:
+        measured = number_that("report", "measured", measured, "a number, or None", lambda _: True)
     answers = {
         name: probe.ask(architecture=name)
         for name, units in ARCHITECTURES.items()

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from mplab.course.files import course_folder, replace_file
+from mplab.numbers.checks import one_of, quoted, text
+from mplab.simulation.checks import path_of
 
 VERSION = 1
 
@@ -76,18 +78,32 @@ class Recording:
         return f"recorded on {where} on {day}{rehearsed}{unfinished}"
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the file, whole or not at all, and return its path."""
-        tree = {
-            "mplab recording": VERSION,
-            "part": self.part,
-            "provenance": self.provenance,
-            "data": _spelled(self.data),
-            "complete": self.complete,
-            "problem": self.problem,
-        }
-        _check(tree)
-        path = Path(folder) / f"{self.name}.json"
-        replace_file(path, (_text(tree | {"sha256": _digest(tree)}) + "\n").encode())
+        """Write the file, whole or not at all, and return its path.
+
+        Raises:
+            OSError: the file cannot be written.
+            TypeError: `folder` is no path.
+            ValueError: a field does not fit the schema of the part, or JSON does not have it.
+        """
+        place = path_of("Recording.save", "folder", folder, "folder")
+        try:
+            tree = {
+                "mplab recording": VERSION,
+                "part": self.part,
+                "provenance": self.provenance,
+                "data": _spelled(self.data),
+                "complete": self.complete,
+                "problem": self.problem,
+            }
+            _check(tree)
+            content = _text(tree | {"sha256": _digest(tree)}) + "\n"
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"Recording.save: part, provenance, data, complete and problem must fit the "
+                f"schema; got a recording where {error}. Correct it."
+            ) from error
+        path = place / f"{self.name}.json"
+        replace_file(path, content.encode())
         return path
 
 
@@ -142,13 +158,21 @@ def folder() -> Path:
     return course_folder("data") / "recordings"
 
 
+def _place(function: str, where: str | os.PathLike[str] | None) -> Path:
+    """The folder that was asked for."""
+    return folder() if where is None else path_of(function, "where", where, "folder")
+
+
 def available(*, where: str | os.PathLike[str] | None = None) -> list[str]:
     """The names of the recordings that can be loaded.
 
     Args:
         where: a folder; None for the recordings that came with the package.
+
+    Raises:
+        TypeError: `where` is no path.
     """
-    paths = Path(where) if where is not None else folder()
+    paths = _place("available", where)
     return sorted(path.stem for path in paths.glob("*.json"))
 
 
@@ -160,16 +184,18 @@ def load(name: str, *, where: str | os.PathLike[str] | None = None) -> Recording
         where: a folder; None for the recordings that came with the package.
 
     Raises:
+        TypeError: `name` is no string, or `where` no path.
         ValueError: there is none of this name, or several; the file was edited, or is no
             recording of this version.
     """
-    place = Path(where) if where is not None else folder()
+    place = _place("load", where)
+    text("load", "name", name)
     names = available(where=place)
     found = [n for n in names if n == name] or _names(name, place)
     if len(found) != 1 or not _NAME.fullmatch(name):
         raise ValueError(
-            f"load: name must be one recording of {', '.join(names) or '(none)'}; got {name!r}. "
-            + how_to_record(name)
+            f"load: name must be one recording of {', '.join(names) or '(none)'}; got "
+            f"{quoted(name)}. {how_to_record(name)}"
         )
     path = place / f"{found[0]}.json"
     try:
@@ -200,7 +226,13 @@ def first(part: str, *, where: str | os.PathLike[str] | None = None) -> Recordin
     Args:
         part: one of `SCHEMA`.
         where: a folder; None for the recordings that came with the package.
+
+    Raises:
+        TypeError: `where` is no path.
+        ValueError: `part` is none.
     """
+    one_of("first", "part", part, SCHEMA)
+    where = _place("first", where)
 
     def rank(recording: Recording) -> tuple[bool, ...]:
         about = recording.provenance
@@ -222,7 +254,7 @@ def how_to_record(part: str = "") -> str:
         >>> how_to_record("casts")
         'On a machine with a CUDA device: mplab record --only casts --out data/recordings.'
     """
-    part = part.partition("-")[0]
+    part = text("how_to_record", "part", part).partition("-")[0]
     which = f"--only {part}" if part in SCHEMA else "--all"
     return f"On a machine with a CUDA device: mplab record {which} --out data/recordings."
 
@@ -233,7 +265,13 @@ def caption(part: str, *, where: str | os.PathLike[str] | None = None) -> str:
     Args:
         part: one of `SCHEMA`.
         where: a folder; None for the recordings that came with the package.
+
+    Raises:
+        TypeError: `where` is no path.
+        ValueError: `part` is none.
     """
+    one_of("caption", "part", part, SCHEMA)
+    where = _place("caption", where)
     names = _names(part, where)
     if not names:
         return f"There is no recording of {part} yet.\n{how_to_record(part)}"

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from mplab.hardware._timing import clock_of, seconds_of
 from mplab.hardware.recordings import first
+from mplab.numbers.checks import integer, named_format, number_that, one_of, real
 from mplab.numbers.formats import BF16, FP16, FP32, Format
+from mplab.simulation.checks import device_of, items, seed_of
 
 
 class Product(NamedTuple):
@@ -48,17 +50,64 @@ class Roofline(NamedTuple):
     products: tuple[Product, ...]
 
     def peak(self, fmt: str) -> float:
-        """The most operations in a second that were seen in a format."""
+        """The most operations in a second that were seen in a format.
+
+        Args:
+            fmt: the format's name.
+
+        Raises:
+            ValueError: there is no product in a format of this name.
+        """
+        one_of("Roofline.peak", "fmt", fmt, dict.fromkeys(p.fmt for p in self.products))
         return max(p.per_second for p in self.products if p.fmt == fmt)
+
+
+_LARGEST = 2**31 - 1
+"""Rows of a matrix that nobody has the memory for."""
+
+
+def _sizes(where: str, sizes: Any) -> list[int]:
+    """The sizes of square matrices."""
+    given = items(where, "sizes", sizes, "integers")
+    found = [integer(where, "sizes", size, least=1, most=_LARGEST) for size in given]
+    if not found:
+        raise ValueError(f"{where}: sizes must hold at least one; got none. Leave it out.")
+    return found
+
+
+def _formats(where: str, formats: Any, device: torch.device) -> list[Format]:
+    """The formats, in each of which torch multiplies on the device."""
+    found = items(where, "formats", formats, "formats")
+    if not found:
+        raise ValueError(f"{where}: formats must hold at least one; got none. Leave it out.")
+    for fmt in found:
+        dtype = named_format(where, "formats", fmt).torch_dtype
+        try:
+            one = torch.ones(1, 1, device=device, dtype=dtype) if dtype is not None else None
+            fits = one is not None and torch.matmul(one, one).dtype is dtype
+        except RuntimeError:  # NotImplementedError is one
+            fits = False
+        if not fits:
+            raise ValueError(
+                f"{where}: formats must be such that torch multiplies in them on {device}; got "
+                f"{fmt.name}. Use FP32, FP16 and BF16."
+            )
+    return found
 
 
 def work_per_byte(size: int, fmt: Format) -> float:
     """Operations of a square product for each byte that it must at least move.
 
+    Raises:
+        TypeError: `size` is no integer, or `fmt` no format.
+        ValueError: `size` is less than 1.
+
     Examples:
         >>> work_per_byte(96, FP32), work_per_byte(96, FP16)
         (16.0, 32.0)
     """
+    size = integer("work_per_byte", "size", size, least=1, most=_LARGEST)
+    named_format("work_per_byte", "fmt", fmt)
     return 2 * size**3 / (3 * size * size * fmt.bits / 8)
 
 
@@ -76,7 +125,17 @@ def measured(
         formats: in which torch multiplies.
         device: "cpu" or "cuda".
         seconds: a format is left out from the size on whose single product takes longer.
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: no size or no format, a size of less than 1, a format in which torch does not
+            multiply, a device that torch cannot use here, or negative seconds.
     """
+    where = "measured"
+    rule = "a number of seconds, not negative"
+    seconds = number_that(where, "seconds", seconds, rule, lambda limit: limit >= 0)
+    place = device_of(where, device)
+    sizes, formats = _sizes(where, sizes), _formats(where, formats, place)
     timed = partial(seconds_of, clock=clock_of(device), turn=5e-3)
     count = 1 << 24
     x, out = (torch.ones(count, device=device) for _ in range(2))
@@ -89,7 +148,7 @@ def measured(
             rows.append(Product(size, fmt.name, 2 * size**3 / taken, work_per_byte(size, fmt)))
             if taken > seconds:
                 break
-    cuda = device.startswith("cuda")
+    cuda = place.type == "cuda"
     name = torch.cuda.get_device_name(device) if cuda else "this machine's CPU"
     words = f"measured on {name}"
     if not cuda:
@@ -139,10 +198,18 @@ def matmul_errors(
         mean: of the normal numbers in the matrices.
         seed: of the matrices.
 
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: as in `measured`; a mean that is not finite, or a negative seed.
+
     Exactness:
         The product they are compared with is torch's in float64.
     """
-    generator = torch.Generator().manual_seed(seed)
+    where = "matmul_errors"
+    mean = real(where, "mean", mean)
+    generator = torch.Generator().manual_seed(seed_of(where, seed))
+    place = device_of(where, device)
+    sizes, formats = _sizes(where, sizes), _formats(where, formats, place)
     rows = []
     for size in sizes:
         a, b = (

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+
+from mplab.numbers.checks import integer, quoted, switch
+from mplab.numbers.formats import Format
 
 
 def watched_modules(
@@ -15,6 +20,14 @@ def watched_modules(
 ) -> list[tuple[str, nn.Module, bool]]:
     """The modules to watch: their names, and whether none in them is watched."""
     names = [name for name, _ in model.named_modules()]
+    words = isinstance(layers, list | tuple | set | frozenset) and all(
+        isinstance(name, str) for name in layers
+    )
+    if layers is not None and not words:
+        raise TypeError(
+            f"Health: layers must be a list of names of modules, or None; got {quoted(layers)}. "
+            "Put one in a list."
+        )
     for name in layers or ():
         if name not in names:
             near = ", ".join(get_close_matches(name, names, n=3, cutoff=0.4))
@@ -41,8 +54,14 @@ def _within(name: str, outer: str) -> bool:
 
 
 def is_number(x: Any) -> bool:
-    """Whether this is a number, or a tensor with one."""
-    return x.numel() == 1 if isinstance(x, Tensor) else isinstance(x, float | int | np.number)
+    """Whether this is a number that float64 holds, or a tensor with one; Booleans are none."""
+    if isinstance(x, Tensor):
+        return x.numel() == 1 and x.dtype != torch.bool and not x.is_complex()
+    if isinstance(x, np.number):
+        return not isinstance(x, np.complexfloating)
+    if isinstance(x, bool) or not isinstance(x, float | int):
+        return False
+    return isinstance(x, float) or abs(x) <= sys.float_info.max
 
 
 def described(x: Any) -> str:
@@ -50,3 +69,21 @@ def described(x: Any) -> str:
     if isinstance(x, Tensor):
         return f"a tensor of shape {tuple(x.shape)}"
     return repr(x) if x is None else f"a {type(x).__name__}"
+
+
+def is_true(skipped: Any) -> bool:
+    """What `step` was told of the weights: True or False, in a tensor or not."""
+    if isinstance(skipped, Tensor) and skipped.dtype == torch.bool and skipped.numel() == 1:
+        return bool(skipped)
+    return switch("step", "skipped", skipped)
+
+
+def require_options(every: object, trace_every: object, weight_format: object) -> None:
+    """Refuse what is no number of steps, and no format."""
+    for name, number in (("every", every), ("trace_every", trace_every)):
+        integer("Health", name, number, least=1, advice="Use 1 for each step.")
+    if weight_format is not None and not isinstance(weight_format, Format):
+        raise TypeError(
+            f"Health: weight_format must be an mplab Format or None; got {quoted(weight_format)}. "
+            "Leave it out for FP32."
+        )

@@ -18,7 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from mplab.health._arguments import described, is_number, watched_modules
+from mplab.health._arguments import (
+    described,
+    is_number,
+    is_true,
+    require_options,
+    watched_modules,
+)
 from mplab.health._findings import diagnose
 from mplab.health._tracing import Origin, Tracer, format_of_dtype
 from mplab.health._updates import Movement
@@ -132,11 +138,7 @@ class Health:
                 f"Health: optimizer must be a torch.optim.Optimizer; got "
                 f"{type(optimizer).__name__}. Give the optimizer that it wraps."
             )
-        if min(every, trace_every) < 1:
-            raise ValueError(
-                f"Health: every and trace_every must be at least 1; got {every} and "
-                f"{trace_every}. Use 1 for each step."
-            )
+        require_options(every, trace_every, weight_format)
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
             raise TypeError(
                 f"Health: scaler must be a torch.amp.GradScaler; got {type(scaler).__name__}. "
@@ -451,7 +453,7 @@ class Health:
             skipped: whether the weights were left alone; known already likewise.
 
         Raises:
-            TypeError: `loss` or `scale` is no number.
+            TypeError: `loss` or `scale` is no number, or `skipped` neither True nor False.
         """
         if not is_number(loss):
             raise TypeError(
@@ -460,6 +462,7 @@ class Health:
             )
         if scale is not None and not is_number(scale):
             raise TypeError(f"step: scale must be a number; got {described(scale)}. Leave it out.")
+        skipped = None if skipped is None else is_true(skipped)
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
             factor = float(scale) if scale is not None else self._scale or 1.0

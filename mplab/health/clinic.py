@@ -15,6 +15,7 @@ import torch
 
 from mplab.health import broken_runs as runs
 from mplab.health.broken_runs import TREATMENTS, Outcome, Treatment
+from mplab.numbers.checks import quoted
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ class Case:
         Raises:
             ValueError: an unknown treatment.
         """
-        if treatment not in TREATMENTS:
+        if not isinstance(treatment, str) or treatment not in TREATMENTS:
             raise ValueError(
-                f"run: treatment must be one of {', '.join(TREATMENTS)}; got {treatment!r}. "
-                "Choose one of them."
+                f"run: treatment must be one of {', '.join(TREATMENTS)}; got "
+                f"{quoted(treatment)}. Choose one of them."
             )
         return _run(self, treatment)
 
@@ -69,7 +70,16 @@ class Case:
         return self.run("wrong")
 
     def is_healthy(self, outcome: Outcome) -> bool:
-        """Whether the observable lies where it should; NaN does not."""
+        """Whether the observable lies where it should; NaN does not.
+
+        Raises:
+            TypeError: `outcome` is none.
+        """
+        if not isinstance(outcome, Outcome):
+            raise TypeError(
+                f"is_healthy: outcome must be an Outcome; got {quoted(outcome)}. Pass what run() "
+                "gave."
+            )
         low, high = self.healthy
         return low <= outcome.observed <= high
 

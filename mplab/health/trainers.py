@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mplab.health._watch import Health
 from mplab.health.reports import Report
+from mplab.numbers.checks import quoted
 from mplab.numbers.installation import how_to_install, needs, version_of
 
 _OLDEST = {"lightning": (2, 5), "transformers": (4, 46)}
@@ -117,10 +118,15 @@ class _Teller:
         folder: str | os.PathLike[str] | None,
         told: Callable[[str], None],
     ) -> None:
-        if not isinstance(say_every, int) or say_every < 0:
+        if not isinstance(say_every, int) or isinstance(say_every, bool) or say_every < 0:
             raise ValueError(
-                f"{function}: say_every must be a whole number, 0 or more; got {say_every!r}. "
-                "Use 0 for no lines of progress."
+                f"{function}: say_every must be a whole number, 0 or more; got "
+                f"{quoted(say_every)}. Use 0 for no lines of progress."
+            )
+        if not callable(told):
+            raise TypeError(
+                f"{function}: told must be a function of a string; got {quoted(told)}. Leave it "
+                "out to print."
             )
         if folder is not None:
             needs(f"{function}(tensorboard=…)", "tensorboard")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cfunc, njit
+from numpy._core.umath import _UFUNC_API
 
 
 class Compiled:
@@ -85,8 +85,7 @@ def _from_func_and_data() -> Callable[..., Any]:
     table_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )
-    capsule = import_module("numpy._core._multiarray_umath")._UFUNC_API
-    table = ctypes.cast(table_of(capsule, None), ctypes.POINTER(ctypes.c_void_p))
+    table = ctypes.cast(table_of(_UFUNC_API, None), ctypes.POINTER(ctypes.c_void_p))
     pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
     arguments = (pointer, pointer, text, number, number, number, number, text, text, number)
     return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(table[1] or 0)

@@ -138,8 +138,10 @@ def _round_in_place(a, shift, mode, away, odd, random):
     last = _as(a, _as(a, 1) << shift)
     low = _as(a, last - 1)
     if mode == _TIES_TO_EVEN:
-        below_half, half = _as(a, low >> 1), _as(a, ((low >> 1) + 1) & low)
-        addend = half if (a & last) | odd != 0 else below_half
+        # Without even significands every tie goes up; where nothing is cut, none. One addend plus
+        # a condition, since a choice between two becomes a branch in scalar code.
+        up = _as(a, (last | -odd) & -(low & 1))
+        addend = _as(a, _as(a, low >> 1) - _mask(a, a & up != 0))
     elif mode == _TIES_TO_AWAY:
         addend = _as(a, _as(a, low + 1) >> 1)
     elif mode == _TOWARD_ZERO:

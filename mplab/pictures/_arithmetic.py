@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
-from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
-from mplab.numbers.checks import integer
-from mplab.numbers.formats import FP16, FP32, Format, Rounding
+from mplab.arithmetic.reductions import ORDERS, Accumulation, cumsum, matmul, sum
+from mplab.numbers.checks import integer, quoted, switch
+from mplab.numbers.formats import FP16, FP32, Format, Rounding, require_format
 from mplab.numbers.rounding import round_to
+from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}
 
 _PERSONS = ("kahan", "neumaier")  # orders of summation with a name that is written large
+
+_MOST = 1 << 29
+"""Terms of a sum that float64 holds exactly."""
 
 
 # Errors of long sums ---------------------------------------------------------------------
@@ -59,7 +65,12 @@ def measured_errors(
         >>> measured_errors(FP16, most=8).lengths
         array([2, 4, 8])
     """
-    rng = np.random.default_rng(seed)
+    require_format("measured_errors", fmt)
+    switch("measured_errors", "signed", signed)
+    most = integer("measured_errors", "most", most, least=2, most=_MOST)
+    draws = integer("measured_errors", "draws", draws, least=1, most=_MOST)
+    _require_order(order)
+    rng = np.random.default_rng(_checks.seed("measured_errors", seed))
     terms = round_to(rng.random((most, draws)), FP16, rounding=Rounding.TOWARD_ZERO)
     if signed:
         terms = terms * rng.choice([-1.0, 1.0], terms.shape)
@@ -72,6 +83,18 @@ def measured_errors(
         sums = np.stack([sum(terms[:n], axis=0, **how) for n in lengths])
     relative = (sums - exact[lengths - 1]) / np.cumsum(np.abs(terms), axis=0)[lengths - 1]
     return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
+
+
+def _require_order(order: object) -> None:
+    """Refuse what is no order of summation."""
+    known = isinstance(order, str) and (
+        order in ORDERS or re.fullmatch(r"blocked\([0-9]+\)", order)
+    )
+    if not known or order == "blocked(k)":
+        raise ValueError(
+            f"measured_errors: order must be one of {', '.join(ORDERS)}; got {quoted(order)}. "
+            "For k write a number, as in blocked(128)."
+        )
 
 
 @c.in_house_style
@@ -167,7 +190,8 @@ def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
     Returns:
         A figure whose title says what the first format reports at the end.
     """
-    values = np.asarray(losses, np.float64)
+    values = np.asarray(_checks.row("loss_meter", "losses", losses), np.float64)
+    c.require_some("loss_meter", "formats", formats, Format)
     counts = np.arange(1, len(values) + 1)
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
@@ -230,12 +254,17 @@ def product_errors(
     Exactness:
         The sums they are compared with are float64's, within 2^−38 of the exact ones.
     """
-    if not 2.0**-24 <= below <= 2.0**15 or math.frexp(below)[0] != 0.5:
+    require_format("product_errors", fmt)
+    most = integer("product_errors", "most", most, least=16, most=_MOST)
+    draws = integer("product_errors", "draws", draws, least=1, most=_MOST)
+    given: Any = below
+    number = isinstance(given, Real) and not isinstance(given, bool)
+    if not number or not 2.0**-24 <= below <= 2.0**15 or math.frexp(below)[0] != 0.5:
         raise ValueError(
             "product_errors: below must be a power of two from 2**-24 to 2**15, which FP16 has; "
-            f"got {below!r}. Choose another."
+            f"got {quoted(below)}. Choose another."
         )
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(_checks.seed("product_errors", seed))
     a, b = (round_to(below * rng.random((draws, most)), FP16) for _ in range(2))
     lengths = 1 << np.arange(4, most.bit_length(), 2)
     errors = {}

@@ -10,14 +10,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from mplab.numbers.checks import switch
+from mplab.numbers import checks
+from mplab.numbers.checks import quoted, switch
 from mplab.numbers.codes import decode, encode, ulp, values
 from mplab.numbers.formats import Format, require_format
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
+from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
 INTEGERS = "INT8"
+
+_FEW = 20
+"""Bits of a format whose values can be listed."""
 
 _INTEGER_LOOK = {"color": "black", "linestyle": "dotted"}
 
@@ -35,6 +40,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
         A figure whose title says how many different numbers are stored.
     """
     c.require_some("bit_fields", "formats", formats, Format)
+    asked = _checks.exact("bit_fields", "x", x)
     stored = [float(round_to(x, fmt)) for fmt in formats]
     picture = c.Picture(height=0.7 + 0.42 * len(formats), width=8.6)
     axes = picture.subplots()
@@ -49,7 +55,6 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
     for place, (name, colour) in zip((0, 3, 15), c.FIELDS.items(), strict=True):
         axes.text(place, -0.85, name, color=colour, va="center", fontweight="bold")
     different = len(set(stored))
-    asked = Fraction(x)
     exact = sum(math.isfinite(value) and Fraction(value) == asked for value in stored)
     sentence = (
         f"{len(formats)} formats store {different} different "
@@ -177,6 +182,13 @@ def number_lines(
     """
     c.require_some("number_lines", "formats", formats, Format)
     switch("number_lines", "integers", integers)
+    _checks.interval("number_lines", low, high)
+    for fmt in formats:
+        if fmt.bits > _FEW:
+            raise ValueError(
+                f"number_lines: formats must have at most {_FEW} bits each; got {fmt.name} with "
+                f"{fmt.bits}. Leave it out: its values would lie too close."
+            )
     rows = [(fmt.name, _between(values(fmt), low, high), c.style(fmt).colour) for fmt in formats]
     if integers:
         rows.append((INTEGERS, _between(np.arange(-128.0, 128.0), low, high), "black"))
@@ -231,6 +243,12 @@ def spacing(
     """
     c.require_some("spacing", "formats", formats, Format)
     switch("spacing", "integers", integers)
+    window = _checks.exponents("spacing", window, formats)
+    if abs(checks.real("spacing", "at", at)) > min(fmt.max_finite for fmt in formats):
+        raise ValueError(
+            f"spacing: at must be a number within the range of each format; got {quoted(at)}. "
+            "Choose a smaller one."
+        )
     picture = c.Picture(height=4.3)
     axes = picture.subplots()
     stairs, gaps = [], []
@@ -345,6 +363,7 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
         A figure whose title says what the normal numbers of each format have.
     """
     c.require_some("decimal_digits", "formats", formats, Format)
+    window = _checks.exponents("decimal_digits", window, formats)
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
     ends, words = [], []

@@ -10,11 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from mplab.arithmetic.matrix_steps import StepBits, step_bits
-from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
+from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.numbers import checks
+from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Format, Rounding
-from mplab.numbers.rounding import round_to
+from mplab.numbers.rounding import require_values, round_to
 from mplab.numbers.words import number
-from mplab.pictures import canvas
+from mplab.pictures import _checks, canvas
+
+_MOST = 1 << 29
+"""Terms of a sum that float64 holds exactly."""
 
 
 # Long products ---------------------------------------------------------------------------
@@ -51,7 +56,12 @@ def errors_by_depth(
     Exactness:
         The products they are compared with are exact: sums of 8-bit products in float64.
     """
-    rng = np.random.default_rng(seed)
+    known = [name for name, units in ARCHITECTURES.items() if FP8_E4M3.name in units]
+    checks.one_of("errors_by_depth", "architecture", architecture, known)
+    switch("errors_by_depth", "signed", signed)
+    most = integer("errors_by_depth", "most", most, least=1, most=_MOST)
+    every = _interval(every, most, unit_of(architecture, FP8_E4M3))
+    rng = np.random.default_rng(_checks.seed("errors_by_depth", seed))
     drawn = [rng.standard_normal((32, most)) for _ in range(2)]
     a, b = (round_to(x if signed else np.abs(x), FP8_E4M3) for x in drawn)
     depths = every << np.arange((most // every).bit_length())
@@ -62,6 +72,17 @@ def errors_by_depth(
             got = mma(x, y, architecture=architecture, input_format=FP8_E4M3, promote_every=promote)
             kept.append(float((np.abs(got - x @ y) / (np.abs(x) @ np.abs(y))).max()))
     return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every, signed)
+
+
+def _interval(every: Any, most: int, unit: MatrixUnit) -> int:
+    """After how many terms to promote: whole steps of the unit, and no more than `most`."""
+    found = integer("errors_by_depth", "every", every, least=1)
+    if found % unit.terms or found > most:
+        raise ValueError(
+            f"errors_by_depth: every and most must be a multiple of {unit.terms}, the terms of a "
+            f"step, and no less than that; got {quoted(every)} and {most}. Pass every=128."
+        )
+    return found
 
 
 @canvas.in_house_style
@@ -118,7 +139,11 @@ def cut_errors(
     Exactness:
         The products they are compared with are exact: multiples of 2^−22 below 2^30 in float64.
     """
-    rng = np.random.default_rng(seed)
+    known = [name for name, units in ARCHITECTURES.items() if FP16.name in units]
+    checks.one_of("cut_errors", "architecture", architecture, known)
+    terms = integer("cut_errors", "terms", terms, least=1, most=_MOST)
+    draws = integer("cut_errors", "draws", draws, least=1, most=_MOST)
+    rng = np.random.default_rng(_checks.seed("cut_errors", seed))
     shape = (draws, terms)
     a, b = (round_to(rng.uniform(0.5, 1, shape), FP16) for _ in range(2))
     unit = unit_of(architecture, FP16)
@@ -191,6 +216,7 @@ def bits_of_a_step(
         A figure of one row per term, aligned to the largest exponent, then the sum and what is
         written. Bits past the line are cut.
     """
+    _require_step(a, b, c, architecture, input_format)
     step = step_bits(a, b, c=c, architecture=architecture, input_format=input_format)
     picture = canvas.Picture(height=1.5 + 0.36 * len(step.rows), width=9.4)
     _draw_rows(picture.subplots(), step)
@@ -203,6 +229,22 @@ def bits_of_a_step(
     )
     words = "; ".join(f"{row.words}: {float(row.value):.8g}" for row in step.rows)
     return canvas.titled(picture, claim, f"Rows of bits under powers of two. {words}.")
+
+
+def _require_step(a: Any, b: Any, c: Any, architecture: Any, input_format: Any) -> None:
+    """Refuse what no unit takes in one step."""
+    where = "bits_of_a_step"
+    checks.named_format(where, "input_format", input_format)
+    if not isinstance(architecture, MatrixUnit):
+        units = ARCHITECTURES[checks.one_of(where, "architecture", architecture, ARCHITECTURES)]
+        if input_format.name not in units:
+            raise ValueError(
+                f"{where}: input_format must be one of {', '.join(units)} on {architecture}; got "
+                f"{input_format.name}. Choose another architecture, or pass a MatrixUnit."
+            )
+    for name, x in (("a", a), ("b", b)):
+        require_values(where, name, _checks.row(where, name, x), input_format)
+    require_values(where, "c", checks.real(where, "c", c), FP32)
 
 
 def _draw_rows(axes: Axes, step: StepBits) -> None:

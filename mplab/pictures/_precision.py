@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from mplab.numbers import checks
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP32, Format
 from mplab.pictures import canvas as c
 from mplab.simulation.explanation import Explanation, Row
@@ -146,12 +148,21 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> c.Picture:
     Raises:
         ValueError: there is no layer, or the formats have different ones.
     """
+    if not isinstance(errors, Mapping) or errors:
+        c.require_named("sensitivity", "errors", errors, Mapping)
+    for fmt, found in errors.items():
+        numbers = [checks.real("sensitivity", "errors", x) for x in found.values()]
+        if not isinstance(fmt, Format) or any(x < 0 for x in numbers):
+            raise ValueError(
+                "sensitivity: errors must map formats to errors by layer, not negative; got "
+                f"{quoted(found)} for {quoted(fmt)}. Compare with the output in FP32."
+            )
     layers = list(next(iter(errors.values()), {}))
     if not layers or any(list(found) != layers for found in errors.values()):
         given = {fmt.name: list(found) for fmt, found in errors.items()}
         raise ValueError(
-            f"sensitivity: errors must hold the same layers for each format; got {given}. Run "
-            f"every layer in every format."
+            f"sensitivity: errors must hold the same layers for each format; got "
+            f"{quoted(given)}. Run every layer in every format."
         )
     picture = c.Picture(height=1.7 + 0.36 * len(layers))
     axes = picture.subplots()

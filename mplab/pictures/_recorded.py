@@ -14,11 +14,14 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from mplab.hardware import recordings
+from mplab.numbers import checks
 from mplab.numbers.formats import FP16, Format, require_format
+from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 from mplab.pictures._eight_bits import by_seed, look_of
 from mplab.pictures.pages import METRICS
 from mplab.training.exponents import ExponentHistogram, pooled, shares, window, zone_words, zones
+from mplab.training.recipes import RECIPES
 
 _NAMES = {
     "fp32": "FP32",
@@ -31,6 +34,9 @@ _NAMES = {
     "amp-fp8-current": "FP8 with current scaling",
 }
 """Recipes as the lessons call them."""
+
+_KNOWN = {**RECIPES, **_NAMES}
+"""Recipes of which there may be recordings."""
 
 Where = str | os.PathLike[str] | None
 
@@ -52,6 +58,11 @@ def recorded_runs(
         The figure of `by_seed`, with the seeds that all these recipes were recorded with; None
         without them.
     """
+    from mplab.training.tasks import TASKS
+
+    checks.one_of("recorded_runs", "task", task, TASKS)
+    recipes = _checks.names("recorded_runs", "recipes", recipes, _KNOWN)
+    where = _checks.folder("recorded_runs", where)
     recording = recordings.first("training", where=where)
     if recording is None:
         return None
@@ -84,6 +95,7 @@ def recorded_network(*, where: Where = None) -> c.Picture | None:
         A figure whose title gives the multiples of the fastest recipe; None without a recording
         of FP32 and another recipe.
     """
+    where = _checks.folder("recorded_network", where)
     recording = recordings.first("larger", where=where)
     rows = [r for r in recording.data.get("runs", []) if "problem" not in r] if recording else []
     if recording is None or len(rows) < 2 or rows[0]["recipe"] != "fp32":
@@ -137,6 +149,8 @@ def recorded_gradients(
         are; None without a recording.
     """
     fmt = require_format("recorded_gradients", fmt)
+    checks.one_of("recorded_gradients", "recipe", recipe, _KNOWN)
+    where = _checks.folder("recorded_gradients", where)
     recording = recordings.first("exponents", where=where)
     runs = recording.data.get("runs", []) if recording else []
     run = next((r for r in runs if r["recipe"] == recipe and "layers" in r), None)
@@ -205,6 +219,7 @@ def recorded_units(*, where: Where = None) -> c.Picture | None:
         A figure with a row for each format and a column for each architecture, whose title
         names the models that are never wrong; None without a recording of blocks.
     """
+    where = _checks.folder("recorded_units", where)
     recording = recordings.first("tensorcores", where=where)
     blocks = recording.data.get("blocks", {}) if recording else {}
     blocks = {

@@ -21,9 +21,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from mplab.numbers.checks import quoted
+from mplab.numbers.checks import quoted, real
 from mplab.numbers.formats import Format
 from mplab.numbers.words import superscript
+from mplab.pictures._checks import path as checked_path
 from mplab.training.exponents import exponent_of, zones
 
 P = ParamSpec("P")
@@ -154,6 +155,10 @@ CARD_STYLE = f'<style>[data-jp-theme-light="false"] {DIMMED}</style>'
 
 
 # A figure that can be read aloud ---------------------------------------------------------
+_LONGEST, _LARGEST = 1000, 50
+"""Inches of a side, and pixels for each of the page's, that memory still holds."""
+
+
 class Picture(Figure):
     """A matplotlib Figure with a description, shown by Jupyter as an image with alt text.
 
@@ -164,6 +169,8 @@ class Picture(Figure):
     alt: str = ""
 
     def __init__(self, *, height: float, width: float = 7.6) -> None:
+        for argument, size in (("height", height), ("width", width)):
+            real("Picture", argument, size, positive=True, most=_LONGEST)
         super().__init__(figsize=(width, height), dpi=100, layout="constrained")
 
     @property
@@ -173,6 +180,7 @@ class Picture(Figure):
 
     def png(self, *, zoom: float = 2.0) -> bytes:
         """The figure as PNG, `zoom` pixels to each of the page's."""
+        real("png", "zoom", zoom, positive=True, most=_LARGEST)
         return self._drawn("png", dpi=zoom * self.dpi)
 
     def save(self, path: str | Path) -> None:
@@ -181,9 +189,11 @@ class Picture(Figure):
         Raises:
             ValueError: the name has another ending.
         """
-        kind = Path(path).suffix.removeprefix(".")
+        kind = Path(checked_path("save", "path", path)).suffix.removeprefix(".")
         if kind not in ("png", "svg"):
-            raise ValueError(f"save: path must end in .png or .svg; got {str(path)!r}. Rename it.")
+            raise ValueError(
+                f"save: path must end in .png or .svg; got {quoted(str(path))}. Rename it."
+            )
         Path(path).write_bytes(self._drawn(kind, dpi=2 * self.dpi))
 
     def _drawn(self, kind: str, *, dpi: float) -> bytes:

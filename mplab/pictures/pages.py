@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mplab.numbers.checks import quoted
 from mplab.numbers.tables import Table
+from mplab.pictures import _checks
 from mplab.pictures.canvas import Picture, listed
 from mplab.pictures.training import (
     alike,
@@ -89,6 +91,10 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
         HTML with the figures inside and a description of each. Equal runs give equal pages.
     """
     require_runs("report", histories)
+    if source is not None and not Path(_checks.path("report", "source", source)).is_file():
+        raise ValueError(
+            f"report: source must be a file; got {quoted(str(source))}. Correct the path."
+        )
     curves = loss_curves(histories)
     scaled = [run for run in histories if np.any(run.loss_scale != run.loss_scale[0])]
     firsts = {(run_name(run), run_place(run)): run for run in reversed(scaled)}
@@ -102,7 +108,7 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
         "<h2>Recipes</h2>",
         _table(_settings(histories)),
         "<h2>Where this comes from</h2>",
-        _table(_provenance(histories, source)),
+        _table(_provenance(histories, None if source is None else Path(source))),
     ]
     body = "\n".join(parts)
     return (

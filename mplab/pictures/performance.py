@@ -4,67 +4,143 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from mplab.hardware.rooflines import ProductError, Roofline
+from mplab.numbers.checks import quoted
 from mplab.numbers.tables import Table
+from mplab.numbers.words import superscript
 from mplab.pictures import canvas as c
 from mplab.training.recipes import RECIPES
 from mplab.training.stages import STAGES, Memory, Times
 
-
 # Rounding --------------------------------------------------------------------------------
+_INTO = "round_to, out="
+
+_LINES = {  # what the figure shows of each contender: its words, dash and width
+    _INTO: ("with out=", "solid", 2.2),
+    "round_to": ("round_to", "dotted", 2.2),
+    "NumPy astype": ("NumPy", "dashed", 1.2),
+    "ml_dtypes astype": ("ml_dtypes", "dashed", 1.2),
+    "torch to": ("torch", "dashdot", 1.2),
+    "gfloat": ("gfloat", "dotted", 1.2),
+}
+
+_PEERS = {name for name in _LINES if not name.startswith("round_to")}
+
+
 @c.in_house_style
 def costs(rows: Sequence[Any]) -> c.Picture:
-    """What rounding costs, as a multiple of a copy: one panel for each size.
+    """What rounding costs against the number of elements, in copies: one panel for each format.
 
     Args:
         rows: what `mplab.hardware.bench_rounding` measured: each has `name`, `fmt` (empty for a
-            copy), `size` and `ratio`, its time in copies.
+            copy), `size` and `ratio`, its time in copies. Drawn are ties to even from float32.
 
     Returns:
-        A figure whose title compares `round_to` with the fastest other library.
+        A figure whose title compares `round_to` with the fastest other library at the largest
+        size, and says from which size on it is the fastest, if not always.
     """
     c.require_some("costs", "rows", rows)
-    rows = [row for row in rows if row.fmt]  # the copies themselves are the line at 1
-    sizes = list(dict.fromkeys(row.size for row in rows))
-    names = list(dict.fromkeys(row.name for row in rows))
-    picture = c.Picture(height=1.6 + 0.3 * len(names), width=9.4)
-    grid = picture.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
-    for axes, size in zip(grid, sizes, strict=True):
-        axes.set_title(f"{size:,} elements")
-        axes.axvline(0, color=c.REFERENCE.colour, linewidth=1)
-        axes.set_xlabel("CPU time, in copies")
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda k, _: f"{2**k:g}×"))
-        for i, fmt in enumerate(dict.fromkeys(row.fmt for row in rows)):
-            here = [row for row in rows if row.fmt == fmt and row.size == size]
-            x = np.log2([row.ratio for row in here])
-            y = [names.index(row.name) + 0.14 * i - 0.21 for row in here]  # apart on equal times
-            axes.plot(x, y, c.STYLES[fmt].marker, color=c.STYLES[fmt].colour, label=fmt)
-    grid[0].set_yticks(range(len(names)), [name.strip() for name in names])
-    grid[0].invert_yaxis()
-    key = grid[0].get_legend_handles_labels()
-    picture.legend(*key, loc="outside lower right", ncols=4, frameon=False)
-    details = "; ".join(f"{r.name.strip()} {r.fmt} {r.size:,}: {r.ratio:.2f}" for r in rows)
-    return c.titled(picture, _cost_claim(rows, sizes[-1]), f"Dot plot, times in copies. {details}.")
-
-
-def _cost_claim(rows: Sequence[Any], size: int) -> str:
-    """The span over formats of `round_to`, and of the fastest peer in each format."""
-    ours: dict[str, float] = {}
-    peers: dict[str, float] = {}
     for row in rows:
-        if row.size == size and row.name == "round_to, out=":
-            ours[row.fmt] = row.ratio
-        elif row.size == size and not row.name.startswith(("round_to", " ")):
-            peers[row.fmt] = min(row.ratio, peers.get(row.fmt, math.inf))
-    start = f"For {size:,} elements round_to takes {c.span(ours.values())} copies"
-    return f"{start}, the fastest other library {c.span(peers.values())}" if peers else start
+        _require_cost(row)
+    rows = [row for row in rows if row.name in _LINES]  # a copy is the line at 1
+    c.require_some("costs", "rows", [row for row in rows if row.name == _INTO])
+    formats = list(dict.fromkeys(row.fmt for row in rows))
+    columns = min(2, len(formats))
+    lines = -(-len(formats) // columns)
+    picture = c.Picture(height=1.1 + 2.2 * lines, width=6.4)
+    grid = picture.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
+    ends = []
+    for axes, fmt in zip(grid.flat, formats, strict=False):
+        axes.set_title(fmt)
+        axes.axhline(1, color=c.REFERENCE.colour, linewidth=1)
+        ends += _cost_lines(axes, [row for row in rows if row.fmt == fmt])
+    for axes in [*grid.flat][len(formats) :]:
+        axes.set_axis_off()
+    first = grid[0, 0]  # which the others share their axes with
+    first.set(xscale="log", yscale="log")
+    for axis, words in ((first.xaxis, _power_of_ten), (first.yaxis, _times)):
+        axis.set_major_locator(LogLocator(numticks=6))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(words))
+    for axes in grid[-1]:
+        axes.set_xlabel("elements")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("CPU time, in copies")
+    c.label_ends(picture, ends)
+    details = "; ".join(f"{r.name} {r.fmt} {r.size:,}: {r.ratio:.2f}" for r in rows)
+    return c.titled(picture, _cost_claim(rows), f"Line chart, times in copies. {details}.")
+
+
+def _require_cost(row: Any) -> None:
+    """Refuse what was measured by nobody."""
+    name, fmt, *facts = (getattr(row, x, None) for x in ("name", "fmt", "size", "ratio"))
+    numbers = all(isinstance(x, Real) and float(x) > 0 for x in facts)
+    if not (isinstance(name, str) and isinstance(fmt, str) and numbers):
+        raise TypeError(
+            "costs: rows must have a name, a format's name, a size and a ratio each; got "
+            f"{quoted(row)}. Pass what bench_rounding measured."
+        )
+
+
+def _cost_lines(axes: Axes, rows: Sequence[Any]) -> list[c.End]:
+    """The lines of one format; ours have its colour."""
+    ends = []
+    for name, (words, dash, width) in _LINES.items():
+        here = [row for row in rows if row.name == name]
+        if not here:
+            continue
+        x, y = [row.size for row in here], [row.ratio for row in here]
+        look = c.style(here[0].fmt) if name not in _PEERS else c.REFERENCE
+        marker = look.marker if name == _INTO else ""
+        axes.plot(x, y, color=look.colour, marker=marker, linestyle=dash, linewidth=width)
+        ends.append(c.End(axes, x[-1], y[-1], words, look.colour))
+    return ends
+
+
+def _power_of_ten(value: float, _: object) -> str:
+    return f"{value:g}" if value < 1000 else "10" + superscript(round(math.log10(value)))
+
+
+def _times(value: float, _: object) -> str:
+    return f"{value:g}×"
+
+
+def _cost_claim(rows: Sequence[Any]) -> str:
+    """The span over formats of `round_to`, and of the fastest peer in each format."""
+    sizes = sorted({row.size for row in rows})
+    ours, peers = _least(rows, sizes[-1], ours=True), _least(rows, sizes[-1], ours=False)
+    claim = f"For {sizes[-1]:,} elements round_to takes {c.span(ours.values())} copies"
+    if not peers:
+        return claim
+    claim += f", the fastest other library {c.span(peers.values())}"
+    slower = [size for size in sizes if _is_slower(rows, size)]
+    if not slower:
+        return claim
+    if slower[-1] == sizes[-1]:
+        return f"{claim}; in some format that is faster"
+    return f"{claim}; it is the fastest from {sizes[sizes.index(slower[-1]) + 1]:,} elements on"
+
+
+def _least(rows: Sequence[Any], size: int, *, ours: bool) -> dict[str, float]:
+    """Copies that `round_to` takes into an array, or the fastest peer, by format."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row.size == size and (row.name == _INTO if ours else row.name in _PEERS):
+            found[row.fmt] = min(row.ratio, found.get(row.fmt, math.inf))
+    return found
+
+
+def _is_slower(rows: Sequence[Any], size: int) -> bool:
+    peers = _least(rows, size, ours=False)
+    ours = _least(rows, size, ours=True).items()
+    return any(ratio >= peers.get(fmt, math.inf) for fmt, ratio in ours)
 
 
 # Products --------------------------------------------------------------------------------
@@ -202,6 +278,7 @@ def _memory_claim(rows: Sequence[Memory]) -> str:
 
 def memory_table(rows: Sequence[Memory]) -> Table:
     """The same in numbers: bytes by component, and what was predicted."""
+    c.require_some("memory_table", "rows", rows, Memory)
     header = ("recipe", *_COMPONENTS[:3], "kept, measured", "kept, predicted", "would keep", "peak")
     cells = tuple(
         (

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Format, Overflow
+from mplab.numbers import checks
+from mplab.numbers.checks import quoted
+from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Format, Overflow, require_format
 from mplab.numbers.rounding import tally
+from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 from mplab.pictures.training import summed
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
@@ -87,6 +90,9 @@ def clipped_norms(
         A figure whose title says whether the length depends on the scale.
     """
     c.require_named("clipped_norms", "norms", norms)
+    scales = _checks.row("clipped_norms", "scales", scales, positive=True)
+    norms = _checks.rows("clipped_norms", "norms", norms, like=scales, positive=True)
+    checks.real("clipped_norms", "max_norm", max_norm, positive=True)
     picture = c.Picture(height=3.4)
     axes = picture.subplots()
     axes.axhline(np.log2(max_norm), color=c.REFERENCE.colour, linewidth=0.8)
@@ -151,13 +157,37 @@ def follow(
         >>> follow(DelayedScaling(FP8_E4M3, amax_history_len=2), row).saturated
         array([0., 1., 0.])
     """
+    require_format("follow", fmt)
+    if not isinstance(scaling, FixedScaling | CurrentScaling | DelayedScaling):
+        raise TypeError(
+            "follow: scaling must be a FixedScaling, a CurrentScaling or a DelayedScaling; got "
+            f"{quoted(scaling)}. Pass CurrentScaling(FP8_E4M3), for one."
+        )
     rows = []
-    for x in tensors:
+    for x in _tensors(tensors):
         amax = float(np.abs(x).max())
         scale = scaling.update(amax)
         counts = tally(np.asarray(x * scale, float), fmt, overflow=Overflow.SATURATE)
         rows.append((amax, scale, counts.overflow / x.size, counts.flushed / x.size))
     return Window(fmt, *np.array(rows).T)
+
+
+def _tensors(tensors: Any) -> list[np.ndarray]:
+    """Arrays of finite numbers, at least one."""
+    problem = (
+        "follow: tensors must be arrays of finite numbers, none of them empty; got {}. Put one in "
+        "a list."
+    )
+    if not isinstance(tensors, Iterable) or isinstance(tensors, str | bytes | Mapping | type):
+        raise TypeError(problem.format(quoted(tensors)))
+    found = list(tensors)
+    for x in found:
+        right = isinstance(x, np.ndarray) and x.dtype.kind not in "bcOUSM"
+        if not right or not x.size or not np.isfinite(x).all():
+            raise TypeError(problem.format(quoted(x)))
+    if not found:
+        raise ValueError(problem.format(quoted(tensors)))
+    return found
 
 
 @c.in_house_style
@@ -243,6 +273,15 @@ def shares_and_outcomes(
         loses most gradients at first and the one that falls farthest below FP32.
     """
     c.require_named("shares_and_outcomes", "runs", runs, tuple)
+    _checks.word("shares_and_outcomes", "label", label)
+    for pair in runs.values():
+        if len(pair) != 2 or not all(isinstance(x, History) for x in pair) or not pair[1].flushed:
+            raise TypeError(
+                "shares_and_outcomes: runs must hold a run in FP32 and one in FP16 that recorded "
+                f"gradients; got {quoted(pair)}. Pass two of what train() gave."
+            )
+        for run in pair:
+            checks.one_of("shares_and_outcomes", "metric", metric, run.metrics)
     picture = c.Picture(height=3.9)
     axes = picture.subplots()
     ends, facts = [], {}

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import FillStyleType
 from numpy.typing import NDArray
 
+from mplab.numbers import checks
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP16, FP32, Format, require_format
 from mplab.pictures import canvas as c
@@ -253,6 +254,11 @@ def gradient_exponents(
     """
     require_format("gradient_exponents", fmt)
     c.require_named("gradient_exponents", "layers", layers, ExponentHistogram)
+    if math.frexp(checks.real("gradient_exponents", "loss_scale", loss_scale))[0] != 0.5:
+        raise ValueError(
+            "gradient_exponents: loss_scale must be a positive power of two; got "
+            f"{quoted(loss_scale)}. Other scales also round."
+        )
     picture = c.Picture(height=1.5 + 0.62 * max(3, len(layers)))
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     shift = exponent_of(loss_scale)

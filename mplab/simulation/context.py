@@ -28,12 +28,14 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
+from mplab.numbers.checks import instance, require_rounding, switch
 from mplab.numbers.formats import FP16, FP32, Format, Overflow, Rounding
 from mplab.numbers.rounding import Stream, Tally
 from mplab.simulation import _regions
 from mplab.simulation._functions import Functions
 from mplab.simulation._replicas import require_native
 from mplab.simulation._rules import Scope
+from mplab.simulation.checks import facts_of, function_of
 from mplab.simulation.dispatch import Mode, rules_in
 from mplab.simulation.explanation import Explanation, Recorder
 from mplab.simulation.marks import Place, Rounder, this_graph
@@ -83,6 +85,7 @@ class simulated:
             `mplab.simulation._replicas`.
 
     Raises:
+        TypeError: an argument of another type.
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
             that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
             a scalar, as an active `torch.autocast` makes.
@@ -122,14 +125,19 @@ class simulated:
         model: nn.Module | None = None,
         native: bool = False,
     ) -> None:
-        _require_policy(policy)
+        _require_policy("simulated", policy)
+        require_rounding("simulated", rounding, overflow, stream)
+        facts_of("simulated", "fmt", fmt)
+        tally, native = switch("simulated", "tally", tally), switch("simulated", "native", native)
         for low in {fmt, *(own for _, own in policy.layers)} - {FP32} if native else ():
             require_native(low, rounding, overflow)
         into = Rounder(fmt, rounding, overflow, stream)
         self._mode = Mode(into, policy, tally=tally, native=native, functions=Functions)
         self._into = {fmt: into}  # the doors, by the format of a layer
         for chosen in (own for _, own in policy.layers if own not in self._into):
-            self._into[chosen] = Rounder(chosen, rounding, overflow, stream)
+            self._into[chosen] = Rounder(
+                chosen, rounding, overflow, stream, argument="policy's formats"
+            )
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
@@ -377,12 +385,9 @@ class simulated:
             )
 
 
-def _require_policy(policy: object) -> None:
-    if not isinstance(policy, Policy):
-        raise TypeError(
-            f"simulated: policy must be a Policy; got {policy!r}. Use one of mplab.simulation, "
-            f"such as CPU_AUTOCAST."
-        )
+def _require_policy(function: str, policy: object) -> None:
+    advice = "Use one of mplab.simulation, such as CPU_AUTOCAST."
+    instance(function, "policy", policy, Policy, "a Policy", advice)
 
 
 def explain(
@@ -403,7 +408,7 @@ def explain(
         inputs: what it is called with.
         fmt: the low format.
         policy: which operation and which layer runs in which format.
-        target: the second argument of `loss`, if it takes one.
+        target: the second argument of `loss`, if it takes one; not without `loss`.
         loss: of the output, and of the target; if omitted, the backward pass starts from ones.
         named: what the model is called with by name, such as `input_ids=…, labels=…`.
 
@@ -411,7 +416,8 @@ def explain(
         The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
 
     Raises:
-        ValueError: as `simulated`.
+        TypeError: an argument of another type.
+        ValueError: as `simulated`; a target, but no loss.
 
     Exactness:
         Taken down where the operation ran, by the same code that ran it.
@@ -424,6 +430,16 @@ def explain(
         >>> found.rows[0].cast, found.rows[1].rule
         (3, 'listed: softmax runs in FP32')
     """
+    advice = "Put functions into a module."
+    instance("explain", "model", model, nn.Module, "a torch.nn.Module", advice)
+    facts_of("explain", "fmt", fmt)
+    _require_policy("explain", policy)
+    function_of("explain", "loss", loss, optional=True)
+    if loss is None and target is not None:
+        raise ValueError(
+            f"explain: target must be None without a loss; got a {type(target).__name__}. "
+            f"Pass loss, too."
+        )
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)

@@ -16,9 +16,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from mplab.numbers.formats import FP8_E4M3, FP8_E5M2, Format, require_format
+from mplab.numbers.checks import integer, one_of, quoted, switch
+from mplab.numbers.formats import FP8_E4M3, FP8_E5M2, Format
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import MX_BLOCK, amax_of, fake_quantize, multiply_and_round
+from mplab.simulation.checks import device_of, facts_of, function_of
 from mplab.simulation.dispatch import Mode
 from mplab.simulation.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
 
@@ -40,6 +42,32 @@ _ROLES = ("input", "weight", "grad_output")
 _REAL = (FP8_E4M3, FP8_E5M2)
 
 _Scaling = FixedScaling | CurrentScaling | DelayedScaling
+
+
+class _How:
+    """How operands become FP8, checked in the name of `where`."""
+
+    def __init__(
+        self,
+        where: str,
+        scaling: str,
+        forward_format: Format,
+        backward_format: Format,
+        amax_history_len: int,
+        real: bool,
+    ) -> None:
+        facts_of(where, "forward_format", forward_format)
+        facts_of(where, "backward_format", backward_format)
+        self.scaling: str = one_of(where, "scaling", scaling, SCALINGS)
+        self.forward, self.backward = forward_format, backward_format
+        self.length = integer(where, "amax_history_len", amax_history_len, least=1)
+        self.real = switch(where, "real", real)
+        if real and (scaling == "block" or not {self.forward, self.backward} <= set(_REAL)):
+            raise ValueError(
+                f"{where}: real must be False for anything but FP8_E4M3 and FP8_E5M2 with one "
+                f"scale for a tensor; got {self.forward.name}, {self.backward.name}, "
+                f"{scaling!r}. Simulate it: real=False."
+            )
 
 
 class Fp8Linear(nn.Linear):
@@ -77,7 +105,9 @@ class Fp8Linear(nn.Linear):
             "grad_output"), the float32 matrix, and its scale; not for blocks, which have many.
 
     Raises:
-        ValueError: an unknown scaling; a format or scaling that torch has no product for, if
+        TypeError: an argument of another type.
+        ValueError: an unknown scaling; a format that lacks signs or zero, or does not fit in
+            float32; a format or scaling that torch has no product for, if
             `real`.
 
     Exactness:
@@ -109,8 +139,14 @@ class Fp8Linear(nn.Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self._choose(scaling, forward_format, backward_format, amax_history_len, real)
+        where = "Fp8Linear"
+        inward = integer(where, "in_features", in_features)
+        outward = integer(where, "out_features", out_features)
+        switch(where, "bias", bias)
+        _check_place(device, dtype)
+        how = _How(where, scaling, forward_format, backward_format, amax_history_len, real)
+        super().__init__(inward, outward, bool(bias), device=device, dtype=dtype)
+        self._choose(how)
 
     @classmethod
     def from_linear(
@@ -147,29 +183,34 @@ class Fp8Linear(nn.Linear):
                 f"Fp8Linear.from_linear: layer must be an nn.Linear; got a "
                 f"{type(layer).__name__}. Convert the linear layers in it."
             )
+        where = "Fp8Linear.from_linear"
+        how = _How(where, scaling, forward_format, backward_format, amax_history_len, real)
+        return cls._made_from(layer, how)
+
+    @classmethod
+    def _made_from(cls, layer: nn.Linear, how: _How) -> Self:
         new = cls.__new__(cls)
         new.__dict__ = dict(layer.__dict__)
-        new._choose(scaling, forward_format, backward_format, amax_history_len, real)
+        new._choose(how)
         return new
 
-    def _choose(
-        self, scaling: str, forward: Format, backward: Format, length: int, real: bool
-    ) -> None:
+    def _choose(self, how: _How) -> None:
         """Set how operands become FP8."""
-        _check(scaling, forward, backward, real)
-        self.scaling, self.real = scaling, real
+        self.scaling, self.real = how.scaling, how.real
         self.on_cast: Callable[[str, Tensor, float], None] | None = None
-        self.formats = dict(zip(_ROLES, (forward, forward, backward), strict=True))
+        self.formats = dict(zip(_ROLES, (how.forward, how.forward, how.backward), strict=True))
         self.scalings = {
-            role: _scaling_of(scaling, fmt, length) for role, fmt in self.formats.items()
+            role: _scaling_of(how.scaling, fmt, how.length) for role, fmt in self.formats.items()
         }
 
     def forward(self, input: Tensor) -> Tensor:
         """The layer of an input (..., in_features)."""
-        if input.shape[-1:] != (self.in_features,) or not input.is_floating_point():
-            raise ValueError(
+        tensor = isinstance(input, Tensor)
+        if not tensor or input.shape[-1:] != (self.in_features,) or not input.is_floating_point():
+            given = f"{input.dtype}, {tuple(input.shape)}" if tensor else quoted(input)
+            raise (ValueError if tensor else TypeError)(
                 f"Fp8Linear: input must be floating point of shape (..., {self.in_features}); got "
-                f"{input.dtype}, {tuple(input.shape)}. Look at the layer before."
+                f"{given}. Look at the layer before."
             )
         output: Tensor = _Linear.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         mode = this_graph().innermost
@@ -179,6 +220,13 @@ class Fp8Linear(nn.Linear):
 
     def scale_of(self, role: str, tensor: Tensor) -> float:
         """The scale for an operand in the role "input", "weight" or "grad_output"."""
+        one_of("Fp8Linear.scale_of", "role", role, _ROLES)
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            given = tensor.dtype if isinstance(tensor, Tensor) else quoted(tensor)
+            raise TypeError(
+                f"Fp8Linear.scale_of: tensor must be a floating-point tensor; got {given}. "
+                f"Convert it with float()."
+            )
         scaling = self.scalings[role]
         learnt = isinstance(scaling, DelayedScaling) and not self.training
         if learnt or isinstance(scaling, FixedScaling):
@@ -199,9 +247,21 @@ class Fp8Linear(nn.Linear):
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the scalings; of another kind of scaling there is none."""
-        if self.scaling == "delayed":
-            for role, scaling in self.scalings.items():
+        if self.scaling != "delayed":
+            return
+        if not isinstance(state, Mapping) or set(state) != set(_ROLES):
+            raise ValueError(
+                f"Fp8Linear.set_extra_state: state must have the keys {', '.join(_ROLES)}; got "
+                f"{quoted(state)}. Use what get_extra_state() returned."
+            )
+        for role, scaling in self.scalings.items():
+            try:
                 scaling.load_state_dict(state[role])
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"Fp8Linear.set_extra_state: state must be that of delayed scaling; got for "
+                    f"{role} what gives {error}"
+                ) from error
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -261,20 +321,15 @@ current scaling, simulated)
             f"convert_linears: model must be an nn.Module; got {type(model).__name__}. "
             f"Put single layers into nn.Sequential."
         )
-    _check(scaling, forward_format, backward_format, real)
+    where = "convert_linears"
+    how = _How(where, scaling, forward_format, backward_format, amax_history_len, real)
+    function_of(where, "filter", filter, optional=True)
     made: dict[nn.Module, Fp8Linear] = {}  # a layer may have several names
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if type(layer) is not nn.Linear or (filter is not None and not filter(name, layer)):
             continue
         if layer not in made:
-            made[layer] = Fp8Linear.from_linear(
-                layer,
-                scaling=scaling,
-                forward_format=forward_format,
-                backward_format=backward_format,
-                amax_history_len=amax_history_len,
-                real=real,
-            )
+            made[layer] = Fp8Linear._made_from(layer, how)
         if not name:
             return made[layer]
         parent, _, last = name.rpartition(".")
@@ -298,19 +353,16 @@ def _nothing_to_convert(model: nn.Module) -> ValueError:
     )
 
 
-def _check(scaling: str, forward: Format, backward: Format, real: bool) -> None:
-    for fmt in (forward, backward):
-        require_format("Fp8Linear", fmt)
-    if scaling not in SCALINGS:
-        raise ValueError(
-            f"Fp8Linear: scaling must be one of {', '.join(SCALINGS)}; got {scaling!r}. "
-            f"Use 'current'."
-        )
-    if real and (scaling == "block" or not {forward, backward} <= set(_REAL)):
-        raise ValueError(
-            f"Fp8Linear: real must be False for anything but FP8_E4M3 and FP8_E5M2 with one "
-            f"scale for a tensor; got {forward.name}, {backward.name}, {scaling!r}. "
-            f"Simulate it: real=False."
+def _check_place(device: Any, dtype: Any) -> None:
+    """Refuse a device or a dtype that parameters cannot have."""
+    without_numbers = isinstance(device, str | torch.device) and str(device) == "meta"
+    if device is not None and not without_numbers:
+        device_of("Fp8Linear", device)
+    wide = isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1
+    if dtype is not None and not wide:
+        raise TypeError(
+            f"Fp8Linear: dtype must be a floating-point torch.dtype of 16 bits or more, or None; "
+            f"got {quoted(dtype)}. Leave it out for float32."
         )
 
 

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
-from mplab.numbers.formats import Format, Overflow, Rounding, Tininess, require_format
-from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys
+from mplab.numbers.checks import require_rounding
+from mplab.numbers.formats import Format, Overflow, Rounding
+from mplab.numbers.rounding import Stream, Tally
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
+from mplab.simulation.checks import facts_of
 
 KEPT_NODES = 1 << 17
 """At least so many nodes of a graph are remembered."""
@@ -49,20 +51,19 @@ class Rounder:
     """The door into one format, its options checked once."""
 
     def __init__(
-        self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
+        self,
+        fmt: Format,
+        rounding: Rounding,
+        overflow: Overflow,
+        stream: Stream | None,
+        *,
+        argument: str = "fmt",
     ) -> None:
-        self.fmt = require_format("simulated", fmt)
-        rules = (rounding, overflow, False, False, Tininess.AFTER)
-        facts = checked_facts("simulated", fmt, np.dtype(np.float32), *rules)
-        if facts is None or not (fmt.signed and fmt.has_zero):
-            raise ValueError(
-                f"simulated: fmt must have signs and zero, and fit in float32; got {fmt.name}. "
-                f"Use FP16, BF16, FP8_E4M3, FP8_E5M2 or the like."
-            )
-        checked_keys("simulated", rounding, stream and Stream(stream.seed))
-        self.facts, self.rounding, self.overflow = facts, rounding, overflow
+        self.facts = facts_of("simulated", argument, fmt, rounding, overflow)
+        require_rounding("simulated", rounding, overflow, stream)
+        self.fmt, self.rounding, self.overflow = fmt, rounding, overflow
         self.stream = stream if rounding is Rounding.STOCHASTIC else None
-        self._facts_at: int = facts.numbers.ctypes.data
+        self._facts_at: int = self.facts.numbers.ctypes.data
         self._loop: Callable[..., None] | None = None
         self._counting_loop: Callable[..., None] | None = None
 

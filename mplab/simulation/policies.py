@@ -11,8 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+from itertools import combinations
+from typing import Any
 
-from mplab.numbers.formats import Format, require_format
+import torch
+
+from mplab.numbers.checks import instance, named_format, quoted, text
+from mplab.numbers.formats import Format
+from mplab.simulation.checks import items
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -57,6 +63,10 @@ class Policy:
         layers: for names, patterns or classes of modules, the format that their operations
             take for the low one; FP32 for all operations in FP32.
 
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: an operation is on two of the lists.
+
     Examples:
         >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
         >>> policy
@@ -73,6 +83,35 @@ class Policy:
     inside: Run = Run.WIDEST
     outside: Run = Run.WIDEST
     layers: tuple[tuple[str | type, Format], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("name", "source"):
+            text("Policy", name, getattr(self, name))
+        for name in ("inside", "outside"):
+            instance("Policy", name, getattr(self, name), Run, "a Run", "Use Run.WIDEST.")
+        for name in ("lower", "wide", "output"):
+            names = getattr(self, name)
+            if not isinstance(names, frozenset) or not all(isinstance(n, str) for n in names):
+                raise TypeError(
+                    f"Policy: {name} must be a frozenset of names of operations; got "
+                    f"{quoted(names)}. Use frozenset(['mm'])."
+                )
+        _require_apart("Policy", lower=self.lower, wide=self.wide, output=self.output)
+        for choice in self._pairs():
+            _require_layer("Policy", "layers", *choice)
+
+    def _pairs(self) -> tuple[Any, ...]:
+        """The choices for layers, which are pairs."""
+        layers: Any = self.layers
+        pairs = isinstance(layers, tuple) and all(
+            isinstance(pair, tuple) and len(pair) == 2 for pair in layers
+        )
+        if not pairs:
+            raise TypeError(
+                f"Policy: layers must be a tuple of pairs of a name and a format; got "
+                f"{quoted(layers)}. Use with_layers."
+            )
+        return self.layers
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{name_of(key)!r}: {fmt.name}" for key, fmt in self.layers)
@@ -105,13 +144,10 @@ class Policy:
             >>> CPU_AUTOCAST.with_layers({"left": FP16, "right": BF16, "fusion": FP32})
             CPU_AUTOCAST.with_layers({'left': FP16, 'right': BF16, 'fusion': FP32})
         """
+        rule, advice = "a mapping to formats", "Pass {'head': FP32}, say."
+        instance("with_layers", "formats", formats, Mapping, rule, advice)
         for key, fmt in formats.items():
-            if not isinstance(key, str | type):
-                raise TypeError(
-                    f"with_layers: formats must be by name or class of modules; got the key "
-                    f"{key!r}. Use the module's name, as model.named_modules() says it."
-                )
-            require_format("with_layers", fmt)
+            _require_layer("with_layers", "formats", key, fmt)
         return replace(self, layers=(*self.layers, *formats.items()))
 
     def with_operations(self, *, lower: Iterable[str] = (), wide: Iterable[str] = ()) -> Policy:
@@ -119,14 +155,19 @@ class Policy:
 
         Args:
             lower: names of operations below autograd, such as `_softmax`.
-            wide: the same.
+            wide: the same; none that is in `lower`, too.
+
+        Raises:
+            TypeError: one of them is no list of names.
+            ValueError: torch has no operation of a name, or both have it.
 
         Examples:
             >>> wider = CPU_AUTOCAST.with_operations(wide=["_softmax", "_log_softmax"])
             >>> "_softmax" in wider.wide
             True
         """
-        low, fp32 = frozenset(lower), frozenset(wide)
+        low, fp32 = (_operations(name, names) for name, names in (("lower", lower), ("wide", wide)))
+        _require_apart("with_operations", lower=low, wide=fp32)
         return replace(
             self,
             lower=(self.lower | low) - fp32,
@@ -136,8 +177,43 @@ class Policy:
 
     def choice(self, name: str, module: object) -> tuple[str, Format] | None:
         """What was chosen for a module itself: the key that it fits, as text, and the format."""
+        text("choice", "name", name)
         fitting = [(key, fmt) for key, fmt in self.layers if fits(key, name, module)]
         return (name_of(fitting[-1][0]), fitting[-1][1]) if fitting else None
+
+
+def _require_layer(function: str, argument: str, key: object, fmt: object) -> None:
+    """Refuse a choice for a layer that is none."""
+    if not isinstance(key, str | type):
+        raise TypeError(
+            f"{function}: {argument} must be by name or class of modules; got the key "
+            f"{quoted(key)}. Use the module's name, as model.named_modules() says it."
+        )
+    named_format(function, argument, fmt)
+
+
+def _require_apart(function: str, **names: frozenset[str]) -> None:
+    """Refuse an operation that would be on two lists."""
+    for one, other in combinations(names, 2):
+        if both := names[one] & names[other]:
+            raise ValueError(
+                f"{function}: {one} and {other} must have no operation in common; got "
+                f"{quoted(min(both))} in both. Leave it out of one."
+            )
+
+
+def _operations(argument: str, names: Any) -> frozenset[str]:
+    """Names of operations that torch has, those of libraries of one's own included."""
+    given = items("with_operations", argument, names, "names of operations")
+    known = torch._C._dispatch_get_all_op_names() if given else ()
+    bare = {name.partition("::")[2].partition(".")[0] for name in known}
+    for name in given:
+        if not isinstance(name, str) or name not in bare:
+            raise (ValueError if isinstance(name, str) else TypeError)(
+                f"with_operations: {argument} must have names of torch's operations; got "
+                f"{quoted(name)}. Look for it in print(explain(model, input))."
+            )
+    return frozenset(given)
 
 
 def fits(key: str | type, name: str, module: object) -> bool:

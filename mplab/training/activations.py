@@ -246,7 +246,7 @@ def predicted_activations(
     to = _Prediction(low_bytes, cuda)
     x = _Value(tuple(shape), False, needs_gradient=False, batch=True)
     if checkpointed:
-        for part in children_of(model):
+        for part in children_of("predicted_activations", model):
             to.keep(x)
             x = _Prediction(low_bytes, cuda).through(part, x)
     else:
@@ -265,11 +265,11 @@ def predicted_activations(
     return round(to.total), round(to.casts)
 
 
-def children_of(model: nn.Module) -> list[nn.Module]:
+def children_of(where: str, model: nn.Module) -> list[nn.Module]:
     """The parts of a Sequential, which can be recomputed one by one."""
     if not isinstance(model, nn.Sequential):
         raise ValueError(
-            f"stages: a checkpointed model must be a Sequential; got {type(model).__name__}. "
-            "Put its blocks in one."
+            f"{where}: checkpointed must be False, or the model must be a Sequential; got a "
+            f"{type(model).__name__}. Put its blocks in one."
         )
     return list(model)

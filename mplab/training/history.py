@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mplab.course.files import replace_file
+from mplab.numbers.checks import quoted
 from mplab.numbers.rounding import Tally
+from mplab.simulation.checks import path_of
 from mplab.training.exponents import ExponentHistogram
 
 _VERSION = 3
@@ -102,7 +103,13 @@ class History:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the run to one file, whole or not at all."""
+        """Write the run to one file, whole or not at all.
+
+        Raises:
+            OSError: the file cannot be written; what was there is as it was.
+            TypeError: `path` is no path.
+        """
+        path = path_of("History.save", "path", path)
         replace_file(path, json.dumps(self.to_json(), allow_nan=True).encode())
 
     @classmethod
@@ -111,10 +118,12 @@ class History:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it does not hold a History of this version.
+            TypeError: `path` is no path.
+            ValueError: the file does not hold a History of this version.
         """
+        path = path_of("History.load", "path", path)
         try:
-            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+            return read_history(json.loads(path.read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(
                 f"History.load: {path} must hold a History of version {_VERSION}; got {error}. "
@@ -133,9 +142,24 @@ class History:
             ValueError: it does not hold a History of this version.
         """
         try:
-            return _from_json(stored)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
+            return read_history(stored)
+        except ValueError as error:
+            raise ValueError(
+                f"History.from_json: stored must hold a History of version {_VERSION}; got "
+                f"{error}. Pass what to_json returned."
+            ) from error
+
+
+def read_history(stored: Any) -> History:
+    """The run in a JSON document, for those who say in their own name what is wrong with it.
+
+    Raises:
+        ValueError: it does not hold a History of this version; names neither it nor a function.
+    """
+    try:
+        return _from_json(stored)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _to_json(history: History) -> dict[str, Any]:
@@ -166,6 +190,8 @@ def _to_json(history: History) -> dict[str, Any]:
 
 def _from_json(stored: Any) -> History:
     """The run in a JSON document; raises ValueError, TypeError or KeyError if it is none."""
+    if not isinstance(stored, dict):
+        raise TypeError(f"{quoted(stored)} is no document")
     stored = dict(stored)
     version = stored.pop("mplab history", None)
     if version != _VERSION:
@@ -173,8 +199,13 @@ def _from_json(stored: Any) -> History:
     names = {f.name for f in fields(History)}
     if set(stored) != names:
         raise ValueError(f"fields {sorted(set(stored) ^ names)} missing or unknown")
-    loss, scale = (np.array(stored.pop(name), np.float64) for name in ("loss", "loss_scale"))
-    skipped = np.array(stored.pop("skipped"), bool)
+    for name, kind in _PLAIN.items():
+        if type(stored[name]) is not kind:
+            raise TypeError(f"{name} is {quoted(stored[name])}, no {kind.__name__}")
+    _require_values(stored, "metrics", float, int)
+    _require_values(stored, "environment", str)
+    loss, scale = (_list_of(stored.pop(name), float, int) for name in ("loss", "loss_scale"))
+    skipped = _list_of(stored.pop("skipped"), bool)
     if not loss.shape == scale.shape == skipped.shape == (loss.size,):
         raise ValueError("loss, loss_scale and skipped differ in length")
     gradients = {
@@ -208,6 +239,26 @@ def _from_json(stored: Any) -> History:
         tally=tally,
         **stored,
     )
+
+
+_PLAIN: dict[str, type] = {
+    **dict.fromkeys(("task", "recipe", "compute_format", "device"), str),
+    **{"seed": int, "simulated": bool, "settings": dict},
+}
+"""What JSON has of the fields that are stored as they are."""
+
+
+def _require_values(stored: Any, name: str, *kinds: type) -> None:
+    """Refuse a field that is no dictionary, or has values of another type."""
+    if not all(type(value) in kinds for value in stored[name].values()):
+        raise TypeError(f"{name} is {quoted(stored[name])}")
+
+
+def _list_of(values: Any, *kinds: type) -> np.ndarray:
+    """An array of a list whose members are all of these types; of the first of them."""
+    if not isinstance(values, list) or not all(type(value) in kinds for value in values):
+        raise TypeError(f"{quoted(values)} is no list of {kinds[0].__name__}")
+    return np.array(values, kinds[0])
 
 
 def _sample_from(kept: Any) -> Sample:

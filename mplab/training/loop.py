@@ -17,14 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from mplab.course.files import replace_file
+from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP32
 from mplab.numbers.installation import environment, needs
+from mplab.simulation.checks import device_of, function_of, items, path_of, seed_of
 from mplab.training._engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample
 from mplab.training.parallel import from_first, mean, processes, rank
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Batch, Split, Task
+from mplab.training.tasks import TASKS, Batch, Split, Task, data_of, model_of, optimizer_of
 
 
 class Watcher(Protocol):
@@ -66,7 +68,8 @@ def train(
     Args:
         task: a name in `TASKS`, or a task.
         recipe: a name in `RECIPES`, or a recipe.
-        seed: of weights, batches, stochastic rounding and the network's own randomness.
+        seed: of weights, batches, stochastic rounding and the network's own randomness; from
+            0 to 2^64 − 1.
         steps: instead of the task's.
         device: instead of the recipe's; if neither says, torch's own mixed precision takes
             CUDA if there is one, and all others the CPU.
@@ -87,9 +90,11 @@ def train(
         The history, which saves to one file.
 
     Raises:
-        ValueError: an unknown name, a negative number of steps, a checkpoint that does not
-            belong to this run, a simulated recipe in a process group, or a batch that does
-            not divide by the number of processes.
+        TypeError: an argument of another type.
+        ValueError: an unknown name, a negative number of steps, a step to record that the run
+            does not have, a checkpoint that does not belong to this run, a simulated recipe in
+            a process group, a batch that is larger than the data or does not divide by the
+            number of processes, or a device that torch cannot use here.
 
     Examples:
         >>> run = train("digits-autoencoder", "fp32", steps=3, progress=False)
@@ -98,24 +103,23 @@ def train(
     """
     chosen: Task = known("task", task, TASKS)
     how: Recipe = known("recipe", recipe, RECIPES)
-    count = chosen.steps if steps is None else steps
-    if count < 0:
-        raise ValueError(f"train: steps must not be negative; got {count}. Use 0 or more.")
-    if save_every < 1:
-        raise ValueError(f"train: save_every must be at least 1; got {save_every}. Use 50.")
-    place = _usable(device or how.device or default_device(how))
+    seed, count = numbers_of("train", chosen, seed, steps, progress)
+    recorded = _recorded(record_gradients_at, count)
+    function_of("train", "watch", watch, optional=True)
+    path = None if checkpoint is None else path_of("train", "checkpoint", checkpoint)
+    save_every = integer("train", "save_every", save_every, least=1, advice="50 is usual.")
+    again = switch("train", "replay", replay) and watch is None
+    place = device_of("train", device_for(how) if device is None else device)
     with _one_thread(place), _own_randomness(seed, place):
-        again = replay and watch is None
-        run = _Run(chosen, how, seed, place, count, tuple(record_gradients_at), replay=again)
-        run.resume(checkpoint)
-        watcher = watch(run.model, run.optimizer) if watch is not None else None
+        run = _Run(chosen, how, seed, place, count, recorded, replay=again)
+        run.resume(path)
+        watcher = None if watch is None else _watcher(watch(run.model, run.optimizer))
         try:
             for _ in _counted(run, progress):
                 run.step(watcher)
-                if checkpoint is not None and (
-                    len(run.losses) % save_every == 0 or len(run.losses) == count
-                ):
-                    run.save(Path(checkpoint))
+                done = len(run.losses)
+                if path is not None and (done % save_every == 0 or done == count):
+                    run.save(path)
         finally:
             if watcher is not None:
                 watcher.close()
@@ -123,7 +127,7 @@ def train(
 
 
 def known(kind: str, wanted: Any, names: dict[str, Any], *, where: str = "train") -> Any:
-    """What a name stands for; anything else than a name is returned as it is.
+    """What a name stands for; a task or a recipe itself is returned as it is.
 
     Args:
         kind: the argument that was given.
@@ -132,33 +136,65 @@ def known(kind: str, wanted: Any, names: dict[str, Any], *, where: str = "train"
         where: the function that was called.
 
     Raises:
+        TypeError: `wanted` is neither.
         ValueError: the name is not among `names`.
     """
-    if not isinstance(wanted, str):
+    if isinstance(wanted, str) and wanted in names:
+        return names[wanted]
+    own = type(next(iter(names.values())))
+    if isinstance(wanted, own):
         return wanted
-    if wanted not in names:
-        raise ValueError(
-            f"{where}: {kind} must be one of {', '.join(names)}; got {wanted!r}. Choose one of "
-            f"them."
-        )
-    return names[wanted]
+    raise (ValueError if isinstance(wanted, str) else TypeError)(
+        f"{where}: {kind} must be one of {', '.join(names)}, or a {own.__name__}; got "
+        f"{quoted(wanted)}. Choose one of them."
+    )
+
+
+def numbers_of(
+    where: str, task: Task, seed: Any, steps: Any, progress: Any, *, least: int = 0
+) -> tuple[int, int]:
+    """The seed and the number of steps, once these and the switch for the bar are checked."""
+    switch(where, "progress", progress)
+    if steps is None:
+        steps = task.steps
+    advice = "Leave it out for the task's own."
+    return seed_of(where, seed), integer(where, "steps", steps, least=least, advice=advice)
+
+
+def _recorded(wanted: Any, steps: int) -> tuple[int, ...]:
+    """The steps whose gradients are recorded; the first one may be asked for where there is none.
+
+    Raises:
+        TypeError: that is no list of integers.
+        ValueError: the run has no such step.
+    """
+    name, advice = "record_gradients_at", f"The run has steps from 0 to {steps - 1}."
+    given = items("train", name, wanted, "steps")
+    return tuple(
+        integer("train", name, step, most=max(0, steps - 1), advice=advice) for step in given
+    )
+
+
+def _watcher(found: Any) -> Watcher:
+    """What `watch` returned."""
+    for method in ("step", "close"):
+        if isinstance(found, type) or not callable(getattr(found, method, None)):
+            raise TypeError(
+                f"train: watch must return what has step(loss, scale, skipped) and close(); got "
+                f"{quoted(found)} from it. Return a Watcher."
+            )
+    return found  # type: ignore[no-any-return]
+
+
+def device_for(recipe: Recipe) -> str:
+    """Where a recipe runs: as it says, or else on its default device."""
+    return default_device(recipe) if recipe.device is None else recipe.device
 
 
 def default_device(recipe: Recipe) -> str:
     """Where a recipe runs if nobody says: "cuda" or "cpu"."""
     real = not recipe.simulated and (recipe.compute_format != FP32 or processes() > 1)
     return "cuda" if real and torch.cuda.is_available() else "cpu"
-
-
-def _usable(name: str) -> torch.device:
-    """The device of this name."""
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
-        raise ValueError(
-            f"train: device must be one that torch can use here; got {name!r} "
-            f"({str(error).splitlines()[0]}). Use 'cpu'."
-        ) from error
 
 
 @contextmanager
@@ -200,6 +236,11 @@ class _Batches:
         self.inputs, self.targets = split.train
         self.size = len(self.inputs) if size is None else size
         self.whole = size is None
+        if self.size > len(self.inputs):
+            raise ValueError(
+                f"train: task must have a batch of at most its {len(self.inputs)} training "
+                f"examples; got {self.size}. Make it smaller, or None for all."
+            )
         if self.size % processes():
             raise ValueError(
                 f"train: batch must divide by the number of processes; got {self.size} examples "
@@ -250,10 +291,10 @@ class _Run:
             )
         self.task, self.recipe, self.seed, self.device = task, recipe, seed, device
         self.steps, self.recorded = steps, recorded
-        self.model = task.model().to(device)
-        self.split = task.data().to(device)
+        self.model = model_of("train", task).to(device)
+        self.split = data_of("train", task).to(device)
         self.batches = _Batches(self.split, task.batch, seed)
-        self.optimizer = task.optimizer(self.model.parameters())
+        self.optimizer = optimizer_of("train", task, self.model)
         given = (self.model, task.loss, self.optimizer, recipe, seed)
         self.engine = Simulated(*given, replay=replay) if recipe.simulated else Real(*given)
         self.losses: list[float] = []
@@ -336,12 +377,12 @@ class _Run:
         torch.save(state, content)
         replace_file(path, content.getvalue())
 
-    def resume(self, path: str | os.PathLike[str] | None) -> None:
+    def resume(self, path: Path | None) -> None:
         """Go on from a checkpoint, if there is one."""
         content = None
         if path is not None and rank() == 0:
             with suppress(FileNotFoundError):
-                content = Path(path).read_bytes()
+                content = path.read_bytes()
         content = from_first(content)
         if content is None:
             return

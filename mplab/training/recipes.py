@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
+from mplab.numbers.checks import named_format, number_that, one_of, switch, text
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import DoublingScaler, FlooredScaler, KerasScaler
+from mplab.simulation.checks import facts_of
 from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
@@ -59,6 +63,7 @@ class Recipe:
             own do on the CPU; see `simulated`.
 
     Raises:
+        TypeError: an argument of another type.
         ValueError: the parts do not go together, or a number is out of its range.
 
     Examples:
@@ -89,22 +94,14 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
     native: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("policy", POLICIES),
-            ("scale_rule", SCALE_RULES),
-            ("update_rounding", UPDATE_ROUNDINGS),
-            ("fp8", (None, *FP8_SCALINGS)),
-        ):
-            value = getattr(self, name)
-            if value not in known:
-                rule = f"one of {', '.join(map(str, known))}"
-                raise _invalid(name, rule, value, "Choose one of them.")
+        self._check_types()
+        self._check_scale()
         if self.fp8 is not None:
             self._check_fp8()
-        if self.init_scale is not None:
-            self.scaler()  # checks the numbers
-        if self.max_norm is not None and not self.max_norm > 0:
-            raise _invalid("max_norm", "positive or None", self.max_norm, "1.0 is usual.")
+        if self.max_norm is not None:
+            number_that(
+                "Recipe", "max_norm", self.max_norm, "positive or None", lambda norm: norm > 0
+            )
         if self.scale_rule != "torch" and (self.init_scale is None or not self.dynamic):
             rule = "'torch' without a dynamic loss scale"
             raise _invalid("scale_rule", rule, self.scale_rule, "Set init_scale.")
@@ -115,6 +112,37 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
             )
         if not self.simulated:
             self._check_real()
+
+    def _check_types(self) -> None:
+        """Refuse what is of another type, or none of the known words."""
+        for field in fields(self):  # NumPy's scalars become Python's, which JSON has
+            value = getattr(self, field.name)
+            if isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value.item())
+        text("Recipe", "name", self.name)
+        for name in ("simulated", "dynamic", "checkpointing", "native"):
+            switch("Recipe", name, getattr(self, name))
+        if self.device is not None and not text("Recipe", "device", self.device):
+            raise _invalid("device", "the name of a device, or None", "", "Use 'cpu'.")
+        check = facts_of if self.simulated else named_format
+        for name in ("compute_format", "weight_format", "optimizer_format"):
+            check("Recipe", name, getattr(self, name))
+        for name, known in (
+            ("policy", POLICIES),
+            ("scale_rule", SCALE_RULES),
+            ("update_rounding", UPDATE_ROUNDINGS),
+            ("fp8", (None, *FP8_SCALINGS)),
+        ):
+            one_of("Recipe", name, getattr(self, name), known)
+
+    def _check_scale(self) -> None:
+        """Refuse numbers with which no loss scale begins or moves, also where there is none."""
+        try:
+            self._torch_scaler(1.0 if self.init_scale is None else self.init_scale)
+            self.scaler()
+        except (TypeError, ValueError) as error:
+            words = str(error).partition(": ")[2]
+            raise type(error)(f"Recipe: {words}") from None
 
     def _check_fp8(self) -> None:
         """Refuse what does not go with linear layers in FP8."""
@@ -128,12 +156,17 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
         if self.policy != CUDA_AUTOCAST.name:
             rule = "left out with FP8 linear layers, beside which all is FP32"
             raise _invalid("policy", rule, self.policy, "Leave fp8 out.")
+        if self.native:
+            rule = "False with FP8 linear layers, which round for themselves"
+            raise _invalid("native", rule, True, "Leave it out.")
         if self.checkpointing and self.fp8 == "delayed":
             rule = "False with delayed scaling, which would count each tensor twice"
             raise _invalid("checkpointing", rule, True, "Use fp8='current'.")
 
     def _check_real(self) -> None:
         """Refuse what torch's own arithmetic has not."""
+        if self.native:
+            raise _invalid("native", "False for torch's own arithmetic, which is native", True)
         if self.policy != CUDA_AUTOCAST.name:
             rule = "left out for torch's own arithmetic, which has its own"
             raise _invalid("policy", rule, self.policy)
@@ -172,8 +205,11 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
         if self.scale_rule != "torch":
             rule: Any = SCALE_RULES[self.scale_rule]
             return rule(self.init_scale, growth_interval=self.growth_interval)  # type: ignore[no-any-return]
+        return self._torch_scaler(self.init_scale)
+
+    def _torch_scaler(self, scale: float) -> LossScaler:
         return LossScaler(
-            self.init_scale,
+            scale,
             growth_factor=self.growth_factor,
             backoff_factor=self.backoff_factor,
             growth_interval=self.growth_interval,

@@ -46,7 +46,7 @@ def is_straight(model: nn.Module, loss: Any) -> bool:
     Examples:
         >>> is_straight(nn.Linear(2, 2), nn.functional.mse_loss)
         True
-        >>> is_straight(nn.Linear(2, 2), lambda output, target: output.sum())
+        >>> is_straight(nn.Linear(2, 2), max)  # of somebody's own
         False
     """
     kinds = [f"_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")]

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from mplab.course.files import replace_file
-from mplab.training.history import History
-from mplab.training.loop import known, train
+from mplab.numbers.checks import instance, integer
+from mplab.simulation.checks import LARGEST_SEED, device_of, function_of, items, path_of
+from mplab.training.history import History, read_history
+from mplab.training.loop import known, numbers_of, train
 from mplab.training.parallel import from_first, rank
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
@@ -27,13 +29,25 @@ def load_runs(path: str | Path) -> list[History]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it does not hold runs of this version.
+        TypeError: `path` is no path.
+        ValueError: the file does not hold runs of this version.
     """
-    return _parsed(Path(path).read_bytes(), path)
+    place = path_of("load_runs", "path", path)
+    return _parsed(place.read_bytes(), place)
 
 
 def save_runs(path: str | Path, runs: Sequence[History]) -> None:
-    """Write runs to a file, whole or not at all."""
+    """Write runs to a file, whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written; what was there is as it was.
+        TypeError: `path` is no path, or `runs` no list of histories.
+    """
+    path = path_of("save_runs", "path", path)
+    runs = items("save_runs", "runs", runs, "histories")
+    for run in runs:
+        rule, advice = "a list of histories", "Pass what train returned."
+        instance("save_runs", "runs", run, History, rule, advice)
     stored = {"mplab runs": _VERSION, "runs": [run.to_json() for run in runs]}
     replace_file(path, json.dumps(stored, allow_nan=True).encode())
 
@@ -43,7 +57,7 @@ def _parsed(content: bytes, path: str | Path) -> list[History]:
         stored = json.loads(content)
         if not isinstance(stored, dict) or stored.get("mplab runs") != _VERSION:
             raise ValueError(f"no runs of version {_VERSION}")
-        return [History.from_json(run) for run in stored["runs"]]
+        return [read_history(run) for run in stored["runs"]]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"load_runs: {path} must hold runs of version {_VERSION}; got {error}. "
@@ -110,9 +124,10 @@ def gather(
         The runs of these recipes and seeds, recipe by recipe.
 
     Raises:
+        TypeError: an argument of another type.
         ValueError: unknown names, two recipes of one name, no recipe, no seed, fewer than one
-            step, a file with runs that the new ones cannot join, or one that another process
-            writes.
+            step, a device that torch cannot use here, a file with runs that the new ones cannot
+            join, or one that another process writes.
         OSError: the file cannot be read or written.
 
     Examples:
@@ -123,13 +138,14 @@ def gather(
         [('fp32', 0, 2)]
     """
     learned: Task = known("task", task, TASKS, where="gather")
-    chosen, out = _chosen(recipes), Path(out)
-    steps = learned.steps if steps is None else steps
-    if steps < 1:
-        raise ValueError(f"gather: steps must be at least 1; got {steps}. Leave it out.")
-    wanted = [(recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(seeds)]
-    if not wanted:
-        raise ValueError("gather: seeds must hold at least one number; got none. Leave it out.")
+    chosen, numbers = _chosen(recipes), _seeds(seeds)
+    out = path_of("gather", "out", out)
+    _, steps = numbers_of("gather", learned, 0, steps, progress, least=1)
+    if device is not None:
+        device = str(device_of("gather", device, here=False))
+    save_every = integer("gather", "save_every", save_every, least=1, advice="50 is usual.")
+    function_of("gather", "told", told, optional=True)
+    wanted = [(recipe, seed) for recipe in chosen.values() for seed in numbers]
     with _alone(out):
         content = out.read_bytes() if rank() == 0 and out.exists() else None
         content = from_first(content)
@@ -137,6 +153,8 @@ def gather(
         for run in runs:
             _require_same(run, out, learned, steps, device, chosen)
         done = {(run.recipe, run.seed): run for run in runs}
+        if device is not None and any((recipe.name, seed) not in done for recipe, seed in wanted):
+            device_of("gather", device)
         for recipe, seed in wanted:
             if (recipe.name, seed) in done:
                 continue
@@ -165,7 +183,7 @@ def gather(
 def _chosen(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
     """The recipes by their names, by which a file knows its runs."""
     chosen: dict[str, Recipe] = {}
-    for wanted in recipes:
+    for wanted in items("gather", "recipes", recipes, "names or recipes"):
         recipe: Recipe = known("recipe", wanted, RECIPES, where="gather")
         if chosen.setdefault(recipe.name, recipe) != recipe:
             raise ValueError(
@@ -175,6 +193,16 @@ def _chosen(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
     if not chosen:
         raise ValueError("gather: recipes must hold at least one; got none. Name one: ['fp32'].")
     return chosen
+
+
+def _seeds(seeds: Sequence[int]) -> list[int]:
+    """The seeds, each once."""
+    given = items("gather", "seeds", seeds, "integers")
+    advice = "Seeds go from 0 to 2^64-1."
+    numbers = [integer("gather", "seeds", n, most=LARGEST_SEED, advice=advice) for n in given]
+    if not numbers:
+        raise ValueError("gather: seeds must hold at least one number; got none. Leave it out.")
+    return list(dict.fromkeys(numbers))
 
 
 def checkpoint_path(out: Path, recipe: str, seed: int) -> Path:

@@ -18,12 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from mplab.numbers.checks import integer, switch
 from mplab.numbers.formats import FP32
 from mplab.scaling.grad_scaler import GradScaler
+from mplab.simulation.checks import device_of
 from mplab.simulation.context import simulated
 from mplab.training.activations import children_of, predicted_activations
+from mplab.training.loop import known
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task
+from mplab.training.tasks import TASKS, Task, data_of, model_of, optimizer_of
 
 STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 """The parts of a step, in order."""
@@ -98,8 +101,17 @@ def memory(
         device: "cpu" or "cuda".
         checkpointed: recompute each child of a `Sequential` in the backward pass; saves memory
             where a child is a block of several layers, and costs some where it is one layer.
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: an unknown name; a recipe that needs more than autocast's policy and a loss
+            scale; more examples than the task has; a device that torch cannot use here; a model
+            that is no `Sequential` and is to be checkpointed.
     """
-    step = _Step(task, recipe, batch, device, checkpointed)
+    switch("memory", "checkpointed", checkpointed)
+    step = _Step("memory", task, recipe, batch, device, checkpointed)
+    if checkpointed:
+        children_of("memory", step.model)
     model, (x, y) = step.model, step.batch
     cuda = step.device.type == "cuda"
     if cuda:
@@ -142,21 +154,22 @@ class _Step:
 
     def __init__(
         self,
+        where: str,
         task: str | Task,
         recipe: str | Recipe,
         batch: int | None,
         device: str,
         checkpointed: bool,
     ) -> None:
-        self.task = TASKS[task] if isinstance(task, str) else task
-        self.recipe = RECIPES[recipe] if isinstance(recipe, str) else recipe
-        self.device, self.checkpointed = torch.device(device), checkpointed
+        self.task: Task = known("task", task, TASKS, where=where)
+        self.recipe = _plain(where, known("recipe", recipe, RECIPES, where=where))
+        self.device, self.checkpointed = device_of(where, device), checkpointed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.model = copy.deepcopy(self.task.model()).to(self.device)
-        self.size = batch or self.task.batch
-        self.train = self.task.data().train
-        self.optimizer = self.task.optimizer(self.model.parameters())
+            self.model = copy.deepcopy(model_of(where, self.task)).to(self.device)
+        self.train = data_of(where, self.task).train
+        self.size = _examples(where, batch, self.task, len(self.train[0]))
+        self.optimizer = optimizer_of(where, self.task, self.model)
         self.simulator = simulated(self.recipe.compute_format, model=self.model, tally=False)
         scaled = self.recipe.init_scale is not None
         self.scaler: Any = torch.amp.GradScaler(
@@ -182,7 +195,7 @@ class _Step:
         dtype = self.recipe.compute_format.torch_dtype if real else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=real):
             if self.checkpointed:
-                for part in children_of(self.model):
+                for part in children_of("memory", self.model):
                     x = checkpoint(part, x, use_reentrant=False)
                 return self.task.loss(x, y)
             return self.task.loss(self.model(x), y)
@@ -208,6 +221,33 @@ class _Step:
         self.unscale()
         self.step()
         self.rescale()
+
+
+def _plain(where: str, recipe: Recipe) -> Recipe:
+    """A recipe of which a step here does all: autocast's policy, and a loss scale."""
+    for name in _BEYOND:
+        if getattr(recipe, name) != getattr(RECIPES["fp32"], name):
+            raise ValueError(
+                f"{where}: recipe must have nothing but a format, autocast's policy and a loss "
+                f"scale; got {recipe.name} with {name}. Use 'fp32', 'amp-fp16' or 'amp-bf16'."
+            )
+    return recipe
+
+
+_BEYOND = (
+    *("policy", "weight_format", "optimizer_format", "max_norm", "fp8", "checkpointing"),
+    "native",
+)
+"""What a recipe may ask for that a step here does not do."""
+
+
+def _examples(where: str, batch: Any, task: Task, most: int) -> int | None:
+    """How many examples a step takes; None takes all."""
+    size = task.batch if batch is None else batch
+    if size is None:
+        return None
+    advice = f"The task has {most} training examples."
+    return integer(where, "batch", size, least=1, most=most, advice=advice)
 
 
 @dataclass(frozen=True)
@@ -250,8 +290,13 @@ def stage_times(
         steps: how many are timed, after two to warm up.
         batch: examples; None takes the task's.
         device: "cpu" or "cuda".
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: as in `memory`; no step.
     """
-    step = _Step(task, recipe, batch, device, False)
+    steps = integer("stage_times", "steps", steps, least=1)
+    step = _Step("stage_times", task, recipe, batch, device, False)
     clock = _Clock(step.device)
     for number in range(steps + 2):
         if number == 2:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mplab.course.digits import load_digits
+from mplab.numbers.checks import integer, quoted, text
+from mplab.simulation.checks import device_of, function_of
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -24,7 +26,13 @@ class Split(NamedTuple):
     test: Batch
 
     def to(self, device: torch.device) -> Split:
-        """The same on a device."""
+        """The same on a device.
+
+        Raises:
+            TypeError: that is no device.
+            ValueError: torch cannot use it here.
+        """
+        device = device_of("Split.to", device)
         return Split(*(tuple(t.to(device) for t in part) for part in self))  # type: ignore[arg-type]
 
 
@@ -42,6 +50,10 @@ class Task:
         metrics: of test predictions and the split, by name.
         optimizer: of the parameters.
         verdict: what FP16 without a loss scale does to it: "fails", "delayed" or "unaffected".
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: a negative number of steps, or a batch of none.
     """
 
     name: str
@@ -53,6 +65,49 @@ class Task:
     metrics: Callable[[Tensor, Split], dict[str, float]]
     optimizer: Callable[[Any], torch.optim.Optimizer]
     verdict: str = ""
+
+    def __post_init__(self) -> None:
+        text("Task", "name", self.name)
+        text("Task", "verdict", self.verdict)
+        integer("Task", "steps", self.steps)
+        if self.batch is not None:
+            integer("Task", "batch", self.batch, least=1, advice="None takes all examples.")
+        for name in ("data", "model", "loss", "metrics", "optimizer"):
+            function_of("Task", name, getattr(self, name))
+
+
+def model_of(where: str, task: Task) -> nn.Module:
+    """A network of a task, which `where` was given."""
+    return _made(where, "model", task.model(), nn.Module)  # type: ignore[no-any-return]
+
+
+def data_of(where: str, task: Task) -> Split:
+    """The inputs and targets of a task."""
+    split = _made(where, "data", task.data(), Split)
+    for part in split:
+        pair = isinstance(part, tuple | list) and len(part) == 2
+        if not pair or not all(isinstance(t, Tensor) for t in part):
+            raise TypeError(
+                f"{where}: task must have data that returns two pairs of tensors; got "
+                f"{quoted(part)}. Return Split((x, y), (x_test, y_test))."
+            )
+    return split  # type: ignore[no-any-return]
+
+
+def optimizer_of(where: str, task: Task, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of a task's network."""
+    found = task.optimizer(model.parameters())
+    return _made(where, "optimizer", found, torch.optim.Optimizer)  # type: ignore[no-any-return]
+
+
+def _made(where: str, name: str, found: Any, kind: type) -> Any:
+    """What a function of a task returned."""
+    if not isinstance(found, kind):
+        raise TypeError(
+            f"{where}: task must have {name} that returns a {kind.__name__}; got "
+            f"{quoted(found)} from it. Return one."
+        )
+    return found
 
 
 # Images of digits ------------------------------------------------------------------------

@@ -307,6 +307,7 @@ def test_attention_that_torch_has_a_kernel_for_is_one_step():
 # The clinic ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
     explorer = explorers.Clinic()
     for name, case in CASES.items():

@@ -182,6 +182,7 @@ def test_a_double_s_hexadecimal_and_all_its_decimals_are_read_back(x):
 # Bits ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)
 def test_all_256_codes_show_what_ml_dtypes_makes_of_them(fmt):
     explorer = explorers.BitExplorer("0", fmt)
@@ -201,6 +202,7 @@ def test_all_256_codes_show_what_ml_dtypes_makes_of_them(fmt):
         assert (f"({kind})" in explorer.state.value) or f"mean {kind}." in explorer.state.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)
 def test_clicking_bits_reaches_every_code(fmt):
     explorer = explorers.BitExplorer("0", fmt)

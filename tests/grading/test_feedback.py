@@ -135,6 +135,7 @@ def test_half_a_surrogate_pair_in_a_graded_notebook_costs_no_page(course):
     assert "a\ufffdb" in page and "c\ufffdd" in page
 
 
+@pytest.mark.slow
 def test_a_student_who_was_not_graded_is_no_one_to_write_for(course):
     with pytest.raises(ValueError, match="--student must be an id that has been graded; got s04"):
         write_feedback(course, "a1", students=["s04"])

@@ -125,6 +125,7 @@ def test_what_version_0_1_released_is_released_anew_before_it_is_graded(course):
         course.skeletons("a1")
 
 
+@pytest.mark.slow
 def test_the_way_from_release_to_export(course, capsys):
     at = ["--course", str(course.root)]
     drop = course.root.parent / "drop"

@@ -240,5 +240,5 @@ def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
 def test_another_scaler_than_torch_s_is_refused_with_what_to_do():
     with pytest.raises(TypeError, match="Tell step the scale, and whether it skipped"):
         Health(nn.Linear(1, 1), scaler=LossScaler())
-    with pytest.raises(ValueError, match="every and trace_every must be at least 1; got 0 and 50"):
+    with pytest.raises(ValueError, match="Health: every must be an integer, at least 1; got 0"):
         Health(nn.Linear(1, 1), every=0)

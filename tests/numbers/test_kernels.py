@@ -341,6 +341,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no os.fork on this system")
 def test_a_forked_child_rounds_after_its_parent_used_threads():
     assert run_script(FORKED).split() == ["0", "0", "0"]

@@ -150,6 +150,7 @@ def test_it_prints_and_is_shown_as_a_table():
 # The picture
 
 
+@pytest.mark.slow
 def test_the_map_of_a_transformer_can_be_read():
     policy = CUDA_AUTOCAST.with_layers({"head": FP32, "blocks.2": BF16})
     found = explained(policy, blocks=4)

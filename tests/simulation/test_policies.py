@@ -480,9 +480,9 @@ def test_arguments_of_another_type_are_refused():
         simulated(FP16, policy="cuda")
     with pytest.raises(TypeError, match="with_layers: formats must be by name or class"):
         CUDA_AUTOCAST.with_layers({nn.Linear(2, 2): FP32})
-    with pytest.raises(TypeError, match="with_layers: fmt must be an mplab Format"):
+    with pytest.raises(TypeError, match="with_layers: formats must be an mplab Format"):
         CUDA_AUTOCAST.with_layers({"head": torch.float32})
-    with pytest.raises(ValueError, match="simulated: fmt must "):
+    with pytest.raises(ValueError, match="simulated: policy's formats must "):
         simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"head": FP8_E8M0}))
 
 

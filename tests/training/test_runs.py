@@ -104,8 +104,8 @@ def test_a_recipe_that_has_changed_since_is_refused(tmp_path, capsys):
     [
         (("--recipe", "fp64"), "recipe must be one of fp32, "),
         (("--recipe", "fp32", "--task", "chess"), "task must be one of digits-autoencoder"),
-        (("--recipe", "fp32", "--steps", "0"), "steps must be at least 1; got 0"),
-        (("--recipe", "fp32", "--save-every", "0"), "save_every must be at least 1; got 0"),
+        (("--recipe", "fp32", "--steps", "0"), "steps must be an integer, at least 1; got 0"),
+        (("--recipe", "fp32", "--save-every", "0"), "save_every must be an integer, at least"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, capsys, options, error):
@@ -275,8 +275,8 @@ def test_a_recipe_of_a_file_that_is_not_asked_for_may_have_changed_since(tmp_pat
             "gather: recipes must have names of their own; got two .* called 'fp32'",
         ),
         ({"seeds": []}, "gather: seeds must hold at least one number; got none"),
-        ({"steps": 0}, "gather: steps must be at least 1; got 0"),
-        ({"save_every": 0}, "train: save_every must be at least 1; got 0"),
+        ({"steps": 0}, "gather: steps must be an integer, at least 1; got 0"),
+        ({"save_every": 0}, "gather: save_every must be an integer, at least 1; got 0"),
     ],
 )
 def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(tmp_path, changed, message):

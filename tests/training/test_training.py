@@ -235,7 +235,7 @@ def test_unknown_names_are_refused_with_the_known_ones():
         run("nope", "fp32")
     with pytest.raises(ValueError, match=r"recipe must be one of fp32.*got 'fp64'"):
         run(AUTOENCODER, "fp64")
-    with pytest.raises(ValueError, match="steps must not be negative; got -1"):
+    with pytest.raises(ValueError, match="steps must be an integer, not negative; got -1"):
         run(AUTOENCODER, "fp32", steps=-1)
 
 
