@@ -348,13 +348,15 @@ def test_a_forked_child_rounds_after_its_parent_used_threads():
 
 
 COUNT_THREADS = """
-import threading
-import numpy as np
-from mplab import FP16, round_to
+import os, threading
+from mplab.numbers.threads import parallel
 
-x = np.random.default_rng(0).standard_normal(1 << 21)
-round_to(x, FP16)
-print(sum(thread.name.startswith("mplab") for thread in threading.enumerate()))
+names, all_at_once = set(), threading.Barrier(int(os.environ["OMP_NUM_THREADS"]))
+def work(begin, end):
+    all_at_once.wait(60)
+    names.add(threading.current_thread().name)
+parallel(work, 1 << 21, wrap=1 << 32)
+print(sum(name.startswith("mplab") for name in names))
 """
 
 

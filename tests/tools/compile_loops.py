@@ -41,6 +41,7 @@ def flags_and_addresses() -> None:
             keys = _keys(mode)
             kernels.run(bits, None, facts, mode, keys=keys, flags=np.zeros(3, np.uint8))
             kernels.run(bits, bits.copy(), facts, mode, keys=keys, counts=np.zeros(8, np.int64))
+    for mode in (Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC):  # how a simulation rounds
         for rare in (False, True):
             for counting in (False, True):
                 kernels.loop_at(int(mode), rare, counting=counting)
