@@ -25,21 +25,23 @@ class Movement:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._parameters: list[Tensor] = [
-            p
+        moving = [
+            (p, "tolerance_grad" in group)  # L-BFGS: it stays where it has converged
             for group in optimizer.param_groups
             if _rate(group) != 0
             for p in group["params"]
             if p.requires_grad
         ]
+        self._parameters: list[Tensor] = [p for p, _ in moving]
+        self._stops = [stops for _, stops in moving]
         self._before = [sample(local(p), _SAMPLED).clone() for p in self._parameters]
         self._pushed: list[Tensor | None] | None = None
 
     def look_at_gradients(self) -> None:
         """Which weights have a gradient that is a number and not zero."""
         self._pushed = []
-        for p, before in zip(self._parameters, self._before, strict=True):
-            gradient = None if p.grad is None else local(p.grad)
+        for p, stops, before in zip(self._parameters, self._stops, self._before, strict=True):
+            gradient = None if p.grad is None or stops else local(p.grad)
             if gradient is not None and gradient.layout is torch.strided:
                 some = sample(gradient, _SAMPLED)
                 self._pushed.append(((some != 0) & torch.isfinite(some)).to(before.device))
