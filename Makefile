@@ -57,6 +57,7 @@ define install
 	if [ -n '$(findstring system-site,$(VENV_ARGS))' ] && $(VENV)/bin/python -c 'import torch'; \
 	  then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi > $(VENV)/constraints.txt
 	$(RUN) pip install --constraint $(VENV)/constraints.txt $(1)
+	$(3)
 	touch $(2)
 endef
 
@@ -64,4 +65,4 @@ $(LEARNER): pyproject.toml constraints.txt | $(MADE)
 	$(call install,$(LAZY) --editable '.[lab]',$@)
 
 $(DEVELOPER): pyproject.toml constraints.txt | $(MADE)
-	$(call install,--editable '.[test]',$@ $(LEARNER))
+	$(call install,--editable '.[test]',$@ $(LEARNER),$(VENV)/bin/python tests/tools/compile_loops.py)

@@ -31,8 +31,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "house")
 def pytest_xdist_setupnodes(config) -> None:
     """Have all loops compiled before the first of several processes asks for one."""
     command = [sys.executable, str(config.rootpath / "tests" / "tools" / "compile_loops.py")]
-    halves = [subprocess.Popen([*command, half], cwd=config.rootpath) for half in "01"]
-    if any([half.wait() for half in halves]):
+    if subprocess.run(command, cwd=config.rootpath).returncode:
         raise pytest.UsageError(f"{' '.join(command)} failed")
 
 

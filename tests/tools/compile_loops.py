@@ -1,9 +1,10 @@
-"""Compile what numba compiles, half of it in each of two processes: `compile_loops 0`, `... 1`.
+"""Compile what numba compiles, half of it in each of two processes.
 
 Workers that meet the same loop at the same time would compile it twice, and numba's index of
 what lies on disk loses what another process adds. Each half has indices of its own.
 """
 
+import subprocess
 import sys
 
 import numpy as np
@@ -47,5 +48,11 @@ def flags_and_addresses() -> None:
                 kernels.loop_at(int(mode), rare, counting=counting)
 
 
+HALVES = {half.__name__: half for half in (rounding_and_reductions, flags_and_addresses)}
+
 if __name__ == "__main__":
-    (rounding_and_reductions, flags_and_addresses)[int(sys.argv[1])]()
+    if chosen := sys.argv[1:]:
+        HALVES[chosen[0]]()
+    else:
+        halves = [subprocess.Popen([sys.executable, __file__, name]) for name in HALVES]
+        sys.exit(any([half.wait() for half in halves]))
