@@ -66,17 +66,14 @@ class _Watcher:
         return None if frame is None else files
 
     def stop(self) -> None:
-        """End the watching thread, and forget an exception that is still to be raised."""
-        over = False
-        while not over:
-            try:
-                if self._running.locked():
-                    self._running.release()
-                self._thread.join()
-                _set_exception(self._runner, ctypes.py_object())
-                over = True
-            except TooLong:  # set just before the code ended
-                pass
+        """End the watching thread, and forget an exception that is still to be raised.
+
+        One that was set just before the code ended may be raised in here: then call it again.
+        """
+        if self._running.locked():
+            self._running.release()
+        self._thread.join()
+        _set_exception(self._runner, ctypes.py_object())
         self._frame = None
 
 
@@ -93,11 +90,17 @@ def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
         code: called without arguments.
     """
     watcher = _Watcher(seconds)
+    stopped = False
     try:
         watcher.run(code)
     except TooLong:
         if not watcher.fired:  # it is that of a limit around this one
             raise
     finally:
-        watcher.stop()
+        while not stopped:
+            try:  # around the call: an exception may be raised as soon as a function begins
+                watcher.stop()
+                stopped = True
+            except TooLong:
+                pass
     return not watcher.fired

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from mplab.course._limit import TooLong, ends_within
+from mplab.course._limit import TooLong, _Watcher, ends_within
 
 
 def spin(seconds=float("inf")):
@@ -30,6 +30,26 @@ def test_code_that_ends_just_at_the_limit_is_never_interrupted_afterwards():
         sys.setswitchinterval(before)
     assert ends_within(60, lambda: spin(0.0))
     assert not ends_within(0.01, lambda: spin(60))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("where", [(_Watcher, "stop"), (threading.Thread, "join")])
+def test_an_interruption_that_comes_as_the_watch_ends_stays_inside(monkeypatch, where, when):
+    """Python raises it as soon as a function begins, before any `try` in that."""
+    real, raised, before = getattr(*where), [], threading.enumerate()
+
+    def interrupted(self):
+        if when == "after":
+            real(self)
+        if not raised:
+            raised.append(True)
+            raise TooLong
+        real(self)
+
+    monkeypatch.setattr(*where, interrupted)
+    assert ends_within(60, lambda: None)
+    assert raised
+    assert threading.enumerate() == before
 
 
 def test_of_two_limits_the_shorter_decides():
