@@ -46,8 +46,9 @@ FRONTS = {
         Recording available caption first load PROBES Roofline measured recorded matmul_errors
     """,
     "pictures": """
-        Picture Sum Table Window accumulators bit_fields bits_of_a_step block_errors by_seed clinic
-        clipped_norms code_table costs cut_errors cutting decimal_digits descents double_rounding
+        Picture Sum Table Window accumulators bit_fields bits_of_a_step blame block_errors by_seed
+        clinic clipped_norms code_table costs cut_errors cutting decimal_digits derivative_errors
+        derivatives descents double_rounding formula_errors formulas
         dynamic_ranges end_of_range error_growth errors_by_depth fates flushed_over_steps
         flushed_share follow gradient_exponents health landing least_updates look_alikes
         loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
@@ -57,7 +58,7 @@ FRONTS = {
         shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths
     """,
     "explorers": """
-        AccumulatorRace AmaxHistory BitExplorer Clinic Explorer MatrixStep NumberLine
+        AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer MatrixStep NumberLine
         PolicyExplorer RangeMap RoundingLab ScalerTimeline SpeedUp TrainingTheatre UpdateStagnation
     """,
     "grading": "Graded Part load_public encode_value decode_value",

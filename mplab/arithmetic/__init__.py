@@ -1,17 +1,6 @@
 """Computing in a format: operations, sums with their bounds, updates, matrix units."""
 
 from mplab.arithmetic._float_array import FloatArray
-from mplab.arithmetic._operations import (
-    Rules,
-    add,
-    divide,
-    fma,
-    multiply,
-    raised,
-    remainder,
-    sqrt,
-    subtract,
-)
 from mplab.arithmetic.bounds import (
     RunningError,
     exact_sum,
@@ -22,6 +11,17 @@ from mplab.arithmetic.bounds import (
     running_error,
 )
 from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.arithmetic.operations import (
+    Rules,
+    add,
+    divide,
+    fma,
+    multiply,
+    raised,
+    remainder,
+    sqrt,
+    subtract,
+)
 from mplab.arithmetic.reductions import (
     ORDERS,
     Accumulation,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mplab.arithmetic import _checks, _numpy_functions, _operations, reductions
+from mplab.arithmetic import _checks, _numpy_functions, operations, reductions
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format, Rounding, require_format
 from mplab.numbers.rounding import round_to
@@ -128,7 +128,7 @@ them: x.to(FP16).
 
     def sqrt(self) -> FloatArray:
         """The square roots."""
-        return FloatArray(_operations.sqrt(self.values, self.fmt), self.fmt)
+        return FloatArray(operations.sqrt(self.values, self.fmt), self.fmt)
 
     # Operators ---------------------------------------------------------------------------
 
@@ -154,26 +154,26 @@ them: x.to(FP16).
         return FloatArray(operation(*operands[:: -1 if swapped else 1], self.fmt), self.fmt)
 
     def __add__(self, other: Any) -> FloatArray:
-        return self._combined("+", _operations.add, other)
+        return self._combined("+", operations.add, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Any) -> FloatArray:
-        return self._combined("-", _operations.subtract, other)
+        return self._combined("-", operations.subtract, other)
 
     def __rsub__(self, other: Any) -> FloatArray:
-        return self._combined("-", _operations.subtract, other, swapped=True)
+        return self._combined("-", operations.subtract, other, swapped=True)
 
     def __mul__(self, other: Any) -> FloatArray:
-        return self._combined("*", _operations.multiply, other)
+        return self._combined("*", operations.multiply, other)
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> FloatArray:
-        return self._combined("/", _operations.divide, other)
+        return self._combined("/", operations.divide, other)
 
     def __rtruediv__(self, other: Any) -> FloatArray:
-        return self._combined("/", _operations.divide, other, swapped=True)
+        return self._combined("/", operations.divide, other, swapped=True)
 
     def __matmul__(self, other: Any) -> FloatArray:
         return self._product(self.values, self._operand("b", other))

@@ -1,7 +1,7 @@
 """The compiled loops behind `mplab.arithmetic`: long sums that round at every step.
 
 Every step ends in `kernels._round_bits`. An exact sum of two float64 reaches it rounded to odd
-(see `_operations`), so any mode is right, and a product may enter unrounded, as in a fused
+(see `operations`), so any mode is right, and a product may enter unrounded, as in a fused
 multiply-add. The inner loops run over lanes, sums that are independent of each other, and so
 vectorise; a single sum has one lane and waits for itself. Modes are compiled in, and whether a
 format asks for anything rare. Sums in sequence have loops of their own. The other orders follow a
@@ -57,7 +57,7 @@ class Step(NamedTuple):
 
 @njit(forceinline=True)
 def _to_odd(x, y, mode):
-    """The bits of x + y in float64, rounded to odd: `_operations.exact_sum_to_odd` and its zero."""
+    """The bits of x + y in float64, rounded to odd: `operations.exact_sum_to_odd` and its zero."""
     s = x + y
     of_y = s - x
     lost = (x - (s - of_y)) + (y - of_y)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic._operations import add
+from mplab.arithmetic.operations import add
 from mplab.numbers import checks
 from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import (

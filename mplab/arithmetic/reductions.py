@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Required, TypedDict, Unpack
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic._operations import divide, multiply, sqrt, subtract
+from mplab.arithmetic.operations import divide, multiply, sqrt, subtract
 from mplab.numbers import checks
 from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic._operations import exact_sum_to_odd
+from mplab.arithmetic.operations import exact_sum_to_odd
 from mplab.numbers import checks
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32, Format, Rounding, require_format

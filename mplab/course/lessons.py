@@ -10,6 +10,7 @@ from mplab.course._clinic import EXERCISES as CLINIC
 from mplab.course._eight_bits import EXERCISES as EIGHT_BITS
 from mplab.course._events import EXERCISES as EVENTS
 from mplab.course._floats import EXERCISES as FLOATS
+from mplab.course._formulas import EXERCISES as FORMULAS
 from mplab.course._gradients import EXERCISES as GRADIENTS
 from mplab.course._loss_scales import EXERCISES as LOSS_SCALES
 from mplab.course._matrix_units import EXERCISES as MATRIX_UNITS
@@ -56,6 +57,7 @@ EXERCISES: dict[str, Exercise] = {
     **LOSS_SCALES,
     **AMP,
     **CLINIC,
+    **FORMULAS,
 }
 """The exercises by name."""
 

@@ -8,6 +8,7 @@ from mplab.explorers._accumulator_race import AccumulatorRace
 from mplab.explorers._amax_history import AmaxHistory
 from mplab.explorers._bit_explorer import BitExplorer
 from mplab.explorers._clinic import Clinic
+from mplab.explorers._error_budget import ErrorBudget
 from mplab.explorers._explorer import Explorer
 from mplab.explorers._matrix_step import MatrixStep
 from mplab.explorers._number_line import NumberLine
@@ -24,6 +25,7 @@ __all__ = [
     "AmaxHistory",
     "BitExplorer",
     "Clinic",
+    "ErrorBudget",
     "Explorer",
     "MatrixStep",
     "NumberLine",

@@ -47,6 +47,13 @@ from mplab.pictures._rounding import (
 )
 from mplab.pictures._updates import descents, least_updates, stochastic_spread, weight_paths
 from mplab.pictures.canvas import Picture
+from mplab.pictures.conditioning import (
+    blame,
+    derivative_errors,
+    derivatives,
+    formula_errors,
+    formulas,
+)
 from mplab.pictures.pages import report, results_table
 from mplab.pictures.performance import (
     costs,
@@ -75,6 +82,7 @@ __all__ = [
     "accumulators",
     "bit_fields",
     "bits_of_a_step",
+    "blame",
     "block_errors",
     "by_seed",
     "clinic",
@@ -84,6 +92,8 @@ __all__ = [
     "cut_errors",
     "cutting",
     "decimal_digits",
+    "derivative_errors",
+    "derivatives",
     "descents",
     "double_rounding",
     "dynamic_ranges",
@@ -94,6 +104,8 @@ __all__ = [
     "flushed_over_steps",
     "flushed_share",
     "follow",
+    "formula_errors",
+    "formulas",
     "gradient_exponents",
     "health",
     "landing",

@@ -16,7 +16,7 @@ from tiers import mostly_slow
 import mplab
 from mplab import FORMATS, FP8_E4M3, FP16, FP32, TF32, Event, Overflow, Rounding, Stream, Tininess
 from mplab.arithmetic import _loops, add, divide, fma, multiply, raised, remainder, sqrt, subtract
-from mplab.arithmetic._operations import exact_sum_to_odd
+from mplab.arithmetic.operations import exact_sum_to_odd
 
 OPERATIONS = {f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)}
 COUNT = {"sqrt": 1, "fma": 3}

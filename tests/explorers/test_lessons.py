@@ -29,6 +29,7 @@ EXPLORERS = [
     explorers.AccumulatorRace,
     explorers.AmaxHistory,
     explorers.Clinic,
+    explorers.ErrorBudget,
     explorers.MatrixStep,
     explorers.PolicyExplorer,
     explorers.SpeedUp,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, explorers, pictures, round_to, ulp
-from mplab.arithmetic import cumsum, mma
+from mplab.arithmetic import cumsum, mma, variance
 from mplab.course.files import course_folder
 from mplab.explorers._accumulator_race import LENGTHS
 from mplab.training import TASKS, train
@@ -245,3 +245,53 @@ def test_errors_grow_with_the_length_for_positive_products_and_hardly_for_signed
     assert "From K = 128 to 4,096 the error of the unit alone does not even triple" in text
     assert 2 < signed.chained[-1] / signed.chained[0] < 3
     assert signed.promoted[-1] < signed.promoted[0] / 5
+
+
+# Lesson 14 -------------------------------------------------------------------------------
+
+
+def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
+    assert "(d). Some rows have a variance below zero" in prose(14)
+    for seed in range(5):
+        x = round_to(4096 + np.random.default_rng(seed).standard_normal((256, 200)), FP32)
+        how = {"axis": 0, "accumulator_format": FP32, "order": "pairwise"}
+        found = variance(x, method="one-pass", **how)
+        assert found.min() < 0
+        assert found.max() > 2
+        assert set(found) <= set(range(-9, 10))
+        assert np.all(abs(variance(x, **how) / x.var(axis=0) - 1) < 16 * FP32.unit_roundoff)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_pass_in_bf16_is_lost_long_before_the_data_are(seed):
+    assert "One pass is lost at a mean of 2⁴ deviations" in prose(14)
+    assert "The line reaches 2⁰ near 2⁸" in prose(14)
+    found = pictures.formula_errors("variance", BF16, seed=seed)
+    bad, good = (np.median(errors, axis=1) for errors in found.errors.values())
+    assert bad[2] < 0.2
+    assert bad[4] > 0.9
+    assert good[8] < 0.02
+    due = np.median(found.conditions, axis=1) * BF16.unit_roundoff
+    assert due[6] < 0.6
+    assert due[8] > 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_far_from_0_have_no_sum_of_exponentials_in_fp16(seed):
+    assert "Only close to 0. Above, exp overflows" in prose(14)
+    found = pictures.formula_errors("log-sum-exp", FP16, seed=seed)
+    bad, good = (np.median(errors, axis=1) for errors in found.errors.values())
+    assert [bool(share == 1) for share in bad] == [True] * 5 + [False] * 2 + [True] * 6
+    assert good.max() < FP16.unit_roundoff
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_easy_equations_are_those_that_the_first_formula_fails(seed):
+    assert "the first formula fails on them by up to a factor of 2¹⁰" in prose(14)
+    found = pictures.formula_errors("small root", FP32, seed=seed)
+    bad, good = found.errors.values()
+    over = bad > 4 * found.conditions * FP32.unit_roundoff
+    assert found.conditions[over].max() < 2.5
+    assert np.sum(good > 4 * found.conditions * FP32.unit_roundoff) == 0
+    factor = (bad / (4 * found.conditions * FP32.unit_roundoff)).max()
+    assert 2**8 < factor < 2**11
