@@ -22,6 +22,7 @@ FRONTS = {
         add subtract multiply divide sqrt fma remainder raised Rules
         matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
         roundings linear_bound gamma probabilistic_bound RunningError running_error exact_sum
+        Factors lu cholesky solve_triangular Refinement refine backward_error condition
         Weights path Descent descend METHODS ARCHITECTURES MatrixUnit mma unit_of FloatArray
     """,
     "scaling": """

@@ -2,14 +2,15 @@
 
 import numpy as np
 import pytest
-from odd_calls import ODD, Asked, without
+from odd_calls import ENDLESS, ODD, Asked, without
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, Stream, Tally, Tininess
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Overflow, Rounding, Stream, Tally, Tininess
 from mplab import arithmetic as lab
 from mplab.arithmetic import FloatArray
 
 PAIR = np.array([1.0, 2.0])
 SQUARE = np.ones((2, 2))
+WIDE = Format("E11M20", exponent_bits=11, precision=21)
 
 RULES = {
     "rounding": "member",
@@ -47,6 +48,7 @@ RIGHT_HOW = {
 }
 MISFITS = (np.ones(3), np.ones((2, 3)))
 NO_VECTORS = (1.0, np.ones((2, 2)), np.ones((1, 1, 2)), np.ones(3))
+NOT_SQUARE = (1.0, np.ones(2), np.ones((2, 3)), np.ones((1, 2, 2)), np.ones((0, 0)))
 NO_MATRICES = (1.0, np.ones(2), np.ones((3, 3)), np.ones((1, 2, 2)))
 
 
@@ -115,6 +117,33 @@ BOUNDS = [
         {"n": "count", "fmt": "format", "confidence": ("real", (0, -1))},
     ),
 ]
+MATRIX, COLUMN = (
+    ("numbers", NOT_SQUARE, (SQUARE * np.nan,)),
+    ("numbers", NO_VECTORS, (PAIR * np.inf,)),
+)
+LINEAR = [
+    *[
+        Asked(f.__name__, f, {"a": SQUARE, "fmt": FP16, **RIGHT_RULES},
+              {"a": ("values", NOT_SQUARE), "fmt": "format", **RULES})
+        for f in (lab.lu, lab.cholesky)
+    ],
+    Asked("cholesky", lambda a: lab.cholesky(a, FP16), {"a": SQUARE},
+          {"a": (([[1.0, 2.0], [3.0, 4.0]],),)}),
+    Asked("solve_triangular", lab.solve_triangular,
+          {"t": SQUARE, "b": PAIR, "fmt": FP16, "lower": True, **RIGHT_RULES},
+          {"t": ("values", NOT_SQUARE), "b": ("values", NO_VECTORS), "fmt": "format",
+           "lower": "switch", **RULES}),
+    Asked("backward_error", lab.backward_error, {"a": SQUARE, "x": PAIR, "b": PAIR},
+          {"a": MATRIX, "x": COLUMN, "b": COLUMN}),
+    Asked("condition", lab.condition, {"a": SQUARE, "p": ENDLESS[1]},
+          {"a": MATRIX, "p": (without("real", ENDLESS[1]), (0, 1.5, -2, 3))}),
+    Asked("refine", lab.refine,
+          {"a": SQUARE, "b": PAIR, "factor_format": FP16, "residual_format": None,
+           "method": "gmres", "scale": True, "limit": 3},
+          {"a": MATRIX, "b": COLUMN, "factor_format": "format",
+           "residual_format": (without("format", None), (WIDE,)), "method": "word",
+           "scale": "switch", "limit": "count"}),
+]  # fmt: skip
 SEED = ("whole", (-1, 2**64))
 UPDATES = [
     Asked(
@@ -204,9 +233,10 @@ OPERATORS = [
         )
     ],
 ]  # fmt: skip
-EVERYTHING = [*OPERATIONS, *REDUCTIONS, *BOUNDS, *UPDATES, *UNITS, *CLASS, *OPERATORS]
+EVERYTHING = [*OPERATIONS, *REDUCTIONS, *BOUNDS, *LINEAR, *UPDATES, *UNITS, *CLASS, *OPERATORS]
 NO_FUNCTIONS = {
-    *("Rules", "Accumulation", "ORDERS", "METHODS", "ARCHITECTURES", "RunningError", "Descent")
+    *("Rules", "Accumulation", "ORDERS", "METHODS", "ARCHITECTURES", "RunningError", "Descent"),
+    *("Factors", "Refinement"),
 }
 
 

@@ -1,0 +1,486 @@
+"""Factors and solves against the same steps in Fractions; refinement against exact solutions."""
+
+from fractions import Fraction
+from math import inf, isfinite
+
+import exact_arithmetic as exact
+import numpy as np
+import pytest
+from cases import assert_same_bits
+from tiers import mostly_slow
+
+from mplab import (
+    BF16,
+    FORMATS,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    Overflow,
+    Rounding,
+    Stream,
+    round_to,
+    values,
+)
+from mplab.arithmetic import (
+    backward_error,
+    cholesky,
+    condition,
+    divide,
+    gamma,
+    lu,
+    multiply,
+    refine,
+    solve_triangular,
+    subtract,
+)
+
+MODES = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)
+FAST = (FP16, FP8_E4M3, FP8_E8M0, FORMATS["FP4_E2M1"])
+EVERY_FORMAT = pytest.mark.parametrize(
+    "fmt", mostly_slow(FORMATS.values(), FAST), ids=lambda f: f.name
+)
+NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
+
+
+# The second voice ------------------------------------------------------------------------
+class Slow:
+    """Elimination element by element: each entry is finished before the next is begun.
+
+    The library takes all of the remaining matrix a step further at once.
+    """
+
+    def __init__(self, fmt, **rules):
+        self.fmt, self.rounding = fmt, rules.get("rounding", Rounding.TIES_TO_EVEN)
+        self.overflow = rules.get("overflow", Overflow.IEEE)
+
+    def do(self, name, *operands):
+        result = exact.rounded(name, operands, self.fmt, self.rounding, self.overflow)
+        return float(result)
+
+    def less_products(self, x, pairs):
+        """The x from which products are taken one after the other."""
+        for a, b in pairs:
+            x = self.do("subtract", x, self.do("multiply", a, b))
+        return x
+
+    def lu(self, a):
+        """The factors, column by column; None if a pivot is 0 or any entry is not finite."""
+        a, n = [list(map(float, row)) for row in a], len(a)
+        order = list(range(n))
+        for k in range(n):
+            for i in range(n):
+                taken = [(a[i][j], a[j][k]) for j in range(min(i, k))]
+                a[i][k] = self.less_products(a[i][k], taken)
+            if not all(isfinite(a[i][k]) for i in range(n)):
+                return None
+            best = max(range(k, n), key=lambda i: (abs(a[i][k]), -i))
+            a[k], a[best], order[k], order[best] = a[best], a[k], order[best], order[k]
+            if a[k][k] == 0:
+                return None
+            for i in range(k + 1, n):
+                a[i][k] = self.do("divide", a[i][k], a[k][k])
+        lower = np.tril(a, -1)
+        np.fill_diagonal(lower, 1.0)
+        return lower, np.triu(a), np.array(order)
+
+    def cholesky(self, a):
+        """The factor, row by row; None if a pivot is not positive or an entry not finite."""
+        lower = np.zeros(a.shape)
+        for i in range(len(a)):
+            for j in range(i + 1):
+                taken = zip(lower[i, :j].tolist(), lower[j, :j].tolist(), strict=True)
+                rest = self.less_products(float(a[i, j]), taken)
+                if not isfinite(rest) or (i == j and rest <= 0):
+                    return None
+                how = ("sqrt", rest) if i == j else ("divide", rest, float(lower[j, j]))
+                lower[i, j] = self.do(*how)
+                if not isfinite(lower[i, j]):
+                    return None
+        return lower
+
+    def solve(self, t, b, *, lower):
+        x, order = {}, range(len(b)) if lower else range(len(b) - 1, -1, -1)
+        for i in order:
+            taken = [(float(t[i, j]), x[j]) for j in x]
+            x[i] = self.do("divide", self.less_products(float(b[i]), taken), float(t[i, i]))
+        return np.array([x[i] for i in range(len(b))])
+
+
+def matrices(fmt, n, count, seed=0):
+    """Square matrices of values of a format: from around 1, and of any 8-bit pattern."""
+    rng = np.random.default_rng(seed)
+    anywhere = values(fmt)[np.isfinite(values(fmt))] if fmt.bits <= 8 else np.array([])
+    for k in range(count):
+        a = rng.standard_normal((n, n)) * (1.0 if k % 2 else rng.choice([1.0, 1e-2, 30.0], n))
+        yield round_to(a if fmt.signed else np.abs(a), fmt)
+        if anywhere.size:
+            yield rng.choice(anywhere, (n, n))
+
+
+def agree(factors, expected):
+    """Whether both broke down; where neither did, every bit must be the same."""
+    assert (factors.reason != "") == (expected is None), factors.reason
+    if expected is None:
+        return 0
+    for got, wanted in zip(factors, expected, strict=False):
+        assert_same_bits(got, wanted)
+    return expected[0].size
+
+
+# Factors and solves ----------------------------------------------------------------------
+@EVERY_FORMAT
+@MODES
+def test_every_bit_of_the_factors_is_that_of_the_steps_in_fractions(fmt, rounding, record_property):
+    compared = 0
+    for overflow in Overflow:
+        rules = {"rounding": rounding, "overflow": overflow}
+        for a in matrices(fmt, 5, 3):
+            compared += agree(lu(a, fmt, **rules), Slow(fmt, **rules).lu(a))
+    assert compared or not fmt.signed, "all of them broke down"
+    record_property("entries of L and U compared", 2 * compared)
+
+
+@EVERY_FORMAT
+@MODES
+def test_every_bit_of_a_cholesky_factor_is_that_of_the_steps_in_fractions(
+    fmt, rounding, record_property
+):
+    compared = 0
+    slow = Slow(fmt, rounding=rounding)
+    for a in matrices(fmt, 4, 3):
+        symmetric = np.tril(a) + np.tril(a, -1).T if fmt.has_zero else np.full((4, 4), a[0, 0])
+        for shift in (0.0, 4.0):  # with a heavy diagonal it is positive definite
+            given = round_to(symmetric + shift * np.eye(4), fmt)
+            lower = slow.cholesky(given)
+            expected = None if lower is None else (lower, lower.T)
+            compared += agree(cholesky(given, fmt, rounding=rounding), expected)
+    assert compared or not fmt.signed
+    record_property("entries compared", compared)
+
+
+@EVERY_FORMAT
+@MODES
+def test_every_bit_of_a_triangular_solution_is_that_of_the_steps_in_fractions(
+    fmt, rounding, record_property
+):
+    compared = 0
+    for a in matrices(fmt, 5, 4):
+        for lower in (True, False):
+            got = solve_triangular(a, a[2], fmt, lower=lower, rounding=rounding)
+            assert_same_bits(got, Slow(fmt, rounding=rounding).solve(a, a[2], lower=lower))
+            compared += got.size
+    record_property("unknowns compared", compared)
+
+
+@pytest.mark.slow
+def test_all_pairs_of_rows_of_four_bits_have_the_factors_of_the_oracle(record_property):
+    fmt = FORMATS["FP4_E2M1"]
+    every = np.unique(values(fmt))
+    upward, compared = every[every >= 0], 0
+    for first, below in ((p, q) for p in upward for q in upward):
+        for right in every:
+            for last in every:
+                a = np.array([[first, right], [below, last]])
+                compared += agree(lu(a, fmt), Slow(fmt).lu(a))
+    record_property("entries compared", 2 * compared)
+
+
+def test_stochastic_factors_take_the_bits_of_the_same_steps_written_out():
+    a = round_to(np.random.default_rng(1).standard_normal((9, 9)), FP16)
+    rules = {"rounding": Rounding.STOCHASTIC, "stream": Stream(5)}
+    rest, order = a.copy(), np.arange(9)
+    for k in range(9):
+        pivot = k + int(np.argmax(np.abs(rest[k:, k])))
+        rest[[k, pivot]], order[[k, pivot]] = rest[[pivot, k]], order[[pivot, k]]
+        rest[k + 1 :, k] = divide(rest[k + 1 :, k], rest[k, k], FP16, **rules)
+        products = multiply(rest[k + 1 :, k : k + 1], rest[k : k + 1, k + 1 :], FP16, **rules)
+        rest[k + 1 :, k + 1 :] = subtract(rest[k + 1 :, k + 1 :], products, FP16, **rules)
+    found = lu(a, FP16, rounding=Rounding.STOCHASTIC, stream=Stream(5))
+    assert_same_bits(found.upper, np.triu(rest))
+    assert_same_bits(np.tril(found.lower, -1), np.tril(rest, -1))
+    assert_same_bits(found.permutation, order)
+    other = lu(a, FP16, rounding=Rounding.STOCHASTIC, stream=Stream(6))
+    assert not np.array_equal(found.upper, other.upper)
+
+
+def wilkinson(n):
+    """Ones on the diagonal and in the last column, −1 below: elimination doubles the column."""
+    a = np.eye(n) - np.tril(np.ones((n, n)), -1)
+    a[:, -1] = 1.0
+    return a
+
+
+ADVERSE = {
+    "random": lambda n, rng: rng.standard_normal((n, n)),
+    "positive": lambda n, rng: rng.random((n, n)),
+    "wilkinson": lambda n, rng: wilkinson(n) * rng.uniform(0.9, 1.1, (n, n)),
+    "graded": lambda n, rng: rng.standard_normal((n, n)) * 2.0 ** np.linspace(0, 6, n),
+    "nearly of rank one": lambda n, rng: 1 + 0.01 * rng.standard_normal((n, n)),
+    "hilbert": lambda n, rng: 64.0 / (1 + np.arange(n)[:, None] + np.arange(n)),
+}
+
+
+def in_fractions(x):
+    return np.vectorize(lambda value: Fraction(float(value)), otypes=[object])(x)
+
+
+@pytest.mark.parametrize("kind", ADVERSE)
+@pytest.mark.parametrize("fmt", [FP16, BF16, TF32, FP32], ids=lambda f: f.name)
+def test_factors_stay_within_the_bound_of_higham(kind, fmt):
+    n, rng, inexact = 12, np.random.default_rng(2), 0
+    for rounding in NEAREST:
+        a = round_to(ADVERSE[kind](n, rng), fmt)
+        found = lu(a, fmt, rounding=rounding)
+        assert not found.reason
+        lower, upper = in_fractions(found.lower), in_fractions(found.upper)
+        error = abs(in_fractions(a[found.permutation]) - lower @ upper)
+        bound = Fraction(gamma(n, fmt)) * (abs(lower) @ abs(upper))
+        assert (error <= bound).all()
+        inexact += np.count_nonzero(error)
+    assert inexact > n, "nothing was rounded"
+
+
+def test_wilkinsons_matrix_grows_by_two_to_the_n_minus_1_until_fp16_ends():
+    for n in range(1, 17):
+        found = lu(wilkinson(n), FP16)
+        assert (found.reason, found.upper[-1, -1]) == ("", 2.0 ** (n - 1))
+        assert np.array_equal(found.lower @ found.upper, wilkinson(n))
+    assert lu(wilkinson(17), FP16).reason == "column 16 meets inf"
+    assert lu(wilkinson(10), FP8_E4M3).reason == "column 9 meets nan"
+    assert lu(wilkinson(17), FP16, overflow=Overflow.SATURATE).upper[-1, -1] == FP16.max_finite
+
+
+def test_a_breakdown_is_reported_with_its_column_and_raises_nothing():
+    zero = np.zeros((3, 3))
+    for a, reason in (
+        (zero, "the pivot of column 0 is 0.0"),
+        (np.diag([1.0, 2.0, 0.0]), "the pivot of column 2 is 0.0"),
+        (zero + np.nan, "column 0 meets nan"),
+        (np.diag([1.0, 1.0, inf]), "column 2 meets inf"),
+        ([[1.0, 0, -inf], [0, 1.0, 0], [0, 0, 1.0]], "column 0 meets -inf"),
+        ([[1.0, 0, 0], [0, 1.0, 0], [-inf, 0, 1.0]], "column 0 meets -inf"),
+        ([[1e-3, 1.0], [1e-3, -1.0]], ""),
+    ):
+        assert lu(round_to(np.array(a), FP16), FP16).reason == reason
+    for a, reason in (
+        (zero, "the pivot of column 0 is 0.0"),
+        (np.diag([1.0, -2.0, 1.0]), "the pivot of column 1 is -2.0"),
+        (zero + np.nan, "column 0 meets nan"),
+        ([[1.0, inf], [inf, 1.0]], "column 0 meets inf"),
+        ([[1.0, 2.0], [2.0, 1.0]], "the pivot of column 1 is -3.0"),
+    ):
+        assert cholesky(a, FP16).reason == reason
+    hilbert = 1 / (1.0 + np.arange(6)[:, None] + np.arange(6))
+    assert not cholesky(round_to(hilbert, FP32), FP32).reason
+    assert "pivot of column" in cholesky(round_to(hilbert, BF16), BF16).reason
+    singular = solve_triangular([[0.0, 0.0], [1.0, 1.0]], [1.0, 1.0], FP16, lower=True)
+    assert singular.tolist() == [inf, -inf]
+
+
+def test_arguments_are_left_as_they_were():
+    a, b = np.array([[0.5, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0])
+    for call in (
+        lambda: lu(a, FP16),
+        lambda: cholesky(a + a.T, FP16),
+        lambda: solve_triangular(a, b, FP16, lower=False),
+        lambda: refine(a, b, factor_format=FP16, method="gmres"),
+    ):
+        call()
+        assert (a.tolist(), b.tolist()) == ([[0.5, 1.0], [2.0, 1.0]], [1.0, 2.0])
+
+
+# Judging ---------------------------------------------------------------------------------
+def exact_backward_error(a, x, b):
+    a, x, b = map(in_fractions, (a, x, b))
+    residual = max(abs(b - a @ x))
+    norms = max(abs(a).sum(axis=1)) * max(abs(x)) + max(abs(b))
+    return float(residual / norms) if residual else 0.0
+
+
+def test_backward_errors_are_those_of_fractions_rounded_once():
+    rng = np.random.default_rng(4)
+    for n in (1, 2, 7):
+        for reach in (0, 1, 40, 300):
+            for _ in range(5):
+                spread = 10.0 ** rng.uniform(-reach, reach, (n + 2, n))
+                a, (x, b) = rng.standard_normal((n, n)) * spread[:n], spread[n:]
+                near = np.linalg.solve(a, b) if reach < 2 else x
+                for guess in (x, near, np.zeros(n)):
+                    assert backward_error(a, guess, b) == exact_backward_error(a, guess, b)
+    least, most = np.full((2, 2), 5e-324), np.full(2, 1.7e308)
+    assert backward_error(least, most, most) == exact_backward_error(least, most, most)
+    assert backward_error(np.zeros((2, 2)), np.zeros(2), np.zeros(2)) == 0.0
+    assert backward_error(np.zeros((2, 2)), np.ones(2), np.ones(2)) == 1.0
+
+
+def test_a_backward_error_is_the_size_of_a_change_that_makes_x_exact():
+    """What Rigal and Gaches prove, at n = 1, where the change can be written down."""
+    a, x, b = Fraction(3), Fraction(1, 4), Fraction(1)
+    change = Fraction(backward_error([[3.0]], [0.25], [1.0]))
+    assert abs((1 + change) * a * x - (1 - change) * b) < Fraction(1, 2**50)
+
+
+def test_condition_numbers_are_those_of_exact_inverses():
+    hilbert = 1 / (1.0 + np.arange(3)[:, None] + np.arange(3))
+    assert condition(hilbert, 1) == pytest.approx(748)  # of rows 11/6, 13/12, 47/60; and 408
+    assert condition(hilbert, np.inf) == pytest.approx(748)
+    assert condition(np.diag([8.0, 2.0, 0.5])) == pytest.approx(16)
+    assert condition(np.eye(3) * 1e-300, 1) == pytest.approx(1)
+    for p in (1, np.inf):
+        assert condition(np.ones((2, 2)), p) == inf
+    assert condition(np.zeros((2, 2))) == inf and condition(np.ones((2, 2))) > 1e15
+
+
+# Refinement ------------------------------------------------------------------------------
+def of_condition(n, kappa, seed):
+    """A matrix whose singular values fall evenly on a logarithmic axis, and a right-hand side."""
+    rng = np.random.default_rng(seed)
+    left, right = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
+    a = (left * kappa ** (-np.arange(n) / max(n - 1, 1))) @ right
+    return a, a @ rng.standard_normal(n)
+
+
+@pytest.mark.parametrize("method", ["classic", "gmres"])
+@pytest.mark.parametrize("residual_format", [None, FP32, FP16], ids=lambda f: f and f.name)
+def test_what_is_said_to_have_converged_has_and_nothing_else(method, residual_format):
+    said = []
+    for seed in range(2):
+        for fmt in (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2, FP8_E8M0):
+            for kappa in (2.0, 1e3, 1e9, 1e18):
+                a, b = of_condition(8, kappa, seed)
+                found = refine(a, b, factor_format=fmt, residual_format=residual_format,
+                               method=method, limit=9)  # fmt: skip
+                errors = found.backward_errors
+                assert found.steps == max(len(errors) - 1, 0) <= 9
+                assert found.converged == (not found.reason)
+                if errors.size and np.isfinite(found.x).all():
+                    assert errors[-1] == exact_backward_error(a, found.x, b)
+                    assert found.converged == (errors[-1] <= 2.0**-52)
+                else:
+                    assert not found.converged
+                said.append(found.converged)
+    assert not all(said) and (any(said) or residual_format is not None)
+
+
+def exact_solution(a, b):
+    rows = [
+        [*row, last] for row, last in zip(in_fractions(a).tolist(), in_fractions(b), strict=True)
+    ]
+    for k in range(len(rows)):
+        pivot = next(i for i in range(k, len(rows)) if rows[i][k])
+        rows[k], rows[pivot] = rows[pivot], rows[k]
+        rows[k] = [value / rows[k][k] for value in rows[k]]
+        for i in range(len(rows)):
+            if i != k:
+                rows[i] = [x - rows[i][k] * y for x, y in zip(rows[i], rows[k], strict=True)]
+    return np.array([float(row[-1]) for row in rows])
+
+
+@pytest.mark.parametrize("method", ["classic", "gmres"])
+def test_converged_solutions_are_the_exact_ones_up_to_condition_times_backward_error(method):
+    for seed in range(5):
+        a, b = of_condition(8, 200.0, seed)
+        found, true = refine(a, b, factor_format=FP16, method=method), exact_solution(a, b)
+        assert found.converged
+        error = np.abs(found.x - true).max() / np.abs(true).max()
+        assert error <= 2.01 * condition(a, np.inf) * found.backward_errors[-1] + 2.0**-53
+
+
+def test_sixteen_bits_solve_to_sixteen_digits_up_to_a_condition_of_about_one_over_u():
+    """Steps of the classic method, five seeds, n = 64; and where GMRES still converges."""
+    for fmt, kappa, low, high in ((FP16, 1e2, 6, 8), (BF16, 1e2, 12, 18), (FP32, 1e2, 1, 3)):
+        for seed in range(2):
+            found = refine(*of_condition(64, kappa, seed), factor_format=fmt)
+            assert found.converged and low <= found.steps <= high, (fmt.name, found.steps)
+    hard = of_condition(64, 1e6, 1)
+    assert "no longer halve" in refine(*hard, factor_format=FP16).reason
+    gmres = refine(*hard, factor_format=FP16, method="gmres")
+    assert gmres.converged and gmres.steps <= 3 and 60 < gmres.inner_steps <= 3 * 64
+
+
+@pytest.mark.slow
+def test_the_limits_of_classic_refinement_are_those_published_for_five_seeds(record_property):
+    """The largest condition, on a grid of quarters of a decade, at which five of five converge."""
+    for fmt, expected in ((FP32, 8.0), (FP16, 3.75), (BF16, 2.75)):
+        for digits, all_of_them in ((expected - 0.5, True), (expected + 1.0, False)):
+            systems = [of_condition(64, 10.0**digits, 1000 + seed) for seed in range(5)]
+            done = [refine(*s, factor_format=fmt, limit=100).converged for s in systems]
+            assert all(done) if all_of_them else not any(done), (fmt.name, digits, done)
+
+
+def test_a_power_of_two_changes_no_bit_and_other_scales_no_step():
+    a, b = of_condition(32, 100.0, 3)
+    plain = refine(a, b, factor_format=FP16)
+    for power in (-600, -20, 20, 600):
+        scaled = refine(np.ldexp(a, power), b, factor_format=FP16)
+        assert_same_bits(scaled.x, np.ldexp(plain.x, -power))
+        assert_same_bits(scaled.backward_errors, plain.backward_errors)
+    for c in (1e6, 1e-6):
+        assert abs(refine(c * a, c * b, factor_format=FP16).steps - plain.steps) <= 1
+        unscaled = refine(c * a, c * b, factor_format=FP16, scale=False)
+        assert not unscaled.converged
+        assert ("broke down: column 0 meets" in unscaled.reason) == (c > 1)
+        assert refine(c * a, c * b, factor_format=BF16, scale=False).converged
+
+
+def test_refinement_is_only_as_good_as_its_residual():
+    a, b = of_condition(32, 100.0, 5)
+    for fmt in (FP32, FP16):
+        stuck = refine(a, b, factor_format=FP16, residual_format=fmt)
+        assert not stuck.converged and stuck.backward_errors.min() < 4 * fmt.unit_roundoff
+        assert stuck.backward_errors.min() > fmt.unit_roundoff / 64
+
+
+def test_refinement_tells_why_it_ended():
+    a, b = of_condition(8, 10.0, 1)
+    wide = Format("E11M20", exponent_bits=11, precision=21)
+    for reason, call in (
+        ("0 steps were too few", lambda m: refine(a, b, factor_format=FP16, method=m, limit=0)),
+        ("1 steps were too few", lambda m: refine(a, b, factor_format=FP8_E5M2, method=m, limit=1)),
+        ("factors in FP16 broke down: the pivot of column 0 is 0.0",
+         lambda m: refine(np.zeros((8, 8)), b, factor_format=FP16, method=m)),
+        ("x is no longer finite",
+         lambda m: refine([[2.0**-600]], [2.0**600], factor_format=FP16, method=m)),
+        ("x is no longer finite",
+         lambda m: refine([[1.0, 2.0], [3.0, 4.0]], [1e6, 1.0], factor_format=FP16, method=m,
+                          residual_format=FP16)),
+        ("three steps no longer halve the backward error",
+         lambda m: refine([[1 + 2.0**-40]], [1.0], factor_format=FP16, method=m,
+                          residual_format=FP16)),
+        ("", lambda m: refine(a, 0 * b, factor_format=FP16, method=m)),
+        ("", lambda m: refine([[2.0**-600, 0.1], [0.1, 1.0]], [1.0, 1.0], factor_format=wide,
+                              method=m)),
+    ):  # fmt: skip
+        for method in ("classic", "gmres"):
+            found = call(method)
+            assert (found.reason, found.converged) == (reason, not reason), method
+    broken = refine(np.zeros((8, 8)), b, factor_format=FP16)
+    assert (broken.steps, broken.inner_steps, broken.backward_errors.size) == (0, 0, 0)
+    assert np.isnan(broken.x).all()
+
+
+def test_shapes_and_values_that_are_no_system_are_refused_by_name():
+    b = np.ones(2)
+    for message, call in (
+        (r"^lu: a must have a shape \(n, n\).*; got \(0, 0\)", lambda: lu(np.ones((0, 0)), FP16)),
+        (r"^lu: a must hold values of FP16; got 0.1", lambda: lu([[0.1]], FP16)),
+        (r"^cholesky: a must be symmetric", lambda: cholesky([[1.0, 2.0], [3.0, 9.0]], FP16)),
+        (r"^solve_triangular: b must have the shape \(2,\).*; got \(2, 2\)",
+         lambda: solve_triangular(np.eye(2), np.eye(2), FP16, lower=True)),
+        (r"^refine: b must have the shape \(2,\).*; got \(2, 1\)",
+         lambda: refine(np.eye(2), b[:, None], factor_format=FP16)),
+        (r"^refine: a must hold finite numbers; got nan",
+         lambda: refine(np.eye(2) * np.nan, b, factor_format=FP16)),
+        (r"^refine: residual_format must be FP32 or narrower",
+         lambda: refine(np.eye(2), b, factor_format=FP16,
+                        residual_format=Format("E11M20", exponent_bits=11, precision=21))),
+        (r"^backward_error: x must hold finite numbers; got inf",
+         lambda: backward_error(np.eye(2), b * inf, b)),
+        (r"^condition: p must be 1, 2 or infinity; got 3", lambda: condition(np.eye(2), 3)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            call()
