@@ -1,7 +1,7 @@
-"""Linear systems: factors in a low format, and their solution refined to that of FP64.
+"""Linear systems: factors in a low format, and solutions refined until they have FP64's digits.
 
-Factors and triangular solves round every operation. What they are judged by, the residual
-b − a·x, is computed in integers, without any rounding.
+Factors and triangular solves round every operation, through the operations of the room. What a
+solution is judged by, its residual b − a·x, is computed in integers, without any rounding.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mplab.numbers.formats import Format, require_format
 from mplab.numbers.rounding import round_to
 
 _ENOUGH = 2.0**-52
-"""Twice FP64's unit roundoff: what rounding the entries of a solution can cost is half of it."""
+"""Twice FP64's unit roundoff, which the rounding of a solution's entries alone can cost."""
 
 _INNER = 1e-8
-"""By how much GMRES reduces its residual: in two steps more than FP64's digits."""
+"""By how much GMRES reduces its residual: two steps give FP64's digits."""
 
 _PATIENCE = 6
-"""Steps that refinement is given before it must get better."""
+"""Steps after which backward errors must keep falling."""
 
 
 class Factors(NamedTuple):
@@ -117,10 +117,11 @@ def cholesky(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
         'the pivot of column 1 is 0.0'
     """
     rest = _square("cholesky", a, fmt, rules)
-    if not np.array_equal(rest, rest.T, equal_nan=True):
+    if (apart := np.argwhere((rest != rest.T) & ~np.isnan(rest))).size:
+        i, j = apart[0].tolist()
         raise ValueError(
-            "cholesky: a must be symmetric; got another matrix. Use lu, or pass (a + a.T) / 2, "
-            "rounded."
+            f"cholesky: a must be symmetric; got {rest[i, j]} in row {i}, column {j}, and "
+            f"{rest[j, i]} opposite. Use lu, or pass (a + a.T) / 2, rounded."
         )
     reason = ""
     for k in range(len(rest)):
@@ -186,8 +187,8 @@ def solve_triangular(
 def backward_error(a: Any, x: Any, b: Any) -> float:
     """How little a and b must change, relatively, for x to be their exact solution.
 
-    The largest |b − a·x| over ‖a‖·‖x‖ + ‖b‖, in the ∞-norm: 0 for an exact solution, about
-    2^−53 for one whose entries are rounded to FP64, at most 1.
+    The largest |b − a·x| over ‖a‖·‖x‖ + ‖b‖, in the ∞-norm: 0 for an exact solution, at most
+    2^−53 for one whose entries were rounded to FP64, 1 at worst.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
@@ -219,14 +220,14 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
 def condition(a: Any, p: float = 2) -> float:
     """‖a‖·‖a⁻¹‖: how much larger than the backward error the error of a solution can be.
 
-    Infinite for a matrix that is singular in float64.
+    Infinite, or above 10^15, for a singular matrix.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
         p: which norm: 1, 2 or infinity.
 
     Exactness:
-        Approximate, computed in float64: above 10^15 only its size is known.
+        Approximate, computed in float64: above 10^15 it only says that it is large.
 
     Examples:
         >>> condition([[1.0, 0.0], [0.0, 0.25]]), condition([[1.0, 2.0], [2.0, 4.0]], np.inf)
@@ -416,8 +417,6 @@ def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple
         nonsymmetric linear systems.
     """
     size, n, y = np.abs(r).max(), len(r), np.zeros(0)
-    if not 0 < size < np.inf:
-        return r, 0
     length = float(np.linalg.norm(r / size))
     basis, projected = np.zeros((n + 1, n)), np.zeros((n + 1, n))
     basis[0], aim = r / size / length, length * np.eye(n + 1)[0]
@@ -428,7 +427,7 @@ def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple
             projected[: k + 1, k] += shares
             w = w - shares @ basis[: k + 1]
         projected[k + 1, k] = left = np.linalg.norm(w)
-        if not np.isfinite(left):
+        if not np.isfinite(left):  # also where r is zero or not finite
             break
         within = projected[: k + 2, : k + 1]
         y = np.linalg.lstsq(within, aim[: k + 2])[0]
