@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic._operations import Rules, divide, multiply, sqrt, subtract
+from mplab.arithmetic.operations import Rules, divide, multiply, sqrt, subtract
 from mplab.arithmetic.reductions import matmul
 from mplab.numbers import checks
 from mplab.numbers.formats import Format, require_format
