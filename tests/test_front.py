@@ -29,7 +29,7 @@ FRONTS = {
         LossScaler DoublingScaler FlooredScaler KerasScaler NudgedScaler GradScaler
         Headroom Trace Turn play turns
         ScaleRule scale_for FixedScaling CurrentScaling DelayedScaling
-        MX_BLOCK Quantized amax_of quantize dequantize fake_quantize
+        MX_BLOCK Quantized amax_of quantize dequantize fake_quantize hadamard
     """,
     "course": """
         check EXERCISES Exercise Misconception Arguments Sealed Verdict equal Digits load_digits

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         amax_of,
         dequantize,
         fake_quantize,
+        hadamard,
         quantize,
     )
 
@@ -57,6 +58,7 @@ __all__ = [
     "amax_of",
     "dequantize",
     "fake_quantize",
+    "hadamard",
     "play",
     "quantize",
     "scale_for",

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from mplab.numbers.checks import integer, quoted, switch
-from mplab.numbers.formats import FP32, Format, format_of, require_format
+from mplab.numbers.formats import FP8_E4M3, FP32, Format, format_of, require_format
+from mplab.numbers.rounding import round_to
 from mplab.scaling._checks import (
     in_float32,
     magnitude,
@@ -26,11 +27,23 @@ from mplab.scaling._checks import (
 
 
 class ScaleRule(Enum):
-    """How a scale follows from the largest magnitude, amax, of what it scales."""
+    """How a scale follows from the largest magnitude, amax, of what it scales.
+
+    `FLOOR`, which is also called `MX`, `CEIL`, `EVEN` and `RCEIL` are those of the MX formats.
+    """
 
     POWER_OF_TWO = "the largest power of two that keeps amax within max_finite"
     RATIO = "max_finite / amax, rounded to float32"
-    MX = "2^(emax - floor(log2(amax))), as in the OCP MX formats: the top may saturate"
+    FLOOR = "2^(emax - floor(log2(amax))), as in the OCP MX formats: the top may saturate"
+    CEIL = "2^(emax - ceil(log2(amax))): nothing saturates, since nothing lies past 2^emax"
+    EVEN = "FLOOR of amax rounded to the precision of the format: less of the top saturates"
+    RCEIL = "1 / 2^ceil(log2(amax / max_finite)): the largest E8M0 scale that saturates nothing"
+    NVFP4 = "E4M3 for each block beside float32 for the tensor: as NVFP4 does, in `quantize` alone"
+    MX = FLOOR
+
+
+_E8M0 = (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
+"""The rules of the MX formats, whose scales are stored in E8M0."""
 
 
 def scale_for(
@@ -44,32 +57,33 @@ def scale_for(
 
     An infinite or NaN amax gives NaN, so that the whole tensor becomes NaN: saturation would
     hide the infinity from a loss scaler. A zero amax gives 1, since any scale serves zeros;
-    under `ScaleRule.MX` the largest scale, 2^127.
+    under the rules of the MX formats the largest scale, 2^127.
 
     Args:
         amax: the largest magnitude, one or an array `(...)`; taken as float32.
         fmt: the format to fill.
-        rule: how the scale follows from amax.
+        rule: how the scale follows from amax; not `NVFP4`, where it follows from all blocks.
         margin: leave a factor of 2^margin of the range unused, an integer of any size.
 
     Returns:
         A value of float32 like `amax`, never 0 or infinite: what would lie past the ends is
-        2^−149 or 2^127, under `RATIO` the largest float32, and under `MX` 2^−127 or 2^127. It
-        multiplies before the cast.
+        2^−149 or 2^127, under `RATIO` the largest float32, and under the rules of the MX formats
+        2^−127 or 2^127. It multiplies before the cast.
 
     Raises:
         TypeError: amax holds no real numbers, or another argument is of the wrong type.
-        ValueError: amax is negative.
+        ValueError: amax is negative, or the rule is `NVFP4`.
 
     Exactness:
-        Exact for powers of two; `RATIO` is correctly rounded. `MX` gives the inverse of an
-        E8M0 scale.
+        Exact for powers of two, found without quotient or logarithm; `RATIO` is correctly
+        rounded. `FLOOR`, `CEIL`, `EVEN` and `RCEIL` give the inverse of an E8M0 scale.
 
     Source:
-        For `MX` OCP Microscaling Formats v1.0, as torchao's mx_tensor.py reads its §6.3
-        (ScaleCalculationMode.FLOOR; `POWER_OF_TWO` on blocks is its RCEIL but for the rounding
-        of a quotient). For the others recipe_common.cuh of Transformer Engine, which however
-        gives 1 for an infinite or NaN amax.
+        `FLOOR` is OCP Microscaling Formats v1.0 as torchao's mx_tensor.py reads its §6.3; all four
+        are torchao's ScaleCalculationMode, compared code by code in
+        tests/scaling/test_torchao.py, which counts where torchao differs. `RCEIL` is also Mishra
+        et al. (2025), arXiv:2506.08027. For the others recipe_common.cuh of Transformer Engine,
+        which however gives 1 for an infinite or NaN amax.
 
     Examples:
         >>> scale_for(3.0, FP8_E4M3)
@@ -82,7 +96,12 @@ def scale_for(
     fmt = require_format("scale_for", fmt)
     if not isinstance(rule, ScaleRule):
         raise TypeError(
-            f"scale_for: rule must be a ScaleRule; got {quoted(rule)}. Use ScaleRule.MX."
+            f"scale_for: rule must be a ScaleRule; got {quoted(rule)}. Use ScaleRule.RCEIL."
+        )
+    if rule is ScaleRule.NVFP4:
+        raise ValueError(
+            f"scale_for: rule must be one that needs a single amax; got {rule}. "
+            f"Use quantize(tensor, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,))."
         )
     margin = integer("scale_for", "margin", margin, least=-math.inf, most=math.inf)
     shift = max(-_FAR, min(margin, _FAR))
@@ -98,10 +117,10 @@ def scale_for(
             wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -shift)
         scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
     else:
-        least = -127 if rule is ScaleRule.MX else -149  # what E8M0 holds; what float32 does
+        least = -127 if rule in _E8M0 else -149  # what E8M0 holds; what float32 does
         exponent = np.clip(_scale_exponent(used, fmt, rule) - shift, least, 127)
         scale = np.ldexp(np.float32(1), exponent)
-    zero_scale = 2.0**127 if rule is ScaleRule.MX else 1.0
+    zero_scale = 2.0**127 if rule in _E8M0 else 1.0
     scale = np.where(finite, np.where(given > 0, scale, zero_scale), np.nan).astype(np.float32)
     return float(scale) if isinstance(amax, float | int) else scale
 
@@ -130,12 +149,39 @@ def _largest(amax: Any) -> np.ndarray:
 
 
 def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarray:
-    """The exponent of a power of two: amax = m·2^e with m in [1/2, 1)."""
+    """The exponent of a power of two: amax = m·2^e with m in [1/2, 1), so floor(log2) is e - 1."""
     m, e = np.frexp(amax)
-    if rule is ScaleRule.MX:
-        return np.asarray(fmt.emax - (e - 1))
-    largest, exponent = math.frexp(fmt.max_finite)
-    return np.asarray(exponent - e - (m > largest))
+    over = {  # where the floor does not serve
+        ScaleRule.FLOOR: False,
+        ScaleRule.CEIL: m > 0.5,
+        ScaleRule.EVEN: m >= 1 - 2.0 ** -(fmt.precision + 1),
+    }.get(rule, m > math.frexp(fmt.max_finite)[0])
+    return np.asarray(fmt.emax - (e - 1) - over)
+
+
+_LEAST_TENSOR_SCALE = 2.0**-121
+"""With the least block scale, 2^−6, the factor is 2^127: no factor is infinite."""
+
+
+def two_levels(amax: np.ndarray, fmt: Format, tensor_scale: float | None) -> tuple[Any, Any]:
+    """The scales of `ScaleRule.NVFP4`: what multiplies each block, and that of the tensor.
+
+    Args:
+        amax: the largest magnitude of each block.
+        fmt: the format to fill.
+        tensor_scale: chosen by the caller, or None to find it.
+
+    Returns:
+        float32, like `amax` and a scalar; NaN where an amax is not finite.
+    """
+    blocks = np.where(np.isfinite(amax), amax, np.nan).astype(np.float32)
+    most = np.float32(fmt.max_finite)
+    if tensor_scale is None:
+        tensor_scale = blocks.max(initial=0) / (FP8_E4M3.max_finite * most)
+    whole = np.maximum(np.float32(tensor_scale), np.float32(_LEAST_TENSOR_SCALE))
+    with np.errstate(over="ignore"):
+        wanted = np.clip(blocks / most / whole, FP8_E4M3.min_normal, FP8_E4M3.max_finite)
+    return np.float32(1) / whole / round_to(wanted, FP8_E4M3), whole
 
 
 class FixedScaling:

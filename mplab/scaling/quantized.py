@@ -14,12 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mplab.numbers.checks import quoted, require_rounding
+from mplab.numbers.checks import quoted, require_rounding, switch
 from mplab.numbers.codes import encode, values
-from mplab.numbers.formats import FORMATS, FP8_E8M0, Format, Overflow, Rounding, require_format
+from mplab.numbers.formats import (
+    FORMATS,
+    FP8_E4M3,
+    FP8_E8M0,
+    Format,
+    Overflow,
+    Rounding,
+    require_format,
+)
 from mplab.numbers.rounding import Stream
 from mplab.numbers.tensors import round_tensor
-from mplab.scaling.amax import ScaleRule, scale_for
+from mplab.scaling.amax import ScaleRule, scale_for, two_levels
 
 __all__ = [
     "MX_BLOCK",
@@ -28,6 +36,7 @@ __all__ = [
     "amax_of",
     "dequantize",
     "fake_quantize",
+    "hadamard",
     "multiply_and_round",
     "quantize",
     "scale_for",
@@ -46,16 +55,22 @@ class Quantized:
         scale: float32: a scalar, or one element for each block.
         fmt: the format of the codes.
         block: the shape of a block along the last axes, or None for one scale.
+        tensor_scale: under `ScaleRule.NVFP4` what multiplies all values afterwards, a float32
+            scalar; else None.
     """
 
     codes: Tensor
     scale: Tensor
     fmt: Format
     block: tuple[int, ...] | None = None
+    tensor_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
         require_format("Quantized", self.fmt)
-        for name, dtype in (("codes", torch.uint8), ("scale", torch.float32)):
+        wanted = {"codes": torch.uint8, "scale": torch.float32}
+        if self.tensor_scale is not None:
+            wanted["tensor_scale"] = torch.float32
+        for name, dtype in wanted.items():
             given = getattr(self, name)
             if not isinstance(given, Tensor) or given.dtype != dtype:
                 kind = given.dtype if isinstance(given, Tensor) else quoted(given)
@@ -71,6 +86,8 @@ class Quantized:
                 f"Quantized: scale must have the shape {outer}, one for each block; got "
                 f"{tuple(self.scale.shape)}. Use quantize."
             )
+        if self.tensor_scale is not None:
+            _one_number("Quantized", "tensor_scale", self.tensor_scale)
 
     @classmethod
     def of(cls, data: Tensor, *, scale: float | Tensor = 1.0) -> Quantized:
@@ -87,12 +104,8 @@ class Quantized:
                 f"Quantized.of: data must be a tensor of a float8 dtype; got {given}. "
                 f"Use quantize for other tensors."
             )
-        factor = _number_of("Quantized.of", scale, data.device)
-        if factor.ndim:
-            raise ValueError(
-                f"Quantized.of: scale must be one number; got shape {tuple(factor.shape)}. "
-                f"For blocks, make Quantized(codes, scale, fmt, block)."
-            )
+        factor = _number_of("Quantized.of", "scale", scale, data.device)
+        _one_number("Quantized.of", "scale", factor)
         return cls(data.detach().view(torch.uint8), factor, known[data.dtype])
 
     @property
@@ -117,11 +130,15 @@ class Quantized:
 
     @property
     def scale_codes(self) -> Tensor:
-        """The codes of E8M0 scales as MX stores them: of 1/scale, which multiplies afterwards.
+        """The codes of what multiplies a block afterwards, as MX and NVFP4 store it.
+
+        E8M0 codes of 1/scale; with a tensor_scale the E4M3 codes of 1/(scale · tensor_scale).
 
         Raises:
-            ValueError: a scale is no power of two.
+            ValueError: a scale is no power of two, or none that `ScaleRule.NVFP4` finds.
         """
+        if self.tensor_scale is not None:
+            return _codes(_block_scales(self.scale, self.tensor_scale), FP8_E4M3)
         inverse = 1 / self.scale.double().cpu().numpy()
         return torch.from_numpy(np.asarray(encode(inverse, FP8_E8M0))).to(self.scale.device)
 
@@ -163,6 +180,7 @@ def quantize(
     *,
     scale: float | Tensor | ScaleRule = ScaleRule.POWER_OF_TWO,
     block: tuple[int, ...] | None = None,
+    tensor_scale: float | Tensor | None = None,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.SATURATE,
     stream: Stream | None = None,
@@ -171,8 +189,14 @@ def quantize(
 
     NaN gives the NaN of the format. Where a rule finds an infinity or a NaN, the scale is NaN
     (see `scale_for`), and so is everything that it scales. MXFP8, MXFP6 and MXFP4 are
-    `scale=ScaleRule.MX, block=MX_BLOCK`; DeepSeek-V3's tiles are `block=(1, 128)` for
-    activations and `(128, 128)` for weights.
+    `scale=ScaleRule.RCEIL, block=MX_BLOCK`, or another rule of MX; DeepSeek-V3's tiles are
+    `block=(1, 128)` for activations and `(128, 128)` for weights; one scale a row is
+    `block=tensor.shape[-1:]`.
+
+    NVFP4 is `FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,)`, for weights also `block=(16, 16)`. It
+    scales twice: by one float32 for the tensor, `tensor_scale`, and by an E4M3 for each block.
+    `tensor_scale=1.0` leaves the first one out. Block scales are at least 2^−6: blocks below
+    1/28672 of the tensor's amax lose digits.
 
     Args:
         tensor: floating point, shape `(...)`, on any device; 16-bit dtypes are widened.
@@ -180,6 +204,8 @@ def quantize(
         scale: a number; a tensor, with one element for each block; or the rule to find it
             from the largest magnitude.
         block: the shape of a block along the last axes; None for one scale.
+        tensor_scale: for `ScaleRule.NVFP4`, what multiplies afterwards, at least 2^−121; None for
+            amax / (448 · max_finite).
         rounding: the direction; `STOCHASTIC` needs a `stream`.
         overflow: what lies past the largest finite value.
         stream: source of random bits.
@@ -189,16 +215,21 @@ def quantize(
 
     Raises:
         TypeError: the tensor is not floating point; the format is too wide.
-        ValueError: the block does not divide the shape; the scale is not positive or has
-            another shape; a NaN in a format that has none, without a rule.
+        ValueError: the block does not divide the shape; a scale is not positive or has
+            another shape; a NaN in a format that has none, without a rule; a `tensor_scale`
+            without `ScaleRule.NVFP4`.
 
     Exactness:
         The product with the scale is formed in the tensor's dtype (float32 at least) and
         rounded to the format once more; with a power of two the product is exact. Bit-exact
-        with torch's own product and cast on the data of tests/scaling/test_quantized.py.
+        with torch's own product and cast on the data of tests/scaling/test_quantized.py. NVFP4's
+        scales are quotients rounded to float32 one by one, bit-exact with torchao's on the data of
+        tests/scaling/test_torchao.py, which also counts where exact quotients differ.
 
     Source:
-        See `scale_for`; a scale that multiplies is that of torchao and Transformer Engine.
+        See `scale_for`; a scale that multiplies is that of torchao and Transformer Engine. NVFP4
+        is torchao's nvfp4_tensor.py, which differs from NVIDIA's recipe (arXiv:2509.25149) in the
+        order of the quotients and in the least block scale.
 
     Examples:
         >>> quantized = quantize(torch.tensor([0.001, 0.003]), FP8_E4M3)
@@ -215,15 +246,17 @@ def quantize(
         )
     require_rounding("quantize", rounding, overflow, stream)
     wide = _widened("quantize", tensor)
-    factor = _scale_of("quantize", wide, fmt, scale, block)
+    factor, whole = _scales_of("quantize", wide, fmt, scale, block, tensor_scale)
     rounded = multiply_and_round(
         wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
     )
-    return Quantized(_codes(rounded, fmt), factor, fmt, block)
+    return Quantized(_codes(rounded, fmt), factor, fmt, block, whole)
 
 
 def dequantize(quantized: Quantized) -> Tensor:
     """The values of the codes divided by their scales.
+
+    With a `tensor_scale`: times the scales that are stored, `scale_codes` and `tensor_scale`.
 
     Returns:
         float32, of the shape of the codes.
@@ -237,7 +270,7 @@ def dequantize(quantized: Quantized) -> Tensor:
             f"dequantize: quantized must be a Quantized; got {quoted(quantized)}. "
             f"Use quantize first."
         )
-    return _divide(quantized.values, quantized.scale, quantized.block)
+    return _unscaled(quantized.values, quantized.scale, quantized.block, quantized.tensor_scale)
 
 
 def fake_quantize(
@@ -246,6 +279,7 @@ def fake_quantize(
     *,
     scale: float | Tensor | ScaleRule = ScaleRule.POWER_OF_TWO,
     block: tuple[int, ...] | None = None,
+    tensor_scale: float | Tensor | None = None,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.SATURATE,
     stream: Stream | None = None,
@@ -260,6 +294,7 @@ def fake_quantize(
         fmt: the format; it must fit in float32.
         scale: as in `quantize`.
         block: as in `quantize`.
+        tensor_scale: as in `quantize`.
         rounding: as in `quantize`.
         overflow: as in `quantize`.
         stream: as in `quantize`.
@@ -280,11 +315,66 @@ def fake_quantize(
     fmt = require_format("fake_quantize", fmt)
     require_rounding("fake_quantize", rounding, overflow, stream)
     wide = _widened("fake_quantize", tensor)
-    factor = _scale_of("fake_quantize", wide, fmt, scale, block)
+    factor, whole = _scales_of("fake_quantize", wide, fmt, scale, block, tensor_scale)
     rounded = multiply_and_round(
         wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
     )
-    return _divide(rounded, factor, block)
+    return _unscaled(rounded, factor, block, whole)
+
+
+def hadamard(tensor: Tensor, signs: Tensor | None = None, *, inverse: bool = False) -> Tensor:
+    """Random Hadamard transform: spreads an outlier over its block before `quantize`.
+
+    Each block along the last axis is multiplied by the signs and then by Sylvester's Hadamard
+    matrix, divided by √n. As that is orthonormal, the product of two matrices stays, up to
+    rounding, where both are transformed with the same signs along the axis that is summed.
+
+    Args:
+        tensor: floating point, shape `(..., k·n)`; 16-bit dtypes are widened to float32.
+        signs: n numbers 1 or −1, n a power of two; None for sixteen ones. Random ones are
+            `torch.randint(0, 2, (16,), generator=generator) * 2 - 1`.
+        inverse: undo it, with the same signs.
+
+    Returns:
+        A new tensor of the shape of `tensor`, through which gradients pass.
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: the signs are others, or their number does not divide the last axis.
+
+    Exactness:
+        Sums in pairs, in a fixed order: log2(n) roundings, and one of the division by √n unless
+        n is a power of 4.
+
+    Source:
+        The recipe of NVFP4, arXiv:2509.25149, with n = 16.
+
+    Examples:
+        >>> hadamard(torch.tensor([8.0, 0, 0, 0]), torch.tensor([-1, 1, 1, 1]))
+        tensor([-4., -4., -4., -4.])
+    """
+    _floating("hadamard", tensor)
+    inverse = switch("hadamard", "inverse", inverse)
+    signs = torch.ones(16) if signs is None else signs
+    n = signs.numel() if isinstance(signs, Tensor) and signs.ndim == 1 else 0
+    if not n or n & (n - 1) or signs.is_complex() or bool((signs.abs() != 1).any()):
+        raise ValueError(
+            f"hadamard: signs must be a tensor of 1 and -1, its length a power of two; got "
+            f"{quoted(signs)}. Use torch.randint(0, 2, (16,)) * 2 - 1."
+        )
+    if not tensor.ndim or tensor.shape[-1] % n:
+        raise ValueError(
+            f"hadamard: tensor must have a last axis that the {n} signs divide; got shape "
+            f"{tuple(tensor.shape)}. Pad it with zeros first."
+        )
+    wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).reshape(-1, n)
+    signs = signs.to(wide)
+    mixed = wide if inverse else wide * signs
+    for step in (1 << k for k in range(n.bit_length() - 1)):
+        a, b = mixed.reshape(-1, n // (2 * step), 2, step).unbind(2)
+        mixed = torch.stack((a + b, a - b), 2)
+    mixed = mixed.reshape(-1, n) / math.sqrt(n)
+    return (mixed * signs if inverse else mixed).reshape(tensor.shape)
 
 
 def multiply_and_round(
@@ -343,20 +433,32 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
     return torch.where(rounded.isnan(), fmt.nan_code or 0, codes).to(torch.uint8)
 
 
-def _scale_of(
+def _scales_of(
     function: str,
     wide: Tensor,
     fmt: Format,
     scale: float | Tensor | ScaleRule,
     block: tuple[int, ...] | None,
-) -> Tensor:
-    """The scale by its rule, or as the caller chose it, checked."""
+    tensor_scale: float | Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """The scale by its rule, or as the caller chose it, checked; under NVFP4 the tensor's, too."""
     outer = () if block is None else _blocks(function, tuple(wide.shape), block)
+    if tensor_scale is not None and scale is not ScaleRule.NVFP4:
+        raise ValueError(
+            f"{function}: tensor_scale must be None without ScaleRule.NVFP4; got "
+            f"{quoted(tensor_scale)}. Leave it out, or pass scale=ScaleRule.NVFP4."
+        )
     if isinstance(scale, ScaleRule):
         largest = amax_of(wide, block=block).cpu().numpy()
-        found = scale_for(largest, fmt, rule=scale)
-        return torch.from_numpy(np.asarray(found)).to(wide.device)
-    factor = _number_of(function, scale, wide.device)
+        if scale is not ScaleRule.NVFP4:
+            found = scale_for(largest, fmt, rule=scale)
+            return torch.from_numpy(np.asarray(found)).to(wide.device), None
+        if tensor_scale is not None:
+            given = _number_of(function, "tensor_scale", tensor_scale, wide.device)
+            tensor_scale = _one_number(function, "tensor_scale", given).item()
+        factors, whole = two_levels(largest, fmt, tensor_scale)
+        return torch.as_tensor(factors).to(wide.device), torch.as_tensor(whole).to(wide.device)
+    factor = _number_of(function, "scale", scale, wide.device)
     if tuple(factor.shape) != outer:
         raise ValueError(
             f"{function}: scale must have the shape {outer}, one for each block; got "
@@ -367,17 +469,17 @@ def _scale_of(
             f"{function}: tensor must not hold NaN, which {fmt.name} lacks; got "
             f"{int(wide.isnan().sum())}. Use a ScaleRule: the scale then becomes NaN."
         )
-    return factor
+    return factor, None
 
 
-def _number_of(function: str, scale: Any, device: torch.device) -> Tensor:
+def _number_of(function: str, name: str, scale: Any, device: torch.device) -> Tensor:
     """A scale that the caller chose, as a float32 tensor."""
     real = isinstance(scale, Real) and not isinstance(scale, bool | np.bool_)
     if isinstance(scale, Tensor):
         real = not scale.is_complex() and scale.dtype != torch.bool
     if not real:
         raise TypeError(
-            f"{function}: scale must be a number or a tensor of them; got {quoted(scale)}. "
+            f"{function}: {name} must be a number or a tensor of them; got {quoted(scale)}. "
             f"Use a ScaleRule to find one."
         )
     chosen: Tensor | float
@@ -388,18 +490,43 @@ def _number_of(function: str, scale: Any, device: torch.device) -> Tensor:
     factor = torch.as_tensor(chosen, dtype=torch.float32, device=device).detach()
     if bool((factor <= 0).any()) or bool(factor.isinf().any()):
         raise ValueError(
-            f"{function}: scale must be positive and finite in float32; got {quoted(scale)}. "
+            f"{function}: {name} must be positive and finite in float32; got {quoted(scale)}. "
             f"Use a ScaleRule to find one."
         )
     return factor
 
 
-def _divide(numbers: Tensor, scale: Tensor, block: tuple[int, ...] | None) -> Tensor:
-    """Numbers, each divided by the scale of its block."""
-    if block is None:
-        return numbers / scale
-    split, _, inner = _split("dequantize", numbers, block)
-    return (split / _beside(scale, inner)).reshape(numbers.shape)
+def _one_number(function: str, name: str, scale: Tensor) -> Tensor:
+    if scale.ndim:
+        raise ValueError(
+            f"{function}: {name} must be one number; got shape {tuple(scale.shape)}. "
+            f"For blocks, use quantize, or Quantized(codes, scale, fmt, block)."
+        )
+    return scale
+
+
+def _unscaled(
+    numbers: Tensor, scale: Tensor, block: tuple[int, ...] | None, whole: Tensor | None
+) -> Tensor:
+    """What numbers were before their blocks were scaled."""
+    split, inner = numbers, tuple[int, ...]()
+    if block is not None:
+        split, _, inner = _split("dequantize", numbers, block)
+    if whole is None:
+        return (split / _beside(scale, inner)).reshape(numbers.shape)
+    return (split * _beside(_block_scales(scale, whole), inner) * whole).reshape(numbers.shape)
+
+
+def _block_scales(scale: Tensor, whole: Tensor) -> Tensor:
+    """The E4M3 scales of blocks from what multiplied before, which float32 had rounded."""
+    wanted = 1 / (scale.double() * whole)
+    found = round_tensor(wanted, FP8_E4M3)
+    if bool(((found / wanted - 1).abs() > 2.0**-12).any()):
+        raise ValueError(
+            "Quantized: scale must be one that ScaleRule.NVFP4 finds, beside a tensor_scale; got "
+            "others. Use quantize."
+        )
+    return found.float()
 
 
 def _widened(function: str, tensor: object) -> Tensor:
