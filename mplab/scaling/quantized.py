@@ -356,8 +356,9 @@ def hadamard(tensor: Tensor, signs: Tensor | None = None, *, inverse: bool = Fal
     _floating("hadamard", tensor)
     inverse = switch("hadamard", "inverse", inverse)
     signs = torch.ones(16) if signs is None else signs
-    n = signs.numel() if isinstance(signs, Tensor) and signs.ndim == 1 else 0
-    if not n or n & (n - 1) or signs.is_complex() or bool((signs.abs() != 1).any()):
+    plain = isinstance(signs, Tensor) and signs.ndim == 1 and not signs.is_complex()
+    n = signs.numel() if plain else 0
+    if not n or n & (n - 1) or not {-1, 1}.issuperset(signs.tolist()):
         raise ValueError(
             f"hadamard: signs must be a tensor of 1 and -1, its length a power of two; got "
             f"{quoted(signs)}. Use torch.randint(0, 2, (16,)) * 2 - 1."

@@ -8,9 +8,21 @@ import pytest
 from cases import ODD_FORMATS
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import exponent_of
+from oracle import exponent_of, mx_exponent
 
-from mplab import FORMATS, FP8_E4M3, FP8_E5M2, FP32, Overflow, round_to
+from mplab import (
+    BF16,
+    FORMATS,
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP32,
+    Overflow,
+    decode,
+    round_to,
+)
 from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule, scale_for
 
 
@@ -166,6 +178,8 @@ EXTREMES = np.array(
     np.float32,
 )
 MARGINS = sorted({*range(-420, 421, 12), -127, -60, -1, 1, 2, 127, 149, 300, -(10**30), 10**30})
+ONE_BY_ONE = [rule for rule in ScaleRule if rule is not ScaleRule.NVFP4]
+MX_RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL]
 NARROW = [fmt for fmt in {**FORMATS, **ODD_FORMATS}.values() if fmt.emax < 300]
 
 
@@ -175,14 +189,14 @@ def slow_scale(amax, fmt, rule, margin):
     room = Fraction(fmt.max_finite) / Fraction(2) ** margin / Fraction(amax)
     if rule is ScaleRule.RATIO:
         return min(max(room, Fraction(FP32.min_subnormal)), Fraction(FP32.max_finite))
-    if rule is ScaleRule.MX:
-        exponent, least = fmt.emax - (math.frexp(amax)[1] - 1) - margin, -127
+    if rule in MX_RULES:
+        exponent, least = -mx_exponent(Fraction(amax), fmt, rule) - margin, -127
     else:
         exponent, least = exponent_of(room), -149
     return Fraction(2) ** min(max(exponent, least), 127)
 
 
-@pytest.mark.parametrize("rule", ScaleRule)
+@pytest.mark.parametrize("rule", ONE_BY_ONE)
 @pytest.mark.parametrize("fmt", NARROW, ids=lambda fmt: fmt.name)
 def test_no_margin_makes_a_scale_zero_or_infinite(fmt, rule):
     for margin in MARGINS:
@@ -197,7 +211,55 @@ def test_no_margin_makes_a_scale_zero_or_infinite(fmt, rule):
             else:
                 assert scale == expected
     assert np.isnan(scale_for(np.float32([np.nan, np.inf]), fmt, rule=rule, margin=9)).all()
-    assert scale_for(0.0, fmt, rule=rule, margin=9) == (2.0**127 if rule is ScaleRule.MX else 1.0)
+    assert scale_for(0.0, fmt, rule=rule, margin=9) == (2.0**127 if rule in MX_RULES else 1.0)
+
+
+def fits(amax, scale, fmt, rule):
+    """Whether a rule of MX allows this scale: a law in float64, where all of it is exact."""
+    if rule is ScaleRule.RCEIL:
+        return amax * scale <= fmt.max_finite
+    if rule is ScaleRule.CEIL:
+        return amax * scale <= 2.0**fmt.emax
+    if rule is ScaleRule.EVEN:
+        m, e = np.frexp(amax)
+        amax = np.ldexp(np.rint(np.ldexp(m, fmt.precision)), e - fmt.precision)
+    return amax * scale < 2.0 ** (fmt.emax + 1)
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [
+        pytest.param(lambda: decode(np.arange(1, 0x7F80, dtype=np.uint16), BF16), id="all of BF16"),
+        pytest.param(
+            lambda: np.arange(127 << 23, 128 << 23, dtype=np.uint32).view(np.float32),
+            id="all significands of FP32",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+@pytest.mark.parametrize("rule", MX_RULES)
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1], ids=str)
+def test_the_scale_of_every_amax_is_the_largest_e8m0_that_the_rule_allows(
+    codes, rule, fmt, record_property
+):
+    amax = np.asarray(codes(), np.float64)
+    scale = scale_for(amax, fmt, rule=rule).astype(np.float64)
+    assert (np.frexp(scale)[0] == 0.5).all() and (scale >= 2.0**-127).all()
+    assert fits(amax, scale, fmt, rule).all()
+    assert ((scale == 2.0**127) | ~fits(amax, 2 * scale, fmt, rule)).all()
+    record_property("largest magnitudes", amax.size)
+
+
+def test_the_rules_of_mx_part_where_they_should():
+    scales = {
+        rule: (1 / scale_for(np.float32([4, 4.5, 6, 6.5, 7, 7.5]), FP4_E2M1, rule=rule)).tolist()
+        for rule in MX_RULES
+    }
+    assert scales[ScaleRule.FLOOR] == [1, 1, 1, 1, 1, 1]
+    assert scales[ScaleRule.EVEN] == [1, 1, 1, 1, 2, 2]  # 7 is the tie between 6 and 8
+    assert scales[ScaleRule.RCEIL] == [1, 1, 1, 2, 2, 2]
+    assert scales[ScaleRule.CEIL] == [1, 2, 2, 2, 2, 2]
+    assert ScaleRule.MX is ScaleRule.FLOOR
 
 
 @pytest.mark.parametrize("power_of_two", [True, False])

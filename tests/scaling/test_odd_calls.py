@@ -5,7 +5,7 @@ import pytest
 import torch
 from odd_calls import HUGE, ODD, Asked
 
-from mplab import FP8_E4M3, FP16, Overflow, Rounding
+from mplab import FP4_E2M1, FP8_E4M3, FP16, Overflow, Rounding
 from mplab import scaling as lab
 from mplab.scaling import LossScaler, ScaleRule
 
@@ -184,6 +184,16 @@ QUANTIZED = [
     Asked("Quantized.of", lab.Quantized.of,
           {"data": torch.ones(2).to(torch.float8_e5m2), "scale": 1.0},
           {"data": ("object", (None, X)), "scale": SCALE}),
+    Asked("Quantized", lab.Quantized,
+          {"codes": torch.zeros(4, dtype=torch.uint8), "scale": torch.tensor(0.5), "fmt": FP8_E4M3,
+           "tensor_scale": torch.tensor(2.0)},
+          {"tensor_scale": ("object", (1.0, torch.ones(1), torch.tensor(1)))}),
+    Asked("hadamard", lab.hadamard, {"tensor": X, "signs": torch.tensor([1, -1]), "inverse": False},
+          {"tensor": (*TENSOR, (torch.ones(3), torch.tensor(1.0))), "inverse": "switch",
+           "signs": ("object", (16, [1, -1], torch.ones(3), torch.ones(1, 2), torch.zeros(2),
+                                torch.ones(0), torch.tensor([1j, 1]), torch.tensor([1.0, 0.5]),
+                                torch.ones(4)))},
+          {"signs": ("tensor",)}),
     Asked("amax_of", lab.amax_of, {"tensor": X, "block": None}, {"tensor": TENSOR, "block": BLOCK}),
     Asked("dequantize", lab.dequantize, {"quantized": lab.quantize(X, FP8_E4M3)},
           {"quantized": ("object", (None, X))}),
@@ -201,6 +211,15 @@ QUANTIZED = [
     *[
         Asked(function.__name__, function, {"tensor": X, "fmt": FP8_E4M3, "block": (2,)},
               {"block": BLOCK})
+        for function in (lab.quantize, lab.fake_quantize)
+    ],
+    *[
+        Asked(function.__name__, function,
+              {"tensor": X, "fmt": FP4_E2M1, "scale": ScaleRule.NVFP4, "tensor_scale": 0.5},
+              {"tensor_scale": tuple(tuple(x for x in ODD[k] if x is not None)
+                                     if isinstance(k, str) else k for k in SCALE),
+               "scale": ((*ScaleRule,)[:-1], (1.0,))},
+              {"scale": ("tensor_scale",)})
         for function in (lab.quantize, lab.fake_quantize)
     ],
     Asked("quantize", lab.quantize, {"tensor": X, "fmt": FP8_E4M3}, {"fmt": ((FP16,),)}),

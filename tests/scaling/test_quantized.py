@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cases import assert_same_bits
-from oracle import exponent_of, largest, power, round_fraction, value_of_code
+from oracle import exponent_of, largest, mx_exponent, power, round_fraction, value_of_code
 
 from mplab import (
     FORMATS,
@@ -40,6 +40,8 @@ from mplab.scaling.quantized import multiply_and_round
 EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8]
 SMALL = [fmt for fmt in FORMATS.values() if fmt.bits <= 8]
 EIGHT = torch.float8_e5m2
+ONE_BY_ONE = [rule for rule in ScaleRule if rule is not ScaleRule.NVFP4]
+MX_RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL]
 ELEMENTS = [FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1]
 
 every_small = pytest.mark.parametrize("fmt", SMALL, ids=lambda fmt: fmt.name)
@@ -143,9 +145,8 @@ def slow_scale(amax, fmt, rule):
     a = Fraction(float(amax))
     if rule is ScaleRule.RATIO:
         return float(np.float32(float(largest(fmt) / a))) if a > power(-110) else None
-    if rule is ScaleRule.MX:
-        shared = exponent_of(a) - exponent_of(largest(fmt))
-        return float(1 / power(max(-127, min(127, shared))))
+    if rule in MX_RULES:
+        return float(1 / power(max(-127, min(127, mx_exponent(a, fmt, rule)))))
     k = exponent_of(largest(fmt) / a) + 3  # from above, by trying
     while a * power(k) > largest(fmt):
         k -= 1
@@ -153,7 +154,7 @@ def slow_scale(amax, fmt, rule):
 
 
 @every_element
-@pytest.mark.parametrize("rule", ScaleRule)
+@pytest.mark.parametrize("rule", ONE_BY_ONE)
 def test_scales_are_those_of_the_rules_in_fractions(fmt, rule):
     around = [m * 2.0**e for e in (-149, -148, -130, -126, -100, -1, 0, 60, 127) for m in (1, 1.5)]
     edges = [float(largest(fmt)) * 2.0**e for e in (-60, 0, 60)]
@@ -202,11 +203,11 @@ def test_the_margin_leaves_room():
 # Blocks --------------------------------------------------------------------------------
 
 
-def slow_mx(block, fmt):
-    """One block of 32 numbers by OCP MX v1.0: E8M0 code of the scale, and values."""
+def slow_mx(block, fmt, rule):
+    """One block of 32 numbers as OCP MX v1.0 stores it: E8M0 code of the scale, and values."""
     exact = [Fraction(float(v)) for v in block]
     most = max(abs(v) for v in exact)
-    shared = exponent_of(most) - exponent_of(largest(fmt)) if most else -127
+    shared = mx_exponent(most, fmt, rule) if most else -127
     shared = max(-127, min(127, shared))
     rounded = [
         round_fraction(v / power(shared), fmt, Rounding.TIES_TO_EVEN, Overflow.SATURATE)
@@ -216,24 +217,25 @@ def slow_mx(block, fmt):
 
 
 @every_element
-def test_mx_blocks_are_those_of_the_standard_in_fractions(fmt):
+@pytest.mark.parametrize("rule", MX_RULES)
+def test_mx_blocks_are_those_of_the_rules_in_fractions(fmt, rule):
     x = torch.cat(
         [
-            normal(24, 64, seed=2, spread=3),
-            normal(8, 64, seed=3, spread=40),
+            normal(8, 64, seed=2, spread=3),
+            normal(4, 64, seed=3, spread=40),
             torch.zeros(1, 64),
             torch.full((1, 64), 1.75 * 2.0**5),
             normal(1, 64, seed=4) * 2.0**-140,
             normal(1, 64, seed=5).clamp(-1, 1) * 2.0**126,
         ]
     )
-    got = quantize(x, fmt, scale=ScaleRule.MX, block=MX_BLOCK)
-    assert got.scale.shape == got.scale_codes.shape == (36, 2)
+    got = quantize(x, fmt, scale=rule, block=MX_BLOCK)
+    assert got.scale.shape == got.scale_codes.shape == (16, 2)
     values = dequantize(got)
-    for row in range(36):
+    for row in range(16):
         for part in range(2):
             here = slice(32 * part, 32 * part + 32)
-            code, expected = slow_mx(x[row, here], fmt)
+            code, expected = slow_mx(x[row, here], fmt, rule)
             assert got.scale_codes[row, part] == code
             assert_same_bits(values[row, here].numpy(), np.float32(expected))
     assert all(value_of_code(int(c), FP8_E8M0) > 0 for c in got.scale_codes.flatten())
@@ -258,6 +260,14 @@ def test_a_block_is_quantized_as_a_tensor_of_its_own(block):
         assert got.scale[place] == alone.scale
         assert torch.equal(values[here], dequantize(alone))
         assert torch.equal(got.codes[here], alone.codes)
+
+
+def test_one_scale_a_row_is_a_block_of_the_last_axis():
+    x = normal(3, 5, 48, seed=9, spread=9)
+    got = quantize(x, FP8_E4M3, scale=ScaleRule.RATIO, block=x.shape[-1:])
+    assert got.scale.shape == (3, 5, 1)
+    assert_same_bits(got.scale.numpy(), np.float32(448) / x.abs().amax(-1, keepdim=True).numpy())
+    assert (got.values.abs().amax(-1) == 448).all()
 
 
 def test_blocks_keep_small_numbers_beside_large_ones():
@@ -310,6 +320,11 @@ def test_a_block_that_does_not_divide_the_shape_is_refused(block):
         (lambda: quantize(torch.ones(2), FP4_E2M1).data, TypeError, "got FP4_E2M1"),
         (lambda: scale_for(-1.0, FP8_E4M3), ValueError, "amax must not be negative"),
         (lambda: scale_for(1.0, FP8_E4M3, rule="mx"), TypeError, "rule must be a ScaleRule"),
+        (
+            lambda: scale_for(1.0, FP4_E2M1, rule=ScaleRule.NVFP4),
+            ValueError,
+            "rule must be one that needs a single amax",
+        ),
     ],
 )
 def test_what_cannot_be_quantized_is_refused_with_advice(call, error, message):

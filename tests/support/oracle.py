@@ -64,6 +64,18 @@ def exponent_of(q):
     return e if power(e) <= q else e - 1
 
 
+def mx_exponent(amax, fmt, rule):
+    """The exponent that a block with this amax > 0 shares, before it meets the ends of E8M0."""
+    if rule.name == "RCEIL":
+        k = exponent_of(amax / largest(fmt))
+        return k + (amax > power(k) * largest(fmt))
+    e = exponent_of(amax)
+    if rule.name == "EVEN":
+        step = power(e - fmt.precision + 1)
+        e = exponent_of(round(amax / step) * step)  # Python's round takes ties to even
+    return e - exponent_of(largest(fmt)) + (rule.name == "CEIL" and amax > power(e))
+
+
 def to_grid(q, step, negative, rounding, random, *, parity=True):
     """A magnitude q > 0 to a multiple of `step`, whichever of the two around it is wanted."""
     lower = q // step * step

@@ -1,0 +1,213 @@
+"""NVFP4 in fractions, and the random Hadamard transform that goes with it."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from cases import assert_same_bits
+from oracle import power, round_fraction
+
+from mplab import FP4_E2M1, FP8_E4M3, FP32, Overflow, Rounding, Stream, round_to
+from mplab.scaling import Quantized, ScaleRule, dequantize, fake_quantize, hadamard, quantize
+
+NVFP4 = {"fmt": FP4_E2M1, "scale": ScaleRule.NVFP4}
+LEAST = power(-121)
+
+
+def normal(*shape, seed=0, spread=0.0):
+    """Normal deviates, their magnitudes spread over 2^±spread."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=shape) * 2.0 ** generator.uniform(-spread, spread, shape)
+    return torch.from_numpy(x.astype(np.float32))
+
+
+def enter(x, fmt):
+    """The nearest value of a format, saturating, as a Fraction."""
+    return Fraction(round_fraction(x, fmt, Rounding.TIES_TO_EVEN, Overflow.SATURATE))
+
+
+def block_scale(amax, whole):
+    """The E4M3 scale of a block, each quotient rounded to float32."""
+    wanted = enter(enter(amax / 6, FP32) / whole, FP32)
+    return enter(min(max(wanted, power(-6)), Fraction(448)), FP8_E4M3)
+
+
+def slow_nvfp4(x, block, tensor_scale=None):
+    """The scale of the tensor, those of its blocks, and the values, of a matrix."""
+    exact = [[Fraction(float(v)) for v in row] for row in x]
+    most = max(abs(v) for row in exact for v in row)
+    whole = enter(most / 2688, FP32) if tensor_scale is None else Fraction(tensor_scale)
+    whole = max(whole, LEAST)
+    down, along = block
+    scales, values = {}, [[0.0] * len(row) for row in exact]
+    for i in range(len(exact) // down):
+        for j in range(len(exact[0]) // along):
+            places = [(i * down + a, j * along + b) for a in range(down) for b in range(along)]
+            scale = block_scale(max(abs(exact[a][b]) for a, b in places), whole)
+            factor = enter(enter(1 / whole, FP32) / scale, FP32)
+            for a, b in places:
+                code = enter(enter(exact[a][b] * factor, FP32), FP4_E2M1)
+                values[a][b] = float(enter(code * scale * whole, FP32))
+            scales[i, j] = float(scale)
+    return float(whole), scales, values
+
+
+DATA = {
+    "normal": normal(16, 64),
+    "spread": normal(16, 64, seed=1, spread=20),
+    "BF16": normal(16, 64, seed=2, spread=4).bfloat16().float(),
+    "zeros among them": normal(16, 64, seed=3) * (torch.arange(1024).reshape(16, 64) % 48 > 20),
+    "zeros": torch.zeros(16, 32),
+    "subnormal": normal(16, 32, seed=4) * 2.0**-140,
+    "huge": normal(16, 32, seed=5).clamp(-1, 1) * 2.0**127,
+}
+
+
+@pytest.mark.parametrize("tensor_scale", [None, 1.0, 0.37, 2.0**-100])
+@pytest.mark.parametrize("block", [(1, 16), (16, 16)], ids=str)
+@pytest.mark.parametrize("data", DATA)
+def test_nvfp4_is_its_definition_in_fractions(data, block, tensor_scale):
+    x = DATA[data]
+    given = None if tensor_scale is None else float(np.float32(tensor_scale))
+    whole, scales, values = slow_nvfp4(x, block, given)
+    got = quantize(x, **NVFP4, block=block, tensor_scale=tensor_scale)
+    assert got.tensor_scale.item() == whole
+    stored = got.scale_codes.view(torch.float8_e4m3fn).float()
+    assert {place: stored[place].item() for place in scales} == scales
+    assert np.array_equal(dequantize(got).numpy(), np.array(values, np.float32))
+    assert_same_bits(
+        fake_quantize(x, **NVFP4, block=block, tensor_scale=tensor_scale).numpy(),
+        dequantize(got).numpy(),
+    )
+
+
+def test_every_block_scale_comes_back_from_what_multiplied_beside_every_tensor_scale():
+    codes = torch.arange(0x08, 0x7F, dtype=torch.uint8)
+    scales = codes.view(torch.float8_e4m3fn).float()
+    for whole in [m * 2.0**e for e in range(-121, 116, 4) for m in (1.0, 1.3, 1.9999999)]:
+        whole = float(np.float32(whole))
+        got = quantize(6 * scales * whole, **NVFP4, block=(1,), tensor_scale=whole)
+        assert torch.equal(got.scale_codes, codes), whole
+        assert (got.codes == 0x07).all()
+
+
+def test_the_scale_of_the_tensor_keeps_a_small_tensor():
+    x = normal(16, 64) * 1e-4
+    assert (fake_quantize(x, **NVFP4, block=(16,), tensor_scale=1.0) == 0).all()
+    error = fake_quantize(x, **NVFP4, block=(16,)) - x
+    assert 0.05 < error.norm() / x.norm() < 0.12
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_what_is_not_finite_spoils_all_under_one_scale_and_one_block_under_a_given_one(bad):
+    x = normal(2, 32)
+    x[0, 3] = bad
+    assert fake_quantize(x, **NVFP4, block=(16,)).isnan().all()
+    got = quantize(x, **NVFP4, block=(16,), tensor_scale=1.0)
+    spoilt = dequantize(got).isnan()
+    assert spoilt[0, :16].all() and spoilt.sum() == 16
+    assert got.scale_codes[0, 0] == 0x7F
+
+
+def test_scales_that_nvfp4_does_not_find_are_refused():
+    codes = torch.zeros(16, dtype=torch.uint8)
+    made = Quantized(codes, torch.tensor(1.0), FP4_E2M1, None, torch.tensor(0.3))
+    for use in (dequantize, lambda q: q.scale_codes):
+        with pytest.raises(ValueError, match=r"^Quantized: scale must be one that .*NVFP4 finds"):
+            use(made)
+
+
+def test_a_float64_is_rounded_once_and_stays():
+    x = torch.tensor([6.0, 1.25 + 2.0**-40], dtype=torch.float64)  # just past the tie 1, 1.5
+    got = fake_quantize(x, **NVFP4, tensor_scale=1.0)
+    assert got.dtype == torch.float64
+    assert got.tolist() == [6.0, 1.5]
+    assert fake_quantize(x.float(), **NVFP4, tensor_scale=1.0).tolist() == [6.0, 1.0]
+
+
+def test_stochastic_rounding_is_right_on_average_where_nothing_saturates():
+    x = normal(1, 16).clamp(-1, 1).repeat(4096, 1)
+    option = {"rounding": Rounding.STOCHASTIC, "stream": Stream(3)}
+    got = fake_quantize(x, **NVFP4, block=(16,), **option)
+    step = (2.0 / 6) * 1.07  # the coarsest spacing, of a block whose amax is at most 1
+    assert ((got.mean(0) - x[0]).abs() < 5 * step / 2 / math.sqrt(4096)).all()
+    nearest = fake_quantize(x, **NVFP4, block=(16,))
+    assert ((nearest.mean(0) - x[0]).abs() > 5 * step / 2 / math.sqrt(4096)).any()
+
+
+# Hadamard --------------------------------------------------------------------------------
+
+
+def sylvester(n):
+    """The matrix by its definition: −1 where i and j share an odd number of bits."""
+    return [[(-1) ** (i & j).bit_count() for j in range(n)] for i in range(n)]
+
+
+def signs_of(n, seed=0):
+    return torch.randint(0, 2, (n,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 32, 64, 128])
+def test_hadamard_is_sylvester_s_matrix_times_the_signs(n):
+    x = torch.randint(-999, 1000, (5, 3 * n), generator=torch.Generator().manual_seed(n))
+    signs = signs_of(n)
+    blocks = (x.reshape(-1, n) * signs).numpy().astype(object)
+    sums = (blocks @ np.array(sylvester(n), object)).astype(np.float32)  # integers: exact
+    got = hadamard(x.float(), signs).numpy()
+    assert_same_bits(got, (sums / np.float32(math.sqrt(n))).reshape(5, 3 * n))
+
+
+def test_hadamard_takes_sixteen_ones_unless_told_otherwise():
+    x = normal(3, 4, 32)
+    assert torch.equal(hadamard(x), hadamard(x, torch.ones(16)))
+    assert not torch.equal(hadamard(x), hadamard(x, torch.ones(32)))
+    assert hadamard(x.bfloat16()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("n", [2, 16, 32, 128])
+def test_hadamard_s_error_stays_within_its_roundings(n):
+    x, signs = normal(64, 256, seed=n, spread=8), signs_of(n)
+    exact = (x.double().reshape(-1, n) * signs) @ torch.tensor(sylvester(n)).double() / n**0.5
+    magnitudes = x.double().abs().reshape(-1, n).sum(-1, keepdim=True) / n**0.5
+    bound = (math.log2(n) + 2) * FP32.unit_roundoff * magnitudes  # sums, the root, the division
+    assert ((hadamard(x, signs).reshape(-1, n) - exact).abs() <= bound).all()
+    back = hadamard(hadamard(x, signs), signs, inverse=True).reshape(-1, n)
+    norm = x.double().reshape(-1, n).norm(dim=-1, keepdim=True)
+    assert (
+        (back - x.reshape(-1, n)).abs() <= 2 * n**0.5 * (math.log2(n) + 2) * norm * 2**-24
+    ).all()
+
+
+def test_hadamard_keeps_products_and_spreads_outliers():
+    signs = signs_of(16)
+    x, w = normal(8, 64).double(), normal(12, 64, seed=1).double()
+    x[:, 5] *= 100
+    turned = hadamard(x, signs) @ hadamard(w, signs).t()
+    assert torch.allclose(turned, x @ w.t(), rtol=0, atol=1e-11)
+    assert hadamard(x, signs).abs().max() < x.abs().max() / 3
+    other = hadamard(w, -signs.roll(1))
+    assert not torch.allclose(hadamard(x, signs) @ other.t(), x @ w.t(), atol=1.0)
+
+
+def test_gradients_pass_through_hadamard():
+    x, signs = normal(2, 32).double().requires_grad_(), signs_of(16)
+    for inverse in (False, True):
+        y = hadamard(x, signs, inverse=inverse)
+        weights = normal(2, 32, seed=9).double()
+        (gradient,) = torch.autograd.grad((y * weights).sum(), x)
+        assert torch.allclose(gradient, hadamard(weights, signs, inverse=not inverse), atol=1e-14)
+
+
+def test_what_is_not_finite_stays_in_its_block():
+    x = normal(2, 32)
+    x[1, 20] = math.inf
+    assert hadamard(x).isfinite().reshape(4, 16).all(1).tolist() == [True, True, True, False]
+
+
+def test_the_values_of_fp4_are_where_nvfp4_puts_them():
+    x = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6] * 2)
+    got = quantize(x, **NVFP4, block=(16,), tensor_scale=1.0)
+    assert got.codes.tolist() == [*range(8)] * 2
+    assert_same_bits(round_to(x.numpy(), FP4_E2M1), dequantize(got).numpy())
