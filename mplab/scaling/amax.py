@@ -174,7 +174,8 @@ def two_levels(amax: np.ndarray, fmt: Format, tensor_scale: float | None) -> tup
     Returns:
         float32, like `amax` and a scalar; NaN where an amax is not finite.
     """
-    blocks = np.where(np.isfinite(amax), amax, np.nan).astype(np.float32)
+    given = _largest(amax)
+    blocks = np.where(np.isfinite(given), given, np.float32(np.nan))
     most = np.float32(fmt.max_finite)
     if tensor_scale is None:
         tensor_scale = blocks.max(initial=0) / (FP8_E4M3.max_finite * most)

@@ -228,8 +228,8 @@ def quantize(
 
     Source:
         See `scale_for`; a scale that multiplies is that of torchao and Transformer Engine. NVFP4
-        is torchao's nvfp4_tensor.py, which differs from NVIDIA's recipe (arXiv:2509.25149) in the
-        order of the quotients and in the least block scale.
+        (arXiv:2509.25149) is as in torchao's nvfp4_tensor.py. Transformer Engine's core_nvfp4.cuh
+        takes the quotients in another order, and its block scales may be subnormal.
 
     Examples:
         >>> quantized = quantize(torch.tensor([0.001, 0.003]), FP8_E4M3)
@@ -370,11 +370,13 @@ def hadamard(tensor: Tensor, signs: Tensor | None = None, *, inverse: bool = Fal
         )
     wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).reshape(-1, n)
     signs = signs.to(wide)
-    mixed = wide if inverse else wide * signs
-    for step in (1 << k for k in range(n.bit_length() - 1)):
-        a, b = mixed.reshape(-1, n // (2 * step), 2, step).unbind(2)
-        mixed = torch.stack((a + b, a - b), 2)
-    mixed = mixed.reshape(-1, n) / math.sqrt(n)
+    columns = list((wide if inverse else wide * signs).unbind(-1))
+    for bit in (1 << k for k in range(n.bit_length() - 1)):
+        for i in range(n):
+            if not i & bit:
+                a, b = columns[i], columns[i + bit]
+                columns[i], columns[i + bit] = a + b, a - b
+    mixed = torch.stack(columns, -1) / math.sqrt(n)
     return (mixed * signs if inverse else mixed).reshape(tensor.shape)
 
 

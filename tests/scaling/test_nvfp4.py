@@ -55,10 +55,10 @@ def slow_nvfp4(x, block, tensor_scale=None):
 
 
 DATA = {
-    "normal": normal(16, 64),
-    "spread": normal(16, 64, seed=1, spread=20),
-    "BF16": normal(16, 64, seed=2, spread=4).bfloat16().float(),
-    "zeros among them": normal(16, 64, seed=3) * (torch.arange(1024).reshape(16, 64) % 48 > 20),
+    "normal": normal(16, 32),
+    "spread": normal(16, 32, seed=1, spread=20),
+    "BF16": normal(16, 32, seed=2, spread=4).bfloat16().float(),
+    "zeros among them": normal(16, 32, seed=3) * (torch.arange(512).reshape(16, 32) % 48 > 20),
     "zeros": torch.zeros(16, 32),
     "subnormal": normal(16, 32, seed=4) * 2.0**-140,
     "huge": normal(16, 32, seed=5).clamp(-1, 1) * 2.0**127,
@@ -81,6 +81,19 @@ def test_nvfp4_is_its_definition_in_fractions(data, block, tensor_scale):
         fake_quantize(x, **NVFP4, block=block, tensor_scale=tensor_scale).numpy(),
         dequantize(got).numpy(),
     )
+
+
+def test_quotients_are_rounded_one_by_one_where_that_decides():
+    amaxes = normal(100, seed=6).abs()
+    ties = torch.tensor([(8.5 + i) * 2.0**e for e in (-8, 0, 3) for i in range(8)])
+    for amax in amaxes:
+        whole = enter(Fraction(float(amax)) / 2688, FP32)
+        found = quantize(amax, **NVFP4)
+        assert found.tensor_scale.item() == float(whole)
+        blocks = (6 * ties * float(whole))[::3]  # near the ties of E4M3
+        scales = quantize(blocks, **NVFP4, block=(1,), tensor_scale=float(whole)).scale_codes
+        expected = [float(block_scale(Fraction(float(b)), whole)) for b in blocks]
+        assert scales.view(torch.float8_e4m3fn).float().tolist() == expected
 
 
 def test_every_block_scale_comes_back_from_what_multiplied_beside_every_tensor_scale():
@@ -109,6 +122,9 @@ def test_what_is_not_finite_spoils_all_under_one_scale_and_one_block_under_a_giv
     spoilt = dequantize(got).isnan()
     assert spoilt[0, :16].all() and spoilt.sum() == 16
     assert got.scale_codes[0, 0] == 0x7F
+    past_float32 = torch.tensor([1e300, 1.0], dtype=torch.float64)
+    for given in (None, 1.0):
+        assert fake_quantize(past_float32, **NVFP4, tensor_scale=given).isnan().all()
 
 
 def test_scales_that_nvfp4_does_not_find_are_refused():
