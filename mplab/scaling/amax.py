@@ -29,20 +29,20 @@ from mplab.scaling._checks import (
 class ScaleRule(Enum):
     """How a scale follows from the largest magnitude, amax, of what it scales.
 
-    `FLOOR`, which is also called `MX`, `CEIL`, `EVEN` and `RCEIL` are those of the MX formats.
+    `MX`, also called `FLOOR`, `CEIL`, `EVEN` and `RCEIL` are those of the MX formats.
     """
 
     POWER_OF_TWO = "the largest power of two that keeps amax within max_finite"
     RATIO = "max_finite / amax, rounded to float32"
-    FLOOR = "2^(emax - floor(log2(amax))), as in the OCP MX formats: the top may saturate"
+    MX = "2^(emax - floor(log2(amax))), as in the OCP MX formats: the top may saturate"
     CEIL = "2^(emax - ceil(log2(amax))): nothing saturates, since nothing lies past 2^emax"
-    EVEN = "FLOOR of amax rounded to the precision of the format: less of the top saturates"
+    EVEN = "MX of amax rounded to the precision of the format: less of the top saturates"
     RCEIL = "1 / 2^ceil(log2(amax / max_finite)): the largest E8M0 scale that saturates nothing"
     NVFP4 = "E4M3 for each block beside float32 for the tensor: as NVFP4 does, in `quantize` alone"
-    MX = FLOOR
+    FLOOR = MX  # torchao's name of it
 
 
-_E8M0 = (ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
+_E8M0 = (ScaleRule.MX, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
 """The rules of the MX formats, whose scales are stored in E8M0."""
 
 
@@ -76,10 +76,10 @@ def scale_for(
 
     Exactness:
         Exact for powers of two, found without quotient or logarithm; `RATIO` is correctly
-        rounded. `FLOOR`, `CEIL`, `EVEN` and `RCEIL` give the inverse of an E8M0 scale.
+        rounded. `MX`, `CEIL`, `EVEN` and `RCEIL` give the inverse of an E8M0 scale.
 
     Source:
-        `FLOOR` is OCP Microscaling Formats v1.0 as torchao's mx_tensor.py reads its §6.3; all four
+        `MX` is OCP Microscaling Formats v1.0 as torchao's mx_tensor.py reads its §6.3; all four
         are torchao's ScaleCalculationMode, compared code by code in
         tests/scaling/test_torchao.py, which counts where torchao differs. `RCEIL` is also Mishra
         et al. (2025), arXiv:2506.08027. For the others recipe_common.cuh of Transformer Engine,
@@ -152,7 +152,7 @@ def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarra
     """The exponent of a power of two: amax = m·2^e with m in [1/2, 1), so floor(log2) is e - 1."""
     m, e = np.frexp(amax)
     over = {  # where the floor does not serve
-        ScaleRule.FLOOR: False,
+        ScaleRule.MX: False,
         ScaleRule.CEIL: m > 0.5,
         ScaleRule.EVEN: m >= 1 - 2.0 ** -(fmt.precision + 1),
     }.get(rule, m > math.frexp(fmt.max_finite)[0])

@@ -37,7 +37,8 @@ def imported():
 
 def torchao_mx(x, fmt, rule):
     """The E8M0 codes of the scales and the codes of the elements."""
-    mode = mx_tensor.ScaleCalculationMode[rule.name]
+    name = "FLOOR" if rule is ScaleRule.FLOOR else rule.name
+    mode = mx_tensor.ScaleCalculationMode[name]
     scale, data = mx_tensor.to_mx(x, FORMATS[fmt], 32, scaling_mode=mode)
     return scale.view(torch.uint8), unpacked(data, fmt)
 
