@@ -1,4 +1,4 @@
-"""Computing in a format: operations, sums with their bounds, updates, linear systems, matrix units."""
+"""Computing in a format: operations, sums, updates, linear systems, matrix units, and bounds."""
 
 from mplab.arithmetic._float_array import FloatArray
 from mplab.arithmetic.bounds import (
