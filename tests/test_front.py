@@ -37,6 +37,7 @@ FRONTS = {
     "simulation": """
         simulated explain Explanation Policy Run POLICIES
         CUDA_AUTOCAST CPU_AUTOCAST KERAS_MIXED EVERYTHING Fp8Linear convert_linears
+        sensitivity Sensitivity FoundPolicy
     """,
     "training": """
         train TASKS RECIPES Task Split Recipe Watcher History headroom memory stage_times

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,6 +16,7 @@ from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP32, Format
 from mplab.pictures import canvas as c
 from mplab.simulation.explanation import Explanation, Row
+from mplab.simulation.sensitivity import Sensitivity
 
 _ROW, _COLUMN, _LETTER = 0.18, 0.27, 0.068  # inches
 
@@ -134,20 +137,69 @@ def _details(rows: Sequence[Row], modules: list[str]) -> str:
 
 
 @c.in_house_style
-def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> c.Picture:
+def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c.Picture:
     """What each layer costs when it alone runs in a low format.
 
     Args:
-        errors: for each format the relative error of the model's output, by the layer that ran
-            in it; the layers in one order.
+        errors: what `mplab.simulation.sensitivity` measured; or for each format the relative
+            error of the model's output, by the layer that ran in it, the layers in one order.
 
     Returns:
         A figure with a row for each layer, whose title names the costliest layer in each format
-        and the most that any other costs.
+        and the most that any other costs. Of what was measured there is a panel for each pass:
+        the error of the output, and that of the gradient in the module where it is greatest. The
+        title then names the layers that put one of them off by more than half.
 
     Raises:
         ValueError: there is no layer, or the formats have different ones.
     """
+    measured = isinstance(errors, Sensitivity)
+    panels = _passes(errors) if isinstance(errors, Sensitivity) else {"": _required(errors)}
+    formats = list(next(iter(panels.values())))
+    layers = list(next(iter(panels.values()))[formats[0]])
+    picture = c.Picture(height=1.7 + 0.36 * len(layers))
+    grid = picture.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    errors_seen = [e for found in panels.values() for row in found.values() for e in row.values()]
+    edge = math.ceil(math.log2(max([1.0, *filter(math.isfinite, errors_seen)]))) + 2.0
+    for axes, (phase, found) in zip(grid, panels.items(), strict=True):
+        _draw_costs(axes, found, layers, edge)
+        axes.set_title(phase)
+        c.binary_axis(axes.xaxis, _LABELS[phase], count=12 // len(panels))
+        half = math.log2(_HALF)
+        spans = [("half", half, half)] if measured else []
+        axes.vlines([half] * len(spans), *axes.get_ylim(), colors=c.FAINT, linestyles=":", lw=1)
+        if not all(map(math.isfinite, errors_seen)):
+            axes.axvspan(edge - 1, edge + 1, color=c.BAND, alpha=c.LOST, linewidth=0)
+            spans.append(("inf, NaN", edge - 1, edge + 1))
+        c.label_spans(picture, axes, spans)
+    marks = grid[0].get_lines()[: len(formats)]
+    names = [fmt.name for fmt in formats]
+    picture.legend(marks, names, loc="outside lower right", ncols=len(names), frameon=False)
+    details = "; ".join(
+        f"{fmt.name}{f' {phase}' * bool(phase)}: "
+        + ", ".join(f"{name} {_cost(e)}" for name, e in found[fmt].items())
+        for phase, found in panels.items()
+        for fmt in formats
+    )
+    say = _breaking if measured else _costliest
+    claims = "; ".join(say(fmt, *(found[fmt] for found in panels.values())) for fmt in formats)
+    start = "With one layer low, output or gradients are off" if measured else "Alone"
+    return c.titled(picture, f"{start} {claims}", f"Marks in rows. {details}.")
+
+
+_HALF = 0.5
+"""Where an error of the output or of a gradient is called large."""
+
+_LABELS = {
+    "": "relative error of the output, with this layer alone in the format",
+    "forward": "relative error of the output",
+    "backward": "relative error of the gradient",
+}
+"""What an axis measures, by the pass."""
+
+
+def _required(errors: Any) -> Mapping[Format, Mapping[str, float]]:
+    """Errors by format and layer, not negative, the layers the same for each format."""
     if not isinstance(errors, Mapping) or errors:
         c.require_named("sensitivity", "errors", errors, Mapping)
     for fmt, found in errors.items():
@@ -164,26 +216,32 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]]) -> c.Picture:
             f"sensitivity: errors must hold the same layers for each format; got "
             f"{quoted(given)}. Run every layer in every format."
         )
-    picture = c.Picture(height=1.7 + 0.36 * len(layers))
-    axes = picture.subplots()
+    return errors  # type: ignore[no-any-return]
+
+
+def _passes(found: Sensitivity) -> dict[str, dict[Format, dict[str, float]]]:
+    """The errors of both passes, by format and layer."""
+    passes: dict[str, dict[Format, dict[str, float]]] = {"forward": {}, "backward": {}}
+    for (layer, fmt), m in found.measures.items():
+        passes["forward"].setdefault(fmt, {})[layer] = m.output_error
+        passes["backward"].setdefault(fmt, {})[layer] = m.gradient_error
+    return passes
+
+
+def _draw_costs(
+    axes: Axes, errors: Mapping[Format, Mapping[str, float]], layers: list[str], edge: float
+) -> None:
+    """A mark for each error in the row of its layer; what is not finite stands at the edge."""
     for fmt, found in errors.items():
         look = c.style(fmt)
         costs = np.array([found[name] for name in layers], float)
         rows = np.flatnonzero(costs > 0)
-        places = np.log2(costs[rows])
-        axes.plot(places, rows, look.marker, color=look.colour, markersize=7, label=fmt.name)
+        places = np.minimum(np.log2(costs[rows]), edge)
+        axes.plot(places, rows, look.marker or "o", color=look.colour, markersize=7, label=fmt.name)
     axes.set_yticks(range(len(layers)), layers)
     axes.set_ylim(len(layers) - 0.5, -0.5)
     axes.grid(axis="y", color="#E4E4E8", linewidth=0.6)
     axes.set_axisbelow(True)
-    c.binary_axis(axes.xaxis, "relative error of the output, with this layer alone in the format")
-    picture.legend(loc="outside lower right", ncols=len(errors), frameon=False)
-    details = "; ".join(
-        f"{fmt.name}: " + ", ".join(f"{name} {_cost(e)}" for name, e in found.items())
-        for fmt, found in errors.items()
-    )
-    claims = [_costliest(fmt, found) for fmt, found in errors.items()]
-    return c.titled(picture, f"Alone {'; '.join(claims)}", f"Marks in rows. {details}.")
 
 
 def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
@@ -195,6 +253,17 @@ def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
     return f"{words}, any other at most {_cost(others[-1][1])}" if others else words
 
 
+def _breaking(fmt: Format, *passes: Mapping[str, float]) -> str:
+    """The layers with large errors in a pass, or that there is none."""
+    most = {name: max(found[name] for found in passes) for name in passes[0]}
+    broken = [name for name, error in most.items() if error > _HALF]
+    if not broken:
+        return f"in {fmt.name} by at most {_cost(max(most.values()))}"
+    some = c.listed(broken) if len(broken) < 4 else f"{len(broken)} of the {len(most)} layers"
+    every = len(broken) == len(most) > 1
+    return f"in {fmt.name} by more than half for {'every layer' if every else some}"
+
+
 def _cost(error: float) -> str:
     """An error in two digits, as a percentage."""
-    return f"{float(f'{100 * error:.2g}'):g}%"
+    return f"{float(f'{100 * error:.2g}'):g}%" if math.isfinite(error) else "all"

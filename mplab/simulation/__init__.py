@@ -16,6 +16,7 @@ from mplab.simulation.policies import (
     Policy,
     Run,
 )
+from mplab.simulation.sensitivity import FoundPolicy, Sensitivity, sensitivity
 
 __all__ = [
     "CPU_AUTOCAST",
@@ -24,10 +25,13 @@ __all__ = [
     "KERAS_MIXED",
     "POLICIES",
     "Explanation",
+    "FoundPolicy",
     "Fp8Linear",
     "Policy",
     "Run",
+    "Sensitivity",
     "convert_linears",
     "explain",
+    "sensitivity",
     "simulated",
 ]

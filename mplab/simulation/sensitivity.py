@@ -1,0 +1,448 @@
+"""Which layer bears which format: each alone in each, and a policy made of what was measured."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from glob import escape
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from mplab.numbers.checks import instance, integer, number_that, quoted, real, switch
+from mplab.numbers.formats import FP32, Format
+from mplab.numbers.installation import needs
+from mplab.numbers.rounding import Tally
+from mplab.numbers.tables import Table
+from mplab.simulation._rules import Rule
+from mplab.simulation.checks import facts_of, function_of, items
+from mplab.simulation.context import simulated
+from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run
+
+FEW = 4
+"""So many batches are taken where nobody says how many."""
+
+
+class Measure(NamedTuple):
+    """What a step with some layers low gave, and how far it is from the same step in FP32."""
+
+    loss: float
+    """The mean over the batches."""
+    output_error: float
+    """‖output − exact‖ / ‖exact‖, where exact is that in FP32; inf where one is not finite."""
+    gradient_error: float
+    """The same of the gradient of a module's own parameters, in the module where it is greatest."""
+    worst: str
+    """That module."""
+    forward: Tally
+    """What the roundings in these layers did in the forward pass."""
+    backward: Tally
+    """The same in the backward pass."""
+
+
+@dataclass(frozen=True, repr=False)
+class FoundPolicy:
+    """A policy within a budget, and what a step under it was measured to give.
+
+    Attributes:
+        policy: to use as `simulated(FP32, policy=found.policy, model=model)`.
+        measure: of a step under this policy.
+        budget: the most that its loss may differ from that in FP32.
+        fp32_loss: that in FP32.
+        layers: each layer with its format, and why no cheaper one.
+    """
+
+    policy: Policy
+    measure: Measure
+    budget: float
+    fp32_loss: float
+    layers: tuple[tuple[str, Format, str], ...]
+
+    @property
+    def table(self) -> Table:
+        """The layers as text."""
+        off = abs(self.measure.loss - self.fp32_loss)
+        caption = (
+            f"Measured together: loss {self.measure.loss:.6g}, {off:.2g} from FP32 where "
+            f"{self.budget:.2g} is allowed; gradients off by {self.measure.gradient_error:.2g}"
+        )
+        rows = tuple((name, fmt.name, why) for name, fmt, why in self.layers)
+        return Table(caption, ("layer", "format", "why none cheaper"), rows)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+@dataclass(frozen=True, repr=False)
+class Sensitivity:
+    """What a model does when one layer alone is in a low format: printed, a table.
+
+    Attributes:
+        model: the name of the model's class.
+        policy: which operations of a layer are low.
+        batches: how many there were.
+        fp32: a second step with no layer low: its errors are 0 where the loss gives the same
+            numbers twice, and else what is to be expected by chance.
+        measures: by layer and format, the layers in the order in which they run.
+    """
+
+    model: str
+    policy: Policy
+    batches: int
+    fp32: Measure
+    measures: dict[tuple[str, Format], Measure]
+    _step: _Step = field(compare=False)
+
+    @property
+    def table(self) -> Table:
+        """The measures as text."""
+        caption = (
+            f"{self.model} under {self.policy!r}, one layer low, {self.batches} "
+            f"batch{'es' * (self.batches > 1)}"
+        )
+        header = ("layer", "format", "loss", "output error", "gradient error", "worst in")
+        lines = {("none", FP32): self.fp32, **self.measures}.items()
+        rows = tuple(
+            (
+                *(layer, fmt.name, f"{m.loss:.6g}"),
+                *(f"{m.output_error:.2g}", f"{m.gradient_error:.2g}"),
+                *(m.worst, _lost(m.forward), _lost(m.backward)),
+            )
+            for (layer, fmt), m in lines
+        )
+        return Table(caption, (*header, "forward", "backward"), rows)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+    def find_policy(self, budget: float, *, gradient_budget: float = 0.5) -> FoundPolicy:
+        """Lower as many layers as a budget lets, into the formats that were measured.
+
+        Formats of fewer bits come first, and for each of them the layers that cost least. Each
+        layer is lowered on top of those before it, the whole is measured, and what passes the
+        budget is taken back: errors of layers may add up or cancel. What is returned was itself
+        measured, on the same batches, with the weights that the model had.
+
+        Args:
+            budget: the most that the loss may differ from that in FP32, in units of the loss.
+            gradient_budget: the most that `gradient_error` may be. A loss alone does not see a
+                backward pass that flushes everything: 1 would let a module lose its gradient.
+
+        Raises:
+            TypeError: one of them is no number.
+            ValueError: one of them is negative or not finite.
+
+        Exactness:
+            The loss is within the budget on these batches, bit for bit again under this policy;
+            on others, or after training, it may not be.
+        """
+        rule = "a finite number, not negative"
+        most, gradients = (
+            number_that("find_policy", name, value, rule, lambda x: 0 <= x < math.inf)
+            for name, value in (("budget", budget), ("gradient_budget", gradient_budget))
+        )
+
+        def excess(m: Measure) -> str:
+            if not abs(m.loss - self.fp32.loss) <= most:
+                return f"loss {m.loss:.6g}"
+            over = not m.gradient_error <= gradients
+            return f"gradient of {m.worst} off by {m.gradient_error:.2g}" if over else ""
+
+        chosen, measure = dict[str, Format](), self.fp32
+        why: dict[str, list[str]] = {layer: [] for layer, _ in self.measures}
+        for (layer, fmt), alone in sorted(self.measures.items(), key=self._cost):
+            if layer in chosen:
+                continue
+            tried, words = alone, "alone"
+            if not excess(alone) and chosen:
+                tried, words = self._step.measure({**chosen, layer: fmt}), "with the others"
+            if problem := excess(tried):
+                why[layer].append(f"{fmt.name} {words}: {problem}")
+            else:
+                chosen[layer], measure = fmt, tried
+        layers = ((name, chosen.get(name, FP32), "; ".join(why[name])) for name in why)
+        policy = _only(self.policy, chosen)
+        return FoundPolicy(policy, measure, most, self.fp32.loss, tuple(layers))
+
+    def _cost(self, item: tuple[tuple[str, Format], Measure]) -> tuple[float, ...]:
+        """By what the search goes: bits, then what the layer costs alone."""
+        (_, fmt), m = item
+        off = abs(m.loss - self.fp32.loss)
+        return fmt.bits, off if math.isfinite(off) else math.inf, m.gradient_error
+
+
+def sensitivity(
+    model: nn.Module,
+    batches: Iterable[Any],
+    loss: Callable[[nn.Module, Any], Tensor],
+    formats: Iterable[Format],
+    *,
+    policy: Policy = CUDA_AUTOCAST,
+    layers: Iterable[str] | None = None,
+    steps: int | None = None,
+    loss_scale: float = 1.0,
+    progress: bool = True,
+) -> Sensitivity:
+    """Measure what each layer costs when it alone runs in a low format, forward and backward.
+
+    A layer is a module with operations of its own that the policy runs low; modules within it
+    are layers of their own. Loss and output show the forward pass alone; the gradients of all
+    parameters, summed over the batches, both passes. All steps run on copies of the model, with
+    the same batches and the same random numbers of torch, so the model, its `.grad`, its buffers
+    and torch's random state stay as they are.
+
+    Args:
+        model: any float32 module that can be copied, on one device.
+        batches: what `loss` takes, one after the other, such as a `DataLoader`.
+        loss: of the model that it is given and a batch, a scalar.
+        formats: the low formats to try.
+        policy: which operations of a layer are low; layers that it puts in FP32 stay there.
+        layers: names of the layers to try; None tries all.
+        steps: how many of the batches to take; None takes up to `FEW`.
+        loss_scale: the loss is multiplied by it before the backward pass, as `GradScaler` does.
+        progress: show a bar.
+
+    Returns:
+        The measures, to print, to show in Jupyter, for `mplab.pictures.sensitivity`, and to
+        search for a policy. It keeps a copy of the model and the batches.
+
+    Raises:
+        TypeError: an argument of another type; a loss that is no tensor.
+        ValueError: a format that lacks signs or zero, or does not fit in float32; no format, no
+            layer or no batch, or fewer than `steps`; a layer that the model does not have, or in
+            which nothing is low; a model on several devices; in FP32, a loss or a gradient that
+            is not finite, or a loss without gradient.
+
+    Exactness:
+        Where nothing is low the numbers are those of plain FP32, bit for bit
+        (tests/simulation/test_sensitivity.py). Errors are sums of squares in float64.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))
+        >>> def loss(model, batch):
+        ...     return model(batch).square().mean()
+        >>> found = sensitivity(model, [torch.ones(3, 2)], loss, [FP16], progress=False)
+        >>> [(layer, fmt.name) for layer, fmt in found.measures]
+        [('0', 'FP16'), ('2', 'FP16')]
+        >>> found.find_policy(0.1).policy
+        CUDA_AUTOCAST.with_layers({'*': FP32, '0': FP16, '2': FP16})
+    """
+    here = "sensitivity"
+    instance(here, "model", model, nn.Module, "a torch.nn.Module", "Put functions into a module.")
+    function_of(here, "loss", loss)
+    advice = "Use one of mplab.simulation, such as CPU_AUTOCAST."
+    instance(here, "policy", policy, Policy, "a Policy", advice)
+    real(here, "loss_scale", loss_scale, positive=True)
+    switch(here, "progress", progress)
+    tried = dict.fromkeys(items(here, "formats", formats, "formats"))
+    for fmt in tried:
+        facts_of(here, "formats", fmt)
+    if not tried:
+        raise ValueError(f"{here}: formats must not be empty; got {quoted(formats)}. Try [FP16].")
+    devices = {str(t.device) for part in (model.parameters(), model.buffers()) for t in part}
+    if len(devices) > 1:
+        raise ValueError(
+            f"{here}: model must be on one device; got {', '.join(sorted(devices))}. Move it with "
+            f"model.to(...)."
+        )
+    with _own_randomness(model):
+        stored = _stored(batches, steps)
+    step = _Step(model, stored, loss, policy, loss_scale)
+    names = _chosen(layers, step.low_layers(), policy)
+    runs: Any = [(name, fmt) for name in names for fmt in tried]
+    fp32 = step.measure({})
+    if progress:
+        needs("sensitivity(progress=True)", "tqdm")
+        from tqdm.auto import tqdm
+
+        runs = tqdm(runs, desc="layers and formats", leave=False)
+    measures = {(name, fmt): step.measure({name: fmt}) for name, fmt in runs}
+    return Sensitivity(type(model).__name__, policy, len(stored), fp32, measures, step)
+
+
+# A step that can be run again and again -----------------------------------------------------
+class _Step:
+    """A forward and a backward pass over stored batches, each time on a copy of the model."""
+
+    def __init__(
+        self, model: nn.Module, batches: Any, loss: Any, policy: Policy, loss_scale: float
+    ) -> None:
+        self.model, self.batches, self.loss = copy.deepcopy(model), batches, loss
+        self.model.zero_grad()
+        self.policy, self.loss_scale = policy, loss_scale
+        self.outputs: list[Tensor] = []
+        self.gradients: dict[str, list[Tensor]] = {}
+
+    def low_layers(self) -> list[str]:
+        """Run in FP32, keep what comes out, and name the layers that the policy would run low."""
+        wide = tuple((key, fmt) for key, fmt in self.policy.layers if fmt == FP32)
+        found: dict[str, None] = {}
+
+        def note(rule: Rule, run: Any, into: Any, node: Any, *_: Any, **__: Any) -> None:
+            low = run in (Run.LOWER, Run.OUTPUT) and into is not None and rule.written is None
+            if node is None and low:
+                found[within._mode.place.name] = None
+
+        model = copy.deepcopy(self.model)
+        within = simulated(FP32, policy=replace(self.policy, layers=wide), model=model)
+        within._mode.tell(note)
+        losses, self.outputs, self.gradients = self._run(model, within)
+        finite = [bool(x.isfinite()) for x in losses]
+        if not all(finite):
+            where = finite.index(False)
+            raise ValueError(
+                f"sensitivity: loss must be finite in FP32; got {float(losses[where])} for batch "
+                f"{where}. Look at that batch, and at the weights."
+            )
+        if not self.gradients:
+            raise ValueError(
+                "sensitivity: loss must give the model's parameters gradients; got none. Let it "
+                "call the model that it is given, whose parameters require gradients."
+            )
+        for name, own in self.gradients.items():
+            if not all(bool(t.isfinite().all()) for t in own):
+                raise ValueError(
+                    f"sensitivity: loss must have finite gradients in FP32; got others in {name} "
+                    f"with loss_scale={self.loss_scale:g}. Lower the scale."
+                )
+        own_names = {name or type(model).__name__ for name, _ in model.named_modules()}
+        return [name for name in found if name in own_names]
+
+    def measure(self, formats: Mapping[str, Format]) -> Measure:
+        """Run with these formats for some layers and FP32 for all others, and compare."""
+        model = copy.deepcopy(self.model)
+        within = simulated(FP32, policy=_only(self.policy, formats), model=model)
+        losses, outputs, gradients = self._run(model, within)
+        errors = {name: _error(own, self.gradients[name]) for name, own in gradients.items()}
+        worst = max(errors, key=errors.__getitem__)
+        tallies = within.by_layer
+        forward, backward = (
+            sum((tallies.get(name + suffix, Tally()) for name in formats), Tally())
+            for suffix in ("", " backward")
+        )
+        return Measure(
+            math.fsum(map(float, losses)) / len(losses),
+            _error(outputs, self.outputs),
+            errors[worst],
+            worst if errors[worst] else "",
+            forward,
+            backward,
+        )
+
+    def _run(
+        self, model: nn.Module, within: simulated
+    ) -> tuple[list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
+        """The losses, the outputs, and the gradients by module."""
+        outputs: list[Tensor] = []
+
+        def keep(_: Any, __: Any, output: Any) -> None:
+            numbers = (t for t in tree_leaves(output) if isinstance(t, Tensor))
+            outputs.extend(t.detach().clone() for t in numbers if t.is_floating_point())
+
+        model.register_forward_hook(keep)
+        losses = []
+        with _own_randomness(model), torch.enable_grad(), within:
+            for batch in copy.deepcopy(self.batches):  # which a loss may take apart
+                loss = self.loss(model, batch)
+                if not isinstance(loss, Tensor) or loss.numel() != 1:
+                    raise (ValueError if isinstance(loss, Tensor) else TypeError)(
+                        f"sensitivity: loss must return a tensor with one number; got "
+                        f"{quoted(loss)}. Return its mean()."
+                    )
+                if not loss.requires_grad:
+                    raise ValueError(
+                        f"sensitivity: loss must have a gradient; got {quoted(loss)}. Let it call "
+                        f"the model that it is given, without no_grad() or item()."
+                    )
+                torch.autograd.backward(loss * self.loss_scale)
+                losses.append(loss.detach())
+        gradients = {
+            name or type(model).__name__: own
+            for name, module in model.named_modules()
+            if (own := [p.grad for p in module.parameters(recurse=False) if p.grad is not None])
+        }
+        return losses, outputs or losses, gradients
+
+
+def _only(policy: Policy, formats: Mapping[str, Format]) -> Policy:
+    """The policy with these formats for some layers, and FP32 for all others."""
+    own: dict[str | type, Format] = {escape(name): fmt for name, fmt in formats.items()}
+    return replace(policy, layers=()).with_layers({"*": FP32, **own})
+
+
+@contextmanager
+def _own_randomness(model: nn.Module) -> Iterator[None]:
+    """Let torch's random numbers begin at one place, and be as before afterwards."""
+    devices = {p.device for p in model.parameters() if p.is_cuda}
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(0)
+        yield
+
+
+def _stored(batches: Any, steps: Any) -> list[Any]:
+    """The first few batches."""
+    if steps is not None:
+        integer("sensitivity", "steps", steps, least=1, advice="None takes a few.")
+    rule = "sensitivity: batches must be an iterable of what loss takes"
+    advice = "Put a single one into a list."
+    if isinstance(batches, str | bytes | Mapping | Tensor) or not isinstance(batches, Iterable):
+        raise TypeError(f"{rule}; got {quoted(batches)}. {advice}")
+    stored = list(islice(batches, FEW if steps is None else steps))
+    if len(stored) < (steps or 1):
+        raise ValueError(
+            f"{rule}, and hold at least {steps or 1}; got {len(stored)}. Give it more, or lower "
+            f"steps; a generator that was used up must be made anew."
+        )
+    return stored
+
+
+def _chosen(layers: Any, low: list[str], policy: Policy) -> list[str]:
+    """The layers to try: those that were named, or all."""
+    if not low:
+        raise ValueError(
+            f"sensitivity: model must have operations that {policy.constant} runs low; got none "
+            f"in its modules. Use policy=EVERYTHING, and let loss call the model it is given."
+        )
+    if layers is None:
+        return low
+    names = items("sensitivity", "layers", layers, "names of modules")
+    for name in names or [None]:
+        if name not in low:
+            near = get_close_matches(name, low, cutoff=0.4) if isinstance(name, str) else []
+            raise (ValueError if isinstance(name, str) or not names else TypeError)(
+                f"sensitivity: layers must be names of modules with operations that "
+                f"{policy.constant} runs low; got {quoted(name if names else layers)}. "
+                + (f"Near it: {', '.join(near)}." if near else f"It has {', '.join(low[:9])}.")
+            )
+    return list(dict.fromkeys(names))
+
+
+def _error(found: list[Tensor], exact: list[Tensor]) -> float:
+    """The norm of the difference over that of `exact`; infinite where it is no number."""
+    if [t.shape for t in found] != [t.shape for t in exact]:
+        return math.inf
+    pairs = [(a.double(), b.double()) for a, b in zip(found, exact, strict=True)]
+    off = sum(float(torch.where(a == b, 0.0, a - b).square().sum()) for a, b in pairs)
+    whole = sum(float(torch.where(b.isfinite(), b, 0.0).square().sum()) for _, b in pairs)
+    if not off:
+        return 0.0
+    return math.sqrt(off / whole) if whole and math.isfinite(off) else math.inf
+
+
+def _lost(tally: Tally) -> str:
+    """What left a format's range, in words."""
+    fates = {"overflow": tally.overflow, "zero": tally.flushed}
+    return ", ".join(f"{n / tally.total:.2g} {fate}" for fate, n in fates.items() if n) or "–"
