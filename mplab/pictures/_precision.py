@@ -157,12 +157,12 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
     panels = _passes(errors) if isinstance(errors, Sensitivity) else {"": _required(errors)}
     formats = list(next(iter(panels.values())))
     layers = list(next(iter(panels.values()))[formats[0]])
-    picture = c.Picture(height=1.7 + 0.36 * len(layers))
+    picture = c.Picture(height=1.7 + (0.44 if measured else 0.36) * len(layers))
     grid = picture.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     errors_seen = [e for found in panels.values() for row in found.values() for e in row.values()]
     edge = math.ceil(math.log2(max([1.0, *filter(math.isfinite, errors_seen)]))) + 2.0
     for axes, (phase, found) in zip(grid, panels.items(), strict=True):
-        _draw_costs(axes, found, layers, edge)
+        _draw_costs(axes, found, layers, edge, apart=0.2 * measured)
         axes.set_title(phase)
         c.binary_axis(axes.xaxis, _LABELS[phase], count=12 // len(panels))
         half = math.log2(_HALF)
@@ -229,15 +229,21 @@ def _passes(found: Sensitivity) -> dict[str, dict[Format, dict[str, float]]]:
 
 
 def _draw_costs(
-    axes: Axes, errors: Mapping[Format, Mapping[str, float]], layers: list[str], edge: float
+    axes: Axes,
+    errors: Mapping[Format, Mapping[str, float]],
+    layers: list[str],
+    edge: float,
+    *,
+    apart: float,
 ) -> None:
-    """A mark for each error in the row of its layer; what is not finite stands at the edge."""
-    for fmt, found in errors.items():
+    """A mark for each error in the row of its layer, so far `apart`; infinite ones at the edge."""
+    for i, (fmt, found) in enumerate(errors.items()):
         look = c.style(fmt)
         costs = np.array([found[name] for name in layers], float)
         rows = np.flatnonzero(costs > 0)
-        places = np.minimum(np.log2(costs[rows]), edge)
-        axes.plot(places, rows, look.marker or "o", color=look.colour, markersize=7, label=fmt.name)
+        x = np.minimum(np.log2(costs[rows]), edge)
+        y = rows + apart * (i - (len(errors) - 1) / 2)
+        axes.plot(x, y, look.marker or "o", color=look.colour, markersize=7, label=fmt.name)
     axes.set_yticks(range(len(layers)), layers)
     axes.set_ylim(len(layers) - 0.5, -0.5)
     axes.grid(axis="y", color="#E4E4E8", linewidth=0.6)

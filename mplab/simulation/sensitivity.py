@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -111,7 +112,7 @@ class Sensitivity:
             f"batch{'es' * (self.batches > 1)}"
         )
         header = ("layer", "format", "loss", "output error", "gradient error", "worst in")
-        lines = {("none", FP32): self.fp32, **self.measures}.items()
+        lines = {("(none)", FP32): self.fp32, **self.measures}.items()
         rows = tuple(
             (
                 *(layer, fmt.name, f"{m.loss:.6g}"),
@@ -128,7 +129,20 @@ class Sensitivity:
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
 
-    def find_policy(self, budget: float, *, gradient_budget: float = 0.5) -> FoundPolicy:
+    def to_json(self) -> str:
+        """All measures as JSON, which Python reads back with infinity and NaN."""
+        measures = [
+            {"layer": layer, "format": fmt.name}
+            | m._asdict()
+            | {"forward": m.forward.as_dict(), "backward": m.backward.as_dict()}
+            for (layer, fmt), m in self.measures.items()
+        ]
+        of = {"model": self.model, "policy": repr(self.policy), "batches": self.batches}
+        return json.dumps({**of, "fp32_loss": self.fp32.loss, "measures": measures})
+
+    def find_policy(
+        self, budget: float, *, gradient_budget: float = 0.5, progress: bool = True
+    ) -> FoundPolicy:
         """Lower as many layers as a budget lets, into the formats that were measured.
 
         Formats of fewer bits come first, and for each of them the layers that cost least. Each
@@ -140,6 +154,7 @@ class Sensitivity:
             budget: the most that the loss may differ from that in FP32, in units of the loss.
             gradient_budget: the most that `gradient_error` may be. A loss alone does not see a
                 backward pass that flushes everything: 1 would let a module lose its gradient.
+            progress: show a bar.
 
         Raises:
             TypeError: one of them is no number.
@@ -163,7 +178,8 @@ class Sensitivity:
 
         chosen, measure = dict[str, Format](), self.fp32
         why: dict[str, list[str]] = {layer: [] for layer, _ in self.measures}
-        for (layer, fmt), alone in sorted(self.measures.items(), key=self._cost):
+        order = sorted(self.measures.items(), key=self._cost)
+        for (layer, fmt), alone in _counted("find_policy", order, progress):
             if layer in chosen:
                 continue
             tried, words = alone, "alone"
@@ -237,7 +253,7 @@ def sensitivity(
         >>> found = sensitivity(model, [torch.ones(3, 2)], loss, [FP16], progress=False)
         >>> [(layer, fmt.name) for layer, fmt in found.measures]
         [('0', 'FP16'), ('2', 'FP16')]
-        >>> found.find_policy(0.1).policy
+        >>> found.find_policy(0.1, progress=False).policy
         CUDA_AUTOCAST.with_layers({'*': FP32, '0': FP16, '2': FP16})
     """
     here = "sensitivity"
@@ -246,29 +262,23 @@ def sensitivity(
     advice = "Use one of mplab.simulation, such as CPU_AUTOCAST."
     instance(here, "policy", policy, Policy, "a Policy", advice)
     real(here, "loss_scale", loss_scale, positive=True)
-    switch(here, "progress", progress)
-    tried = dict.fromkeys(items(here, "formats", formats, "formats"))
+    tried = items(here, "formats", formats, "formats")
     for fmt in tried:
         facts_of(here, "formats", fmt)
     if not tried:
         raise ValueError(f"{here}: formats must not be empty; got {quoted(formats)}. Try [FP16].")
     devices = {str(t.device) for part in (model.parameters(), model.buffers()) for t in part}
-    if len(devices) > 1:
+    if len(devices) > 1 or "meta" in devices:
         raise ValueError(
-            f"{here}: model must be on one device; got {', '.join(sorted(devices))}. Move it with "
-            f"model.to(...)."
+            f"{here}: model must be on one device that holds numbers; got "
+            f"{', '.join(sorted(devices))}. Move it with model.to(...)."
         )
     with _own_randomness(model):
         stored = _stored(batches, steps)
     step = _Step(model, stored, loss, policy, loss_scale)
     names = _chosen(layers, step.low_layers(), policy)
-    runs: Any = [(name, fmt) for name in names for fmt in tried]
     fp32 = step.measure({})
-    if progress:
-        needs("sensitivity(progress=True)", "tqdm")
-        from tqdm.auto import tqdm
-
-        runs = tqdm(runs, desc="layers and formats", leave=False)
+    runs = _counted(here, [(name, fmt) for name in names for fmt in dict.fromkeys(tried)], progress)
     measures = {(name, fmt): step.measure({name: fmt}) for name, fmt in runs}
     return Sensitivity(type(model).__name__, policy, len(stored), fp32, measures, step)
 
@@ -372,9 +382,21 @@ class _Step:
         gradients = {
             name or type(model).__name__: own
             for name, module in model.named_modules()
-            if (own := [p.grad for p in module.parameters(recurse=False) if p.grad is not None])
+            if (
+                own := [g.to_dense() for p in module.parameters(False) if (g := p.grad) is not None]
+            )
         }
         return losses, outputs or losses, gradients
+
+
+def _counted(where: str, runs: list[Any], progress: Any) -> Iterable[Any]:
+    """The runs, with a bar that counts them where that is wanted."""
+    if not switch(where, "progress", progress):
+        return runs
+    needs(f"{where}(progress=True)", "tqdm")
+    from tqdm.auto import tqdm
+
+    return tqdm(runs, desc=where, leave=False)  # type: ignore[no-any-return]
 
 
 def _only(policy: Policy, formats: Mapping[str, Format]) -> Policy:
@@ -444,5 +466,5 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 def _lost(tally: Tally) -> str:
     """What left a format's range, in words."""
-    fates = {"overflow": tally.overflow, "zero": tally.flushed}
+    fates = {"overflow": tally.overflow, "flushed": tally.flushed}
     return ", ".join(f"{n / tally.total:.2g} {fate}" for fate, n in fates.items() if n) or "–"

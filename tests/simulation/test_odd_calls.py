@@ -1,5 +1,8 @@
 """What the simulation says to odd calls: the function and the argument, by name."""
 
+from collections.abc import Iterable
+from functools import cache, partial
+
 import numpy as np
 import pytest
 import torch
@@ -51,6 +54,17 @@ def delayed(method):
     return lambda **told: getattr(lab.Fp8Linear(2, 2, scaling="delayed"), method)(**told)
 
 
+def added(model, x):
+    """A loss."""
+    return model(x).sum()
+
+
+def measured(loss=added):
+    """How sensitive a linear layer is."""
+    return lab.sensitivity(layer(), [X], loss, [FP16], progress=False)
+
+
+once = cache(measured)
 STATE = lab.Fp8Linear(2, 2, scaling="delayed").get_extra_state()
 EVERYTHING = [
     Asked(
@@ -148,9 +162,28 @@ EVERYTHING = [
     Asked("convert_linears", lab.convert_linears,
           {"model": nn.Sequential(layer()), **FP8, "filter": None},
           {"model": MODULE, **FP8_KINDS, "filter": (CALLABLE,)}),
+    Asked("sensitivity", partial(lab.sensitivity, loss=added),
+          {"model": layer(), "batches": [X], "formats": [FP16], "policy": lab.CPU_AUTOCAST,
+           "layers": ["Linear"], "steps": 1, "loss_scale": 2.0, "progress": False},
+          {"model": MODULE, "policy": POLICY, "steps": (without("count", None), (0,)),
+           "progress": "switch",
+           "batches": (tuple(x for x in ODD["object"] if not isinstance(x, Iterable)),
+                       (None, [], (), "batch", b"batch", {"x": X}, X, iter(()), 5)),
+           "formats": (tuple(ODD["object"]), (None, FP16, "FP16", [FP8_E8M0], [FP16, WIDE], {})),
+           "layers": (without("object", None), ("Linear", ["linear"], [None], [1], [])),
+           "loss_scale": ("real", (0, -1.0))}),
+    Asked("sensitivity", measured, {"loss": added},
+          {"loss": (CALLABLE, (None, lambda model, x: 1.0, lambda model, x: model(x),
+                               lambda *given: added(*given).detach(),
+                               lambda *given: added(*given) * np.inf,
+                               lambda *given: added(*given) * np.nan))}),
+    Asked("find_policy", lambda **told: once().find_policy(**told),
+          {"budget": 0.1, "gradient_budget": 0.1, "progress": False},
+          {"budget": ("real", (-1.0,)), "gradient_budget": ("real", (-1.0,)),
+           "progress": "switch"}),
 ]  # fmt: skip
 NO_FUNCTIONS = {"CPU_AUTOCAST", "CUDA_AUTOCAST", "EVERYTHING", "Explanation", "KERAS_MIXED"}
-NO_FUNCTIONS |= {"POLICIES", "Run"}
+NO_FUNCTIONS |= {"FoundPolicy", "POLICIES", "Run", "Sensitivity"}
 
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)

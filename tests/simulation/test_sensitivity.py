@@ -1,0 +1,554 @@
+"""Which layer bears which format: what is measured, what is found, and what stays untouched."""
+
+import copy
+import json
+import math
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from networks import assert_bits, mlp, round_to
+from torch import nn
+from torch.nn import functional as F
+
+from mplab import (
+    BF16,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    Format,
+    Specials,
+)
+from mplab.simulation import (
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    POLICIES,
+    Sensitivity,
+    sensitivity,
+    simulated,
+)
+from mplab.training import TASKS
+
+LOW = (FP16, BF16, FP8_E4M3, FP8_E5M2)
+every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+
+
+def seeded(make, seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return make()
+
+
+def measured(model, batches, loss, formats=(FP16,), **options):
+    return sensitivity(model, batches, loss, formats, progress=False, **options)
+
+
+def squares(model, batch):
+    return model(batch).square().mean()
+
+
+def classified(model, batch):
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def inputs(*shape, count=1):
+    return [seeded(lambda i=i: torch.randn(shape), 7 + i) for i in range(count)]
+
+
+def task(name, steps=0, count=2, size=32):
+    """A task's network after some steps of its own, some batches, and its loss."""
+    what = TASKS[name]
+    model = seeded(what.model)
+    x, y = what.data().train
+    optimizer = what.optimizer(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        what.loss(model(x[:128]), y[:128]).backward()
+        optimizer.step()
+    batches = [(x[i * size :][:size], y[i * size :][:size]) for i in range(count)]
+    return model, batches, lambda model, batch: what.loss(model(batch[0]), batch[1])
+
+
+class Normed(nn.Module):
+    """Batch statistics, dropout, attention, a lone parameter, and operations of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(4, 8, 3, padding=1), nn.BatchNorm1d(8)
+        self.mixed = nn.TransformerEncoderLayer(8, 2, 16, 0.2, batch_first=True)
+        self.place = nn.Parameter(torch.full((8,), 0.1))
+        self.drop, self.head = nn.Dropout(0.3), nn.Linear(8, 4)
+
+    def forward(self, x):
+        h = torch.relu(self.norm(self.conv(x))).transpose(1, 2)
+        h = self.mixed(h + self.place)
+        return self.head(self.drop(F.linear(h, h[0]).softmax(-1) @ h[0]))
+
+
+MODELS = {
+    "mlp": lambda: (seeded(lambda: mlp(6, 5, 4)), inputs(3, 6, count=2)),
+    "normed": lambda: (seeded(Normed), inputs(3, 4, 8, count=2)),
+}
+every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+
+
+# The measures
+
+
+@every_policy
+@every_model
+def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(policy, make):
+    model, batches = make()
+    last = list(dict(model.named_modules()))[-1]
+    found = measured(model, batches, squares, policy=policy, layers=[last])
+    plain, outputs, losses = copy.deepcopy(model), [], []
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for batch in batches:
+            outputs.append(plain(batch))
+            losses.append(outputs[-1].square().mean())
+            losses[-1].backward()
+    losses = [each.item() for each in losses]
+    step = found._step
+    assert found.fp32[:3] == (math.fsum(losses) / len(losses), 0.0, 0.0)
+    for a, b in zip(step.outputs, outputs, strict=True):
+        assert_bits(a, b)
+    for name, module in plain.named_modules():
+        own = [p.grad for p in module.parameters(recurse=False)]
+        for a, b in zip(step.gradients.get(name or type(plain).__name__, []), own, strict=True):
+            assert_bits(a, b)
+
+
+def relative(found, exact):
+    """The norm of a difference over that of `exact`, in float64."""
+    found, exact = (
+        np.concatenate([t.detach().double().numpy().ravel() for t in part])
+        for part in (found, exact)
+    )
+    return np.linalg.norm(found - exact) / np.linalg.norm(exact)
+
+
+@pytest.mark.parametrize("fmt", LOW, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("low", [0, 1])
+def test_a_layer_alone_gives_what_one_rounds_by_hand(fmt, low):
+    """Sums of two products have one right answer, so the rounded pass can be written out."""
+    weights = [seeded(lambda i=i: torch.randn(2, 2), i) for i in range(2)]
+    model = nn.Sequential(*(nn.Linear(2, 2, bias=False) for _ in weights))
+    with torch.no_grad():
+        for layer, weight in zip(model, weights, strict=True):
+            layer.weight.copy_(weight)
+    (x,) = inputs(2, 2)
+
+    def by_hand(*low):
+        def into(t, i):
+            return round_to(t, fmt) if i in low else t
+
+        h = into(into(x, 0) @ into(weights[0], 0).t(), 0)
+        y = into(into(h, 1) @ into(weights[1], 1).t(), 1)
+        loss = y.square().mean()
+        g = into(0.5 * y, 1)
+        second = into(g.t() @ into(h, 1), 1)
+        g = into(into(g @ into(weights[1], 1), 1), 0)
+        return loss, y, into(g.t() @ into(x, 0), 0), second
+
+    exact, rounded = by_hand(), by_hand(low)
+    found = measured(model, [x], squares, [fmt]).measures[str(low), fmt]
+    errors = [relative([a], [b]) for a, b in zip(rounded[2:], exact[2:], strict=True)]
+    assert found.loss == float(rounded[0])
+    assert found.output_error == pytest.approx(relative([rounded[1]], [exact[1]]), rel=1e-12)
+    assert found.gradient_error == pytest.approx(max(errors), rel=1e-12)
+    assert found.worst == str(int(np.argmax(errors)))
+
+
+def test_a_layer_is_a_module_with_operations_of_its_own_that_the_policy_runs_low():
+    model, batches = MODELS["normed"]()
+    some = measured(model, batches, squares, steps=1)
+    every = measured(model, batches, squares, steps=1, policy=EVERYTHING)
+    assert [layer for layer, _ in some.measures] == [
+        *("conv", "mixed.self_attn", "mixed.linear1", "mixed.linear2", "Normed", "head")
+    ]
+    assert {"norm", "mixed", "mixed.norm1", "drop"} <= {layer for layer, _ in every.measures}
+    assert all(m.output_error > 0 for (layer, _), m in every.measures.items() if layer != "drop")
+
+
+def test_layers_that_the_policy_puts_in_fp32_stay_there():
+    model, batches = MODELS["mlp"]()
+    policy = CUDA_AUTOCAST.with_layers({"2": FP32, "0": FP8_E4M3})
+    found = measured(model, batches, squares, policy=policy)
+    assert list(found.measures) == [("0", FP16)]
+    assert found.measures["0", FP16] == measured(model, batches, squares).measures["0", FP16]
+
+
+def test_the_measures_of_a_layer_are_its_alone_though_others_are_within_it():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.inner = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
+
+        def forward(self, x):
+            return self.inner(F.linear(x, self.weight))
+
+    model = nn.Sequential(seeded(Outer))
+    with torch.no_grad():
+        model[0].inner.weight.mul_(1e6)  # which FP16 does not hold
+    found = measured(model, inputs(2, 2), squares).measures
+    assert found["0", FP16].output_error < 1e-3
+    assert found["0.inner", FP16].output_error == math.inf
+
+
+def test_odd_names_of_modules_are_taken_as_they_are():
+    model = nn.Sequential()
+    for name in ("a[0]", "a0", "*", "b?"):
+        model.add_module(name, seeded(lambda: nn.Linear(2, 2)))
+    with torch.no_grad():
+        model.get_submodule("a0").weight.mul_(1e6)
+    found = measured(model, inputs(2, 2), squares).measures
+    assert [layer for layer, _ in found] == ["a[0]", "a0", "*", "b?"]
+    assert found["a[0]", FP16].output_error < 1e-3
+    assert found["a0", FP16].output_error == math.inf
+
+
+# What a weak layer is weak for
+
+
+class Peak(nn.Module):
+    """Goes up to 1e5 and down again, all within itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Parameter(1e5 * torch.eye(8))
+        self.down = nn.Parameter(1e-5 * torch.eye(8))
+
+    def forward(self, x):
+        return F.linear(F.linear(x, self.up), self.down)
+
+
+class Planted(nn.Module):
+    """One layer whose activations leave FP16, and one whose gradients lie below 2^-24."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.faint, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.peak = Peak()
+
+    def forward(self, x):
+        h = torch.tanh(self.stem(x))
+        return self.head(self.peak(h) + 1e-8 * self.faint(h))
+
+
+@cache
+def planted(formats, **options):
+    model = seeded(Planted)
+    batches = [(x, torch.arange(32) % 4) for x in inputs(32, 8, count=2)]
+    return model, measured(model, batches, classified, formats, **options)
+
+
+def test_the_layer_that_overflows_is_found_and_so_is_the_one_whose_gradients_are_flushed():
+    _, found = planted((FP16, BF16))
+    fp16 = {layer: m for (layer, fmt), m in found.measures.items() if fmt is FP16}
+    sound = [fp16["stem"], fp16["head"]]
+    assert all(m.output_error < 1e-3 and m.gradient_error < 1e-3 for m in sound)
+    assert not any(m.forward.overflow + m.backward.flushed for m in sound)
+    peak, faint = fp16["peak"], fp16["faint"]
+    assert math.isnan(peak.loss)
+    assert peak.output_error == peak.gradient_error == math.inf
+    assert peak.forward.overflow > 0
+    assert faint.output_error == 0 and faint.loss == found.fp32.loss
+    assert faint.gradient_error == 1 and faint.worst == "faint"
+    assert faint.backward.flushed > 0 and not faint.forward.overflow
+    for (_, fmt), m in found.measures.items():
+        assert fmt is FP16 or max(m.output_error, m.gradient_error) < 2**-7
+
+
+def test_a_loss_scale_cures_the_gradients_and_not_the_activations():
+    _, found = planted((FP16,), loss_scale=2.0**20)
+    assert found.measures["faint", FP16].gradient_error < 1e-3
+    assert found.measures["peak", FP16].output_error == math.inf
+
+
+def test_the_policy_keeps_weak_layers_from_fp16_and_says_why():
+    _, found = planted((FP16, BF16))
+    chosen = found.find_policy(0.01, progress=False)
+    assert {name: fmt for name, fmt, _ in chosen.layers} == {
+        **{"stem": FP16, "peak": BF16, "faint": BF16, "head": FP16}
+    }
+    _, found = planted((FP16,))
+    chosen = found.find_policy(0.01, progress=False)
+    assert [row for row in chosen.layers if row[1] is FP32] == [
+        ("peak", FP32, "FP16 alone: loss nan"),
+        ("faint", FP32, "FP16 alone: gradient of faint off by 1"),
+    ]
+    loose = found.find_policy(0.01, gradient_budget=1, progress=False)
+    assert dict(loose.policy.layers)["faint"] is FP16  # the loss alone does not see it
+
+
+@pytest.mark.slow
+def test_the_autoencoder_s_first_layers_lose_their_gradients_in_fp16_as_is_known():
+    found = measured(*task("digits-autoencoder", size=1400, count=1)).measures
+    lost = [layer for (layer, _), m in found.items() if m.gradient_error > 0.5]
+    assert lost == ["0", "2"]
+    assert all(m.output_error < 1e-3 for m in found.values())
+
+
+# The search
+
+
+@pytest.mark.parametrize("name", ["digits-cnn", "digits-autoencoder"])
+def test_a_policy_is_within_its_budgets_when_it_is_run_again(name):
+    model, batches, loss = task(name, steps=3)
+    found = measured(model, batches, loss, [FP16, FP8_E5M2])
+    for budget in (0.0, 1e-4, 0.1):
+        chosen = found.find_policy(budget, gradient_budget=0.3, progress=False)
+        again = copy.deepcopy(model)
+        with simulated(FP32, policy=chosen.policy, model=again):
+            losses = [loss(again, batch) for batch in batches]
+            for each in losses:
+                each.backward()
+        assert math.fsum(each.item() for each in losses) / 2 == chosen.measure.loss
+        assert abs(chosen.measure.loss - found.fp32.loss) <= budget
+        exact = found._step.gradients
+        errors = [relative(own, exact[layer]) for layer, own in gradients(again).items()]
+        assert max(errors) == pytest.approx(chosen.measure.gradient_error, rel=1e-12)
+        assert max(errors) <= 0.3
+
+
+def gradients(model):
+    own = {name: [p.grad for p in layer.parameters()] for name, layer in model.named_children()}
+    return {name: found for name, found in own.items() if found}
+
+
+def test_formats_of_fewer_bits_come_first_and_a_wider_budget_lowers_no_less():
+    found = measured(*task("digits-cnn"), [FP16, FP8_E5M2])
+    bits = []
+    for budget in (0.0, 1e-4, 1e-2):
+        chosen = found.find_policy(budget, progress=False)
+        bits.append(sum(fmt.bits for _, fmt, _ in chosen.layers))
+    assert bits[-1] == 4 * 8
+    assert bits == sorted(bits, reverse=True)
+    assert bits[0] > bits[-1]
+
+
+def test_errors_that_add_up_are_seen_though_each_layer_alone_is_within_the_budget():
+    class Twins(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+            for layer in (self.a, self.b):
+                nn.init.constant_(layer.weight, 1 + 2.0**-12)  # rounds to 1 in FP16
+
+        def forward(self, x):
+            return self.a(x) + self.b(x)
+
+    found = measured(Twins(), [torch.ones(1, 1)], lambda model, x: model(x).mean())
+    alone = {layer: m.loss - found.fp32.loss for (layer, _), m in found.measures.items()}
+    assert alone == {"a": -(2.0**-12), "b": -(2.0**-12)}
+    chosen = found.find_policy(1.5 * 2.0**-12, progress=False)
+    assert [(name, fmt) for name, fmt, _ in chosen.layers] == [("a", FP16), ("b", FP32)]
+    assert chosen.layers[1][2] == "FP16 with the others: loss 2"
+    assert "loss 2.00024, 0.00024 from FP32 where 0.00037 is allowed" in repr(chosen)
+    both = found.find_policy(2.0**-11, progress=False)
+    assert [fmt for _, fmt, _ in both.layers] == [FP16, FP16]
+    assert found.find_policy(0, progress=False).policy == CUDA_AUTOCAST.with_layers({"*": FP32})
+
+
+def test_a_search_after_more_training_still_means_the_weights_that_were_measured():
+    model, batches, loss = task("digits-cnn")
+    found = measured(model, batches, loss, [FP8_E5M2])
+    before = found.find_policy(0.01, progress=False)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1)
+    torch.rand(5)
+    assert found.find_policy(0.01, progress=False) == before
+
+
+# What stays untouched
+
+
+def state_of(model):
+    tensors = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())]
+    bits = [t.detach().numpy().tobytes() for t in tensors]
+    versions = [t._version for t in tensors]
+    return bits, versions, [m.training for m in model.modules()], torch.get_rng_state().tolist()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_model_its_gradients_and_random_numbers_stay_as_they_are(fails):
+    model, batches = MODELS["normed"]()
+    squares(model, batches[0]).backward()
+    model.norm.eval()
+    before, hooks = state_of(model), len(model._forward_hooks)
+    calls = []
+
+    def loss(model, batch):
+        calls.append(batch.sum())
+        if fails and len(calls) > 7:
+            raise RuntimeError("as a loss may")
+        batch.mul_(1)
+        return squares(model, batch)
+
+    if fails:
+        with pytest.raises(RuntimeError, match="as a loss may"):
+            measured(model, batches, loss)
+    else:
+        measured(model, batches, loss).find_policy(1.0, progress=False)
+    assert len(calls) > 7
+    assert state_of(model) == before
+    assert len(model._forward_hooks) == hooks
+
+
+def test_dropout_and_shuffled_batches_are_the_same_each_time():
+    model, batches = MODELS["normed"]()
+    shuffled = torch.utils.data.DataLoader(torch.cat(batches), batch_size=3, shuffle=True)
+    first = measured(model, shuffled, squares, layers=["conv"])
+    torch.rand(3)
+    assert first == measured(model, shuffled, squares, layers=["conv"])
+    assert first.fp32.output_error == first.fp32.gradient_error == 0
+
+
+def test_a_loss_that_draws_other_numbers_each_time_shows_in_the_first_row():
+    model, batches = MODELS["mlp"]()
+    random = np.random.default_rng(1)
+
+    def noisy(model, batch):
+        return squares(model, batch + 0.1 * random.random())
+
+    assert measured(model, batches, noisy).fp32.output_error > 1e-3
+
+
+def test_a_loss_may_take_its_batch_apart():
+    model, batches = MODELS["mlp"]()
+    named = [{"x": batch} for batch in batches]
+    found = measured(model, named, lambda model, batch: squares(model, batch.pop("x")))
+    assert found.measures == measured(model, batches, squares).measures
+    assert all("x" in batch for batch in named)
+
+
+def test_only_as_many_batches_are_drawn_as_are_used():
+    model, _ = MODELS["mlp"]()
+    endless = (torch.full((2, 6), float(i)) for i in range(10**9))
+    assert measured(model, endless, squares).batches == 4
+    assert next(endless)[0, 0] == 4
+    assert measured(model, endless, squares, steps=6).batches == 6
+    assert next(endless)[0, 0] == 11
+
+
+def test_a_model_that_is_not_called_as_a_whole_is_measured_by_its_loss():
+    model, batches = MODELS["mlp"]()
+    found = measured(model, batches, lambda model, x: model[2](model[0](x)).square().mean())
+    m = found.measures["0", FP16]
+    assert 0 < m.output_error < 1e-3
+    assert m.gradient_error > 0
+
+
+# What is shown
+
+
+def test_the_table_has_a_row_for_fp32_and_one_for_each_layer_and_format():
+    _, found = planted((FP16, BF16))
+    lines = repr(found).splitlines()
+    assert lines[0] == "Planted under CUDA_AUTOCAST, one layer low, 2 batches"
+    assert re.split(r"\s{2,}", lines[2])[:5] == [
+        *("(none)", "FP32", f"{found.fp32.loss:.6g}", "0", "0")
+    ]
+    assert len(lines) == 3 + 8
+    assert re.search(r"peak +FP16 +nan +inf +inf +\w+ +0\.\d+ overflow", repr(found))
+    assert re.search(r"faint +FP16 +[\d.]+ +0 +1 +faint +– +0\.\d+ flushed", repr(found))
+    assert found._repr_html_().count("<tr>") == 1 + 9
+    assert "<table>" in found.find_policy(1.0, progress=False)._repr_html_()
+    stored = json.loads(found.to_json())
+    assert stored["measures"][2]["layer"] == "faint" or len(stored["measures"]) == 8
+    assert {m["forward"]["overflow"] > 0 for m in stored["measures"] if m["layer"] == "peak"} == {
+        *(True, False)
+    }
+
+
+def test_a_bar_shows_how_far_it_is(capfd):
+    model, batches = MODELS["mlp"]()
+    found = sensitivity(model, batches, squares, [FP16])
+    assert re.search(r"sensitivity: .*0/2", capfd.readouterr().err)
+    found.find_policy(1.0)
+    assert re.search(r"find_policy: .*0/2", capfd.readouterr().err)
+    assert isinstance(found, Sensitivity)
+
+
+# What is refused
+
+
+def refused(error, words, **odd):
+    model, batches = MODELS["mlp"]()
+    right = {"model": model, "batches": batches, "loss": squares, "formats": [FP16]}
+    with pytest.raises(error, match=f"^sensitivity: {words}") as caught:
+        sensitivity(**{**right, "progress": False, **odd})
+    return str(caught.value)
+
+
+def test_unknown_layers_list_the_near_ones():
+    model, batches, loss = task("sequence-transformer", count=1, size=2)
+    said = refused(
+        ValueError,
+        "layers must be",
+        model=model,
+        batches=batches,
+        loss=loss,
+        layers=["layers.0.liner1"],
+    )
+    assert said.endswith("Near it: layers.0.linear1, layers.1.linear1, layers.0.linear2.")
+    said = refused(ValueError, "layers must be names of modules with operations", layers=["1"])
+    assert "got '1'" in said and said.endswith("It has 0, 2.")
+    refused(ValueError, "layers must be", layers=[])
+    refused(TypeError, "layers must be", layers=[1])
+    refused(TypeError, "layers must be", layers="0")
+
+
+def test_formats_that_cannot_hold_gradients_are_refused():
+    unsigned = Format("U8", exponent_bits=5, precision=4, signed=False)
+    for odd in ([], [FP8_E8M0], [FP16, unsigned], ["FP16"], FP16):
+        refused((ValueError, TypeError), "formats must", formats=odd)
+    unending = Format("E3M4", exponent_bits=3, precision=5, specials=Specials.NONE)
+    model, batches = MODELS["mlp"]()
+    assert measured(model, batches, squares, [unending, unending]).measures.keys() == {
+        *(("0", unending), ("2", unending))
+    }
+
+
+def test_a_model_on_two_devices_is_refused():
+    model = mlp(6, 5, 4)
+    model[2].to("meta")
+    assert "cpu, meta" in refused(ValueError, "model must be on one device", model=model)
+
+
+def test_batches_that_are_none_or_end_early_are_refused():
+    refused(ValueError, "batches must .* at least 1; got 0", batches=[])
+    refused(ValueError, "batches must .* at least 3; got 2", steps=3)
+    for one in (torch.ones(3, 6), {"x": 1}, "batch", 5, None):
+        refused(TypeError, "batches must be an iterable", batches=one)
+
+
+def test_losses_without_a_finite_number_or_a_gradient_are_refused():
+    x = inputs(2, 6)[0]
+    said = refused(ValueError, "loss must be finite in FP32", batches=[x, x * math.inf])
+    assert "got nan for batch 1" in said or "got inf for batch 1" in said
+    refused(
+        ValueError,
+        "loss must have finite gradients",
+        batches=[1e5 * x],
+        loss_scale=1e38,
+        model=nn.Linear(6, 4),
+    )
+    refused(TypeError, "loss must return a tensor", loss=lambda model, x: 1.0)
+    refused(ValueError, "loss must return a tensor with one", loss=lambda model, x: model(x))
+    refused(ValueError, "loss must have a gradient", loss=lambda m, x: squares(m, x).detach())
+    other = mlp(6, 5, 4)
+    refused(ValueError, "loss must give the model's", loss=lambda model, x: squares(other, x))
+    frozen = mlp(6, 5, 4).requires_grad_(False)
+    refused(ValueError, "loss must have a gradient", model=frozen)
+
+
+def test_a_model_in_which_nothing_is_low_is_refused():
+    said = refused(ValueError, "model must have operations", model=nn.LayerNorm(6))
+    assert "policy=EVERYTHING" in said
