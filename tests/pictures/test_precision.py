@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 from legible import assert_legible, drawn_texts
+from torch import nn
 
 from mplab import BF16, FP16, pictures
+from mplab.simulation import sensitivity
 
 ERRORS = {
     FP16: {"left.0": 0.000423, "right.0": 0.00051, "fusion": 1.0},
@@ -41,6 +44,61 @@ def test_one_layer_has_no_others():
 def test_where_all_layers_cost_about_as_much_none_is_named():
     picture = pictures.sensitivity({BF16: {"left": 0.0049, "right": 0.0048, "fusion": 0.0046}})
     assert picture.claim == "Alone in BF16, no layer costs more than 0.49%"
+
+
+class Weak(nn.Module):
+    """One layer whose activations leave FP16, and one whose gradients do."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.faint, self.peak = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        nn.init.constant_(self.peak.weight, 1e5)
+
+    def forward(self, x):
+        h = self.stem(x)
+        return 1e-5 * self.peak(h) + 1e-9 * self.faint(h)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Weak()
+    batches, formats = [torch.ones(2, 2)], [FP16, BF16]
+    return sensitivity(model, batches, lambda m, x: m(x).mean(), formats, progress=False)
+
+
+def test_what_was_measured_has_a_panel_for_each_pass_and_names_the_layers_far_off(measured):
+    picture = pictures.sensitivity(measured)
+    assert_legible(picture)
+    most = max(max(m[1:3]) for (_, fmt), m in measured.measures.items() if fmt is BF16)
+    assert picture.claim == (
+        "With one layer low, output or gradients are off in FP16 by more than half for peak and "
+        f"faint; in BF16 by at most {100 * most:.2g}%"
+    )
+    assert "FP16 forward: stem" in picture.alt
+    assert "peak all" in picture.alt
+    assert [axes.get_title(loc="left") for axes in picture.axes] == ["forward", "backward"]
+    words = [text for text, _ in drawn_texts(picture)]
+    assert words.count("half") == words.count("inf, NaN") == 2
+    assert {"stem", "faint", "peak", "FP16", "BF16"} <= set(words)
+
+
+def test_marks_of_a_layer_stand_apart_in_its_row_and_infinite_errors_in_the_band(measured):
+    forward, backward = pictures.sensitivity(measured).axes
+    for axes, error in ((forward, "output_error"), (backward, "gradient_error")):
+        for line, fmt, off in zip(axes.get_lines(), (FP16, BF16), (-0.1, 0.1), strict=True):
+            rows = {
+                row + off: getattr(m, error)
+                for row, (layer, m) in enumerate(
+                    (layer, m) for (layer, each), m in measured.measures.items() if each is fmt
+                )
+            }
+            found = dict(zip(line.get_ydata(), line.get_xdata(), strict=True))
+            assert list(found) == [row for row, e in rows.items() if e]
+            for row, x in found.items():
+                assert x == (2 if np.isinf(rows[row]) else np.log2(rows[row]))
+        assert axes.get_xlim()[1] > 2
 
 
 @pytest.mark.parametrize("errors", [{}, {FP16: {}}, {FP16: {"a": 1.0}, BF16: {"b": 1.0}}])
