@@ -16,7 +16,7 @@ from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP32, Format
 from mplab.pictures import canvas as c
 from mplab.simulation.explanation import Explanation, Row
-from mplab.simulation.sensitivity import Sensitivity
+from mplab.simulation.sensitivities import Sensitivity
 
 _ROW, _COLUMN, _LETTER = 0.18, 0.27, 0.068  # inches
 

@@ -16,7 +16,7 @@ from mplab.simulation.policies import (
     Policy,
     Run,
 )
-from mplab.simulation.sensitivity import FoundPolicy, Sensitivity, sensitivity
+from mplab.simulation.sensitivities import FoundPolicy, Sensitivity, sensitivity
 
 __all__ = [
     "CPU_AUTOCAST",

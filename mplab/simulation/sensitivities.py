@@ -190,7 +190,7 @@ class Sensitivity:
             else:
                 chosen[layer], measure = fmt, tried
         layers = ((name, chosen.get(name, FP32), "; ".join(why[name])) for name in why)
-        policy = _only(self.policy, chosen)
+        policy = _only(self.policy, {name: chosen[name] for name in why if name in chosen})
         return FoundPolicy(policy, measure, most, self.fp32.loss, tuple(layers))
 
     def _cost(self, item: tuple[tuple[str, Format], Measure]) -> tuple[float, ...]:
@@ -244,7 +244,7 @@ def sensitivity(
 
     Exactness:
         Where nothing is low the numbers are those of plain FP32, bit for bit
-        (tests/simulation/test_sensitivity.py). Errors are sums of squares in float64.
+        (tests/simulation/test_sensitivities.py). Errors are sums of squares in float64.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1))

@@ -116,7 +116,7 @@ def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(po
             losses[-1].backward()
     losses = [each.item() for each in losses]
     step = found._step
-    assert found.fp32[:3] == (math.fsum(losses) / len(losses), 0.0, 0.0)
+    assert found.fp32[:4] == (math.fsum(losses) / len(losses), 0.0, 0.0, "")
     for a, b in zip(step.outputs, outputs, strict=True):
         assert_bits(a, b)
     for name, module in plain.named_modules():
@@ -175,6 +175,22 @@ def test_a_layer_is_a_module_with_operations_of_its_own_that_the_policy_runs_low
     ]
     assert {"norm", "mixed", "mixed.norm1", "drop"} <= {layer for layer, _ in every.measures}
     assert all(m.output_error > 0 for (layer, _), m in every.measures.items() if layer != "drop")
+
+
+def test_what_works_in_place_keeps_the_format_of_the_layer_before_and_is_no_layer():
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 4))
+    found = measured(model, inputs(3, 6), squares, policy=EVERYTHING)
+    assert [layer for layer, _ in found.measures] == ["0", "2"]
+
+
+def test_outputs_that_are_infinite_in_fp32_too_are_no_error():
+    class Masked(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).index_fill(1, torch.tensor([0]), -math.inf)
+
+    batches = [(x, torch.tensor([1, 2, 1])) for x in inputs(3, 6)]
+    found = measured(seeded(lambda: Masked(6, 3)), batches, classified)
+    assert 0 < found.measures["Masked", FP16].output_error < 1e-3
 
 
 def test_layers_that_the_policy_puts_in_fp32_stay_there():
