@@ -1,6 +1,7 @@
 """Computing in a format: operations, sums, updates, linear systems, matrix units, and bounds."""
 
 from mplab.arithmetic._float_array import FloatArray
+from mplab.arithmetic.architectures import ARCHITECTURES, MatrixUnit, unit_of
 from mplab.arithmetic.bounds import (
     RunningError,
     exact_sum,
@@ -20,7 +21,7 @@ from mplab.arithmetic.linear import (
     refine,
     solve_triangular,
 )
-from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.arithmetic.matrix_units import mma
 from mplab.arithmetic.operations import (
     Rules,
     add,

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic.matrix_units import MatrixUnit, mma, unit_of
+from mplab.arithmetic.architectures import Input, MatrixUnit, pair_of, unit_for
+from mplab.arithmetic.matrix_units import mma
 from mplab.numbers import checks
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP8_E4M3, FP32, Format, Rounding
 from mplab.numbers.words import number, superscript
 
@@ -79,7 +81,7 @@ def step_bits(
     *,
     c: float = 0.0,
     architecture: str | MatrixUnit = "hopper",
-    input_format: Format = FP8_E4M3,
+    input_format: Input = FP8_E4M3,
 ) -> StepBits:
     """The bits of c + Σ a·b in one step of a matrix unit.
 
@@ -87,8 +89,8 @@ def step_bits(
         a: finite values of `input_format`, no more than the unit takes at once.
         b: what to multiply them by.
         c: what to add to, an FP32 value.
-        architecture: as in `mplab.arithmetic.mma`.
-        input_format: of `a` and `b`.
+        architecture: as in `mplab.arithmetic.mma`, if the unit aligns all terms at once.
+        input_format: of `a` and `b`, or a pair with one for each.
 
     Exactness:
         What is written is that of `mma`; rows and error are exact, the error up to its
@@ -99,7 +101,13 @@ def step_bits(
         >>> step.top, step.low, step.losing, step.error == -(2.0**-14)
         (0, -13, 1, True)
     """
-    unit = unit_of(architecture, input_format)
+    unit = unit_for("bits_of_a_step", architecture, input_format)
+    if not unit.at_once:
+        raise ValueError(
+            f"bits_of_a_step: architecture must be one whose unit aligns all terms to one "
+            f"exponent; got {quoted(architecture)}. Take 'hopper'."
+        )
+    formats = pair_of("bits_of_a_step", input_format)
     left = _checks.wide("bits_of_a_step", "a", a)
     right = _checks.wide("bits_of_a_step", "b", b)
     c = checks.real("bits_of_a_step", "c", c)
@@ -121,9 +129,9 @@ def step_bits(
             f"bits_of_a_step: a, b and c must have a sum within FP32; got {written}. Use mma."
         )
     pairs = list(zip(left.tolist(), right.tolist(), strict=True))
-    exponents = [_exponent_of_product(x, y, unit, input_format) for x, y in pairs if x * y]
+    exponents = [_exponent_of_product(x, y, unit, *formats) for x, y in pairs if x * y]
     top = max([*exponents, *([_exponent(c, -126)] if c else []), -126])
-    low = top - unit.fraction_bits
+    low = top - (unit.fraction_bits or 0)
     terms = [Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low) for x, y in pairs]
     terms += [Row(f"C = {_word(c)}", Fraction(c), low)] if c else []
     step = Fraction(2) ** low
@@ -137,10 +145,10 @@ def step_bits(
     return StepBits(rows, top, low, error)
 
 
-def _exponent_of_product(x: float, y: float, unit: MatrixUnit, fmt: Format) -> int:
+def _exponent_of_product(x: float, y: float, unit: MatrixUnit, of_x: Format, of_y: Format) -> int:
     if unit.products_normalised:
         return math.frexp(x * y)[1] - 1
-    return _exponent(x, fmt.emin) + _exponent(y, fmt.emin)
+    return _exponent(x, of_x.emin) + _exponent(y, of_y.emin)
 
 
 def _exponent(x: float, emin: int) -> int:

@@ -1,19 +1,25 @@
-"""What a matrix unit of a GPU computes, bit for bit: a sum that is rounded only once, and cut.
+"""What a matrix unit of a GPU computes, bit for bit: mostly a sum that is rounded only once.
 
 One step takes D = C + Σ of a few products, all terms at once:
 
 1. Products are exact, with exponent e_a + e_b and a significand in [1, 4), not normalised; a
-   subnormal operand has exponent emin.
+   subnormal operand has exponent emin. The scales of blocks add their exponents.
 2. Every term is aligned to the largest exponent, keeps F fractional bits, and is cut there.
 3. The terms are added exactly.
 4. The sum is normalised once and written: cut to FP32, or rounded to nearest in FP16.
 5. A product with NaN or ∞ · 0, or a sum ∞ − ∞, is NaN. Finite products cannot overflow.
 6. Longer sums are steps chained through C, in ascending k.
+
+Others differ. FP4 with scales: sixteen products are added exactly, and their exponent is that
+of the scales alone. CDNA3: first the products as above, in FP8 the even and the odd ones apart;
+then their sums, and then C, are aligned and rounded down, and the result to nearest; a product
+past FP32 is infinite. CDNA1 and CDNA2: products and sums are rounded to FP32 one by one, in
+pairs. FP64, and FP32 where it is multiplied: one fused multiply-add after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -21,18 +27,24 @@ from typing import Any
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic.operations import add
-from mplab.numbers import checks
+from mplab.arithmetic.architectures import (
+    GROUP,
+    Input,
+    MatrixUnit,
+    pair_of,
+    scale_format_of,
+    unit_for,
+)
+from mplab.arithmetic.operations import add, fma
 from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import (
-    BF16,
-    FP8_E4M3,
-    FP8_E5M2,
+    FP4_E2M1,
+    FP8_E8M0,
     FP16,
     FP32,
-    TF32,
     Format,
     Rounding,
+    Specials,
 )
 from mplab.numbers.rounding import round_to
 
@@ -45,113 +57,10 @@ _NEVER = -900
 _FARTHEST = 400
 """Exponents of inputs, in size: float64 holds their products, and the aligned terms, exactly."""
 
-_ALIGNMENTS = (Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN)
-
-_WRITINGS = tuple(mode for mode in Rounding if mode is not Rounding.STOCHASTIC)
-
-
-@dataclass(frozen=True)
-class MatrixUnit:
-    """The parameters of one step; the defaults of the last three are what hardware does.
-
-    Attributes:
-        terms: products per step.
-        fraction_bits: bits kept to the right of the largest exponent.
-        written_bits: fraction bits of an FP32 result.
-        products_normalised: whether products are brought to [1, 2) before the alignment.
-        alignment: how aligned terms are rounded, `TOWARD_ZERO` or `TIES_TO_EVEN`.
-        writing: how an FP32 result is rounded.
-
-    Raises:
-        ValueError: a parameter is none that the model is exact for in float64.
-    """
-
-    terms: int
-    fraction_bits: int
-    written_bits: int = 23
-    products_normalised: bool = False
-    alignment: Rounding = Rounding.TOWARD_ZERO
-    writing: Rounding = Rounding.TOWARD_ZERO
-
-    def __post_init__(self) -> None:
-        rules: dict[str, tuple[Sequence[Any], str]] = {
-            "terms": (range(1, 1 << 12), "1 to 4095"),  # terms of at most 2^(38+2) units: < 2^53
-            "fraction_bits": (range(39), "0 to 38"),
-            "written_bits": (range(1, 24), "1 to 23"),
-            "alignment": (_ALIGNMENTS, "Rounding.TOWARD_ZERO or Rounding.TIES_TO_EVEN"),
-            "writing": (_WRITINGS, "a member of Rounding, but not STOCHASTIC"),
-        }
-        for name, (allowed, words) in rules.items():
-            given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
-            right = isinstance(given, Rounding if mode else Integral)
-            if not right or isinstance(given, bool) or given not in allowed:
-                raise ValueError(
-                    f"MatrixUnit: {name} must be {words}; got {quoted(given)}. Choose another unit."
-                )
-        switch("MatrixUnit", "products_normalised", self.products_normalised)
-
-
-def _generation(
-    sixteen: tuple[int, int], tf32: int | None = None, fp8: MatrixUnit | None = None
-) -> dict[str, MatrixUnit]:
-    """The units of an architecture by input format; `sixteen` holds terms and fraction bits."""
-    terms, bits = sixteen
-    units = {FP16.name: MatrixUnit(terms, bits)}
-    if tf32 is not None:
-        units |= {BF16.name: MatrixUnit(terms, bits), TF32.name: MatrixUnit(tf32, bits)}
-    if fp8 is not None:
-        units |= {FP8_E4M3.name: fp8, FP8_E5M2.name: fp8}
-    return units
-
-
-ARCHITECTURES: dict[str, dict[str, MatrixUnit]] = {
-    "volta": _generation((4, 23)),
-    "turing": _generation((8, 24)),
-    "ampere": _generation((8, 24), 4),
-    "ada": _generation((8, 24), 4, MatrixUnit(16, 13, written_bits=13)),
-    "hopper": _generation((16, 25), 8, MatrixUnit(32, 13, written_bits=13)),
-    "blackwell": _generation((16, 25), 8, MatrixUnit(32, 25)),
-}
-"""Units by architecture and input format.
-
-Source:
-    Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ Computer Science 7:e330 (Volta, Turing,
-    Ampere); Khattak and Mikaitis 2025, arXiv:2512.07004, and MMA-Sim 2025, arXiv:2511.10909
-    (Ada, Hopper, Blackwell); DeepSeek-V3 2024, §3.5.2 (FP8 on Hopper keeps about 14 bits).
-"""
-
-
-def unit_of(architecture: str | MatrixUnit, input_format: Format) -> MatrixUnit:
-    """The unit that multiplies a format on an architecture.
-
-    Raises:
-        TypeError: the input format is none.
-        ValueError: there is no such architecture, or it does not take this format.
-
-    Examples:
-        >>> unit_of("hopper", FP8_E4M3).fraction_bits
-        13
-    """
-    return _unit_for("unit_of", architecture, input_format)
-
-
-def _unit_for(function: str, architecture: Any, input_format: Any) -> MatrixUnit:
-    fmt = checks.named_format(function, "input_format", input_format)
-    if isinstance(architecture, MatrixUnit):
-        return architecture
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-        raise ValueError(
-            f"{function}: architecture must be one of {', '.join(ARCHITECTURES)}, or a "
-            f"MatrixUnit; got {quoted(architecture)}. Blackwell stands for data-centre "
-            f"Blackwell."
-        )
-    units = ARCHITECTURES[architecture]
-    if fmt.name not in units:
-        raise ValueError(
-            f"{function}: input_format must be one of {', '.join(units)} on {architecture}; got "
-            f"{fmt.name}. Choose another architecture, or pass a MatrixUnit."
-        )
-    return units[fmt.name]
+_UNSIGNED = Format(
+    "UE4M3", exponent_bits=4, precision=4, specials=Specials.NAN_ALL_ONES, signed=False
+)
+"""E4M3 without its sign, for scales."""
 
 
 def mma(
@@ -160,8 +69,10 @@ def mma(
     c: Any = None,
     *,
     architecture: str | MatrixUnit = "hopper",
-    input_format: Format = FP16,
-    output_format: Format = FP32,
+    input_format: Input = FP16,
+    output_format: Format | type[float] = FP32,
+    scales: tuple[Any, Any] | None = None,
+    scale_format: Format = FP8_E8M0,
     promote_every: int | None = None,
     zeros_align: bool = False,
     exponent_floor: int | None = -126,
@@ -169,23 +80,30 @@ def mma(
 ) -> np.ndarray:
     """The product a @ b + c as the matrix units of a GPU compute it.
 
-    An exact sum of zero is +0. Results past the range are infinite.
+    An exact sum of zero is +0. Results past the range are infinite. A scale of NaN makes all
+    products of its block NaN.
 
-    Published models disagree in three corners, which are switches. `zeros_align`: whether a zero
-    product or c = 0 takes part in the alignment with the exponent its operands have (default:
-    no). `exponent_floor`: the least exponent terms are aligned to (default −126, that of FP32's
-    own zero; None: no floor). `signed_underflow`: whether a sum that is not zero, but rounds to
-    it, keeps its sign, as IEEE 754 has it (default: yes): one product −2^−14 · 2^−14 into FP16
-    gives −0. MMA-Sim as of January 2026 gives +0, because it rounds to Python's integers, which
-    have no −0. The other two defaults are those of MMA-Sim.
+    Published models disagree in three corners, which are switches of units that align.
+    `zeros_align`: whether a zero product or c = 0 takes part in the alignment with the exponent
+    its operands have (default: no). `exponent_floor`: the least exponent that c and the products
+    are aligned to (default −126, that of FP32's own zero; None: no floor). `signed_underflow`:
+    whether a sum that is not zero, but rounds to it, keeps its sign, as IEEE 754 has it
+    (default: yes): one product −2^−14 · 2^−14 into FP16 gives −0. MMA-Sim as of January 2026
+    gives +0, because it rounds to Python's integers, which have no −0; it has the floor; and its
+    zeros have the exponent −126: they align in BF16 and TF32 as if `zeros_align`, and elsewhere
+    only where there is nothing but zeros and a tiny c.
 
     Args:
         a: values of `input_format`, shape (M, K).
         b: values of `input_format`, shape (K, N).
         c: values of `output_format`, shape (M, N); zeros if omitted.
         architecture: a name of `ARCHITECTURES`, or a unit of your own.
-        input_format: of `a` and `b`.
-        output_format: FP32 or FP16, of `c` and the result.
+        input_format: of `a` and `b`, or a pair with one for each; `float` is FP64.
+        output_format: FP32 or FP16, of `c` and the result; `float` if the input is FP64. FP16
+            only without scales, from a unit that aligns all terms at once.
+        scales: what multiplies the blocks of `a` and `b`, shapes (M, K / block) and
+            (K / block, N), block 32, or 16 if the unit adds groups of FP4.
+        scale_format: of `scales`, FP8_E8M0 or FP8_E4M3; none of them negative.
         promote_every: add the sum of so many terms to the result outside the unit, rounded to
             nearest in the output format, and begin the next at zero; a multiple of the terms
             of one step. None: chain all steps inside the unit.
@@ -209,42 +127,114 @@ def mma(
     Examples:
         >>> a = np.array([[1.0, 2.0**-12, -1.0]])
         >>> b = np.array([[1.0], [2.0**-13], [1.0]])
-        >>> [float(mma(a, b, architecture=x)[0, 0]) for x in ("ampere", "hopper")]
-        [0.0, 2.9802322387695312e-08]
+        >>> [float(mma(a, b, architecture=x)[0, 0]) for x in ("ampere", "hopper", "cdna2")]
+        [0.0, 2.9802322387695312e-08, 0.0]
+        >>> how = {"architecture": "blackwell", "input_format": FP4_E2M1, "scale_format": FP8_E4M3}
+        >>> ones, scale = np.ones((1, 16)), np.array([[0.5]])
+        >>> float(mma(ones, ones.T, scales=(scale, scale), **how)[0, 0])
+        4.0
     """
-    unit = _unit_for("mma", architecture, input_format)
+    scaled = None if scales is None else scale_format_of("mma", scale_format)
+    unit = unit_for("mma", architecture, input_format, scaled)
+    pair = pair_of("mma", input_format)
     switch("mma", "zeros_align", zeros_align)
     switch("mma", "signed_underflow", signed_underflow)
-    _require_exact_products(input_format)
-    left = _checks.operand("mma", "a", a, input_format)
-    right = _checks.operand("mma", "b", b, input_format)
-    if not isinstance(output_format, Format) or output_format not in (FP32, FP16):
-        given = quoted(output_format)
-        raise ValueError(f"mma: output_format must be FP32 or FP16; got {given}. Pass FP32.")
+    _require_formats(unit, pair, output_format, scaled)
+    left, right = (_values(name, x, fmt) for name, x, fmt in zip("ab", (a, b), pair, strict=True))
     shape = (left.shape[0], right.shape[-1]) if left.ndim == right.ndim == 2 else ()
-    total = np.zeros(shape) if c is None else _checks.operand("mma", "c", c, output_format)
+    total = np.zeros(shape) if c is None else _values("c", c, output_format)
     if not shape or left.shape[1] != right.shape[0] or total.shape != shape:
         raise ValueError(
             f"mma: a, b and c must have shapes (M, K), (K, N) and (M, N); got {left.shape}, "
             f"{right.shape} and {total.shape}. Reshape them."
         )
     _require_options(unit, promote_every, exponent_floor)
-    switches = zeros_align, exponent_floor, signed_underflow
-    step = _Step(unit, input_format, output_format, *switches)
+    step = _Step(unit, output_format, zeros_align, exponent_floor, signed_underflow)
+    by = _spread(unit, scales, scaled, left.shape, right.shape) if scaled else (None, None)
+    if unit.flush:
+        total = _flushed(total, FP32)
+    first, second = (
+        step.factors(x, fmt, scale, scaled)
+        for x, fmt, scale in zip((left, right), pair, by, strict=True)
+    )
     rows = max(1, _AT_ONCE // max(1, unit.terms * shape[1]))
     parts = [
-        _chained(left[i : i + rows], right, total[i : i + rows], step, promote_every)
+        _chained(first[i : i + rows], second, total[i : i + rows], step, promote_every)
         for i in range(0, shape[0], rows)
     ]
     return np.concatenate(parts) if parts else total
 
 
-def _require_exact_products(fmt: Format) -> None:
-    if fmt.precision > 26 or fmt.emax > _FARTHEST or fmt.emin - fmt.precision < -_FARTHEST:
+# Arguments -------------------------------------------------------------------------------
+def _values(name: str, x: Any, fmt: Any) -> np.ndarray:
+    """An operand as float64; a format is FP64 if it is `float`."""
+    return _checks.wide("mma", name, x) if fmt is float else _checks.operand("mma", name, x, fmt)
+
+
+def _require_formats(
+    unit: MatrixUnit, pair: tuple[Any, Any], output: Any, scaled: Format | None
+) -> None:
+    """Refuse formats and scales that the unit's step does not take."""
+    if float in pair and (unit.fraction_bits is not None or unit.terms > 1):
+        raise ValueError(
+            f"mma: architecture must be one that multiplies FP64, or MatrixUnit(1, None); got "
+            f"{quoted(unit)}. Take 'hopper' or 'cdna3'."
+        )
+    for fmt in pair:
+        if fmt is not float:
+            _require_exact_products(unit, fmt, scaled)
+    grouped = unit.group > 1
+    fits = scaled is not None and set(pair) == {FP4_E2M1} if grouped else scaled is None
+    if not (fits or (unit.at_once and scaled == FP8_E8M0)):
+        rule = "None" + " or in FP8_E8M0" * unit.at_once
+        rule = "given, for operands in FP4_E2M1" if grouped else rule
+        raise ValueError(
+            f"mma: scales must be {rule} with this unit; got {scaled.name if scaled else None}. "
+            f"Choose another unit."
+        )
+    writes: tuple[Any, ...] = (float,) if float in pair else (FP32,)
+    writes += (FP16,) * (unit.at_once and scaled is None)
+    if not (output is float or isinstance(output, Format)) or output not in writes:
+        names = ["float" if fmt is float else fmt.name for fmt in writes]
+        raise ValueError(
+            f"mma: output_format must be {' or '.join(names)}; got {quoted(output)}. Pass "
+            f"{names[0]}."
+        )
+
+
+def _require_exact_products(unit: MatrixUnit, fmt: Format, scaled: Format | None) -> None:
+    far = _FARTHEST - 150 * (scaled is not None)  # two scales reach 2^254
+    most, low, high = 26, -far, far
+    if unit.fraction_bits is None:  # FP32 itself multiplies
+        most, low, high = FP32.precision, FP32.emin - FP32.precision, FP32.emax
+    if fmt.precision > most or fmt.emax > high or fmt.emin - fmt.precision < low:
         raise ValueError(
             f"mma: input_format must have products that are exact in float64; got {fmt!r}. Use a "
-            f"format of at most 26 significand bits, with exponents in -{_FARTHEST} .. {_FARTHEST}."
+            f"format of at most {most} significand bits, with exponents in {low} .. {high}."
         )
+
+
+def _spread(
+    unit: MatrixUnit, scales: Any, fmt: Format, left: tuple[int, ...], right: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The scales of all elements of both operands."""
+    if not isinstance(scales, tuple) or len(scales) != 2:
+        raise TypeError(
+            f"mma: scales must be a pair of arrays, for a and for b; got {quoted(scales)}. Pass "
+            f"(scales_of_a, scales_of_b)."
+        )
+    unsigned = fmt if fmt == FP8_E8M0 else _UNSIGNED
+    of_a, of_b = (_checks.operand("mma", "scales", x, unsigned) for x in scales)
+    for block in (32, GROUP)[: 1 + (unit.group > 1)]:
+        if left[1] % block == 0:
+            blocks = left[1] // block
+            if (of_a.shape, of_b.shape) == ((left[0], blocks), (blocks, right[1])):
+                return np.repeat(of_a, block, axis=1), np.repeat(of_b, block, axis=0)
+    raise ValueError(
+        f"mma: scales must have shapes (M, K / block) and (K / block, N), block 32"
+        f"{' or 16' * (unit.group > 1)}, beside operands {left} and {right}; got {of_a.shape} and "
+        f"{of_b.shape}. Pad K to whole blocks."
+    )
 
 
 def _require_options(unit: MatrixUnit, promote_every: Any, exponent_floor: Any) -> None:
@@ -264,17 +254,31 @@ def _require_options(unit: MatrixUnit, promote_every: Any, exponent_floor: Any) 
         )
 
 
+# Steps -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Factors:
+    """An operand, multiplied by its scales, and the exponents its elements are aligned by."""
+
+    values: np.ndarray
+    exponents: np.ndarray
+
+    def __getitem__(self, at: Any) -> _Factors:
+        return _Factors(self.values[at], self.exponents[at])
+
+
 def _chained(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, step: _Step, promote_every: int | None
+    a: _Factors, b: _Factors, c: np.ndarray, step: _Step, promote_every: int | None
 ) -> np.ndarray:
     """Some rows of the result: the steps over k, one after the other."""
+    depth = a.values.shape[1]
     if promote_every is None:
-        for k in range(0, a.shape[1], step.unit.terms):
+        for k in range(0, depth, step.unit.terms):
             c = step(a[:, k : k + step.unit.terms], b[k : k + step.unit.terms], c)
         return c
-    for k in range(0, a.shape[1], promote_every):
+    for k in range(0, depth, promote_every):
         some = a[:, k : k + promote_every], b[k : k + promote_every]
-        c = add(c, _chained(*some, np.zeros(c.shape), step, None), step.output_format)
+        more = _chained(*some, np.zeros(c.shape), step, None)
+        c = c + more if step.output_format is float else add(c, more, step.output_format)
     return c
 
 
@@ -283,35 +287,96 @@ class _Step:
     """One step: C plus a few products."""
 
     unit: MatrixUnit
-    input_format: Format
-    output_format: Format
+    output_format: Any
     zeros_align: bool
     exponent_floor: int | None
     signed_underflow: bool
 
-    def __call__(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    def factors(
+        self, x: np.ndarray, fmt: Any, scale: np.ndarray | None, scale_format: Format | None
+    ) -> _Factors:
+        """An operand as the steps take it."""
+        if self.unit.fraction_bits is None:
+            return _Factors(_flushed(x, fmt) if self.unit.flush else x, x)
+        exponents = self._exponents_of(x, fmt.emin)
+        if scale is not None and scale_format is not None:
+            of_scale = self._exponents_of(scale, scale_format.emin)
+            exponents = of_scale if self.unit.group > 1 else exponents + of_scale
+            x = x * scale
+        return _Factors(x, exponents)
+
+    def __call__(self, a: _Factors, b: _Factors, c: np.ndarray) -> np.ndarray:
+        if self.unit.fraction_bits is None:
+            return self._one_by_one(a.values, b.values, c)
         with np.errstate(invalid="ignore", over="ignore"):  # in sums with infinities
-            products = a[:, :, None] * b[None, :, :]
-            top = self._largest_exponent(a, b, c, products) - self.unit.fraction_bits
-            one, last = _power_of_two(-top), _power_of_two(top)  # the last bit kept becomes 1
-            finite = all(np.isfinite(x).all() for x in (a, b, c))
-            cut = np.trunc if self.unit.alignment is Rounding.TOWARD_ZERO else np.rint
-            aligned = np.multiply(products, one[:, None, :], out=products if finite else None)
-            units = cut(aligned, out=aligned).sum(axis=1) + cut(c * one)
-            total = units * last
+            products = a.values[:, :, None] * b.values[None, :, :]
+            exponents = a.exponents[:, :: self.unit.group, None] + b.exponents[:: self.unit.group]
+            if self.unit.group > 1:
+                groups = len(c), exponents.shape[1], self.unit.group, c.shape[1]
+                products = products.reshape(groups).sum(axis=2)
+            elif self.unit.products_normalised:
+                exponents = self._exponents_of(products, -1000)
+            finite = all(np.isfinite(x).all() for x in (a.values, b.values, c))
+            if self.unit.sum_bits is None:
+                total = self._at_once(products, exponents, c, finite)
+            else:
+                total = self._products_first(products, exponents, c, self.unit.sum_bits)
             written = self._written(total if finite else self._special(total, products, c))
             return written if self.signed_underflow else written + 0.0
 
-    def _largest_exponent(
-        self, a: np.ndarray, b: np.ndarray, c: np.ndarray, products: np.ndarray
+    def _one_by_one(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        """C and the products, every operation rounded: a fused one, or the products in pairs."""
+        if self.output_format is float:
+            with np.errstate(all="ignore"):
+                return np.asarray(_fused(a, b, c)).astype(np.float64)
+        if self.unit.terms == 1:
+            return np.asarray(fma(a, b, c, FP32, flush_outputs=self.unit.flush))
+        sums = fma(a[:, :, None], b[None, :, :], 0.0, FP32, flush_outputs=self.unit.flush)
+        sums = np.pad(sums, ((0, 0), (0, self.unit.terms - sums.shape[1]), (0, 0)))
+        while sums.shape[1] > 1:
+            sums = add(sums[:, ::2], sums[:, 1::2], FP32, flush_outputs=self.unit.flush)
+        return np.asarray(add(c, sums[:, 0], FP32, flush_outputs=self.unit.flush))
+
+    def _at_once(
+        self, products: np.ndarray, exponents: np.ndarray, c: np.ndarray, finite: bool
     ) -> np.ndarray:
-        """The exponent that the terms of each sum are aligned to."""
-        if self.unit.products_normalised:
-            exponents = self._exponents_of(products, -1000)
-        else:
-            emin = self.input_format.emin
-            left, right = self._exponents_of(a, emin), self._exponents_of(b, emin)
-            exponents = left[:, :, None] + right[None, :, :]
+        """The sum of all terms, aligned to the largest exponent."""
+        top = self._top(exponents, c) - self._bits
+        one, last = _power_of_two(-top), _power_of_two(top)  # the last bit kept becomes 1
+        aligned = np.multiply(products, one[:, None, :], out=products if finite else None)
+        units = self._cut(aligned, out=aligned).sum(axis=1) + self._cut(c * one)
+        return np.asarray(units * last)
+
+    def _products_first(
+        self, products: np.ndarray, exponents: np.ndarray, c: np.ndarray, sum_bits: int
+    ) -> np.ndarray:
+        """The sum of the products, then that with C; what is aligned later is rounded down."""
+        lanes = self.unit.lanes
+        lane_sums, tops = [], []
+        for lane in range(lanes):
+            own = exponents[:, lane::lanes].max(axis=1, initial=_NEVER)
+            bit = (own - self._bits)[:, None, :]
+            tops.append(own)
+            lane_sums.append(_to_bit(products[:, lane::lanes], bit, self._cut).sum(axis=1))
+        top = np.maximum.reduce(tops)
+        total = sum(_to_bit(x, top - self._bits, np.floor) for x in lane_sums)
+        last = self._top(top[:, None, :], c)
+        rest = _to_bit(c, last - self._bits, np.floor)
+        if lanes > 1:
+            rest = np.where(self._exponents_of(c, FP32.emin) < last - self._bits - 1, 0.0, rest)
+        past = np.where(np.abs(products) >= 2.0 ** (FP32.emax + 1), products * np.inf, 0.0)
+        return np.asarray(_to_bit(total, last - sum_bits, np.floor) + rest + past.sum(axis=1))
+
+    @property
+    def _bits(self) -> int:
+        return self.unit.fraction_bits or 0
+
+    @property
+    def _cut(self) -> Any:
+        return np.trunc if self.unit.alignment is Rounding.TOWARD_ZERO else np.rint
+
+    def _top(self, exponents: np.ndarray, c: np.ndarray) -> np.ndarray:
+        """The exponent that C and some terms are aligned to."""
         floor = np.int16(_NEVER if self.exponent_floor is None else self.exponent_floor)
         of_c = self._exponents_of(c, self.output_format.emin)
         return np.asarray(np.maximum(exponents.max(axis=1, initial=floor), of_c))
@@ -346,6 +411,33 @@ def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
     """The exponent of each number, no less than emin; of zero, emin."""
     biased = (x.view(np.int64) >> 52) & 0x7FF
     return np.maximum((biased - 1023).astype(np.int16), np.int16(emin))
+
+
+def _to_bit(x: np.ndarray, exponent: np.ndarray, cut: Any) -> Any:
+    """Numbers rounded to multiples of 2^exponent."""
+    return cut(x * _power_of_two(-exponent)) * _power_of_two(exponent)
+
+
+def _flushed(x: np.ndarray, fmt: Format) -> np.ndarray:
+    """Numbers, the subnormal ones of a format as +0."""
+    return np.where(np.abs(x) < fmt.min_normal, 0.0, x)
+
+
+def _fused_multiply_add(a: float, b: float, c: float) -> float:
+    """a·b + c of float64, rounded once to nearest."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a * b + c
+    if not math.isfinite(c):  # whatever a * b would overflow to
+        return c
+    (p, q), (r, s), (t, u) = (x.as_integer_ratio() for x in (a, b, c))
+    above = p * r * u + t * q * s
+    try:
+        return above / (q * s * u) if above else a * b + c  # a zero with the sign of IEEE 754
+    except OverflowError:
+        return math.inf if above > 0 else -math.inf
+
+
+_fused = np.frompyfunc(_fused_multiply_add, 3, 1)
 
 
 def _power_of_two(exponent: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ).parse_args(argv)
     import torch
 
-    cuda = torch.cuda.is_available() and torch.version.hip is None
+    cuda = torch.cuda.is_available()
     if cuda:
         print(f"GPU: {torch.cuda.get_device_name()}, torch {torch.__version__}")
     else:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mplab.arithmetic.matrix_units import ARCHITECTURES, mma, unit_of
+from mplab.arithmetic.architectures import ARCHITECTURES, unit_of
+from mplab.arithmetic.matrix_units import mma
 from mplab.hardware._parts import Found, Setting, problem_of
 from mplab.hardware._products import partner, product
 from mplab.hardware.probes import PROBES, on_cuda
@@ -80,11 +81,6 @@ def _probe(probe: Any, cuda: bool) -> dict[str, Any]:
     return model | {"answer": answer, "problem": problem}
 
 
-def _holding(fmt: Format) -> Format:
-    """The format itself; for E5M2, which is multiplied by E4M3, one that holds both."""
-    return Format("E5M3", exponent_bits=5, precision=4) if fmt == FP8_E5M2 else fmt
-
-
 # Sums with their operands ------------------------------------------------------------------
 def answers(left: np.ndarray, right: np.ndarray, fmt: Format, to: Setting) -> np.ndarray:
     """The device's sums of products, one for each of at most 128 rows.
@@ -121,7 +117,6 @@ def _samples(fmt: Format, to: Setting) -> dict[str, Any]:
     for steps in (1, 4):
         random = np.random.default_rng(steps)
         left, right = (_spread((count, terms * steps), f, random) for f in (fmt, partner(fmt)))
-        right = _without_lowest(right, fmt)
         # in every other sum all but the last four terms cancel, so that their small bits show
         left[1::2, 1:-4:2], right[1::2, 1:-4:2] = -left[1::2, :-4:2], right[1::2, :-4:2]
         found = answers(left, right, fmt, to)
@@ -134,13 +129,6 @@ def _spread(shape: tuple[int, int], fmt: Format, random: np.random.Generator) ->
     spread = min(4.0, fmt.emax / 8)
     wide = random.standard_normal(shape) * 2.0 ** random.uniform(-spread, spread, shape)
     return np.asarray(round_to(wide, fmt))
-
-
-def _without_lowest(right: np.ndarray, fmt: Format) -> np.ndarray:
-    """Without the subnormals of E4M3, which are none in the format that holds it and E5M2."""
-    if fmt == FP8_E5M2:
-        right[np.abs(right) < FP8_E4M3.min_normal] = 0
-    return right
 
 
 # Sweeps ------------------------------------------------------------------------------------
@@ -246,14 +234,14 @@ def _random_blocks(fmt: Format, seed: int, to: Setting, row: dict[str, Any]) -> 
     """One product; how many elements each model misses, and some that Hopper's does."""
     random = np.random.default_rng(seed)
     left = _spread((_ROWS, _DEPTH), fmt, random)
-    right = _without_lowest(_spread((_DEPTH, _ROWS), partner(fmt), random), fmt)
+    right = _spread((_DEPTH, _ROWS), partner(fmt), random)
     a, b = (torch.from_numpy(m).float().to(to.device) for m in (left, right))
     answer = product(a, b, fmt).double().cpu().numpy()
     row["blocks"] += answer.size
     for name, units in ARCHITECTURES.items():
         if fmt.name not in units:
             continue
-        model = mma(left, right, architecture=units[fmt.name], input_format=_holding(fmt))
+        model = mma(left, right, architecture=name, input_format=(fmt, partner(fmt)))
         wrong = np.argwhere(answer != model)
         row["differing"][name] = row["differing"].get(name, 0) + len(wrong)
         if name == "hopper" and to.cuda:

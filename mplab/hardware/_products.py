@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mplab.numbers.formats import FP8_E4M3, TF32, Format
+from mplab.arithmetic.architectures import Input
+from mplab.numbers.formats import FP8_E4M3, FP32, TF32, Format
 
 
 @contextmanager
@@ -22,34 +24,42 @@ def tf32(wanted: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
-def product(a: Tensor, b: Tensor, fmt: Format, *, fast: bool = True) -> Tensor:
-    """The device's own product of float32 tensors that hold values of a format.
+def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
+    """The device's own product of tensors that hold values of a format, float64 for FP64.
 
     On a CPU it is FP32's, which is no matrix unit's.
 
     Args:
         a: on the left.
         b: on the right.
-        fmt: in which the device multiplies; for E5M2 `b` becomes E4M3.
+        fmt: in which the device multiplies, `float` for FP64; a pair has one format for each;
+            for E5M2 alone `b` becomes E4M3.
         fast: for FP8, whether partial sums stay in the unit.
 
     Raises:
         RuntimeError: the device cannot multiply this format.
     """
-    if a.device.type != "cuda":
+    if a.device.type != "cuda" or fmt is float or fmt == FP32:
         return a @ b
     if fmt == TF32:
         with tf32(True):
             return a @ b
-    dtype = fmt.torch_dtype
-    if fmt.bits == 16:
+    first, second = _both(fmt)
+    dtype = first.torch_dtype
+    if dtype is None or second.torch_dtype is None:
+        raise RuntimeError(f"torch has no {first.name} or no {second.name}.")
+    if first.bits == 16:
         return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
-    right = b.t().contiguous().to(partner(fmt).torch_dtype).t()  # column-major, as it must be
+    right = b.t().contiguous().to(second.torch_dtype).t()  # column-major, as it must be
     one = torch.ones((), device=a.device)
     result: Tensor = torch._scaled_mm(
         a.to(dtype), right, scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=fast
     )
     return result
+
+
+def _both(fmt: Any) -> tuple[Format, Format]:
+    return fmt if isinstance(fmt, tuple) else (fmt, partner(fmt))
 
 
 def partner(fmt: Format) -> Format:

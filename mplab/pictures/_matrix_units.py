@@ -9,11 +9,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from mplab.arithmetic.architectures import (
+    ARCHITECTURES,
+    Input,
+    MatrixUnit,
+    pair_of,
+    unit_for,
+    unit_of,
+)
 from mplab.arithmetic.matrix_steps import StepBits, step_bits
-from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.arithmetic.matrix_units import mma
 from mplab.numbers import checks
 from mplab.numbers.checks import integer, quoted, switch
-from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Format, Rounding
+from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Rounding
 from mplab.numbers.rounding import require_values, round_to
 from mplab.numbers.words import number
 from mplab.pictures import _checks, canvas
@@ -113,6 +121,10 @@ def promotion(errors: DepthErrors) -> canvas.Picture:
     return picture
 
 
+def _named(architecture: str) -> str:
+    return {"rtx_blackwell": "RTX Blackwell"}.get(architecture, architecture.capitalize())
+
+
 class CutErrors(NamedTuple):
     """Relative errors of the same products in a unit that cuts, and in two that do not exist.
 
@@ -139,7 +151,11 @@ def cut_errors(
     Exactness:
         The products they are compared with are exact: multiples of 2^−22 below 2^30 in float64.
     """
-    known = [name for name, units in ARCHITECTURES.items() if FP16.name in units]
+    known = [
+        name
+        for name, units in ARCHITECTURES.items()
+        if FP16.name in units and units[FP16.name].at_once  # the others have no such cut
+    ]
     checks.one_of("cut_errors", "architecture", architecture, known)
     terms = integer("cut_errors", "terms", terms, least=1, most=_MOST)
     draws = integer("cut_errors", "draws", draws, least=1, most=_MOST)
@@ -170,7 +186,7 @@ def cutting(errors: CutErrors) -> canvas.Picture:
     names = (
         "if it rounded",
         "if it cut only\nwhat it writes",
-        f"as {errors.architecture.capitalize()} cuts",
+        f"as {_named(errors.architecture)} cuts",
     )
     for values, face, name in zip(shown, faces, names, strict=True):
         counts, *_ = axes.hist(
@@ -201,7 +217,7 @@ def bits_of_a_step(
     *,
     c: float = 0.0,
     architecture: str | MatrixUnit = "hopper",
-    input_format: Format = FP8_E4M3,
+    input_format: Input = FP8_E4M3,
 ) -> canvas.Picture:
     """Where the bits of each product go in one step of a matrix unit.
 
@@ -209,8 +225,8 @@ def bits_of_a_step(
         a: a few values of `input_format`, no more than the unit takes at once.
         b: what to multiply them by.
         c: what to add to, an FP32 value.
-        architecture: as in `mplab.arithmetic.mma`.
-        input_format: of `a` and `b`.
+        architecture: as in `mplab.arithmetic.mma`, if the unit aligns all terms at once.
+        input_format: of `a` and `b`, or a pair with one for each.
 
     Returns:
         A figure of one row per term, aligned to the largest exponent, then the sum and what is
@@ -222,7 +238,7 @@ def bits_of_a_step(
     _draw_rows(picture.subplots(), step)
     lose = "loses" if step.losing == 1 else "lose"
     off = f"off by {number(step.error, digits=2)}" if step.error else "exact"
-    name = architecture.capitalize() if isinstance(architecture, str) else "this unit"
+    name = _named(architecture) if isinstance(architecture, str) else "this unit"
     claim = (
         f"{step.losing} of {len(step.terms)} terms {lose} bits to the alignment; what {name} "
         f"writes is {off}."
@@ -234,16 +250,9 @@ def bits_of_a_step(
 def _require_step(a: Any, b: Any, c: Any, architecture: Any, input_format: Any) -> None:
     """Refuse what no unit takes in one step."""
     where = "bits_of_a_step"
-    checks.named_format(where, "input_format", input_format)
-    if not isinstance(architecture, MatrixUnit):
-        units = ARCHITECTURES[checks.one_of(where, "architecture", architecture, ARCHITECTURES)]
-        if input_format.name not in units:
-            raise ValueError(
-                f"{where}: input_format must be one of {', '.join(units)} on {architecture}; got "
-                f"{input_format.name}. Choose another architecture, or pass a MatrixUnit."
-            )
-    for name, x in (("a", a), ("b", b)):
-        require_values(where, name, _checks.row(where, name, x), input_format)
+    if unit_for(where, architecture, input_format).at_once:  # else the step itself refuses
+        for name, x, fmt in zip("ab", (a, b), pair_of(where, input_format), strict=True):
+            require_values(where, name, _checks.row(where, name, x), fmt)
     require_values(where, "c", checks.real(where, "c", c), FP32)
 
 

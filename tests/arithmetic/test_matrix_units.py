@@ -1,59 +1,21 @@
 """The matrix unit against an oracle in integers, and the probes against the models they reject."""
 
 from fractions import Fraction
-from math import inf, isfinite, isnan, nan
+from math import inf, nan
 
 import numpy as np
-import oracle
 import pytest
 from cases import assert_same_bits
+from matrix_oracle import block, chained, one_step
 
 import mplab
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Overflow, Rounding
-from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Rounding
+from mplab.arithmetic import MatrixUnit, mma, unit_of
 from mplab.arithmetic.matrix_steps import step_bits
 from mplab.commands.main import main
 from mplab.hardware import probes
 
-PAIRS = [(name, fmt) for name, units in ARCHITECTURES.items() for fmt in units]
-
-
 # The model again, in integers -----------------------------------------------------------
-
-
-def split(x, emin):
-    """Significand times 2^exponent, the exponent that of the format's leading bit."""
-    q = abs(Fraction(x))
-    exponent = max(oracle.exponent_of(q), emin) if q else emin
-    return Fraction(x) / Fraction(2) ** exponent, exponent
-
-
-def one_step(a, b, c, fmt, output, terms, bits, written, *, zeros_align=False, floor=-126):
-    """D = C + Σ a·b for one element, one step."""
-    naive = [x * y for x, y in zip(a, b, strict=True)] + [c]
-    if not all(isfinite(x) for x in naive):
-        special = sum(x for x in naive if not isfinite(x))
-        return nan if isnan(special) else special
-    parts = []
-    for x, y in zip(a, b, strict=True):
-        (m, e), (n, f) = split(x, fmt.emin), split(y, fmt.emin)
-        parts.append((m * n, e + f))
-    parts.append(split(c, output.emin))
-    exponents = [e for m, e in parts if m or zeros_align]
-    if floor is not None:
-        exponents.append(floor)
-    if not exponents:
-        return 0.0
-    unit = Fraction(2) ** (max(exponents) - bits)
-    total = sum(int(m * Fraction(2) ** e / unit) for m, e in parts) * unit
-    if output is FP16:
-        return oracle.round_fraction(total, FP16, Rounding.TIES_TO_EVEN, Overflow.IEEE) + 0.0
-    if abs(total) >= 2**128:
-        return inf if total > 0 else -inf
-    register = FP32 if written == 23 else Format("short", exponent_bits=8, precision=written + 1)
-    return oracle.round_fraction(
-        total if total else 0.0, register, Rounding.TOWARD_ZERO, Overflow.IEEE
-    )
 
 
 EXPECTED = {  # terms, fraction bits, written bits: typed again, from the papers
@@ -69,36 +31,16 @@ EXPECTED = {  # terms, fraction bits, written bits: typed again, from the papers
 }  # fmt: skip
 
 
+PAIRS = [(name, fmt) for name, units in EXPECTED.items() for fmt in units]
+
+
 def slow_mma(a, b, c, architecture, fmt, output, **switches):
     terms, bits, written = EXPECTED[architecture][fmt.name]
-    result = np.empty(c.shape)
-    for i, j in np.ndindex(*c.shape):
-        total = float(c[i, j])
-        for k in range(0, a.shape[1], terms):
-            row, column = a[i, k : k + terms].tolist(), b[k : k + terms, j].tolist()
-            total = one_step(row, column, total, fmt, output, terms, bits, written, **switches)
-        result[i, j] = total
-    return result
 
+    def step(row, column, total, _):
+        return one_step(row, column, total, (fmt, fmt), output, terms, bits, written, **switches)
 
-def block(kind, fmt, output, rng, shape):
-    """Random operands whose terms interact, lie far apart, are subnormal, or are special."""
-    m, k, n = shape
-    parts = [(m, k), (k, n), (m, n)]
-    if kind == "codes":  # every code is as likely: infinities and NaNs among them
-        codes = [
-            rng.integers(0, 1 << f.bits, p) for f, p in zip((fmt, fmt, output), parts, strict=True)
-        ]
-        return [mplab.decode(x, f) for x, f in zip(codes, (fmt, fmt, output), strict=True)]
-    spread = {"near": 2, "far": 12, "low": 4, "high": 4}[kind]
-    centre = {"near": 0, "far": 0, "low": fmt.emin // 2, "high": fmt.emax // 2 + 1}[kind]
-    x = [
-        rng.standard_normal(p) * 2.0 ** (rng.integers(-spread, spread + 1, p) + scale)
-        for p, scale in zip(parts, (centre, centre, 2 * centre), strict=True)
-    ]
-    x = [np.where(rng.random(y.shape) < 0.1, 0.0, y) for y in x]
-    saturate = {"overflow": Overflow.SATURATE}
-    return [mplab.round_to(y, f, **saturate) for y, f in zip(x, (fmt, fmt, output), strict=True)]
+    return chained(a, b, c, terms, step)
 
 
 def slow_unless_of(*architectures):
@@ -116,7 +58,7 @@ def test_random_blocks_are_those_of_the_integer_oracle(architecture, name, kind)
     rng = np.random.default_rng([*architecture.encode(), *name.encode(), *kind.encode()])
     outputs = (FP32, FP16) if name in ("FP16", "FP8_E4M3", "FP8_E5M2") else (FP32,)
     for output in outputs:
-        a, b, c = block(kind, fmt, output, rng, (4, 70, 5))
+        a, b, c = block(kind, (fmt, fmt), output, rng, (4, 70, 5))
         how = {"architecture": architecture, "input_format": fmt, "output_format": output}
         want = slow_mma(a, b, c, architecture, fmt, output)
         assert_same_bits(mma(a, b, c, **how), want)
@@ -127,22 +69,13 @@ def test_random_blocks_are_those_of_the_integer_oracle(architecture, name, kind)
 def test_the_disputed_corners_are_those_of_the_oracle_too(zeros_align, floor):
     rng = np.random.default_rng(9)
     for fmt in (FP16, BF16, FP8_E4M3):
-        a, b, c = block("low", fmt, FP32, rng, (4, 40, 4))
+        a, b, c = block("low", (fmt, fmt), FP32, rng, (4, 40, 4))
         a, b = (np.where(rng.random(x.shape) < 0.7, 0.0, x) for x in (a, b))
         c = np.where(rng.random(c.shape) < 0.5, 0.0, c)
         switches = {"zeros_align": zeros_align}
         got = mma(a, b, c, input_format=fmt, exponent_floor=floor, **switches)
         want = slow_mma(a, b, c, "hopper", fmt, FP32, floor=floor, **switches)
         assert_same_bits(got, want)
-
-
-def test_the_table_of_units_is_that_of_the_papers():
-    assert {name: set(units) for name, units in ARCHITECTURES.items()} == {
-        name: set(units) for name, units in EXPECTED.items()
-    }
-    for name, units in EXPECTED.items():
-        for fmt, numbers in units.items():
-            assert ARCHITECTURES[name][fmt] == MatrixUnit(*numbers)
 
 
 # Probes ---------------------------------------------------------------------------------
@@ -351,12 +284,22 @@ def test_the_bits_of_a_step_are_those_of_its_unit(alignment, normalised):
     unit = MatrixUnit(8, 12, products_normalised=normalised, alignment=alignment)
     rng = np.random.default_rng(17)
     for _ in range(40):
-        a, b = block("far", FP16, FP32, rng, (1, 8, 1))[:2]
+        a, b = block("far", (FP16, FP16), FP32, rng, (1, 8, 1))[:2]
         step = step_bits(a[0], b[:, 0], architecture=unit, input_format=FP16)
         *_, total, written = step.rows
         register = Fraction(2) ** written.lowest_kept
         assert written.value == int(total.value / register) * register
         assert written.value == mma(a, b, architecture=unit)[0, 0]
+
+
+def test_the_bits_of_a_step_of_two_formats_have_the_least_exponent_of_each():
+    mixed = {"input_format": (FP8_E4M3, FP8_E5M2)}
+    step = step_bits([2.0**-9, 1.0], [2.0**15, 2.0**-5], **mixed)
+    assert (step.top, step.low, step.losing) == (9, -4, 1)
+    assert step_bits([2.0**15, 1.0], [2.0**-9, 2.0**-5], input_format=mixed["input_format"][::-1])
+    for architecture, fmt in (("cdna3", FP16), ("cdna1", FP16), ("hopper", float)):
+        with pytest.raises(ValueError, match=r"^bits_of_a_step: architecture must be one whose"):
+            step_bits([1.0], [1.0], architecture=architecture, input_format=fmt)
 
 
 def test_the_bits_of_a_subnormal_result_end_where_fp32_does():

@@ -7,6 +7,7 @@ from odd_calls import ENDLESS, ODD, Asked, without
 from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Overflow, Rounding, Stream, Tally, Tininess
 from mplab import arithmetic as lab
 from mplab.arithmetic import FloatArray
+from mplab.numbers import FP8_E8M0
 
 PAIR = np.array([1.0, 2.0])
 SQUARE = np.ones((2, 2))
@@ -173,19 +174,36 @@ UPDATES = [
          "seed": SEED},
     ),
 ]  # fmt: skip
+ROW, ONE = np.ones((1, 32)), np.ones((1, 1))
+NO_PAIRS = ((FP16, "FP16"), (FP16,) * 3, (float, FP16), (float, float), (FP16, BF16))
 UNITS = [
     Asked(
         "MatrixUnit",
         lab.MatrixUnit,
         {"terms": 4, "fraction_bits": 23, "written_bits": 23, "products_normalised": False,
-         "alignment": Rounding.TOWARD_ZERO, "writing": Rounding.TOWARD_ZERO},
-        {"terms": ("count", (0, 4096)), "fraction_bits": ("count", (39,)),
+         "alignment": Rounding.TOWARD_ZERO, "writing": Rounding.TOWARD_ZERO, "group": 1,
+         "sum_bits": 31, "lanes": 2, "flush": False},
+        {"terms": ("count", (0, 4096)), "fraction_bits": (without("count", None), (39,)),
+         "group": ("count", (0, 8)), "sum_bits": (without("count", None), (39,)),
+         "lanes": ("count", (0, 3)), "flush": "switch",
          "written_bits": ("count", (0, 24)), "products_normalised": "switch",
          "alignment": ("member", (Rounding.STOCHASTIC, Rounding.TIES_TO_AWAY)),
          "writing": ("member", (Rounding.STOCHASTIC,))},
     ),
     Asked("unit_of", lab.unit_of, {"architecture": "hopper", "input_format": FP16},
-          {"architecture": "word", "input_format": ("format", (FP32,))}),
+          {"architecture": "word", "input_format": ("format", (FP32, *NO_PAIRS))}),
+    Asked("unit_of", lab.unit_of,
+          {"architecture": "blackwell", "input_format": FP8_E4M3, "scale_format": FP8_E8M0},
+          {"scale_format": (without("format", None), (FP16,))}),
+    Asked(
+        "mma",
+        lab.mma,
+        {"a": ROW, "b": ROW.T, "architecture": "blackwell", "input_format": FP8_E4M3,
+         "scales": (ONE, ONE), "scale_format": FP8_E8M0},
+        {"scales": (without("values", None), ((ONE,), (ONE, ROW), (ONE, None), (ONE, 3 * ONE))),
+         "scale_format": ("format", (FP16,)), "input_format": ((FP16, float),),
+         "output_format": ((FP16, float),)},
+    ),
     Asked(
         "mma",
         lab.mma,
@@ -194,7 +212,7 @@ UNITS = [
          "signed_underflow": True},
         {"a": ("values", NO_MATRICES), "b": ("values", NO_MATRICES),
          "c": (without("values", None), NO_MATRICES), "architecture": "word",
-         "input_format": ("format", (FP32,)), "output_format": ("format", (BF16,)),
+         "input_format": ("format", (FP32, *NO_PAIRS)), "output_format": ("format", (BF16, float)),
          "promote_every": (without("count", None), (0, 7)), "zeros_align": "switch",
          "exponent_floor": (without("whole", None), (-901, 256)), "signed_underflow": "switch"},
     ),

@@ -74,7 +74,7 @@ def everything(folder):
               {"size": ("count", (0,)), "fmt": "format"}),
         Asked("Probe.factors", PROBE.factors, {"least": 1}, {"least": ("count", (HUGE,))}),
         Asked("Probe.ask", PROBE.ask, {"architecture": "hopper"},
-              {"architecture": ("object", (None, "fermi", "Hopper"))}),
+              {"architecture": ("object", ("fermi", "Hopper"))}),
         Asked("Probe.ask_rejected", PROBE.ask_rejected, {"model": PROBE.rejected[0]},
               {"model": ("object", (None, PROBE, "24 fraction bits"))}),
         Asked("on_cuda", lambda probe: None if probe is PROBE else probes.on_cuda(probe),

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, decode, round_to
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Overflow, Rounding, decode, round_to
 from mplab.arithmetic import mma
 from mplab.commands.main import main
 from mplab.hardware import Recording, _casts, _matrix_units, _runs, available, caption, load, record
 from mplab.hardware._casts import checksum
 from mplab.hardware._parts import Setting
-from mplab.hardware._products import product
+from mplab.hardware._products import partner, product
 from mplab.hardware.recordings import SCHEMA
 from mplab.simulation import audit_cases
 
@@ -343,7 +343,8 @@ class Pretended(Setting):
 def model_product(**how):
     def product(a, b, fmt, *, fast=True):
         options = how if not fast or "architecture" in how else {}
-        result = mma(a.double().numpy(), b.double().numpy(), input_format=fmt, **options)
+        formats = fmt, partner(fmt)
+        result = mma(a.double().numpy(), b.double().numpy(), input_format=formats, **options)
         return torch.from_numpy(result)
 
     return product
@@ -371,6 +372,15 @@ def from_hex(text, fmt):
     digits = -(-fmt.bits // 4)
     codes = [int(text[i : i + digits], 16) for i in range(0, len(text), digits)]
     return np.asarray(decode(np.array(codes, np.uint32), fmt), np.float64)
+
+
+def test_blocks_of_e5m2_are_compared_with_the_mixed_unit(monkeypatch):
+    """The kernel multiplies E5M2 by E4M3, whose subnormals have another least exponent."""
+    monkeypatch.setattr(_matrix_units, "product", model_product(architecture="hopper"))
+    row = {"blocks": 0, "differing": {}, "wrong": [], "problem": ""}
+    _matrix_units._random_blocks(FP8_E5M2, 0, Pretended(CPU, True, lambda: 60.0), row)
+    assert set(row["differing"]) == {"ada", "hopper", "blackwell", "rtx_blackwell"}
+    assert row["differing"]["hopper"] == 0 < row["differing"]["blackwell"]
 
 
 def test_the_interval_of_promotion_is_found(monkeypatch):

@@ -82,6 +82,16 @@ def test_bits_of_a_step_shows_what_is_cut():
     assert sixteen.claim.startswith(
         "0 of 3 terms lose bits to the alignment; what Hopper writes is e"
     )
+    mixed = figures.bits_of_a_step(
+        np.array([2.0**-9, 1.0]),
+        np.array([2.0**15, 2.0**-12]),
+        architecture="rtx_blackwell",
+        input_format=(FP8_E4M3, FP8_E5M2),
+    )
+    assert_legible(mixed)
+    assert "what RTX Blackwell writes is exact" in mixed.claim
+    with pytest.raises(ValueError, match="bits_of_a_step: architecture must be one whose unit"):
+        figures.bits_of_a_step([1.0], [1.0], architecture="cdna3", input_format=FP16)
     with pytest.raises(ValueError, match="bits_of_a_step: a and b must be vectors of at most 32"):
         figures.bits_of_a_step(np.ones(33), np.ones(33))
 

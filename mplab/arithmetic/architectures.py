@@ -1,0 +1,259 @@
+"""The matrix units of GPUs as data: what one step of each takes and keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from mplab.numbers import checks
+from mplab.numbers.checks import quoted, switch
+from mplab.numbers.formats import (
+    BF16,
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E5M2,
+    FP8_E5M2FNUZ,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    Rounding,
+)
+
+GROUP = 16
+"""Products of FP4 that are added before the alignment."""
+
+_ALIGNMENTS = (Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN)
+
+_WRITINGS = tuple(mode for mode in Rounding if mode is not Rounding.STOCHASTIC)
+
+Input = Format | tuple[Format, Format] | type[float]
+"""The format of both operands, or one for each; `float` is FP64."""
+
+
+@dataclass(frozen=True)
+class MatrixUnit:
+    """The parameters of one step; the defaults are what NVIDIA's hardware does.
+
+    Attributes:
+        terms: products per step.
+        fraction_bits: bits kept to the right of the largest exponent. None: nothing is aligned;
+            products and sums are rounded one by one, in pairs, and C is added last. One such
+            term is a fused multiply-add.
+        written_bits: fraction bits of an FP32 result.
+        products_normalised: whether products are brought to [1, 2) before the alignment.
+        alignment: how aligned terms are rounded, `TOWARD_ZERO` or `TIES_TO_EVEN`.
+        writing: how an FP32 result is rounded.
+        group: how many products are added exactly before the alignment, 1, or 16 of FP4, whose
+            exponent is then that of their scales.
+        sum_bits: None: C is one of the aligned terms. Else the sum of the products, rounded down
+            with so many fraction bits, is added to C, rounded down with `fraction_bits`.
+        lanes: sums that the products go to in turn, 1 or 2, if `sum_bits` is given. Of two, each
+            is rounded down to the larger exponent, and C is dropped where all its bits are cut.
+        flush: whether subnormal operands and results of products and sums become zero, if
+            `fraction_bits` is None.
+
+    Raises:
+        ValueError: a parameter is none that the model is exact for in float64.
+    """
+
+    terms: int
+    fraction_bits: int | None
+    written_bits: int = 23
+    products_normalised: bool = False
+    alignment: Rounding = Rounding.TOWARD_ZERO
+    writing: Rounding = Rounding.TOWARD_ZERO
+    group: int = 1
+    sum_bits: int | None = None
+    lanes: int = 1
+    flush: bool = False
+
+    def __post_init__(self) -> None:
+        self._require("group", (1, GROUP), "1 or 16")
+        bits = 38 if self.group == 1 else 35  # terms of at most 2^(38+2) units, or 2^(35+7)
+        self._require("fraction_bits", (*range(bits + 1), None), f"0 to {bits}, or None")
+        if self.fraction_bits is None:
+            self._require("terms", [1 << k for k in range(12)], "a power of two, 1 to 2048")
+        elif self.group == 1:
+            self._require("terms", range(1, 1 << 12), "1 to 4095")  # < 2^53 units
+        else:
+            self._require("terms", range(16, 1025, 16), "a multiple of 16 up to 1024")
+        self._require("written_bits", range(1, 24), "1 to 23")
+        self._require("alignment", _ALIGNMENTS, "Rounding.TOWARD_ZERO or Rounding.TIES_TO_EVEN")
+        self._require("writing", _WRITINGS, "a member of Rounding, but not STOCHASTIC")
+        self._require("sum_bits", (*range(39), None), "0 to 38, or None")
+        self._require("lanes", (1, 2), "1 or 2")
+        for name in ("products_normalised", "flush"):
+            switch("MatrixUnit", name, getattr(self, name))
+
+    def _require(self, name: str, allowed: Sequence[Any], words: str) -> None:
+        given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
+        right = given is None or isinstance(given, Rounding if mode else Integral)
+        if not right or isinstance(given, bool) or given not in allowed:
+            raise ValueError(
+                f"MatrixUnit: {name} must be {words}; got {quoted(given)}. Choose another unit."
+            )
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a step aligns all its products and C to one exponent."""
+        return self.fraction_bits is not None and self.sum_bits is None and self.group == 1
+
+
+def _shared(unit: MatrixUnit, *formats: Format) -> dict[str, MatrixUnit]:
+    return {fmt.name: unit for fmt in formats}
+
+
+def _scaled(unit: MatrixUnit, scale: Format, *formats: Format) -> dict[str, MatrixUnit]:
+    return {f"{fmt.name} * {scale.name}": unit for fmt in formats}
+
+
+_FUSED = MatrixUnit(1, None)
+
+_EIGHT = (FP8_E4M3, FP8_E5M2)
+
+_SMALL = (*_EIGHT, FP6_E3M2, FP6_E2M3)
+
+_AMPERE = {
+    **_shared(MatrixUnit(8, 24), FP16, BF16),
+    **_shared(MatrixUnit(4, 24), TF32),
+    "FP64": _FUSED,
+}
+
+_HOPPER = {
+    **_shared(MatrixUnit(16, 25), FP16, BF16),
+    **_shared(MatrixUnit(8, 25), TF32),
+    "FP64": _FUSED,
+}
+
+_BLACKWELL = {
+    **_HOPPER,
+    **_shared(MatrixUnit(32, 25), *_SMALL, FP4_E2M1),
+    **_scaled(MatrixUnit(32, 25), FP8_E8M0, *_SMALL),
+    **_scaled(MatrixUnit(64, 35, group=GROUP), FP8_E8M0, FP4_E2M1),
+    **_scaled(MatrixUnit(64, 35, group=GROUP), FP8_E4M3, FP4_E2M1),
+}
+
+
+def _cdna3(terms: int, lanes: int = 1) -> MatrixUnit:
+    nearest = Rounding.TIES_TO_EVEN
+    return MatrixUnit(terms, 24, writing=nearest, sum_bits=31, lanes=lanes)
+
+
+ARCHITECTURES: dict[str, dict[str, MatrixUnit]] = {
+    "volta": _shared(MatrixUnit(4, 23), FP16),
+    "turing": _shared(MatrixUnit(8, 24), FP16),
+    "ampere": _AMPERE,
+    "ada": {**_AMPERE, **_shared(MatrixUnit(16, 13, written_bits=13), *_EIGHT)},
+    "hopper": {**_HOPPER, **_shared(MatrixUnit(32, 13, written_bits=13), *_EIGHT)},
+    "blackwell": _BLACKWELL,
+    "rtx_blackwell": _BLACKWELL,
+    "cdna1": {
+        **_shared(_FUSED, FP32),
+        **_shared(MatrixUnit(4, None), FP16),
+        **_shared(MatrixUnit(2, None), BF16),
+    },
+    "cdna2": {
+        **_shared(_FUSED, FP32),
+        **_shared(MatrixUnit(4, None, flush=True), FP16, BF16),
+        "FP64": _FUSED,
+    },
+    "cdna3": {
+        **_shared(_FUSED, FP32),
+        **_shared(_cdna3(8), FP16, BF16),
+        **_shared(_cdna3(4), TF32),
+        **_shared(_cdna3(16, lanes=2), FP8_E4M3FNUZ, FP8_E5M2FNUZ),
+        "FP64": _FUSED,
+    },
+}
+"""Units by architecture and input format; `FP4_E2M1 * FP8_E4M3` has scales of blocks in E4M3.
+
+"blackwell" stands for data-centre Blackwell; the published model of "rtx_blackwell" is the same.
+AMD's TF32 is its XF32. For "cdna2" and BF16 the unit is that of the newer instructions (`_1k`);
+the older ones are `MatrixUnit(2, None, flush=True)`. On "cdna3" the instructions of depth 4 are
+those of depth 8 with half of the terms.
+
+Source:
+    Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ Computer Science 7:e330 (Volta, Turing,
+    Ampere); Khattak and Mikaitis 2025, arXiv:2512.07004, and MMA-Sim 2025, arXiv:2511.10909
+    (Ada, Hopper, Blackwell); DeepSeek-V3 2024, §3.5.2 (FP8 on Hopper keeps about 14 bits);
+    MMA-Sim alone (CDNA1 to CDNA3, RTX Blackwell, FP64, scales of blocks). No model of FP6 and
+    of FP4 without scales is published: they are taken to be as FP8 on the same unit.
+"""
+
+
+def unit_of(
+    architecture: str | MatrixUnit, input_format: Input, *, scale_format: Format | None = None
+) -> MatrixUnit:
+    """The unit that multiplies a format on an architecture.
+
+    Args:
+        architecture: a name of `ARCHITECTURES`, or a unit of your own, which is returned.
+        input_format: as in `mma`.
+        scale_format: of the scales of blocks, if there are any.
+
+    Raises:
+        TypeError: a format is none.
+        ValueError: there is no such architecture, or it does not take this format.
+
+    Examples:
+        >>> unit_of("hopper", FP8_E4M3).fraction_bits
+        13
+        >>> unit_of("blackwell", FP4_E2M1, scale_format=FP8_E4M3).group
+        16
+    """
+    if scale_format is not None:
+        scale_format = scale_format_of("unit_of", scale_format)
+    return unit_for("unit_of", architecture, input_format, scale_format)
+
+
+def scale_format_of(function: str, fmt: Any) -> Format:
+    """The format of scales, if a unit takes it."""
+    if not isinstance(fmt, Format) or fmt not in (FP8_E8M0, FP8_E4M3):
+        raise ValueError(
+            f"{function}: scale_format must be FP8_E8M0 or FP8_E4M3; got {quoted(fmt)}. Pass "
+            f"FP8_E8M0."
+        )
+    return fmt
+
+
+def pair_of(function: str, input_format: Any) -> tuple[Any, Any]:
+    """The formats of both operands, `float` for FP64."""
+    if input_format is float:
+        return float, float
+    two = isinstance(input_format, tuple) and len(input_format) == 2
+    pair = input_format if two else (input_format, input_format)
+    left, right = (checks.named_format(function, "input_format", fmt) for fmt in pair)
+    return left, right
+
+
+def unit_for(
+    function: str, architecture: Any, input_format: Any, scale_format: Format | None = None
+) -> MatrixUnit:
+    """The unit, in the name of the function that was asked; of a pair, that of the wider format."""
+    pair = pair_of(function, input_format)
+    if isinstance(architecture, MatrixUnit):
+        return architecture
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise ValueError(
+            f"{function}: architecture must be one of {', '.join(ARCHITECTURES)}, or a "
+            f"MatrixUnit; got {quoted(architecture)}. Blackwell stands for data-centre "
+            f"Blackwell."
+        )
+    units, scaled = ARCHITECTURES[architecture], f" * {scale_format.name}" if scale_format else ""
+    wide_first = sorted(pair, key=lambda fmt: 0 if fmt is float else -fmt.bits)
+    names = [("FP64" if fmt is float else fmt.name) + scaled for fmt in wide_first]
+    paired = names[0] == names[1] or wide_first[0].bits <= 8
+    if not paired or not units.keys() >= set(names):
+        raise ValueError(
+            f"{function}: input_format must be one of {', '.join(units)} on {architecture}"
+            f"{', or a pair of at most 8 bits' * ('FP8' in ''.join(units))}; got "
+            f"{', '.join(dict.fromkeys(names))}. Choose another architecture, or pass a MatrixUnit."
+        )
+    return units[names[0]]

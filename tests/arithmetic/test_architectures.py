@@ -1,0 +1,326 @@
+"""The table of matrix units, and the units that are not NVIDIA's oldest against an oracle."""
+
+import numpy as np
+import pytest
+from cases import assert_same_bits
+from matrix_oracle import (
+    Double,
+    block,
+    chained,
+    codes,
+    fused,
+    groups_of_sixteen,
+    in_pairs,
+    one_step,
+    products_first,
+)
+
+import mplab
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding
+from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.hardware import probes
+from mplab.numbers import (
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3FNUZ,
+    FP8_E5M2FNUZ,
+    FP8_E8M0,
+)
+
+KINDS = ["near", "far", "low", "high", "cancel", "codes"]
+
+FUSED, EVEN = MatrixUnit(1, None), Rounding.TIES_TO_EVEN
+
+OF_CDNA3 = {"writing": EVEN, "sum_bits": 31}
+
+AMPERE = {"FP16": (8, 24), "BF16": (8, 24), "TF32": (4, 24), "FP64": (1, None)}
+HOPPER = {"FP16": (16, 25), "BF16": (16, 25), "TF32": (8, 25), "FP64": (1, None)}
+EIGHT, SIX = ("FP8_E4M3", "FP8_E5M2"), ("FP6_E3M2", "FP6_E2M3")
+BLACKWELL = {
+    **HOPPER,
+    **dict.fromkeys((*EIGHT, *SIX, "FP4_E2M1"), (32, 25)),
+    **dict.fromkeys((f"{name} * FP8_E8M0" for name in (*EIGHT, *SIX)), (32, 25)),
+    **dict.fromkeys(("FP4_E2M1 * FP8_E8M0", "FP4_E2M1 * FP8_E4M3"), (64, 35, {"group": 16})),
+}
+EXPECTED = {  # terms, fraction bits, other parameters: typed again, from the papers
+    "volta": {"FP16": (4, 23)},
+    "turing": {"FP16": (8, 24)},
+    "ampere": AMPERE,
+    "ada": {**AMPERE, **dict.fromkeys(EIGHT, (16, 13, {"written_bits": 13}))},
+    "hopper": {**HOPPER, **dict.fromkeys(EIGHT, (32, 13, {"written_bits": 13}))},
+    "blackwell": BLACKWELL,
+    "rtx_blackwell": BLACKWELL,
+    "cdna1": {"FP32": (1, None), "FP16": (4, None), "BF16": (2, None)},
+    "cdna2": {"FP32": (1, None), "FP16": (4, None, {"flush": True}),
+              "BF16": (4, None, {"flush": True}), "FP64": (1, None)},
+    "cdna3": {"FP32": (1, None), "FP16": (8, 24, OF_CDNA3), "BF16": (8, 24, OF_CDNA3),
+              "TF32": (4, 24, OF_CDNA3), "FP8_E4M3FNUZ": (16, 24, OF_CDNA3 | {"lanes": 2}),
+              "FP8_E5M2FNUZ": (16, 24, OF_CDNA3 | {"lanes": 2}), "FP64": (1, None)},
+}  # fmt: skip
+
+
+def test_the_table_of_units_is_that_of_the_papers():
+    found = {
+        name: {
+            key: MatrixUnit(terms, bits, **(more[0] if more else {}))
+            for key, (terms, bits, *more) in units.items()
+        }
+        for name, units in EXPECTED.items()
+    }
+    assert found == ARCHITECTURES
+
+
+# Against the oracle ------------------------------------------------------------------------
+
+
+def random(*seed):
+    return np.random.default_rng(list("/".join(map(str, seed)).encode()))
+
+
+def slow_unless(fast, rows):
+    """Rows of parameters; all but the first `fast` are for the slow tests."""
+    marks = [()] * fast + [pytest.mark.slow] * (len(rows) - fast)
+    return [pytest.param(*row, marks=mark) for row, mark in zip(rows, marks, strict=True)]
+
+
+FUSING = [
+    *[("hopper", "FP64"), ("cdna1", "FP32"), ("cdna2", "FP32"), ("cdna3", "FP32")],
+    *[(x, "FP64") for x in ("ampere", "ada", "blackwell", "rtx_blackwell", "cdna2", "cdna3")],
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("architecture", "name"), slow_unless(2, FUSING))
+def test_fp64_and_fp32_are_one_fused_multiply_add_after_the_other(architecture, name, kind):
+    double = name == "FP64"
+    facts, fmt = (Double(), float) if double else (FP32, FP32)
+    a, b, c = block(kind, (facts, facts), facts, random(architecture, name, kind), (6, 9, 5))
+    got = mma(a, b, c, architecture=architecture, input_format=fmt, output_format=fmt)
+    want = chained(a, b, c, 1, lambda x, y, z, _: fused(*x, *y, z, facts))
+    assert_same_bits(got, want)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("architecture", "fmt", "terms"),
+    [("cdna1", FP16, 4), ("cdna1", BF16, 2), ("cdna2", FP16, 4), ("cdna2", BF16, 4)],
+)
+def test_cdna1_and_cdna2_round_every_sum_and_cdna2_flushes(architecture, fmt, terms, kind):
+    a, b, c = block(kind, (fmt, fmt), FP32, random(architecture, fmt.name, kind), (5, 22, 5))
+    flush = architecture == "cdna2"
+    x, y, z = (
+        np.where(np.abs(v) < f.min_normal, 0.0, v) if flush else v
+        for v, f in ((a, fmt), (b, fmt), (c, FP32))
+    )
+    want = chained(x, y, z, terms, lambda x, y, z, _: in_pairs(x, y, z, terms, flush))
+    assert_same_bits(mma(a, b, c, architecture=architecture, input_format=fmt), want)
+
+
+OF_CDNA3_UNITS = [
+    ((FP16, FP16), 8),
+    ((BF16, BF16), 8),
+    ((TF32, TF32), 4),
+    *[((x, y), 16) for x in (FP8_E4M3FNUZ, FP8_E5M2FNUZ) for y in (FP8_E4M3FNUZ, FP8_E5M2FNUZ)],
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("fmts", "terms"), OF_CDNA3_UNITS)
+def test_cdna3_adds_products_first_and_rounds_down(fmts, terms, kind):
+    a, b, c = block(kind, fmts, FP32, random(*fmts, kind), (5, 38, 5))
+    lanes = 1 + (terms == 16)
+    want = chained(a, b, c, terms, lambda x, y, z, _: products_first(x, y, z, fmts, lanes))
+    assert_same_bits(mma(a, b, c, architecture="cdna3", input_format=fmts), want)
+
+
+SMALL = (FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1)
+MIXED = [
+    *[("hopper", (0, 1)), ("hopper", (1, 0)), ("blackwell", (4, 1)), ("blackwell", (2, 3))],
+    *[("ada", (0, 1)), ("ada", (1, 0))],
+    *[("blackwell", (x, y)) for x in range(5) for y in range(5)],
+]
+
+
+@pytest.mark.parametrize(("architecture", "places"), slow_unless(4, MIXED))
+def test_small_formats_are_mixed_each_with_its_own_least_exponent(architecture, places):
+    fmts = tuple(SMALL[place] for place in places)
+    terms, bits, *more = EXPECTED[architecture]["FP8_E4M3"]
+    written = more[0]["written_bits"] if more else 23
+    for kind in KINDS:
+        for output in (FP32, FP16):
+            a, b, c = block(kind, fmts, output, random(architecture, *fmts, kind), (2, 37, 2))
+
+            def step(x, y, z, _, output=output):
+                return one_step(x, y, z, fmts, output, terms, bits, written)
+
+            how = {"architecture": architecture, "input_format": fmts, "output_format": output}
+            assert_same_bits(mma(a, b, c, **how), chained(a, b, c, terms, step))
+
+
+def scales_of(kind, fmt, shape, rng):
+    """Scales of blocks, with NaN among them in one kind, and zeros in E4M3."""
+    if fmt is FP8_E4M3:
+        found = np.abs(codes(fmt, shape, rng))
+        return np.where(np.isnan(found) & (kind != "codes"), 0.0, found)
+    if kind == "codes":
+        return codes(fmt, shape, rng)
+    spread, centre = {"far": (40, 0), "low": (4, -120), "high": (8, 60)}.get(kind, (3, 0))
+    return 2.0 ** np.clip(rng.integers(-spread, spread + 1, shape) + centre, -127, 127)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("left", SMALL)
+def test_scales_of_mx_shift_the_exponents_of_their_blocks(left, kind):
+    for right in SMALL[: 5 - (left is FP4_E2M1)]:
+        rng = random("mx", left, right, kind)
+        fmts = left, right
+        a, b, c = block(kind, fmts, FP32, rng, (2, 64, 2))
+        s, t = (scales_of(kind, FP8_E8M0, (2, 2), rng) for _ in "ab")
+
+        def step(x, y, z, at, s=s, t=t, fmts=fmts):
+            i, j, k = at
+            scales = [(s[i, k // 32], t[k // 32, j])] * len(x)
+            return one_step(x, y, z, fmts, FP32, 32, 25, 23, scales=scales)
+
+        got = mma(a, b, c, architecture="rtx_blackwell", input_format=fmts, scales=(s, t))
+        assert_same_bits(got, chained(a, b, c, 32, step))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wide", [16, 32])
+@pytest.mark.parametrize("fmt", [FP8_E8M0, FP8_E4M3])
+def test_fp4_with_scales_is_added_by_sixteen_and_aligned_by_its_scales(fmt, wide, kind):
+    rng = random("fp4", fmt, wide, kind)
+    a, b, c = block(kind, (FP4_E2M1, FP4_E2M1), FP32, rng, (4, 160, 4))
+    s, t = (scales_of(kind, fmt, p, rng) for p in ((4, 160 // wide), (160 // wide, 4)))
+    how = {"architecture": "blackwell", "input_format": FP4_E2M1, "scale_format": fmt}
+
+    def step(x, y, z, at):
+        i, j, k = at
+        scales = [(s[i, p // wide], t[p // wide, j]) for p in range(k, k + len(x))]
+        return groups_of_sixteen(x, y, z, scales, fmt)
+
+    assert_same_bits(mma(a, b, c, scales=(s, t), **how), chained(a, b, c, 64, step))
+
+
+# Rules -------------------------------------------------------------------------------------
+
+
+def row(*terms):
+    return np.array(terms)[None, :]
+
+
+def test_a_group_of_zeros_is_aligned_by_its_scale_and_a_scale_of_zero_is_not():
+    a, b = np.zeros((1, 32)), np.ones((32, 1))
+    a[0, 16] = 0.5
+    how = {"architecture": "blackwell", "input_format": FP4_E2M1}
+    for large, answer in ((2.0**19, 2.0**-16), (2.0**20, 0.0)):
+        scales = row(large, 2.0**-15), np.ones((2, 1))
+        assert mma(a, b, scales=scales, **how) == answer
+    scales = row(0.0, 2.0**-6), row(448.0, 1.0).T
+    assert mma(a, b, scales=scales, scale_format=FP8_E4M3, **how) == 2.0**-7
+
+
+def test_the_switches_of_cdna3_are_those_of_the_other_units():
+    how = {"architecture": "cdna3", "input_format": BF16}
+    zero, tiny = row(0.0, 2.0**-60), row(2.0**100, 1.0).T
+    assert mma(zero, tiny, **how) == 2.0**-60
+    assert mma(zero, tiny, zeros_align=True, **how) == 0.0
+    least = row(*[2.0**-79] * 8), row(*[2.0**-79] * 8).T  # eight times 2^-158
+    assert mma(*least, **how) == mma(*least, exponent_floor=None, **how) == 0.0
+    down = row(-(2.0**-79)), row(2.0**-79)
+    assert_same_bits(mma(*down, **how), [[-0.0]])
+    assert_same_bits(mma(*down, signed_underflow=False, **how), [[0.0]])
+
+
+def test_promotion_is_outside_every_unit():
+    a = row(1.0, 2.0**-13)
+    how = {"architecture": "cdna1", "input_format": BF16}
+    assert mma(a, a.T, promote_every=2, **how) == 1.0
+    x = row(1 + 2.0**-52)
+    how = {"input_format": float, "output_format": float}
+    assert mma(x, x, -(x * x), **how) == 2.0**-104
+    assert mma(x, x, -(x * x), promote_every=1, **how) == 0.0
+
+
+def test_what_a_gpu_does_not_have_is_refused_with_what_there_is():
+    one, how = np.ones((1, 1)), {"architecture": "cdna1"}
+    with pytest.raises(ValueError, match="must be one of FP32, FP16, BF16 on cdna1; got FP64"):
+        mma(one, one, input_format=float, output_format=float, **how)
+    with pytest.raises(ValueError, match="of at most 8 bits; got FP16, FP8_E4M3"):
+        mma(one, one, input_format=(FP8_E4M3, FP16))
+    with pytest.raises(ValueError, match="got FP16, BF16"):
+        mma(one, one, input_format=(FP16, BF16))
+    with pytest.raises(ValueError, match=r"FP8_E4M3 \* FP8_E8M0, .*; got FP8_E4M3 \* FP8_E4M3"):
+        unit_of("blackwell", FP8_E4M3, scale_format=FP8_E4M3)
+    with pytest.raises(ValueError, match="output_format must be FP32; got <Format FP16"):
+        mma(one, one, output_format=FP16, **how)
+    with pytest.raises(ValueError, match="output_format must be float; got <Format FP32"):
+        mma(one, one, input_format=float)
+    with pytest.raises(ValueError, match="architecture must be one that multiplies FP64"):
+        mma(one, one, architecture=MatrixUnit(4, 23), input_format=float, output_format=float)
+    with pytest.raises(ValueError, match=r"must have products that are exact .* at most 24"):
+        wide = mplab.Format("wide", exponent_bits=9, precision=8)
+        mma(one, one, architecture=MatrixUnit(4, None), input_format=wide)
+
+
+def test_scales_are_checked():
+    a, how = np.ones((1, 32)), {"architecture": "blackwell", "input_format": FP4_E2M1}
+    one = np.ones((1, 1))
+    with pytest.raises(ValueError, match=r"block 32 or 16, beside .* got \(1, 1\) and \(2, 1\)"):
+        mma(a, a.T, scales=(one, np.ones((2, 1))), **how)
+    with pytest.raises(ValueError, match="block 32, beside operands"):
+        mma(a, a.T, architecture="blackwell", input_format=FP8_E4M3, scales=(a[:, :2], a[:, :2].T))
+    with pytest.raises(ValueError, match=r"scales must hold values of UE4M3; got -1\.0"):
+        mma(a, a.T, scales=(-one, one), scale_format=FP8_E4M3, **how)
+    with pytest.raises(
+        ValueError, match="scales must be given, for operands in FP4_E2M1 with this"
+    ):
+        mma(a, a.T, architecture=MatrixUnit(64, 35, group=16), input_format=FP4_E2M1)
+    with pytest.raises(ValueError, match="scales must be None or in FP8_E8M0 with this unit"):
+        unit = MatrixUnit(4, 23)
+        mma(a, a.T, architecture=unit, scales=(one, one), scale_format=FP8_E4M3)
+    with pytest.raises(ValueError, match="scales must be None with this unit; got FP8_E8M0"):
+        unit = MatrixUnit(4, None)
+        mma(a, a.T, architecture=unit, input_format=FP8_E5M2, scales=(one, one))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"terms": 3, "fraction_bits": None},
+        {"terms": 24, "fraction_bits": 35, "group": 16},
+        {"terms": 64, "fraction_bits": 36, "group": 16},
+        {"terms": 4, "fraction_bits": 4, "sum_bits": 39},
+    ],
+)
+def test_a_unit_of_parameters_that_do_not_fit_is_refused(facts):
+    with pytest.raises(ValueError, match=r"^MatrixUnit: \w+ must be .*; got "):
+        MatrixUnit(**facts)
+
+
+def test_the_largest_group_is_still_exact():
+    unit = MatrixUnit(1024, 35, group=16)
+    x, s = np.full((1, 1024), 6.0), np.full((1, 64), 1.75)
+    how = {"architecture": unit, "input_format": FP4_E2M1, "scale_format": FP8_E4M3}
+    assert mma(x, x.T, np.array([[2.0**-34]]), scales=(s, s.T), **how) == 1024 * 36 * 1.75**2
+
+
+# Probes ------------------------------------------------------------------------------------
+
+
+def test_probes_tell_the_units_of_others_from_their_neighbours():
+    answers = {p.terms: {x: p.ask(architecture=x) for x in p.architectures} for p in probes.PROBES}
+    assert answers["2^24, 1, 1, -2^24"]["cdna1"] == answers["2^24, 1, 1, -2^24"]["cdna2"] == 1.0
+    assert answers["2^24, 1, 1, -2^24"]["cdna3"] == answers["2^24, 1, 1, -2^24"]["hopper"] == 2.0
+    flushed = answers["2^-24 as a subnormal"]
+    assert [x for x, y in flushed.items() if y == 0] == ["cdna2"]
+    pairs = answers["2^24 | 1, 0, 1 in BF16"]
+    assert (pairs["cdna1"], pairs["cdna2"]) == (2.0**24, 2.0**24 + 2)
+    down = answers["-2^-26 | 1"]
+    assert [x for x, y in down.items() if y != 1.0] == ["cdna3"]
+    infinite = answers["2^128, -2^127 in BF16"]
+    assert {x for x, y in infinite.items() if y == np.inf} == {"cdna1", "cdna2", "cdna3"}
+    assert set(answers["36*2^16, 2^-19, -36*2^16 in NVFP4"]) == {"blackwell", "rtx_blackwell"}
+    assert all(x["blackwell"] == x["rtx_blackwell"] for x in answers.values() if "blackwell" in x)
