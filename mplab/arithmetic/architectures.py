@@ -76,8 +76,10 @@ class MatrixUnit:
 
     def __post_init__(self) -> None:
         self._require("group", (1, GROUP), "1 or 16")
-        bits = 38 if self.group == 1 else 35  # terms of at most 2^(38+2) units, or 2^(35+7)
-        self._require("fraction_bits", (*range(bits + 1), None), f"0 to {bits}, or None")
+        if self.group == 1:  # terms of at most 2^(38+2) units
+            self._require("fraction_bits", (*range(39), None), "0 to 38, or None")
+        else:  # 2^(35+7) units
+            self._require("fraction_bits", range(36), "0 to 35 for groups of 16")
         if self.fraction_bits is None:
             self._require("terms", [1 << k for k in range(12)], "a power of two, 1 to 2048")
         elif self.group == 1:
@@ -87,10 +89,18 @@ class MatrixUnit:
         self._require("written_bits", range(1, 24), "1 to 23")
         self._require("alignment", _ALIGNMENTS, "Rounding.TOWARD_ZERO or Rounding.TIES_TO_EVEN")
         self._require("writing", _WRITINGS, "a member of Rounding, but not STOCHASTIC")
-        self._require("sum_bits", (*range(39), None), "0 to 38, or None")
-        self._require("lanes", (1, 2), "1 or 2")
+        if self.fraction_bits is None or self.group > 1:
+            self._require("sum_bits", (None,), "None unless products are aligned one by one")
+        else:
+            self._require("sum_bits", (*range(39), None), "0 to 38, or None")
+        self._require("lanes", (1, 2) if self.sum_bits is not None else (1,), "1, or 2 of sum_bits")
         for name in ("products_normalised", "flush"):
             switch("MatrixUnit", name, getattr(self, name))
+        if self.flush and self.fraction_bits is not None:
+            raise ValueError(
+                "MatrixUnit: flush must be False unless fraction_bits is None; got True. Choose "
+                "another unit."
+            )
 
     def _require(self, name: str, allowed: Sequence[Any], words: str) -> None:
         given, mode = getattr(self, name), isinstance(allowed[0], Rounding)

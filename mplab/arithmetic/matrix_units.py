@@ -80,8 +80,8 @@ def mma(
 ) -> np.ndarray:
     """The product a @ b + c as the matrix units of a GPU compute it.
 
-    An exact sum of zero is +0. Results past the range are infinite. A scale of NaN makes all
-    products of its block NaN.
+    An exact sum of zero is +0 in units that align. Results past the range are infinite. A scale
+    of NaN makes all products of its block NaN.
 
     Published models disagree in three corners, which are switches of units that align.
     `zeros_align`: whether a zero product or c = 0 takes part in the alignment with the exponent

@@ -233,7 +233,7 @@ def recorded_units(*, where: Where = None) -> c.Picture | None:
     for y, row in enumerate(blocks.values()):
         for x, model in enumerate(models):
             _cell(axes, x, y, row["differing"].get(model), row["blocks"])
-    axes.set_xticks(range(len(models)), models)
+    axes.set_xticks(range(len(models)), [model.replace("_", "\n") for model in models])
     axes.xaxis.tick_top()
     axes.set_yticks(range(len(blocks)), blocks)
     axes.tick_params(length=0)
@@ -252,9 +252,9 @@ def recorded_units(*, where: Where = None) -> c.Picture | None:
 def _cell(axes: Axes, x: int, y: int, wrong: int | None, total: int) -> None:
     """The share that a model gets right, on blue where that is all."""
     if wrong is None:
-        words, face = "no such model", "#EDEDEE"
+        words, face = "no such\nmodel", "#EDEDEE"
     else:
-        words = f"{c.percent(total - wrong, total)} of {total:,}"
+        words = f"{c.percent(total - wrong, total)}\nof {total:,}"
         face = c.STYLES["FP32" if wrong == 0 else "FP8_E4M3"].colour
     box: Any = {"facecolor": face, "alpha": 0.28, "edgecolor": "none"}
     axes.add_patch(Rectangle((x - 0.47, y - 0.43), 0.94, 0.86, **box))

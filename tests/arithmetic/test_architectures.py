@@ -293,6 +293,11 @@ def test_scales_are_checked():
         {"terms": 24, "fraction_bits": 35, "group": 16},
         {"terms": 64, "fraction_bits": 36, "group": 16},
         {"terms": 4, "fraction_bits": 4, "sum_bits": 39},
+        {"terms": 4, "fraction_bits": None, "sum_bits": 31},
+        {"terms": 64, "fraction_bits": 35, "sum_bits": 31, "group": 16},
+        {"terms": 64, "fraction_bits": None, "group": 16},
+        {"terms": 4, "fraction_bits": 4, "lanes": 2},
+        {"terms": 4, "fraction_bits": 4, "flush": True},
     ],
 )
 def test_a_unit_of_parameters_that_do_not_fit_is_refused(facts):
