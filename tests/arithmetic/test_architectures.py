@@ -222,6 +222,15 @@ def test_a_group_of_zeros_is_aligned_by_its_scale_and_a_scale_of_zero_is_not():
     assert mma(a, b, scales=scales, scale_format=FP8_E4M3, **how) == 2.0**-7
 
 
+def test_cdna3_in_fp8_drops_c_from_26_bits_below_and_rounds_it_down_before():
+    below = 1 - 2.0**-24
+    for exponent, eight, sixteen in ((-24, below, below), (-25, below, below), (-26, 1.0, below)):
+        c = row(-(2.0**exponent))
+        for fmt, answer in ((FP8_E4M3FNUZ, eight), (FP16, sixteen)):
+            got = mma(row(1.0), row(1.0), c, architecture="cdna3", input_format=fmt)
+            assert got == answer
+
+
 def test_the_switches_of_cdna3_are_those_of_the_other_units():
     how = {"architecture": "cdna3", "input_format": BF16}
     zero, tiny = row(0.0, 2.0**-60), row(2.0**100, 1.0).T

@@ -144,9 +144,9 @@ def test_only_models_without_a_wrong_bit_are_named(tmp_path):
         ")", ", unfinished)"
     )
     words = [text.get_text() for text in picture.axes[0].texts]
-    assert words[:3] == ["60% of 1,000", "75% of 1,000", "100% of 1,000"]
-    assert words[3:5] == ["no such model"] * 2
-    assert words[5] == "99.9% of 1,000"
+    assert words[:3] == ["60%\nof 1,000", "75%\nof 1,000", "100%\nof 1,000"]
+    assert words[3:5] == ["no such\nmodel"] * 2
+    assert words[5] == "99.9%\nof 1,000"
 
 
 def test_lessons_show_a_complete_recording_of_a_device_before_any_other(tmp_path):
