@@ -247,7 +247,7 @@ _OF_CDNA = (
         1.0,
         (
             Rejected("one term at a time", 0.0, _STEPWISE),
-            Rejected("24 fraction bits, added exactly", 2.0, {"fraction_bits": 24}),
+            Rejected("added at once, 24 bits", 2.0, {"fraction_bits": 24}),
         ),
         architecture="cdna1",
     ),
