@@ -243,6 +243,15 @@ def test_the_switches_of_cdna3_are_those_of_the_other_units():
     assert_same_bits(mma(*down, signed_underflow=False, **how), [[0.0]])
 
 
+def test_a_fused_zero_has_the_sign_of_ieee_754():
+    zero, minus = row(0.0), row(-0.0)
+    for architecture, fmt in (("hopper", float), ("cdna1", FP32)):
+        how = {"architecture": architecture, "input_format": fmt, "output_format": fmt}
+        assert_same_bits(mma(minus, row(1.0), minus, **how), minus)
+        assert_same_bits(mma(minus, row(1.0), zero, **how), zero)
+        assert_same_bits(mma(row(1.0), row(1.0), row(-1.0), **how), zero)
+
+
 def test_promotion_is_outside_every_unit():
     a = row(1.0, 2.0**-13)
     how = {"architecture": "cdna1", "input_format": BF16}
