@@ -36,7 +36,8 @@ FRONTS = {
     """,
     "simulation": """
         simulated explain Explanation Policy Run POLICIES
-        CUDA_AUTOCAST CPU_AUTOCAST KERAS_MIXED EVERYTHING Fp8Linear convert_linears
+        CUDA_AUTOCAST CPU_AUTOCAST KERAS_MIXED EVERYTHING
+        Fp8Linear convert_linears conversion SCALINGS Scaling Cast
         sensitivity Sensitivity FoundPolicy
     """,
     "training": """

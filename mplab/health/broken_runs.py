@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from mplab.health._watch import Health
 from mplab.health.reports import Report
-from mplab.simulation.fp8 import convert_linears
+from mplab.simulation.linears import convert_linears
 
 Treatment = Literal["broken", "fixed", "wrong"]
 

@@ -17,7 +17,7 @@ from mplab.numbers.formats import FP32
 from mplab.numbers.rounding import Stream, Tally
 from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
-from mplab.simulation.fp8 import convert_linears
+from mplab.simulation.linears import convert_linears
 from mplab.simulation.policies import POLICIES
 from mplab.training._optimizers import LowOptimizer
 from mplab.training.parallel import processes

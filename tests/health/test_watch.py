@@ -34,7 +34,7 @@ from mplab.health.records import Shares
 from mplab.numbers.tensors import round_tensor
 from mplab.pictures import _health
 from mplab.simulation import Fp8Linear, convert_linears, simulated
-from mplab.simulation.fp8 import SCALINGS
+from mplab.simulation.casts import SCALINGS
 
 
 def test_shares_of_a_gradient_are_counted_in_its_own_format():
@@ -149,7 +149,7 @@ def test_watching_does_not_disturb_a_simulation():
 def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
     gradients = []
     for watched in (False, True):
-        model = convert_linears(seeded(mlp), scaling=scaling)
+        model = convert_linears(seeded(mlp), scaling=scaling, filter=lambda *_: True)
         x, y = regression()
         with Health(model) if watched else Stub() as health:
             for _ in range(3):
@@ -159,7 +159,8 @@ def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     roles = {name.split()[-1] for name in health.steps[0].fp8}
-    assert roles == (set() if scaling == "block" else {"input", "weight", "grad_output"})
+    in_blocks = SCALINGS[scaling].input.block is not None
+    assert roles == (set() if in_blocks else {"input", "weight", "grad_output"})
 
 
 @pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)

@@ -10,7 +10,7 @@ from mplab.hardware import load, probes, record
 from mplab.hardware._matrix_units import product
 from mplab.scaling import dequantize, quantize
 from mplab.simulation import convert_linears
-from mplab.simulation.fp8 import SCALINGS
+from mplab.simulation.casts import SCALINGS
 from mplab.training import RECIPES, TASKS, stages, train
 
 
@@ -109,9 +109,9 @@ def test_quantized_tensors_stay_on_the_device(cuda, name):
 
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_fp8_layers_stay_on_the_device(cuda, scaling):
-    real = scaling != "block"
+    real = SCALINGS[scaling].is_real()
     model = torch.nn.Sequential(torch.nn.Linear(20, 10)).to(cuda)
-    layer = convert_linears(model, scaling=scaling, real=real)
+    layer = convert_linears(model, scaling=scaling, real=real, filter=lambda *_: True)
     layer(torch.ones(3, 20, device=cuda)).sum().backward()
     assert layer[0].weight.grad.device.type == "cuda"
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32, Format, Overflow, Rounding, Stream
 from mplab import simulation as lab
+from mplab.scaling import CurrentScaling, ScaleRule
 
 WIDE = Format("wide", exponent_bits=11, precision=20)
 FORMAT = ("format", (FP8_E8M0, WIDE, torch.float16))
@@ -21,7 +22,10 @@ CALLABLE = tuple(x for x in ODD["object"] if not callable(x))
 STREAM = ("object", (0, Rounding))
 DTYPE = ("object", (FP16, "float32", torch.int32, torch.complex64, torch.bool))
 DEVICE = (without("object", 0, 1), ("no", "cuda:99", 1.5, -1, True, FP16))
-SCALING = ("word", ("Current", None, "mx", ["current"]))
+SCALING = ("word", ("Current", None, "mx", ["current"], lab.Scaling, lab.SCALINGS))
+OPTIONAL = (without("format", None), (FP8_E8M0, WIDE, torch.float16))
+CAST = lab.SCALINGS["mxfp8"].input
+CASTS = ("object", (None, lab.Cast, FP8_E4M3, lab.SCALINGS["mxfp8"]))
 OPERATIONS = (tuple(ODD["object"]), ("mm", None, {"mm"}, ["mm"], frozenset([1])))
 NAMES = (
     tuple(x for x in ODD["object"] if not isinstance(x, list | tuple | np.ndarray | dict | set)),
@@ -37,8 +41,8 @@ FP8 = {
 }
 FP8_KINDS = {
     "scaling": SCALING,
-    "forward_format": FORMAT,
-    "backward_format": FORMAT,
+    "forward_format": OPTIONAL,
+    "backward_format": OPTIONAL,
     "amax_history_len": ("count", (0,)),
     "real": "switch",
 }
@@ -159,6 +163,20 @@ EVERYTHING = [
     Asked("Fp8Linear.set_extra_state", delayed("set_extra_state"), {"state": STATE},
           {"state": ("object", (None, {}, {"input": STATE["input"]}, {**STATE, "weight": None},
                                 {**STATE, "more": 1}))}),
+    Asked("Cast", lab.Cast,
+          {"fmt": FP8_E4M3, "scale": ScaleRule.RCEIL, "block": (1, 32),
+           "rounding": Rounding.TIES_TO_EVEN},
+          {"fmt": FORMAT,
+           "scale": ("object", (None, "current", 1.0, ScaleRule, CurrentScaling(BF16))),
+           "block": (without("object"), (None, (1,), (0, 32), (1.0, 32), (True, 32), (1, "a"),
+                                         (1, 2, 3), [1, 32])),
+           "rounding": ("member", (None,))}),
+    Asked("Scaling", lab.Scaling,
+          {"name": "mine", "input": CAST, "weight": CAST, "grad_output": CAST, "hadamard": False,
+           "keep_ends": False},
+          {"name": (without("object", "no", "", "1e"), (None,)), "input": CASTS, "weight": CASTS,
+           "grad_output": CASTS, "hadamard": "switch", "keep_ends": "switch"}),
+    Asked("conversion", lab.conversion, {"model": layer()}, {"model": MODULE}),
     Asked("convert_linears", lab.convert_linears,
           {"model": nn.Sequential(layer()), **FP8, "filter": None},
           {"model": MODULE, **FP8_KINDS, "filter": (CALLABLE,)}),
@@ -183,7 +201,7 @@ EVERYTHING = [
            "progress": "switch"}),
 ]  # fmt: skip
 NO_FUNCTIONS = {"CPU_AUTOCAST", "CUDA_AUTOCAST", "EVERYTHING", "Explanation", "KERAS_MIXED"}
-NO_FUNCTIONS |= {"FoundPolicy", "POLICIES", "Run", "Sensitivity"}
+NO_FUNCTIONS |= {"FoundPolicy", "POLICIES", "Run", "SCALINGS", "Sensitivity"}
 
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)

@@ -1,0 +1,253 @@
+"""How the operands of a linear layer's three products enter a low format: a table of the ways.
+
+A way says for each role the format, the scale, the block and the rounding, and whether the
+weight's gradient comes from operands that were turned by a random Hadamard transform.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mplab.numbers.checks import instance, one_of, quoted, switch, text
+from mplab.numbers.formats import (
+    FP4_E2M1,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E5M2,
+    Format,
+    Rounding,
+)
+from mplab.numbers.rounding import Stream
+from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
+from mplab.scaling.quantized import fake_quantize, hadamard
+from mplab.simulation.checks import facts_of
+
+__all__ = ["ROLES", "SCALINGS", "Cast", "Scaling"]
+
+ROLES = ("input", "weight", "grad_output")
+"""The operands of the three products; each is read by two of them."""
+
+_OF_TENSORS = (FixedScaling, CurrentScaling, DelayedScaling)
+
+_REAL = (FP8_E4M3, FP8_E5M2)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """How an operand enters a format.
+
+    Args:
+        fmt: the format.
+        scale: with a block, the `ScaleRule` that finds the scale of each; without one, the class
+            that finds that of the whole tensor: `FixedScaling` for none, `CurrentScaling` or
+            `DelayedScaling`.
+        block: rows, and elements along the axis that the product sums, None for all of them.
+            An operand in blocks is cast for each of its two products anew; where a block is a
+            square, both read the same values, but for stochastic rounding.
+        rounding: the direction. Random bits come from torch's generator for the CPU.
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: the format lacks signs or zero, or does not fit in float32; a block that is
+            none, or does not go with the scale.
+
+    Examples:
+        >>> Cast(FP8_E4M3, ScaleRule.RATIO, (1, None)).block  # a scale for each row
+        (1, None)
+    """
+
+    fmt: Format
+    scale: ScaleRule | type[FixedScaling | CurrentScaling | DelayedScaling]
+    block: tuple[int, int | None] | None = None
+    rounding: Rounding = Rounding.TIES_TO_EVEN
+
+    def __post_init__(self) -> None:
+        facts_of("Cast", "fmt", self.fmt)
+        if not (isinstance(self.scale, ScaleRule) or any(self.scale is s for s in _OF_TENSORS)):
+            raise TypeError(
+                f"Cast: scale must be a ScaleRule or FixedScaling, CurrentScaling or "
+                f"DelayedScaling; got {quoted(self.scale)}. Use CurrentScaling."
+            )
+        good = self.block is None
+        if isinstance(self.scale, ScaleRule):
+            sizes: Any = self.block if isinstance(self.block, tuple) else ()
+            some = all(n is None or (type(n) is int and n > 0) for n in sizes)
+            good = some and len(sizes) == 2 and sizes[0] is not None
+        if not good:
+            raise ValueError(
+                f"Cast: block must be a pair such as (1, 32) with a ScaleRule, None without; got "
+                f"{quoted(self.block)}. (1, None) is a scale for each row."
+            )
+        rule, advice = "a member of Rounding", "Leave it out for the usual."
+        instance("Cast", "rounding", self.rounding, Rounding, rule, advice)
+
+    def stream(self) -> Stream | None:
+        """Random bits for one tensor, if it needs some."""
+        if self.rounding is not Rounding.STOCHASTIC:
+            return None
+        return Stream(int(torch.randint(2**63 - 1, (), device="cpu")))
+
+    def read(self, x: Tensor) -> Tensor:
+        """A matrix as a product reads it: in blocks, which are padded with zeros to be whole."""
+        if self.block is None:
+            return x
+        (down, along), (rows, columns) = self.block, x.shape
+        block = (down, along or max(1, columns))
+        padded = F.pad(x, (0, -columns % block[1], 0, -rows % block[0]))
+        found = fake_quantize(
+            *(padded, self.fmt),
+            scale=self.scale,  # type: ignore[arg-type]
+            block=block,
+            rounding=self.rounding,
+            stream=self.stream(),
+        )
+        return found[:rows, :columns]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the three operands of a linear layer are cast.
+
+    Args:
+        name: how the way is called.
+        input: the cast of the layer's input.
+        weight: that of its weight.
+        grad_output: that of the gradient that comes back to it.
+        hadamard: turn both operands of the weight's gradient by a Hadamard transform with
+            random signs, in groups of 16 along the axis that is summed, before they are cast:
+            it spreads outliers, and the product stays the same but for the casts. The signs
+            come from torch's generator for the CPU.
+        keep_ends: `convert_linears` leaves the first and the last layer of a model as they are,
+            unless it is given a filter.
+
+    Raises:
+        TypeError: an argument of another type.
+        ValueError: `hadamard` for operands without blocks, which are cast once for all products.
+
+    Examples:
+        >>> from dataclasses import replace
+        >>> mx = SCALINGS["mxfp4"]
+        >>> random = replace(mx.grad_output, rounding=Rounding.STOCHASTIC)
+        >>> mine = replace(mx, name="mine", grad_output=random, hadamard=True)
+    """
+
+    name: str
+    input: Cast
+    weight: Cast
+    grad_output: Cast
+    hadamard: bool = False
+    keep_ends: bool = False
+
+    def __post_init__(self) -> None:
+        text("Scaling", "name", self.name)
+        for role in ROLES:
+            cast, advice = getattr(self, role), "Change one of a row: replace(cast, …)."
+            instance("Scaling", role, cast, Cast, "a Cast", advice)
+        switch("Scaling", "keep_ends", self.keep_ends)
+        if switch("Scaling", "hadamard", self.hadamard) and None in (
+            self.input.block,
+            self.grad_output.block,
+        ):
+            raise ValueError(
+                "Scaling: hadamard must be False where input or grad_output have no blocks; got "
+                "True. Give their casts a ScaleRule and a block."
+            )
+
+    def casts(self) -> dict[str, Cast]:
+        """The casts by role."""
+        return {role: getattr(self, role) for role in ROLES}
+
+    def is_real(self) -> bool:
+        """Whether torch has such products itself: E4M3 and E5M2, with one scale a tensor."""
+        return all(c.block is None and c.fmt in _REAL for c in self.casts().values())
+
+
+def chosen(
+    where: str,
+    scaling: Any,
+    forward_format: Format | None,
+    backward_format: Format | None,
+    real: Any,
+) -> Scaling:
+    """A row of the table by its name or a way of one's own, in the formats that were asked for."""
+    found: Scaling = scaling
+    if not isinstance(scaling, Scaling):
+        found = SCALINGS[one_of(where, "scaling", scaling, SCALINGS)]
+    for name, fmt, roles in (
+        ("forward_format", forward_format, ROLES[:2]),
+        ("backward_format", backward_format, ROLES[2:]),
+    ):
+        if fmt is not None:
+            facts_of(where, name, fmt)
+            found = replace(found, **{r: replace(getattr(found, r), fmt=fmt) for r in roles})
+    if switch(where, "real", real) and not found.is_real():
+        raise ValueError(
+            f"{where}: real must be False for anything but FP8_E4M3 and FP8_E5M2 with one "
+            f"scale for a tensor; got {found.input.fmt.name}, {found.grad_output.fmt.name}, "
+            f"{found.name!r}. Simulate it: real=False."
+        )
+    return found
+
+
+def turned(*operands: Tensor) -> list[Tensor]:
+    """Matrices after one Hadamard transform with random signs, padded with zeros to its size."""
+    signs = 2 * torch.randint(2, (16,), device="cpu") - 1
+    return [hadamard(F.pad(x, (0, -x.shape[1] % 16)), signs.to(x.device)) for x in operands]
+
+
+# The table -------------------------------------------------------------------------------
+def _alike(name: str, *cast: Any, **other: Any) -> Scaling:
+    """A way that casts all three operands alike, but for what is told."""
+    return Scaling(name, **{**dict.fromkeys(ROLES, Cast(*cast)), **other})
+
+
+SCALINGS: dict[str, Scaling] = {
+    scaling.name: scaling
+    for scaling in (
+        *(
+            _alike(name, FP8_E4M3, *scale, grad_output=Cast(FP8_E5M2, *scale))
+            for name, *scale in (
+                ("current", CurrentScaling),
+                ("delayed", DelayedScaling),
+                ("none", FixedScaling),
+                ("block", ScaleRule.MX, (1, 32)),
+            )
+        ),
+        _alike("fp8-rowwise", FP8_E4M3, ScaleRule.POWER_OF_TWO, (1, None)),
+        _alike(
+            *("fp8-blockwise", FP8_E4M3, ScaleRule.RATIO, (1, 128)),
+            weight=Cast(FP8_E4M3, ScaleRule.RATIO, (128, 128)),
+        ),
+        _alike("mxfp8", FP8_E4M3, ScaleRule.RCEIL, (1, 32)),
+        _alike("mxfp6", FP6_E3M2, ScaleRule.RCEIL, (1, 32)),
+        _alike("mxfp4", FP4_E2M1, ScaleRule.RCEIL, (1, 32)),
+        _alike(
+            *("nvfp4", FP4_E2M1, ScaleRule.NVFP4, (1, 16)),
+            weight=Cast(FP4_E2M1, ScaleRule.NVFP4, (16, 16)),
+            grad_output=Cast(FP4_E2M1, ScaleRule.NVFP4, (1, 16), Rounding.STOCHASTIC),
+            hadamard=True,
+            keep_ends=True,
+        ),
+    )
+}
+"""The named ways, by their names.
+
+The first four have E5M2 backward; the first three one scale for a tensor: from itself, from
+those before it, or none.
+
+| way | as in |
+|---|---|
+| current, delayed, none | Micikevicius et al., arXiv 2209.05433 |
+| block | OCP Microscaling Formats v1.0: the top of a block may saturate |
+| fp8-rowwise | torchao's recipe "rowwise": a power of two for each row that is summed |
+| fp8-blockwise | DeepSeek-V3, arXiv 2412.19437: tiles of 1×128, weights 128×128 |
+| mxfp8 | arXiv 2506.08027: E4M3 in both directions, scales rounded so that nothing saturates |
+| mxfp6 | MX with E3M2, the wider range of the two; scales as for mxfp8 |
+| mxfp4 | MX with E2M1; scales as for mxfp8 |
+| nvfp4 | arXiv 2509.25149; of the layers kept wide there, the first and the last |
+"""

@@ -1,0 +1,135 @@
+"""Linear layers of any model into layers whose products read few bits, and what became of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from torch import nn
+
+from mplab.numbers.checks import instance, integer
+from mplab.numbers.formats import Format
+from mplab.simulation.casts import Scaling, chosen
+from mplab.simulation.checks import function_of
+from mplab.simulation.fp8 import Fp8Linear
+
+__all__ = ["conversion", "convert_linears"]
+
+_log = logging.getLogger(__name__)
+
+_MULTIPLY = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Layers of which one is the first of a model, and one the last."""
+
+
+def convert_linears(
+    model: nn.Module,
+    *,
+    scaling: str | Scaling = "current",
+    forward_format: Format | None = None,
+    backward_format: Format | None = None,
+    amax_history_len: int = 16,
+    real: bool = False,
+    filter: Callable[[str, nn.Linear], bool] | None = None,
+) -> nn.Module:
+    """Replace the linear layers of a model by `Fp8Linear`, in place.
+
+    Parameters, buffers and hooks stay the same objects, so an optimizer made before goes on.
+    Subclasses of `nn.Linear` are left alone, such as the projection in
+    `nn.MultiheadAttention`, whose weight is used without calling the layer. What was converted
+    and what was left, `conversion` tells, and the log "mplab.simulation.linears" at INFO.
+
+    Args:
+        model: any module; if it is a linear layer itself, only the return value is converted.
+        scaling: as in `Fp8Linear`.
+        forward_format: as in `Fp8Linear`.
+        backward_format: as in `Fp8Linear`.
+        amax_history_len: as in `Fp8Linear`.
+        real: as in `Fp8Linear`.
+        filter: of a layer's name and the layer, whether to convert it. None converts all, but
+            for a scaling that keeps the ends, such as "nvfp4": the first and the last linear or
+            convolutional layer.
+
+    Returns:
+        The model.
+
+    Raises:
+        TypeError: `model` is no module.
+        ValueError: as in `Fp8Linear`; there is no layer to convert, and none that is converted.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> convert_linears(model, filter=lambda name, layer: name != "2")
+        Sequential(
+          (0): Fp8Linear(in_features=8, out_features=4, bias=True, FP8_E4M3/FP8_E5M2, \
+current scaling, simulated)
+          (1): ReLU()
+          (2): Linear(in_features=4, out_features=2, bias=True)
+        )
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"convert_linears: model must be an nn.Module; got {type(model).__name__}. "
+            f"Put single layers into nn.Sequential."
+        )
+    where = "convert_linears"
+    how = chosen(where, scaling, forward_format, backward_format, real)
+    length = integer(where, "amax_history_len", amax_history_len, least=1)
+    function_of(where, "filter", filter, optional=True)
+    ends = _ends(model) if how.keep_ends else []
+    wanted = filter or (lambda _, layer: layer not in ends)
+    made: dict[nn.Module, Fp8Linear] = {}  # a layer may have several names
+    for name, layer in list(model.named_modules(remove_duplicate=False)):
+        if type(layer) is not nn.Linear or not wanted(name, layer):
+            continue
+        if layer not in made:
+            made[layer] = Fp8Linear.from_linear(
+                layer, scaling=how, amax_history_len=length, real=real
+            )
+        if not name:
+            model = made[layer]
+            break
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, made[layer])
+    if not made and not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
+        raise _nothing_to_convert(model, how)
+    _log.info("%s", conversion(model))
+    return model
+
+
+def conversion(model: nn.Module) -> str:
+    """Which linear layers of a model read few bits, and which are left as they are.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+        >>> print(conversion(convert_linears(model, scaling="nvfp4")))
+        FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 1; Linear: 0, 2
+    """
+    instance("conversion", "model", model, nn.Module, "an nn.Module", "Pass the model itself.")
+    found: dict[str, list[str]] = {}
+    for name, layer in model.named_modules(remove_duplicate=False):
+        if isinstance(layer, nn.Linear):
+            kind = layer.words() if isinstance(layer, Fp8Linear) else type(layer).__name__
+            found.setdefault(kind, []).append(name or "model")
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in sorted(found.items()))
+
+
+def _ends(model: nn.Module) -> list[nn.Module]:
+    """The first and the last layer that multiplies."""
+    layers: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, _MULTIPLY)]
+    return layers[:1] + layers[-1:]
+
+
+def _nothing_to_convert(model: nn.Module, how: Scaling) -> ValueError:
+    linear = [
+        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)
+    ]
+    found = [f"{name or 'model'} ({type(layer).__name__})" for name, layer in linear]
+    kinds = sorted({type(layer).__name__ for layer in model.modules()})
+    got = f"linear layers {', '.join(found)}" if found else f"{', '.join(kinds)} only"
+    advice = "Look at filter; subclasses stay." if found else "Give it a model with linear layers."
+    if found and how.keep_ends:
+        advice = f"Look at filter: without one, {how.name} keeps the first and the last layer."
+    return ValueError(
+        f"convert_linears: model must have an nn.Linear itself that filter lets pass; got {got}. "
+        f"{advice}"
+    )

@@ -1,0 +1,343 @@
+"""The ways operands are cast: against torchao, and each product against quantize and dequantize."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from mplab import FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, Rounding, Stream
+from mplab.scaling import (
+    CurrentScaling,
+    DelayedScaling,
+    ScaleRule,
+    dequantize,
+    hadamard,
+    quantize,
+)
+from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling, convert_linears
+from mplab.simulation.casts import ROLES, turned
+
+IN_BLOCKS = [name for name, way in SCALINGS.items() if way.input.block is not None]
+REAL = {"current", "delayed", "none"}
+
+every_way_in_blocks = pytest.mark.parametrize("name", IN_BLOCKS)
+
+
+def spread(*shape, seed=0, sigma=1.0):
+    """Normal numbers of many magnitudes."""
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=g) * torch.exp(sigma * torch.randn(shape, generator=g))
+
+
+# The operands --------------------------------------------------------------------------
+
+
+def by_torchao(name):
+    """What torchao makes of a float32 matrix in this way, as values."""
+    from torchao.float8.config import ScalingGranularity
+    from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
+    from torchao.float8.float8_training_tensor import GemmInputRole, LinearMMConfig
+    from torchao.prototype.mx_formats import mx_tensor, nvfp4_tensor
+    from torchao.prototype.mx_formats.constants import DTYPE_FP6_E3M2
+    from torchao.prototype.mx_formats.kernels import f4_unpacked_to_f32, unpack_uint4
+
+    def nvfp4(x):
+        tensor = nvfp4_tensor.per_tensor_amax_to_scale(x.abs().amax())
+        scales, codes = nvfp4_tensor.nvfp4_quantize(x, 16, tensor)
+        values = f4_unpacked_to_f32(unpack_uint4(codes)).reshape(*scales.shape, 16)
+        return ((values * scales.float()[..., None]) * tensor).reshape(x.shape)
+
+    def rowwise(x):
+        return hp_tensor_to_float8_dynamic(
+            *(x, torch.float8_e4m3fn, LinearMMConfig()),
+            gemm_input_role=GemmInputRole.INPUT,
+            scaling_granularity=ScalingGranularity.AXISWISE,
+            axiswise_dim=-1,
+            round_scales_to_power_of_2=True,
+        ).to_original_precision()
+
+    def mx(dtype, rule):
+        mode = getattr(mx_tensor.ScaleCalculationMode, rule)
+        return lambda x: mx_tensor.MXTensor.to_mx(x, dtype, 32, scaling_mode=mode).dequantize(
+            torch.float32
+        )
+
+    return {
+        "nvfp4": nvfp4,
+        "fp8-rowwise": rowwise,
+        "mxfp8": mx(torch.float8_e4m3fn, "RCEIL"),
+        "mxfp6": mx(DTYPE_FP6_E3M2, "RCEIL"),
+        "mxfp4": mx(torch.float4_e2m1fn_x2, "RCEIL"),
+        "block": mx(torch.float8_e4m3fn, "FLOOR"),
+    }[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in IN_BLOCKS if n != "fp8-blockwise"])
+def test_operands_are_those_of_torchao_bit_for_bit(name, record_property):
+    theirs, cast, count = by_torchao(name), SCALINGS[name].input, 0
+    for seed in range(5):
+        for sigma in (0.0, 1.0, 4.0):
+            x = spread(256, 512, seed=seed, sigma=sigma)
+            x[::17] = 0
+            for matrix in (x, x.t().contiguous()):  # as forward and as backward sums it
+                assert torch.equal(cast.read(matrix), theirs(matrix))
+                count += matrix.numel()
+    record_property(f"{name}, operands equal to torchao's", f"{count:,}")
+
+
+def layer_by_torchao(name, linear):
+    """torchao's layer with the parameters of a linear layer, its products emulated in float32."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    from torchao.prototype.moe_training import mxfp8_linear as mx
+    from torchao.prototype.mx_formats.config import ScaleCalculationMode
+    from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
+
+    if name in ("current", "fp8-rowwise"):
+        usual = Float8LinearConfig.from_recipe_name(
+            {"current": "tensorwise", "fp8-rowwise": "rowwise"}[name]
+        )
+        config = replace(usual, emulate=True, round_scales_to_power_of_2=True)
+        return convert_to_float8_training(nn.Sequential(linear), config=config)[0]
+    dtype = {"mxfp8": torch.float8_e4m3fn, "mxfp4": torch.float4_e2m1fn_x2}[name]
+    kernels = mx.MXFP8Dim0CastKernelChoice.TORCH, mx.MXFP8Dim1CastKernelChoice.TORCH
+    how = (*(dtype,) * 3, 32, KernelPreference.EMULATED, *kernels, ScaleCalculationMode.RCEIL)
+    return lambda x: mx.mx_mm.apply(x, linear.weight, *how, False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["current", "fp8-rowwise", "mxfp8", "mxfp4"])
+def test_whole_layers_are_those_of_torchao_but_for_the_order_of_sums(name, record_property):
+    linear, found = nn.Linear(96, 32, bias=False), []
+    for layer in (Fp8Linear.from_linear(linear, scaling=name), layer_by_torchao(name, linear)):
+        x, linear.weight.grad = spread(64, 96).requires_grad_(), None
+        output = layer(x)
+        output.backward(spread(64, 32, seed=1) * 1e-4)
+        found.append([output.detach(), x.grad, linear.weight.grad])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6 * float(theirs.abs().max()))
+    equal = sum(map(torch.equal, *found))
+    record_property(f"{name}, tensors of torchao's layer equal bit for bit", f"{equal} of 3")
+
+
+@pytest.mark.parametrize(("role", "tile"), [("input", (1, 128)), ("weight", (128, 128))])
+def test_tiles_are_scaled_by_the_quotient_of_float64_rounded_once(role, tile):
+    x = spread(256, 384)
+    split = x.reshape(256 // tile[0], tile[0], 3, 128)
+    scale = (448 / split.double().abs().amax((1, 3), keepdim=True)).float()
+    cast = (split * scale).to(torch.float8_e4m3fn).float()
+    assert torch.equal(
+        getattr(SCALINGS["fp8-blockwise"], role).read(x), (cast / scale).reshape(x.shape)
+    )
+
+
+@every_way_in_blocks
+def test_what_is_narrower_than_a_block_is_padded_with_zeros(name):
+    cast, x = SCALINGS[name].input, spread(3, 5)
+    wide = F.pad(x, (0, 256 - 5))
+    assert torch.equal(cast.read(x), cast.read(wide)[:, :5])
+    assert cast.read(x[:0]).shape == (0, 5)
+    assert cast.read(x[:, :0]).shape == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "same"), [("nvfp4", True), ("fp8-blockwise", True), ("mxfp4", False)]
+)
+def test_square_blocks_show_forward_and_backward_the_same_weight(name, same):
+    cast, weight = SCALINGS[name].weight, spread(100, 200)
+    assert torch.equal(cast.read(weight), cast.read(weight.t()).t()) == same
+
+
+def test_the_weight_of_nvfp4_has_a_scale_for_256_elements():
+    weight = spread(32, 48)
+    stored = quantize(weight, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16, 16))
+    assert stored.scale.shape == (2, 3)
+    assert torch.equal(SCALINGS["nvfp4"].weight.read(weight), dequantize(stored))
+
+
+# The three products --------------------------------------------------------------------
+
+
+def explicit(cast, x, columns=None):
+    """A matrix through codes and back, padded to whole blocks."""
+    down, along = cast.block
+    along = along or x.shape[1]
+    padded = F.pad(x, (0, -x.shape[1] % along, 0, -x.shape[0] % down))
+    stream = None
+    if cast.rounding is Rounding.STOCHASTIC:
+        stream = Stream(int(torch.randint(2**63 - 1, ())))
+    how = {"scale": cast.scale, "block": (down, along), "rounding": cast.rounding}
+    return dequantize(quantize(padded, cast.fmt, **how, stream=stream))[: x.shape[0], : x.shape[1]]
+
+
+def products(way, x, weight, grad):
+    """Output, gradient of the input and of the weight, from codes; draws as the layer does."""
+    output = explicit(way.input, x) @ explicit(way.weight, weight).T
+    grad_input = explicit(way.grad_output, grad) @ explicit(way.weight, weight.T).T
+    left, right = grad.T, x.T
+    if way.hadamard:
+        signs = 2 * torch.randint(2, (16,)) - 1
+        left, right = (hadamard(F.pad(m, (0, -len(x) % 16)), signs) for m in (left, right))
+    return output, grad_input, explicit(way.grad_output, left) @ explicit(way.input, right).T
+
+
+@pytest.mark.parametrize("sizes", [(4, 64, 32), (40, 33, 5), (3, 5, 7), (1, 1, 1)])
+@every_way_in_blocks
+def test_all_three_products_read_what_quantize_stores(name, sizes):
+    rows, inputs, outputs = sizes
+    layer = Fp8Linear(inputs, outputs, False, scaling=name)
+    x, grad = spread(rows, inputs), spread(rows, outputs, seed=1) * 1e-4
+    x.requires_grad_()
+    torch.manual_seed(5)
+    output = layer(x)
+    output.backward(grad)
+    torch.manual_seed(5)
+    expected = products(SCALINGS[name], x.detach(), layer.weight.detach(), grad)
+    for got, wanted in zip((output.detach(), x.grad, layer.weight.grad), expected, strict=True):
+        assert torch.equal(got, wanted)
+
+
+@every_way_in_blocks
+def test_gradients_pass_straight_through_the_casts(name):
+    """With the values of the casts as operands, plain autograd gives the same gradient of x."""
+    way = replace(SCALINGS[name], grad_output=Cast(FP8_E5M2, CurrentScaling), hadamard=False)
+    layer = Fp8Linear(64, 48, False, scaling=way)
+    x, grad = spread(8, 64).requires_grad_(), torch.ones(8, 48)  # which E5M2 holds
+    layer(x).backward(grad)
+    low = way.weight.read(layer.weight.detach().T).T
+    plain = way.input.read(x.detach()).requires_grad_()
+    (plain @ low.T).backward(grad)
+    assert torch.equal(x.grad, plain.grad)
+
+
+def test_a_role_cast_once_goes_with_one_cast_in_blocks():
+    wide = Cast(FP8_E4M3, CurrentScaling)
+    layer = Fp8Linear(64, 32, scaling=replace(SCALINGS["mxfp8"], name="mine", weight=wide))
+    seen = []
+    layer.on_cast = lambda role, x, scale: seen.append(role)
+    x = spread(5, 64)
+    expected = F.linear(layer.how.input.read(x), layer.weight, layer.bias)
+    torch.testing.assert_close(layer(x), expected, rtol=0.2, atol=0.2)
+    assert seen == ["weight"]
+    assert "mine scaling" in repr(layer)
+
+
+def test_a_cast_of_ones_own_learns_its_scale_and_keeps_it_in_a_checkpoint():
+    way = replace(SCALINGS["mxfp8"], name="mine", weight=Cast(FP8_E4M3, DelayedScaling))
+    layer = Fp8Linear(8, 8, scaling=way)
+    layer(spread(4, 8))
+    other = Fp8Linear(8, 8, scaling=way)
+    other.load_state_dict(layer.state_dict())
+    assert other.scalings["weight"].scale == layer.scalings["weight"].scale != 1
+
+
+# Random bits ---------------------------------------------------------------------------
+
+
+def weight_gradient(way, seed, rows=48):
+    """That of a layer whose numbers are always the same."""
+    layer = Fp8Linear(32, 16, False, scaling=way)
+    layer.weight.data = spread(16, 32)
+    torch.manual_seed(seed)
+    layer(spread(rows, 32, seed=1)).backward(spread(rows, 16, seed=2))
+    return layer.weight.grad
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_only_a_way_with_random_parts_draws_from_torch_s_generator(name):
+    before = torch.random.get_rng_state()
+    layer = Fp8Linear(32, 16, False, scaling=name)
+    layer.weight.data = spread(16, 32)
+    torch.random.set_rng_state(before)
+    layer(spread(4, 32)).backward(spread(4, 16))
+    assert torch.equal(torch.random.get_rng_state(), before) == (name != "nvfp4")
+
+
+def test_the_seed_of_torch_decides_stochastic_gradients():
+    one, again, other = (weight_gradient("nvfp4", seed) for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_a_gradient_with_one_scale_may_be_rounded_at_random_too():
+    cast = Cast(FP8_E5M2, CurrentScaling, rounding=Rounding.STOCHASTIC)
+    way = replace(SCALINGS["current"], name="mine", grad_output=cast)
+    one, again, other = (weight_gradient(way, seed) for seed in (1, 1, 2))
+    nearest = weight_gradient("current", 1)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert 0 < (one - nearest).norm() < 0.2 * nearest.norm()
+
+
+def test_stochastic_gradients_are_right_on_average_and_nearest_ones_are_not():
+    """One large number in a block of sixteen: what is below a quarter of its step becomes 0."""
+    grad = torch.full((1, 16), 0.1)
+    grad[0, 0] = 6.0
+    way = SCALINGS["nvfp4"]
+    torch.manual_seed(0)
+    mean = torch.stack([way.grad_output.read(grad) for _ in range(400)]).mean(0)
+    p = 0.2  # of the step of .5
+    assert (mean[0, 1:] - 0.1).abs().max() < 4 * 0.5 * math.sqrt(p * (1 - p) / 400)
+    assert (way.input.read(grad)[0, 1:] == 0).all()
+
+
+def test_the_transform_leaves_the_product_and_spreads_outliers():
+    """Also where the rows are no multiple of sixteen."""
+    a, b = spread(8, 37), spread(12, 37, seed=1)
+    torch.manual_seed(0)
+    (one, other), (third, _) = turned(a, b), turned(a, b)
+    torch.testing.assert_close(one @ other.T, a @ b.T, rtol=1e-4, atol=1e-4)
+    assert not torch.equal(one, third)  # other signs
+    nearest = SCALINGS["mxfp4"]
+    a[:, ::20] *= 30
+    errors = []
+    for way in (nearest, replace(nearest, hadamard=True)):
+        layer = Fp8Linear(12, 8, False, scaling=way)
+        layer(b.T.contiguous()).backward(a.T.contiguous())
+        errors.append(float((layer.weight.grad - a @ b.T).norm()))
+    assert errors[1] < 0.8 * errors[0]
+
+
+# What there is, and what is refused ----------------------------------------------------
+
+
+def test_each_way_is_known_by_its_own_name_and_torch_has_three_of_them():
+    assert all(name == way.name for name, way in SCALINGS.items())
+    assert {name for name, way in SCALINGS.items() if way.is_real()} == REAL
+    assert len(set(map(repr, SCALINGS.values()))) == len(SCALINGS)
+
+
+@every_way_in_blocks
+def test_real_products_are_refused_in_words_where_torch_has_none(name):
+    with pytest.raises(ValueError, match=f"real must be False .*'{name}'. Simulate it"):
+        convert_linears(nn.Sequential(nn.Linear(4, 4)), scaling=name, real=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL), r"block must be a pair such as \(1, 32\)"),
+        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL, (32,)), r"block must be a pair .* got \(32,\)"),
+        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL, (None, 32)), "block must be a pair"),
+        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL, (1, 0)), "block must be a pair"),
+        (lambda: Cast(FP8_E4M3, CurrentScaling, (1, 32)), "block must be a pair .* None without"),
+        (
+            lambda: replace(SCALINGS["current"], hadamard=True),
+            "hadamard must be False where input or grad_output have no blocks",
+        ),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_formats_that_are_asked_for_replace_those_of_the_way():
+    layer = Fp8Linear(4, 4, scaling="mxfp8", backward_format=FP8_E5M2)
+    assert [layer.formats[role] for role in ROLES] == [FP8_E4M3, FP8_E4M3, FP8_E5M2]
+    assert layer.how.grad_output.block == (1, 32)
+    assert Fp8Linear(4, 4, scaling="mxfp8", forward_format=FP16).formats["weight"] == FP16
+    assert isinstance(layer.how, Scaling)

@@ -1,0 +1,164 @@
+"""Which layers of a model are converted, which are left, and what is told of both."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from mplab.simulation import SCALINGS, Fp8Linear, conversion, convert_linears
+from mplab.training import TASKS
+
+
+def deviates(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Shared(nn.Module):
+    """A layer under two names, a hook, and an attention block."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.again = self.first
+        self.calls = []
+        self.first.register_forward_hook(lambda *_: self.calls.append(1))
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.head = nn.Sequential(nn.Linear(8, 2))
+
+    def forward(self, x):
+        x = self.again(self.first(x))
+        return self.head(self.attention(x, x, x)[0])
+
+
+def test_conversion_keeps_parameters_hooks_modes_and_shared_layers():
+    model = Shared().eval()
+    parameters = list(model.parameters())
+    assert convert_linears(model) is model
+    assert isinstance(model.head[0], Fp8Linear)
+    assert model.first is model.again
+    assert not model.first.training
+    assert list(map(id, model.parameters())) == list(map(id, parameters))
+    assert type(model.attention.out_proj) is not Fp8Linear
+    model(deviates(3, 8))
+    assert len(model.calls) == 2
+    converted = model.first
+    assert convert_linears(model).first is converted  # again changes nothing
+
+
+def test_a_filter_chooses_by_name_and_layer():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(4, 2))
+    convert_linears(model, filter=lambda name, layer: name != "0" and layer.in_features == 8)
+    assert [type(layer) is Fp8Linear for layer in model] == [False, True, False]
+
+
+class Own(nn.Linear):
+    """A subclass, which may compute otherwise."""
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "found"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()), {}, "Conv2d, ReLU, Sequential only"),
+        (lambda: nn.ReLU(), {}, "got ReLU only"),
+        (lambda: nn.Sequential(Own(2, 2)), {}, r"linear layers 0 \(Own\)"),
+        (lambda: nn.Linear(2, 2), {"filter": lambda *_: False}, r"linear layers model \(Linear\)"),
+        (
+            lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)),
+            {"filter": lambda name, layer: name == "head"},
+            r"linear layers 0 \(Linear\), 1 \(Linear\)\. Look at filter",
+        ),
+    ],
+)
+def test_a_conversion_that_would_convert_nothing_is_refused(model, options, found):
+    with pytest.raises(ValueError, match=f"convert_linears: model must have .*{found}"):
+        convert_linears(model(), **options)
+
+
+# The ends ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "wide"),
+    [
+        ("regression", "Linear: 0, 4"),
+        ("digits-autoencoder", "Linear: 0, 10"),
+        ("digits-cnn", "Linear: "),  # the first layer is a convolution
+    ],
+)
+def test_nvfp4_keeps_the_first_and_the_last_layer_wide(task, wide):
+    model = convert_linears(TASKS[task].model(), scaling="nvfp4")
+    assert conversion(model).partition("; ")[2].startswith(wide)
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    low = [isinstance(layer, Fp8Linear) for layer in layers]
+    assert (low[0], low[-1]) == (False, False)
+    assert all(low[i] for i, m in enumerate(layers[:-1]) if i and isinstance(m, nn.Linear))
+
+
+def test_a_filter_decides_about_the_ends_too():
+    model = TASKS["regression"].model()
+    convert_linears(model, scaling="nvfp4", filter=lambda name, layer: name != "4")
+    assert conversion(model) == "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 0, 2; Linear: 4"
+
+
+def test_a_model_of_ends_alone_is_refused_with_advice():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"0 \(Linear\), 1 \(Linear\)\. .* nvfp4 keeps the first"):
+        convert_linears(model, scaling="nvfp4")
+
+
+# The report ----------------------------------------------------------------------------
+
+
+class Headed(nn.Module):
+    """Attention, whose projection is a subclass of its own, a layer twice, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 8)
+        self.again = self.body
+        self.attention = nn.MultiheadAttention(8, 2)
+        self.head = nn.Linear(8, 2)
+
+
+def test_what_was_converted_and_what_was_left_is_told_and_logged(caplog):
+    model = Headed()
+    with caplog.at_level(logging.INFO, "mplab"):
+        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name != "head")
+    told = (
+        "FP8_E4M3/FP8_E4M3, mxfp8 scaling, simulated: body, again; Linear: head; "
+        "NonDynamicallyQuantizableLinear: attention.out_proj"
+    )
+    assert conversion(model) == told
+    assert caplog.messages == [told]
+
+
+def test_a_head_that_no_filter_kept_is_in_the_report():
+    """A filter that asks for another name once left a head in FP8, unseen."""
+    model = convert_linears(Headed(), filter=lambda name, layer: name != "model.head")
+    assert "simulated: body, again, head;" in conversion(model)
+
+
+def test_a_second_conversion_tells_of_both(caplog):
+    model = Headed()
+    convert_linears(model, scaling="mxfp4", filter=lambda name, layer: layer.out_features == 8)
+    with caplog.at_level(logging.INFO, "mplab"):
+        convert_linears(model, scaling="mxfp8")
+    (told,) = caplog.messages
+    assert "mxfp4 scaling, simulated: body, again; FP8" in told
+    assert "mxfp8 scaling, simulated: head" in told
+
+
+def test_a_single_layer_is_reported_too():
+    assert conversion(convert_linears(nn.Linear(4, 4))).endswith(
+        "current scaling, simulated: model"
+    )
+    assert conversion(nn.ReLU()) == ""
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_every_way_is_named_in_the_report_and_in_what_print_shows(name):
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    convert_linears(model, scaling=name)
+    assert f"{name} scaling" in conversion(model)
+    assert f"{name} scaling" in repr(model[1])
