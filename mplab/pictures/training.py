@@ -53,8 +53,9 @@ def run_name(history: History) -> str:
     elif low != FP32.name:
         how = UPDATES.get(history.settings.get("update_rounding", ""), "")
         name += f" with {how}{low} weights"
-    if history.settings.get("fp8") is not None:
-        name += f" {history.settings['fp8']} scaling"
+    way = history.settings.get("fp8")
+    if way is not None:  # one such as nvfp4 says its format itself
+        name = way if "fp" in way else f"{name} {way} scaling"
     if np.any(history.loss_scale != 1):
         static = "" if history.settings.get("dynamic", True) else "static "
         return f"{name} with {static}loss scaling"

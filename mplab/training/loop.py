@@ -21,6 +21,7 @@ from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP32
 from mplab.numbers.installation import environment, needs
 from mplab.simulation.checks import device_of, function_of, items, path_of, seed_of
+from mplab.simulation.linears import conversion
 from mplab.training._engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample
@@ -359,6 +360,11 @@ class _Run:
     def _environment(self) -> dict[str, str]:
         return {**environment(), "processes": str(processes())}
 
+    def _converted(self) -> dict[str, str]:
+        """What became of the linear layers, where the recipe lowers some."""
+        converted = self.recipe.fp8 is not None
+        return {f"linear layers in {self.recipe.name}": conversion(self.model)} if converted else {}
+
     def save(self, path: Path) -> None:
         """Write all that the next step depends on to a file, whole or not at all."""
         if rank() > 0:
@@ -442,7 +448,7 @@ class _Run:
             flushed=dict(self.flushed),
             samples=dict(self.samples),
             tally=self.engine.tallies(),
-            environment=self._environment(),
+            environment={**self._environment(), **self._converted()},
             settings=self.recipe.settings(),
         )
 

@@ -11,14 +11,12 @@ from mplab.numbers.checks import named_format, number_that, one_of, switch, text
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import DoublingScaler, FlooredScaler, KerasScaler
+from mplab.simulation.casts import SCALINGS
 from mplab.simulation.checks import facts_of
 from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
 """How a new weight enters the format that weights are kept in."""
-
-FP8_SCALINGS = ("current", "delayed")
-"""How the scale of an FP8 operand is found: from the tensor itself, or from earlier ones."""
 
 SCALE_RULES: dict[str, type[LossScaler]] = {
     "torch": LossScaler,
@@ -55,8 +53,9 @@ class Recipe:
             that format for the next update, as in Kahan's summation.
         max_norm: the norm that the gradients are clipped to, after they are unscaled; None
             does not clip.
-        fp8: "current" or "delayed": the operands of linear layers are FP8, E4M3 forward and
-            E5M2 backward, with scales of that kind, and all else is FP32 (`mplab.simulation`).
+        fp8: the operands of linear layers have eight bits or fewer, and all else is FP32: a
+            name in `mplab.simulation.SCALINGS`, such as "current" or "nvfp4". The layers are
+            those that `convert_linears` converts without a filter.
         checkpointing: forget the activations in the forward pass, and compute them again in
             the backward pass.
         native: round between the steps of a kernel, and add in the order, in which torch's
@@ -131,7 +130,7 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
             ("policy", POLICIES),
             ("scale_rule", SCALE_RULES),
             ("update_rounding", UPDATE_ROUNDINGS),
-            ("fp8", (None, *FP8_SCALINGS)),
+            ("fp8", (None, *SCALINGS)),
         ):
             one_of("Recipe", name, getattr(self, name), known)
 
@@ -145,19 +144,16 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
             raise type(error)(f"Recipe: {words}") from None
 
     def _check_fp8(self) -> None:
-        """Refuse what does not go with linear layers in FP8."""
-        if self.compute_format != FP8_E4M3:
-            raise _invalid(
-                "compute_format",
-                "FP8_E4M3 with FP8 linear layers",
-                self.compute_format,
-                "Leave fp8 out.",
-            )
+        """Refuse what does not go with linear layers of few bits."""
+        low = SCALINGS[str(self.fp8)]
+        if self.compute_format != low.input.fmt:
+            rule = f"{low.input.fmt.name} with fp8={self.fp8!r}"
+            raise _invalid("compute_format", rule, self.compute_format, "Leave fp8 out.")
         if self.policy != CUDA_AUTOCAST.name:
-            rule = "left out with FP8 linear layers, beside which all is FP32"
+            rule = "left out with low linear layers, beside which all is FP32"
             raise _invalid("policy", rule, self.policy, "Leave fp8 out.")
         if self.native:
-            rule = "False with FP8 linear layers, which round for themselves"
+            rule = "False with low linear layers, which round for themselves"
             raise _invalid("native", rule, True, "Leave it out.")
         if self.checkpointing and self.fp8 == "delayed":
             rule = "False with delayed scaling, which would count each tensor twice"
@@ -170,6 +166,9 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
         if self.policy != CUDA_AUTOCAST.name:
             rule = "left out for torch's own arithmetic, which has its own"
             raise _invalid("policy", rule, self.policy)
+        if self.fp8 is not None and not SCALINGS[self.fp8].is_real():
+            names = ", ".join(name for name, way in SCALINGS.items() if way.is_real())
+            raise _invalid("fp8", f"one of {names} for torch's own arithmetic", self.fp8)
         if self.scale_rule != "torch":
             raise _invalid("scale_rule", "'torch' for torch's own arithmetic", self.scale_rule)
         if self.fp8 is None and self.compute_format not in (FP32, FP16, BF16):
@@ -271,9 +270,13 @@ RECIPES: dict[str, Recipe] = {
         _KEPT_IN_BF16,
         replace(_KEPT_IN_BF16, name="bf16-stochastic", update_rounding="stochastic"),
         replace(_KEPT_IN_BF16, name="bf16-kahan", update_rounding="kahan"),
-        # FP8: every tensor needs a scale of its own.
+        # Eight bits: every tensor needs a scale of its own; or every row, tile or block.
         Recipe("fp8-current", FP8_E4M3, simulated=True, fp8="current"),
         Recipe("fp8-delayed", FP8_E4M3, simulated=True, fp8="delayed"),
+        *(
+            Recipe(name, SCALINGS[name].input.fmt, simulated=True, fp8=name)
+            for name in ("fp8-rowwise", "fp8-blockwise", "mxfp8", "mxfp4", "nvfp4")
+        ),
         # torch's own arithmetic
         Recipe("amp-fp16-naive", FP16),
         Recipe("amp-fp16", FP16, init_scale=65536.0),

@@ -372,6 +372,7 @@ def test_the_name_of_a_run_is_that_of_its_formats_whatever_its_recipe_is_called(
         "BF16 with stochastic FP16 weights"
     )
     assert name(fp8="current") == "BF16 current scaling"
+    assert name(fp8="nvfp4") == "nvfp4"  # which says its format itself
 
 
 def test_only_mixed_precision_is_called_amp():

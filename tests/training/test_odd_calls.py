@@ -213,7 +213,7 @@ def recipes():
            "growth_factor": FACTOR, "backoff_factor": FACTOR, "growth_interval": ("count", (0,)),
            "update_rounding": ("word", (None,)),
            "max_norm": (tuple(x for x in without("real", None) if not endless(x)), (0, -1.0)),
-           "fp8": (without("word", None), ("block",)), "checkpointing": "switch",
+           "fp8": (without("word", None), ("fp8-current",)), "checkpointing": "switch",
            "native": "switch"}  # fmt: skip
     real = {"name": "mine", "compute_format": FP16, "native": False}
     scaleless = {"name": "mine", "compute_format": FP32, "growth_factor": 2.0,

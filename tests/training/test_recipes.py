@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from mplab import BF16, FP8_E4M3, FP16, FP32
-from mplab.simulation import POLICIES
+from mplab import BF16, FORMATS, FP4_E2M1, FP8_E4M3, FP16
+from mplab.simulation import POLICIES, SCALINGS
 from mplab.training import RECIPES, Recipe
 from mplab.training.recipes import UPDATE_ROUNDINGS
 
@@ -29,8 +29,7 @@ def test_no_two_recipes_are_the_same():
 @pytest.mark.parametrize("name", RECIPES)
 def test_settings_are_json_and_decide_the_recipe(name):
     settings = json.loads(json.dumps(RECIPES[name].settings()))
-    formats = {f.name: f for f in (FP32, FP16, BF16, FP8_E4M3)}
-    values = {k: formats[v] if k.endswith("_format") else v for k, v in settings.items()}
+    values = {k: FORMATS[v] if k.endswith("_format") else v for k, v in settings.items()}
     assert Recipe(name, **values) == RECIPES[name]
 
 
@@ -72,8 +71,9 @@ def test_what_torch_has_not_is_refused_and_may_be_simulated(options, error):
         ({"policy": "all"}, "policy must be one of cuda-autocast, cpu-autocast, keras-mixed"),
         ({"scale_rule": "mine"}, "scale_rule must be one of torch, doubling, floored, keras"),
         ({"scale_rule": "keras"}, "scale_rule must be 'torch' without a dynamic loss scale"),
-        ({"fp8": "block"}, "fp8 must be one of None, current, delayed; got 'block'"),
-        ({"fp8": "current"}, "compute_format must be FP8_E4M3 with FP8 linear layers; got FP16"),
+        ({"fp8": "mx"}, "fp8 must be one of None, current, delayed, none, block, .*; got 'mx'"),
+        ({"fp8": "current"}, "compute_format must be FP8_E4M3 with fp8='current'; got FP16"),
+        ({"fp8": "nvfp4"}, "compute_format must be FP4_E2M1 with fp8='nvfp4'; got FP16"),
     ],
 )
 @pytest.mark.parametrize("simulated", [True, False])
@@ -85,13 +85,25 @@ def test_parts_that_mean_nothing_are_refused(options, error, simulated):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"policy": "everything"}, "policy must be left out with FP8 linear layers"),
+        ({"policy": "everything"}, "policy must be left out with low linear layers"),
         ({"checkpointing": True}, "checkpointing must be False with delayed scaling"),
     ],
 )
 def test_what_does_not_go_with_fp8_layers_is_refused(options, error):
     with pytest.raises(ValueError, match=error):
         Recipe("mine", FP8_E4M3, simulated=True, fp8="delayed", **options)
+
+
+@pytest.mark.parametrize("name", ["fp8-rowwise", "fp8-blockwise", "mxfp8", "mxfp4", "nvfp4"])
+def test_a_recipe_of_low_layers_has_the_name_of_its_way(name):
+    assert RECIPES[name].fp8 == name
+    assert RECIPES[name].compute_format == SCALINGS[name].input.fmt
+
+
+def test_torch_s_own_arithmetic_has_no_blocks():
+    message = "fp8 must be one of current, delayed, none for torch's own arithmetic; got 'nvfp4'"
+    with pytest.raises(ValueError, match=message):
+        Recipe("mine", FP4_E2M1, fp8="nvfp4")
 
 
 @pytest.mark.parametrize("policy", POLICIES)

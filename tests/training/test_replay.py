@@ -69,7 +69,7 @@ def test_dropout_and_batch_norm_draw_the_same_numbers_and_keep_the_same_statisti
 
 def test_layers_in_fp8_are_not_replayed():
     task = TASKS["regression"]
-    for recipe in ("fp8-current", "fp8-delayed"):
+    for recipe in ("fp8-delayed", "nvfp4"):
         engine, *_ = run(task, recipe, seed=0, steps=1, again=True)
         assert engine.replay is None
 

@@ -112,7 +112,7 @@ def test_a_static_scale_that_overflows_destroys_the_weights():
     assert not history.skipped.any()
 
 
-FEW = ("fp32", "fp16-scaled", "bf16-stochastic", "fp8-delayed", "amp-fp16")
+FEW = ("fp32", "fp16-scaled", "bf16-stochastic", "fp8-delayed", "nvfp4", "amp-fp16")
 """Recipes that stand for all: one for each engine and each state that a run keeps."""
 
 
@@ -123,10 +123,26 @@ def test_the_same_seed_gives_the_same_history_bit_for_bit(recipe):
     assert run(AUTOENCODER, recipe, seed=2, steps=4, device="cpu").loss[0] != one.loss[0]
 
 
+def beginning(task, recipe):
+    """The weights and the batch of the first forward pass."""
+    seen = []
+
+    class Look(Recorder):
+        def __init__(self, model, optimizer):
+            super().__init__(model, optimizer)
+            seen.extend(p.detach().float().clone() for p in model.parameters())
+            model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float()))
+
+    run(task, recipe, steps=1, device="cpu", watch=Look, record_gradients_at=())
+    return seen[:-1]  # without the test data
+
+
 @pytest.mark.parametrize("task", mostly_slow(TASKS, [AUTOENCODER, CNN]))
 def test_every_recipe_starts_from_the_same_weights_and_batches(task):
-    first = [run(task, recipe, steps=1, device="cpu").loss[0] for recipe in RECIPES]
-    assert max(first) - min(first) < 0.01 * first[0]
+    wide = beginning(task, "fp32")
+    for recipe in RECIPES:
+        for got, expected in zip(beginning(task, recipe), wide, strict=True):
+            torch.testing.assert_close(got, expected, rtol=2.0**-8, atol=2.0**-16)
 
 
 def test_the_scale_is_in_the_history_step_by_step():
@@ -277,7 +293,7 @@ def run_and_measure(task, recipe):
     return kept[0]
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "fp16-scaled", "amp-bf16"])
+@pytest.mark.parametrize("recipe", ["fp32", "fp16-scaled", "nvfp4", "amp-bf16"])
 @pytest.mark.parametrize("task", [AUTOENCODER, CNN])
 def test_checkpointed_activations_change_no_bit_of_the_losses(task, recipe):
     one = run(task, recipe, steps=3, device="cpu")
@@ -319,6 +335,32 @@ def test_fp8_layers_learn_digits_about_as_fast_as_fp32(recipe):
     assert loss[-5:].mean() < 0.5 * loss[0]
     assert abs(loss[-5:].mean() - wide[-5:].mean()) < 0.1 * loss[0]
     assert (loss != wide).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_four_bits_cost_little_where_the_first_and_the_last_layer_are_wide(seed, record_property):
+    """Measured in batches of 256 over seeds 0 to 4, R²: FP32 .987–.995, mxfp8 .982–.987,
+    mxfp4 .911–.941 (with the ends kept .978–.986), nvfp4 .971–.985 (nearest and without them
+    .935–.969; stochastic for weights and activations, too, .852–.914).
+    """
+    task = replace(TASKS["regression"], batch=256)
+    found = {
+        name: run(task, name, seed=seed, record_gradients_at=()).metrics["r2"]
+        for name in ("fp32", "mxfp8", "mxfp4", "nvfp4")
+    }
+    for name, r2 in found.items():
+        record_property(f"R², seed {seed}, {name}", f"{r2:.3f}")
+    assert found["fp32"] - found["mxfp8"] < 0.02
+    assert found["fp32"] - found["nvfp4"] < 0.04
+    assert found["nvfp4"] - found["mxfp4"] > 0.01
+
+
+def test_a_history_says_which_layers_were_lowered_and_which_not():
+    environment = run(TASKS["regression"], "nvfp4", steps=1).environment
+    told = "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 2; Linear: 0, 4"
+    assert environment["linear layers in nvfp4"] == told
+    assert not any("layers" in name for name in run(AUTOENCODER, "bf16", steps=1).environment)
 
 
 def test_simulated_and_real_fp8_products_begin_with_the_same_losses():
