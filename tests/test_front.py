@@ -44,7 +44,7 @@ FRONTS = {
         train TASKS RECIPES Task Split Recipe Watcher History headroom memory stage_times
         gather load_runs save_runs ExponentHistogram exponent_histogram
     """,
-    "health": "Health Report Finding CASES Case scale_too_high",
+    "health": "Health Report Finding CASES Case scale_too_high Digest Comparison compare",
     "hardware": """
         Recording available caption first load PROBES Roofline measured recorded matmul_errors
     """,
@@ -55,7 +55,7 @@ FRONTS = {
         dynamic_ranges end_of_range error_growth errors_by_depth fates flushed_over_steps
         flushed_share follow gradient_exponents health landing least_updates look_alikes
         loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
-        memory_table near_zero number_lines precision_map product_errors promotion
+        memory_table near_zero number_lines parting precision_map product_errors promotion
         recorded_gradients recorded_network recorded_runs recorded_units report results_table
         roofline rounding_profile running_sums scale_rules scaling_windows sensitivity
         shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths

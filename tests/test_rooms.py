@@ -25,7 +25,7 @@ TABLE = {
     "simulation": "numbers scaling",
     "grading": "numbers course",
     "training": "numbers course scaling simulation",
-    "health": "numbers simulation",
+    "health": "numbers course simulation",
     "hardware": "numbers arithmetic course simulation training",
     "pictures": "numbers arithmetic scaling simulation training health hardware",
     "explorers": "numbers arithmetic scaling simulation training health pictures",

@@ -11,8 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mplab.numbers.checks import integer, quoted, switch
+from mplab.numbers.checks import instance, integer, quoted, switch
 from mplab.numbers.formats import Format
+
+
+def require_model(function: str, model: Any) -> nn.Module:
+    """What is called in the loop."""
+    rule, advice = "a torch.nn.Module", "Give the object that is called in the loop."
+    return instance(function, "model", model, nn.Module, rule, advice)  # type: ignore[no-any-return]
+
+
+def require_optimizer(function: str, optimizer: Any) -> torch.optim.Optimizer:
+    """What makes the updates."""
+    kind, advice = torch.optim.Optimizer, "Give the optimizer that it wraps."
+    return instance(function, "optimizer", optimizer, kind, "a torch.optim.Optimizer", advice)  # type: ignore[no-any-return]
 
 
 def watched_modules(

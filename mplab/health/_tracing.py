@@ -194,7 +194,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _look_before(self, name: str, args: Any, kwargs: Any) -> tuple[list[Tensor], list[_Bad]]:
         """The inputs of an operation, and which of them are not finite."""
-        inputs = list(_tensors((args, kwargs)))
+        inputs = list(tensors_in((args, kwargs)))
         if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
             inputs = inputs[1:]
         return inputs, [bad for t in inputs if (bad := self._known_bad(t))]
@@ -202,7 +202,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _look_after(self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any) -> None:
         """Mark the results of an operation with who made them, and where their numbers are from."""
         phase, module = self._place()
-        results = list(_tensors(out))[: 1 if name.startswith(_ONE_RESULT) else None]
+        results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
             self.low = self.low or t.dtype in _LOW
             empty = name.startswith(_EMPTY)
@@ -336,12 +336,12 @@ def _computes(t: Tensor) -> bool:
     return t.requires_grad or t.dtype in _LOW or (mark is not None and mark.into is not None)
 
 
-def _tensors(tree: Any) -> Iterator[Tensor]:
+def tensors_in(tree: Any) -> Iterator[Tensor]:
     """The tensors in nested lists, tuples and dictionaries."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, list | tuple):
         for part in tree:
-            yield from _tensors(part)
+            yield from tensors_in(part)
     elif isinstance(tree, dict):
-        yield from _tensors(list(tree.values()))
+        yield from tensors_in(list(tree.values()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +15,36 @@ from mplab.numbers.formats import Format
 
 _SAMPLED = 1 << 16
 """Gradients of one layer in one pass that are all counted."""
+
+
+_P = ParamSpec("_P")
+
+
+def harmless(
+    look: Callable[Concatenate[Any, _P], None],
+) -> Callable[Concatenate[Any, _P], None]:
+    """A hook that never raises into the run, and is nothing to `torch.compile`.
+
+    The watch that it belongs to has `_stopped`, and `_stop` for an error.
+    """
+
+    @wraps(look)
+    def hook(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if torch.compiler.is_compiling() or self._stopped:
+            return
+        try:
+            look(self, *args, **kwargs)
+        except Exception as error:
+            self._stop(error)
+
+    return cast(Callable[Concatenate[Any, _P], None], hook)
+
+
+def asleep(kind: type) -> Any:
+    """A watch that looks at nothing, in the hooks of a copied model."""
+    watch: Any = object.__new__(kind)
+    watch._stopped = True
+    return watch
 
 
 @contextmanager

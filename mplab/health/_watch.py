@@ -10,9 +10,9 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ from mplab.health._arguments import (
     described,
     is_number,
     is_true,
+    require_model,
+    require_optimizer,
     require_options,
     watched_modules,
 )
@@ -29,8 +31,10 @@ from mplab.health._findings import diagnose
 from mplab.health._tracing import Origin, Tracer, format_of_dtype
 from mplab.health._updates import Movement
 from mplab.health._vitals import (
+    asleep,
     casts_of,
     counts_of,
+    harmless,
     local,
     norm_of,
     several_processes,
@@ -49,25 +53,6 @@ from mplab.simulation.marks import mark_of
 _push: Callable[[Tracer], Any] = Tracer.__enter__
 
 _pop: Callable[[Tracer, Any, Any, Any], Any] = Tracer.__exit__
-
-_P = ParamSpec("_P")
-
-
-def _harmless(
-    look: Callable[Concatenate[Health, _P], None],
-) -> Callable[Concatenate[Health, _P], None]:
-    """A hook that never raises into the run, and is nothing to `torch.compile`."""
-
-    @wraps(look)
-    def hook(self: Health, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if torch.compiler.is_compiling() or self._stopped:
-            return
-        try:
-            look(self, *args, **kwargs)
-        except Exception as error:
-            self._stop(error)
-
-    return cast(Callable[Concatenate["Health", _P], None], hook)
 
 
 class Health:
@@ -128,23 +113,14 @@ class Health:
         weight_format: Format | None = None,
         layers: Sequence[str] | None = None,
     ) -> None:
-        if not isinstance(model, nn.Module):
-            raise TypeError(
-                f"Health: model must be a torch.nn.Module; got {type(model).__name__}. "
-                "Give the object that is called in the loop."
-            )
-        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(
-                f"Health: optimizer must be a torch.optim.Optimizer; got "
-                f"{type(optimizer).__name__}. Give the optimizer that it wraps."
-            )
         require_options(every, trace_every, weight_format)
         if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
             raise TypeError(
                 f"Health: scaler must be a torch.amp.GradScaler; got {type(scaler).__name__}. "
                 "Tell step the scale, and whether it skipped."
             )
-        self.model, self.optimizer = model, optimizer
+        self.model = require_model("Health", model)
+        self.optimizer = None if optimizer is None else require_optimizer("Health", optimizer)
         self.fmt, self.weight_format = require_format("Health", fmt), weight_format
         self.scaler: Any = scaler if scaler is not None and scaler.is_enabled() else None
         self.every, self.trace_every = every, trace_every
@@ -237,7 +213,7 @@ class Health:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Of a copied or stored model, the hooks do nothing."""
-        return _asleep, ()
+        return asleep, (Health,)
 
     def close(self) -> None:
         """Take all hooks away; the report stays."""
@@ -298,7 +274,7 @@ class Health:
 
     # Modules --------------------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def _before(self, name: str, module: nn.Module, args: Any) -> None:
         if self._asks:  # what runs is no update
             self._tracer.updating = False
@@ -308,7 +284,7 @@ class Health:
             with unseen():
                 self._given.append(self._witness(given[0]) if given else torch.zeros(()))
 
-    @_harmless
+    @harmless
     def _after(self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any) -> None:
         self._tracer.leave_module()
         self._ran = True
@@ -343,7 +319,7 @@ class Health:
         self._witnesses = [*self._witnesses[-3:], (weakref.ref(t), version, witness(t))]
         return self._witnesses[-1][2]
 
-    @_harmless
+    @harmless
     def _gradient(self, name: str, fmt: Format, what_if: bool, gradient: Tensor) -> None:
         with unseen():
             found = witness(gradient)
@@ -351,7 +327,7 @@ class Health:
             if len(self.steps) % self.every == 0:
                 self._shares.append((name, fmt.name, what_if, counts_of(gradient, fmt, what_if)))
 
-    @_harmless
+    @harmless
     def _cast(self, name: str, layer: Fp8Linear, role: str, x: Tensor, scale: float) -> None:
         if len(self.steps) % self.every == 0:
             fmt = layer.formats[role]
@@ -359,7 +335,7 @@ class Health:
             with unseen():
                 self._casts.append((f"{name} {role}", first, casts_of(x, fmt, scale)))
 
-    @_harmless
+    @harmless
     def _accumulated(self, place: int, p: Tensor) -> None:
         if self._asks:  # after the last gradient comes the update
             self._tracer.updating = True
@@ -369,7 +345,7 @@ class Health:
 
     # Optimizer and scaler -------------------------------------------------------------------
 
-    @_harmless
+    @harmless
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._updates += 1
         # args begin with the optimizer; a closure computes the gradients within the step
@@ -388,7 +364,7 @@ class Health:
         if not self._asks:
             self._look_at_gradients(optimizer)
 
-    @_harmless
+    @harmless
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._tracer.updating = False
         if self._asks and self._updates == 1:
@@ -406,7 +382,7 @@ class Health:
     def _norm_now(self) -> float | None:
         return total([norm_of(p.grad) for _, p in self._parameters if p.grad is not None])
 
-    @_harmless
+    @harmless
     def _before_unscale(self) -> None:
         with unseen():
             now, raw = self._norm_now(), total(list(self._raw.values()))
@@ -436,7 +412,7 @@ class Health:
             self.seen.unscaled_twice += self._unscales > 1
             self._unscales = 0
 
-    @_harmless
+    @harmless
     def _before_scaled(self) -> None:
         self._scale = float(self.scaler.get_scale())
 
@@ -479,7 +455,7 @@ class Health:
         self._clear()
         self._set_tracing()
 
-    @_harmless
+    @harmless
     def _record(self, record: Step, loss: Tensor | float) -> None:
         """Fill in what was observed in this step."""
         if self._tracer.error is not None:
@@ -590,10 +566,3 @@ class Health:
             updates=self.seen.updates + self._updates,
         )
         return Report(diagnose(self.steps, seen), list(self.steps), seen)
-
-
-def _asleep() -> Health:
-    """A watch that looks at nothing, in the hooks of a copied model."""
-    watch = object.__new__(Health)
-    watch._stopped = True
-    return watch

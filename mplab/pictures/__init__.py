@@ -47,6 +47,7 @@ from mplab.pictures._rounding import (
 )
 from mplab.pictures._updates import descents, least_updates, stochastic_spread, weight_paths
 from mplab.pictures.canvas import Picture
+from mplab.pictures.comparison import parting
 from mplab.pictures.conditioning import (
     blame,
     derivative_errors,
@@ -121,6 +122,7 @@ __all__ = [
     "memory_table",
     "near_zero",
     "number_lines",
+    "parting",
     "precision_map",
     "product_errors",
     "promotion",

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mplab.health import Health
+from mplab.health import Digest, Health
 
 STEPS = 3  # of which the first two are traced
 
@@ -83,7 +83,17 @@ WRAPPERS = {
 }
 
 
-def trained(optimizer, wrapper, *, watched, **options):
+class Digesting(Digest):
+    """Digests, as this file's loop watches."""
+
+    def step(self, loss):
+        """The optimizer's updates end the steps."""
+
+    def close(self):
+        self.__exit__(None, None, None)
+
+
+def trained(optimizer, wrapper, *, watched, kind=Health, **options):
     """Everything that a run computes: losses, weights, optimizer's state, and random state."""
     if wrapper == "compiled":
         torch._dynamo.reset()
@@ -94,7 +104,7 @@ def trained(optimizer, wrapper, *, watched, **options):
     torch.manual_seed(5)
     parts = 2 if wrapper == "accumulation" else 1
     losses = []
-    health = Health(model, stepper, **options)
+    health = kind(model, stepper, **options)
     if watched:
         health.__enter__()
     for _ in range(STEPS):
@@ -122,6 +132,19 @@ def test_a_watched_run_has_the_bits_of_an_unwatched_one(optimizer, wrapper, ever
     assert health.report().codes == []
     assert health.steps[0].updated > 0
     assert health.seen.passes == STEPS
+
+
+@pytest.mark.parametrize("wrapper", mostly_slow(WRAPPERS, list(WRAPPERS)[:4]))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_run_with_digests_has_the_bits_of_one_without(optimizer, wrapper):
+    alone, _ = trained(optimizer, wrapper, watched=False)
+    for every in (1, 2):
+        seen, digest = trained(optimizer, wrapper, watched=True, kind=Digesting, every=every)
+        assert all(torch.equal(a, b) for a, b in zip(alone, seen, strict=True))
+        assert digest.record.error == ""
+        assert list(digest.record.steps) == list(range(0, STEPS, every))
+        directions = {site.direction for site in digest.record.sites}
+        assert directions == {"start", "forward", "backward", "update"}
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import torch
 from odd_calls import HUGE, ODD, Asked
 
 from mplab import FP16
-from mplab.health import CASES, Health
+from mplab.health import CASES, Digest, Health, compare
 from mplab.health.broken_runs import Outcome
 from mplab.health.trainers import _Teller
 
@@ -38,6 +38,8 @@ def teller(say_every=1, told=print):
 
 
 CASE = CASES["loss-meter"]
+DIGEST = Digest(MODEL, OPTIMIZER)
+NO_PATHS = (*(x for x in ODD["object"] if not isinstance(x, str) or not x), "", "a\0b", Digest)
 WATCH = [
     Asked(
         "Health",
@@ -54,6 +56,11 @@ WATCH = [
                     (None, *TENSORS)), "skipped": (ODD["switch"][1:],),
            "scale": (tuple(x for x in ODD["object"] if not isinstance(x, int | float) or x is True),
                      TENSORS)}),
+    Asked("Digest", Digest, {"model": MODEL, "optimizer": OPTIMIZER, "every": 1, "path": None},
+          {"model": ("object", (None, OPTIMIZER)), "optimizer": ("object", (None, MODEL)),
+           "every": ("count", (0,)), "path": (tuple(x for x in NO_PATHS if x is not None),)}),
+    Asked("compare", compare, {"run_a": DIGEST, "run_b": DIGEST},
+          {name: (NO_PATHS, (None, MODEL)) for name in ("run_a", "run_b")}),
     Asked("run", CASE.run, {"treatment": "fixed"}, {"treatment": "word"}),
     Asked("is_healthy", CASE.is_healthy, {"outcome": Outcome(1.0, (), None)},
           {"outcome": ("object", (None, 1.0, Outcome))}),

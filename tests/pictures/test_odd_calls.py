@@ -101,6 +101,7 @@ EVERYTHING = [
     asked("promotion", errors=ONE),
     asked("precision_map", explanation=ONE),
     asked("health", report=ONE),
+    asked("parting", comparison=ONE),
     asked("roofline", roof=ONE),
     asked("flushed_share", history=ONE),
     *[

@@ -1,0 +1,350 @@
+"""What a run computed, in a few numbers for each tensor, to be laid beside another run.
+
+The hooks look at tensors and change none of them: a run with digests has the bits of one without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mplab.course.files import replace_file
+from mplab.health._arguments import require_model, require_optimizer, watched_modules
+from mplab.health._tracing import tensors_in
+from mplab.health._vitals import asleep, harmless, local, unseen
+from mplab.numbers.checks import integer
+from mplab.numbers.compiled import Compiled
+from mplab.simulation.checks import path_of
+
+VERSION = 1
+
+SAMPLED = 8
+"""Values kept of each tensor, at even distances; of smaller tensors all."""
+
+_CHUNK = 1 << 16
+"""Numbers that have weights of their own; the next ones have these again, times a factor."""
+
+_FACTOR = 0x2545F4914F6CDD1D
+"""Any odd number: chunks that change places change the sum."""
+
+_WEIGHTS = (np.random.PCG64(0).random_raw(_CHUNK) >> np.uint64(32) | np.uint64(1)).astype(np.int32)
+"""Odd, and the same everywhere: NumPy keeps what its generators make."""
+
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers that read a number's bits, by its bytes."""
+
+
+class Site(NamedTuple):
+    """A place in a step where a tensor is looked at.
+
+    Attributes:
+        direction: "start", "forward", "backward" or "update".
+        layer: the module's name; empty for the model.
+        kind: the module's class.
+        what: "input", "output", or the name of a parameter or buffer.
+        call: how often the layer ran in the same step before.
+        dtype: as torch names it.
+        shape: of the tensor.
+    """
+
+    direction: str
+    layer: str
+    kind: str
+    what: str
+    call: int
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def place(self) -> tuple[str, str, str, int]:
+        """What is the same in another run."""
+        return self.direction, self.layer, self.what, self.call
+
+    def __str__(self) -> str:
+        layer = f"{self.layer} ({self.kind})" if self.layer else f"the model ({self.kind})"
+        what = f"the {self.what} of {layer}"
+        words = {
+            "start": f"{what} before the first step",
+            "backward": f"the gradient with respect to {what}",
+            "update": f"{what} after the update",
+        }.get(self.direction, what)
+        return words + f", call {self.call + 1}" * bool(self.call)
+
+
+@dataclass
+class Record:
+    """What was looked at in a run.
+
+    Attributes:
+        sites: all that occurred.
+        steps: by number, which sites in the order in which they ran, int64 of shape (rows,), and
+            the numbers of each, int64 of shape (rows, 2 + SAMPLED).
+        error: of the watch, which has looked at nothing since.
+    """
+
+    sites: list[Site] = field(default_factory=list)
+    steps: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as a JSON document."""
+        return {
+            "mplab digest": VERSION,
+            "sites": self.sites,
+            "steps": [[n, ids.tolist(), rows.tolist()] for n, (ids, rows) in self.steps.items()],
+            "error": self.error,
+        }
+
+
+def numbers_of(t: Tensor) -> Tensor:
+    """Numbers that tell a tensor from another, whatever computes them: int64 of (2 + SAMPLED,).
+
+    The sum of its bits, read as integers: when a few numbers change, it changes by as many units
+    in the last place. The same with an odd weight for each position: any change of one number
+    changes it. And some of its numbers' bits. Integer sums wrap around at 2^64, so that no order
+    of summation changes them.
+    """
+    t = t.coalesce().values() if t.is_sparse else local(t)
+    t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+    bits = t.resolve_neg().reshape(-1).contiguous().view(BITS[t.itemsize])
+    distance = max(1, (bits.numel() - 1) // (SAMPLED - 1))
+    distance -= distance > 1 and distance % 2 == 0  # an even one would stay in few columns
+    some = bits[::distance][:SAMPLED]
+    numbers = torch.zeros(2 + SAMPLED, dtype=torch.int64, device=bits.device)
+    numbers[2 : 2 + len(some)] = some
+    narrow = bits.view(torch.int32) if bits.itemsize == 8 else bits
+    if bits.device.type == "cpu":
+        _on_processor(narrow.numpy(), _WEIGHTS, numbers.numpy())
+    else:
+        _elsewhere(narrow, numbers)
+    if bits.itemsize == 8:
+        numbers[0] = bits.sum()
+    return numbers
+
+
+def _elsewhere(bits: Tensor, numbers: Tensor) -> None:
+    """The two sums on any device, by torch."""
+    weights = torch.from_numpy(_WEIGHTS).to(bits.device)
+    numbers[0] = bits.sum()
+    for part in torch.split(bits, len(weights)):
+        sums = (part.long() * weights[: len(part)]).sum()
+        numbers[1] = numbers[1] * _FACTOR + sums
+
+
+def _sums(bits: Any, weights: Any, numbers: Any) -> None:
+    """The two sums, by one pass over memory."""
+    plain = total = np.int64(0)
+    for begin in range(0, len(bits), len(weights)):
+        some, part = bits[begin : begin + len(weights)], np.int64(0)  # a slice: fewer checks
+        for i in range(len(some)):
+            plain += some[i]
+            part += np.int64(some[i]) * np.int64(weights[i])
+        total = total * _FACTOR + part
+    numbers[0], numbers[1] = plain, total
+
+
+_on_processor = Compiled(_sums)
+
+
+class Digest:
+    """Write down what a run computes, in a few numbers for each tensor, for `compare`.
+
+    Activations, gradients and updates are looked at in the order in which they run: what enters
+    and leaves each module, its buffers, the gradients with respect to both and to the weights,
+    and the weights after each update. A step ends with an update of the optimizer; one that a
+    loss scaler skips belongs to the next. In evaluation mode without gradients nothing is seen.
+
+    A run with digests has the bits of one without. On one CPU thread, for a GPT of two layers and
+    width 256 on 512 tokens in FP32, it takes 1.2 times as long, with `every=10` 1.04 times, and
+    writes 16 kB for each step. Equal bits give equal digests on any machine and any number of
+    threads. What differs is missed with a chance of 2^-31. Of processes that train together, each
+    looks at its own part. What `torch.compile` made is seen from outside.
+
+    Args:
+        model: whose modules are looked at.
+        optimizer: whose updates end the steps.
+        every: look at each `every`-th step.
+        path: a file for the digests, written when the `with` ends, whole or not at all.
+
+    Raises:
+        TypeError: `model` or `optimizer` is something else, or `path` no path.
+        ValueError: a number below 1.
+
+    Examples:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with Digest(model, optimizer) as digest:
+        ...     model(torch.ones(4, 2)).square().mean().backward()
+        ...     optimizer.step()
+        >>> [str(site) for site in digest.record.sites][2:4]
+        ['the input of the model (Linear)', 'the output of the model (Linear)']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        every: int = 1,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.model = require_model("Digest", model)
+        self.optimizer = require_optimizer("Digest", optimizer)
+        self.every = integer("Digest", "every", every, least=1, advice="Use 1 for each step.")
+        self.path = None if path is None else path_of("Digest", "path", path)
+        self.record = Record()
+        self._handles: list[Any] = []
+        self._stopped = True
+
+    def __enter__(self) -> Self:
+        if self._handles:
+            raise RuntimeError("Digest: it must be closed before it is entered again.")
+        self.record = Record()
+        self._ids: dict[Site, int] = {}
+        self._number = self._depth = 0
+        self._kinds = {n: type(m).__name__ for n, m in self.model.named_modules()}
+        self._stopped = False
+        self._clear()
+        hold = self._handles.append
+        for name, module, _ in watched_modules(self.model, None):
+            hold(module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True))
+            hold(module.register_forward_hook(partial(self._after, name)))
+        for name, p in self.model.named_parameters():
+            self._see("start", *_split(name), p)
+            if p.requires_grad:
+                hold(p.register_post_accumulate_grad_hook(partial(self._accumulated, name)))  # type: ignore[no-untyped-call]
+        for name, buffer in self.model.named_buffers():
+            self._see("start", *_split(name), buffer)
+        hold(self.optimizer.register_step_pre_hook(self._updating))
+        hold(self.optimizer.register_step_post_hook(self._updated))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        if error is not None and self._rows:
+            self._end_step()  # the one in which the run broke off
+        self._stopped = True
+        if self.path is not None:
+            replace_file(self.path, json.dumps(self.record.to_json()).encode())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of a copied or stored model, the hooks do nothing."""
+        return asleep, (Digest,)
+
+    def _stop(self, error: Exception) -> None:
+        """Look at nothing more: the run is worth more than its digests."""
+        self.record.error = f"{type(error).__name__}: {error}"
+        self._stopped = True
+
+    def _clear(self) -> None:
+        """Forget the step before."""
+        self._rows: list[tuple[Site, Tensor]] = []
+        self._runs: Counter[str] = Counter()
+        self._places: set[tuple[str, str, str, int]] = set()
+        self._known: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+
+    # What is seen ---------------------------------------------------------------------------
+
+    @harmless
+    def _see(self, direction: str, layer: str, what: str, t: Tensor, call: int = 0) -> None:
+        if self._number % self.every:
+            return
+        while (direction, layer, what, call) in self._places:
+            call += 1
+        self._places.add((direction, layer, what, call))
+        dtype, shape = str(t.dtype).removeprefix("torch."), tuple(t.shape)
+        site = Site(direction, layer, self._kinds.get(layer, ""), what, call, dtype, shape)
+        with unseen():
+            self._rows.append((site, numbers_of(t)))
+
+    def _looks(self) -> bool:
+        """Whether a forward pass belongs to the training."""
+        due = self._number % self.every == 0
+        return due and (self.model.training or torch.is_grad_enabled())
+
+    def _pass(self, layer: str, what: str, tree: Any) -> None:
+        """What enters or leaves a module, but for what was seen before."""
+        for place, t in enumerate(tensors_in(tree)):
+            if t.layout is not torch.strided or t.is_meta:
+                continue
+            version = -1 if t.is_inference() else t._version
+            known, at = self._known.get(id(t), (None, 0))
+            if known is not None and known() is t and at == version:
+                continue
+            self._known[id(t)] = weakref.ref(t), version
+            part, call = what + f" {place + 1}" * bool(place), self._runs[layer] - 1
+            self._see("forward", layer, part, t, call)
+            if t.requires_grad and not t.is_leaf:
+                t.register_hook(partial(self._gradient, layer, part, call))  # type: ignore[no-untyped-call]
+
+    @harmless
+    def _before(self, layer: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._looks():
+            self._runs[layer] += 1
+            self._pass(layer, "input", (args, kwargs))
+
+    @harmless
+    def _after(self, layer: str, module: nn.Module, args: Any, output: Any) -> None:
+        if not self._looks():
+            return
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                self._see("forward", layer, name, buffer, self._runs[layer] - 1)
+        self._pass(layer, "output", output)
+
+    @harmless
+    def _gradient(self, layer: str, what: str, call: int, gradient: Tensor) -> None:
+        self._see("backward", layer, what, gradient, call)
+
+    @harmless
+    def _accumulated(self, name: str, p: Tensor) -> None:
+        if p.grad is not None:
+            self._see("backward", *_split(name), p.grad)
+
+    @harmless
+    def _updating(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._depth += 1  # a class whose step calls that of its base has two
+
+    @harmless
+    def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
+        for name, p in self.model.named_parameters():
+            if p.requires_grad:
+                self._see("update", *_split(name), p)
+        self._end_step()
+
+    @harmless
+    def _end_step(self) -> None:
+        if self._rows:
+            first = self._rows[0][1].device
+            together = torch.stack([numbers.to(first) for _, numbers in self._rows])
+            ids = [self._ids.setdefault(site, len(self._ids)) for site, _ in self._rows]
+            self.record.steps[self._number] = np.array(ids), together.cpu().numpy()
+            self.record.sites = list(self._ids)
+        self._number += 1
+        self._clear()
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The module that a parameter or buffer belongs to, and what it is called there."""
+    layer, _, what = name.rpartition(".")
+    return layer, what

@@ -1,0 +1,290 @@
+"""Where two runs part: their digests side by side, in the order in which they were made."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from mplab.health._digest import BITS, SAMPLED, VERSION, Digest, Record, Site
+from mplab.numbers.checks import quoted
+from mplab.numbers.tables import Table
+from mplab.simulation.checks import path_of
+
+_SHOWN = 8
+"""Differences that a table lists."""
+
+
+class Difference(NamedTuple):
+    """A tensor that two runs have with other bits.
+
+    Attributes:
+        step: of the run, from 0.
+        site: where, as run_a has it.
+        ulps: how far the numbers are apart, in units in the last place of their dtype: the
+            farthest of the sampled ones, or where these are equal, what the sums of all differ by;
+            at least 1. Of integers, the numbers themselves. Infinity where one run has a NaN or an
+            infinity and the other has none, NaN where dtype or shape differ.
+        moved: how many of the sampled numbers differ.
+        other: dtype and shape in run_b, where they differ; else empty.
+    """
+
+    step: int
+    site: Site
+    ulps: float
+    moved: int
+    other: str
+
+    @property
+    def apart(self) -> str:
+        """By how much, in words."""
+        site = self.site
+        if self.other:
+            return f"{site.dtype} of {site.shape} against {self.other}"
+        unit = "ulp" if getattr(torch, site.dtype).is_floating_point else "in integers"
+        if self.ulps == math.inf:
+            return "a number that is not finite against one that is"
+        size, sampled = math.prod(site.shape), min(SAMPLED, math.prod(site.shape))
+        if self.moved:
+            return (
+                f"{self.ulps:,.0f} {unit} at most in the {self.moved} of {sampled} sampled "
+                f"numbers that differ, of {size:,}"
+            )
+        return f"{self.ulps:,.0f} {unit} in the sum over {size:,} numbers; those sampled are equal"
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Where two runs part, if they do.
+
+    Attributes:
+        differences: all of them, in the order in which run_a computed; the first is the parting.
+        before: the last place that was equal before it, if any.
+        compared: how many digests were laid side by side.
+        steps: the numbers of the steps that both runs have.
+        notes: what one run has and the other lacks, in sentences.
+    """
+
+    differences: list[Difference]
+    before: str
+    compared: int
+    steps: list[int]
+    notes: list[str]
+
+    @property
+    def first(self) -> Difference | None:
+        """The parting point; None where all that both runs have is equal."""
+        return self.differences[0] if self.differences else None
+
+    @property
+    def equal(self) -> bool:
+        """Whether both runs have the same digests, and all of them."""
+        return bool(self.compared) and not self.differences and not self.notes
+
+    @property
+    def verdict(self) -> str:
+        """What was found, in one sentence."""
+        if not self.compared:
+            return "The runs have nothing in common that could be compared."
+        if self.first is not None:
+            step, site = self.first.step, self.first.site
+            return f"The runs part in step {step}, {site.direction}: {site}."
+        count = len(self.steps)
+        same = f"{self.compared:,} digests of {count} step{'s' * (count > 1)}"
+        if self.notes:
+            return f"No difference in what both runs have: {same}."
+        return f"The runs do not differ: {same} are equal."
+
+    def _pairs(self) -> tuple[tuple[str, str], ...]:
+        if self.first is None:
+            return ()
+        count, after = len(self.differences), self.first.step
+        return (
+            ("part by", self.first.apart),
+            ("equal until", self.before or "nothing was equal before"),
+            ("from then on", f"{count:,} of {self.compared:,} digests differ, from step {after} "
+             f"to {self.differences[-1].step}"),
+        )  # fmt: skip
+
+    def _tables(self) -> list[Table]:
+        rows = tuple(
+            (str(d.step), d.site.direction, str(d.site), d.apart) for d in self.differences[:_SHOWN]
+        )
+        head = ("step", "direction", "what", "apart by")
+        found = [Table("", (), self._pairs()), Table("The first differences", head, rows)]
+        return [table for table in found if table.rows]
+
+    def __repr__(self) -> str:
+        return "\n".join([self.verdict, *self.notes, *map(repr, self._tables())])
+
+    def _repr_html_(self) -> str:
+        first, *notes = (f"<p>{escape(words)}</p>" for words in (self.verdict, *self.notes))
+        tables = "".join(table._repr_html_() for table in self._tables())
+        return "".join([first.replace("<p>", "<p><b>").replace("</p>", "</b></p>"), *notes, tables])
+
+
+def compare(
+    run_a: Digest | str | os.PathLike[str], run_b: Digest | str | os.PathLike[str]
+) -> Comparison:
+    """Find the first step, layer and direction in which two runs differ, and by how many ulps.
+
+    Bits are compared: a NaN is equal to a NaN of the same bits, and −0 differs from +0. What
+    only one run has is told and not compared.
+
+    Args:
+        run_a: a digest, or the file of one; its order of execution counts.
+        run_b: the other, likewise.
+
+    Raises:
+        OSError: a file cannot be read.
+        TypeError: one of them is neither.
+        ValueError: a file holds no digest of this version.
+
+    Exactness:
+        Equal tensors are found equal. Of others, one in 2^31 may be taken for equal; a tensor
+        in which one number differs never is.
+
+    Examples:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> with Digest(model, torch.optim.SGD(model.parameters(), lr=0.1)) as digest:
+        ...     _ = model(torch.ones(1, 2))
+        >>> compare(digest, digest).verdict
+        'The runs have nothing in common that could be compared.'
+    """
+    a, b = _record("run_a", run_a), _record("run_b", run_b)
+    steps = [n for n in a.steps if n in b.steps]
+    notes = list(_notes(a, b, steps))
+    differences: list[Difference] = []
+    before, compared = "", 0
+    for n in steps:
+        theirs = {site.place: (site, row) for site, row in _rows(b, n)}
+        for site, row in _rows(a, n):
+            if site.place not in theirs:
+                continue
+            other, numbers = theirs[site.place]
+            compared += 1
+            if (site.dtype, site.shape) != (other.dtype, other.shape):
+                words = f"{other.dtype} of {other.shape}"
+                differences.append(Difference(n, site, math.nan, 0, words))
+            elif not np.array_equal(row, numbers):
+                differences.append(Difference(n, site, *_ulps(site, row, numbers), ""))
+            elif not differences:
+                before = f"step {n}, {site.direction}: {site}"
+    return Comparison(differences, before, compared, steps, notes)
+
+
+def _rows(record: Record, step: int) -> Iterator[tuple[Site, np.ndarray]]:
+    ids, rows = record.steps[step]
+    return zip((record.sites[i] for i in ids), rows, strict=True)
+
+
+def _notes(a: Record, b: Record, steps: list[int]) -> Iterator[str]:
+    """What one run has and the other lacks."""
+    if len(a.steps) != len(b.steps) or len(steps) < len(a.steps):
+        yield (
+            f"Other lengths: run_a has {_listed(list(a.steps))}, run_b {_listed(list(b.steps))}; "
+            f"{len(steps)} in common."
+        )
+    for name, mine, theirs in (("run_a", a, b), ("run_b", b, a)):
+        alone = [
+            site
+            for n in steps
+            for places in [{other.place for other, _ in _rows(theirs, n)}]
+            for site, _ in _rows(mine, n)
+            if site.place not in places
+        ]
+        if alone:
+            yield (
+                f"Other layers: {len(alone)} digests are in {name} alone; the first: "
+                f"{alone[0].direction}, {alone[0]}."
+            )
+        if mine.error:
+            yield f"The watch of {name} met an error of its own and stopped: {mine.error}"
+
+
+def _listed(steps: Sequence[int]) -> str:
+    if not steps:
+        return "no steps"
+    return f"{len(steps)} steps, {steps[0]} to {steps[-1]}" if len(steps) > 1 else "1 step"
+
+
+def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
+    """How far two tensors are apart, and how many of their sampled numbers differ."""
+    dtype = getattr(torch, site.dtype)
+    width = 8 * dtype.itemsize if not dtype.is_complex else 4 * dtype.itemsize
+    moved = a[2:] != b[2:]
+    if not moved.any():
+        # sums of one sign's codes; a number that changed its sign counts as half their range
+        half = 1 << (width - 1)
+        return float(max(1, abs((int(a[0]) - int(b[0]) + half // 2) % half - half // 2))), 0
+    if dtype.is_floating_point:
+        finite = [
+            torch.from_numpy(x[2:][moved]).to(BITS[dtype.itemsize]).view(dtype).double().isfinite()
+            for x in (a, b)
+        ]
+        if not torch.equal(*finite):
+            return math.inf, int(moved.sum())
+    flip = (1 << (width - 1)) - 1 if dtype.is_floating_point else 0
+    pairs = zip(a[2:].tolist(), b[2:].tolist(), strict=True)
+    ordered = ((x if x >= 0 else x ^ flip, y if y >= 0 else y ^ flip) for x, y in pairs)
+    return float(max(abs(x - y) for x, y in ordered)), int(moved.sum())
+
+
+# Files -------------------------------------------------------------------------------------
+def _record(argument: str, run: Any) -> Record:
+    """What a digest or its file holds."""
+    if isinstance(run, Digest):
+        return run.record
+    if not isinstance(run, str | os.PathLike):
+        raise TypeError(
+            f"compare: {argument} must be a Digest or the path of its file; got {quoted(run)}. "
+            "Pass what `with Digest(...) as digest` gave."
+        )
+    path = path_of("compare", argument, run)
+    content = path.read_bytes()
+    try:
+        return _parsed(json.loads(content))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"compare: {argument} must hold a digest of version {VERSION}; got {Path(path).name} "
+            f"({type(error).__name__}: {str(error)[:200]}). Write it with Digest(…, path=…)."
+        ) from error
+
+
+def _parsed(stored: Any) -> Record:
+    """The record in a JSON document; raises errors of several kinds if it is none."""
+    if not isinstance(stored, dict) or stored.get("mplab digest") != VERSION:
+        raise ValueError(f"no digest of version {VERSION}")
+    sites = [_site(*site) for site in stored["sites"]]
+    steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for number, ids, rows in stored["steps"]:
+        places = np.array(ids, np.int64)
+        numbers = np.array(rows, np.int64)
+        if numbers.shape != (len(ids), 2 + SAMPLED) or type(number) is not int:
+            raise ValueError(f"step {quoted(number)} has numbers of shape {numbers.shape}")
+        if places.min() < 0 or places.max() >= len(sites):
+            raise ValueError(f"step {number} has places that the file does not name")
+        steps[number] = places, numbers
+    if not isinstance(stored["error"], str):
+        raise TypeError("error is no string")
+    return Record(sites, steps, stored["error"])
+
+
+def _site(
+    direction: str, layer: str, kind: str, what: str, call: int, dtype: str, shape: list[int]
+) -> Site:
+    """A place from a file."""
+    words = (direction, layer, kind, what, dtype)
+    counts = (call, *shape)
+    right = all(type(word) is str for word in words) and all(type(n) is int for n in counts)
+    if not right or not isinstance(getattr(torch, dtype, None), torch.dtype):
+        raise TypeError(f"{quoted((*words, *counts))} is no place")
+    return Site(*words[:4], call, dtype, tuple(shape))

@@ -1,0 +1,556 @@
+"""Where two runs part: digests that only look, and the comparison that names the place."""
+
+import copy
+import json
+import math
+import pickle
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from sick_runs import mlp, regression, seeded
+from torch import nn
+from torch.nn import functional as F
+
+from mplab import FP16
+from mplab.health import Digest, compare
+from mplab.health._digest import _CHUNK, _FACTOR, _WEIGHTS, SAMPLED, _elsewhere, numbers_of
+from mplab.simulation import simulated
+
+STEPS = 4
+
+
+def network():
+    return nn.Sequential(
+        *(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25)),
+        *(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)),
+    )
+
+
+def run(change=None, *, make=network, steps=STEPS, seed=5, rate=0.05, **options):
+    """A digest of a small run; `change` gets the model, the batches and the number of a step."""
+    model = seeded(make)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    batches = list(zip(*(t.split(16) for t in regression()), strict=True))
+    torch.manual_seed(seed)
+    with Digest(model, optimizer, **options) as digest:
+        for n in range(steps):
+            if change is not None:
+                change(model, batches, n)
+            x, y = batches[n % len(batches)]
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+    assert digest.record.error == ""
+    return digest
+
+
+def place(comparison):
+    """Step, direction, layer and what of the parting."""
+    first = comparison.first
+    return first.step, first.site.direction, first.site.layer, first.site.what
+
+
+def at(step, change):
+    """A change before a step."""
+    return lambda model, batches, n: change(model, batches) if n == step else None
+
+
+def one_ulp(name, index=3):
+    """One weight gets the next code."""
+
+    def change(model, batches):
+        bits = model.get_parameter(name).detach().view(-1).view(torch.int32)
+        bits[index] += 1
+
+    return change
+
+
+# Only looking: what optimizers and wrappers do is in test_bits.py ---------------------------
+def test_under_a_simulation_and_autocast_a_run_keeps_its_bits_and_has_digests():
+    x, y = regression()
+    contexts = {
+        "simulated": lambda: simulated(FP16),
+        "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    }
+    for context in contexts.values():
+        weights, digests = [], []
+        for seen in (False, True, True):
+            model = seeded(network)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            digest = Digest(model, optimizer)
+            torch.manual_seed(5)
+            if seen:
+                digest.__enter__()
+            for _ in range(2):
+                optimizer.zero_grad()
+                with context():
+                    loss = F.mse_loss(model(x).float(), y)
+                    loss.backward()
+                optimizer.step()
+            digest.__exit__(None, None, None)
+            weights.append(list(model.parameters()))
+            digests.append(digest)
+        assert all(map(torch.equal, weights[0], weights[1]))
+        assert compare(*digests[1:]).equal
+        assert compare(*digests[1:]).compared > 70
+
+
+def test_an_error_of_the_digest_ends_it_and_not_the_run_and_is_told(monkeypatch):
+    right = run()
+
+    def broken(t):
+        raise ZeroDivisionError("of the digest")
+
+    monkeypatch.setattr("mplab.health._digest.numbers_of", broken)
+    model = seeded(network)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Digest(model, optimizer) as digest:
+        model(regression()[0]).sum().backward()
+        optimizer.step()
+    found = compare(right, digest)
+    assert not found.equal
+    assert "watch of run_b met an error of its own and stopped: ZeroDivisionError" in repr(found)
+
+
+def test_copies_of_a_watched_model_have_no_digests_and_can_be_stored():
+    model = seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Digest(model, optimizer) as digest:
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            twin(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    assert {s.direction for s in digest.record.sites} == {"start", "update"}
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_evaluations_between_steps_are_not_seen():
+    def evaluate(model, batches, n):
+        model.eval()
+        with torch.no_grad():
+            model(batches[0][0])
+        model.train()
+
+    assert compare(run(), run(evaluate)).equal
+
+
+def test_a_step_that_a_loss_scaler_skips_belongs_to_the_next():
+    model = seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    x, y = regression()
+    with Digest(model, optimizer) as digest:
+        for size in (1e10, 1.0, 1.0):  # the first overflows
+            optimizer.zero_grad()
+            scaler.scale(F.mse_loss(model(x), size * y)).backward()
+            scaler.step(optimizer)
+            scaler.update(2.0**10)
+    assert list(digest.record.steps) == [0, 1]
+    calls = [s.call for s in digest.record.sites if s.place[:3] == ("forward", "0", "output")]
+    assert calls == [0, 1]
+
+
+# Where they part ---------------------------------------------------------------------------
+@pytest.mark.parametrize("step", range(STEPS))
+@pytest.mark.parametrize("layer", ["0", "4", "6"])
+def test_one_ulp_of_one_weight_is_found_in_its_step_and_layer(layer, step):
+    name = f"{layer}.bias"  # which reaches every row
+    found = compare(run(rate=0.0), run(at(step, one_ulp(name)), rate=0.0))
+    assert place(found) == (step, "forward", layer, "output")
+    assert found.first.ulps >= 1
+    assert place(compare(run(), run(at(step, one_ulp(name))))) == place(found)
+
+
+def test_one_ulp_in_an_update_is_one_ulp_there():
+    """A weight that the forward pass does not see: its input is 0 in every row."""
+
+    def blind(model, batches, n):
+        for x, _ in batches:
+            x[:, 5] = 0
+
+    def change(model, batches, n):
+        blind(model, batches, n)
+        if n == 2:
+            one_ulp("0.weight", 5)(model, batches)
+
+    found = compare(run(blind), run(change))
+    assert place(found) == (2, "update", "0", "weight")
+    assert (found.first.ulps, found.first.moved) == (1, 0)  # seen in the sum alone
+    assert "1 ulp in the sum over 128 numbers" in found.first.apart
+    assert len(found.differences) == STEPS - 2  # nothing else ever differs
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_the_first_weights_are_compared_too_by_their_units(count):
+    def start(index):
+        def make():
+            model = network()
+            model[4].weight.detach().view(-1).view(torch.int32)[index] += count
+            return model
+
+        return make
+
+    found = compare(run(make=start(0)), run(make=network))
+    assert place(found) == (0, "start", "4", "weight")
+    assert (found.first.ulps, found.first.moved) == (count, 1)
+    found = compare(run(make=start(100)), run(make=network))  # not among those sampled
+    assert (found.first.ulps, found.first.moved) == (count, 0)
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_another_order_of_the_data_is_named_as_the_model_s_input(step):
+    def rows(model, batches):
+        batches[step] = tuple(t.flip(0) for t in batches[step])
+
+    found = compare(run(), run(at(step, rows)))
+    assert place(found) == (step, "forward", "", "input")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_of_ones_and_zeros_that_change_places_are_seen(seed):
+    """Their sums of bits are equal, and most of their bits are zeros."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 2, (60, 8), generator=g)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64):
+        rows = x.to(dtype)
+        for i in range(59):
+            other = rows.clone()
+            other[[i, i + 1]] = rows[[i + 1, i]]
+            one, two = numbers_of(rows).tolist(), numbers_of(other).tolist()
+            assert one[0] == two[0]
+            assert (one[1] == two[1]) == torch.equal(rows, other)
+
+
+def test_the_statistics_of_a_batch_norm_are_named_though_no_output_shows_them():
+    def other(model, batches):
+        model[1].momentum = 0.2
+
+    found = compare(run(), run(at(1, other)))
+    assert place(found) == (1, "forward", "1", "running_mean")
+    assert {d.site.what for d in found.differences} == {"running_mean", "running_var"}
+
+
+def test_another_seed_of_the_dropout_is_named_there():
+    assert place(compare(run(), run(seed=6))) == (0, "forward", "3", "output")
+
+
+class Between(nn.Module):
+    """Something that is no module, between two modules."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.z, self.a, self.factor = nn.Linear(8, 8), nn.Linear(8, 4), factor
+
+    def forward(self, x):
+        return self.a(self.z(x) * self.factor)
+
+
+def test_what_lies_between_modules_is_named_by_the_next_one_s_input():
+    found = compare(run(make=lambda: Between(1.0)), run(make=lambda: Between(1 + 2.0**-23)))
+    assert place(found) == (0, "forward", "a", "input")  # not by the alphabet
+    assert found.before == "step 0, forward: the output of z (Linear)"
+
+
+class OtherGradient(torch.autograd.Function):
+    """The identity, whose gradient is one ulp off in one place."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        gradient.view(-1).view(torch.int32)[0] += 1
+        return gradient
+
+
+def test_a_backward_pass_is_named_where_its_gradient_comes_out():
+    class Off(nn.Module):
+        def forward(self, x):
+            return OtherGradient.apply(x)
+
+    class Same(nn.Module):
+        def forward(self, x):
+            return x.clone()
+
+    def make(middle):
+        return lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), middle(), nn.Linear(8, 4))
+
+    found = compare(run(make=make(Same)), run(make=make(Off)))
+    assert place(found) == (0, "backward", "1", "output")
+    assert (found.first.ulps, found.first.moved) == (1, 1)
+    assert found.before.startswith("step 0, backward: the gradient with respect to the output of 2")
+
+
+def test_clipping_is_named_as_the_update():
+    results = []
+    for norm in (1e9, 0.1):
+        model = seeded(mlp)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Digest(model, optimizer) as digest:
+            F.mse_loss(model(regression()[0]), regression()[1]).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), norm)
+            optimizer.step()
+        results.append(digest)
+    assert place(compare(*results)) == (0, "update", "0", "weight")
+
+
+def test_a_layer_that_runs_twice_is_told_by_its_call():
+    class Twice(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.layer, self.last, self.factor = nn.Linear(8, 8), nn.Linear(8, 4), factor
+
+        def forward(self, x):
+            return self.last(self.layer(self.layer(x).tanh() * self.factor))
+
+    found = compare(run(make=lambda: Twice(1.0)), run(make=lambda: Twice(1.5)))
+    assert place(found) == (0, "forward", "layer", "input")
+    assert str(found.first.site) == "the input of layer (Linear), call 2"
+
+
+# By how many ulps --------------------------------------------------------------------------
+def pair(a, b, dtype=torch.float32):
+    """A comparison of two runs whose weights begin with these bits."""
+    digests = []
+    for values in (a, b):
+        model = nn.Linear(len(values), 1, bias=False).to(dtype)
+        with torch.no_grad():
+            model.weight.copy_(torch.as_tensor(values, dtype=dtype))
+        with Digest(model, torch.optim.SGD(model.parameters(), lr=0.0)) as digest:
+            digest.optimizer.step()
+        digests.append(digest)
+    return compare(*digests)
+
+
+NAN = float("nan")
+
+
+def test_a_nan_is_equal_to_a_nan_and_minus_zero_is_no_zero():
+    assert pair([NAN, 1.0], [NAN, 1.0]).equal
+    assert pair([0.0], [-0.0]).first.ulps == 1
+    assert pair([0.0] * 40, [-0.0] * 40).first.moved == SAMPLED
+    other = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
+    assert pair([NAN], other).first.ulps == 1
+    for bad in (NAN, math.inf):
+        assert pair([bad, 1.0], [1.0, 1.0]).first.ulps == math.inf
+        assert "not finite" in pair([bad, 1.0], [1.0, 1.0]).first.apart
+
+
+def test_an_even_number_of_signs_of_zero_is_seen_wherever_they_stand():
+    n = 1000
+    for i in range(0, n - 1, 7):
+        x = torch.zeros(n)
+        x[[i, n - 1 - i]] = -0.0
+        assert numbers_of(x).tolist()[1] != numbers_of(torch.zeros(n)).tolist()[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_units_are_those_of_the_exact_difference(dtype):
+    """Between neighbours in one binade, the difference in ulps is that of the numbers."""
+    g = np.random.default_rng(0)
+    wide = {torch.float16: 10, torch.bfloat16: 7, torch.float32: 23, torch.float64: 52}[dtype]
+    for _ in range(50):
+        codes = g.integers(0, 1 << min(wide, 20), 2)
+        one, two = (1 + Fraction(int(c), 1 << wide) for c in codes)
+        for sign in (1, -1):
+            found = pair([float(sign * one)], [float(sign * two)], dtype)
+            exact = abs(one - two) * (1 << wide)
+            assert (found.first.ulps if found.first else 0) == exact
+
+
+def test_signs_and_binades_are_crossed_by_counting_the_numbers_between():
+    tiny = float(torch.finfo(torch.float32).smallest_normal) * 2.0**-23
+    assert pair([tiny], [-tiny]).first.ulps == 3  # -0 and +0 lie between
+    below = float(np.nextafter(np.float32(1), np.float32(0)))
+    above = float(np.nextafter(np.float32(1), np.float32(2)))
+    assert pair([below], [above]).first.ulps == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 65_537, 200_000])
+def test_the_sums_are_those_of_python_s_integers(dtype, size):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    bits = x.view(kind).tolist()
+    narrow = x.view(torch.int32).tolist() if dtype.itemsize == 8 else bits
+    total = 0
+    for begin in range(0, len(narrow), _CHUNK):
+        part = zip(narrow[begin : begin + _CHUNK], _WEIGHTS.tolist(), strict=False)
+        total = total * _FACTOR + sum(b * w for b, w in part)
+    expected = [((n + (1 << 63)) % (1 << 64)) - (1 << 63) for n in (sum(bits), total)]
+    found = numbers_of(x).tolist()
+    assert found[:2] == expected
+    if dtype.itemsize < 8:
+        by_torch = torch.zeros(2, dtype=torch.int64)
+        _elsewhere(x.view(kind), by_torch)  # as on other devices
+        assert by_torch.tolist() == expected
+    assert numbers_of(x.view(1, -1).expand(1, -1).clone().T).tolist()[:2] == expected
+    kept = found[2 : 2 + min(SAMPLED, size)]
+    assert set(kept) <= set(bits)
+    assert kept[0] == bits[0]
+    assert len(set(kept)) == len(kept)
+
+
+def test_digests_do_not_depend_on_threads_or_on_how_memory_lies():
+    x = torch.randn(300, 700)
+    before = torch.get_num_threads()
+    found = numbers_of(x)
+    try:
+        torch.set_num_threads(3)
+        assert torch.equal(found, numbers_of(x))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found, numbers_of(x.T.contiguous().T))
+    assert not torch.equal(found, numbers_of(x.T))
+    for some in (x[:, ::2], x[0, ::3], x[:, 5], x[0].flip(0)):
+        for dtype in (torch.float64, torch.float16):
+            whole = some.to(dtype)
+            spread = torch.stack([whole, whole], -1)[..., 0]
+            assert torch.equal(numbers_of(whole.contiguous()), numbers_of(spread))
+
+
+def test_every_kind_of_tensor_has_numbers():
+    sparse = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0, 1]]), torch.ones(3), (2,), check_invariants=True
+    )
+    tensors = [
+        *(torch.tensor([True, False]), torch.tensor(3), torch.zeros(0), torch.ones(2) * 1j),
+        *(torch.ones(2).to(torch.float8_e4m3fn), torch.arange(5), (torch.ones(2) * 1j).conj()),
+        sparse,
+    ]
+    for t in tensors:
+        assert numbers_of(t).shape == (2 + SAMPLED,)
+    assert torch.equal(numbers_of(sparse), numbers_of(torch.tensor([2.0, 1.0])))
+    assert not torch.equal(numbers_of(tensors[3]), numbers_of(tensors[6]))
+
+
+# What else is told -------------------------------------------------------------------------
+def test_equal_runs_are_said_to_be_equal():
+    found = compare(run(), run())
+    assert (found.equal, found.first, found.notes) == (True, None, [])
+    digests = sum(len(ids) for ids, _ in run().record.steps.values())
+    assert found.compared == digests
+    said = f"The runs do not differ: {digests} digests of {STEPS} steps are equal."
+    assert repr(found) == said
+    assert said in found._repr_html_()
+
+
+def test_other_lengths_are_told_and_what_both_have_is_compared():
+    found = compare(run(), run(steps=3))
+    assert not found.equal
+    assert found.first is None
+    assert found.notes == [
+        "Other lengths: run_a has 4 steps, 0 to 3, run_b 3 steps, 0 to 2; 3 in common."
+    ]
+    assert found.verdict.startswith("No difference in what both runs have: ")
+    found = compare(run(every=3), run(at(3, one_ulp("4.bias"))))
+    assert found.steps == [0, 3]
+    assert place(found) == (3, "forward", "4", "output")
+
+
+def test_other_layers_are_told_and_what_both_have_is_compared():
+    found = compare(run(make=mlp), run(make=lambda: nn.Sequential(*mlp(), nn.Tanh())))
+    assert not found.equal
+    assert found.notes == [
+        "Other layers: 8 digests are in run_b alone; the first: forward, the output of 3 (Tanh)."
+    ]
+
+
+def test_other_shapes_and_dtypes_are_told():
+    wide = compare(run(make=mlp), run(make=lambda: mlp(activation=nn.ReLU)))
+    assert place(wide) == (0, "forward", "1", "output")
+
+    def half(model, batches):
+        batches[1] = tuple(t[:8] for t in batches[1])
+
+    found = compare(run(), run(at(1, half)))
+    assert place(found) == (1, "forward", "", "input")
+    assert found.first.apart == "float32 of (16, 8) against float32 of (8, 8)"
+    assert math.isnan(found.first.ulps)
+
+
+def test_runs_without_a_common_step_have_nothing_to_compare():
+    empty = run(steps=0)
+    found = compare(empty, run())
+    assert (found.compared, found.equal) == (0, False)
+    assert found.verdict == "The runs have nothing in common that could be compared."
+    assert "run_a has no steps" in repr(found)
+    assert not compare(empty, empty).equal
+
+
+def test_the_report_prints_and_is_a_table_in_jupyter():
+    found = compare(run(), run(at(2, one_ulp("4.bias"))))
+    lines = repr(found).splitlines()
+    assert lines[0] == "The runs part in step 2, forward: the output of 4 (Linear)."
+    assert any(line.startswith("equal until   step 2, forward: the output of 3") for line in lines)
+    page = found._repr_html_()
+    assert page.startswith("<p><b>The runs part in step 2")
+    assert page.count("<table>") == 2
+    assert len(repr(found).splitlines()) < 20
+
+
+# Files -------------------------------------------------------------------------------------
+def test_a_file_gives_the_digest_back(tmp_path):
+    path = tmp_path / "a.json"
+    digest = run(path=path)
+    assert compare(digest, path).equal
+    assert compare(str(path), digest).equal
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+    assert place(compare(path, run(seed=6))) == (0, "forward", "3", "output")
+
+
+def test_a_run_that_breaks_off_leaves_its_steps_and_the_one_at_work(tmp_path):
+    def stop(model, batches, n):
+        if n == 2:
+            model(batches[2][0])
+            raise InterruptedError
+
+    path = tmp_path / "a.json"
+    with pytest.raises(InterruptedError):
+        run(stop, path=path)
+    found = compare(path, run())
+    assert found.steps == [0, 1, 2]
+    assert found.first is None
+    assert "Other lengths: run_a has 3 steps" in repr(found)
+
+
+def broken_files():
+    """Files of another kind, and a good one with one thing wrong."""
+    stored = json.loads(json.dumps(run(steps=1).record.to_json()))
+    yield from (b"", b"{", b"[]", b"null", b'{"mplab digest": 99}', b"\xff\xfe", b"[" * 100_000)
+    for wrong in (
+        {"sites": [[1, 2]]},
+        {"sites": [["forward", "0", "Linear", "output", 0, "system", [1]]]},
+        {"sites": [["forward", "0", "Linear", "output", -0.5, "float32", [1]]]},
+        {"steps": [[0, [0], [[1, 2]]]]},
+        {"steps": [[0, [10**6], [[0] * (2 + SAMPLED)]]]},
+        {"steps": [[0, [-1], [[0] * (2 + SAMPLED)]]]},
+        {"steps": [["0", [0], [[0] * (2 + SAMPLED)]]]},
+        {"steps": [[0, [0], [[2**70] * (2 + SAMPLED)]]]},
+        {"steps": [[0, [], []]]},
+        {"steps": {}, "error": 5},
+    ):
+        yield json.dumps(stored | wrong).encode()
+    yield json.dumps({k: v for k, v in stored.items() if k != "steps"}).encode()
+
+
+def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
+    path, good = tmp_path / "b.json", run(steps=1)
+    for content in broken_files():
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"^compare: run_b must hold a digest of version 1;"):
+            compare(good, path)
+    with pytest.raises(OSError, match="nowhere"):
+        compare(tmp_path / "nowhere.json", good)
+
+
+def test_a_digest_is_closed_before_it_is_entered_again():
+    model = seeded(mlp)
+    digest = Digest(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with digest, pytest.raises(RuntimeError, match="must be closed"):
+        digest.__enter__()
+    with digest:
+        pass
