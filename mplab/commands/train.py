@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from mplab.commands.main import named
 from mplab.course.files import replace_file
 from mplab.training.history import History
 from mplab.training.parallel import process_group, rank
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.runs import gather
-from mplab.training.tasks import TASKS
+from mplab.training.tasks import TASKS, Task
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,10 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in options.plot:  # now, not when everything has been trained
         if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():
             parser.error(f"--plot must be a .png, .svg or .html in a folder that is; got {path}")
+    task: str | Task = options.task
+    if ":" in options.task:  # files and checkpoints know it by where it is from
+        task = replace(named("--task", options.task, Task), name=options.task)
     try:
         with process_group():
             runs = gather(
-                options.task,
+                task,
                 options.recipe,
                 options.out,
                 seeds=options.seeds,
@@ -63,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--list", action="store_true", help="list the tasks and the recipes")
-    add("--task", help="what to learn")
+    add("--task", help="what to learn: a name, or package.module:TASK for a Task of your own")
     add("--recipe", nargs="+", action="extend", help="one or more, by name")
     add("--seeds", nargs="+", type=int, default=[0], metavar="SEED", help="default: 0")
     add("--steps", type=int, help="default: the task's")

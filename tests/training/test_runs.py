@@ -285,6 +285,115 @@ def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
+# A task of one's own, by the command ------------------------------------------------------
+OWN = """
+import torch
+from mplab.training import Split, Task
+
+def data():
+    x = torch.randn(96, 4, generator=torch.Generator().manual_seed(1))
+    return Split((x[:64], x[:64, :1]), (x[64:], x[64:, :1]))
+
+def mse(output, split):
+    return {"mse": float((output - split.test[1]).square().mean())}
+
+TASK = Task(
+    "mine", 40, 16, data, lambda: torch.nn.Linear(4, 1), torch.nn.functional.mse_loss, mse,
+    lambda parameters: torch.optim.Adam(parameters, lr=RATE),
+)
+NUMBER = 5
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder with a package of two tasks of one name, in which one works."""
+    folder = tmp_path / "here"
+    (folder / "own_tasks").mkdir(parents=True)
+    texts = {
+        "__init__": "",
+        "one": OWN.replace("RATE", "0.01"),
+        "two": OWN.replace("RATE", "0.02"),
+        "broken": "import torch\nraise ZeroDivisionError('in the data')",
+        "lacking": "import a_package_that_nobody_has",
+        "leaving": "raise SystemExit('usage')",
+    }
+    for name, text in texts.items():
+        (folder / "own_tasks" / f"{name}.py").write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_tasks"]:
+        del sys.modules[name]
+
+
+def test_a_task_of_one_s_own_is_trained_by_the_place_it_is_from(own, capsys):
+    one = command("one.json", "--recipe", "fp32", "fp16-scaled", task="own_tasks.one:TASK")
+    assert main([*one, "--plot", "one.png"]) == 0
+    assert "own_tasks.one:TASK, seed 0" in capsys.readouterr().out
+    found = load_runs("one.json")
+    assert [(run.task, run.recipe, len(run.loss)) for run in found] == [
+        ("own_tasks.one:TASK", "fp32", 40),
+        ("own_tasks.one:TASK", "fp16-scaled", 40),
+    ]
+    assert set(found[0].metrics) == {"mse"}
+    before = (own / "one.json").read_bytes()
+    assert main(one) == 0  # repeats nothing
+    assert (own / "one.json").read_bytes() == before
+
+
+def test_two_tasks_of_one_name_from_different_modules_do_not_mix(own, capsys):
+    assert main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK")) == 0
+    before = (own / "a.json").read_bytes()
+    assert main(command("a.json", "--recipe", "fp32", task="own_tasks.two:TASK")) == 2
+    assert "out must hold runs of the same task" in capsys.readouterr().err
+    assert (own / "a.json").read_bytes() == before
+    assert main(command("b.json", "--recipe", "fp32", task="own_tasks.two:TASK")) == 0
+    one, two = (load_runs(name)[0].loss for name in ("a.json", "b.json"))
+    assert one[0] == two[0] != two[1] != one[1]
+
+
+@pytest.mark.parametrize(
+    ("task", "error"),
+    [
+        ("nothing_here:TASK", "there is no module 'nothing_here' in "),
+        ("own_tasks.three:TASK", "there is no module 'own_tasks.three' in "),
+        ("own_tasks.one:OTHER", "which is not there. Those in own_tasks.one: TASK."),
+        ("own_tasks.one:NUMBER", "whose type is int. Those in own_tasks.one: TASK."),
+        ("own_tasks:TASK", "which is not there. own_tasks has none."),
+        ("own_tasks.one:", "Write the module with dots, a colon, and the name."),
+        (":TASK", "Write the module with dots, a colon, and the name."),
+        ("own_tasks/one.py:TASK", "Write the module with dots, a colon, and the name."),
+    ],
+)
+def test_a_task_that_is_not_there_is_one_line(own, capsys, task, error):
+    assert main(command("run.json", "--recipe", "fp32", task=task)) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("mplab train: --task must be package.module:NAME, where NAME is a Task")
+    assert shown.rstrip().endswith(error) or error in shown
+    assert shown.count("\n") == 1
+    assert not (own / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "last"),
+    [
+        ("broken", "ZeroDivisionError: in the data"),
+        ("lacking", "ModuleNotFoundError: No module named 'a_package_that_nobody_has'"),
+        ("leaving", "SystemExit: usage"),
+    ],
+)
+def test_an_error_of_one_s_own_module_is_shown_as_it_is(own, capsys, module, last):
+    assert main(command("run.json", "--recipe", "fp32", task=f"own_tasks.{module}:TASK")) == 2
+    first, *middle, end = capsys.readouterr().err.strip().splitlines()
+    named = f"'own_tasks.{module}'"
+    assert first == f"mplab train: --task: importing {named} raises an error."
+    assert end == last
+    places = [line for line in middle if line.startswith("  File ")]
+    assert len(places) == 1  # theirs; nothing of ours or of Python's
+    assert f"{module}.py" in places[0]
+
+
 # Killed ----------------------------------------------------------------------------------
 
 
@@ -333,6 +442,26 @@ def test_a_killed_command_goes_on_and_its_file_is_that_of_one_that_was_not(tmp_p
     assert main(command(plain, *options)) == 0
     assert out.read_bytes() == plain.read_bytes()
     assert {path.name for path in out.parent.iterdir()} == {"run.json"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
+def test_a_killed_run_of_one_s_own_task_goes_on_with_the_same_bits(own):
+    options = ("--recipe", "fp16-scaled", "--steps", 400, "--save-every", 4)
+    arguments = command("run.json", *options, task="own_tasks.one:TASK")
+    checkpoint = checkpoint_path(own / "run.json", "fp16-scaled", 0)
+    process = start(arguments)
+    assert wait_for(checkpoint, process), process.stderr.read()
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=30)
+    saved = torch.load(checkpoint, weights_only=True)
+    assert saved["identity"]["task"] == "own_tasks.one:TASK"
+    assert 0 < len(saved["history"]["loss"]) < 400
+    other = command("run.json", *options, task="own_tasks.two:TASK")
+    assert main(other) == 2  # the checkpoint is another's
+    assert main(arguments) == 0
+    assert main(command("plain.json", *options, task="own_tasks.one:TASK")) == 0
+    assert (own / "run.json").read_bytes() == (own / "plain.json").read_bytes()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send")
