@@ -321,7 +321,7 @@ def run(
     of_product = product or addition
     rare = addition.facts.rare or of_product.facts.rare
     loop = _loop_for(int(mode), rare, order is Order.SEQUENTIAL, _EDITION)
-    keys, product_keys = (np.array(s.keys, np.uint32) for s in (addition, of_product))
+    keys, product_keys = (np.array(s.keys) for s in (addition, of_product))
     facts, product_facts = addition.facts.numbers, of_product.facts.numbers
     plan = (int(order), block, product is not None)
     cost = depth * lanes

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import ml_dtypes  # noqa: F401  # gives NumPy the dtypes that Format.dtype names
 import numpy as np
 
-from mplab.numbers.formats import Format, format_of, require_format
+from mplab.numbers.formats import Format, Specials, format_of, require_format
 from mplab.numbers.inputs import as_array, widen
 from mplab.numbers.words import integer
 
@@ -66,6 +66,8 @@ def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
 def fields(codes: object, fmt: Format) -> Fields:
     """Split codes into sign, biased exponent and trailing significand.
 
+    Codes in two's complement have no such fields, and give the bits in these places.
+
     Args:
         codes: integers of any shape.
         fmt: the format of the codes.
@@ -93,6 +95,21 @@ trailing_significand=array(0, dtype=uint16))
     )
 
 
+def _split(codes: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
+    """Which codes are of negative numbers, and the codes of their magnitudes."""
+    negative = (codes & fmt.sign_code) != 0
+    if fmt.specials is Specials.TWOS_COMPLEMENT:
+        return negative, np.abs(codes - 2 * fmt.sign_code * negative)
+    return negative, codes & ~fmt.sign_code
+
+
+def _joined(negative: Any, magnitude: Any, fmt: Format) -> Any:
+    """The codes of numbers from those of their magnitudes, the inverse of `_split`."""
+    if fmt.specials is Specials.TWOS_COMPLEMENT:
+        return np.where(negative, -magnitude & (2 * fmt.sign_code - 1), magnitude)
+    return magnitude | np.where(negative, fmt.sign_code, 0)
+
+
 def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
     """k·2^q as float64, made of bits, so that subnormals survive where the CPU flushes them."""
     bits = k.astype(np.float64).view(np.int64)
@@ -104,16 +121,17 @@ def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
     """Values of codes by arithmetic on their fields, float64."""
-    sign, biased, trailing = (part.astype(np.int64) for part in fields(codes, fmt))
+    negative, magnitude = _split(codes.astype(np.int64), fmt)
+    biased, trailing = (np.asarray(part) for part in np.divmod(magnitude, 1 << (fmt.precision - 1)))
     subnormal = (biased == 0) & fmt.has_zero
     significand = trailing + np.where(subnormal, 0, 1 << (fmt.precision - 1))
     exponent = np.where(subnormal, fmt.emin, biased - fmt.bias)
     values = _scaled(significand, exponent - fmt.precision + 1)
-    magnitude = (biased << (fmt.precision - 1)) + trailing
-    special = np.nan if fmt.infinity_code is None else np.inf
-    values = np.where(magnitude == fmt.max_code + 1, special, values)
-    values = np.where(magnitude > fmt.max_code + 1, np.nan, values)
-    values = np.copysign(values, np.where(sign == 1, -1.0, 1.0))
+    if fmt.specials is not Specials.TWOS_COMPLEMENT:
+        special = np.nan if fmt.infinity_code is None else np.inf
+        values = np.where(magnitude == fmt.max_code + 1, special, values)
+        values = np.where(magnitude > fmt.max_code + 1, np.nan, values)
+    values = np.copysign(values, np.where(negative, -1.0, 1.0))
     if fmt.nan_code is not None:  # one NaN for all NaN codes, so that values are reproducible
         values[np.isnan(values) | (codes == fmt.nan_code)] = np.nan
     return np.asarray(values)
@@ -222,7 +240,7 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
         given = integer(x) if type(x) is int else str(first if array.ndim else x)
         raise ValueError(refusal(function, "x", first, fmt, given=given))
     codes = np.where(infinite, fmt.infinity_code or 0, codes)
-    codes |= np.where(bits < 0, fmt.sign_code, 0)
+    codes = _joined(bits < 0, codes, fmt)
     codes = np.where(nan, fmt.nan_code or 0, codes)
     return codes.astype(code_dtype(fmt)).reshape(array.shape)[()]
 
@@ -268,8 +286,7 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
         low = int(_magnitude_codes(magnitude, fmt)[0][0])
         codes = [low, low + 1]
         if x < 0:
-            zero = 0 if low == 0 and not fmt.has_negative_zero else low + fmt.sign_code
-            codes = [low + 1 + fmt.sign_code, zero]
+            codes = [int(_joined(low + k or fmt.has_negative_zero, low + k, fmt)) for k in (1, 0)]
         names = (f"{float(decode(c, fmt))!r} (0x{c:0{-(-fmt.bits // 4)}X})" for c in codes)
         what += ", between " + " and ".join(names)
     elif abs(x) > fmt.max_finite:
@@ -328,8 +345,7 @@ def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
     """One step along the values of `fmt`, counted through zero as one value."""
     codes = np.asarray(_encode(function, x, fmt)).astype(np.int64)
     nan = codes == fmt.nan_code if fmt.has_nan else np.zeros(codes.shape, bool)
-    negative = (codes & fmt.sign_code) != 0
-    magnitude = codes & ~fmt.sign_code
+    negative, magnitude = _split(codes, fmt)
     rank = np.where(negative, -magnitude, magnitude) + direction
     top = fmt.max_code + fmt.has_infinity
     past = np.abs(rank) > top

@@ -21,9 +21,14 @@ from mplab.numbers.words import integer, superscript
 class Rounding(IntEnum):
     """How a number between two neighbours of a format is rounded.
 
+    `STOCHASTIC` goes away from zero with the probability of the discarded fraction (see
+    `mplab.Stream`). `TO_ODD` takes the neighbour with the odd significand; at one bit of
+    precision, where all are odd but zero, the one nearer to zero. Whatever then enters a format of
+    two bits less, in any deterministic mode, is as if rounded once.
+
     Source:
-        IEEE 754-2019 §4.3, except `STOCHASTIC`, which rounds away from zero with
-        the probability of the discarded fraction (see `mplab.Stream`).
+        IEEE 754-2019 §4.3, except `STOCHASTIC` and `TO_ODD`: Boldo and Melquiond 2008,
+        Emulation of FMA and correctly rounded sums.
     """
 
     TIES_TO_EVEN = 0
@@ -32,6 +37,7 @@ class Rounding(IntEnum):
     TOWARD_POSITIVE = 3
     TOWARD_NEGATIVE = 4
     STOCHASTIC = 5
+    TO_ODD = 6
 
 
 class Overflow(IntEnum):
@@ -63,14 +69,20 @@ class Specials(Enum):
 
     `IEEE`: the top exponent holds infinity and NaNs. `NAN_ALL_ONES`: only the code of
     all ones is NaN. `NAN_NEGATIVE_ZERO`: the code of −0 is the one NaN, so there is no
-    −0. `NONE`: every code is a finite number.
+    −0. `P3109`: so too, and the last code is infinity. `NONE`: every code is a finite number.
+    `TWOS_COMPLEMENT`: so too, and those of negative numbers are two's complements; the one
+    without a positive twin is read, but no number gets it.
     """
 
     IEEE = "infinity and NaN in the top exponent"
     NAN_ALL_ONES = "NaN is the code of all ones; no infinity"
     NAN_NEGATIVE_ZERO = "NaN is the code of -0; no infinity, no -0"
+    P3109 = "NaN is the code of -0; infinity is the last code; no -0"
     NONE = "every code is finite"
+    TWOS_COMPLEMENT = "every code is finite, in two's complement; no -0"
 
+
+_WITHOUT_NEGATIVE_ZERO = (Specials.NAN_NEGATIVE_ZERO, Specials.P3109, Specials.TWOS_COMPLEMENT)
 
 _IEEE_BIAS = -(1 << 31)
 """Stands for 2^(exponent_bits−1) − 1."""
@@ -151,8 +163,10 @@ class Format:
             return f"a format must fit 32 bits; got {integer(self.bits)}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
             return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
-        if self.specials is Specials.NAN_NEGATIVE_ZERO and not self.signed:
-            return "NaN in the code of -0 must have a sign bit; got signed=False"
+        if self.specials in _WITHOUT_NEGATIVE_ZERO and not self.signed:
+            return f"{self.specials.name} must have a sign bit; got signed=False"
+        if self.specials is Specials.TWOS_COMPLEMENT and self.exponent_bits > 1:
+            return f"two's complement must be fixed point; got exponent_bits={self.exponent_bits}"
         if self.signed and not self.has_zero:
             return "a signed format must have a zero between its halves; got has_zero=False"
         if (self.max_code >> (self.precision - 1)) < self.has_zero:
@@ -177,13 +191,9 @@ class Format:
     def max_code(self) -> int:
         """The code of `max_finite`."""
         top = 1 << (self.exponent_bits + self.precision - 1)
-        reserved = {
-            Specials.IEEE: 1 << (self.precision - 1),
-            Specials.NAN_ALL_ONES: 1,
-            Specials.NAN_NEGATIVE_ZERO: 0,
-            Specials.NONE: 0,
-        }
-        return top - 1 - reserved[self.specials]
+        reserved = {Specials.IEEE: 1 << (self.precision - 1)}
+        reserved |= {Specials.NAN_ALL_ONES: 1, Specials.P3109: 1}
+        return top - 1 - reserved.get(self.specials, 0)
 
     @cached_property
     def sign_code(self) -> int:
@@ -193,7 +203,8 @@ class Format:
     @cached_property
     def infinity_code(self) -> int | None:
         """The code of +infinity, or None."""
-        return self.max_code + 1 if self.specials is Specials.IEEE else None
+        there = self.specials in (Specials.IEEE, Specials.P3109)
+        return self.max_code + 1 if there else None
 
     @cached_property
     def nan_code(self) -> int | None:
@@ -202,8 +213,8 @@ class Format:
             Specials.IEEE: self.max_code + 1 + (1 << max(self.precision - 2, 0)),
             Specials.NAN_ALL_ONES: self.max_code + 1,
             Specials.NAN_NEGATIVE_ZERO: self.sign_code,
-            Specials.NONE: None,
-        }[self.specials]
+            Specials.P3109: self.sign_code,
+        }.get(self.specials)
 
     @property
     def has_infinity(self) -> bool:
@@ -218,7 +229,7 @@ class Format:
     @cached_property
     def has_negative_zero(self) -> bool:
         """Whether −0 has a code."""
-        return self.signed and self.has_zero and self.specials is not Specials.NAN_NEGATIVE_ZERO
+        return self.signed and self.has_zero and self.specials not in _WITHOUT_NEGATIVE_ZERO
 
     @cached_property
     def nan_codes(self) -> int:
@@ -428,9 +439,51 @@ FORMATS: dict[str, Format] = {
         FP6_E3M2,
         FP6_E2M3,
         FP4_E2M1,
+        Format(
+            "FP8_E4M3_IEEE",
+            exponent_bits=4,
+            precision=4,
+            dtype_name="float8_e4m3",
+            note="with infinities, max 240: float8_e4m3 in ml_dtypes",
+        ),
+        Format(
+            "FP8_E3M4",
+            exponent_bits=3,
+            precision=5,
+            dtype_name="float8_e3m4",
+            note="float8_e3m4 in ml_dtypes",
+        ),
+        Format(
+            "FP8_E4M3B11FNUZ",
+            exponent_bits=4,
+            precision=4,
+            bias=11,
+            specials=Specials.NAN_NEGATIVE_ZERO,
+            dtype_name="float8_e4m3b11fnuz",
+            note="float8_e4m3b11fnuz in ml_dtypes",
+        ),
+        *(
+            Format(
+                f"Binary8p{p}se",
+                exponent_bits=8 - p,
+                precision=p,
+                bias=1 << (7 - p),
+                specials=Specials.P3109,
+                note="IEEE P3109, interim report 4.0 (2026): signed, extended by infinities",
+            )
+            for p in range(1, 8)
+        ),
+        Format(
+            "MXINT8",
+            exponent_bits=1,
+            precision=7,
+            bias=1,
+            specials=Specials.TWOS_COMPLEMENT,
+            note="OCP MX INT8: multiples of 1/64; rounding ends at 127/64 on both sides",
+        ),
     )
 }
-"""The predefined formats by name."""
+"""The predefined formats by name; the last eleven have no name of their own in `mplab`."""
 
 
 def require_format(function: str, fmt: object) -> Format:

@@ -38,6 +38,8 @@ _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_
 
 _TOWARD_ZERO, _STOCHASTIC = int(Rounding.TOWARD_ZERO), int(Rounding.STOCHASTIC)
 
+_TO_ODD = int(Rounding.TO_ODD)
+
 _TOWARD_POSITIVE, _TOWARD_NEGATIVE = int(Rounding.TOWARD_POSITIVE), int(Rounding.TOWARD_NEGATIVE)
 
 
@@ -137,10 +139,11 @@ def _round_in_place(a, shift, mode, away, odd, random):
     """Magnitude bits `a` without their lowest `shift` bits; a carry reaches the exponent."""
     last = _as(a, _as(a, 1) << shift)
     low = _as(a, last - 1)
+    odds = _as(a, last | _as(a, -odd << shift))  # at one bit of precision all but 0 are odd
     if mode == _TIES_TO_EVEN:
-        # Without even significands every tie goes up; where nothing is cut, none. One addend plus
-        # a condition, since a choice between two becomes a branch in scalar code.
-        up = _as(a, (last | -odd) & -(low & 1))
+        # Where nothing is cut, no tie goes up. One addend plus a condition, since a choice between
+        # two becomes a branch in scalar code.
+        up = _as(a, odds & -(low & 1))
         addend = _as(a, _as(a, low >> 1) - _mask(a, a & up != 0))
     elif mode == _TIES_TO_AWAY:
         addend = _as(a, _as(a, low + 1) >> 1)
@@ -148,6 +151,8 @@ def _round_in_place(a, shift, mode, away, odd, random):
         addend = _as(a, 0)
     elif mode == _STOCHASTIC:
         addend = _align(a, random, shift)
+    elif mode == _TO_ODD:
+        addend = _as(a, low & _mask(a, a & odds == 0))
     else:
         addend = low if away else _as(a, 0)
     return _as(a, _as(a, a + addend) & ~low)
@@ -171,6 +176,8 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
         up = (x - down) + (x - down) >= quantum
     elif mode == _STOCHASTIC:
         up = _carries((x - down) * per_quantum, random)
+    elif mode == _TO_ODD:  # from the anchor on, the last bit is that of the multiple
+        up = _as_bits(down + anchor) & 1 == 0 and _as_bits(down) != a
     else:
         up = away and _as_bits(down) != a
     return _as_bits(down + quantum) if up else _as_bits(down)
@@ -188,7 +195,7 @@ def _round_bits(bits, mode, rare, random, facts):
      ) = facts  # fmt: skip
     original = _as(bits, bits & ~sign_bit)
     sign = _as(bits, bits & sign_bit)
-    away = (sign == 0) == (mode == _TOWARD_POSITIVE)
+    away = mode != _TO_ODD and (sign == 0) == (mode == _TOWARD_POSITIVE)
     a = original
     if rare and a < flush_in:
         a = _as(bits, 0)
@@ -199,7 +206,7 @@ def _round_bits(bits, mode, rare, random, facts):
     r = grid if a < grid_below else r
     past = r > max_finite
     limit = beyond
-    if _TOWARD_ZERO <= mode <= _TOWARD_NEGATIVE:
+    if mode == _TO_ODD or _TOWARD_ZERO <= mode <= _TOWARD_NEGATIVE:
         inward = mode == _TOWARD_ZERO or not away
         limit = max_finite if inward and original != infinity else beyond
     r = limit if past else r
@@ -232,8 +239,8 @@ def _round_bits(bits, mode, rare, random, facts):
 
 
 @intrinsic
-def _mix(typing, counter, key0, key1):
-    """A keyed three-multiply mixer of uint32 numbers.
+def _mix(typing, counter, key0, key1, dropped):
+    """A keyed three-multiply mixer of uint32 numbers, without the bits that are set in the last.
 
     Two multiplications leave the results of some index pairs correlated, the third does not.
     Written in LLVM's instructions, since numba widens uint32 arithmetic to 64 bits.
@@ -243,20 +250,33 @@ def _mix(typing, counter, key0, key1):
         def folded(h, by):
             return builder.xor(h, builder.lshr(h, h.type(by)))
 
-        counter, key0, key1 = numbers
+        counter, key0, key1, dropped = numbers
         h = folded(builder.xor(counter, key0), 16)
         h = folded(builder.mul(h, h.type(0x21F0AAAD)), 15)
         h = builder.xor(h, key1)
         h = folded(builder.mul(h, h.type(0xD35A2D97)), 15)
-        return folded(builder.mul(h, h.type(0x31848BAB)), 14)
+        h = folded(builder.mul(h, h.type(0x31848BAB)), 14)
+        return builder.and_(h, builder.not_(dropped))
 
-    return types.uint32(types.uint32, types.uint32, types.uint32), emit
+    return types.uint32(*4 * [types.uint32]), emit
 
 
 @njit(forceinline=True)
 def _random_bits(index, key0, key1):
-    """32 bits from a counter."""
-    return _mix(np.uint32(index), np.uint32(key0), np.uint32(key1))  # type: ignore[call-arg]
+    """32 bits from a counter, as `Stream.keys` says."""
+    dropped = np.uint32(key0 >> 32)
+    return _mix(np.uint32(index), np.uint32(key0), np.uint32(key1), dropped)  # type: ignore[call-arg]
+
+
+def _random_at(index, key0, key1):
+    """32 bits for an element: from its index, or where the caller gave them, its own."""
+
+
+@overload(_random_at)
+def _random_at_typed(index, key0, key1):
+    if isinstance(key0, types.Array):
+        return lambda index, key0, key1: key0[index]
+    return lambda index, key0, key1: _random_bits(index, key0, key1)
 
 
 @njit(forceinline=True)
@@ -298,7 +318,7 @@ def _round_one(bits, i, start, key0, key1, mode, rare, known):
     """Round `bits[i]`, element `start + i` of its call."""
     random = np.uint32(0)
     if mode == _STOCHASTIC:
-        random = _random_bits(_add(np.uint32(start), np.uint32(i)), key0, key1)  # type: ignore[call-arg]
+        random = _random_at(_add(np.uint32(start), np.uint32(i)), key0, key1)  # type: ignore[call-arg]
     return _round_bits(bits[i], mode, rare, random, known)
 
 
@@ -501,7 +521,7 @@ def run(
         out: same dtype and shape, may be `bits` itself; None discards the result.
         facts: from `facts_of`.
         mode: how to round.
-        keys: for `STOCHASTIC`: the two 32-bit keys of each run of 2^32 elements.
+        keys: for `STOCHASTIC`, as `Stream.keys` gives them.
         flags: uint8, shape (n,), to receive the flag bytes.
         counts: int64, shape (8,), to which the number of set flags is added, per bit; but
             INVALID, which no tally knows, is not counted.

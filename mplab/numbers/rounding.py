@@ -34,44 +34,57 @@ class Stream:
     cut to 32 bits, plus these bits carries; so the probability is the fraction itself,
     exactly where 32 bits hold it (always for float32 input in the normal range).
 
+    With fewer `bits`, as hardware has, the fraction is cut to as many: the probability is a
+    multiple of 2^−bits, and the mean nearer to zero than x, by less than 2^−bits of the gap.
+
     Args:
         seed: an integer in 0 .. 2^64 − 1.
+        calls: how many calls have taken bits before.
+        bits: how many random bits an element gets, 1 to 32: the first of its 32.
 
     Raises:
-        ValueError: the seed is out of range.
+        TypeError: an argument is no integer.
+        ValueError: an argument is out of range.
+
+    Source:
+        Fitzgibbon and Felix 2025, On stochastic rounding with few random bits: of its variants
+        SRFF, the one that needs no rounding of the fraction.
 
     Examples:
         >>> round_to(np.full(4, 2049.0), FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1))
         array([2048., 2050., 2050., 2048.])
     """
 
-    def __init__(self, seed: int, *, calls: int = 0) -> None:
+    def __init__(self, seed: int, *, calls: int = 0, bits: int = 32) -> None:
         problem = (
-            f"Stream: seed must be an integer in 0 .. 2^64-1, and calls not negative; "
-            f"got {seed!r}, {calls!r}. Choose another seed."
+            f"Stream: seed must be an integer in 0 .. 2^64-1, calls not negative, and bits in "
+            f"1 .. 32; got {seed!r}, {calls!r}, {bits!r}. Choose another seed."
         )
         try:
-            self.seed, self.calls = operator.index(seed), operator.index(calls)
+            self.seed, self.calls, self.bits = map(operator.index, (seed, calls, bits))
         except TypeError:
             raise TypeError(problem) from None
-        if not 0 <= self.seed <= _MASK64 or self.calls < 0:
+        if not 0 <= self.seed <= _MASK64 or self.calls < 0 or not 1 <= self.bits <= 32:
             raise ValueError(problem)
 
     def __repr__(self) -> str:
-        return f"Stream({self.seed}, calls={self.calls})"
+        few = f", bits={self.bits}" if self.bits < 32 else ""
+        return f"Stream({self.seed}, calls={self.calls}{few})"
 
     def keys(self) -> Callable[[int], tuple[int, int]]:
         """The keys of the next call, and one call more on the count.
 
         Returns:
-            For each run of 2^32 elements, two 32-bit keys for the counter-based mixer.
+            For each run of 2^32 elements, two 32-bit keys for the counter-based mixer; in the
+            upper half of the first, which of the 32 bits are left out.
         """
         call = _mix64(self.seed + _mix64(self.calls))
         self.calls += 1
+        dropped = (1 << (32 - self.bits)) - 1
 
         def of_run(run: int) -> tuple[int, int]:
             key = _mix64(call + run)
-            return key & 0xFFFFFFFF, key >> 32
+            return key & 0xFFFFFFFF | dropped << 32, key >> 32
 
         return of_run
 
@@ -157,7 +170,7 @@ def round_to(
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
-    stream: Stream | None = None,
+    stream: Stream | np.ndarray | None = None,
     out: np.ndarray | None = None,
     tally: Tally | None = None,
 ) -> Any:
@@ -182,7 +195,9 @@ def round_to(
         overflow: what lies past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
-        stream: source of random bits; each call takes the next ones.
+        stream: source of random bits; each call takes the next ones. Or the bits themselves, an
+            array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits an element.
+            Fewer belong at the top of these: they are compared with the fraction from there.
         out: array of the dtype and shape of the result to write into; may be `x`.
         tally: counters to add this call's counts to.
 
@@ -250,7 +265,7 @@ def tally(
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
-    stream: Stream | None = None,
+    stream: Stream | np.ndarray | None = None,
 ) -> Tally:
     """Count what `round_to` with these arguments would do to `x`, without keeping the result.
 
@@ -276,7 +291,7 @@ def events(
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
-    stream: Stream | None = None,
+    stream: Stream | np.ndarray | None = None,
     tininess: Tininess = Tininess.AFTER,
 ) -> Any:
     """The exceptions that `round_to` with these arguments raises at each element.
@@ -422,7 +437,7 @@ class _Source:
         fmt: Format,
         rounding: Rounding,
         rules: tuple[Overflow, bool, bool, Tininess],
-        stream: Stream | None,
+        stream: Stream | np.ndarray | None,
         result: np.ndarray | None,
         *,
         flags: np.ndarray | None = None,
@@ -432,7 +447,7 @@ class _Source:
         from mplab.numbers import kernels
 
         facts = checked_facts(self.function, fmt, self.array.dtype, rounding, *rules)
-        keys = checked_keys(self.function, rounding, stream)
+        keys = checked_keys(self.function, rounding, stream, self.shape)
         source, target = self.array, result
         if facts is None:  # float32 cannot serve: go through float64, which is exact
             source = widen(self.array)
@@ -476,17 +491,32 @@ def _narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
 
 
 def checked_keys(
-    function: str, rounding: Rounding, stream: Stream | None
-) -> Callable[[int], tuple[int, int]] | None:
-    """The keys of this call if the mode needs random bits."""
+    function: str,
+    rounding: Rounding,
+    stream: Stream | np.ndarray | None,
+    shape: tuple[int, ...] | None = None,
+) -> Callable[[int], tuple[Any, int]] | None:
+    """The keys of this call if the mode needs random bits.
+
+    For bits that the caller gave, to which the function lends a `shape`: in place of the first
+    key those of each run of 2^32 elements, at the top of uint32.
+    """
     if rounding is not Rounding.STOCHASTIC:
         return None
-    if not isinstance(stream, Stream):
+    if isinstance(stream, Stream):
+        return stream.keys()
+    if shape is None or type(stream) is not np.ndarray:
         raise ValueError(
             f"{function}: stream must be a Stream with Rounding.STOCHASTIC; got {stream!r}. "
             f"Pass stream=Stream(seed) and reuse it from call to call."
         )
-    return stream.keys()
+    if stream.dtype.kind != "u" or stream.itemsize > 4 or stream.shape != shape:
+        raise ValueError(
+            f"{function}: stream must be a Stream, or one uint8, uint16 or uint32 for each number, "
+            f"of shape {shape}; got {stream.dtype}, {stream.shape}. Pass one of them."
+        )
+    top = stream.astype(np.uint32).reshape(-1) << np.uint32(32 - 8 * stream.itemsize)
+    return lambda run: (top[run << 32 :], 0)
 
 
 def checked_facts(

@@ -43,7 +43,7 @@ def round_tensor(
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
-    stream: Stream | None = None,
+    stream: Stream | np.ndarray | Tensor | None = None,
     out: Tensor | None = None,
     tally: Tally | None = None,
     fuse: bool = True,
@@ -60,7 +60,7 @@ def round_tensor(
         overflow: what lies past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
-        stream: source of random bits; each call takes the next ones.
+        stream: source of random bits, or these themselves, as in `round_to`.
         out: tensor of the dtype, shape and device of `x` to write into; may be `x`.
         tally: counters to add this call's counts to.
         fuse: on CUDA, round tensors of a million elements and more by one compiled kernel, whose
@@ -90,7 +90,8 @@ def round_tensor(
     target = _target(x, out)
     rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     facts = checked_facts("round_tensor", fmt, _NUMPY[x.dtype], *rules)
-    keys = checked_keys("round_tensor", rounding, stream)
+    given = stream.detach().cpu().numpy() if isinstance(stream, Tensor) else stream
+    keys = checked_keys("round_tensor", rounding, given, tuple(x.shape))
     source = x
     if facts is None:  # float32 cannot serve: go through float64, which is exact
         source = _widen(x)
@@ -211,13 +212,15 @@ def _run_expression(
             counts += np.array([int(((flags >> bit) & 1).sum()) for bit in range(8)])
 
 
-def _random_bits(like: Tensor, key0: int, key1: int) -> Tensor:
-    """32 bits per element from its index, as int64: the mixer of `kernels._random_bits`."""
-    h = torch.arange(like.numel(), device=like.device) ^ key0
+def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
+    """32 bits per element, as int64: `kernels._random_at`."""
+    if isinstance(key0, np.ndarray):
+        return torch.from_numpy(key0[: like.numel()].astype(np.int64)).to(like.device)
+    h = torch.arange(like.numel(), device=like.device) ^ (key0 & _MASK32)
     h = ((h ^ (h >> 16)) * 0x21F0AAAD) & _MASK32
     h = ((h ^ (h >> 15) ^ key1) * 0xD35A2D97) & _MASK32
     h = ((h ^ (h >> 15)) * 0x31848BAB) & _MASK32
-    return h ^ (h >> 14)
+    return (h ^ (h >> 14)) & ~(key0 >> 32)
 
 
 def _as_float(bits: int, dtype: torch.dtype) -> float:
@@ -227,13 +230,16 @@ def _as_float(bits: int, dtype: torch.dtype) -> float:
 def _round_in_place(
     a: Tensor, shift: int, mode: int, away: Tensor, odd: int, random: Tensor | None
 ) -> Tensor:
-    low = (1 << shift) - 1
+    low, kept = (1 << shift) - 1, a >> shift
+    is_odd = (kept != 0).to(a.dtype) if odd else kept & 1  # at one bit of precision
     if mode == Rounding.TIES_TO_EVEN:
-        addend: Any = ((low >> 1) + (((a >> shift) | odd) & 1)) & low
+        addend: Any = ((low >> 1) + is_odd) & low
     elif mode == Rounding.TIES_TO_AWAY:
         addend = (low + 1) >> 1
     elif mode == Rounding.TOWARD_ZERO:
         addend = 0
+    elif mode == Rounding.TO_ODD:
+        addend = (1 - is_odd) * low
     elif random is not None:
         addend = random << (shift - 32) if shift > 32 else random >> (32 - shift)
         addend = addend.to(a.dtype)
@@ -257,6 +263,8 @@ def _round_to_grid(
         up = (x - down) + (x - down) >= quantum
     elif mode == Rounding.TOWARD_ZERO:
         return down.view(a.dtype)
+    elif mode == Rounding.TO_ODD:
+        up = ((down + anchor).view(a.dtype) & 1 == 0) & (down.view(a.dtype) != a)
     elif random is not None:
         fraction = ((x - down) * per_quantum).double()
         up = fraction * 4294967296.0 >= 4294967296.0 - random.double()
@@ -279,8 +287,9 @@ def _round_bits(
         r = torch.where(a < grid_below, _round_to_grid(a, numbers, mode, away, random), r)
     past = r > max_finite
     limit: Any = beyond
-    if mode in (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE):
-        inward = ~away if mode != Rounding.TOWARD_ZERO else torch.ones_like(away)
+    cutting = mode in (Rounding.TOWARD_ZERO, Rounding.TO_ODD)
+    if cutting or mode in (Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE):
+        inward = torch.ones_like(away) if cutting else ~away
         limit = torch.where(inward & (original != infinity), max_finite, beyond).to(r.dtype)
     r = torch.where(past, limit, r)
     is_nan = (original > infinity) | ((sign & no_sign != 0) & (a > 0))

@@ -121,7 +121,7 @@ class LowOptimizer:
         for error, saved in zip(self.errors, state["errors"], strict=True):
             error.copy_(saved)
         seed, calls = state["stream"]
-        self.stream = Stream(seed, calls=calls)
+        self.stream = Stream(seed, calls=calls, bits=self.stream.bits)
 
 
 class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -20,7 +20,8 @@ from mplab.arithmetic.operations import exact_sum_to_odd
 
 OPERATIONS = {f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)}
 COUNT = {"sqrt": 1, "fma": 3}
-SMALL = [f for f in FORMATS.values() if f.bits <= 8 and f.name != "FP8_E8M0"]
+SMALL = [f for f in FORMATS.values() if f.bits <= 8 and hasattr(mplab, f.name)]
+SMALL = [*(f for f in SMALL if f.name != "FP8_E8M0"), FORMATS["Binary8p3se"]]
 LARGE = [mplab.FP16, mplab.BF16, mplab.TF32, mplab.FP32]
 
 each_operation = pytest.mark.parametrize("name", OPERATIONS)

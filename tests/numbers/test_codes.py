@@ -2,6 +2,7 @@ import re
 from fractions import Fraction
 from functools import cache
 
+import gfloat.formats
 import ml_dtypes
 import numpy as np
 import pytest
@@ -27,14 +28,18 @@ from mplab import (
     FP16,
     FP32,
     TF32,
+    Event,
     Format,
+    Rounding,
     Specials,
     decode,
     encode,
+    events,
     fields,
     from_ml_dtypes,
     next_down,
     next_up,
+    round_to,
     to_ml_dtypes,
     ulp,
     values,
@@ -83,6 +88,8 @@ def test_every_code_decodes_to_its_definition(fmt):
 def test_every_value_encodes_to_the_code_it_came_from(fmt):
     codes, expected = defined(fmt)
     codes = np.where(np.isnan(expected), fmt.nan_code, codes) if fmt.has_nan else codes
+    if fmt.specials is Specials.TWOS_COMPLEMENT:  # the least code has no positive twin
+        codes, expected = (np.delete(x, fmt.sign_code) for x in (codes, expected))
     dtype = np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32
     assert_same_bits(encode(expected, fmt), codes.astype(dtype))
 
@@ -229,6 +236,34 @@ def test_ml_dtypes_and_numpy_read_every_code_as_decode_does(fmt):
     assert_same_bits(from_ml_dtypes(array), theirs)
 
 
+GFLOAT = {f"Binary8p{p}se": gfloat.formats.format_info_p3109(8, p) for p in range(1, 8)}
+GFLOAT["MXINT8"] = gfloat.formats.format_info_ocp_int8
+
+
+@pytest.mark.parametrize("name", GFLOAT)
+def test_gfloat_reads_every_code_of_p3109_and_of_mxint8_as_decode_does(name):
+    theirs = [gfloat.decode_float(GFLOAT[name], code).fval for code in range(256)]
+    assert_same_bits(decode(np.arange(256), FORMATS[name]), np.array(theirs))
+    at_one = {"MXINT8": 64}.get(name, 1 << 6)  # P3109: 1 lies in the middle of the codes
+    assert encode(1.0, FORMATS[name]) == at_one
+
+
+def test_the_least_code_of_two_s_complement_is_read_but_no_number_gets_it():
+    fmt = FORMATS["MXINT8"]
+    assert decode(0x80, fmt) == -2.0
+    assert next_down(-127 / 64, fmt) == -127 / 64
+    with pytest.raises(ValueError, match=r"got -2\.0, past the largest finite value 1\.984375"):
+        encode(-2.0, fmt)
+    x = np.array([-2.0, -1.995, -np.inf, 2.0])
+    for rounding in set(Rounding) - {Rounding.STOCHASTIC}:
+        assert round_to(x, fmt, rounding=rounding).tolist() == [*[-127 / 64] * 3, 127 / 64]
+    assert events(-2.0, fmt) == Event.OVERFLOW | Event.INEXACT
+    with pytest.raises(ValueError, match=r"^encode: x must hold .*; got -0\.0\. Round first"):
+        encode(-0.0, fmt)
+    with pytest.raises(ValueError, match=r"between -0\.015625 \(0xFF\) and 0\.0 \(0x00\)"):
+        encode(-0.01, fmt)
+
+
 @pytest.mark.parametrize("fmt", STORED, ids=lambda fmt: fmt.name)
 def test_to_and_from_ml_dtypes_keep_every_code(fmt):
     codes = codes_of(fmt).astype(f"u{fmt.dtype.itemsize}")
@@ -365,6 +400,8 @@ formats = [*TABLED.values(), *WIDER.values()]
 known = {}
 for fmt in formats:
     codes = codes_of(fmt)
+    if fmt.specials is Specials.TWOS_COMPLEMENT:
+        codes = np.delete(codes, fmt.sign_code)
     step = max(1, codes.size // 20_000)
     x = values_by_definition(codes[::step], fmt)
     gap = np.array([1.0])

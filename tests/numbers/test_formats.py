@@ -12,7 +12,8 @@ from oracle import exponent_of, largest, least_normal, value_of_code
 import mplab
 from mplab import FORMATS, FP8_E8M0, FP16, FP32, TF32, Format, Specials, format_of
 
-# The table of IEEE 754-2019, OCP OFP8 1.0 and OCP MX 1.0, and of the FNUZ and TF32 whitepapers.
+# The table of IEEE 754-2019, OCP OFP8 1.0 and OCP MX 1.0, of the FNUZ and TF32 whitepapers, and of
+# the value tables with the interim report 4.0 of IEEE P3109.
 FACTS = {
     # bits, bias, p, emin, emax, max finite, exponent of the least value, NaN codes, infinities
     "FP32": (32, 127, 24, -126, 127, (2 - 2.0**-23) * 2.0**127, -149, 2**24 - 2, 2),
@@ -27,6 +28,17 @@ FACTS = {
     "FP6_E3M2": (6, 3, 3, -2, 4, 28.0, -4, 0, 0),
     "FP6_E2M3": (6, 1, 4, 0, 2, 7.5, -3, 0, 0),
     "FP4_E2M1": (4, 1, 2, 0, 2, 6.0, -1, 0, 0),
+    "FP8_E4M3_IEEE": (8, 7, 4, -6, 7, 240.0, -9, 14, 2),
+    "FP8_E3M4": (8, 3, 5, -2, 3, 15.5, -6, 30, 2),
+    "FP8_E4M3B11FNUZ": (8, 11, 4, -10, 4, 30.0, -13, 1, 0),
+    "Binary8p1se": (8, 64, 1, -63, 62, 2.0**62, -63, 1, 2),
+    "Binary8p2se": (8, 32, 2, -31, 31, 2.0**31, -32, 1, 2),
+    "Binary8p3se": (8, 16, 3, -15, 15, 1.5 * 2.0**15, -17, 1, 2),
+    "Binary8p4se": (8, 8, 4, -7, 7, 224.0, -10, 1, 2),
+    "Binary8p5se": (8, 4, 5, -3, 3, 15.0, -7, 1, 2),
+    "Binary8p6se": (8, 2, 6, -1, 1, 3.875, -6, 1, 2),
+    "Binary8p7se": (8, 1, 7, 0, 0, 1.96875, -6, 1, 2),
+    "MXINT8": (8, 1, 7, 0, 0, 127 / 64, -6, 0, 0),
 }
 
 
@@ -67,14 +79,15 @@ def test_derived_facts_are_what_counting_the_codes_gives(name):
     assert fmt.has_zero == bool(zeros)
     assert fmt.has_negative_zero == ("-0.0" in zeros)
     if fmt.signed:
-        assert values[fmt.sign_code + fmt.max_code] == -positive[-1]
+        last = fmt.sign_code + (1 if fmt.specials is Specials.TWOS_COMPLEMENT else fmt.max_code)
+        assert values[last] == -positive[-1]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_matching_dtypes_have_the_same_extremes(name):
     fmt = FORMATS[name]
     if fmt.dtype is None:
-        assert name == "TF32"
+        assert name in ("TF32", "MXINT8") or name.startswith("Binary8p")
         assert fmt.torch_dtype is None
         return
     info = ml_dtypes.finfo(fmt.dtype)
@@ -142,6 +155,14 @@ def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
                 "specials": Specials.NONE,
             },
             "zero",
+        ),
+        (
+            {"exponent_bits": 4, "precision": 4, "signed": False, "specials": Specials.P3109},
+            "P3109 must have a sign bit",
+        ),
+        (
+            {"exponent_bits": 2, "precision": 4, "specials": Specials.TWOS_COMPLEMENT},
+            "fixed point",
         ),
         ({"exponent_bits": 1, "precision": 3}, "normal numbers"),
         ({"exponent_bits": 11, "precision": 10, "bias": 1022}, "embed in float64"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from cases import assert_same_bits, breakpoints, not_a_numbers, run_script
 from oracle import mix64, random_array, random_bits
 
@@ -584,11 +585,11 @@ def test_subnormals_of_a_format_high_in_float32_are_rounded_as_in_float64():
 
 
 def test_the_bits_of_a_stream_are_the_same_in_the_torch_expression():
-    torch = pytest.importorskip("torch")
-    for seed, call in ((0, 0), (2**64 - 1, 3)):
+    for seed, call, bits in ((0, 0, 32), (2**64 - 1, 3, 32), (5, 0, 8), (6, 0, 1)):
         like = torch.zeros(5000)
-        got = tensors._random_bits(like, *Stream(seed, calls=call).keys()(0))
-        assert_same_bits(got.numpy(), random_array(seed, call, 5000))
+        got = tensors._random_bits(like, *Stream(seed, calls=call, bits=bits).keys()(0))
+        expected = random_array(seed, call, 5000) >> (32 - bits) << (32 - bits)
+        assert_same_bits(got.numpy(), expected)
 
 
 def test_options_reach_the_loops_unchanged():

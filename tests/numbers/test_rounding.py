@@ -2,6 +2,7 @@ import itertools
 import math
 from fractions import Fraction
 
+import gfloat.formats
 import numpy as np
 import pytest
 import torch
@@ -43,12 +44,14 @@ from mplab import (
     FP16,
     FP32,
     Event,
+    Format,
     Overflow,
     Rounding,
     Specials,
     Tally,
     Tininess,
     decode,
+    encode,
     events,
     next_down,
     next_up,
@@ -322,9 +325,90 @@ def test_values_of_the_format_round_to_themselves():
     for name in SMALL:
         fmt = TABLED[name]
         x = decode(np.arange(2**fmt.bits), fmt)
-        x = x[np.isfinite(x)]
+        x = x[np.abs(x) <= fmt.max_finite]  # neither NaN nor the least code of two's complement
         assert_same_bits(round_to(x, fmt), x)
         assert not events(x, fmt).any()
+
+
+# Rounding to odd -----------------------------------------------------------------------
+
+DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
+THROUGH = [
+    (specials, precision)
+    for specials in Specials
+    for precision in range(1 + (specials is Specials.IEEE), 5)
+    if specials is not Specials.TWOS_COMPLEMENT
+]
+
+
+def through(wide, narrow, x, mode, on_the_way=Rounding.TO_ODD):
+    """How many numbers become another value of `narrow` if they enter `wide` first."""
+    twice = round_to(round_to(x, wide, rounding=on_the_way), narrow, rounding=mode)
+    return differences(twice, round_to(x, narrow, rounding=mode))
+
+
+@pytest.mark.parametrize(("specials", "precision"), THROUGH, ids=lambda fact: str(fact))
+def test_to_odd_with_two_bits_more_and_then_in_any_mode_is_rounding_once(
+    specials, precision, record_property
+):
+    narrow = Format("narrow", exponent_bits=3, precision=precision, specials=specials)
+    for more in (1, 2, 3):
+        wide = Format("wide", exponent_bits=3, precision=precision + more, specials=specials)
+        x = breakpoints(wide, np.float64)[0]
+        found = {mode: through(wide, narrow, x, mode) for mode in DETERMINISTIC}
+        nearest_first = through(wide, narrow, x, NEAREST[0], NEAREST[0])
+        assert more == 1 or not any(found.values())
+        assert nearest_first > 0  # so there is something to save
+        if more == 1:  # one bit more cannot tell a tie from what lies beside it
+            assert {mode for mode in DETERMINISTIC if found[mode]} <= {*NEAREST}
+            assert found[Rounding.TIES_TO_AWAY] > 0
+        record_property("comparisons", x.size * len(DETERMINISTIC))
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+def test_fp32_to_odd_on_the_way_from_float64_costs_no_second_rounding(fmt):
+    x = breakpoints(fmt, np.float64)[0]
+    for mode in DETERMINISTIC:
+        assert through(FP32, fmt, x, mode) == 0
+    assert through(FP32, fmt, x, NEAREST[0], NEAREST[0]) >= fmt.max_code
+
+
+def test_to_odd_takes_odd_codes_and_never_zero_or_infinity_but_from_them():
+    for name in SMALL:
+        fmt = TABLED[name]
+        if fmt.precision == 1:
+            continue
+        x = breakpoints(fmt, np.float64)[0]
+        x = x[np.isfinite(x) & (fmt.signed | (x >= 0))]
+        got = round_to(x, fmt, rounding=Rounding.TO_ODD)
+        inexact = got != x
+        past = inexact & (np.abs(got) == fmt.max_finite)  # its code may be even
+        assert np.isfinite(got).all()
+        assert (np.abs(got[past]) < np.abs(x[past])).all() or fmt.max_code % 2
+        assert ((np.abs(got) > 0) | (x == 0)).all() or not fmt.has_zero
+        kept = inexact & ~past & (got != fmt.min_normal * (not fmt.has_zero))
+        codes = encode(np.abs(got[kept]), fmt)
+        assert (codes % 2 == 1).all()
+        assert codes.size > 0
+
+
+def test_to_odd_past_an_even_largest_value_stays_there_and_overflows():
+    x = np.array([447.0, 448.0, 449.0, 481.0, -1e9, np.inf])
+    assert FP8_E4M3.max_code % 2 == 0
+    got = round_to(x, FP8_E4M3, rounding=Rounding.TO_ODD)
+    assert_same_bits(got, np.array([416.0, 448.0, 448.0, 448.0, -448.0, np.nan]), x)
+    inexact, both = Event.INEXACT, Event.INEXACT | Event.OVERFLOW
+    raised = events(x, FP8_E4M3, rounding=Rounding.TO_ODD)
+    assert raised.tolist() == [inexact, 0, both, both, both, inexact | Event.INVALID]
+    assert FP16.max_code % 2 == 1  # then what lies in the last gap goes there without overflow
+    assert events(65535.0, FP16, rounding=Rounding.TO_ODD) == inexact
+
+
+def test_at_one_bit_of_precision_to_odd_cuts_but_never_to_zero():
+    fmt = FORMATS["Binary8p1se"]
+    x = np.array([3.0, 7.99, 2.0**-70, -(2.0**-64), 2.0**63])
+    got = round_to(x, fmt, rounding=Rounding.TO_ODD)
+    assert got.tolist() == [2.0, 4.0, 2.0**-63, -(2.0**-63), 2.0**62]
 
 
 # Tallies -------------------------------------------------------------------------------
@@ -476,6 +560,34 @@ def test_torch_casts_agree_from_float32(fmt):
     saturates = fmt is FP8_E4M3 and version >= (2, 12)
     overflow = Overflow.SATURATE if saturates else Overflow.IEEE
     assert_same_bits(round_to(x, fmt, overflow=overflow), torch_cast(x, fmt), x)
+
+
+GFLOAT_MODES = {
+    Rounding.TIES_TO_EVEN: gfloat.RoundMode.TiesToEven,
+    Rounding.TIES_TO_AWAY: gfloat.RoundMode.TiesToAway,
+    Rounding.TOWARD_ZERO: gfloat.RoundMode.TowardZero,
+    Rounding.TOWARD_POSITIVE: gfloat.RoundMode.TowardPositive,
+    Rounding.TOWARD_NEGATIVE: gfloat.RoundMode.TowardNegative,
+}
+
+
+@pytest.mark.parametrize("p", range(1, 8))
+def test_gfloat_rounds_to_p3109_alike_but_for_ties_at_one_bit(p):
+    """There P3109 takes the even code, and IEEE 754-2019 §4.3.1 the larger magnitude."""
+    fmt, theirs = FORMATS[f"Binary8p{p}se"], gfloat.formats.format_info_p3109(8, p)
+    x = breakpoints(fmt, np.float32)[0].astype(np.float64)[::3]
+    x = np.concatenate([x, table_of(fmt).midpoints])
+    for (mode, their_mode), overflow in itertools.product(GFLOAT_MODES.items(), Overflow):
+        saturate = overflow is Overflow.SATURATE
+        expected = [gfloat.round_float(theirs, a, their_mode, saturate) for a in x.tolist()]
+        got, expected = round_to(x, fmt, rounding=mode, overflow=overflow), np.array(expected)
+        if p == 1 and mode is Rounding.TIES_TO_EVEN:
+            differing = (got != expected) & ~np.isnan(x)
+            assert (got[differing] == 2 * expected[differing]).all()
+            assert np.isin(x[differing], table_of(fmt).midpoints).all()
+            assert differing[-table_of(fmt).midpoints.size :].sum() == 62
+        else:
+            assert_same_bits(got, expected, x)
 
 
 def test_numpys_float16_cast_agrees_from_float64_too():

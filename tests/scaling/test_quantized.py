@@ -37,7 +37,7 @@ from mplab.scaling import (
 )
 from mplab.scaling.quantized import multiply_and_round
 
-EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8]
+EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8 and fmt.torch_dtype]
 SMALL = [fmt for fmt in FORMATS.values() if fmt.bits <= 8]
 EIGHT = torch.float8_e5m2
 ONE_BY_ONE = [rule for rule in ScaleRule if rule is not ScaleRule.NVFP4]

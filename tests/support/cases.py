@@ -31,6 +31,7 @@ ODD_FORMATS = {
         Format("E5M0", exponent_bits=5, precision=1, specials=Specials.NONE),
         Format("E4M0", exponent_bits=4, precision=1, specials=Specials.NAN_ALL_ONES),
         Format("E3M0", exponent_bits=3, precision=1, specials=Specials.NAN_NEGATIVE_ZERO),
+        Format("E8M0_ZERO", exponent_bits=8, precision=1, specials=Specials.NAN_ALL_ONES),
         Format("E1M3", exponent_bits=1, precision=4, specials=Specials.NONE),
         Format("E4M3_BIAS20", exponent_bits=4, precision=4, bias=20),
         Format("E4M3_BIAS-5", exponent_bits=4, precision=4, bias=-5),

@@ -142,20 +142,22 @@ class Magnitudes:
                 up = side >= 0
             case "TOWARD_ZERO":
                 up = np.zeros(low.shape, bool)
+            case "TO_ODD":
+                up = low % 2 == 0
             case "TOWARD_POSITIVE":
                 up = ~negative
             case "TOWARD_NEGATIVE":
                 up = negative
         index = np.where(exact & ~beyond, low, np.where(beyond, last + 1, low + up))
-        past = inf if fmt.specials.name == "IEEE" else nan
+        past = inf if fmt.specials.name in ("IEEE", "P3109") else nan
         past = float(self.table.values[-1]) if fmt.specials.name == "NONE" else past
         result = np.append(self.table.values, past)[index]
-        inward = (rounding.name == "TOWARD_ZERO") | (
+        inward = (rounding.name in ("TOWARD_ZERO", "TO_ODD")) | (
             (rounding.name == "TOWARD_POSITIVE") & negative
             | (rounding.name == "TOWARD_NEGATIVE") & ~negative
         )
         result = np.where((index > last) & inward, self.table.values[-1], result)
-        if fmt.specials.name == "NAN_NEGATIVE_ZERO":
+        if fmt.specials.name in oracle.ONE_ZERO:
             negative = negative & (result != 0)
         return np.where(negative, -result, result)
 
@@ -191,6 +193,6 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
     rest = np.array(
         [nan if y == 0 else remainder(x, y) for x, y in zip(a.flat, b.flat, strict=True)]
     )
-    if fmt.specials.name == "NAN_NEGATIVE_ZERO":
+    if fmt.specials.name in oracle.ONE_ZERO:
         rest = rest + 0.0
     return rest.reshape(shape)

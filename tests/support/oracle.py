@@ -14,6 +14,7 @@ from math import inf, isinf, isnan, nan
 import numpy as np
 
 INEXACT, UNDERFLOW, OVERFLOW, INVALID = 1, 2, 4, 8
+ONE_ZERO = ("NAN_NEGATIVE_ZERO", "P3109", "TWOS_COMPLEMENT")
 
 # One number at a time ------------------------------------------------------------------
 
@@ -27,14 +28,18 @@ def value_of_code(code, fmt):
     """The value of a code: a Fraction, or one of the floats nan, inf, -inf, -0.0."""
     width = fmt.exponent_bits + fmt.precision - 1
     magnitude, negative = code % 2**width, code >= 2**width
-    exponent, trailing = divmod(magnitude, 2 ** (fmt.precision - 1))
     kind = fmt.specials.name
+    if kind == "TWOS_COMPLEMENT" and negative:
+        return (code - 2 ** (width + 1)) * power(2 - fmt.bias - fmt.precision)
+    exponent, trailing = divmod(magnitude, 2 ** (fmt.precision - 1))
     if kind == "IEEE" and exponent == 2**fmt.exponent_bits - 1:
         return nan if trailing else (-inf if negative else inf)
     if kind == "NAN_ALL_ONES" and magnitude == 2**width - 1:
         return nan
-    if kind == "NAN_NEGATIVE_ZERO" and negative and magnitude == 0:
+    if kind in ("NAN_NEGATIVE_ZERO", "P3109") and negative and magnitude == 0:
         return nan
+    if kind == "P3109" and magnitude == 2**width - 1:
+        return -inf if negative else inf
     if exponent == 0 and fmt.has_zero:
         value = trailing * power(2 - fmt.bias - fmt.precision)
     else:
@@ -49,7 +54,8 @@ def value_of_code(code, fmt):
 @cache
 def largest(fmt):
     """The largest finite value: the last magnitude code before those that are no numbers."""
-    reserved = {"IEEE": 2 ** (fmt.precision - 1), "NAN_ALL_ONES": 1}.get(fmt.specials.name, 0)
+    reserved = {"IEEE": 2 ** (fmt.precision - 1), "NAN_ALL_ONES": 1, "P3109": 1}
+    reserved = reserved.get(fmt.specials.name, 0)
     return value_of_code(2 ** (fmt.exponent_bits + fmt.precision - 1) - 1 - reserved, fmt)
 
 
@@ -87,6 +93,8 @@ def to_grid(q, step, negative, rounding, random, *, parity=True):
         up = below > above or (below == above and (not parity or (lower / step) % 2 == 1))
     elif rounding.name == "TIES_TO_AWAY":
         up = below >= above
+    elif rounding.name == "TO_ODD":
+        up = parity and (lower / step) % 2 == 0
     elif rounding.name == "STOCHASTIC":
         up = below / step * 2**32 // 1 + random >= 2**32
     else:
@@ -130,21 +138,21 @@ def round_fraction(
     else:
         result = unbounded(q, fmt, negative, rounding, random)
     if result > largest(fmt):
-        inward = rounding.name == "TOWARD_ZERO" or (
+        inward = rounding.name in ("TOWARD_ZERO", "TO_ODD") or (
             rounding.name == ("TOWARD_POSITIVE" if negative else "TOWARD_NEGATIVE")
         )
         return sign * (float(largest(fmt)) if inward else _past_the_end(fmt, overflow))
     if flush_outputs and result < least_normal(fmt):
         result = Fraction(0)
-    if result == 0 and (not fmt.signed or fmt.specials.name == "NAN_NEGATIVE_ZERO"):
+    if result == 0 and (not fmt.signed or fmt.specials.name in ONE_ZERO):
         return 0.0
     return sign * (result.numerator / result.denominator)
 
 
 def _past_the_end(fmt, overflow):
-    if overflow.name == "SATURATE" or fmt.specials.name == "NONE":
+    if overflow.name == "SATURATE" or fmt.specials.name in ("NONE", "TWOS_COMPLEMENT"):
         return float(largest(fmt))
-    return inf if fmt.specials.name == "IEEE" else nan
+    return inf if fmt.specials.name in ("IEEE", "P3109") else nan
 
 
 def events_of(
@@ -264,6 +272,11 @@ class Place:
                 return self.fraction + random >= 2**32
             case "TOWARD_ZERO":
                 return np.zeros(self.x.shape, bool)
+            case "TO_ODD":
+                even = self.index % 2 == 0
+                if table.fmt.precision == 1:  # all are odd but 0
+                    even = self.index < int(table.fmt.has_zero)
+                return even & (self.excess > 0)
         outward = negative if rounding.name == "TOWARD_NEGATIVE" else ~negative
         return outward & (self.excess > 0)
 
@@ -282,7 +295,7 @@ class Place:
         if flush_outputs:
             values[values < table.least_normal] = 0.0
         result = values[index]
-        inward = np.full(self.x.shape, rounding.name == "TOWARD_ZERO")
+        inward = np.full(self.x.shape, rounding.name in ("TOWARD_ZERO", "TO_ODD"))
         if rounding.name == "TOWARD_POSITIVE":
             inward = np.signbit(self.x)
         elif rounding.name == "TOWARD_NEGATIVE":
@@ -292,7 +305,7 @@ class Place:
         flushed = (self.magnitude < table.least_normal) & flush_inputs
         if flush_inputs:
             result[flushed] = values[0]
-        if fmt.specials.name == "NAN_NEGATIVE_ZERO":
+        if fmt.specials.name in ONE_ZERO:
             negative &= result != 0
         result = np.where(negative, -result, result)
         wrong = np.isnan(self.x) | ((self.x < 0) & ~flushed & (not fmt.signed))
@@ -316,7 +329,7 @@ class Place:
                 up = 2 * excess >= half_gap
             case "STOCHASTIC":
                 up = np.floor(excess / half_gap * 2.0**32) + random >= 2**32
-            case "TOWARD_ZERO":
+            case "TOWARD_ZERO" | "TO_ODD":  # what lies below the least normal is odd, and stays
                 up = np.zeros(near.shape, bool)
             case _:
                 up = np.signbit(self.x) == (rounding.name == "TOWARD_NEGATIVE")

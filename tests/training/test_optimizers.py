@@ -84,6 +84,12 @@ def test_each_stochastic_step_takes_new_bits():
     assert (one != other).any()
 
 
+def test_the_next_bits_after_a_state_is_loaded_are_as_few_as_before():
+    _, low = descend(BF16, 3, 1e-3, update_rounding="stochastic", stream=Stream(7, bits=8))
+    low.load_state_dict(low.state_dict())
+    assert repr(low.stream) == "Stream(7, calls=3, bits=8)"
+
+
 @pytest.mark.parametrize("fmt", [FP16, BF16])
 @pytest.mark.parametrize("update", [2e-5, 3e-4, -1e-3])
 def test_kahan_s_correction_is_his_summation(fmt, update):
