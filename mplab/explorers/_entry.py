@@ -13,11 +13,14 @@ import numpy as np
 
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import decode
-from mplab.numbers.formats import Format
+from mplab.numbers.formats import Format, Rounding
 from mplab.numbers.words import number as in_digits
 
 Number = Fraction | float
 """An exact number; a float stands for NaN, ±infinity and −0, which no Fraction is."""
+
+MODES = tuple(mode for mode in Rounding if mode is not Rounding.TO_ODD)
+"""Those of the lessons; rounding to odd is for what is rounded again."""
 
 _PRODUCT = re.compile(r"([+-]?)(?:([0-9.]+)\s*[*·×]\s*)?2\s*(?:\^|\*\*)\s*([+-]?[0-9]{1,4})")
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from mplab.explorers import _svg as svg
 from mplab.explorers._entry import (
+    MODES,
     exact,
     first_words,
     read_number,
@@ -179,7 +180,7 @@ class NumberLine(Explorer):
             for fmt, place in zip(given, ("above", "below"), strict=True)
         )
         self.mode = ipywidgets.Dropdown(
-            options=[(mode.name.lower().replace("_", " "), mode) for mode in Rounding],
+            options=[(mode.name.lower().replace("_", " "), mode) for mode in MODES],
             value=Rounding.TIES_TO_EVEN,
             description="rounding",
             style=wide,

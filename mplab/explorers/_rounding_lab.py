@@ -11,6 +11,7 @@ import numpy as np
 
 from mplab.explorers import _svg as svg
 from mplab.explorers._entry import (
+    MODES,
     exact,
     first_words,
     hexadecimal,
@@ -98,6 +99,10 @@ class RoundingLab(Explorer):
         first = require_format("RoundingLab", fmt)
         words = first_words("RoundingLab", "number", number, lambda typed: _finite(typed, fmt))
         require_kind("RoundingLab", "mode", mode, Rounding)
+        if mode not in MODES:
+            raise ValueError(
+                f"RoundingLab: mode must be one of the lessons; got {mode!r}. Choose from the menu."
+            )
         self.seed = integer("RoundingLab", "seed", seed, most=2**64 - 1)
         wide = {"description_width": "initial"}
         self.entry = ipywidgets.Text(
@@ -117,7 +122,7 @@ class RoundingLab(Explorer):
             style=wide,
         )
         self.mode = ipywidgets.Dropdown(
-            options=[(name_of(m), m) for m in Rounding],
+            options=[(name_of(m), m) for m in MODES],
             value=mode,
             description="rounding",
             style=wide,
@@ -156,7 +161,7 @@ class RoundingLab(Explorer):
         """What each mode makes of the number, all but the one that rolls dice."""
         return {
             mode: float(round_to(self.x, self.fmt, rounding=mode))
-            for mode in Rounding
+            for mode in MODES
             if mode is not Rounding.STOCHASTIC
         }
 
@@ -254,7 +259,7 @@ class RoundingLab(Explorer):
         """One line for each mode, the chosen one marked."""
         low, high = self.neighbours
         parts = []
-        for number, mode in enumerate(Rounding):
+        for number, mode in enumerate(MODES):
             x, y = (12, 240)[number // 3], 190 + 24 * (number % 3)
             if mode is self.mode.value:
                 parts.append(svg.box(x - 8, y - 16, 224, 23, f'fill="{BAND}" fill-opacity="0.3"'))

@@ -42,7 +42,7 @@ EVERYTHING = [
         {
             "number": (NUMBERS, ENDLESS, (449, -1e6)),
             "fmt": "format",
-            "mode": "member",
+            "mode": ("member", (Rounding.TO_ODD,)),
             "seed": (*SEED, (2**64,)),
         },
     ),

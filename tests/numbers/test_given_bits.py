@@ -7,7 +7,7 @@ import gfloat.formats
 import numpy as np
 import pytest
 import torch
-from cases import assert_same_bits, breakpoints
+from cases import assert_same_bits, breakpoints, sized
 from oracle import random_array, table_of
 
 import mplab
@@ -41,7 +41,7 @@ def given(random, bits):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", ["FP8_E4M3", "FP16", "Binary8p1se", "MXINT8", "FP8_E8M0"])
+@pytest.mark.parametrize("name", sized(["FP8_E4M3", "FP16", "Binary8p1se", "MXINT8"], 16))
 def test_given_bits_round_as_the_definition_says(name, dtype):
     fmt = mplab.FORMATS[name]
     x = breakpoints(fmt, dtype)[0][::3]

@@ -6,6 +6,7 @@ what lies on disk loses what another process adds. Each half has indices of its 
 
 import subprocess
 import sys
+from itertools import product
 
 import numpy as np
 
@@ -24,14 +25,17 @@ def arrays():
 
 
 def _keys(mode):
-    return Stream(0).keys() if mode is Rounding.STOCHASTIC else None
+    """Each kind of keys that a mode takes: of a stream, and of bits that are given."""
+    if mode is not Rounding.STOCHASTIC:
+        return [None]
+    return [Stream(0).keys(), lambda run: (np.zeros(3, np.uint32), 0)]
 
 
 def rounding_and_reductions() -> None:
     """The loops that only round, and those that sum."""
     for mode in Rounding:
-        for bits, facts in arrays():
-            kernels.run(bits, bits.copy(), facts, mode, keys=_keys(mode))
+        for (bits, facts), keys in product(arrays(), _keys(mode)):
+            kernels.run(bits, bits.copy(), facts, mode, keys=keys)
         stream = Stream(0) if mode is Rounding.STOCHASTIC else None
         reductions.sum(np.ones(3), accumulator_format=FP16, rounding=mode, stream=stream)
 
@@ -39,8 +43,7 @@ def rounding_and_reductions() -> None:
 def flags_and_addresses() -> None:
     """The loops that write or count flags, and those that take addresses."""
     for mode in Rounding:
-        for bits, facts in arrays():
-            keys = _keys(mode)
+        for (bits, facts), keys in product(arrays(), _keys(mode)):
             kernels.run(bits, None, facts, mode, keys=keys, flags=np.zeros(3, np.uint8))
             kernels.run(bits, bits.copy(), facts, mode, keys=keys, counts=np.zeros(8, np.int64))
     for mode in (Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC):  # how a simulation rounds
