@@ -181,9 +181,9 @@ def round_to(
     from underflow, except in formats without −0. Overflow is decided after rounding: past
     `fmt.max_finite` lies infinity, NaN where `fmt` has no infinity, ±max_finite where it
     has neither or under `Overflow.SATURATE`; directed modes stop at max_finite on their
-    inward side. A format without sign gives NaN for negative numbers, one without zero
+    inward side, rounding to odd on both, though its code may be even. A format without sign gives NaN for negative numbers, one without zero
     gives its least value for zero. At one bit of precision, where no significand is even,
-    ties in the normal range go away from zero.
+    ties in the normal range go away from zero; P3109 would take the even code.
 
     Args:
         x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are
@@ -214,7 +214,8 @@ def round_to(
         Correctly rounded: one rounding, from the value `x` holds.
 
     Source:
-        IEEE 754-2019 §4.3, §7.4, §7.5; OCP OFP8 1.0 for E4M3 and E5M2.
+        IEEE 754-2019 §4.3, §7.4, §7.5; OCP OFP8 1.0 for E4M3 and E5M2; for rounding to odd
+        and stochastic rounding see `Rounding` and `Stream`.
 
     Examples:
         >>> round_to(np.array([0.7, 464.0, 465.0]), FP8_E4M3)

@@ -220,7 +220,8 @@ def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
     h = ((h ^ (h >> 16)) * 0x21F0AAAD) & _MASK32
     h = ((h ^ (h >> 15) ^ key1) * 0xD35A2D97) & _MASK32
     h = ((h ^ (h >> 15)) * 0x31848BAB) & _MASK32
-    return (h ^ (h >> 14)) & ~(key0 >> 32)
+    few: Tensor = (h ^ (h >> 14)) & ~(key0 >> 32)
+    return few
 
 
 def _as_float(bits: int, dtype: torch.dtype) -> float:
