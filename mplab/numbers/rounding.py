@@ -181,9 +181,10 @@ def round_to(
     from underflow, except in formats without −0. Overflow is decided after rounding: past
     `fmt.max_finite` lies infinity, NaN where `fmt` has no infinity, ±max_finite where it
     has neither or under `Overflow.SATURATE`; directed modes stop at max_finite on their
-    inward side, rounding to odd on both, though its code may be even. A format without sign gives NaN for negative numbers, one without zero
-    gives its least value for zero. At one bit of precision, where no significand is even,
-    ties in the normal range go away from zero; P3109 would take the even code.
+    inward side, rounding to odd on both, though its code may be even. A format without sign
+    gives NaN for negative numbers, one without zero gives its least value for zero. At one
+    bit of precision, where no significand is even, ties in the normal range go away from
+    zero; P3109 would take the even code.
 
     Args:
         x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are

@@ -23,6 +23,7 @@ from mplab.numbers.formats import (
     Format,
     Overflow,
     Rounding,
+    Specials,
     require_format,
 )
 from mplab.numbers.rounding import Stream
@@ -432,7 +433,9 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
         top = fmt.max_code + fmt.has_infinity
         ordered = torch.tensor(values(fmt)[: top + 1], device=rounded.device)
         places = torch.searchsorted(ordered, rounded.double().abs().contiguous())
-        codes = torch.where(rounded.signbit(), places + fmt.sign_code, places)
+        twos = fmt.specials is Specials.TWOS_COMPLEMENT
+        negative = 2 * fmt.sign_code - places if twos else places + fmt.sign_code
+        codes = torch.where(rounded.signbit(), negative, places)
     return torch.where(rounded.isnan(), fmt.nan_code or 0, codes).to(torch.uint8)
 
 
