@@ -66,8 +66,6 @@ def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
 def fields(codes: object, fmt: Format) -> Fields:
     """Split codes into sign, biased exponent and trailing significand.
 
-    Codes in two's complement have no such fields, and give the bits in these places.
-
     Args:
         codes: integers of any shape.
         fmt: the format of the codes.
@@ -77,7 +75,8 @@ def fields(codes: object, fmt: Format) -> Fields:
 
     Raises:
         TypeError: the codes are not integers.
-        ValueError: a code needs more bits than the format has.
+        ValueError: a code needs more bits than the format has; in two's complement there are no
+            such fields.
 
     Examples:
         >>> fields(0xC000, FP16)
@@ -85,6 +84,11 @@ def fields(codes: object, fmt: Format) -> Fields:
 trailing_significand=array(0, dtype=uint16))
     """
     fmt = require_format("fields", fmt)
+    if fmt.specials is Specials.TWOS_COMPLEMENT:
+        raise ValueError(
+            f"fields: fmt must have fields of its own for sign and size; got {fmt.name}, in two's "
+            f"complement. Use decode."
+        )
     array = _require_codes("fields", codes, fmt).astype(code_dtype(fmt))
     magnitude = array & ((fmt.sign_code or (1 << fmt.bits)) - 1)
     trailing = fmt.precision - 1
