@@ -172,8 +172,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        # a view: of memory that a cast may not have filled yet; types: numbers that lie elsewhere
-        if func.is_view or types or self.error is not None:
+        # a view: of memory that a cast may not have filled yet; types: numbers that lie elsewhere;
+        # between processes: results that have not arrived yet
+        between = "c10d" in func.namespace
+        if func.is_view or types or between or self.error is not None:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         found: tuple[list[Tensor], list[_Bad]] = [], []

@@ -69,6 +69,7 @@ def compared(make, *, alone=False, **options):
 
 
 if __name__ == "__main__":
+    torch.use_deterministic_algorithms(True)  # fills memory that is still to be written with NaN
     with process_group(timeout=60):
         found = {
             "ddp": compared(lambda: DistributedDataParallel(network())),
