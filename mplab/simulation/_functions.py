@@ -3,13 +3,14 @@
 `linear` or `l1_loss` reach the dispatch mode as the operations they are made of. `Functions` sees
 the call, and for its time puts all those operations into one format. A few functions have a way
 of their own here: those that torch computes in float32 inside whatever they are given, and those
-that ask for float32, which leave no trace below since the tensors are float32 already.
+that ask for a dtype, or make a tensor of one, since below all tensors are float32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -24,7 +25,7 @@ from mplab.numbers.formats import Format
 from mplab.simulation._operands import Refused
 from mplab.simulation._rules import Scope
 from mplab.simulation.dispatch import Mode, Rules, rules_in
-from mplab.simulation.marks import is_plain, mark_of
+from mplab.simulation.marks import Mark, Rounder, is_plain, mark_of, set_mark
 from mplab.simulation.policies import Policy, Run
 
 _QUESTIONS = dict.fromkeys(
@@ -83,6 +84,12 @@ def _body(function: Any) -> Callable[..., Any]:
     return copy
 
 
+_CARRIERS = (None, torch.float32)
+"""Of the formats that torch lacks, and of FP32: what they are stored in."""
+
+_STORING = ("torch.", "mplab.")
+"""The packages whose code looks at what is stored."""
+
 _transformations: Callable[[], Any] = torch._C._functorch.get_interpreter_stack
 
 
@@ -110,11 +117,18 @@ def _refuse_compounds(types: Any) -> None:
 
 
 class Functions(TorchFunctionMode):
-    """Sees each function of torch that is called from Python."""
+    """Sees each function of torch that is called from Python.
 
-    def __init__(self, mode: Mode) -> None:
+    Args:
+        mode: sees the operations below.
+        doors: into each format of the simulation.
+    """
+
+    def __init__(self, mode: Mode, doors: Mapping[Format, Rounder]) -> None:
         super().__init__()
         self.mode, self.known = mode, known_functions(mode.policy)
+        dtypes = {fmt.torch_dtype: door for fmt, door in doors.items()}
+        self._doors = {dtype: door for dtype, door in dtypes.items() if dtype not in _CARRIERS}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -153,35 +167,64 @@ class Functions(TorchFunctionMode):
         finally:
             mode.rules = before
 
-    def by(self, rules: Rules, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Call a function whose parts all run by these rules."""
+    def by(
+        self,
+        rules: Rules,
+        func: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+        into: Rounder | None = None,
+    ) -> Any:
+        """Call a function whose parts all run by these rules, and low in this format."""
         mode = self.mode
-        before, mode.rules = mode.rules, rules
+        place, before = mode.place, mode.rules
+        if into is not None and into is not place.into:
+            mode.place = place._replace(into=into)
+        mode.rules = rules
         try:
             return func(*args, **kwargs)
         finally:
-            mode.rules = before
+            mode.place, mode.rules = place, before
 
     def rules(self, run: Run, why: str) -> Rules:
         """All operations alike."""
         return rules_in(Scope(self.mode.policy, True, why, run))
 
-    def wide(self, t: Any, why: str) -> Any:
-        """An FP32 copy of a tensor in a low format, as `.to(torch.float32)` makes; else itself."""
-        if not _is_low(t) or self.mode.hands:
+    def door(self, dtype: Any) -> Rounder | None:
+        """The door into the format of a dtype, if it is of this simulation and a program asks.
+
+        torch's own code and this package's see what is stored, and get what they ask for.
+        """
+        door = self._doors.get(dtype)
+        if door is None:
+            return None
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals is globals():
+            frame = frame.f_back
+        return None if f"{frame.f_globals.get('__name__')}.".startswith(_STORING) else door
+
+    def dtype(self, t: Any) -> torch.dtype | None:
+        """The dtype that a tensor stands for, if it is another than the one it is stored in."""
+        fmt = _format(t)
+        return None if fmt is None or self.door(fmt.torch_dtype) is None else fmt.torch_dtype
+
+    def to(self, t: Any, into: Rounder | None, why: str) -> Any:
+        """A copy in a low format or in FP32, as `.to(dtype)` makes; itself if it is in it."""
+        fmt = None if into is None else into.fmt
+        if not _is_plain(t) or _format(t) == fmt or (fmt is None and self.mode.hands):
             return t
-        return self._cast(t, Run.WIDE, why)
+        # not a clone, through which a gradient passes without an operation that would round it
+        run = Run.WIDE if into is None else Run.LOWER
+        rules = self.rules(run, f"cast, as a product with 1: {why}")
+        return self.by(rules, torch.mul, (t, 1), {}, into)
+
+    def wide(self, t: Any, why: str) -> Any:
+        """A tensor in FP32."""
+        return self.to(t, None, why)
 
     def low(self, t: Any, why: str) -> Any:
-        """A copy of an FP32 tensor in the low format, whose gradient is in it, too; else itself."""
-        if not _is_wide(t):
-            return t
-        return self._cast(t, Run.LOWER, why)
-
-    def _cast(self, t: Tensor, run: Run, why: str) -> Any:
-        # not a clone, through which a gradient passes without an operation that would round it
-        rules = self.rules(run, f"cast, as a product with 1: {why}")
-        return self.by(rules, torch.mul, (t, 1), {})
+        """A tensor in the low format, unless it is in one; so is its gradient."""
+        return t if _is_low(t) else self.to(t, self.mode.place.into, why)
 
 
 # Functions with a way of their own ---------------------------------------------------------
@@ -190,19 +233,34 @@ def _is_plain(t: Any) -> bool:
     return is_plain(t) and t.dtype is torch.float32 and t.dim() > 0 and not _transformations()
 
 
+def _door_of(t: Any) -> Rounder | None:
+    """The door that the numbers of a tensor came through."""
+    mark = mark_of(t) if _is_plain(t) else None
+    return None if mark is None or mark.made_by is not None else mark.into
+
+
 def _format(t: Any) -> Format | None:
     """The low format of a tensor that has one."""
-    mark = mark_of(t) if _is_plain(t) else None
-    held = mark is not None and mark.into is not None and mark.made_by is None
-    return mark.into.fmt if held else None  # type: ignore[union-attr]
+    door = _door_of(t)
+    return None if door is None else door.fmt
 
 
 def _is_low(t: Any) -> bool:
-    return _format(t) is not None
+    return _door_of(t) is not None
 
 
-def _is_wide(t: Any) -> bool:
-    return _is_plain(t) and not _is_low(t)
+def _first(kind: type, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The first argument of a kind."""
+    return next((a for a in (*args, *kwargs.values()) if isinstance(a, kind)), None)
+
+
+def _in_float32(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The arguments of a function that is asked for a dtype, asking for float32."""
+
+    def stored(a: Any) -> Any:
+        return torch.float32 if isinstance(a, torch.dtype) else a
+
+    return tuple(map(stored, args)), {name: stored(a) for name, a in kwargs.items()}
 
 
 def _call(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -223,30 +281,82 @@ def _enter(function: Any) -> Callable[..., Any]:
 _ENTERED = {f: _enter(f) for f in (functional.multi_head_attention_forward,)}
 
 
+def _tell(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`x.dtype`, as it would be under autocast."""
+    return functions.dtype(args[0]) or func(*args, **kwargs)
+
+
+def _tell_as_if(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`result_type(x, y)`: answered by empty tensors of the dtypes that these stand for."""
+
+    def stand_in(t: Any) -> Any:
+        dtype = functions.dtype(t)
+        return t if dtype is None else torch.empty([0] * t.dim(), dtype=dtype, device=t.device)
+
+    return func(*map(stand_in, args), **{name: stand_in(a) for name, a in kwargs.items()})
+
+
+_NAMED = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
+
+
 def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`.float()`, `.to(torch.float32)`, `.type(torch.float32)`: FP32 is asked for.
+    """`.float()`, `.half()`, `.to(…)`, `.type(…)`, `.type_as(other)`: a format is asked for."""
+    if len(args) + len(kwargs) == 1 and func is Tensor.type:
+        return _tell_as_if(functions, func, args, kwargs)
+    other = _first(Tensor, args[1:], kwargs)
+    if other is not None:
+        asked, into, why = other.dtype, _door_of(other), "the format of another tensor"
+    else:
+        asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
+        into, why = functions.door(asked), str(asked).removeprefix("torch.")
+    if (into is None and asked is not torch.float32) or not args[0].dim():
+        return func(*args, **kwargs)
+    if into is not None:
+        func = Tensor.float if func in _NAMED else func
+        args, kwargs = _in_float32(args, kwargs)
+    return functions.to(func(*args, **kwargs), into, f"{why} is asked for")
 
-    So it is in `.to(x.dtype)`, which looks the same: all tensors are float32 here.
-    """
+
+def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`zeros(n, dtype=x.dtype)` and the like: made in that dtype by torch, and held in float32."""
+    if func is Tensor.new_tensor and "dtype" not in kwargs:
+        kwargs = kwargs | {"dtype": functions.dtype(args[0])}
+    into = functions.door(kwargs.get("dtype"))
+    if into is not None and args and func in (torch.as_tensor, torch.asarray) and is_plain(args[0]):
+        return _convert(functions, Tensor.to, args, kwargs)
     out = func(*args, **kwargs)
-    asked = func is Tensor.float or any(a is torch.float32 for a in (*args, *kwargs.values()))
-    return functions.wide(out, "float32 is asked for") if asked and out is args[0] else out
-
-
-def _take_after(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`.type_as(other)`: the format of another tensor."""
-    out = func(*args, **kwargs)
-    if len(args) != 2 or out is not args[0]:
+    if into is None or not out.dim() or "out" in kwargs:
         return out
-    change = functions.low if _is_low(args[1]) else functions.wide
-    return change(out, "the format of another tensor is asked for")
+    held = out.detach().float()
+    set_mark(held, Mark(into))
+    return held.requires_grad_(out.requires_grad)
 
 
 def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`softmax(x, dtype=torch.float32)` and the like: the input is widened first."""
-    asked = any(a is torch.float32 for a in (*args[1:], kwargs.get("dtype")))
-    if asked and args:
-        args = (functions.wide(args[0], "float32 is asked for"), *args[1:])
+    """`softmax(x, dtype=torch.float32)` and the like: the input is cast first."""
+    asked = _first(torch.dtype, args, kwargs)
+    into = functions.door(asked)
+    if not args or (into is None and asked is not torch.float32):
+        return func(*args, **kwargs)
+    why = f"{str(asked).removeprefix('torch.')} is asked for"
+    args = (functions.to(args[0], into, why), *args[1:])
+    if into is None:
+        return func(*args, **kwargs)
+    return functions.by(functions.rules(Run.LOWER, why), func, *_in_float32(args, kwargs), into)
+
+
+def _look_at_bits(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`x.view(torch.int16)`: the codes of a half tensor are meant, which is stored otherwise."""
+    asked = _first(torch.dtype, args, kwargs)
+    own = None if asked is None else functions.dtype(args[0])
+    if own is None or asked.itemsize != own.itemsize:
+        return func(*args, **kwargs)
+    if asked is not own:
+        raise ValueError(
+            f"simulated: view must not ask for the codes of a simulated tensor; got {asked} for "
+            f"{own}, which is stored in float32. Use mplab.encode."
+        )
+    args, kwargs = _in_float32(args, kwargs)
     return func(*args, **kwargs)
 
 
@@ -292,32 +402,43 @@ def _recur(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -
 def _hold_limits(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: the limit of the format of x is meant.
 
-    The dtype is float32, whose limit no other format holds. Real half tensors refuse to be filled
-    with it, so nothing else can be meant.
+    Where torch lacks the format the dtype is float32, whose limit no other format holds. Real half
+    tensors refuse to be filled with it, so nothing else can be meant.
     """
     fmt = _format(args[0]) if args else None
     if fmt is None:
-        return func(*args, **kwargs)
+        return _make(functions, func, args, kwargs)
 
     def held(value: Any) -> Any:
         beyond = isinstance(value, float) and abs(value) == _LARGEST
         return math.copysign(fmt.max_finite, value) if beyond else value
 
-    return func(*map(held, args), **{name: held(value) for name, value in kwargs.items()})
+    kwargs = {name: held(value) for name, value in kwargs.items()}
+    return _make(functions, func, [*map(held, args)], kwargs)
 
 
 _LARGEST = torch.finfo(torch.float32).max
 
 _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
-    (_convert, "float to type"),
-    (_take_after, "type_as"),
+    (_tell_as_if, "result_type"),
+    (_convert, "float half bfloat16 to type type_as"),
+    (
+        _make,
+        "tensor as_tensor asarray new_tensor empty zeros ones full eye arange linspace logspace "
+        "rand randn randint empty_strided empty_like zeros_like ones_like rand_like randn_like "
+        "randint_like new_empty new_empty_strided new_zeros new_ones new_full",
+    ),
+    (_look_at_bits, "view"),
     (_compute_as_asked, "softmax log_softmax sum mean cumsum"),
     (_normalize, "rms_norm"),
     (_recur, "lstm gru rnn_tanh rnn_relu"),
     (_hold_limits, "masked_fill masked_fill_ full_like fill_"),
 )
 
-_ASKING = (_convert, _take_after, _compute_as_asked, _normalize, _hold_limits)
+_ASKING = (
+    *(_tell, _tell_as_if, _convert, _make, _look_at_bits),
+    *(_compute_as_asked, _normalize, _hold_limits),
+)
 """Those that do not depend on autocast."""
 
 
@@ -328,7 +449,7 @@ def known_functions(policy: Policy) -> dict[Any, Any]:
     for way, names in _OWN_WAYS:
         for name in names.split():
             found |= {function: way for function in _callables(name) if callable(function)}
-    found |= whole_functions(policy) | _ENTERED
+    found |= whole_functions(policy) | _ENTERED | {Tensor.dtype.__get__: _tell}  # type: ignore[attr-defined]
     if "scaled_dot_product_attention" in policy.lower:
         found[functional.scaled_dot_product_attention] = _attend
     return found

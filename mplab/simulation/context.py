@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -132,12 +133,13 @@ class simulated:
         for low in {fmt, *(own for _, own in policy.layers)} - {FP32} if native else ():
             require_native(low, rounding, overflow)
         into = Rounder(fmt, rounding, overflow, stream)
-        self._mode = Mode(into, policy, tally=tally, native=native, functions=Functions)
         self._into = {fmt: into}  # the doors, by the format of a layer
         for chosen in (own for _, own in policy.layers if own not in self._into):
             self._into[chosen] = Rounder(
                 chosen, rounding, overflow, stream, argument="policy's formats"
             )
+        see = partial(Functions, doors=self._into)
+        self._mode = Mode(into, policy, tally=tally, native=native, functions=see)
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
