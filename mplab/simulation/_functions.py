@@ -384,8 +384,11 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) 
         return func(*args, **kwargs)
     if choice != SDPBackend.MATH.value or _transformations():
         return functions.by(lower, func, args, kwargs)
-    args = [functions.low(a, why) for a in args]
-    kwargs = {name: functions.low(a, why) for name, a in kwargs.items()}
+
+    def held(a: Any) -> Any:
+        return functions.wide(functions.low(a, why), within.scope.choice)
+
+    args, kwargs = [*map(held, args)], {name: held(a) for name, a in kwargs.items()}
     return functions.low(functions.by(within, func, args, kwargs), why)
 
 

@@ -135,6 +135,7 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
     tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
     if base in LIKE_INPUT:
         tensors = [(i, a) for i, a in tensors if a.name in ("input", "grad_out", "grad_output")]
+    tensors = [(i, a) for i, a in tensors if a.name != "logsumexp"]
     positions = tuple(i for i, a in tensors if not a.kwarg_only)
     writes = [(i, a) for i, a in tensors if a.alias_info and a.alias_info.is_write]
     written = [a.name if a.kwarg_only else i for i, a in writes]

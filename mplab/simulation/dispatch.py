@@ -376,8 +376,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _sum(self, shared: Mark, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor."""
         into = shared.gradient_format
-        if into is not shared.into and any(m and m.into is None for m in map(mark_of, args[:2])):
-            into = None  # not all uses of a weight were of the copy that autocast made
+        if shared.cast is not None and into is not shared.into:
+            one, whole = args[0], shared.cast.rounded
+            view = one.numel() == whole.numel() and sorted(one.shape) != sorted(whole.shape)
+            if view or any(m and m.into is None for m in map(mark_of, args[:2])):
+                into = None  # not all uses were of the one copy that autocast makes of a weight
         return self._add_gradients(into, (shared,), rule, args, kwargs)
 
     def _made_of_both(self, args: Any) -> Node | None:
