@@ -128,7 +128,7 @@ class Functions(TorchFunctionMode):
         super().__init__()
         self.mode, self.known = mode, known_functions(mode.policy)
         dtypes = {fmt.torch_dtype: door for fmt, door in doors.items()}
-        self._doors = {dtype: door for dtype, door in dtypes.items() if dtype not in _CARRIERS}
+        self.doors = {dtype: door for dtype, door in dtypes.items() if dtype not in _CARRIERS}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -195,7 +195,7 @@ class Functions(TorchFunctionMode):
 
         torch's own code and this package's see what is stored, and get what they ask for.
         """
-        door = self._doors.get(dtype)
+        door = self.doors.get(dtype)
         if door is None:
             return None
         frame = sys._getframe(1)
@@ -335,7 +335,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
 def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`softmax(x, dtype=torch.float32)` and the like: the input is cast first."""
     asked = _first(torch.dtype, args, kwargs)
-    into = functions.door(asked)
+    into = functions.doors.get(asked)
     if not args or (into is None and asked is not torch.float32):
         return func(*args, **kwargs)
     why = f"{str(asked).removeprefix('torch.')} is asked for"

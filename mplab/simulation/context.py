@@ -65,10 +65,14 @@ class simulated:
 
     Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast.
     `.float()`, `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under
-    autocast. But the dtype of every tensor is float32: `.to(x.dtype)` widens, too, also where the
-    dtype of `x` would be a low one, and `torch.zeros(n, dtype=x.dtype)` is FP32. On CUDA, torch's
-    `cross_entropy` asks for the `log_softmax` in the dtype of the logits, and autocast lets it:
-    with low logits it is low there, and FP32 here.
+    autocast. On CUDA, torch's `cross_entropy` asks for the `log_softmax` in the dtype of the
+    logits, and autocast lets it: with low logits it is low there, and FP32 here.
+
+    `x.dtype` is that of the format which `x` holds, so that a program branches on it as under
+    autocast. `.half()`, `.to(x.dtype)` and `zeros(n, dtype=x.dtype)` give tensors of that format;
+    only formats of this simulation can be asked for. What is stored is float32, and `x.dtype`
+    says so of scalars and gradients, of formats that torch lacks, in layers in FP32, in the
+    backward pass, in torch's own code, and after the context. So do NumPy and `element_size()`.
 
     Args:
         fmt: the format; at most float32.

@@ -10,14 +10,14 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from kernels import Observer, kernels_in
 from networks import PROGRAMS, assert_bits, linear, loss, round_to
 from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from mplab import BF16, FP16, FP32
+from mplab import BF16, FP16
 from mplab.simulation import CPU_AUTOCAST, simulated
 from mplab.simulation.explanation import Recorder
 from mplab.simulation.marks import Mark, set_mark
@@ -213,40 +213,6 @@ CALLS = {
     "GRUCell": lambda x, y: torch.gru_cell(x, y, *[torch.ones(12, 4)] * 2),
 }
 
-IGNORED = """
-    _to_copy clone copy _unsafe_view unsafe_split empty_like zeros_like ones_like full_like fill
-    new_empty_strided new_zeros
-""".split()  # noqa: SIM905
-"""Casts, views, and what only makes memory."""
-
-
-class Observer(TorchDispatchMode):
-    """Names of the kernels that make numbers, and which inputs are low if the result is.
-
-    For a result in FP32 it does not matter where low inputs are widened, which is exact.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-
-        def low(values):
-            leaves = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
-            return [
-                t.dtype is not torch.float32 for t in leaves if t.is_floating_point() and t.dim()
-            ]
-
-        name = func._schema.name.removeprefix("aten::").removesuffix("_")
-        view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
-        numbers = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
-        numbers = [t for t in numbers if t.is_floating_point()]
-        if numbers and numbers[0].dim() and low(args) and not view and name not in IGNORED:
-            self.seen.append((name, low(args) if low(numbers[0])[0] else FP32))
-        return out
-
 
 def step(function, tensors, *, backward):
     """Run a call, and its backward pass from a gradient of 0.7."""
@@ -285,11 +251,7 @@ def simulated_kernels(function, tensors, fmt, low, *, backward):
         if backward:
             recorder.rows.clear()
             back()
-    return [
-        (row.operation, FP32 if row.format == FP32 else [f == fmt for f in row.inputs])
-        for row in recorder.rows
-        if row.shape and row.operation not in IGNORED and "adds into" not in row.rule
-    ]
+    return kernels_in(recorder.rows, fmt)
 
 
 VARIANTS = {"all FP32": (0, 0), "all low": (1, 1), "first low": (1, 0), "second low": (0, 1)}

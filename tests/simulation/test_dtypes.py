@@ -1,0 +1,313 @@
+"""The dtype that a program sees: of the format under the simulation, of the memory elsewhere."""
+
+import copy
+import io
+
+import pytest
+import torch
+from networks import Within, assert_bits, is_low, linear, loss, round_to
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Overflow
+from mplab.simulation import CPU_AUTOCAST, EVERYTHING, simulated
+
+HALVES = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.float16, torch.bfloat16)
+
+
+def product():
+    """A tensor in the low format."""
+    return torch.eye(2) @ torch.tensor([[1.0, 2.0], [0.1, -3.0]])
+
+
+# What is answered
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+def test_a_low_tensor_has_the_dtype_of_its_format_until_it_leaves_the_context(fmt):
+    p = nn.Parameter(torch.eye(2))
+    with simulated(fmt):
+        h = p @ product()
+        assert h.dtype is fmt.torch_dtype
+        assert h.is_floating_point()
+        assert torch.finfo(h.dtype).max == fmt.max_finite
+        assert {h.t().dtype, h[0].dtype, h.abs_().dtype, (h * 2).dtype} == {fmt.torch_dtype}
+        assert {p.dtype, torch.ones(2).dtype, h.float().dtype, h.sum().dtype} == {torch.float32}
+        h.sum().backward()
+        assert p.grad.dtype is torch.float32
+    assert h.dtype is torch.float32
+
+
+def test_a_format_that_torch_lacks_has_the_dtype_it_is_stored_in():
+    with simulated(TF32):
+        h = product()
+        assert h.dtype is torch.float32
+        assert is_low((torch.eye(2) / 3).to(h), TF32)
+
+
+@HALVES
+def test_result_types_are_those_of_real_tensors(fmt):
+    others = [torch.ones(shape, dtype=dtype) for dtype in DTYPES for shape in ((), (2, 2))]
+    real = product().to(fmt.torch_dtype)
+    expected = [torch.result_type(real, other) for other in (real, 1, 0.5, *others)]
+    with simulated(fmt):
+        h = product()
+        assert [torch.result_type(h, other) for other in (h, 1, 0.5, *others)] == expected
+        assert torch.result_type(tensor=torch.ones(2), other=h) is torch.float32
+        assert h.type() == real.type()
+
+
+def test_layers_of_their_own_format_and_layers_in_fp32():
+    class Says(nn.Linear):
+        def forward(self, x):
+            out = super().forward(x)
+            self.saw = x.dtype, out.dtype
+            return out
+
+    model = nn.Sequential(Says(2, 2), Says(2, 2), Says(2, 2), Says(2, 2))
+    policy = CPU_AUTOCAST.with_layers({"1": BF16, "2": FP32})
+    with simulated(FP16, policy=policy, model=model):
+        model(torch.ones(1, 2))
+    half, bfloat, single = torch.float16, torch.bfloat16, torch.float32
+    expected = [(single, half), (half, bfloat), (single, single), (single, half)]
+    assert [layer.saw for layer in model] == expected
+
+
+def test_what_another_simulation_left_has_the_dtype_it_is_stored_in():
+    with simulated(BF16):
+        left = product()
+    with simulated(FP16):
+        assert left.dtype is torch.float32
+        with simulated(BF16):
+            assert left.dtype is torch.bfloat16
+
+
+def test_torch_itself_and_this_package_see_what_is_stored():
+    layer, x = nn.RNN(2, 2), torch.ones(3, 1, 2)  # it compares the dtypes of x and its weights
+    with simulated(FP16):
+        layer(x @ torch.eye(2))
+        torch.testing.assert_close(product(), round_to(product()))
+        assert product().numpy().dtype == "float32"
+        saved = io.BytesIO()
+        torch.save([product(), copy.deepcopy(product())], saved)
+    saved.seek(0)
+    assert {t.dtype for t in torch.load(saved)} == {torch.float32}
+
+
+# What is asked for
+
+
+ASKING = {
+    "to a dtype": lambda x, h: x.to(h.dtype),
+    "to another": lambda x, h: x.to(h),
+    "to another by name": lambda x, h: x.to(tensor=h),
+    "to a device": lambda x, h: x.to("cpu", h.dtype),
+    "to a copy": lambda x, h: x.to(dtype=h.dtype, copy=True),
+    "type": lambda x, h: x.type(h.dtype),
+    "type_as": lambda x, h: x.type_as(h),
+    "half": lambda x, h: x.half() if h.dtype is torch.float16 else x.bfloat16(),
+    "as_tensor": lambda x, h: torch.as_tensor(x, dtype=h.dtype),
+    "asarray": lambda x, h: torch.asarray(x, dtype=h.dtype),
+}
+
+
+@HALVES
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+def test_a_conversion_rounds_as_torch_s_own(ask, fmt):
+    codes = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(fmt.torch_dtype).float()
+    steps = codes.view(torch.int32)
+    near = [(steps + shift).view(torch.float32) for shift in (0, 1, 0x7FF, 0x1000, 0x8000)]
+    x = torch.cat([t[t.isfinite()] for t in near])
+    with simulated(fmt) as sim:
+        actual = ask(x, product())
+        assert actual.dtype is fmt.torch_dtype
+        again = ask(actual, product())
+    assert_bits(actual, x.to(fmt.torch_dtype).float())
+    assert_bits(again, actual)
+    assert sim.by_operation["cast"].inexact > 1e5
+
+
+def test_what_is_of_the_dtype_already_is_not_copied():
+    with simulated(FP16):
+        h = product()
+        same = (h.half(), h.to(h.dtype), h.to(h), h.type(h.dtype), h.type_as(h), h.view(h.dtype))
+        assert all(t.data_ptr() == h.data_ptr() for t in same)
+        assert h.to(h.dtype) is h
+        h.to(h.dtype).add_(1)
+    assert_bits(h, round_to(round_to(product()) + 1))
+
+
+def test_overflow_goes_by_the_rule_of_the_context():
+    with simulated(FP16, overflow=Overflow.SATURATE):
+        assert torch.full((2,), 1e6).half().max() == 65504
+    with simulated(FP16):
+        assert torch.full((2,), 1e6).half().isinf().all()
+
+
+MAKERS = {
+    "tensor": lambda **as_: torch.tensor([0.1, 70000.0], **as_),
+    "as_tensor": lambda **as_: torch.as_tensor([0.1], **as_),
+    "asarray": lambda **as_: torch.asarray([0.1], **as_),
+    "zeros": lambda **as_: torch.zeros(2, 3, **as_),
+    "ones": lambda **as_: torch.ones((2,), **as_),
+    "full": lambda **as_: torch.full((2,), 0.1, **as_),
+    "empty": lambda **as_: torch.empty(2, **as_).fill_(0.1),
+    "eye": lambda **as_: torch.eye(2, **as_),
+    "arange": lambda **as_: torch.arange(0, 2, 0.1, **as_),
+    "linspace": lambda **as_: torch.linspace(0, 1, 7, **as_),
+    "logspace": lambda **as_: torch.logspace(0, 1, 7, **as_),
+    "rand": lambda **as_: torch.rand(9, **as_),
+    "randn": lambda **as_: torch.randn(9, **as_),
+    "randint": lambda **as_: torch.randint(9, (9,), **as_),
+    "zeros_like": lambda **as_: torch.zeros_like(torch.ones(2), **as_),
+    "ones_like": lambda **as_: torch.ones_like(torch.ones(2, dtype=torch.int64), **as_),
+    "full_like": lambda **as_: torch.full_like(torch.ones(2), 0.1, **as_),
+    "rand_like": lambda **as_: torch.rand_like(torch.ones(9), **as_),
+    "randn_like": lambda **as_: torch.randn_like(torch.ones(9), **as_),
+    "randint_like": lambda **as_: torch.randint_like(torch.ones(9), 9, **as_),
+    "empty_like": lambda **as_: torch.empty_like(torch.ones(2), **as_).fill_(0.1),
+    "new_zeros": lambda **as_: torch.ones(2).new_zeros(2, **as_),
+    "new_ones": lambda **as_: torch.ones(2).new_ones(2, **as_),
+    "new_full": lambda **as_: torch.ones(2).new_full((2,), 0.1, **as_),
+    "new_tensor": lambda **as_: torch.ones(2).new_tensor([0.1], **as_),
+    "new_empty": lambda **as_: torch.ones(2).new_empty(2, **as_).fill_(0.1),
+    "a leaf": lambda **as_: torch.full((2,), 0.1, requires_grad=True, **as_),
+    "a scalar": lambda **as_: torch.tensor(0.1, **as_),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@HALVES
+def test_what_is_made_in_a_dtype_is_what_torch_makes(make, fmt):
+    torch.manual_seed(0)
+    expected = make(dtype=fmt.torch_dtype)
+    torch.manual_seed(0)
+    with simulated(fmt):
+        actual = make(dtype=product().dtype)
+        assert actual.dtype is fmt.torch_dtype
+        assert (actual + 1).dtype is fmt.torch_dtype
+    assert_bits(actual.float(), expected.float())
+    assert (actual.is_leaf, actual.requires_grad) == (expected.is_leaf, expected.requires_grad)
+
+
+def test_new_tensor_and_the_like_take_after_the_tensor_whose_methods_they_are():
+    with simulated(FP16):
+        h = product()
+        made = (h.new_tensor([0.1]), h.new_zeros(2), h.new_full((2,), 0.1), torch.zeros_like(h))
+        assert {t.dtype for t in made} == {torch.float16}
+    assert_bits(made[0], torch.tensor([0.1]).half().float())
+
+
+def test_a_value_that_the_dtype_does_not_hold_is_refused_as_by_torch():
+    with simulated(FP16), pytest.raises(RuntimeError, match="without overflow"):
+        torch.full((2,), 1e9, dtype=product().dtype)
+
+
+def test_a_dtype_of_another_simulation_is_refused_where_it_is_used():
+    with simulated(FP16), pytest.raises(ValueError, match=r"got torch\.bfloat16"):
+        torch.ones(2, 2).bfloat16() @ product()
+
+
+def test_codes_of_a_simulated_tensor_are_refused_in_a_view():
+    with simulated(FP16):
+        for dtype in (torch.int16, torch.uint16, torch.bfloat16):
+            with pytest.raises(ValueError, match=r"view must not ask for the codes.*got"):
+                product().view(dtype)
+        assert product().view(torch.int32).shape == (2, 2), "of what is stored"
+        assert product().view(4).dtype is torch.float16
+
+
+# Programs
+
+
+def norm_by_hand(h):
+    wide = h.to(torch.float32)
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)
+    return wide.to(h.dtype) / 3
+
+
+def clamped(h):
+    h = h * 30000 * 30000
+    if h.dtype == torch.float16:
+        most = torch.where(h.isinf().any(), torch.finfo(h.dtype).max - 1000, 9.0)
+        h = torch.clamp(h, min=-most, max=most)
+    return h / 30000
+
+
+def kept(h):
+    """A cache that begins with an empty tensor."""
+    return torch.cat([torch.tensor([], dtype=h.dtype), h.reshape(-1)]).view(2, 2) / 3
+
+
+PROGRAMS = {
+    "a norm by hand": norm_by_hand,
+    "a clamp of FP16 alone": clamped,
+    "a cache": kept,
+    "low, FP32 and low again": lambda h: ((h.float() / 3).to(h.dtype) / 3).float() / 3,
+    "low and FP32 from one": lambda h: (h / 3).to(h.dtype) + (h.float() / 7).to(h.dtype),
+    "used twice": lambda h: (c := (h.float() / 3).to(h)).float().exp() + (c / 7).float(),
+    "a softmax of it in FP32": lambda h: F.softmax((h.float() / 3).to(h), -1, dtype=torch.float32),
+    "a softmax in its dtype": lambda h: F.softmax(h.float() / 3, -1, dtype=h.dtype) / 3,
+    "a sum in its dtype": lambda h: (h.float() / 3).sum(-1, dtype=h.dtype) / 3,
+    "a factor": lambda h: torch.full((2, 2), 0.1, dtype=h.dtype) * h,
+    "a scalar": lambda h: torch.tensor(0.1, dtype=h.dtype) * h,
+    "a mask": lambda h: h.masked_fill(h > 0, torch.finfo(h.dtype).min).softmax(-1),
+    "promoted": lambda h: torch.ones(2, dtype=torch.result_type(h, torch.ones(2))) * h / 3,
+    "of its own": lambda h: h.new_tensor([0.1, 0.2]) * h,
+    "integers": lambda h: torch.arange(2).to(h.dtype) / 3 * h,
+    "written to": lambda h: torch.zeros_like(h).copy_(h / 3).add_(h.float() / 7) / 3,
+    "autocast is off": lambda h: off(lambda: norm_by_hand(h) + h.to(torch.float32).to(h.dtype)),
+}
+
+
+def off(function):
+    with torch.autocast("cpu", enabled=False):
+        return function()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("again", [False, True], ids=["once", "checkpointed"])
+@HALVES
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_that_asks_for_dtypes_equals_torch_s_autocast_bit_for_bit(program, fmt, again):
+    part = Within(PROGRAMS[program])
+
+    def run(x, p):
+        h = linear(x, p)
+        return part(h), loss(checkpoint(part, h, use_reentrant=False) if again else part(h))
+
+    for seed in range(4):
+        torch.manual_seed(seed)
+        p, x = nn.Parameter(torch.randn(2, 2)), torch.randn(2, 2)
+        with torch.autocast("cpu", dtype=fmt.torch_dtype):
+            expected, last = run(x, p)
+        (wanted,) = torch.autograd.grad(last, p)
+        with simulated(fmt, policy=CPU_AUTOCAST):
+            actual, last = run(x, p)
+            (got,) = torch.autograd.grad(last, p)
+            assert actual.dtype is expected.dtype
+        assert_bits(actual, expected.float())
+        if wanted.isfinite().all():
+            assert_bits(got, wanted)
+
+
+def test_where_all_is_low_all_has_its_dtype():
+    with simulated(FP16, policy=EVERYTHING):
+        h = torch.exp(torch.ones(2)) + torch.ones(2)
+        assert h.dtype is torch.float16
+        assert h.float().dtype is torch.float16, "nothing is widened"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_torch_compile_made_branches_on_the_dtype():
+    @torch.compile(backend="aot_eager")
+    def compiled(h):
+        return h * 2 if h.dtype is torch.float16 else h * 3
+
+    compiled(torch.ones(2, 2))
+    with simulated(FP16):
+        assert_bits(compiled(product()), round_to(product()) * 2)
+    assert_bits(compiled(torch.ones(2)), torch.full((2,), 3.0))

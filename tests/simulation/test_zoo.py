@@ -1,0 +1,246 @@
+"""Models of others under the simulation and under torch's autocast, kernel by kernel.
+
+They are made from small configurations, so nothing is downloaded. Forward and backward, each
+kernel has to have the same name, the same format of its result, and the same formats of its
+inputs where the result is low. The models differ in where they ask for dtypes.
+"""
+
+import pytest
+import torch
+from kernels import Observer, kernels_in
+from networks import mlp
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from mplab import BF16, FP16
+from mplab.simulation import CPU_AUTOCAST, simulated
+from mplab.simulation.explanation import Recorder
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+TEXT = {
+    "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
+    "num_attention_heads": 2, "max_position_embeddings": 32, "attention_dropout": 0.0,
+    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+GROUPED = TEXT | {"num_key_value_heads": 1}
+HEADS = GROUPED | {"head_dim": 8}
+SEEN = TEXT | {"image_size": 16, "patch_size": 8}
+BOTH = {
+    "vocab_size": 32, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32, "max_position_embeddings": 32, "dropout": 0.0, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+
+
+def read():
+    return {"input_ids": torch.arange(3, 9).view(1, 6)}
+
+
+def answer():
+    return read() | {"decoder_input_ids": torch.arange(3, 7).view(1, 4)}
+
+
+def look(size=16):
+    return {"pixel_values": torch.rand(1, 3, size, size)}
+
+
+def hear():
+    words = torch.arange(3, 7).view(1, 4)
+    return {"input_features": torch.rand(1, 8, 16), "decoder_input_ids": words}
+
+
+T5 = {
+    "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2,
+    "dropout_rate": 0.0,
+}  # fmt: skip
+MODELS = {
+    "t5": (T5, answer),
+    "llama": (GROUPED, read),
+    "mamba": ({**TEXT, "state_size": 4}, read),
+    "gpt2": (
+        {"vocab_size": 32, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32,
+         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
+        read,
+    ),
+    "bert": (TEXT, read),
+    "vit": (SEEN, look),
+    "whisper": (
+        {**BOTH, "num_mel_bins": 8, "max_source_positions": 8, "max_target_positions": 16,
+         "decoder_start_token_id": 1},
+        hear,
+    ),
+    "clip": (
+        {"text_config": TEXT, "vision_config": SEEN, "projection_dim": 8},
+        lambda: read() | look(),
+    ),
+    "qwen2": (GROUPED, read),
+    "qwen3": (HEADS, read),
+    "gemma": (HEADS, read),
+    "gemma2": (HEADS, read),
+    "mistral": (GROUPED, read),
+    "mixtral": ({**GROUPED, "num_local_experts": 2}, read),
+    "falcon": (
+        {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+        read,
+    ),
+    "opt": ({**TEXT, "ffn_dim": 32, "word_embed_proj_dim": 16, "dropout": 0.0}, read),
+    "bloom": ({"vocab_size": 32, "hidden_size": 16, "n_layer": 1, "n_head": 2}, read),
+    "deberta-v2": ({**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, read),
+    "convnext": (
+        {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "image_size": 16},
+        look,
+    ),
+    "resnet": (
+        {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
+        lambda: look(32),
+    ),
+    "gpt_neox": (TEXT, read),
+    "phi": ({**TEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0}, read),
+    "distilbert": (
+        {"vocab_size": 32, "dim": 16, "hidden_dim": 32, "n_layers": 1, "n_heads": 2,
+         "dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 32},
+        read,
+    ),
+    "bart": (BOTH, answer),
+    "wav2vec2": (
+        {**TEXT, "conv_dim": [8, 8], "conv_stride": [2, 2], "conv_kernel": [3, 3],
+         "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4,
+         "num_conv_pos_embedding_groups": 2, "hidden_dropout": 0.0, "feat_proj_dropout": 0.0,
+         "layerdrop": 0.0, "activation_dropout": 0.0, "mask_time_prob": 0.0},
+        lambda: {"input_values": torch.rand(1, 64)},
+    ),
+    "swin": (
+        {"image_size": 16, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2],
+         "window_size": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+         "drop_path_rate": 0.0},
+        look,
+    ),
+    "electra": ({**TEXT, "embedding_size": 16}, read),
+    "albert": ({**TEXT, "embedding_size": 16}, read),
+}  # fmt: skip
+"""transformers' names of models, how small they are made, and what they are called with."""
+
+
+class Net(nn.Module):
+    """Convolutions down and up again, with norms of three kinds."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU())
+        self.low = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8))
+        self.up = nn.Sequential(nn.GELU(), nn.ConvTranspose2d(8, 4, 2, 2))
+        self.last = nn.Sequential(nn.InstanceNorm2d(8, affine=True), nn.Conv2d(8, 2, 1))
+
+    def forward(self, x):
+        high = self.down(x)
+        return self.last(torch.cat([high, self.up(self.low(high))], 1))
+
+
+OWN = {
+    "MLP": lambda: (mlp(8, 16, 4), [torch.rand(5, 8)]),
+    "convolutions": lambda: (Net(), [torch.rand(2, 3, 8, 8)]),
+    "RNN": lambda: (nn.RNN(8, 6, batch_first=True), [torch.rand(2, 3, 8)]),
+    "GRU": lambda: (nn.GRU(8, 6, batch_first=True), [torch.rand(2, 3, 8)]),
+    "encoder": lambda: (nn.TransformerEncoderLayer(8, 2, 16, 0.0), [torch.rand(4, 2, 8)]),
+    "decoder": lambda: (nn.TransformerDecoderLayer(8, 2, 16, 0.0), torch.rand(2, 4, 2, 8)),
+}
+
+
+ADDS_OTHERWISE = {"GRU"}
+"""Its `(h - n) * z + n` has h in FP32 and n low, of one shape: which of them two gradients are of
+is not seen, and those of n are added in FP32, or those of h low."""
+
+
+def made(name):
+    """A model in training, and what it is called with."""
+    torch.manual_seed(0)
+    if name in OWN:
+        model, inputs = OWN[name]()
+        return model.train(), inputs, {}
+    transformers = pytest.importorskip("transformers", reason="pip install 'mplab[zoo]'")
+    configuration, inputs = MODELS[name]
+    config = transformers.AutoConfig.for_model(name, **configuration)
+    return transformers.AutoModel.from_config(config).train(), (), inputs()
+
+
+def ends(output):
+    """The tensors that a backward pass starts from."""
+    output = tuple(output.values()) if isinstance(output, dict) else output
+    leaves = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor)]
+    return [t for t in leaves if t.requires_grad and t.dim()]
+
+
+class Taken(Recorder):
+    """Leaves out the products with 1 by which the simulation casts, as `IGNORED` does casts."""
+
+    def __call__(self, rule, run, into, node, given, args, out, why=""):
+        is_cast = rule.name == "mul" and type(given[-1]) is int and given[-1] == 1
+        if not is_cast:
+            super().__call__(rule, run, into, node, given, args, out, why)
+
+
+def of_autocast(name, fmt):
+    """The dtypes of the outputs, and the kernels, forward and backward."""
+    observer = Observer()
+    with torch.autocast("cpu", dtype=fmt.torch_dtype):
+        model, args, kwargs = made(name)
+        with observer:
+            last = ends(model(*args, **kwargs))
+    forward, observer.seen = observer.seen, []
+    with observer:
+        torch.autograd.backward(last, [torch.full_like(t, 0.7) for t in last])
+    return [t.dtype for t in last], forward, observer.seen
+
+
+def of_simulation(name, fmt):
+    """The same."""
+    model, args, kwargs = made(name)
+    within = simulated(fmt, policy=CPU_AUTOCAST)
+    taken = Taken(within._mode)
+    within._mode.tell(taken)
+    with within:
+        last = ends(model(*args, **kwargs))
+        dtypes, forward = [t.dtype for t in last], kernels_in(taken.rows, fmt)
+        taken.rows.clear()
+        torch.autograd.backward(last, [torch.full_like(t, 0.7) for t in last])
+    return dtypes, forward, kernels_in(taken.rows, fmt)
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("name", [*MODELS, *OWN])
+def test_each_kernel_of_a_model_runs_in_the_formats_of_the_real_autocast(
+    name, fmt, record_property
+):
+    (dtypes, forward, backward), actual = of_autocast(name, fmt), of_simulation(name, fmt)
+    assert actual[:2] == (dtypes, forward)
+    pairs = list(zip(actual[2], backward, strict=True))
+    differing = {real[0] for ours, real in pairs if ours != real}
+    assert differing == ({"add"} if name in ADDS_OTHERWISE else set())
+    assert [ours[0] for ours, real in pairs] == [real[0] for ours, real in pairs]
+    assert forward
+    record_property("kernels compared", len(forward) + len(pairs))
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+def test_t5_clamps_what_fp16_does_not_hold_as_under_autocast(fmt):
+    transformers = pytest.importorskip("transformers", reason="pip install 'mplab[zoo]'")
+    torch.manual_seed(0)
+    model = transformers.T5EncoderModel(transformers.T5Config(**T5)).eval()
+    embed, x, found = nn.Linear(4, 16), torch.randn(1, 6, 4), []
+    feed = model.encoder.block[0].layer[-1].DenseReluDense
+    with torch.no_grad():
+        feed.wi.weight.mul_(100)
+        feed.wo.weight.mul_(1e4)
+    model.encoder.block[0].register_forward_hook(lambda _, args, out: found.append(out[0]))
+    for context in (
+        torch.autocast("cpu", dtype=fmt.torch_dtype),
+        simulated(fmt, policy=CPU_AUTOCAST),
+    ):
+        with context, torch.no_grad():
+            model(inputs_embeds=embed(x))
+    expected, actual = (t.abs().max().item() for t in found)
+    assert expected == (64512 if fmt is FP16 else pytest.approx(actual, rel=0.02))
+    assert actual == (64512 if fmt is FP16 else pytest.approx(expected, rel=0.02))
