@@ -196,7 +196,7 @@ class Functions(TorchFunctionMode):
         torch's own code and this package's see what is stored, and get what they ask for.
         """
         door = self.doors.get(dtype)
-        if door is None:
+        if door is None or _transformations():
             return None
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals is globals():
@@ -335,7 +335,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
 def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`softmax(x, dtype=torch.float32)` and the like: the input is cast first."""
     asked = _first(torch.dtype, args, kwargs)
-    into = functions.doors.get(asked)
+    into = None if _transformations() else functions.doors.get(asked)
     if not args or (into is None and asked is not torch.float32):
         return func(*args, **kwargs)
     why = f"{str(asked).removeprefix('torch.')} is asked for"

@@ -205,9 +205,22 @@ def test_a_value_that_the_dtype_does_not_hold_is_refused_as_by_torch():
         torch.full((2,), 1e9, dtype=product().dtype)
 
 
-def test_a_dtype_of_another_simulation_is_refused_where_it_is_used():
-    with simulated(FP16), pytest.raises(ValueError, match=r"got torch\.bfloat16"):
-        torch.ones(2, 2).bfloat16() @ product()
+REFUSED = {
+    "of another simulation": lambda: torch.ones(2, 2).bfloat16() @ product(),
+    "of a module": lambda: nn.Linear(2, 2).half()(product()),
+    "of a batch": lambda: torch.func.vmap(lambda x: x.half() * 2)(torch.ones(2, 2)),
+    "made in a batch": lambda: torch.func.vmap(lambda x: torch.zeros(2, dtype=torch.float16) + x)(
+        torch.ones(2, 2)
+    ),
+    "by name": lambda: torch.ones(2).type("torch.HalfTensor") * 2,
+    "of a sum within": lambda: torch.cumprod(torch.ones(2), 0, dtype=torch.float16) * 2,
+}
+
+
+@pytest.mark.parametrize("function", REFUSED.values(), ids=REFUSED)
+def test_what_is_really_of_a_low_dtype_is_refused_where_it_is_used(function):
+    with simulated(FP16), pytest.raises(ValueError, match=r"dense float32; got torch\.\w*float16"):
+        function()
 
 
 def test_codes_of_a_simulated_tensor_are_refused_in_a_view():
