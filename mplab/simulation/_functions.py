@@ -251,7 +251,10 @@ def _is_low(t: Any) -> bool:
 
 def _first(kind: type, args: Any, kwargs: dict[str, Any]) -> Any:
     """The first argument of a kind."""
-    return next((a for a in (*args, *kwargs.values()) if isinstance(a, kind)), None)
+    for a in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(a, kind):
+            return a
+    return None
 
 
 def _in_float32(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
