@@ -10,7 +10,14 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP16, FP32
-from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, POLICIES, simulated
+from mplab.simulation import (
+    CPU_AUTOCAST,
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    POLICIES,
+    explain,
+    simulated,
+)
 from mplab.simulation._functions import whole_functions
 
 
@@ -64,6 +71,37 @@ def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_r
     for ours, torch_s in zip(actual, expected, strict=True):
         assert_bits(ours, torch_s)
     assert is_low(actual[0])
+
+
+def test_heads_that_share_a_value_add_its_gradients_in_fp32():
+    attend = F.scaled_dot_product_attention
+    mask = torch.zeros(5, 5, requires_grad=True)  # needs a gradient: torch takes it apart
+    query, value = torch.randn(1, 4, 5, 4), torch.randn(1, 1, 5, 4).requires_grad_()
+    found = explain(Within(lambda q, v: attend(q, q, v * 1, attn_mask=mask)), query, value)
+    sums = [row for row in found.rows if row.operation == "sum" and row.shape == value.shape]
+    assert [row.format for row in sums] == [FP32]
+
+
+def test_the_statistics_of_attention_stay_fp32_in_its_backward_pass():
+    inputs = torch.randn(3, 1, 2, 5, 4).requires_grad_()
+    found = explain(Within(lambda x: F.scaled_dot_product_attention(*x)), inputs)
+    (row,) = [row for row in found.rows if row.operation.endswith("for_cpu_backward")]
+    assert row.inputs == (FP16,) * 5 + (FP32,), "the last is the logsumexp"
+
+
+def test_views_of_a_weight_add_their_gradients_in_fp32():
+    x, weight = torch.randn(3, 2, 2), nn.Parameter(torch.randn(2, 2))
+
+    def gradient():
+        one = weight.unsqueeze(0)
+        output = F.linear(one, x[0]) + F.linear(one, x[1])
+        return torch.autograd.grad(loss(output), weight)[0]
+
+    with torch.autocast("cpu", dtype=torch.float16):
+        expected = gradient()
+    assert not is_low(expected), "the premise"
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        assert_bits(gradient(), expected)
 
 
 # What asks for FP32, and what torch computes in it
