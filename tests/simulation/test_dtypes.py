@@ -88,7 +88,6 @@ def test_torch_itself_and_this_package_see_what_is_stored():
     layer, x = nn.RNN(2, 2), torch.ones(3, 1, 2)  # it compares the dtypes of x and its weights
     with simulated(FP16):
         layer(x @ torch.eye(2))
-        torch.testing.assert_close(product(), round_to(product()))
         assert product().numpy().dtype == "float32"
         saved = io.BytesIO()
         torch.save([product(), copy.deepcopy(product())], saved)
@@ -281,7 +280,9 @@ def off(function):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("again", [False, True], ids=["once", "checkpointed"])
+@pytest.mark.parametrize(
+    "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["once", "checkpointed"]
+)
 @HALVES
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_that_asks_for_dtypes_equals_torch_s_autocast_bit_for_bit(program, fmt, again):
