@@ -12,7 +12,7 @@ import numpy as np
 from mplab.explorers._explorer import Explorer, svg
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.pictures.canvas import BAND, power_of_two
-from mplab.pictures.conditioning import PROBLEMS, FormulaErrors, formula_errors
+from mplab.pictures.conditioning import PROBLEMS, FormulaErrors, formula_errors, medians
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
 
@@ -77,12 +77,14 @@ class ErrorBudget(Explorer):
     @property
     def verdicts(self) -> list[tuple[str, float, str]]:
         """Each formula, its median error, and who is to blame."""
-        errors = self.found.errors
-        medians = {name: float(np.median(x[self.level.value])) for name, x in errors.items()}
-        return [(name, error, self._verdict(error)) for name, error in medians.items()]
+        found = self.found.errors
+        errors = {name: float(medians(x)[self.level.value]) for name, x in found.items()}
+        # no error: the rounded data have one and the same value, and nothing is left to be found
+        shown = {name: 1.0 if error != error else error for name, error in errors.items()}
+        return [(name, error, self._verdict(error)) for name, error in shown.items()]
 
     def _verdict(self, error: float) -> str:
-        if error > TOLERATED * self.due:
+        if error > TOLERATED * self.due or error >= 1 > self.due:
             return "the formula's fault"
         return "only more bits help" if max(error, self.due) > SPOILT else "as good as its data"
 

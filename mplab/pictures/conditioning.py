@@ -150,7 +150,7 @@ PROBLEMS = {
     "log-sum-exp": Problem(
         "The logarithm of 16 summed exponentials",
         "scores around",
-        tuple((f"{shift}".replace("-", "−"), float(shift)) for shift in range(-96, 97, 16)),
+        tuple((f"{shift}".replace("-", "−"), float(shift)) for shift in range(-32, 17, 4)),
         _scores,
         _condition_of_log_sum,
         _exact_log_sum,
@@ -171,7 +171,8 @@ class FormulaErrors(NamedTuple):
         problem: a name of `PROBLEMS`.
         fmt: the format of data, operations and results.
         conditions: shape (levels, draws); infinite where rounding the data left nothing.
-        errors: by formula, of that shape; at most 1, which also stands for no number at all.
+        errors: by formula, of that shape; at most 1, which also stands for no number at all. NaN
+            where the exact result of the rounded data is 0.
     """
 
     problem: str
@@ -217,7 +218,15 @@ def formula_errors(problem: str, fmt: Format, *, draws: int = 64, seed: int = 0)
 
 def _error(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
     off = np.abs(result - exact) / np.abs(exact)
-    return np.where(off <= 1, off, 1.0)  # NaN and infinity, too
+    return np.where(exact == 0, np.nan, np.where(off <= 1, off, 1.0))  # 1 for NaN and infinity
+
+
+def medians(errors: np.ndarray) -> np.ndarray:
+    """The median error of each level; NaN where no draw has one."""
+    known = ~np.isnan(errors)
+    return np.array(
+        [np.median(x[k]) if k.any() else np.nan for x, k in zip(errors, known, strict=True)]
+    )
 
 
 # Figures ---------------------------------------------------------------------------------
@@ -248,10 +257,11 @@ def formulas(found: FormulaErrors) -> c.Picture:
     ends = [c.End(axes, float(places[-1]), float(due[-1]), "condition × u", "black")]
     worst = []
     for (name, errors), (colour, dash, marker) in zip(found.errors.items(), _LOOKS, strict=True):
-        median = np.maximum(np.median(errors, axis=1), _LEAST)
+        median = np.maximum(medians(errors), _LEAST)
         axes.plot(places, median, color=colour, linestyle=dash, marker=marker)
-        ends.append(c.End(axes, float(places[-1]), float(median[-1]), name, colour))
-        most = "100%" if median.max() == 1 else f"{median.max():.1g}"
+        last, largest = int(np.flatnonzero(~np.isnan(median))[-1]), np.nanmax(median)
+        ends.append(c.End(axes, float(places[last]), float(median[last]), name, colour))
+        most = "100%" if largest == 1 else f"{largest:.1g}"
         worst.append(f"{_unbroken(name)} is off by {most}")
     axes.set_yscale("log", base=2)
     c.log_ticks(axes.yaxis)

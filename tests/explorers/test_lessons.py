@@ -334,3 +334,27 @@ def test_the_clinic_says_that_it_trains_a_run_and_only_the_first_time():
     explorer.case.value = "no-loss-scale"
     explorer.case.value = "positions"
     assert not any("Training" in picture for picture in shown[1:])
+
+
+# The error budget ------------------------------------------------------------------------
+
+
+def verdicts(problem, fmt):
+    """Who is to blame for each formula, at every position of the slider."""
+    budget = explorers.ErrorBudget()
+    budget.problem.value, budget.fmt.value = problem, fmt
+    said = []
+    for level in range(budget.level.max + 1):
+        budget.level.value = level
+        said.append([verdict for _, _, verdict in budget.verdicts])
+    return said
+
+
+def test_whoever_loses_all_while_the_data_hold_an_answer_is_to_blame():
+    """In FP16 two passes overflow from 2^8 on; the data hold an answer up to 2^10."""
+    fault = "the formula's fault"
+    two_passes = [good for _, good in verdicts("variance", "FP16")]
+    assert two_passes[8:] == [fault] * 3 + ["only more bits help"] * 2
+    assert fault not in two_passes[:8]
+    assert [bad for bad, _ in verdicts("variance", "BF16")][4:8] == [fault] * 4
+    assert {good for _, good in verdicts("small root", "FP32")} == {"as good as its data"}

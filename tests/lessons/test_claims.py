@@ -278,11 +278,11 @@ def test_one_pass_in_bf16_is_lost_long_before_the_data_are(seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_far_from_0_have_no_sum_of_exponentials_in_fp16(seed):
-    assert "Only close to 0. Above, exp overflows" in prose(14)
+    assert "From about −16 to 7. Above, exp(11) alone would fit" in prose(14)
     found = pictures.formula_errors("log-sum-exp", FP16, seed=seed)
     bad, good = (np.median(errors, axis=1) for errors in found.errors.values())
-    assert [bool(share == 1) for share in bad] == [True] * 5 + [False] * 2 + [True] * 6
-    assert good.max() < FP16.unit_roundoff
+    assert [bool(share == 1) for share in bad] == [True] * 4 + [False] * 6 + [True] * 3
+    assert good.max() < 2 * FP16.unit_roundoff
 
 
 @pytest.mark.parametrize("seed", range(5))

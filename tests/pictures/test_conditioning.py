@@ -8,7 +8,7 @@ import pytest
 from legible import assert_legible, drawn_texts
 
 from mplab import BF16, FP16, FP32, pictures
-from mplab.pictures.conditioning import PROBLEMS, _error
+from mplab.pictures.conditioning import PROBLEMS, _error, medians
 
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
@@ -66,6 +66,16 @@ def test_the_good_formula_stays_with_the_condition_and_the_bad_one_does_not(fmt,
 def test_without_a_number_the_error_is_everything():
     off = _error(np.array([np.nan, np.inf, -np.inf, 5.0, 1.5]), np.ones(5))
     assert off.tolist() == [1.0, 1.0, 1.0, 1.0, 0.5]
+
+
+def test_where_rounding_leaves_nothing_to_find_there_is_no_error():
+    found = pictures.formula_errors("variance", BF16)
+    for errors in found.errors.values():
+        assert np.isnan(medians(errors)[-1])
+    assert np.all(np.isinf(found.conditions[-1]))
+    assert "mean of squared distances is off by 0.05" in pictures.formulas(found).claim.replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
 
 
 def test_one_pass_loses_the_square_of_what_the_data_lose():
