@@ -158,7 +158,7 @@ def test_every_bit_of_a_cholesky_factor_is_that_of_the_steps_in_fractions(
             lower = slow.cholesky(given)
             expected = None if lower is None else (lower, lower.T)
             compared += agree(cholesky(given, fmt, rounding=rounding), expected)
-    assert compared or not fmt.signed
+    assert compared or not fmt.signed or rounding is Rounding.TO_ODD  # no pivot of FP4 is positive
     record_property("entries compared", compared)
 
 

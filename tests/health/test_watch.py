@@ -424,7 +424,7 @@ def test_what_is_no_loss_is_refused_by_name(wrong, said):
 
 
 def test_what_is_no_model_and_no_optimizer_is_refused_by_name():
-    with pytest.raises(TypeError, match=r"Health: model must be a torch\.nn\.Module; got f"):
+    with pytest.raises(TypeError, match=r"Health: model must be a torch\.nn\.Module; got <f"):
         Health(mlp)
     with pytest.raises(TypeError, match=r"Health: optimizer must be .*; got list"):
         Health(mlp(), [])
