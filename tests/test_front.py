@@ -24,6 +24,7 @@ FRONTS = {
         roundings linear_bound gamma probabilistic_bound RunningError running_error exact_sum
         Factors lu cholesky solve_triangular Refinement refine backward_error condition
         Weights path Descent descend METHODS ARCHITECTURES MatrixUnit mma unit_of FloatArray
+        slice_bits split matmul_fp64 emulation_bound integrate freezes distinct_sums
     """,
     "scaling": """
         LossScaler DoublingScaler FlooredScaler KerasScaler NudgedScaler GradScaler

@@ -8,15 +8,16 @@ each product exactly. `mplab.arithmetic.bounds` says how large the error can be.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic.operations import divide, multiply, sqrt, subtract
+from mplab.arithmetic.operations import add, divide, multiply, sqrt, subtract
 from mplab.numbers import checks
 from mplab.numbers.checks import integer, quoted, switch
-from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
+from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess, require_format
 from mplab.numbers.rounding import Stream, checked_facts, checked_keys, round_to
 
 
@@ -45,7 +46,7 @@ ORDERS = ("sequential", "reversed", "pairwise", "blocked(k)", "kahan", "neumaier
 _BLOCKED = re.compile(r"blocked\(([1-9][0-9]{0,999})\)")
 
 
-def matmul(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.ndarray:
+def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> np.ndarray:
     """The matrix product a @ b, rounded at every step.
 
     NaN and infinities go through the operations as IEEE 754 has it; an empty sum is +0.
@@ -53,6 +54,9 @@ def matmul(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.ndarray:
     Args:
         a: values of FP32 or narrower, shape (M, K).
         b: values of FP32 or narrower, shape (K, N).
+        split_k: into how many parts the K terms are cut, part c from c·K // split_k on, 1 to K.
+            Each is summed by itself, as a kernel with idle processors does; then the parts are
+            added in their order, in the accumulator.
         **how: see `Accumulation`.
 
     Returns:
@@ -81,7 +85,21 @@ def matmul(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.ndarray:
             f"matmul: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
             f"{right.shape}. Reshape them, or use dot for two vectors."
         )
-    return accumulate("matmul", left, right, how)[0]
+    k = left.shape[1]
+    advice = f"Pass one in 1 .. {k}."
+    split_k = integer("matmul", "split_k", split_k, least=1, most=max(k, 1), advice=advice)
+    if split_k == 1:
+        return accumulate("matmul", left, right, how)[0]
+    rules, output = _split("matmul", how)
+    ends = [c * k // split_k for c in range(split_k + 1)]
+    parts = [
+        accumulate("matmul", left[:, begin:end], right[begin:end], rules)[0]
+        for begin, end in pairwise(ends)
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = add(total, part, how["accumulator_format"], **_operation(how))
+    return np.asarray(round_to(total, output, **_operation(how)))
 
 
 def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
@@ -127,6 +145,36 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
     require_accumulation("sum", how)
     how["product_format"] = None
     return accumulate("sum", _ones(lanes), lanes, how)[0].reshape(shape)[()]
+
+
+def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> np.ndarray:
+    """The different sums of the same numbers in many orders, every step rounded to nearest.
+
+    Their count says how far the order decides the sum, the last less the first how much.
+
+    Args:
+        x: values of FP32 or narrower, any shape.
+        fmt: of the running sums.
+        orders: how many orders to try, at least 1; all of them random.
+        seed: of the orders.
+
+    Returns:
+        float64, shape (count,), ascending; +0 and −0 count as one sum, and so does NaN.
+
+    Exactness:
+        Each sum is that of `sum`, in sequence.
+
+    Examples:
+        >>> distinct_sums([2048.0, 1.0, 1.0], FP16)
+        array([2048., 2050.])
+    """
+    terms = _checks.operand("distinct_sums", "x", x, FP32).ravel()
+    require_format("distinct_sums", fmt)
+    orders = integer("distinct_sums", "orders", orders, least=1)
+    rng = np.random.default_rng(_checks.seed_of("distinct_sums", seed).seed)
+    lanes = rng.permuted(np.repeat(terms[:, None], orders, axis=1), axis=0)
+    how: Accumulation = {"accumulator_format": fmt}
+    return np.unique(accumulate("distinct_sums", _ones(lanes), lanes, how)[0])
 
 
 def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> np.ndarray:

@@ -123,7 +123,7 @@ def path(
     steps = integer("path", "steps", steps)
     update = checks.real("path", "update", update)
     first = round_to(_checks.wide("path", "start", start), fmt)
-    weights = _weights("path", first, fmt, method, seed)
+    weights = started("path", first, fmt, method, seed)
     seen = [weights.values]
     for _ in range(steps):
         weights.add(update)
@@ -131,7 +131,7 @@ def path(
     return np.stack(seen)
 
 
-def _weights(function: str, start: Any, fmt: Format, method: str, seed: int) -> Weights:
+def started(function: str, start: Any, fmt: Format, method: str, seed: int) -> Weights:
     """Weights whose method and seed are checked in the name of another function."""
     checks.one_of(function, "method", method, METHODS)
     _checks.seed_of(function, seed)
@@ -184,7 +184,7 @@ def descend(
     require_format("descend", fmt)
     steps = integer("descend", "steps", steps, least=1)
     learning_rate = checks.real("descend", "learning_rate", learning_rate)
-    weights = _weights("descend", np.ones(16), fmt, method, seed)
+    weights = started("descend", np.ones(16), fmt, method, seed)
     rng = np.random.default_rng(seed)
     examples = rng.standard_normal((256, 16))
     targets = examples @ rng.standard_normal(16) + 0.01 * rng.standard_normal(256)

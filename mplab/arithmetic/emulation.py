@@ -1,0 +1,390 @@
+"""FP64 products from units that multiply low formats: numbers cut into slices of few bits.
+
+Each row of A and each column of B gets one power of two, on whose grid its numbers become sums of
+small integers. Products of these add up exactly in the unit, whatever the order, and in integers
+outside it. So the only errors are what was not cut, what was not multiplied, and one rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.arithmetic import _checks
+from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.numbers import checks
+from mplab.numbers.checks import integer, quoted
+from mplab.numbers.formats import FP16, FP32, Format, require_format
+
+_ENOUGH = 2.0**-52
+"""What slices may leave, relative to |A||B|: with the rounding at the end, less than 2^−51."""
+
+_LEAST = 2.0**-450
+"""Sizes that are not zero are taken to be no less, so that no product of two is lost."""
+
+_WORDS = ("INT8", "moduli")
+
+
+def slice_bits(k: int, fmt: Format, accumulator_bits: int) -> int:
+    """How many bits a slice may have so that k products of two slices add up exactly.
+
+    A slice of b bits is an integer of at most 2^(b−1), with a sign. The format must hold it, and
+    the accumulator k·4^(b−1).
+
+    Args:
+        k: products in a sum, at least 1.
+        fmt: of the slices.
+        accumulator_bits: up to which power of two the accumulator holds all integers: 24 for
+            FP32, 14 for FP8 on Hopper.
+
+    Raises:
+        ValueError: there are none; add fewer products at a time.
+
+    Exactness:
+        Exact, in integers.
+
+    Source:
+        Mukunoki, Ozaki, Ogita and Imamura 2020, DGEMM using tensor cores, and its accurate and
+        reproducible versions.
+
+    Examples:
+        >>> slice_bits(64, FP16, 24), slice_bits(64, BF16, 24), slice_bits(1024, FP8_E4M3, 14)
+        (10, 9, 3)
+    """
+    k = integer("slice_bits", "k", k, least=1, advice="Count the products in a sum.")
+    require_format("slice_bits", fmt)
+    held = integer("slice_bits", "accumulator_bits", accumulator_bits, most=1 << 20)
+    bits = _slice_bits(k, min(fmt.precision, fmt.emax), held)
+    if bits < 1:
+        raise ValueError(
+            f"slice_bits: k must be at most 2^accumulator_bits; got {quoted(k)} and {held} bits. "
+            f"Add fewer products at a time."
+        )
+    return bits
+
+
+def _slice_bits(k: int, precision: int, accumulator_bits: int) -> int:
+    most = (1 << accumulator_bits) // max(k, 1)
+    return min((most.bit_length() + 1) // 2, precision + 1)
+
+
+def split(
+    x: Any, slices: int, bits: int, *, axis: int = -1
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers as sums of integers of few bits, all those along an axis on one grid.
+
+    x = Σ parts[s] · 2^(exponents − s·bits) + rest. Each part is rounded to nearest, ties to even.
+
+    Args:
+        x: finite numbers, any shape (...).
+        slices: how many parts, at least 1.
+        bits: of each part, 1 to 1000.
+        axis: the axis that a product sums along: -1 for the left factor, 0 for the right one.
+
+    Returns:
+        The parts, float64, shape (slices, ...), integers of at most 2^(bits−1) in size; the
+        exponents of the first part, integers, the shape of `x` but 1 along the axis; the rest,
+        float64, the shape of `x`, at most half of the last part's unit.
+
+    Raises:
+        TypeError: `x` holds no numbers.
+        ValueError: an element is not finite; there is no such axis.
+
+    Exactness:
+        Exact, also for subnormal numbers: parts and rest add up to x.
+
+    Source:
+        Ozaki, Ogita, Oishi and Rump 2012, Error-free transformations of matrix multiplication.
+
+    Examples:
+        >>> parts, exponents, rest = split([0.75, 0.171875], 2, 4)
+        >>> parts.tolist(), exponents.tolist(), rest.tolist()
+        ([[6.0, 1.0], [0.0, 6.0]], [-3], [0.0, 0.0]])
+    """
+    array = _checks.wide("split", "x", x)
+    if not np.isfinite(array).all():
+        raise ValueError(
+            f"split: x must hold finite numbers; got {array[~np.isfinite(array)].flat[0]}. "
+            f"Use matmul_fp64, which takes them."
+        )
+    slices = integer("split", "slices", slices, least=1)
+    bits = integer("split", "bits", bits, least=1, most=1000, advice="Pass at most 1000.")
+    cut = _cut(array, slices, bits, _checks.axis_of("split", axis, array.shape))
+    return np.stack(cut.parts), cut.exponents, cut.rests[-1]
+
+
+class _Cut(NamedTuple):
+    """Numbers in slices.
+
+    Attributes:
+        parts: the slices.
+        rests: what was left before each slice, and after the last.
+        exponents: of the unit of the first slice.
+        bits: of each slice.
+    """
+
+    parts: list[np.ndarray]
+    rests: list[np.ndarray]
+    exponents: np.ndarray
+    bits: int
+
+    def part(self, s: int) -> np.ndarray:
+        """The size of a slice, relative to twice the power of two above its row or column."""
+        return _size(self.parts[s], -(s + 1) * self.bits)
+
+    def rest(self, s: int) -> np.ndarray:
+        """The size of what is left after some slices, relative to the same."""
+        return _size(self.rests[s], -self.exponents - self.bits)
+
+
+def _size(x: np.ndarray, exponents: Any) -> np.ndarray:
+    return np.where(x == 0, 0.0, np.maximum(np.ldexp(np.abs(x), exponents), _LEAST))
+
+
+def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Cut:
+    """Numbers in slices; bits may be 0, and then so are the parts."""
+    top = np.abs(x).max(axis=axis, keepdims=True, initial=0.0)
+    first = np.frexp(top)[1] + 1 - bits
+    parts, rests = [], [x]
+    for s in range(slices):
+        unit = first - s * bits
+        scaled = np.ldexp(rests[-1], -unit)  # tiny numbers underflow, and their part is 0
+        parts.append(np.rint(scaled))
+        rest = np.ldexp(scaled - parts[-1], unit)
+        rests.append(np.where(parts[-1] == 0, rests[-1], rest))
+    return _Cut(parts, rests, first, bits)
+
+
+# Products --------------------------------------------------------------------------------
+def matmul_fp64(
+    a: Any,
+    b: Any,
+    *,
+    unit: Format | str = FP16,
+    architecture: str | MatrixUnit = "hopper",
+    slices: int | None = None,
+) -> np.ndarray:
+    """The product a @ b of FP64 matrices from the products of a unit for a low format.
+
+    Slice s of `a` meets slice t of `b` if s + t is at most one more than the number of slices:
+    s·(s+1)/2 products for s slices. Where a unit's accumulator is too short for slices as wide as
+    its format, sums are promoted to FP32 on the way (see `mma`). "moduli" takes another way: one
+    wide integer for each number, its remainders by coprime moduli up to 256 multiplied in INT8,
+    and the product found from theirs.
+
+    NaN and infinities give what IEEE 754 has; an exact zero is +0; a result past FP64 is infinite.
+
+    Args:
+        a: float64, shape (M, K).
+        b: float64, shape (K, N).
+        unit: the format of the unit; "INT8", with 32-bit sums; or "moduli", on the same unit.
+        architecture: which unit multiplies a format, as in `mma`.
+        slices: how many for each factor, or how many moduli. None: as few as bring
+            `emulation_bound` below 2^−51 · |a| @ |b|, beside half of the least subnormal number.
+
+    Returns:
+        float64, shape (M, N).
+
+    Raises:
+        TypeError: a factor holds no numbers.
+        ValueError: shapes do not fit; there is no such unit; the moduli do not suffice for
+            numbers of such different size; K is too large for the accumulator.
+
+    Exactness:
+        Within `emulation_bound` of the exact product. Rows do not depend on each other, nor the
+        result on the order of the K terms.
+
+    Source:
+        Mukunoki, Ozaki, Ogita and Imamura 2020 (slices); Ootomo, Ozaki and Yokota 2024,
+        arXiv:2306.11975 (INT8); Ozaki, Uchino and Imamura 2025, arXiv:2504.08009 (moduli).
+
+    Examples:
+        >>> a, b = np.array([[0.1, 0.2]]), np.array([[0.3], [1e-9]])
+        >>> [float(matmul_fp64(a, b, slices=s)[0, 0]) for s in (1, 2, 6)]
+        [0.029296875, 0.030000150203704834, 0.0300000002]
+    """
+    left, right = _factors("matmul_fp64", a, b)
+    first, second, how = _prepared("matmul_fp64", left, right, unit, architecture, slices)
+    whole = how.by_moduli(first, second) if how.moduli else how.by_slices(first, second)
+    shift = (len(first.parts) - 1) * first.bits
+    exponents = (first.exponents + second.exponents - shift).astype(object)
+    result = np.asarray(_NEAREST(whole, exponents), np.float64)
+    if np.isfinite(left).all() and np.isfinite(right).all():
+        return result
+    with np.errstate(invalid="ignore"):  # finite numbers only lend their signs
+        signs = [np.where(np.isfinite(x), np.sign(x), x) for x in (left, right)]
+        special = np.matmul(*signs)
+    return np.where(np.isfinite(special), result, special)
+
+
+def emulation_bound(
+    a: Any,
+    b: Any,
+    *,
+    unit: Format | str = FP16,
+    architecture: str | MatrixUnit = "hopper",
+    slices: int | None = None,
+) -> np.ndarray:
+    """How far `matmul_fp64` of the same arguments can lie from the exact product.
+
+    Returns:
+        float64, shape (M, N); it holds where the result is finite.
+
+    Exactness:
+        Rigorous: the sizes of what was not cut or not multiplied, from the numbers themselves,
+        and half an ulp. It is itself computed in float64, and raised to cover that.
+
+    Examples:
+        >>> a = np.array([[0.1, 0.2]])
+        >>> [f"{emulation_bound(a, a.T, slices=s)[0, 0]:.0e}" for s in (1, 2, 6)]
+        ['2e-04', '9e-08', '6e-18']
+    """
+    name = "emulation_bound"
+    left, right, _ = _prepared(name, *_factors(name, a, b), unit, architecture, slices)
+    omitted = _omitted(left, right)
+    rounding = 2.0**-53 * (left.rest(0) @ right.rest(0) + omitted)
+    raised = (omitted + rounding) * (1 + 2.0**-50 * (left.rests[0].shape[1] + len(left.parts)))
+    exponents = left.exponents + right.exponents + 2 * left.bits
+    with np.errstate(over="ignore"):
+        return np.asarray(np.ldexp(raised, exponents) + 2.0**-1074)
+
+
+def _omitted(left: _Cut, right: _Cut) -> np.ndarray:
+    """A bound on what the slices leave out, relative to the powers of two of rows and columns."""
+    n = len(left.parts)
+    total = left.rest(n) @ right.rest(0)
+    for s in range(n):
+        total = total + left.part(s) @ right.rest(n - s)
+    return np.asarray(total)
+
+
+class _How(NamedTuple):
+    """How products of slices are found."""
+
+    unit: Format | str
+    architecture: str | MatrixUnit
+    promote_every: int | None
+    moduli: list[int]
+
+    def by_slices(self, left: _Cut, right: _Cut) -> Any:
+        """The sum of the products of slices, Python's integers in units of the smallest ones."""
+        n, total = len(left.parts), np.array(0, object)
+        for both in range(n):
+            pairs = [(left.parts[s], right.parts[both - s]) for s in range(both + 1)]
+            group = sum(self.multiply(*pair) for pair in pairs)
+            total = (total << left.bits) + np.asarray(group).astype(np.int64).astype(object)
+        return total
+
+    def multiply(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """The product of two slices on the unit; sums of INT8 are exact in float64 as well."""
+        if not isinstance(self.unit, Format):
+            return np.asarray(a @ b)
+        return mma(
+            a,
+            b,
+            architecture=self.architecture,
+            input_format=self.unit,
+            promote_every=self.promote_every,
+        )
+
+    def by_moduli(self, left: _Cut, right: _Cut) -> Any:
+        """The product of the only slices, Python's integers, by the Chinese remainder theorem.
+
+        A sum too long for 32 bits would go in blocks, with the same remainders.
+        """
+        product, total = math.prod(self.moduli), np.array(0, object)
+        for m in self.moduli:
+            half = m // 2  # remainders from -half, so that those by 256 fit INT8
+            a, b = (np.mod(np.fmod(x.parts[0], m) + half, m) - half for x in (left, right))
+            others = product // m
+            rest = np.mod(self.multiply(a, b), m).astype(np.int64).astype(object)
+            total = total + rest * (others * pow(others, -1, m))
+        return (total + product // 2) % product - product // 2
+
+
+def _prepared(
+    function: str, a: np.ndarray, b: np.ndarray, unit: Any, architecture: Any, slices: Any
+) -> tuple[_Cut, _Cut, _How]:
+    """Both factors, what is not finite as 0, in as many slices as were asked for or are enough."""
+    a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
+    k, moduli = a.shape[1], _coprime()
+    bits, promote_every = _unit_bits(function, k, unit, architecture)
+    most = len(moduli) if unit == "moduli" else 1 << 12  # more than 2^−1074 .. 2^1024 have bits
+    if slices is not None:
+        advice = f"Pass at most {most}, or None."
+        slices = integer(function, "slices", slices, least=1, most=most, advice=advice)
+    for n in count(1) if slices is None else [slices]:
+        some = moduli[:n] if unit == "moduli" else []
+        if some:
+            held = (math.prod(some) - 1) // (2 * max(k, 1))
+            bits = (held.bit_length() - 1) // 2 + 1
+        left, right = (_cut(x, 1 if some else n, bits, axis) for x, axis in ((a, 1), (b, 0)))
+        size = _ENOUGH * (left.rest(0) @ right.rest(0))
+        if slices is not None or (_omitted(left, right) <= size).all():
+            return left, right, _How(unit, architecture, promote_every, some)
+        if n == most:
+            break
+    raise ValueError(
+        f"{function}: a and b must have entries of less different size for unit={unit!r}; got "
+        f"some for which {most} are too few. Use another unit."
+    )
+
+
+def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> tuple[int, int | None]:
+    """Bits of a slice, and after how many terms sums must leave the unit."""
+    if isinstance(unit, str) and unit in _WORDS:
+        return _slice_bits(k, 6, 31), None  # at most 64 in size: INT8 has no +128
+    known = [n for n, units in ARCHITECTURES.items() if getattr(unit, "name", None) in units]
+    own = isinstance(architecture, MatrixUnit)
+    if not isinstance(unit, Format) or not (known or own):
+        raise ValueError(
+            f"{function}: unit must be the format of a matrix unit, 'INT8' or 'moduli'; got "
+            f"{quoted(unit)}. Pass FP16."
+        )
+    if not own:
+        checks.one_of(function, "architecture", architecture, known)
+    parameters, held = unit_of(architecture, unit), min(unit.precision, unit.emax)
+    short = min(parameters.fraction_bits, parameters.written_bits) + 1
+    most = _slice_bits(k, held, FP32.precision)
+    bits = min(_slice_bits(min(k, parameters.terms), held, short), most)
+    if bits < 1:
+        raise ValueError(
+            f"{function}: a must have at most 2^24 columns, and architecture exact sums; got {k}. "
+            f"Add products of fewer columns."
+        )
+    every = (1 << short >> 2 * (bits - 1)) // parameters.terms * parameters.terms
+    return bits, every if every < k else None
+
+
+def _coprime() -> list[int]:
+    """Integers up to 256 without a common factor, the largest first."""
+    found: list[int] = []
+    for m in range(256, 1, -1):
+        if all(math.gcd(m, other) == 1 for other in found):
+            found.append(m)
+    return found
+
+
+def _nearest(whole: int, exponent: int) -> float:
+    """An integer times a power of two, rounded once to float64."""
+    try:
+        return float(whole << exponent) if exponent >= 0 else whole / (1 << -exponent)
+    except OverflowError:
+        return math.copysign(math.inf, whole)
+
+
+_NEAREST = np.frompyfunc(_nearest, 2, 1)
+
+
+def _factors(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Two matrices that can be multiplied."""
+    left, right = _checks.wide(function, "a", a), _checks.wide(function, "b", b)
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+        raise ValueError(
+            f"{function}: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
+            f"{right.shape}. Reshape them."
+        )
+    return left, right

@@ -1,0 +1,155 @@
+"""Time steps of a differential equation whose state is stored in a format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mplab.arithmetic import _checks
+from mplab.arithmetic._float_array import FloatArray
+from mplab.arithmetic.updates import Weights, started
+from mplab.numbers import checks
+from mplab.numbers.checks import integer, quoted
+from mplab.numbers.formats import Format, require_format
+from mplab.numbers.rounding import round_to
+
+_Rate = Callable[[Any], Any]
+
+
+def integrate(
+    f: Callable[[Any], Any],
+    start: Any,
+    dt: float,
+    steps: int,
+    fmt: Format,
+    *,
+    scheme: str = "euler",
+    method: str = "nearest",
+    seed: int = 0,
+) -> np.ndarray:
+    """The states of y′ = f(y) after each time step, stored in a format.
+
+    Increments are computed in float64 and enter the state as updates enter `Weights`. To round
+    every operation of f as well, let it compute with a `FloatArray`, and return one.
+
+    Args:
+        f: takes the state, float64 of the shape of `start`, and gives its rate of change, of the
+            same shape.
+        start: numbers of any shape (...), rounded to `fmt` first.
+        dt: the time step.
+        steps: how many, not negative.
+        fmt: the format of the state.
+        scheme: "euler", "midpoint" or "rk4" (of order 1, 2 and 4). What these give to f on the
+            way to the next state is not rounded.
+        method: one of `METHODS`: how an increment is added.
+        seed: of the random bits of "stochastic".
+
+    Returns:
+        float64, shape (steps + 1, ...), every element a value of `fmt`.
+
+    Raises:
+        TypeError: an argument is of the wrong type.
+        ValueError: f gives another shape; the scheme or the method is unknown.
+
+    Exactness:
+        Increments are rounded to FP32, then every addition as in `Weights`.
+
+    Source:
+        Hairer, Nørsett and Wanner 1993, Solving Ordinary Differential Equations I, §II.1.
+
+    Examples:
+        >>> coffee = lambda t: -0.1 * (t - 20)
+        >>> [float(integrate(coffee, 90.0, dt, round(100 / dt), FP16)[-1]) for dt in (1, 0.1, 0.01)]
+        [20.0625, 20.78125, 35.625]
+    """
+    require_format("integrate", fmt)
+    rate = _checked("integrate", f)
+    dt = checks.real("integrate", "dt", dt)
+    steps = integer("integrate", "steps", steps)
+    increment = _SCHEMES[checks.one_of("integrate", "scheme", scheme, _SCHEMES)]
+    first = round_to(_checks.wide("integrate", "start", start), fmt)
+    state = started("integrate", first, fmt, method, seed)
+    seen = [state.values]
+    for _ in range(steps):
+        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges ends in NaN
+            state.add(increment(rate, state.values, dt))
+        seen.append(state.values)
+    return np.stack(seen)
+
+
+def freezes(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
+    """Whether a step of Euler from y, added to nearest, leaves y as it is.
+
+    So it does if dt·f(y) is less than half the distance to the next value of the format on its
+    side, or just that half and the significand of y is even.
+
+    Args:
+        f: as in `integrate`.
+        y: values of `fmt`, any shape (...).
+        dt: the time step.
+        fmt: the format of the state.
+
+    Returns:
+        Booleans, shape (...): False where y or the step is NaN.
+
+    Exactness:
+        Exact: it is the step that `integrate` takes.
+
+    Examples:
+        >>> [bool(freezes(lambda y: 1.0, 64.0, dt, BF16)) for dt in (0.25, 0.25 + 2.0**-20)]
+        [True, False]
+        >>> [bool(freezes(lambda y: -1.0, 64.0, dt, BF16)) for dt in (0.125, 0.126)]
+        [True, False]
+    """
+    require_format("freezes", fmt)
+    rate = _checked("freezes", f)
+    dt = checks.real("freezes", "dt", dt)
+    state = Weights(_checks.operand("freezes", "y", y, fmt), fmt)
+    before = state.values
+    with np.errstate(over="ignore", invalid="ignore"):
+        state.add(_euler(rate, before, dt))
+    return state.values == before
+
+
+def _euler(f: _Rate, y: Any, dt: float) -> Any:
+    return dt * f(y)
+
+
+def _midpoint(f: _Rate, y: Any, dt: float) -> Any:
+    return dt * f(y + dt / 2 * f(y))
+
+
+def _rk4(f: _Rate, y: Any, dt: float) -> Any:
+    k1 = f(y)
+    k2 = f(y + dt / 2 * k1)
+    k3 = f(y + dt / 2 * k2)
+    k4 = f(y + dt * k3)
+    return dt / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+
+
+_SCHEMES = {"euler": _euler, "midpoint": _midpoint, "rk4": _rk4}
+
+
+def _checked(function: str, f: Any) -> _Rate:
+    """A right-hand side that gives float64 of the shape of the state."""
+    if not callable(f):
+        raise TypeError(
+            f"{function}: f must be a function of the state; got {quoted(f)}. "
+            f"Pass one like lambda y: -y."
+        )
+
+    def rate(y: np.ndarray) -> np.ndarray:
+        given = f(y)
+        found = _checks.wide(
+            function, "f", given.values if isinstance(given, FloatArray) else given
+        )
+        if found.shape != y.shape:
+            raise ValueError(
+                f"{function}: f must give the shape of the state, {y.shape}; got {found.shape}. "
+                f"Give a rate for each of its numbers."
+            )
+        return found
+
+    return rate
