@@ -1,4 +1,4 @@
-"""Computing in a format: operations, sums, updates, linear systems, matrix units, and bounds."""
+"""Computing in a format: operations, sums, updates, time steps, linear systems, matrix units."""
 
 from mplab.arithmetic._float_array import FloatArray
 from mplab.arithmetic.architectures import ARCHITECTURES, MatrixUnit, unit_of

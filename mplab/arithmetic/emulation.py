@@ -102,7 +102,7 @@ def split(
     Examples:
         >>> parts, exponents, rest = split([0.75, 0.171875], 2, 4)
         >>> parts.tolist(), exponents.tolist(), rest.tolist()
-        ([[6.0, 1.0], [0.0, 6.0]], [-3], [0.0, 0.0]])
+        ([[6.0, 1.0], [0.0, 6.0]], [-3], [0.0, 0.0])
     """
     array = _checks.wide("split", "x", x)
     if not np.isfinite(array).all():
@@ -204,7 +204,7 @@ def matmul_fp64(
     Examples:
         >>> a, b = np.array([[0.1, 0.2]]), np.array([[0.3], [1e-9]])
         >>> [float(matmul_fp64(a, b, slices=s)[0, 0]) for s in (1, 2, 6)]
-        [0.029296875, 0.030000150203704834, 0.0300000002]
+        [0.029997557401657104, 0.03000000059546437, 0.0300000002]
     """
     left, right = _factors("matmul_fp64", a, b)
     first, second, how = _prepared("matmul_fp64", left, right, unit, architecture, slices)
@@ -240,7 +240,7 @@ def emulation_bound(
     Examples:
         >>> a = np.array([[0.1, 0.2]])
         >>> [f"{emulation_bound(a, a.T, slices=s)[0, 0]:.0e}" for s in (1, 2, 6)]
-        ['2e-04', '9e-08', '6e-18']
+        ['2e-05', '9e-09', '6e-18']
     """
     name = "emulation_bound"
     left, right, _ = _prepared(name, *_factors(name, a, b), unit, architecture, slices)
@@ -312,7 +312,7 @@ def _prepared(
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
     k, moduli = a.shape[1], _coprime()
     bits, promote_every = _unit_bits(function, k, unit, architecture)
-    most = len(moduli) if unit == "moduli" else 1 << 12  # more than 2^−1074 .. 2^1024 have bits
+    most = len(moduli) if unit == "moduli" else 1 << 13  # twice the bits of 2^−1074 .. 2^1024
     if slices is not None:
         advice = f"Pass at most {most}, or None."
         slices = integer(function, "slices", slices, least=1, most=most, advice=advice)
@@ -356,7 +356,7 @@ def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> tuple[int
             f"Add products of fewer columns."
         )
     every = (1 << short >> 2 * (bits - 1)) // parameters.terms * parameters.terms
-    return bits, every if every < k else None
+    return bits, None if k <= max(every, parameters.terms) else every
 
 
 def _coprime() -> list[int]:

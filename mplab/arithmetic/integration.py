@@ -70,13 +70,13 @@ def integrate(
     steps = integer("integrate", "steps", steps)
     increment = _SCHEMES[checks.one_of("integrate", "scheme", scheme, _SCHEMES)]
     first = round_to(_checks.wide("integrate", "start", start), fmt)
-    state = started("integrate", first, fmt, method, seed)
+    state = started("integrate", first.ravel(), fmt, method, seed)
     seen = [state.values]
-    for _ in range(steps):
-        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges ends in NaN
-            state.add(increment(rate, state.values, dt))
-        seen.append(state.values)
-    return np.stack(seen)
+    with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges ends in NaN
+        for _ in range(steps):
+            state.add(increment(rate, state.values.reshape(first.shape), dt).ravel())
+            seen.append(state.values)
+    return np.stack(seen).reshape(steps + 1, *first.shape)
 
 
 def freezes(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
