@@ -4,7 +4,19 @@ import numpy as np
 import pytest
 from odd_calls import ENDLESS, ODD, Asked, without
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Overflow, Rounding, Stream, Tally, Tininess
+from mplab import (
+    BF16,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP16,
+    FP32,
+    Format,
+    Overflow,
+    Rounding,
+    Stream,
+    Tally,
+    Tininess,
+)
 from mplab import arithmetic as lab
 from mplab.arithmetic import FloatArray
 from mplab.numbers import FP8_E8M0
@@ -74,6 +86,7 @@ def the_exceptions(a, b, fmt, tininess, **rules):
 
 
 AXIS = {"x": "values", "axis": "axis"}
+SEED = ("whole", (-1, 2**64))
 OPERATIONS = [
     *[operation(f, "a", "b") for f in (lab.add, lab.subtract, lab.multiply, lab.divide)],
     operation(lab.remainder, "a", "b"),
@@ -89,8 +102,11 @@ OPERATIONS = [
           {"tininess": "member"}),
 ]  # fmt: skip
 REDUCTIONS = [
-    reduction(lab.matmul, {"a": SQUARE, "b": SQUARE},
-              {"a": ("values", NO_MATRICES), "b": ("values", NO_MATRICES)}),
+    reduction(lab.matmul, {"a": SQUARE, "b": SQUARE, "split_k": 2},
+              {"a": ("values", NO_MATRICES), "b": ("values", NO_MATRICES),
+               "split_k": ("count", (0, 3))}),
+    Asked("distinct_sums", lab.distinct_sums, {"x": SQUARE, "fmt": FP16, "orders": 3, "seed": 1},
+          {"x": "values", "fmt": "format", "orders": ("count", (0,)), "seed": SEED}),
     reduction(lab.dot, {"a": PAIR, "b": PAIR},
               {"a": ("values", NO_VECTORS), "b": ("values", NO_VECTORS)}),
     *[reduction(f, {"x": SQUARE, "axis": 1}, AXIS) for f in (lab.sum, lab.norm, lab.mean)],
@@ -145,7 +161,6 @@ LINEAR = [
            "residual_format": (without("format", None), (WIDE,)), "method": "word",
            "scale": "switch", "limit": "count"}),
 ]  # fmt: skip
-SEED = ("whole", (-1, 2**64))
 UPDATES = [
     Asked(
         "Weights",
@@ -217,6 +232,32 @@ UNITS = [
          "exponent_floor": (without("whole", None), (-901, 256)), "signed_underflow": "switch"},
     ),
 ]  # fmt: skip
+PRODUCT = {"a": SQUARE, "b": SQUARE, "unit": FP16, "architecture": "hopper", "slices": 3}
+NO_UNIT = ([x for x in ODD["word"] if x is not FP16], (FP32, FP4_E2M1))
+EMULATION = [
+    Asked("slice_bits", lab.slice_bits, {"k": 64, "fmt": FP16, "accumulator_bits": 24},
+          {"k": ("count", (0, 2**24 + 1)), "fmt": "format", "accumulator_bits": ("count", (5,))},
+          {"accumulator_bits": ("k",)}),
+    Asked("split", lab.split, {"x": SQUARE, "slices": 3, "bits": 7, "axis": 0},
+          {"x": ("numbers", ENDLESS), "slices": ("count", (0,)), "bits": ("count", (0, 1001)),
+           "axis": ("axis", (None,))}),
+    *[
+        Asked(f.__name__, f, PRODUCT,
+              {"a": ("numbers", NO_MATRICES), "b": ("numbers", NO_MATRICES), "unit": NO_UNIT,
+               "architecture": "word", "slices": (without("count", None), (0,))})
+        for f in (lab.matmul_fp64, lab.emulation_bound)
+    ],
+]  # fmt: skip
+NO_RATE = ([x for x in ODD["object"] if not callable(x)], (lambda y: None, lambda y: 1.0))
+STEPS = [
+    Asked("integrate", lab.integrate,
+          {"f": lambda y: -y, "start": PAIR, "dt": 0.5, "steps": 2, "fmt": FP16,
+           "scheme": "rk4", "method": "kahan", "seed": 3},
+          {"f": NO_RATE, "start": "numbers", "dt": "real", "steps": "count", "fmt": "format",
+           "scheme": "word", "method": "word", "seed": SEED}),
+    Asked("freezes", lab.freezes, {"f": lambda y: -y, "y": PAIR, "dt": 0.5, "fmt": FP16},
+          {"f": NO_RATE, "y": "values", "dt": "real", "fmt": "format"}),
+]  # fmt: skip
 X = FloatArray(PAIR, FP16)
 CLASS = [
     Asked("FloatArray", FloatArray, {"values": PAIR, "fmt": FP16},
@@ -251,7 +292,10 @@ OPERATORS = [
         )
     ],
 ]  # fmt: skip
-EVERYTHING = [*OPERATIONS, *REDUCTIONS, *BOUNDS, *LINEAR, *UPDATES, *UNITS, *CLASS, *OPERATORS]
+EVERYTHING = [
+    *(*OPERATIONS, *REDUCTIONS, *BOUNDS, *LINEAR, *UPDATES, *UNITS, *EMULATION, *STEPS),
+    *(*CLASS, *OPERATORS),
+]
 NO_FUNCTIONS = {
     *("Rules", "Accumulation", "ORDERS", "METHODS", "ARCHITECTURES", "RunningError", "Descent"),
     *("Factors", "Refinement"),

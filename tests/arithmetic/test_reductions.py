@@ -1,5 +1,6 @@
 """Sums rounded at every step, against the same steps taken one by one with Fractions."""
 
+import itertools
 import shutil
 import subprocess
 import sys
@@ -149,6 +150,66 @@ def test_each_element_of_a_matrix_product_is_an_inner_product(order):
     got = reductions.matmul(a, b, **how)
     want = [[reductions.dot(row, column.copy(), **how) for column in b.T] for row in a]
     assert_same_bits(got, np.array(want))
+
+
+@pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.TOWARD_NEGATIVE])
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_split_product_is_the_sum_of_its_parts_in_order(order, rounding):
+    rng = np.random.default_rng([7, *order.encode()])
+    a, b = (mplab.round_to(rng.standard_normal(s), FP16) for s in ((2, 11), (11, 2)))
+    slow = Slow(BF16, rounding, FP8_E5M2)
+    how = {"accumulator_format": BF16, "product_format": FP8_E5M2, "output_format": FP8_E4M3}
+    how |= {"order": order, "rounding": rounding}
+    for splits in (1, 2, 3, 5, 11):
+        want = np.empty((2, 2))
+        for i, j in np.ndindex(2, 2):
+            terms = [slow.product(x, y) for x, y in zip(a[i], b[:, j], strict=True)]
+            ends = [c * 11 // splits for c in range(splits + 1)]
+            total, *rest = [
+                slow.sum(terms[begin:end], order) for begin, end in itertools.pairwise(ends)
+            ]
+            for part in rest:
+                total = slow.add(total, part)
+            want[i, j] = slow.enter(exact._sum(total, -0.0), FP8_E4M3)
+        assert_same_bits(reductions.matmul(a, b, split_k=splits, **how), want)
+
+
+def test_a_split_into_single_terms_is_a_sum_of_rounded_products():
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((3, 9)).astype(np.float32), rng.standard_normal((9, 4))
+    b = mplab.round_to(b, FP32)
+    split = reductions.matmul(a, b, split_k=9, accumulator_format=FP16)
+    whole = reductions.matmul(a, b, product_format=FP16, accumulator_format=FP16)
+    assert_same_bits(split, whole)
+    empty = reductions.matmul(np.ones((2, 0)), np.ones((0, 2)), split_k=1, accumulator_format=FP16)
+    assert_same_bits(empty, np.zeros((2, 2)))
+
+
+def test_distinct_sums_are_those_of_all_orders():
+    """Of five numbers, all 120 orders are found, and each sum is one that some order gives."""
+    rng = np.random.default_rng(8)
+    for fmt in (FP16, BF16, FP8_E4M3):
+        x = mplab.round_to(rng.standard_normal(5) * 2.0 ** rng.integers(-3, 4, 5), fmt)
+        slow = Slow(fmt, Rounding.TIES_TO_EVEN)
+        every = {
+            slow.sum(list(order), "sequential") for order in itertools.permutations(x.tolist())
+        }
+        found = reductions.distinct_sums(x, fmt, orders=3000)
+        assert found.tolist() == sorted(every)
+        few = reductions.distinct_sums(x.reshape(5, 1), fmt, orders=2, seed=1)
+        assert 1 <= len(few) <= 2
+        assert set(few) <= every
+
+
+def test_a_wide_accumulator_leaves_one_sum_and_rounding_at_the_end_is_none():
+    x = mplab.round_to(np.random.default_rng(0).standard_normal(256), FP16)
+    in_fp16, in_fp32 = (reductions.distinct_sums(x, f, orders=200) for f in (FP16, FP32))
+    assert len(in_fp16) > 10
+    assert len(np.unique(mplab.round_to(in_fp32, FP16))) == 1
+    again = reductions.distinct_sums(x, FP16, orders=200)
+    assert_same_bits(again, in_fp16)
+    assert len(reductions.distinct_sums([np.inf, 1.0, -np.inf], FP16)) == 1
+    assert reductions.distinct_sums([], FP16).tolist() == [0.0]
 
 
 @pytest.mark.parametrize("order", ["sequential", "reversed", "blocked(4)"])
