@@ -182,8 +182,9 @@ def matmul_fp64(
         b: float64, shape (K, N).
         unit: the format of the unit; "INT8", with 32-bit sums; or "moduli", on the same unit.
         architecture: which unit multiplies a format, as in `mma`.
-        slices: how many for each factor, or how many moduli. None: as few as bring
-            `emulation_bound` below 2^−51 · |a| @ |b|, beside half of the least subnormal number.
+        slices: how many for each factor, or how many moduli. None: as few as leave out, by the
+            sizes of the numbers, at most 2^−52 · |a| @ |b|. With the rounding at the end the
+            error is then less than 2^−51 · |a| @ |b|, but for half of the least subnormal number.
 
     Returns:
         float64, shape (M, N).
@@ -231,7 +232,8 @@ def emulation_bound(
     """How far `matmul_fp64` of the same arguments can lie from the exact product.
 
     Returns:
-        float64, shape (M, N); it holds where the result is finite.
+        float64, shape (M, N); it holds where the result is finite, and is infinite where
+        |a| @ |b| is past FP64.
 
     Exactness:
         Rigorous: the sizes of what was not cut or not multiplied, from the numbers themselves,
@@ -244,12 +246,12 @@ def emulation_bound(
     """
     name = "emulation_bound"
     left, right, _ = _prepared(name, *_factors(name, a, b), unit, architecture, slices)
-    omitted = _omitted(left, right)
-    rounding = 2.0**-53 * (left.rest(0) @ right.rest(0) + omitted)
-    raised = (omitted + rounding) * (1 + 2.0**-50 * (left.rests[0].shape[1] + len(left.parts)))
     exponents = left.exponents + right.exponents + 2 * left.bits
     with np.errstate(over="ignore"):
-        return np.asarray(np.ldexp(raised, exponents) + 2.0**-1074)
+        omitted = np.ldexp(_omitted(left, right), exponents)
+        rounding = 2.0**-53 * (np.abs(left.rests[0]) @ np.abs(right.rests[0]) + omitted)
+        raised = (omitted + rounding) * (1 + 2.0**-50 * (left.rests[0].shape[1] + len(left.parts)))
+    return np.asarray(raised + 2.0**-1073)
 
 
 def _omitted(left: _Cut, right: _Cut) -> np.ndarray:
@@ -322,8 +324,9 @@ def _prepared(
             held = (math.prod(some) - 1) // (2 * max(k, 1))
             bits = (held.bit_length() - 1) // 2 + 1
         left, right = (_cut(x, 1 if some else n, bits, axis) for x, axis in ((a, 1), (b, 0)))
-        size = _ENOUGH * (left.rest(0) @ right.rest(0))
-        if slices is not None or (_omitted(left, right) <= size).all():
+        sizes = [np.ldexp(np.abs(x.rests[0]), -x.exponents - bits) for x in (left, right)]
+        enough = _ENOUGH * np.matmul(*sizes)
+        if slices is not None or (_omitted(left, right) <= enough).all():
             return left, right, _How(unit, architecture, promote_every, some)
         if n == most:
             break
