@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic import _checks
-from mplab.arithmetic.matrix_units import ARCHITECTURES, MatrixUnit, mma, unit_of
+from mplab.arithmetic.architectures import ARCHITECTURES, MatrixUnit, unit_of
+from mplab.arithmetic.matrix_units import mma
 from mplab.numbers import checks
 from mplab.numbers.checks import integer, quoted
 from mplab.numbers.formats import FP16, FP32, Format, require_format
@@ -152,7 +153,7 @@ def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Cut:
     for s in range(slices):
         unit = first - s * bits
         scaled = np.ldexp(rests[-1], -unit)  # tiny numbers underflow, and their part is 0
-        parts.append(np.rint(scaled))
+        parts.append(np.rint(scaled) + 0.0)  # FNUZ has no −0
         rest = np.ldexp(scaled - parts[-1], unit)
         rests.append(np.where(parts[-1] == 0, rests[-1], rest))
     return _Cut(parts, rests, first, bits)
@@ -350,7 +351,8 @@ def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> tuple[int
     if not own:
         checks.one_of(function, "architecture", architecture, known)
     parameters, held = unit_of(architecture, unit), min(unit.precision, unit.emax)
-    short = min(parameters.fraction_bits, parameters.written_bits) + 1
+    kept = parameters.fraction_bits  # None: every sum is rounded to FP32
+    short = 1 + min(FP32.precision - 1 if kept is None else kept, parameters.written_bits)
     most = _slice_bits(k, held, FP32.precision)
     bits = min(_slice_bits(min(k, parameters.terms), held, short), most)
     if bits < 1:

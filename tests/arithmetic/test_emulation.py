@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from cases import assert_same_bits
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, TF32, Rounding
+from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP16, TF32, Rounding
 from mplab.arithmetic import (
     ARCHITECTURES,
     MatrixUnit,
@@ -94,6 +94,21 @@ def compared(a, b, **how):
 @pytest.mark.parametrize("case", cases())
 def test_as_many_slices_as_needed_are_taken_and_the_bound_holds(case, unit):
     worst, over_bound = compared(*cases()[case], unit=unit)
+    assert worst <= 1
+    assert over_bound <= 1
+
+
+EVERYWHERE = [
+    (name, fmt) for name in ARCHITECTURES for fmt in FORMATS if fmt in ARCHITECTURES[name]
+]
+
+
+@pytest.mark.parametrize(("architecture", "fmt"), EVERYWHERE)
+@pytest.mark.parametrize("case", ["random", "positive"])
+def test_every_unit_of_every_architecture_makes_fifty_three_bits(architecture, fmt, case):
+    """Also those that round sums one by one, add in two lanes, or know no −0."""
+    a, b = (x[:2] if side else x[:, :2] for side, x in zip((1, 0), cases()[case], strict=True))
+    worst, over_bound = compared(a, b, unit=FORMATS[fmt], architecture=architecture)
     assert worst <= 1
     assert over_bound <= 1
 
