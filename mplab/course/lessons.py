@@ -17,6 +17,7 @@ from mplab.course._matrix_units import EXERCISES as MATRIX_UNITS
 from mplab.course._policies import EXERCISES as POLICIES
 from mplab.course._rounding import EXERCISES as ROUNDING
 from mplab.course._sums import EXERCISES as SUMS
+from mplab.course._systems import EXERCISES as SYSTEMS
 from mplab.course._training import EXERCISES as TRAINING
 from mplab.course._updates import EXERCISES as UPDATES
 from mplab.course.exercise import (
@@ -58,6 +59,7 @@ EXERCISES: dict[str, Exercise] = {
     **AMP,
     **CLINIC,
     **FORMULAS,
+    **SYSTEMS,
 }
 """The exercises by name."""
 

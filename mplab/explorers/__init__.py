@@ -14,6 +14,7 @@ from mplab.explorers._matrix_step import MatrixStep
 from mplab.explorers._number_line import NumberLine
 from mplab.explorers._policy_explorer import PolicyExplorer
 from mplab.explorers._range_map import RangeMap
+from mplab.explorers._refiner import Refiner
 from mplab.explorers._rounding_lab import RoundingLab
 from mplab.explorers._scaler_timeline import ScalerTimeline
 from mplab.explorers._speed_up import SpeedUp
@@ -31,6 +32,7 @@ __all__ = [
     "NumberLine",
     "PolicyExplorer",
     "RangeMap",
+    "Refiner",
     "RoundingLab",
     "ScalerTimeline",
     "SpeedUp",

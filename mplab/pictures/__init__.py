@@ -55,6 +55,12 @@ from mplab.pictures.conditioning import (
     formula_errors,
     formulas,
 )
+from mplab.pictures.linear import (
+    random_system,
+    refinement_costs,
+    refinement_limits,
+    refinements,
+)
 from mplab.pictures.pages import report, results_table
 from mplab.pictures.performance import (
     costs,
@@ -126,10 +132,14 @@ __all__ = [
     "precision_map",
     "product_errors",
     "promotion",
+    "random_system",
     "recorded_gradients",
     "recorded_network",
     "recorded_runs",
     "recorded_units",
+    "refinement_costs",
+    "refinement_limits",
+    "refinements",
     "report",
     "results_table",
     "roofline",

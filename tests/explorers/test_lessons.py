@@ -18,11 +18,12 @@ from positions import (
 from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, explorers, round_to
-from mplab.arithmetic import mma, path
+from mplab.arithmetic import mma, path, refine
 from mplab.explorers._accumulator_race import LENGTHS
 from mplab.explorers._matrix_step import UNITS
 from mplab.explorers._policy_explorer import OPERATIONS
 from mplab.health import CASES
+from mplab.pictures import random_system
 from mplab.pictures.canvas import STYLES
 
 EXPLORERS = [
@@ -32,6 +33,7 @@ EXPLORERS = [
     explorers.ErrorBudget,
     explorers.MatrixStep,
     explorers.PolicyExplorer,
+    explorers.Refiner,
     explorers.SpeedUp,
     explorers.UpdateStagnation,
 ]
@@ -303,6 +305,37 @@ def test_attention_that_torch_has_a_kernel_for_is_one_step():
     for verdict in explorer.verdicts.values():
         assert (verdict.steps, verdict.rounded) == (1, 2)  # key and value are the wide input
         assert verdict.takes == (FP16,) * 3
+
+
+# Refinement ------------------------------------------------------------------------------
+
+
+def test_refinement_is_drawn_as_it_is_computed():
+    explorer = explorers.Refiner()
+    for fmt, level, power, scale in ((FP16, 7, 0, False), (BF16, 3, 12, True), (FP16, 20, 0, True)):
+        explorer.fmt.value, explorer.level.value = fmt.name, level
+        explorer.power.value, explorer.scale.value = power, scale
+        a, b, _ = random_system(2.0**level, size=32)
+        want = refine(2.0**power * a, b, factor_format=fmt, scale=scale)
+        np.testing.assert_array_equal(explorer.found.backward_errors, want.backward_errors)
+        svg = ElementTree.fromstring(explorer.picture.value)
+        heights = [float(dot.get("cy")) for dot in svg.iter("circle")]
+        exponents = np.maximum(np.log2(np.maximum(want.backward_errors, 2.0**-60)), -60)
+        assert np.allclose(heights, 16 + 246 * -exponents / 60, atol=0.06)
+        verdict = "converged, from" if want.converged else "not converged, from"
+        assert f": {verdict} 2" in explorer.state.value
+        assert f" in {want.steps} corrections" in explorer.state.value
+
+
+def test_where_there_are_no_factors_the_explorer_says_why():
+    explorer = explorers.Refiner()
+    explorer.power.value = 20
+    assert "factors in FP16 broke down: column 0 meets inf." in explorer.state.value
+    assert "broke down: column 0 meets inf<" in explorer.picture.value
+    explorer.scale.value = True
+    assert ": converged, from" in explorer.state.value
+    explorer.method.value, explorer.level.value = "gmres", 20
+    assert f"with {explorer.found.inner_steps} inner steps, n = 32" in explorer.state.value
 
 
 # The clinic ------------------------------------------------------------------------------

@@ -58,7 +58,9 @@ EVERYTHING = [
     Asked("TrainingTheatre", explorers.TrainingTheatre, {}, {"runs": RUNS}),
     Asked("ScalerTimeline", explorers.ScalerTimeline, {"source": None}, {"source": LIMITS}),
 ]
-NO_ARGUMENTS = {"Clinic", "ErrorBudget", "Explorer", "MatrixStep", "PolicyExplorer", "SpeedUp"}
+NO_ARGUMENTS = {
+    *("Clinic", "ErrorBudget", "Explorer", "MatrixStep", "PolicyExplorer", "Refiner", "SpeedUp")
+}
 
 
 @pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)

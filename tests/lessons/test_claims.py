@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, explorers, pictures, round_to, ulp
-from mplab.arithmetic import cumsum, mma, variance
+from mplab.arithmetic import backward_error, condition, cumsum, lu, mma, refine, variance
 from mplab.course.files import course_folder
 from mplab.explorers._accumulator_race import LENGTHS
 from mplab.training import TASKS, train
@@ -295,3 +295,146 @@ def test_the_easy_equations_are_those_that_the_first_formula_fails(seed):
     assert np.sum(good > 4 * found.conditions * FP32.unit_roundoff) == 0
     factor = (bad / (4 * found.conditions * FP32.unit_roundoff)).max()
     assert 2**8 < factor < 2**11
+
+
+# Lesson 15 -------------------------------------------------------------------------------
+
+
+every_seed = pytest.mark.parametrize("seed", range(5))
+
+
+def share_off(x, found):
+    return abs(found - x).max() / abs(x).max()
+
+
+@every_seed
+def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(seed):
+    text = prose(15)
+    assert "(b). The backward error is about u/3" in text
+    assert "The error of x is about a hundred times that" in text
+    assert "After seven steps the backward error is below 2⁻⁵²" in text
+    a, b, x = pictures.random_system(2**7, seed=seed)
+    assert round(condition(a)) == 128
+    low = lu(round_to(a, FP16), FP16)
+
+    def solve(r):
+        return np.linalg.solve(low.upper, np.linalg.solve(low.lower, r[low.permutation]))
+
+    found, errors, off = solve(b), [], []
+    for _ in range(9):
+        errors.append(backward_error(a, found, b))
+        off.append(share_off(x, found))
+        found = found + solve(b - a @ found)
+    assert 0.2 < errors[0] / FP16.unit_roundoff < 0.6
+    assert 50 < off[0] / errors[0] < 300
+    assert 0.01 < off[0] < 0.05
+    assert max(np.array(errors[1:7]) / errors[:6]) < 2.0**-4  # "these steps do better"
+    assert 1.5 < np.log10(errors[0] / errors[6]) / 6 < 2
+    assert max(errors[7:]) <= 2.0**-52
+    wide = np.linalg.solve(a, b)
+    assert errors[8] < backward_error(a, wide, b)
+    assert max(off[8], share_off(x, wide)) < 128 * 2.0**-52
+
+
+@every_seed
+def test_refinement_ends_where_its_residual_ends(seed):
+    assert "Each ends near the u of its residual: 2⁻¹² in FP16, where it began" in prose(15)
+    a, b, _ = pictures.random_system(2**7, seed=seed)
+    runs = [refine(a, b, factor_format=FP16, residual_format=fmt) for fmt in (FP16, FP32, None)]
+    low, middle, exact = (run.backward_errors for run in runs)
+    assert 2.0**-13 < low[-1] < 2.0**-11
+    assert 2.0**-26 < middle[-1] < 2.0**-24
+    assert runs[2].converged
+    assert 0.9 < middle[1] / exact[1] < 1.1
+    assert low[1] > 16 * exact[1]
+
+
+@every_seed
+def test_bf16_takes_twice_the_steps_of_fp16_and_e4m3_gets_nowhere(seed):
+    assert "it arrives all the same, in about twice FP16's steps" in prose(15)
+    a, b, _ = pictures.random_system(2**7, seed=seed)
+    steps = {fmt: refine(a, b, factor_format=fmt).steps for fmt in (FP32, FP16, BF16)}
+    assert (steps[FP32], steps[FP16]) == (2, 7)
+    assert 2 <= steps[BF16] / 7 < 3.5
+    e4m3 = refine(a, b, factor_format=FP8_E4M3)
+    assert e4m3.backward_errors.min() > e4m3.backward_errors[0] / 4
+    assert not e4m3.converged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 5])
+def test_the_factors_alone_end_within_a_factor_of_four_of_1_over_u(seed):
+    assert "within a factor of four of 1/u, the dotted lines: 2²⁴, 2¹¹ and 2⁸" in prose(15)
+    for fmt in (FP32, FP16, BF16):
+        reach = pictures.refinement_costs(fmt, seed=seed).reach
+        assert 1 / 4 <= reach * fmt.unit_roundoff <= 4
+    assert pictures.refinement_costs(FP8_E4M3, seed=seed).reach == 0
+
+
+@every_seed
+def test_eight_bits_solve_sixteen_equations_and_not_more(seed):
+    assert "With n = 16 E4M3 does solve systems of condition 8, in about 20 steps" in prose(15)
+    a, b, _ = pictures.random_system(8, size=16, seed=seed)
+    found = refine(a, b, factor_format=FP8_E4M3)
+    assert found.converged
+    assert 16 <= found.steps <= 24
+    a, b, _ = pictures.random_system(1, size=128, seed=seed)
+    assert not refine(a, b, factor_format=FP8_E4M3).converged
+
+
+@pytest.mark.slow
+@every_seed
+def test_inner_steps_rise_to_all_that_there_are(seed):
+    text = prose(15)
+    assert "FP16 takes 4 or 5 inner steps at first and about 23 at 2¹⁶" in text
+    assert "From 2¹⁸ on it is more than n/2, and in the end n" in text
+    assert "E4M3 comes near that line at 2¹⁰" in text
+    taken = {}
+    for level in (2, 7, 16, 18, 32):
+        a, b, _ = pictures.random_system(2.0**level, seed=seed)
+        found = refine(a, b, factor_format=FP16, method="gmres")
+        assert found.converged
+        taken[level] = found.inner_steps / found.steps
+    assert 4 <= taken[2] <= taken[7] <= 5
+    assert 19 <= taken[16] <= 30
+    assert 32 < taken[18] < 50
+    assert 60 <= taken[32] <= 64
+    a, b, _ = pictures.random_system(2.0**10, seed=seed)
+    found = refine(a, b, factor_format=FP8_E4M3, method="gmres")
+    assert 54 <= found.inner_steps / found.steps <= 64
+
+
+@every_seed
+def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_changes(seed):
+    text = prose(15)
+    assert "more than half the entries become 0, and the others one of a few multiples" in text
+    assert "takes the same seven steps as before, bit for bit" in text
+    a, b, _ = pictures.random_system(2**7, seed=seed)
+    large, small = 2.0**20 * a, 2.0**-20 * a
+    assert not refine(large, b, factor_format=FP16, scale=False).steps
+    stored = round_to(small, FP16)
+    assert np.mean(stored == 0) > 0.5
+    assert np.unique(abs(stored) * 2**24).tolist() in ([0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0])
+    found = refine(small, b, factor_format=FP16, scale=False)
+    assert not found.converged
+    assert 0.02 < found.backward_errors.min() <= found.backward_errors.max() < 0.1
+    for fmt, scale in ((FP16, True), (BF16, False)):
+        same = refine(a, b, factor_format=fmt).backward_errors
+        for matrix in (large, small):
+            got = refine(matrix, b, factor_format=fmt, scale=scale).backward_errors
+            np.testing.assert_array_equal(got, same)
+
+
+def test_the_explorer_answers_what_the_lesson_says():
+    assert "The factors alone do up to condition 2¹⁴" in prose(15)
+    assert "no factors from 2¹⁸ on, and from 2⁻¹⁵ down no convergence" in prose(15)
+    refiner = explorers.Refiner()
+    refiner.level.value = 14
+    assert refiner.found.converged
+    refiner.level.value = 15
+    assert not refiner.found.converged
+    refiner.level.value = 7
+    for power, ends in ((17, True), (18, False), (-14, True), (-15, False)):
+        refiner.power.value = power
+        assert refiner.found.converged == ends
+    assert "converged" in refiner.state.value

@@ -12,7 +12,7 @@ import torch
 from odd_calls import HUGE, ODD, Asked, without
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, pictures
-from mplab.arithmetic import path
+from mplab.arithmetic import path, refine
 from mplab.pictures import canvas
 from mplab.scaling import CurrentScaling
 from mplab.training import ExponentHistogram, History
@@ -55,6 +55,8 @@ RIGHT = {
     ("error_growth", "bounds_of"): FP16,
     ("formulas", "found"): pictures.formula_errors("variance", FP16, draws=1),
     ("blame", "found"): pictures.formula_errors("small root", FP16, draws=1),
+    ("refinements", "found"): {"one": refine([[2.0]], [1.0], factor_format=FP16)},
+    ("refinement_limits", "curves"): [pictures.refinement_costs(FP16, size=2, draws=1)],
     ("derivatives", "curves"): [pictures.derivative_errors(FP16, draws=1)],
     ("stagnation", "most"): 4,
     ("mean_errors", "fmt"): FP16,
@@ -97,6 +99,8 @@ EVERYTHING = [
     asked("formulas", found=ONE),
     asked("blame", found=ONE),
     asked("derivatives", curves=LIST),
+    asked("refinements", found=MAPPING),
+    asked("refinement_limits", curves=LIST),
     asked("cutting", errors=ONE),
     asked("promotion", errors=ONE),
     asked("precision_map", explanation=ONE),
@@ -176,6 +180,10 @@ MEASURED = [
              draws=(1, ("count", (0, HUGE))), seed=(0, SEED)),
     measured("derivative_errors", fmt=(FP16, FORMAT), draws=(1, ("count", (0, HUGE))),
              seed=(0, SEED)),
+    measured("random_system", condition=(4.0, ("real", (0.5, 1e11))),
+             size=(2, ("count", (0, 1, HUGE))), seed=(0, SEED)),
+    measured("refinement_costs", fmt=(FP16, FORMAT), method=("gmres", "word"),
+             size=(2, ("count", (0, 1, HUGE))), draws=(1, ("count", (0, HUGE))), seed=(0, SEED)),
     measured("product_errors", fmt=(FP16, FORMAT), most=(16, ("count", (0, 15, HUGE))),
              draws=(1, LEAST_1), below=(0.5, ("real", (0, -1.0, 0.3, 2.0**-25))), seed=(0, SEED)),
     measured("errors_by_depth", architecture=ARCHITECTURE, every=(32, ("count", (0, 1, 33))),
