@@ -57,7 +57,8 @@ FRONTS = {
         flushed_share follow gradient_exponents health landing least_updates look_alikes
         loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
         memory_table near_zero number_lines parting precision_map product_errors promotion
-        random_system recorded_gradients recorded_network recorded_runs recorded_units refinement_costs
+        random_system recorded_gradients recorded_network recorded_runs recorded_units
+        refinement_costs
         refinement_limits refinements report results_table roofline rounding_profile running_sums
         scale_rules scaling_windows sensitivity
         shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths

@@ -6,7 +6,7 @@ from odd_calls import ENDLESS, ODD, Asked, without
 
 from mplab import (
     BF16,
-    FP4_E2M1,
+    FORMATS,
     FP8_E4M3,
     FP16,
     FP32,
@@ -233,7 +233,7 @@ UNITS = [
     ),
 ]  # fmt: skip
 PRODUCT = {"a": SQUARE, "b": SQUARE, "unit": FP16, "architecture": "hopper", "slices": 3}
-NO_UNIT = ([x for x in ODD["word"] if x is not FP16], (FP32, FP4_E2M1))
+NO_UNIT = ([x for x in ODD["word"] if x is not FP16], (FORMATS["FP8_E8M0"], FORMATS["FP8_E3M4"]))
 EMULATION = [
     Asked("slice_bits", lab.slice_bits, {"k": 64, "fmt": FP16, "accumulator_bits": 24},
           {"k": ("count", (0, 2**24 + 1)), "fmt": "format", "accumulator_bits": ("count", (5,))},
