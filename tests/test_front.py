@@ -58,14 +58,14 @@ FRONTS = {
         loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
         memory_table near_zero number_lines parting precision_map product_errors promotion
         random_system recorded_gradients recorded_network recorded_runs recorded_units
-        refinement_costs
+        four_bit_errors outlier_errors quiet_errors scale_errors refinement_costs
         refinement_limits refinements report results_table roofline rounding_profile running_sums
         scale_rules scaling_windows sensitivity
         shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths
     """,
     "explorers": """
-        AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer MatrixStep NumberLine
-        PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SpeedUp TrainingTheatre
+        AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer FourBitBlock MatrixStep
+        NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SpeedUp TrainingTheatre
         UpdateStagnation
     """,
     "grading": "Graded Part load_public encode_value decode_value",

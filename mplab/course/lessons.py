@@ -11,6 +11,7 @@ from mplab.course._eight_bits import EXERCISES as EIGHT_BITS
 from mplab.course._events import EXERCISES as EVENTS
 from mplab.course._floats import EXERCISES as FLOATS
 from mplab.course._formulas import EXERCISES as FORMULAS
+from mplab.course._four_bits import EXERCISES as FOUR_BITS
 from mplab.course._gradients import EXERCISES as GRADIENTS
 from mplab.course._loss_scales import EXERCISES as LOSS_SCALES
 from mplab.course._matrix_units import EXERCISES as MATRIX_UNITS
@@ -60,6 +61,7 @@ EXERCISES: dict[str, Exercise] = {
     **CLINIC,
     **FORMULAS,
     **SYSTEMS,
+    **FOUR_BITS,
 }
 """The exercises by name."""
 

@@ -10,6 +10,7 @@ from mplab.explorers._bit_explorer import BitExplorer
 from mplab.explorers._clinic import Clinic
 from mplab.explorers._error_budget import ErrorBudget
 from mplab.explorers._explorer import Explorer
+from mplab.explorers._four_bit_block import FourBitBlock
 from mplab.explorers._matrix_step import MatrixStep
 from mplab.explorers._number_line import NumberLine
 from mplab.explorers._policy_explorer import PolicyExplorer
@@ -28,6 +29,7 @@ __all__ = [
     "Clinic",
     "ErrorBudget",
     "Explorer",
+    "FourBitBlock",
     "MatrixStep",
     "NumberLine",
     "PolicyExplorer",

@@ -55,6 +55,12 @@ from mplab.pictures.conditioning import (
     formula_errors,
     formulas,
 )
+from mplab.pictures.four_bits import (
+    four_bit_errors,
+    outlier_errors,
+    quiet_errors,
+    scale_errors,
+)
 from mplab.pictures.linear import (
     random_system,
     refinement_costs,
@@ -113,6 +119,7 @@ __all__ = [
     "follow",
     "formula_errors",
     "formulas",
+    "four_bit_errors",
     "gradient_exponents",
     "health",
     "landing",
@@ -128,10 +135,12 @@ __all__ = [
     "memory_table",
     "near_zero",
     "number_lines",
+    "outlier_errors",
     "parting",
     "precision_map",
     "product_errors",
     "promotion",
+    "quiet_errors",
     "random_system",
     "recorded_gradients",
     "recorded_network",
@@ -145,6 +154,7 @@ __all__ = [
     "roofline",
     "rounding_profile",
     "running_sums",
+    "scale_errors",
     "scale_rules",
     "scaling_windows",
     "sensitivity",

@@ -31,6 +31,7 @@ EXPLORERS = [
     explorers.AmaxHistory,
     explorers.Clinic,
     explorers.ErrorBudget,
+    explorers.FourBitBlock,
     explorers.MatrixStep,
     explorers.PolicyExplorer,
     explorers.Refiner,

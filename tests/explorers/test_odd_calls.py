@@ -59,7 +59,8 @@ EVERYTHING = [
     Asked("ScalerTimeline", explorers.ScalerTimeline, {"source": None}, {"source": LIMITS}),
 ]
 NO_ARGUMENTS = {
-    *("Clinic", "ErrorBudget", "Explorer", "MatrixStep", "PolicyExplorer", "Refiner", "SpeedUp")
+    *("Clinic", "ErrorBudget", "Explorer", "FourBitBlock", "MatrixStep", "PolicyExplorer"),
+    *("Refiner", "SpeedUp"),
 }
 
 
