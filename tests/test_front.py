@@ -65,8 +65,8 @@ FRONTS = {
     """,
     "explorers": """
         AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer FourBitBlock MatrixStep
-        NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SpeedUp TrainingTheatre
-        UpdateStagnation
+        NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SpeedUp
+        TrainingTheatre UpdateStagnation
     """,
     "grading": "Graded Part load_public encode_value decode_value",
 }

@@ -53,6 +53,7 @@ _TENSORS = (
     np.repeat([1.0, 0.33, -0.7], 16) * np.tile(np.linspace(-1, 1, 16), 3),
     np.repeat([1.0, 1e-3, 2e-5, 0.0], 16),  # the least scale of a block
     _RNG.standard_normal(64) * np.repeat([1.0, 0.05, 30.0, 1e-4], 16),
+    np.repeat([448.0, 17 * (1 - 1e-4), 17 * (1 + 1e-4)], 16),  # 17 lies halfway
     np.concatenate([_RNG.standard_normal(160), np.full(16, -2000.0)]),
 )
 

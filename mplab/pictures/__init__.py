@@ -23,6 +23,12 @@ from mplab.pictures._formats import (
     number_lines,
     spacing,
 )
+from mplab.pictures._four_bits import (
+    four_bit_errors,
+    outlier_errors,
+    quiet_errors,
+    scale_errors,
+)
 from mplab.pictures._health import clinic, health, look_alikes
 from mplab.pictures._matrix_units import (
     bits_of_a_step,
@@ -54,12 +60,6 @@ from mplab.pictures.conditioning import (
     derivatives,
     formula_errors,
     formulas,
-)
-from mplab.pictures.four_bits import (
-    four_bit_errors,
-    outlier_errors,
-    quiet_errors,
-    scale_errors,
 )
 from mplab.pictures.linear import (
     random_system,

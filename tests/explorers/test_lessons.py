@@ -339,6 +339,30 @@ def test_where_there_are_no_factors_the_explorer_says_why():
     assert f"with {explorer.found.inner_steps} inner steps, n = 32" in explorer.state.value
 
 
+# One block of four bits ------------------------------------------------------------------
+
+
+def test_each_number_of_the_block_comes_back_from_the_nearest_value_of_its_scale():
+    e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    explorer = explorers.FourBitBlock()
+    for way, position in product(explorer.way.options, range(14)):
+        explorer.way.value, explorer.outlier.value = way, position
+        exact, stored, back = np.array(explorer.fates).T
+        scale = np.abs(back).max() / np.abs(stored).max()
+        off = np.abs(np.abs(exact)[:, None] - scale * e2m1)
+        if "floor" in way:
+            assert scale == 2.0 ** (np.floor(np.log2(np.abs(exact).max())) - 2)
+        elif "RCEIL" in way:
+            assert scale == 2.0 ** np.ceil(np.log2(np.abs(exact).max() / 6))
+        else:
+            assert scale == pytest.approx(np.abs(exact).max() / 6, rel=1e-6)
+        assert np.all(np.abs(back - exact) <= off.min(axis=1) + 1e-6)
+        survivors = int(np.sum(np.abs(back - exact) <= np.abs(exact) / 4))
+        assert f"Survivors: {survivors} of 16; zeros: {int((back == 0).sum())}" in (
+            explorer.state.value
+        )
+
+
 # The clinic ------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import mplab
-from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, Rounding, arithmetic, round_to
+from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, Rounding, Stream, arithmetic, round_to
 from mplab.course.files import course_folder
 from mplab.explorers import AmaxHistory, FourBitBlock, PolicyExplorer, SpeedUp
 from mplab.explorers._four_bit_block import OUTLIERS, PLACE, WAYS
@@ -282,6 +282,19 @@ def test_without_the_scale_of_the_tensor_every_gradient_of_the_layer_is_gone(see
     assert float((fake_quantize(seen[0], FP4_E2M1, **how) == 0).float().mean()) < 0.15
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_single_product_gets_worse_by_stochastic_rounding(seed):
+    assert "A single product gets worse by it" in prose(18)
+    a, b = torch.randn(2, 64, 256, generator=torch.Generator().manual_seed(seed))
+    how = {"scale": ScaleRule.NVFP4, "block": (16,)}
+    random = {"rounding": Rounding.STOCHASTIC, "stream": Stream(seed)}
+    errors = []
+    for rounding in ({}, random):
+        made = [fake_quantize(x, FP4_E2M1, **how, **rounding) for x in (a, b)]
+        errors.append(float((made[0] @ made[1].T - a @ b.T).norm()))
+    assert errors[1] > 1.2 * errors[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
@@ -299,9 +312,25 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
         "full": full,
     }
     found = {name: trained(task, way, seed) for name, way in ways.items()}
-    assert found["random"] < found["plain"] - 0.02
+    assert found["random"] < found["plain"] - 0.01
     assert found["ends"] - found["plain"] > (found["fp32"] - found["plain"]) / 2
     assert abs(found["full"] - found["ends"]) < 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_the_last_layer_counts_for_more_than_the_first(seed):
+    assert "with that layer alone in FP32 we found an R² of .971 to .980 on five seeds" in prose(18)
+    task, found = replace(TASKS["regression"], batch=256), {}
+    for left in ("0", "4"):
+
+        def model(left=left):
+            keep = {"filter": lambda name, layer: name != left}
+            return convert_linears(task.model(), scaling=PLAIN, **keep)
+
+        found[left] = trained(replace(task, model=model), None, seed)
+    assert found["4"] == pytest.approx(0.975, abs=0.012)
+    assert found["0"] < found["4"] + 0.005
 
 
 @pytest.mark.slow
@@ -312,9 +341,8 @@ def test_digits_do_not_notice_four_bits(seed):
     cells = nbformat.read(LESSONS[18], as_version=4).cells
     (cell,) = (c for c in cells if c.id == "digits")
     space = {"pairwise": pairwise, "nn": torch.nn, "replace": replace, "TASKS": TASKS}
-    exec(cell.source.partition("pictures.")[0], {**space, "torch": torch}, made := {})
-    made["network"].__globals__.update(made)
-    plain, wide = (trained(made["digits"], way, seed) for way in (PLAIN, None))
+    exec(cell.source.partition("pictures.")[0], space := {**space, "torch": torch})
+    plain, wide = (trained(space["digits"], way, seed) for way in (PLAIN, None))
     assert abs(plain - wide) < 0.03
 
 
