@@ -42,7 +42,8 @@ def tensorcores(to: Setting) -> Found:
     A block is one element of a product of (128, 64) and (64, 128) matrices, whose inputs have
     exponents over a wide range; every architecture's model answers it, too.
     """
-    yield "probes", [_probe(probe, to.cuda) for probe in PROBES]
+    asked = [probe for probe in PROBES if not probe.scales and {*_pair(probe)} <= {*FORMATS, float}]
+    yield "probes", [_probe(probe, to.cuda) for probe in asked]
     yield "sweeps", list(_sweeps(to))
     yield "samples", {fmt.name: _guarded(_samples, fmt, to) for fmt in FORMATS}
     yield "promotion", _promotion(to)
@@ -67,6 +68,12 @@ def _guarded(call: Callable[[Format, Setting], dict[str, Any]], fmt: Format, to:
         return call(fmt, to)
     except Exception as error:  # whatever it is, the other formats go on
         return {"problem": problem_of(error)}
+
+
+def _pair(probe: Any) -> tuple[Any, ...]:
+    """The formats that a probe multiplies."""
+    fmt = probe.input_format
+    return fmt if isinstance(fmt, tuple) else (fmt,)
 
 
 def _probe(probe: Any, cuda: bool) -> dict[str, Any]:

@@ -285,7 +285,7 @@ def test_a_share_whose_process_is_killed_is_graded_all_the_same(course):
     killer.join()
     assert len(killed) == 1
     assert [line.score for line in lines] == [16.0] * 3
-    assert "graded again" in told[0]
+    assert any("graded again" in words for words in told)  # beside how far it is, where it is slow
 
 
 @pytest.mark.slow
