@@ -16,7 +16,7 @@ from mplab import BF16, FP16
 from mplab.simulation import CPU_AUTOCAST, simulated
 from mplab.simulation.explanation import Recorder
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore")]
 
 TEXT = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
