@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from mplab.commands.main import named
@@ -32,8 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():
             parser.error(f"--plot must be a .png, .svg or .html in a folder that is; got {path}")
     task: str | Task = options.task
-    if ":" in options.task:  # files and checkpoints know it by where it is from
-        task = replace(named("--task", options.task, Task), name=options.task)
+    if ":" in options.task:  # files and checkpoints know it by where it is from, and its code
+        own = named("--task", options.task, Task)
+        task = replace(own, name=options.task + _version(options.task, own))
     try:
         with process_group():
             runs = gather(
@@ -49,13 +53,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             if rank() == 0:
                 _show(runs, options)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
+        if not re.match(r"[\w.]+: .+ must ", str(error)):  # raised in the task, not by us
+            raise
         print(f"mplab train: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("mplab train: interrupted. The same command goes on from here.", file=sys.stderr)
         return 130
     return 0
+
+
+def _version(place: str, task: Task) -> str:
+    """`@` and digits that change with the code of a task, but not with its comments.
+
+    It is the code of the file that `place` names, and of those in its folder that hold functions
+    of the task; what these call elsewhere is not looked at. Empty where there is no such file.
+    """
+    functions = (task.data, task.model, task.loss, task.metrics, task.optimizer)
+    modules = [place.partition(":")[0], *(str(f.__module__) for f in functions)]
+    files = [Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in modules]
+    beside = {f for f in files if f.parent == files[0].parent and f.suffix == ".py" and f.is_file()}
+    code = [ast.unparse(ast.parse(file.read_bytes())) for file in sorted(beside)]
+    return "@" + sha256("\0".join(code).encode()).hexdigest()[:8] if code else ""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,7 +88,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--list", action="store_true", help="list the tasks and the recipes")
-    add("--task", help="what to learn: a name, or package.module:TASK for a Task of your own")
+    add(
+        "--task",
+        help="what to learn: a name, or package.module:TASK for a Task "
+        "of your own, which OUT knows by that place and a digest of its code",
+    )
     add("--recipe", nargs="+", action="extend", help="one or more, by name")
     add("--seeds", nargs="+", type=int, default=[0], metavar="SEED", help="default: 0")
     add("--steps", type=int, help="default: the task's")

@@ -23,6 +23,7 @@ from mplab.training._optimizers import LowOptimizer
 from mplab.training.parallel import processes
 from mplab.training.recipes import Recipe
 from mplab.training.replay import Replay, is_straight
+from mplab.training.tasks import loss_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of predictions and targets, a scalar."""
@@ -94,7 +95,7 @@ class Simulated:
 
     def _step(self, inputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
         with self.simulation or nullcontext():  # FP8 layers round for themselves
-            loss = self.loss(run(self.model, inputs, self.recipe), targets)
+            loss = loss_of("train", self.loss(run(self.model, inputs, self.recipe), targets))
             (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -191,7 +192,8 @@ class Real:
         self.optimizer.zero_grad()
         with self._autocast():
             output = self.network(self._cast(inputs))
-            loss = self.loss(output.float() if self.dtype != torch.float32 else output, targets)
+            output = output.float() if self.dtype != torch.float32 else output
+            loss = loss_of("train", self.loss(output, targets))
         scale = self.amp.get_scale()
         self.amp.scale(loss).backward()  # type: ignore[no-untyped-call]
         return scale, loss.detach()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mplab.scaling.rules import Headroom
 from mplab.training.loop import known, numbers_of, train
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task, model_of
+from mplab.training.tasks import TASKS, Task, loss_of, model_of
 
 __all__ = ["Headroom", "headroom"]
 
@@ -81,7 +81,7 @@ class _Search:
         return network
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        loss = self.task.loss(output, targets)
+        loss = loss_of("headroom", self.task.loss(output, targets))
         k, found = self.exponent, None
         while k <= _FURTHEST and (tried := self._gradients(loss, k)) is not None:
             k, found = k + 1, tried

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,7 +27,17 @@ from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample
 from mplab.training.parallel import from_first, mean, processes, rank
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Batch, Split, Task, data_of, model_of, optimizer_of
+from mplab.training.tasks import (
+    TASKS,
+    Batch,
+    Split,
+    Task,
+    data_of,
+    loss_of,
+    metrics_of,
+    model_of,
+    optimizer_of,
+)
 
 
 class Watcher(Protocol):
@@ -91,7 +101,7 @@ def train(
         The history, which saves to one file.
 
     Raises:
-        TypeError: an argument of another type.
+        TypeError: an argument of another type, or a task whose functions return another.
         ValueError: an unknown name, a negative number of steps, a step to record that the run
             does not have, a checkpoint that does not belong to this run, a simulated recipe in
             a process group, a batch that is larger than the data or does not divide by the
@@ -114,6 +124,8 @@ def train(
     with _one_thread(place), _own_randomness(seed, place):
         run = _Run(chosen, how, seed, place, count, recorded, replay=again)
         run.resume(path)
+        if count and not run.losses:  # what is wrong with them is told before it costs a run
+            run.metrics()
         watcher = None if watch is None else _watcher(watch(run.model, run.optimizer))
         try:
             for _ in _counted(run, progress):
@@ -333,13 +345,24 @@ class _Run:
         if watcher is not None:
             watcher.step(self.losses[-1], scale, self.skipped[-1])
 
+    def _aside(self) -> AbstractContextManager[None]:
+        """What happens here leaves the randomness of the run as it is."""
+        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+
+    def metrics(self) -> dict[str, float]:
+        """The task's metrics on the test data, in the recipe's own format."""
+        with self._aside():
+            output = self.engine.predict(self.split.test[0])
+            return metrics_of("train", self.task, output, self.split)
+
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients that FP32 has at the present weights, by layer."""
-        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+        with self._aside():
             model = self.task.model().to(self.device)  # plain layers, whatever the recipe's are
             model.load_state_dict(self.model.state_dict(), strict=False)
             with _recording(model, True) as seen:
-                self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+                loss = loss_of("train", self.task.loss(model(inputs), targets))
+                loss.backward()  # type: ignore[no-untyped-call]
         return seen
 
     # Checkpoints
@@ -427,11 +450,7 @@ class _Run:
         return state
 
     def history(self, *, evaluate: bool = True) -> History:
-        """What the run has come to, evaluated on the test data in the recipe's own format."""
-        metrics = {}
-        if evaluate:
-            output = self.engine.predict(self.split.test[0])
-            metrics = self.task.metrics(output, self.split)
+        """What the run has come to, with its metrics where they are wanted."""
         cuda = self.device.type == "cuda"
         return History(
             task=self.task.name,
@@ -443,7 +462,7 @@ class _Run:
             loss=np.array(self.losses, np.float64),
             loss_scale=np.array(self.scales, np.float64),
             skipped=np.array(self.skipped, bool),
-            metrics=metrics,
+            metrics=self.metrics() if evaluate else {},
             gradients=dict(self.gradients),
             flushed=dict(self.flushed),
             samples=dict(self.samples),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +22,22 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Split(NamedTuple):
-    """Inputs and targets for training and for testing."""
+    """The data of a task: a pair of tensors (inputs, targets) to train on, and one to test on.
+
+    Row i of the targets belongs to row i of the inputs; the rows are the examples.
+
+    Args:
+        train: inputs of shape (examples, …) and targets of shape (examples, …), of the dtypes
+            that the task's network and loss take; for most, float32 inputs, and targets of
+            float32 (to regress) or int64 (classes).
+        test: the same of other examples, as many as you like.
+
+    Examples:
+        >>> x = torch.rand(100, 3)
+        >>> split = Split(train=(x[:80], x[:80, :1]), test=(x[80:], x[80:, :1]))
+        >>> split.test[1].shape
+        torch.Size([20, 1])
+    """
 
     train: Batch
     test: Batch
@@ -38,22 +55,55 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """Something to learn, and how.
+    """Something to learn, and how. Its functions are called by `train`, for each run anew.
 
     Args:
-        name: how the task is called.
+        name: how the task is called. Files know their runs by it: give a changed task another.
         steps: how many steps a run takes.
-        batch: examples per step; None takes all.
-        data: makes the inputs and targets.
-        model: makes the network, from torch's current random state.
-        loss: of predictions and targets, a scalar.
-        metrics: of test predictions and the split, by name.
-        optimizer: of the parameters.
+        batch: training examples per step; None takes all.
+        data: data() returns a `Split`, the same at each call, on the CPU.
+        model: model() returns a new network, a `torch.nn.Module` with float32 weights, made
+            from torch's current random state, which the seed decides. It takes inputs of shape
+            (batch, …) and returns predictions, one tensor.
+        loss: loss(predictions, targets) of a batch returns a tensor of one number that has
+            gradients, as `torch.nn.functional.mse_loss` does. The predictions have the dtype in
+            which the recipe's forward pass ends: float32, float16 or bfloat16.
+        metrics: metrics(predictions, split) returns a dict of numbers by name: floats, NumPy
+            scalars or tensors of one number. The predictions are those of all `split.test[0]`, in
+            float32, without gradients, on the device of the run, as the split is. Called before
+            the first step, so that a wrong one costs no run, and after the last.
+        optimizer: optimizer(parameters) returns a `torch.optim.Optimizer` of these, the
+            network's `parameters()`.
         verdict: what FP16 without a loss scale does to it: "fails", "delayed" or "unaffected".
 
     Raises:
         TypeError: an argument of another type.
         ValueError: a negative number of steps, or a batch of none.
+
+    Examples:
+        A task of your own. `mplab train --task mine:LINE` finds it in a file mine.py.
+
+        >>> import torch
+        >>> from torch.nn import Linear
+        >>> from torch.nn.functional import mse_loss
+        >>> from mplab.training import Split, Task, train
+        >>> def points():
+        ...     x = torch.linspace(-1, 1, 100).view(-1, 1)
+        ...     return Split(train=(x[::2], 3 * x[::2]), test=(x[1::2], 3 * x[1::2]))
+        >>> def error(predictions, split):
+        ...     return {"mse": mse_loss(predictions, split.test[1])}
+        >>> LINE = Task(
+        ...     "line",
+        ...     steps=50,
+        ...     batch=10,
+        ...     data=points,
+        ...     model=lambda: Linear(1, 1),
+        ...     loss=mse_loss,
+        ...     metrics=error,
+        ...     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+        ... )
+        >>> train(LINE, "bf16", progress=False).metrics["mse"] < 0.01
+        True
     """
 
     name: str
@@ -98,6 +148,33 @@ def optimizer_of(where: str, task: Task, model: nn.Module) -> torch.optim.Optimi
     """The optimizer of a task's network."""
     found = task.optimizer(model.parameters())
     return _made(where, "optimizer", found, torch.optim.Optimizer)  # type: ignore[no-any-return]
+
+
+def loss_of(where: str, loss: Any) -> Tensor:
+    """What a task's loss returned."""
+    if not isinstance(loss, Tensor) or loss.numel() != 1 or not loss.requires_grad:
+        raise TypeError(
+            f"{where}: task must have loss that returns a tensor of one number with gradients; "
+            f"got {quoted(loss)} from it. Return a mean over the batch, as mse_loss does."
+        )
+    return loss
+
+
+def metrics_of(where: str, task: Task, output: Tensor, split: Split) -> dict[str, float]:
+    """What a task measures, each a float."""
+    found: Any = task.metrics(output, split)
+    metrics = {}
+    for name, value in found.items() if isinstance(found, dict) else [(None, found)]:
+        one = isinstance(value, Tensor | np.ndarray) and value.nbytes == value.itemsize
+        number = value.item() if one else value
+        if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, Real):
+            got = quoted({name: value} if isinstance(found, dict) else found)
+            raise TypeError(
+                f"{where}: task must have metrics that returns one number by each name; got "
+                f"{got} from it. Return a dict like {{'mse': 0.5}}."
+            )
+        metrics[name] = float(number)
+    return metrics
 
 
 def _made(where: str, name: str, found: Any, kind: type) -> Any:

@@ -111,6 +111,10 @@ def everything(folder):
                  replace(TINY, optimizer=lambda _: None),
                  replace(TINY, optimizer=lambda _: torch.optim.SGD),
                  replace(TINY, batch=4)],
+                [replace(TINY, steps=1, metrics=lambda *_, odd=odd: odd)
+                 for odd in (None, 1.0, {"a": None}, {"a": torch.ones(2)}, {1: 1.0})],
+                [replace(TINY, steps=1, loss=lambda *_, odd=odd: odd)
+                 for odd in (None, 1.0, torch.ones(2, requires_grad=True), torch.ones(()))],
             )
         ],
         Asked(

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +13,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from mplab.commands.main import main
-from mplab.training import RECIPES, TASKS, History, gather, load_runs, runs, save_runs, train
+from mplab.commands.main import main, named
+from mplab.commands.train import _version
+from mplab.training import RECIPES, TASKS, History, Task, gather, load_runs, runs, save_runs, train
 from mplab.training.runs import checkpoint_path
 
 TASK = "digits-autoencoder"
@@ -323,16 +326,15 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     yield folder
-    for name in [name for name in sys.modules if name.partition(".")[0] == "own_tasks"]:
-        del sys.modules[name]
+    forget()
 
 
 def test_a_task_of_one_s_own_is_trained_by_the_place_it_is_from(own, capsys):
     one = command("one.json", "--recipe", "fp32", "fp16-scaled", task="own_tasks.one:TASK")
     assert main([*one, "--plot", "one.png"]) == 0
-    assert "own_tasks.one:TASK, seed 0" in capsys.readouterr().out
+    assert re.search(r"own_tasks.one:TASK@[0-9a-f]{8}, seed 0", capsys.readouterr().out)
     found = load_runs("one.json")
-    assert [(run.task, run.recipe, len(run.loss)) for run in found] == [
+    assert [(run.task.partition("@")[0], run.recipe, len(run.loss)) for run in found] == [
         ("own_tasks.one:TASK", "fp32", 40),
         ("own_tasks.one:TASK", "fp16-scaled", 40),
     ]
@@ -351,6 +353,94 @@ def test_two_tasks_of_one_name_from_different_modules_do_not_mix(own, capsys):
     assert main(command("b.json", "--recipe", "fp32", task="own_tasks.two:TASK")) == 0
     one, two = (load_runs(name)[0].loss for name in ("a.json", "b.json"))
     assert one[0] == two[0] != two[1] != one[1]
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def edit(folder, name, old, new):
+    """Change a module of the package, and forget what was imported of it, as a new process has."""
+    file = folder / "own_tasks" / f"{name}.py"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    forget()
+
+
+def forget():
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_tasks"]:
+        del sys.modules[name]
+
+
+def test_a_changed_task_does_not_join_the_runs_of_the_old_one(own, capsys):
+    one = command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK")
+    assert main(one) == 0
+    edit(own, "one", "def data", "# a comment alone, and empty lines\n\n\ndef data")
+    assert main([*one, "--seeds", "0", "1"]) == 0
+    assert len(load_runs("a.json")) == 2
+    before = (own / "a.json").read_bytes()
+    edit(own, "one", "lr=0.01", "lr=0.003")
+    capsys.readouterr()
+    assert main([*one, "--seeds", "2"]) == 2
+    shown = capsys.readouterr().err
+    assert "out must hold runs of the same task; got a.json with 'own_tasks.one:TASK@" in shown
+    assert shown.count("\n") == 1
+    assert (own / "a.json").read_bytes() == before
+    edit(own, "one", "lr=0.003", "lr=0.01")  # and back
+    assert main([*one, "--seeds", "2"]) == 0
+
+
+def test_a_checkpoint_of_a_task_before_its_change_is_refused(own, capsys, monkeypatch):
+    one = command("a.json", "--recipe", "fp32", "--steps", 5, task="own_tasks.one:TASK")
+    with monkeypatch.context() as cut:
+        cut.setattr(runs, "save_runs", interrupt)
+        assert main(one) == 130
+    edit(own, "one", "lr=0.01", "lr=0.003")
+    capsys.readouterr()
+    assert main(one) == 2
+    assert "checkpoint must be of this run" in capsys.readouterr().err
+    assert not (own / "a.json").exists()
+
+
+def test_the_files_beside_a_task_that_hold_its_functions_belong_to_its_code(own):
+    def place(folder=own):
+        sys.path.insert(0, str(folder))
+        forget()
+        found = named("--task", "own_tasks.three:TASK", Task)
+        return _version("own_tasks.three:TASK", found)
+
+    (own / "own_tasks" / "three.py").write_text("from own_tasks.one import TASK")
+    first = place()
+    edit(own, "two", "0.02", "0.5")  # another's
+    assert place() == first
+    shutil.copytree(own, own.parent / "there")
+    assert place(own.parent / "there") == first
+    edit(own, "one", "lr=0.01", "lr=0.003")
+    assert place() != first == place(own.parent / "there")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('{"mse": float((output - split.test[1]).square().mean())}', "3.0", "have metrics that"),
+        ("torch.nn.functional.mse_loss", "lambda y, t: (y - t) ** 2", "have loss that returns"),
+    ],
+)
+def test_a_task_whose_functions_return_another_thing_is_one_line(own, capsys, old, new, message):
+    edit(own, "one", old, new)
+    assert main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK")) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("mplab train: train: task must ")
+    assert message in shown
+    assert shown.count("\n") == 1
+    assert {path.name for path in own.iterdir()} == {"own_tasks"}
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
+def test_an_exception_of_one_s_own_task_keeps_its_traceback(own, error):
+    edit(own, "one", "def data():", f"def data():\n    raise {error.__name__}('mine: in the data')")
+    with pytest.raises(error, match="mine: in the data"):
+        main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK"))
 
 
 @pytest.mark.parametrize(
@@ -466,9 +556,6 @@ def test_a_killed_run_of_one_s_own_task_goes_on_with_the_same_bits(own):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send")
 def test_an_interrupted_command_says_that_it_can_go_on(tmp_path, monkeypatch, capsys):
-
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
 
     monkeypatch.setattr(runs, "train", interrupt)
     assert main(command(tmp_path / "run.json", "--recipe", "fp32")) == 130

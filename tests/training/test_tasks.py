@@ -1,12 +1,15 @@
 """What the tasks teach: each verdict within its band, and data that are what they say."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
-from mplab.training import TASKS, train
+from mplab.training import TASKS, History, Split, Task, train
 from mplab.training.tasks import Transformer
 
 VERDICTS = ("fails", "delayed", "unaffected")
@@ -129,3 +132,102 @@ def test_the_sequences_are_sorted():
     for rows, answers in split:
         np.testing.assert_array_equal(np.sort(rows.numpy(), axis=1), answers.numpy())
         assert rows.unique().tolist() == list(range(10))
+
+
+# A task of one's own -----------------------------------------------------------------------
+X = torch.linspace(-1, 1, 32).view(-1, 1)
+
+
+class Noisy(nn.Module):
+    """Draws numbers whenever it is called, also where it is evaluated."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(1))
+
+    def forward(self, x):
+        return self.weight * x + 0.1 * torch.randn(x.shape)
+
+
+OWN = Task(
+    "own",
+    steps=4,
+    batch=None,
+    data=lambda: Split((X, 3 * X), (X, 3 * X)),
+    model=Noisy,
+    loss=F.mse_loss,
+    metrics=lambda predictions, split: {"mse": F.mse_loss(predictions, split.test[1])},
+    optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+)
+
+
+def ran(recipe="fp32", steps=None, **changes):
+    return train(replace(OWN, **changes), recipe, steps=steps, progress=False, device="cpu")
+
+
+def test_metrics_before_the_first_step_leave_the_run_as_a_loop_by_hand_has_it():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, losses = Noisy(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(X), 3 * X)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    assert ran().loss.tolist() == losses
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        *(torch.tensor(0.5), torch.tensor([0.5]), torch.tensor(0.5, dtype=torch.bfloat16)),
+        *(np.float32(0.5), np.array(0.5), np.array([[0.5]]), 0.5),
+    ],
+    ids=repr,
+)
+def test_metrics_of_one_number_are_floats_and_come_back_from_the_file(half, tmp_path):
+    run = ran(metrics=lambda *_: {"half": half, "whole": torch.tensor(7), "nan": np.float64("nan")})
+    run.save(tmp_path / "run.json")
+    for found in (run, History.load(tmp_path / "run.json")):
+        assert {type(value) for value in found.metrics.values()} == {float}
+        assert str(found.metrics) == "{'half': 0.5, 'whole': 7.0, 'nan': nan}"
+
+
+WRONG = [
+    *(3.0, None, [0.5], {"a": None}, {"a": "0.5"}, {"a": True}, {"a": 1j}, {1: 0.5}),
+    *({"a": torch.ones(2)}, {"a": torch.ones(0)}, {"a": np.ones(2)}, {"a": torch.tensor(1j)}),
+    *({"a": torch.tensor(True)}, {"a": [0.5]}, {"b": 0.5, "a": {}}),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_wrong_metrics_are_refused_before_the_first_step(wrong):
+    steps = []
+
+    def loss(predictions, targets):
+        steps.append(1)
+        return F.mse_loss(predictions, targets)
+
+    with pytest.raises(TypeError, match=r"^train: task must have metrics that returns one number"):
+        ran(metrics=lambda *_: wrong, loss=loss)
+    assert not steps
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "fp16-scaled", "bf16", "amp-bf16", "fp8-current"])
+@pytest.mark.parametrize("recorded", [(), (0,)])
+def test_a_loss_without_one_number_or_gradients_is_refused_by_name(recipe, recorded):
+    wide = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 16), nn.Linear(16, 1))
+    wrong = [
+        *(lambda y, t: (y - t) ** 2, lambda y, t: ((y - t) ** 2).mean().item()),
+        *(lambda y, t: ((y - t) ** 2).mean().detach(), lambda y, t: None),
+        lambda y, t: ((y - t) ** 2).mean().detach().numpy(),
+    ]
+    for loss in wrong:
+        task = replace(OWN, loss=loss, model=lambda: wide)
+        with pytest.raises(TypeError, match=r"^train: task must have loss that returns a tensor"):
+            train(task, recipe, record_gradients_at=recorded, progress=False, device="cpu")
+    for loss in (F.mse_loss, lambda y, t: ((y - t) ** 2).mean().view(1)):
+        task = replace(OWN, loss=loss, model=lambda: wide)
+        train(task, recipe, steps=1, record_gradients_at=recorded, progress=False, device="cpu")
