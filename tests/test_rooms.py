@@ -25,7 +25,7 @@ TABLE = {
     "simulation": "numbers scaling",
     "grading": "numbers course",
     "training": "numbers course scaling simulation",
-    "health": "numbers course simulation",
+    "health": "numbers course scaling simulation",
     "hardware": "numbers arithmetic course simulation training",
     "pictures": "numbers arithmetic scaling simulation training health hardware",
     "explorers": "numbers arithmetic scaling simulation training health pictures",

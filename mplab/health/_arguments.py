@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mplab.numbers.checks import instance, integer, quoted, switch
 from mplab.numbers.formats import Format
+from mplab.scaling.grad_scaler import GradScaler
 
 
 def require_model(function: str, model: Any) -> nn.Module:
@@ -21,10 +22,30 @@ def require_model(function: str, model: Any) -> nn.Module:
     return instance(function, "model", model, nn.Module, rule, advice)  # type: ignore[no-any-return]
 
 
-def require_optimizer(function: str, optimizer: Any) -> torch.optim.Optimizer:
-    """What makes the updates."""
+def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> torch.optim.Optimizer:
+    """What updates some parameters of the model, or copies of them in another dtype."""
     kind, advice = torch.optim.Optimizer, "Give the optimizer that it wraps."
-    return instance(function, "optimizer", optimizer, kind, "a torch.optim.Optimizer", advice)  # type: ignore[no-any-return]
+    instance(function, "optimizer", optimizer, kind, "a torch.optim.Optimizer", advice)
+    trained = {id(p): p.dtype for p in model.parameters() if p.requires_grad}
+    updated = {id(p): p.dtype for group in optimizer.param_groups for p in group["params"]}
+    same = set(trained.values()) == set(updated.values())  # else it may hold FP32 master weights
+    if same and not trained.keys() & updated.keys():
+        raise ValueError(
+            f"{function}: optimizer must update parameters of the model; got "
+            f"{type(optimizer).__name__} with {len(updated)} others. Make it from "
+            f"model.parameters(), after all that replaces them, such as a copy or fully_shard."
+        )
+    return optimizer  # type: ignore[no-any-return]
+
+
+def watched_scaler(scaler: Any) -> Any:
+    """The scaler whose calls are to be watched, if there is one that scales."""
+    if scaler is None or isinstance(scaler, GradScaler):
+        return scaler
+    rule, advice = "a GradScaler of torch.amp or mplab.scaling", "Tell step the scale, and whether "
+    advice += "it skipped."
+    instance("Health", "scaler", scaler, torch.amp.GradScaler, rule, advice)
+    return scaler if scaler.is_enabled() else None
 
 
 def watched_modules(

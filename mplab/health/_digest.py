@@ -178,7 +178,7 @@ class Digest:
 
     Raises:
         TypeError: `model` or `optimizer` is something else, or `path` no path.
-        ValueError: a number below 1.
+        ValueError: a number below 1, or an optimizer of another model.
 
     Examples:
         >>> model = torch.nn.Linear(2, 1)
@@ -199,7 +199,7 @@ class Digest:
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         self.model = require_model("Digest", model)
-        self.optimizer = require_optimizer("Digest", optimizer)
+        self.optimizer = require_optimizer("Digest", optimizer, model)
         self.every = integer("Digest", "every", every, least=1, advice="Use 1 for each step.")
         self.path = None if path is None else path_of("Digest", "path", path)
         self.record = Record()

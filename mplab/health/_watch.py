@@ -26,6 +26,7 @@ from mplab.health._arguments import (
     require_optimizer,
     require_options,
     watched_modules,
+    watched_scaler,
 )
 from mplab.health._findings import diagnose
 from mplab.health._tracing import Origin, Tracer, format_of_dtype
@@ -74,8 +75,8 @@ class Health:
         model: whose modules are watched.
         optimizer: whose updates are watched.
         fmt: the format by which gradients of an FP32 run are judged.
-        scaler: `torch.amp.GradScaler`, whose calls are watched; for another scaler, tell
-            `step` the scale and whether it skipped.
+        scaler: `torch.amp.GradScaler` or `mplab.scaling.GradScaler`, whose calls are watched;
+            for another scaler, tell `step` the scale and whether it skipped.
         every: look at outputs, shares of gradients and updates in each `every`-th step; in the
             others at the loss, the scale and the norms alone.
         trace_every: how often to trace.
@@ -85,7 +86,7 @@ class Health:
 
     Raises:
         TypeError: `model`, `optimizer` or `scaler` is something else.
-        ValueError: a number below 1, or an unknown layer.
+        ValueError: a number below 1, an unknown layer, or an optimizer of another model.
 
     Examples:
         >>> model = torch.nn.Linear(3, 1)
@@ -114,15 +115,10 @@ class Health:
         layers: Sequence[str] | None = None,
     ) -> None:
         require_options(every, trace_every, weight_format)
-        if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-            raise TypeError(
-                f"Health: scaler must be a torch.amp.GradScaler; got {type(scaler).__name__}. "
-                "Tell step the scale, and whether it skipped."
-            )
-        self.model = require_model("Health", model)
-        self.optimizer = None if optimizer is None else require_optimizer("Health", optimizer)
+        self.model, self.scaler = require_model("Health", model), watched_scaler(scaler)
+        given = optimizer is not None
+        self.optimizer = require_optimizer("Health", optimizer, model) if given else None
         self.fmt, self.weight_format = require_format("Health", fmt), weight_format
-        self.scaler: Any = scaler if scaler is not None and scaler.is_enabled() else None
         self.every, self.trace_every = every, trace_every
         self.steps: list[Step] = []
         self.seen = Evidence(scaler=self.scaler is not None)

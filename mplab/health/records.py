@@ -128,7 +128,7 @@ class Evidence:
     """What was observed beside the numbers of the steps.
 
     Attributes:
-        scaler: whether torch's gradient scaler was watched.
+        scaler: whether a gradient scaler was watched.
         half_parameters: names of parameters in FP16.
         no_gradient: steps in which no parameter had a gradient.
         beside: updates made outside `scaler.step`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -295,10 +296,10 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
         what += ", between " + " and ".join(names)
     elif abs(x) > fmt.max_finite:
         what += f", past the largest finite value {fmt.max_finite!r}"
-    return (
-        f"{function}: {argument} must hold values of {fmt.name}; got {what}. "
-        f"Round first: round_to({argument}, {fmt.name})."
-    )
+    advice = f"Round first: round_to({argument}, {fmt.name})."
+    if math.isnan(x):  # which rounding keeps
+        advice = "The format has none: replace it first, for instance by np.nan_to_num."
+    return f"{function}: {argument} must hold values of {fmt.name}; got {what}. {advice}"
 
 
 def next_up(x: object, fmt: Format) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
@@ -22,6 +23,7 @@ from mplab.numbers.formats import (
 )
 from mplab.numbers.inputs import as_array, widen
 from mplab.numbers.threads import DIVISIBLE
+from mplab.numbers.words import integer
 
 _MASK64 = (1 << 64) - 1
 
@@ -56,16 +58,9 @@ class Stream:
     """
 
     def __init__(self, seed: int, *, calls: int = 0, bits: int = 32) -> None:
-        problem = (
-            f"Stream: seed must be an integer in 0 .. 2^64-1, calls not negative, and bits in "
-            f"1 .. 32; got {seed!r}, {calls!r}, {bits!r}. Choose another seed."
-        )
-        try:
-            self.seed, self.calls, self.bits = map(operator.index, (seed, calls, bits))
-        except TypeError:
-            raise TypeError(problem) from None
-        if not 0 <= self.seed <= _MASK64 or self.calls < 0 or not 1 <= self.bits <= 32:
-            raise ValueError(problem)
+        self.seed = _whole("seed", seed, 0, _MASK64, "in 0 .. 2^64-1")
+        self.calls = _whole("calls", calls, 0, math.inf, "of 0 or more")
+        self.bits = _whole("bits", bits, 1, 32, "in 1 .. 32")
 
     def __repr__(self) -> str:
         few = f", bits={self.bits}" if self.bits < 32 else ""
@@ -87,6 +82,20 @@ class Stream:
             return key & 0xFFFFFFFF | dropped << 32, key >> 32
 
         return of_run
+
+
+def _whole(argument: str, value: Any, least: int, most: float, rule: str) -> int:
+    """An argument of a stream; Booleans are none."""
+    problem = f"Stream: {argument} must be an integer {rule}; got %s. Pass one of them."
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        found = operator.index(value)
+    except TypeError:
+        raise TypeError(problem % repr(value)) from None
+    if not least <= found <= most:
+        raise ValueError(problem % integer(found))
+    return found
 
 
 def _mix64(z: int) -> int:
@@ -507,15 +516,16 @@ def checked_keys(
         return None
     if isinstance(stream, Stream):
         return stream.keys()
-    if shape is None or type(stream) is not np.ndarray:
+    if not (
+        type(stream) is np.ndarray
+        and (stream.dtype.kind, stream.shape) == ("u", shape)
+        and stream.itemsize <= 4
+    ):
+        array = f"{stream.dtype}, {stream.shape}" if isinstance(stream, np.ndarray) else ""
+        or_bits = f", or an array of uint8, uint16 or uint32 of shape {shape}" * (shape is not None)
         raise ValueError(
-            f"{function}: stream must be a Stream with Rounding.STOCHASTIC; got {stream!r}. "
-            f"Pass stream=Stream(seed) and reuse it from call to call."
-        )
-    if stream.dtype.kind != "u" or stream.itemsize > 4 or stream.shape != shape:
-        raise ValueError(
-            f"{function}: stream must be a Stream, or one uint8, uint16 or uint32 for each number, "
-            f"of shape {shape}; got {stream.dtype}, {stream.shape}. Pass one of them."
+            f"{function}: stream must be a Stream with Rounding.STOCHASTIC{or_bits}; got "
+            f"{array or repr(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
         )
     top = stream.astype(np.uint32).reshape(-1) << np.uint32(32 - 8 * stream.itemsize)
     return lambda run: (top[run << 32 :], 0)

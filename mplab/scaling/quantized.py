@@ -20,6 +20,7 @@ from mplab.numbers.formats import (
     FORMATS,
     FP8_E4M3,
     FP8_E8M0,
+    FP32,
     Format,
     Overflow,
     Rounding,
@@ -218,7 +219,8 @@ def quantize(
         TypeError: the tensor is not floating point; the format is too wide.
         ValueError: the block does not divide the shape; a scale is not positive or has
             another shape; a NaN in a format that has none, without a rule; a `tensor_scale`
-            without `ScaleRule.NVFP4`.
+            without `ScaleRule.NVFP4`, or a format that this rule does not serve: without signs,
+            or with a range near that of float32.
 
     Exactness:
         The product with the scale is formed in the tensor's dtype (float32 at least) and
@@ -459,6 +461,11 @@ def _scales_of(
         if scale is not ScaleRule.NVFP4:
             found = scale_for(largest, fmt, rule=scale)
             return torch.from_numpy(np.asarray(found)).to(wide.device), None
+        if not fmt.signed or FP8_E4M3.max_finite * fmt.max_finite > FP32.max_finite:
+            raise ValueError(
+                f"{function}: fmt must have signs, and 448 times its max_finite fit in float32, "
+                f"with ScaleRule.NVFP4; got {fmt.name}. Use FP4_E2M1, or another rule."
+            )
         if tensor_scale is not None:
             given = _number_of(function, "tensor_scale", tensor_scale, wide.device)
             tensor_scale = _one_number(function, "tensor_scale", given).item()
@@ -504,9 +511,10 @@ def _number_of(function: str, name: str, scale: Any, device: torch.device) -> Te
 
 def _one_number(function: str, name: str, scale: Tensor) -> Tensor:
     if scale.ndim:
+        blocks = "; for blocks, use Quantized(codes, scale, fmt, block)" * (name == "scale")
         raise ValueError(
             f"{function}: {name} must be one number; got shape {tuple(scale.shape)}. "
-            f"For blocks, use quantize, or Quantized(codes, scale, fmt, block)."
+            f"Pass a float, or a tensor of shape (){blocks}."
         )
     return scale
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from mplab.numbers.checks import instance, integer
 from mplab.numbers.formats import Format
+from mplab.scaling.amax import DelayedScaling
 from mplab.simulation.casts import Scaling, chosen
 from mplab.simulation.checks import function_of
 from mplab.simulation.fp8 import Fp8Linear
@@ -19,6 +20,9 @@ _log = logging.getLogger(__name__)
 
 _MULTIPLY = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers of which one is the first of a model, and one the last."""
+
+_NO_PRODUCT = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
+"""Modules whose weight may be a matrix, and is not multiplied as one."""
 
 
 def convert_linears(
@@ -33,7 +37,8 @@ def convert_linears(
 ) -> nn.Module:
     """Replace the linear layers of a model by `Fp8Linear`, in place.
 
-    Parameters, buffers and hooks stay the same objects, so an optimizer made before goes on.
+    Parameters, buffers and hooks stay the same objects, so an optimizer made before goes on. An
+    `Fp8Linear` whose operands are cast in another way is replaced, too, with new scales.
     Subclasses of `nn.Linear` are left alone, such as the projection in
     `nn.MultiheadAttention`, whose weight is used without calling the layer. What was converted
     and what was left, `conversion` tells, and the log "mplab.simulation.linears" at INFO.
@@ -79,11 +84,15 @@ current scaling, simulated)
     wanted = filter or (lambda _, layer: layer not in ends)
     made: dict[nn.Module, Fp8Linear] = {}  # a layer may have several names
     for name, layer in list(model.named_modules(remove_duplicate=False)):
-        if type(layer) is not nn.Linear or not wanted(name, layer):
+        if type(layer) not in (nn.Linear, Fp8Linear) or not wanted(name, layer):
+            continue
+        if isinstance(layer, Fp8Linear) and _is_cast(layer, how, length, real):
             continue
         if layer not in made:
+            plain = nn.Linear.__new__(nn.Linear)  # what from_linear takes
+            plain.__dict__ = layer.__dict__
             made[layer] = Fp8Linear.from_linear(
-                layer, scaling=how, amax_history_len=length, real=real
+                plain, scaling=how, amax_history_len=length, real=real
             )
         if not name:
             model = made[layer]
@@ -99,6 +108,9 @@ current scaling, simulated)
 def conversion(model: nn.Module) -> str:
     """Which linear layers of a model read few bits, and which are left as they are.
 
+    Left is also every other module with a matrix called weight that is no embedding and no norm,
+    such as `Conv1D` of transformers.
+
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
         >>> print(conversion(convert_linears(model, scaling="nvfp4")))
@@ -107,10 +119,19 @@ def conversion(model: nn.Module) -> str:
     instance("conversion", "model", model, nn.Module, "an nn.Module", "Pass the model itself.")
     found: dict[str, list[str]] = {}
     for name, layer in model.named_modules(remove_duplicate=False):
-        if isinstance(layer, nn.Linear):
+        weight = layer._parameters.get("weight")
+        matrix = weight is not None and weight.ndim == 2 and not isinstance(layer, _NO_PRODUCT)
+        if matrix or isinstance(layer, nn.Linear):
             kind = layer.words() if isinstance(layer, Fp8Linear) else type(layer).__name__
             found.setdefault(kind, []).append(name or "model")
     return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in sorted(found.items()))
+
+
+def _is_cast(layer: Fp8Linear, how: Scaling, length: int, real: bool) -> bool:
+    """Whether a layer's operands are cast in this way already."""
+    delayed = [s for s in layer.scalings.values() if isinstance(s, DelayedScaling)]
+    same = (layer.how, layer.real) == (how, real)
+    return same and all(s._history.maxlen == length for s in delayed)
 
 
 def _ends(model: nn.Module) -> list[nn.Module]:

@@ -25,6 +25,8 @@ from mplab.numbers.tables import Table
 from mplab.simulation._rules import Rule
 from mplab.simulation.checks import facts_of, function_of, items
 from mplab.simulation.context import simulated
+from mplab.simulation.fp8 import Fp8Linear
+from mplab.simulation.marks import this_graph
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run
 
 FEW = 4
@@ -162,12 +164,14 @@ class Sensitivity:
         Raises:
             TypeError: one of them is no number.
             ValueError: one of them is negative or not finite.
+            RuntimeError: as in `sensitivity`.
 
         Exactness:
             The loss is within the budget on these batches, and comes out again bit for bit under
             this policy (tests/simulation/test_sensitivities.py); on others, or after training,
             it may not be.
         """
+        _require_outside("find_policy")
         rule = "a finite number, not negative"
         most, gradients = (
             number_that("find_policy", name, value, rule, lambda x: 0 <= x < math.inf)
@@ -243,8 +247,9 @@ def sensitivity(
         TypeError: an argument of another type; a loss that is no tensor.
         ValueError: a format that lacks signs or zero, or does not fit in float32; no format, no
             layer or no batch, or fewer than `steps`; a layer that the model does not have, or in
-            which nothing is low; a model on several devices; in FP32, a loss or a gradient that
-            is not finite, or a loss without gradient.
+            which nothing is low; a model on several devices, or with an `Fp8Linear`; in FP32, a
+            loss or a gradient that is not finite, or a loss without gradient.
+        RuntimeError: called inside `simulated` or `torch.inference_mode`; `find_policy` likewise.
 
     Exactness:
         Where nothing is low the numbers are those of plain FP32, bit for bit
@@ -266,6 +271,12 @@ def sensitivity(
     advice = "Use one of mplab.simulation, such as CPU_AUTOCAST."
     instance(here, "policy", policy, Policy, "a Policy", advice)
     real(here, "loss_scale", loss_scale, positive=True)
+    _require_outside(here)
+    if low := [name or "model" for name, m in model.named_modules() if isinstance(m, Fp8Linear)]:
+        raise ValueError(
+            f"{here}: model must have no layers of few bits, since all is compared with FP32; got "
+            f"Fp8Linear in {', '.join(low[:3])}. Measure it before convert_linears."
+        )
     tried = items(here, "formats", formats, "formats")
     for fmt in tried:
         facts_of(here, "formats", fmt)
@@ -391,6 +402,19 @@ class _Step:
             )
         }
         return losses, outputs or losses, gradients
+
+
+def _require_outside(where: str) -> None:
+    """Refuse to measure where FP32 is not FP32, or where there are no gradients."""
+    inside = {
+        "simulated": this_graph().innermost,
+        "inference_mode": torch.is_inference_mode_enabled(),
+    }
+    for name in (name for name, found in inside.items() if found):
+        raise RuntimeError(
+            f"{where}: it must be called outside of {name}; got a call inside. Leave the with "
+            f"statement, or the decorated function, first."
+        )
 
 
 def _counted(where: str, runs: list[Any], progress: Any) -> Iterable[Any]:

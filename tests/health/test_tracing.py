@@ -237,7 +237,7 @@ def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
     assert health.report().codes == []
 
 
-def test_another_scaler_than_torch_s_is_refused_with_what_to_do():
+def test_another_scaler_than_torch_s_and_ours_is_refused_with_what_to_do():
     with pytest.raises(TypeError, match="Tell step the scale, and whether it skipped"):
         Health(nn.Linear(1, 1), scaler=LossScaler())
     with pytest.raises(ValueError, match="Health: every must be an integer, at least 1; got 0"):

@@ -1,5 +1,6 @@
 """A watch counts what it says, changes nothing, and leaves nothing behind."""
 
+import copy
 import itertools
 import json
 import math
@@ -27,12 +28,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
-from mplab.health import Health
+from mplab.health import Digest, Health
 from mplab.health._tracing import Tracer
 from mplab.health._vitals import casts_of
 from mplab.health.records import Shares
 from mplab.numbers.tensors import round_tensor
 from mplab.pictures import _health
+from mplab.scaling import GradScaler, LossScaler
 from mplab.simulation import Fp8Linear, convert_linears, simulated
 from mplab.simulation.casts import SCALINGS
 
@@ -310,6 +312,30 @@ def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
     assert not all(skipped)
 
 
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, None),
+        ({"clip": "after"}, None),
+        ({"clip": "before"}, "clip-before-unscale"),
+        ({"beside": True}, "step-beside-scaler"),
+    ],
+    ids=str,
+)
+def test_our_scaler_is_watched_as_torch_s(options, code):
+    seen, start = [], {"init_scale": 2.0**22, "growth_interval": 3}
+    for scaler in (torch.amp.GradScaler("cpu", **start), GradScaler(LossScaler(**start))):
+        loop = Loop(seeded(mlp), regression(), scaler=scaler)
+        report = loop.run(12, **options)
+        weights = [p.tolist() for p in loop.model.parameters()]
+        seen.append(repr((report.steps, report.codes, report.evidence, weights)))
+        assert {"step", "unscale_"}.isdisjoint(vars(scaler))
+        assert code is None or code in report.codes
+        assert len({step.scale for step in report.steps}) > 2
+        assert any(step.skipped for step in report.steps) or "beside" in options
+    assert seen[0] == seen[1]
+
+
 def test_a_step_that_is_told_of_after_the_watch_was_closed_starts_no_tracing():
     model = nn.Linear(2, 1)
     with Health(model) as health:
@@ -426,8 +452,40 @@ def test_what_is_no_loss_is_refused_by_name(wrong, said):
 def test_what_is_no_model_and_no_optimizer_is_refused_by_name():
     with pytest.raises(TypeError, match=r"Health: model must be a torch\.nn\.Module; got <f"):
         Health(mlp)
-    with pytest.raises(TypeError, match=r"Health: optimizer must be .*; got list"):
+    with pytest.raises(TypeError, match=r"Health: optimizer must be .*; got \[\]\."):
         Health(mlp(), [])
+
+
+WATCHES = pytest.mark.parametrize("watch", [Health, Digest])
+
+
+@WATCHES
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.LBFGS])
+@pytest.mark.parametrize("other", [copy.deepcopy, lambda model: nn.Linear(3, 1)])
+def test_an_optimizer_of_another_model_is_refused(watch, make, other):
+    """Nothing of the watched model moved, so that two runs were equal, and a sick one well."""
+    model = seeded(mlp)
+    optimizer = make(other(model).parameters(), lr=0.1)
+    said = f"^{watch.__name__}: optimizer must update parameters of the model; got {make.__name__}"
+    with pytest.raises(ValueError, match=said):
+        watch(model, optimizer)
+
+
+@WATCHES
+def test_an_optimizer_of_part_of_a_model_or_of_wide_copies_is_watched(watch):
+    model = seeded(mlp)
+    beside = nn.Parameter(torch.ones(3))
+    part = torch.optim.SGD([beside, model[2].bias], lr=0.1)
+    for around in (model, nn.Sequential(model), torch.compile(model, backend="eager")):
+        assert watch(around, part).optimizer is part
+        whole = torch.optim.LBFGS(around.parameters())
+        assert watch(model, whole).optimizer is whole
+    low = copy.deepcopy(model).half()
+    masters = torch.optim.SGD([p.detach().float() for p in low.parameters()], lr=0.1)
+    assert watch(low, masters).optimizer is masters
+    frozen = seeded(mlp).requires_grad_(False)  # what is trained is its input
+    prompt = torch.optim.SGD([beside], lr=0.1)
+    assert watch(frozen, prompt).optimizer is prompt
 
 
 def test_the_numbers_of_a_step_are_a_flat_dictionary():

@@ -268,6 +268,15 @@ def test_the_least_code_of_two_s_complement_is_read_but_no_number_gets_it():
         encode(-0.01, fmt)
 
 
+def test_a_nan_for_a_format_without_is_refused_and_not_sent_to_rounding_which_keeps_it():
+    without = [fmt for fmt in FORMATS.values() if not fmt.has_nan]
+    assert len(without) >= 4
+    for fmt in without:
+        assert np.isnan(round_to(np.nan, fmt))
+        with pytest.raises(ValueError, match=r"; got nan\. The format has none: replace it"):
+            encode(np.array([1.0, np.nan]), fmt)
+
+
 @pytest.mark.parametrize("fmt", STORED, ids=lambda fmt: fmt.name)
 def test_to_and_from_ml_dtypes_keep_every_code(fmt):
     codes = codes_of(fmt).astype(f"u{fmt.dtype.itemsize}")

@@ -168,7 +168,10 @@ def test_given_bits_leave_other_modes_alone():
 )
 @pytest.mark.parametrize("door", [round_to, events, tally])
 def test_bits_of_another_kind_or_shape_are_refused(door, bits):
-    with pytest.raises(ValueError, match=rf"^{door.__name__}: stream must be a Stream.*; got .*"):
+    said = (
+        rf"^{door.__name__}: stream must be a Stream .*, or an array of uint8, .* shape \(3,\); got"
+    )
+    with pytest.raises(ValueError, match=said):
         door(np.ones(3), FP16, stream=bits, **STOCHASTIC)
 
 
@@ -177,7 +180,19 @@ def test_arithmetic_takes_no_given_bits():
         arithmetic.add(np.ones(3), 1.0, FP16, stream=np.zeros(3, np.uint8), **STOCHASTIC)
 
 
-@pytest.mark.parametrize("bits", [0, 33, -1, 1.0, None, "8"])
+@pytest.mark.parametrize("bits", [0, 33, -1, 1.0, None, "8", True, 10**400])
 def test_a_stream_of_other_than_1_to_32_bits_is_refused(bits):
-    with pytest.raises((TypeError, ValueError), match=r"^Stream: .* bits in 1 \.\. 32; got 5, 0, "):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"^Stream: bits must be an integer in 1 \.\. 32; got"
+    ):
         Stream(5, bits=bits)
+
+
+@pytest.mark.parametrize("calls", [-1, True, 1.0])
+def test_the_argument_of_a_stream_that_is_wrong_is_the_one_that_is_named(calls):
+    with pytest.raises(
+        (TypeError, ValueError), match=r"^Stream: calls must be .*; got [-T1][^,]*$"
+    ):
+        Stream(5, calls=calls)
+    with pytest.raises(TypeError, match=r"^Stream: seed must be .*; got False\."):
+        Stream(False)

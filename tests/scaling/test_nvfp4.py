@@ -9,7 +9,18 @@ import torch
 from cases import assert_same_bits
 from oracle import power, round_fraction
 
-from mplab import FP4_E2M1, FP8_E4M3, FP32, Overflow, Rounding, Stream, round_to
+from mplab import (
+    FORMATS,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E8M0,
+    FP32,
+    Format,
+    Overflow,
+    Rounding,
+    Stream,
+    round_to,
+)
 from mplab.scaling import Quantized, ScaleRule, dequantize, fake_quantize, hadamard, quantize
 
 NVFP4 = {"fmt": FP4_E2M1, "scale": ScaleRule.NVFP4}
@@ -227,3 +238,25 @@ def test_the_values_of_fp4_are_where_nvfp4_puts_them():
     got = quantize(x, **NVFP4, block=(16,), tensor_scale=1.0)
     assert got.codes.tolist() == [*range(8)] * 2
     assert_same_bits(round_to(x.numpy(), FP4_E2M1), dequantize(got).numpy())
+
+
+def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken():
+    """Unsigned ones lost every negative number, and of wide ones 448 · max_finite is infinite."""
+    x, refused = normal(4, 16), set()
+    unsigned = Format("U4", exponent_bits=2, precision=3, signed=False)
+    for name, fmt in {**FORMATS, "U4": unsigned}.items():
+        try:
+            got = fake_quantize(x, fmt, scale=ScaleRule.NVFP4, block=(16,))
+        except ValueError as error:
+            assert str(error).startswith("fake_quantize: fmt must have signs, and 448 times")
+            refused.add(name)
+        else:
+            assert (got - x).norm() < 0.3 * x.norm(), name
+    assert refused == {"FP32", "TF32", "BF16", "FP8_E8M0", "U4"}
+    with pytest.raises(ValueError, match=r"^quantize: fmt must have .*; got FP8_E8M0\. Use FP4"):
+        quantize(x, FP8_E8M0, scale=ScaleRule.NVFP4, block=(16,))
+
+
+def test_a_tensor_scale_of_one_element_is_refused_with_what_to_pass():
+    with pytest.raises(ValueError, match=r"tensor_scale must be one .*a tensor of shape \(\)\.$"):
+        quantize(normal(2, 16), **NVFP4, block=(16,), tensor_scale=torch.ones(1))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from mplab import FP8_E4M3
 from mplab.simulation import SCALINGS, Fp8Linear, conversion, convert_linears
 from mplab.training import TASKS
 
@@ -44,6 +45,48 @@ def test_conversion_keeps_parameters_hooks_modes_and_shared_layers():
     assert len(model.calls) == 2
     converted = model.first
     assert convert_linears(model).first is converted  # again changes nothing
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scaling": "nvfp4", "filter": lambda *_: True},
+        {"scaling": "delayed", "amax_history_len": 3},
+        {"backward_format": FP8_E4M3},
+        {"real": True},
+    ],
+    ids=str,
+)
+def test_another_way_than_before_converts_anew_and_the_same_changes_nothing(options):
+    """What was converted once kept its first scaling, and nothing said so."""
+    model, fresh = Shared(), Shared()
+    parameters = list(model.parameters())
+    convert_linears(model, amax_history_len=5)
+    before = model.first
+    convert_linears(model, **options)
+    now = model.first
+    assert now is model.again and now is not before
+    assert conversion(model) == conversion(convert_linears(fresh, **options))
+    assert list(map(id, model.parameters())) == list(map(id, parameters))
+    model(deviates(3, 8))
+    assert len(model.calls) == 2
+    assert convert_linears(model, **options).first is now
+    longer = convert_linears(model, **{**options, "amax_history_len": 9}).first
+    assert (longer is now) == (options.get("scaling") != "delayed")
+    fresh.load_state_dict(model.state_dict())
+    x = deviates(3, 8)
+    outputs = []
+    for one in (model, fresh):
+        torch.manual_seed(0)
+        outputs.append(one.first(x))
+    assert torch.equal(*outputs)
+
+
+def test_a_single_layer_is_converted_anew_in_the_return_value():
+    layer = convert_linears(nn.Linear(4, 4), scaling="mxfp8")
+    again = convert_linears(layer, scaling="mxfp4")
+    assert (layer.scaling, again.scaling) == ("mxfp8", "mxfp4")
+    assert again.weight is layer.weight
 
 
 def test_a_filter_chooses_by_name_and_layer():
@@ -143,7 +186,7 @@ def test_a_second_conversion_tells_of_both(caplog):
     model = Headed()
     convert_linears(model, scaling="mxfp4", filter=lambda name, layer: layer.out_features == 8)
     with caplog.at_level(logging.INFO, "mplab"):
-        convert_linears(model, scaling="mxfp8")
+        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name == "head")
     (told,) = caplog.messages
     assert "mxfp4 scaling, simulated: body, again; FP8" in told
     assert "mxfp8 scaling, simulated: head" in told
@@ -162,3 +205,60 @@ def test_every_way_is_named_in_the_report_and_in_what_print_shows(name):
     convert_linears(model, scaling=name)
     assert f"{name} scaling" in conversion(model)
     assert f"{name} scaling" in repr(model[1])
+
+
+class Turned(nn.Module):
+    """A linear layer as GPT-2 has it: no nn.Linear, and its weight of shape (in, out)."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 8))
+
+
+def test_a_matrix_that_is_no_linear_layer_is_told_as_left():
+    others = (
+        nn.Embedding(4, 4),
+        nn.LayerNorm((2, 4)),
+        nn.Conv1d(2, 2, 3),
+        nn.PReLU(),
+        nn.GRU(2, 2),
+    )
+    model = nn.Sequential(nn.Linear(4, 4), Turned(), *others, nn.LazyConv1d(2, 3))
+    assert conversion(model) == "Linear: 0; Turned: 1"
+    assert conversion(convert_linears(model, scaling="mxfp8")).endswith("simulated: 0; Turned: 1")
+
+
+@pytest.mark.slow  # to import them takes seconds
+@pytest.mark.parametrize(
+    ("name", "left"), [("GPT2LMHead", "Conv1D"), ("LlamaForCausalLM", ""), ("BertModel", "")]
+)
+def test_of_real_language_models_every_matrix_but_embeddings_is_told(name, left):
+    transformers = pytest.importorskip("transformers")
+    own = (
+        {"n_embd": 16, "n_layer": 1, "n_head": 2}
+        if left
+        else {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        }
+    )
+    kind, config = {
+        "GPT2LMHead": ("GPT2LMHeadModel", "GPT2Config"),
+        "LlamaForCausalLM": ("LlamaForCausalLM", "LlamaConfig"),
+        "BertModel": ("BertModel", "BertConfig"),
+    }[name]
+    ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    model = getattr(transformers, kind)(
+        getattr(transformers, config)(**own, **ends, vocab_size=32, max_position_embeddings=8)
+    )
+    told = dict(part.split(": ") for part in conversion(model).split("; "))
+    named = {one for names in told.values() for one in names.split(", ")}
+    wanted = {
+        n.removesuffix(".weight")
+        for n, p in model.named_parameters(remove_duplicate=False)
+        if p.ndim == 2 and not isinstance(model.get_submodule(n.rpartition(".")[0]), nn.Embedding)
+    }
+    assert named == wanted
+    assert set(told) == {"Linear", left} - {""}

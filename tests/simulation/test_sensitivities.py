@@ -30,6 +30,7 @@ from mplab.simulation import (
     EVERYTHING,
     POLICIES,
     Sensitivity,
+    convert_linears,
     sensitivity,
     simulated,
 )
@@ -590,6 +591,27 @@ def test_losses_without_a_finite_number_or_a_gradient_are_refused():
     refused(ValueError, "loss must give the model's", loss=lambda model, x: squares(other, x))
     frozen = mlp(6, 5, 4).requires_grad_(False)
     refused(ValueError, "loss must have a gradient", model=frozen)
+
+
+def test_a_model_with_converted_layers_is_refused():
+    """Its baseline was called FP32, and its layers read eight bits."""
+    low = convert_linears(mlp(6, 5, 4), filter=lambda name, layer: name == "2")
+    said = refused(ValueError, "model must have no layers of few bits", model=low)
+    assert "got Fp8Linear in 2. Measure it before convert_linears." in said
+
+
+@pytest.mark.parametrize(
+    "around", [lambda: simulated(FP16), lambda: simulated(FP32), torch.inference_mode]
+)
+def test_inside_another_simulation_or_inference_mode_nothing_is_measured(around):
+    model, batches = MODELS["mlp"]()
+    found = measured(model, batches, squares, [FP16])
+    name = type(around()).__name__
+    with around():
+        refused(RuntimeError, f"it must be called outside of {name}; got a call inside")
+        with pytest.raises(RuntimeError, match=f"^find_policy: .* outside of {name}"):
+            found.find_policy(0.1, progress=False)
+    assert found.find_policy(0.1, progress=False).layers
 
 
 def test_a_model_in_which_nothing_is_low_is_refused():

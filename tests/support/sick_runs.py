@@ -15,12 +15,15 @@ def half(dtype=torch.float16):
 class Loop:
     """A training loop in real mixed precision, whose faults are its options."""
 
-    def __init__(self, model, data, *, lr=0.1, scale=None, optimizer=torch.optim.SGD, **watch):
+    def __init__(
+        self, model, data, *, lr=0.1, scale=None, scaler=None, optimizer=torch.optim.SGD, **watch
+    ):
         torch.manual_seed(0)
         self.model, self.data = model, data
         self.optimizer = optimizer(model.parameters(), lr=lr)
         on = scale is not None
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=on)
+        theirs = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=on)
+        self.scaler = scaler or theirs
         self.health = Health(model, self.optimizer, scaler=self.scaler, **watch)
 
     def run(self, steps, *, low=torch.float16, beside=False, clip=""):
