@@ -324,6 +324,10 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     """`zeros(n, dtype=x.dtype)` and the like: made in that dtype by torch, and held in float32."""
     if func is Tensor.new_tensor and "dtype" not in kwargs:
         kwargs = kwargs | {"dtype": functions.dtype(args[0])}
+    if kwargs.get("dtype") is torch.float32 and _is_low(_first(Tensor, args, kwargs)):
+        why = "float32 is asked for"
+        wide = functions.by(functions.rules(Run.WIDE, why), func, args, kwargs)
+        return functions.wide(wide, why)  # `as_tensor` gave the low tensor itself
     into = functions.door(kwargs.get("dtype"))
     if into is not None and args and func in (torch.as_tensor, torch.asarray) and is_plain(args[0]):
         return _convert(functions, Tensor.to, args, kwargs)
@@ -333,6 +337,14 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     held = out.detach().float()
     set_mark(held, Mark(into))
     return held.requires_grad_(out.requires_grad)
+
+
+def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`copy.deepcopy(x)`: the copied memory holds the same format."""
+    out, into = func(*args, **kwargs), _door_of(args[0])
+    if into is not None:
+        set_mark(out, Mark(into))
+    return out
 
 
 def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -352,7 +364,7 @@ def _look_at_bits(functions: Functions, func: Any, args: Any, kwargs: dict[str, 
     """`x.view(torch.int16)`: the codes of a half tensor are meant, which is stored otherwise."""
     asked = _first(torch.dtype, args, kwargs)
     own = None if asked is None else functions.dtype(args[0])
-    if own is None or asked.itemsize != own.itemsize:
+    if own is None:
         return func(*args, **kwargs)
     if asked is not own:
         raise ValueError(
@@ -412,7 +424,7 @@ def _hold_limits(functions: Functions, func: Any, args: Any, kwargs: dict[str, A
     tensors refuse to be filled with it, so nothing else can be meant.
     """
     fmt = _format(args[0]) if args else None
-    if fmt is None:
+    if fmt is None or kwargs.get("dtype") not in (None, fmt.torch_dtype):
         return _make(functions, func, args, kwargs)
 
     def held(value: Any) -> Any:
@@ -435,14 +447,15 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
         "randint_like new_empty new_empty_strided new_zeros new_ones new_full",
     ),
     (_look_at_bits, "view"),
-    (_compute_as_asked, "softmax log_softmax sum mean cumsum"),
+    (_copy_deeply, "__deepcopy__"),
+    (_compute_as_asked, "softmax log_softmax sum nansum mean cumsum linalg_vector_norm"),
     (_normalize, "rms_norm"),
     (_recur, "lstm gru rnn_tanh rnn_relu"),
     (_hold_limits, "masked_fill masked_fill_ full_like fill_"),
 )
 
 _ASKING = (
-    *(_tell, _tell_as_if, _convert, _make, _look_at_bits),
+    *(_tell, _tell_as_if, _convert, _make, _look_at_bits, _copy_deeply),
     *(_compute_as_asked, _normalize, _hold_limits),
 )
 """Those that do not depend on autocast."""

@@ -5,14 +5,15 @@ autocast is off already. So its two methods are wrapped as long as any simulatio
 
 A checkpoint enters autocast, too, before it runs a part again in the backward pass. The mode
 that sees functions is not active there, since each look at a tensor would pass through it: a
-step took 1.4 times as long. It is put back for that part.
+step took 1.4 times as long. It is put back for that part, and the mode below is told the node
+in which it runs: without gradients nothing else tells it from a backward pass.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,6 +34,21 @@ _lock = threading.Lock()
 _active = 0
 
 
+def _run_again(mode: Mode) -> Callable[[], None]:
+    """Begin a part that a checkpoint runs again, also without gradients; what ends it."""
+    before, mode.again = mode.again, torch._C._current_autograd_node()
+    unseen = not _count_function_modes()
+    if unseen:
+        TorchFunctionMode.__enter__(mode.functions)  # type: ignore[no-untyped-call]
+
+    def leave() -> None:
+        mode.again = before
+        if unseen:
+            TorchFunctionMode.__exit__(mode.functions, None, None, None)  # type: ignore[no-untyped-call]
+
+    return leave
+
+
 def _enter(region: Any) -> Any:
     entered = _ENTER(region)  # type: ignore[no-untyped-call]
     mode = this_graph().innermost
@@ -40,10 +56,7 @@ def _enter(region: Any) -> Any:
         return entered
     # a checkpoint restores what it found, and outside of torch's own autocast that is none
     if sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint":
-        if not _count_function_modes():
-            TorchFunctionMode.__enter__(mode.functions)  # type: ignore[no-untyped-call]
-            leave = partial(TorchFunctionMode.__exit__, mode.functions, None, None, None)
-            setattr(region, _ATTRIBUTE, leave)
+        setattr(region, _ATTRIBUTE, _run_again(mode))
     elif not region._enabled:
         mode.enter_region()
         setattr(region, _ATTRIBUTE, mode.leave)

@@ -73,6 +73,8 @@ class simulated:
     only formats of this simulation can be asked for. What is stored is float32, and `x.dtype`
     says so of scalars and gradients, of formats that torch lacks, in layers in FP32, in the
     backward pass, in torch's own code, and after the context. So do NumPy and `element_size()`.
+    `clone` and `copy.deepcopy` keep the format; `pickle` and `torch.save` keep the numbers alone,
+    and what is loaded is FP32.
 
     Args:
         fmt: the format; at most float32.

@@ -164,6 +164,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hands = Run.LOWER in (policy.inside, policy.outside)
         self.record: Record | None = None
         self.epoch = 0
+        self.again: Any = None  # the node in which a checkpoint runs a part again
         self.results: list[weakref.ref[Tensor]] = []
         self._many = _MANY
         self.graph = this_graph()
@@ -229,7 +230,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._add_gradients(made.arrives, (), rule, args, kwargs)
         node = _current_node()
         if node is not None:
-            if not (_grad_enabled() and _recomputes(node)):
+            if node is not self.again and not (_grad_enabled() and _recomputes(node)):
                 return self._backward(node, rule, args, kwargs)
             if self.place is self.outside:
                 return self._again(node, func, args, kwargs)

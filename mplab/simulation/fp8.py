@@ -55,6 +55,9 @@ class Fp8Linear(nn.Linear):
     the CPU, as dropout does: `torch.manual_seed` makes a run reproducible, and its checkpoint
     needs `torch.get_rng_state`.
 
+    In evaluation `nn.TransformerEncoderLayer` reads the weights of its linear layers without
+    calling them, unless `convert_linears` converted these.
+
     Args:
         in_features: as in `nn.Linear`.
         out_features: as in `nn.Linear`.
@@ -323,7 +326,8 @@ def _format_of_products(device: torch.device) -> Rounder | None:
     if this_graph().innermost is None:
         return None
     rows, columns = torch.empty((0, 1), device=device), torch.empty((1, 0), device=device)
-    mark = mark_of(rows @ columns)  # of no numbers, so that nothing is counted
+    with torch.enable_grad():  # a forward pass, also if a checkpoint runs it again
+        mark = mark_of(rows @ columns)  # of no numbers, so that nothing is counted
     return None if mark is None else mark.into
 
 

@@ -40,8 +40,10 @@ def convert_linears(
     Parameters, buffers and hooks stay the same objects, so an optimizer made before goes on. An
     `Fp8Linear` whose operands are cast in another way is replaced, too, with new scales.
     Subclasses of `nn.Linear` are left alone, such as the projection in
-    `nn.MultiheadAttention`, whose weight is used without calling the layer. What was converted
-    and what was left, `conversion` tells, and the log "mplab.simulation.linears" at INFO.
+    `nn.MultiheadAttention`, whose weight is used without calling the layer. In evaluation
+    `nn.TransformerEncoder` and its layers would read the weights, too: those with a converted
+    layer leave torch's fast path. What was converted and what was left, `conversion` tells, and
+    the log "mplab.simulation.linears" at INFO.
 
     Args:
         model: any module; if it is a linear layer itself, only the return value is converted.
@@ -101,6 +103,7 @@ current scaling, simulated)
         setattr(model.get_submodule(parent), last, made[layer])
     if not made and not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
         raise _nothing_to_convert(model, how)
+    _call_layers(model)
     _log.info("%s", conversion(model))
     return model
 
@@ -132,6 +135,20 @@ def _is_cast(layer: Fp8Linear, how: Scaling, length: int, real: bool) -> bool:
     delayed = [s for s in layer.scalings.values() if isinstance(s, DelayedScaling)]
     same = (layer.how, layer.real) == (how, real)
     return same and all(s._history.maxlen == length for s in delayed)
+
+
+def _call_layers(model: nn.Module) -> None:
+    """Make torch's encoders call their linear layers, whose weights they else read in evaluation.
+
+    Source:
+        The conditions of the fast path in torch/nn/modules/transformer.py.
+    """
+    for module in model.modules():
+        if any(isinstance(layer, Fp8Linear) for layer in module.modules()):
+            if isinstance(module, nn.TransformerEncoderLayer):
+                module.activation_relu_or_gelu = 0
+            elif isinstance(module, nn.TransformerEncoder):
+                module.use_nested_tensor = False
 
 
 def _ends(model: nn.Module) -> list[nn.Module]:

@@ -1,6 +1,8 @@
 """Functions that run as a whole, and what is called in other ways than plainly."""
 
+import copy
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
@@ -130,6 +132,10 @@ ASKED = {
     "softmax in float32": of_low(lambda h: F.softmax(h, -1, dtype=torch.float32) / 3),
     "log_softmax in float32": of_low(lambda h: torch.log_softmax(h, -1, torch.float32) / 3),
     "mean in float32": of_low(lambda h: h.mean(0, keepdim=True, dtype=torch.float32) - h.float()),
+    "nansum in float32": of_low(lambda h: torch.nansum(h, 0, True, dtype=torch.float32) / 3),
+    "vector_norm in float32": of_low(
+        lambda h: torch.linalg.vector_norm(h, dim=0, keepdim=True, dtype=torch.float32) / 3
+    ),
     "rms_norm": of_low(lambda h: F.rms_norm(h, (2,)) / 3),
     "rms_norm with a weight": lambda x, p: loss(F.rms_norm(linear(x, p), (2,), p[0]) / 3),
 }
@@ -373,6 +379,58 @@ def test_what_a_checkpoint_runs_again_is_seen_however_backward_is_called(reentra
         loss(plain(x)).backward()
         call(loss(checkpoint(again, x, use_reentrant=reentrant)))
     assert_same_gradients(plain, again)
+
+
+class Sigmoid(torch.autograd.Function):
+    """Of a product, whose gradient goes straight through the sigmoid."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return torch.sigmoid(x @ weight)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, weight = ctx.saved_tensors
+        return grad @ weight.t(), x.t() @ grad
+
+
+class WithoutGradients(nn.Module):
+    """A part that autograd does not record itself, between two that it does."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.first, self.last, self.part = nn.Linear(8, 8), nn.Linear(8, 8), part
+
+    def forward(self, x):
+        return self.last(self.part(self.first(x), self.last.weight))
+
+
+def constant(x, weight):
+    with torch.no_grad():
+        gate = torch.sigmoid(x @ weight)
+    return x * gate
+
+
+@pytest.mark.parametrize("tally", [False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("part", [constant, Sigmoid.apply], ids=["no_grad", "a function"])
+def test_what_a_checkpoint_runs_again_without_gradients_is_low_too(part, reentrant, tally):
+    plain, x = WithoutGradients(part), torch.randn(4, 8)
+    again = copy.deepcopy(plain)
+    results = []
+    for model in (plain, again):
+        given = x.clone().requires_grad_()
+        with simulated(FP16, tally=tally):
+            call = (
+                partial(checkpoint, use_reentrant=reentrant)
+                if model is again
+                else nn.Module.__call__
+            )
+            call(model, given).float().square().mean().backward()
+        results.append(given.grad)
+    assert_same_gradients(plain, again)
+    assert_bits(*results)
 
 
 def test_a_decorated_function_without_autocast_is_not_cast():

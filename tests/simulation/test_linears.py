@@ -199,6 +199,55 @@ def test_a_single_layer_is_reported_too():
     assert conversion(nn.ReLU()) == ""
 
 
+def encoder(*, norm_first=False):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True, norm_first=norm_first)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
+
+
+ENCODERS = {
+    "one layer": lambda: encoder().layers[0],
+    "an encoder": encoder,
+    "norm first": lambda: encoder(norm_first=True),
+    "an encoder of a converted layer": lambda: nn.TransformerEncoder(
+        convert_linears(encoder().layers[0], scaling="mxfp8"), 2, enable_nested_tensor=False
+    ),
+    "a layer of two": lambda: convert_linears(
+        encoder(), scaling="mxfp8", filter=lambda name, _: name == "layers.1.linear2"
+    ),
+}
+
+
+@pytest.mark.parametrize("make", ENCODERS.values(), ids=ENCODERS)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_converted_encoder_is_so_in_evaluation_too(make, padded, grad):
+    model, x = make(), deviates(3, 5, 8)
+    if not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
+        convert_linears(model, scaling="mxfp8")
+    called = []
+    for name, layer in model.named_modules():
+        if isinstance(layer, Fp8Linear):
+            forward = layer.forward
+            layer.forward = lambda x, name=name, forward=forward: called.append(name) or forward(x)
+    padding = torch.arange(5).expand(3, 5) >= torch.tensor([[5], [3], [2]]) if padded else None
+    expected = model.train()(x, src_key_padding_mask=padding)
+    names, called[:] = called[:], []
+    with torch.set_grad_enabled(grad):
+        actual = model.eval()(x, src_key_padding_mask=padding)
+    assert names
+    assert called == names
+    # attention alone may take torch's fast path, whose sums are in another order
+    torch.testing.assert_close(actual, expected)
+
+
+def test_an_encoder_without_a_converted_layer_keeps_the_fast_path():
+    model = nn.Sequential(encoder(), nn.Linear(8, 2))
+    convert_linears(model, filter=lambda name, _: name == "1")
+    assert model[0].use_nested_tensor
+    assert all(layer.activation_relu_or_gelu for layer in model[0].layers)
+
+
 @pytest.mark.parametrize("name", SCALINGS)
 def test_every_way_is_named_in_the_report_and_in_what_print_shows(name):
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
