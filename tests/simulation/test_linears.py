@@ -55,7 +55,7 @@ def test_conversion_keeps_parameters_hooks_modes_and_shared_layers():
         {"backward_format": FP8_E4M3},
         {"real": True},
     ],
-    ids=str,
+    ids=["nvfp4", "delayed", "E4M3 backward", "real"],
 )
 def test_another_way_than_before_converts_anew_and_the_same_changes_nothing(options):
     """What was converted once kept its first scaling, and nothing said so."""
