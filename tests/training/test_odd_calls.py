@@ -117,6 +117,9 @@ def everything(folder):
                  for odd in (None, 1.0, torch.ones(2, requires_grad=True), torch.ones(()))],
             )
         ],
+        Asked("headroom", lambda task: trained(lab.headroom, "fp16-scaled", task=task),
+              {"task": TINY}, {"task": ([replace(TINY, steps=1, loss=lambda *_, odd=odd: odd)
+               for odd in (None, 1.0, torch.ones(2, requires_grad=True), torch.ones(()))],)}),
         Asked(
             "headroom",
             lambda **asked: lab.headroom(**asked),
