@@ -60,7 +60,7 @@ class FourBitBlock(Explorer):
         >>> block = FourBitBlock()
         >>> block.outlier.value = 0
         >>> sum(fate.survives for fate in block.fates)
-        13
+        14
     """
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def scale_errors(*, seed: int = 0) -> FourBitErrors:
     Examples:
         >>> found = scale_errors()
         >>> [f"{errors[0]:.2f}" for errors in found.curves.values()]
-        ['0.12', '0.10', '1.00']
+        ['0.12', '0.09', '1.00']
     """
     numbers, _ = _normal("scale_errors", seed, 4096)
     ways = {
