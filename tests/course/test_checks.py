@@ -10,8 +10,8 @@ from answers import answers_in
 from tiers import mostly_slow
 
 import mplab
-from mplab import FP8_E4M3, check, round_to
-from mplab.course import EXERCISES, Arguments, Exercise, Sealed
+from mplab import FP8_E4M3, FP16, check, round_to, values
+from mplab.course import EXERCISES, Arguments, Exercise, Sealed, _systems
 from mplab.course.exercise import TIME_LIMIT
 
 ANSWERS = answers_in("course")
@@ -383,3 +383,11 @@ def test_a_sealed_value_opens_for_the_same_number_only():
     assert Sealed.of(0.0) != Sealed.of(-0.0)
     with pytest.raises(TypeError, match="must be a number"):
         Sealed.of("many")
+
+
+def test_where_a_check_rounds_by_numpy_it_rounds_as_the_library_does():
+    """At every value of FP16, every midpoint, and the float64 beside each, past both ends."""
+    known = values(FP16)[np.isfinite(values(FP16))]
+    points = np.concatenate([known, (np.sort(known)[1:] + np.sort(known)[:-1]) / 2, [65519, 65520]])
+    x = np.concatenate([points, np.nextafter(points, np.inf), np.nextafter(points, -np.inf)])
+    assert np.array_equal(_systems._half(x).view(np.int64), round_to(x, FP16).view(np.int64))
