@@ -5,8 +5,6 @@ import re
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 import mplab
 
 PACKAGE = Path(mplab.__file__).parent
@@ -49,9 +47,9 @@ def is_there(dotted):
     return True
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_name_that_a_text_mentions_is_there(path):
-    assert [f"mplab{name}" for name in mentioned(path) if not is_there(name)] == []
+def test_every_name_that_a_text_mentions_is_there():
+    lost = {path: [name for name in mentioned(path) if not is_there(name)] for path in FILES}
+    assert {str(path): names for path, names in lost.items() if names} == {}
 
 
 def test_the_reader_of_texts_sees_what_is_not_there(tmp_path):

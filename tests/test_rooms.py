@@ -49,9 +49,10 @@ def name_of(path):
 
 MODULES = {name_of(path): path for path in FILES if path.parent != PACKAGE}
 
-every_module = pytest.mark.parametrize("module", MODULES)
-every_room = pytest.mark.parametrize("room", TABLE)
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: name_of(path) or "mplab")
+
+def wrong(of, names):
+    """What is wrong by `of` with each of the names, where anything is."""
+    return {str(name): found for name in names if (found := of(name))}
 
 
 def parse(path):
@@ -154,11 +155,13 @@ def test_the_table_has_no_circle():
         assert set(allowed.split()) <= set(earlier), room
 
 
-@every_module
-def test_a_file_imports_only_from_its_own_room_and_those_in_the_table(module):
-    home = room_of(module)
-    found = {room_of(other) for other in modules(MODULES[module])}
-    assert found - {home} <= set(TABLE[home].split()), "an arrow that the table does not allow"
+def test_a_file_imports_only_from_its_own_room_and_those_in_the_table():
+    def arrows(module):
+        home = room_of(module)
+        found = {room_of(other) for other in modules(MODULES[module])}
+        return found - {home, *TABLE[home].split()}
+
+    assert wrong(arrows, MODULES) == {}, "arrows that the table does not allow"
 
 
 def test_no_permission_in_the_table_is_unused():
@@ -169,18 +172,19 @@ def test_no_permission_in_the_table_is_unused():
     assert {room: names for room, names in unused.items() if names} == {}
 
 
-@every_module
-def test_code_imports_files_and_never_a_front_or_the_door(module):
-    assert modules(MODULES[module]) & {"", *TABLE} == set()
+def test_code_imports_files_and_never_a_front_or_the_door():
+    assert wrong(lambda module: modules(MODULES[module]) & {"", *TABLE}, MODULES) == {}
 
 
-@pytest.mark.parametrize("module", [module for module in MODULES if module not in TABLE])
-def test_a_file_hides_behind_an_underscore_unless_somebody_outside_its_room_names_it(module):
-    home, _, file = module.rpartition(".")
-    inside = {name for name, path in MODULES.items() if module in modules(path)}
-    outside = {name for name in inside if room_of(name) != home}
-    named = bool(outside) or is_named(module)
-    assert named != file.startswith("_"), f"named by {outside or 'nobody in another room'}"
+def test_a_file_hides_behind_an_underscore_unless_somebody_outside_its_room_names_it():
+    def misnamed(module):
+        home, _, file = module.rpartition(".")
+        inside = {name for name, path in MODULES.items() if module in modules(path)}
+        outside = {name for name in inside if room_of(name) != home}
+        if (bool(outside) or is_named(module)) == file.startswith("_"):
+            return f"named by {outside or 'nobody in another room'}"
+
+    assert wrong(misnamed, MODULES.keys() - TABLE) == {}
 
 
 def is_named(module):
@@ -249,32 +253,32 @@ print(process_time() / before - 1)
     assert sum(each < IMPORT_BUDGET for each in ratios) == 4, "the median of seven is higher"
 
 
-@every_file
-def test_every_module_and_public_name_has_a_docstring(path):
-    assert read(path).documented, "the module has none"
-    assert read(path).undocumented == []
+def test_every_module_and_public_name_has_a_docstring():
+    assert [path for path in FILES if not read(path).documented] == [], "a module has none"
+    assert wrong(lambda path: read(path).undocumented, FILES) == {}
 
 
-@every_file
-def test_no_file_and_no_function_is_long(path):
-    lines = path.read_text(encoding="utf-8").count("\n")
-    assert lines <= FILE_LINES
-    assert {
-        name: lines for name, lines in read(path).lengths.items() if lines > FUNCTION_LINES
-    } == {}
+def test_no_file_and_no_function_is_long():
+    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in FILES}
+    assert {path: lines for path, lines in lengths.items() if lines > FILE_LINES} == {}
+    assert (
+        wrong(lambda path: [n for n, k in read(path).lengths.items() if k > FUNCTION_LINES], FILES)
+        == {}
+    )
 
 
-@every_file
-def test_the_field_s_words_are_used(path):
-    text = path.read_text(encoding="utf-8").replace("set_flush_denormal", "")  # torch's name
-    assert re.findall(r"(?i)mantissa\w*|denormal\w*", text) == []
+def test_the_field_s_words_are_used():
+    def others(path):
+        text = path.read_text(encoding="utf-8").replace("set_flush_denormal", "")  # torch's name
+        return re.findall(r"(?i)mantissa\w*|denormal\w*", text)
+
+    assert wrong(others, FILES) == {}
 
 
-@every_file
-def test_no_import_survives_that_nobody_could_follow(path):
+def test_no_import_survives_that_nobody_could_follow():
     """`import_module` hides an import from the table: the door has it, and the last room."""
-    found = "import_module" in path.read_text(encoding="utf-8")
-    assert found == (path in (PACKAGE / "__init__.py", PACKAGE / LAST / "main.py"))
+    found = [path for path in FILES if "import_module" in path.read_text(encoding="utf-8")]
+    assert found == [PACKAGE / "__init__.py", PACKAGE / LAST / "main.py"]
 
 
 def test_the_readers_of_source_would_see_a_violation(tmp_path):

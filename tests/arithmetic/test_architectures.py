@@ -169,6 +169,7 @@ def scales_of(kind, fmt, shape, rng):
     return 2.0 ** np.clip(rng.integers(-spread, spread + 1, shape) + centre, -127, 127)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("left", SMALL)
 def test_scales_of_mx_shift_the_exponents_of_their_blocks(left, kind):

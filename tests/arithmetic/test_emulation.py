@@ -99,7 +99,10 @@ def test_as_many_slices_as_needed_are_taken_and_the_bound_holds(case, unit):
 
 
 EVERYWHERE = [
-    (name, fmt) for name in ARCHITECTURES for fmt in FORMATS if fmt in ARCHITECTURES[name]
+    pytest.param(name, fmt, marks=() if name == "hopper" else pytest.mark.slow)
+    for name in ARCHITECTURES
+    for fmt in FORMATS
+    if fmt in ARCHITECTURES[name]
 ]
 
 

@@ -52,7 +52,7 @@ def slow_unless_of(*architectures):
 
 
 @pytest.mark.parametrize("kind", ["near", "far", "low", "high", "codes"])
-@pytest.mark.parametrize(("architecture", "name"), slow_unless_of("hopper", "turing"))
+@pytest.mark.parametrize(("architecture", "name"), slow_unless_of("hopper"))
 def test_random_blocks_are_those_of_the_integer_oracle(architecture, name, kind):
     fmt = mplab.FORMATS[name]
     rng = np.random.default_rng([*architecture.encode(), *name.encode(), *kind.encode()])

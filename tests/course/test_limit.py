@@ -17,6 +17,7 @@ def spin(seconds=float("inf")):
         pass
 
 
+@pytest.mark.slow
 def test_code_that_ends_just_at_the_limit_is_never_interrupted_afterwards():
     """Whichever comes first: an exception that is set may not be raised in what follows."""
     before = sys.getswitchinterval()

@@ -35,6 +35,7 @@ def run(recipe="fp16-overflow", skipped=(0, 1, 30)):
 
 @pytest.mark.parametrize("source", [None, [4.0, np.inf, 0.0, 2.0**-30] * 3, run()],
                          ids=["example", "limits", "run"])  # fmt: skip
+@pytest.mark.slow
 def test_every_control_works_and_no_word_is_cut(source):
     if source is None:
         assert_every_position_differs(explorers.ScalerTimeline)

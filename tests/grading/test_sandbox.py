@@ -42,6 +42,7 @@ def test_a_cell_shows_what_ipython_would_show(lane):
         assert said(session.run("import sys; print('err', file=sys.stderr)")) == "err\n"
 
 
+@pytest.mark.slow
 @with_walls
 def test_libraries_that_lie_outside_the_environment_are_there_inside(tmp_path, monkeypatch):
     libraries = tmp_path / "site-packages"
@@ -250,6 +251,7 @@ await asyncio.sleep(0)
         assert said(ran).split() == ["shell"], ran
 
 
+@pytest.mark.slow
 @with_walls
 def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(lane, monkeypatch):
     pairs = "import socket, time\npairs = [socket.socketpair() for _ in range(60)]\ntime.sleep(1)"
@@ -281,6 +283,7 @@ def test_half_a_pair_in_bytes_that_a_submission_wrote_itself_does_no_harm():
         sandbox._parsed(b"[NaN]")
 
 
+@pytest.mark.slow
 def test_a_lane_whose_process_is_killed_starts_again(lane):
     psutil.Process(lane.process_id).kill()
     time.sleep(0.3)
@@ -329,6 +332,7 @@ def test_the_filter_is_a_program_whose_jumps_stay_inside():
         filter_program("riscv64")
 
 
+@pytest.mark.slow
 @with_walls
 def test_a_cell_that_was_stopped_says_so_to_its_author():
     from mplab.grading._running import _outputs

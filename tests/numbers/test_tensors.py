@@ -100,7 +100,7 @@ NOT_IN_FLOAT32 = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", sized([*TABLED, *WIDER], least=13))
+@pytest.mark.parametrize("name", sized([*TABLED, *WIDER], least=13, fast=SMALL[::4]))
 def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype, record_property):
     if name in TABLED:
         fmt, x = TABLED[name], breakpoints(TABLED[name], dtype)[0]

@@ -19,6 +19,7 @@ def test_errors_are_measured_against_exact_sums():
     assert better.errors[-1] < curve.errors[-1] / 4
 
 
+@pytest.mark.slow
 def test_error_growth_names_every_curve_and_both_bounds():
     kinds = [(FP16, "sequential"), (FP16, "pairwise"), (FP16, "kahan"), (FP32, "sequential")]
     curves = [figures.measured_errors(f, order=o, most=8192, draws=4) for f, o in kinds]
@@ -65,6 +66,7 @@ def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_t
     assert f"up to {either.chained[-1] * 100:.2g}%;" in picture.claim
 
 
+@pytest.mark.slow
 def test_bits_of_a_step_shows_what_is_cut():
     a = np.array([1.5, 1.125, -0.40625, 1.5 * 2.0**-6, 1.5 * 2.0**-6])
     b = np.array([1.75, 1.5 * 2.0**-8, 1.375, 1.5 * 2.0**-7, 1.25 * 2.0**-6])

@@ -6,6 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from legible import assert_legible, drawn_texts
+from tiers import mostly_slow
 
 from mplab import BF16, FP16, FP32, pictures
 from mplab.pictures.conditioning import PROBLEMS, _error, medians
@@ -86,7 +87,7 @@ def test_one_pass_loses_the_square_of_what_the_data_lose():
 
 
 @every_problem
-@pytest.mark.parametrize("fmt", [FP32, FP16, BF16])
+@pytest.mark.parametrize("fmt", mostly_slow([FP32, FP16, BF16], [FP16]))
 def test_formulas_are_legible_and_name_both(name, fmt):
     picture = pictures.formulas(pictures.formula_errors(name, fmt, draws=8))
     assert_legible(picture)

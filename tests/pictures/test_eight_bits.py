@@ -23,6 +23,7 @@ def test_the_claim_compares_seed_by_seed_and_not_the_ranges():
     assert "E4M3, E5M2 back: 0.960 to 0.975" in picture.alt
 
 
+@pytest.mark.slow
 def test_each_seed_is_a_mark_in_the_row_of_its_way():
     axes = pictures.by_seed(RESULTS, metric="test R²").axes[0]
     for row, (line, (name, scores)) in enumerate(

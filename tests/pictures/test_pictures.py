@@ -246,11 +246,9 @@ SHOWN = [
     "all loss curves",
     "a loss that becomes NaN",
     "gradients scaled",
-    "flushed at three steps",
-    "two loss scales",
     "costs",
 ]
-"""At least one figure of each function, with many words."""
+"""Figures with many words."""
 
 
 @pytest.mark.parametrize("name", mostly_slow(FIGURES, SHOWN))

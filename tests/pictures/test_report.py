@@ -71,6 +71,7 @@ class Page(HTMLParser):
         self.words.append(words)
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_from_outside_and_is_well_formed():
     page = Page(report(several()))
     assert page.open == []
@@ -82,6 +83,7 @@ def test_the_page_needs_nothing_from_outside_and_is_well_formed():
     assert not [a for _, a in page.tags if a.get("href") or a.get("src", "data:")[:5] != "data:"]
 
 
+@pytest.mark.slow
 def test_the_page_says_what_the_runs_show_and_where_they_come_from(tmp_path):
     source = tmp_path / "run.json"
     source.write_bytes(b"runs")

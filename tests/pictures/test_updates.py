@@ -31,6 +31,7 @@ def test_the_loss_meter_draws_what_a_loop_would_report():
     np.testing.assert_array_equal(lines_of(picture)[1][:500], means)
 
 
+@pytest.mark.slow
 def test_mixed_signs_hide_the_growth_of_errors():
     positive, mixed = (figures.measured_errors(FP16, signed=x) for x in (False, True))
     assert mixed.errors[-1] < positive.errors[-1] / 1000
@@ -67,6 +68,7 @@ def test_products_of_small_operands_are_measured_and_say_so():
             figures.product_errors(below=wrong)
 
 
+@pytest.mark.slow
 def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     errors = figures.cut_errors(terms=1024)
     assert np.all(errors.cut < 0)
@@ -79,6 +81,7 @@ def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     assert "[½, 1]: 256 of 257 cut sums are too small" in figures.cutting(some).claim
 
 
+@pytest.mark.slow
 def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     """The operands have all bits of FP16: with 8 bits, a product loses little to the alignment."""
     errors = figures.cut_errors(terms=4096)

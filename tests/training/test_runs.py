@@ -33,6 +33,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
     out, png, page = (tmp_path / name for name in ("run.json", "run.png", "run.html"))
     options = ("--recipe", "fp32", "fp16-scaled", "--seeds", 0, 1, "--steps", 12)
