@@ -36,7 +36,8 @@ test: check  ## check, and the slow tests, the lessons and the browser (under tw
 	$(RUN) pytest -m "browser and not full"
 
 test-all: test  ## test, and what takes too long for every day
-	$(RUN) pytest -m full
+	$(RUN) pytest --numprocesses 2 -m "full and not browser"
+	$(RUN) pytest -m "full and browser"
 
 bench: $(DEVELOPER)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
 	$(VENV)/bin/mplab bench $(BENCH_ARGS)

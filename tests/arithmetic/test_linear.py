@@ -178,7 +178,7 @@ def test_every_bit_of_a_triangular_solution_is_that_of_the_steps_in_fractions(
     record_property("unknowns compared", compared)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_all_pairs_of_rows_of_four_bits_have_the_factors_of_the_oracle(record_property):
     fmt = FORMATS["FP4_E2M1"]
     every = np.unique(values(fmt))

@@ -12,7 +12,7 @@ import numpy as np
 import oracle
 import pytest
 from cases import assert_same_bits
-from tiers import mostly_slow
+from tiers import mostly_full
 
 import mplab
 from mplab import (
@@ -114,7 +114,7 @@ def operands(kind, count, rng):
 
 @pytest.mark.parametrize(
     "rounding",
-    mostly_slow(exact.DETERMINISTIC, [Rounding.TIES_TO_EVEN]),
+    mostly_full(exact.DETERMINISTIC, [Rounding.TIES_TO_EVEN]),
     ids=lambda mode: mode.name,
 )
 @pytest.mark.parametrize("order", ORDERS)
@@ -516,7 +516,7 @@ def test_bounds_take_counts(n):
         bounds.roundings(n, "pairwise")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_loops_are_compiled_anew_when_the_definition_of_rounding_changes(tmp_path):
     """numba's cache sees only the loop's own file; `_EDITION` stands for the other one."""
     package = tmp_path / "mplab"

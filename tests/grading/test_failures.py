@@ -56,7 +56,7 @@ def hold(course, until):
     return thread
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @with_walls
 def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, capsys):
     submit(course, "s01", notebook(course))

@@ -548,7 +548,7 @@ def run_where_nothing_is_writable(folder, code):
 CANNOT_WRITE = "import pathlib; pathlib.Path.home().joinpath('file').touch()"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(os.name != "posix", reason="no POSIX permissions")
 @pytest.mark.parametrize("warm", [False, True], ids=["no cache", "a read-only cache"])
 def test_where_no_folder_is_writable_it_compiles_uncached(package_copy, warm):

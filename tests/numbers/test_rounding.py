@@ -234,7 +234,7 @@ print(total)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_breakpoints_round_alike_where_the_processor_flushes_subnormals(record_property):
     record_property("comparisons", int(run_script(UNDER_FLUSHING)))
 

@@ -411,7 +411,7 @@ def test_the_fused_expression_serves_formats_and_sizes_without_being_made_again(
     assert kernel(bits, bits) == 8192
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler for torch.compile")
 def test_the_compiled_expression_has_the_bits_of_the_loops_on_all_breakpoints(
     tmp_path, monkeypatch

@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from tiers import mostly_full
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -530,7 +531,7 @@ def test_a_classifier_in_fp8_ends_where_fp32_does(seed, record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mostly_full(range(3), [0]))
 def test_an_autoencoder_in_fp8_ends_below_fp32_and_without_scales_far_below(seed, record_property):
     """Measured over seeds 0 to 2: FP32 .740–.749, scaled .686–.729, unscaled .533–.550."""
     wide = reconstruction(seed, 400)

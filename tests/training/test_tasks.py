@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from tiers import mostly_full
 from torch import nn
 from torch.nn import functional as F
 
@@ -43,7 +44,7 @@ def test_every_task_begins_alike_for_a_seed_and_has_apart_training_and_test_data
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", mostly_full(range(2), [0]))
 def test_deep_sigmoids_stall_without_a_loss_scale_and_end_far_behind(seed):
     """Bands: half of the steps at chance (loss ln 10), and at the end .3 behind FP32.
 
