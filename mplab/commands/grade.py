@@ -71,12 +71,19 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("assignment", nargs=assignment, metavar="ASSIGNMENT")
         return command
 
-    step("init", "make a course folder with the assignments in it").add_argument(
-        "folder", type=Path
+    init = step("init", "make a course folder with the assignments in it")
+    init.add_argument("folder", type=Path)
+    init.add_argument("--course-id", help="what students see (default: the folder's name)")
+    init.add_argument(
+        "--exchange",
+        type=Path,
+        help="where students of this machine or Hub fetch and hand in, such as /srv/exchange",
     )
     trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
     collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
-    collect.add_argument("place", type=Path)
+    collect.add_argument(
+        "place", type=Path, nargs="?", help="(default: what came in through the exchange)"
+    )
     collect.add_argument(
         "--times", type=Path, help="when each came in: Moodle's worksheet, Canvas's JSON, or a CSV"
     )
@@ -86,6 +93,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
         command.add_argument("--student", action="append", default=[], help="only this id")
         command.add_argument("--force", action="store_true", help=again)
+    for command in (*trusting, feedback):
+        command.add_argument(
+            "--publish", action="store_true", help="put it into the exchange, for students to fetch"
+        )
     for command in (*trusting, grade):
         command.add_argument(
             "--trust-submissions",
@@ -102,10 +113,19 @@ def _parser() -> argparse.ArgumentParser:
 def _init(options: argparse.Namespace) -> int:
     from mplab.grading.folder import create_course
 
-    course = create_course(options.folder)
+    course = create_course(options.folder, course_id=options.course_id, exchange=options.exchange)
     names = ", ".join(course.names()) or "none yet"
     print(f"Course: {course.root}\nAssignments: {names}\nNext: README.md in it says what to do.")
+    if options.exchange:
+        _tell_obstacles(course)
     return 0
+
+
+def _tell_obstacles(course: Course) -> None:
+    from mplab.grading.exchanging import obstacles
+
+    for obstacle in obstacles(course):
+        print(f"look at: {obstacle}")
 
 
 def _one(course: Course, options: argparse.Namespace) -> str:
@@ -119,17 +139,27 @@ def _one(course: Course, options: argparse.Namespace) -> str:
 
 
 def _release(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.exchanging import publish_assignment
     from mplab.grading.releasing import release
 
     for name in options.assignment:
         print(*release(course, name, trusted=options.trust_submissions), sep="\n")
+        if options.publish:
+            publish_assignment(course, name)
+            print(f"Published: {name}, in the exchange")
+    if options.publish:
+        _tell_obstacles(course)
     return 0
 
 
 def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.collecting import collect
+    from mplab.grading.exchanging import inbound
 
-    collected = collect(course, _one(course, options), options.place, times=options.times)
+    if options.place is None and options.assignment and options.assignment not in course.names():
+        options.assignment, options.place = None, Path(options.assignment)  # one word, a place
+    name, place = _one(course, options), options.place or inbound(course)
+    collected = collect(course, name, place, times=options.times)
     for problem in collected.problems:
         print(f"look at: {problem}")
     print(f"{len(collected.students)} submissions are in {course.root / 'submitted'}")
@@ -192,6 +222,7 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
 
 def _feedback(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import submitted_students
+    from mplab.grading.exchanging import publish_feedback
     from mplab.grading.returning import write_feedback
 
     _require_jobs(options)
@@ -207,6 +238,12 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     if noted:
         print(f"To look at ({len(noted)}):")
         print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
+    if options.publish:
+        present = [page.student for page in pages if page not in failed]
+        others = publish_feedback(course, name, present)
+        print(f"Published: {len(present) - len(others)} pages, in the exchange")
+        if others:
+            print(f"not handed in through the exchange ({len(others)}): {', '.join(others)}")
     handed_in = set() if options.student else set(submitted_students(course, name)[0])
     waiting = sorted(handed_in - {page.student for page in pages})
     if waiting:
@@ -236,8 +273,12 @@ def _serve(course: Course, rest: Sequence[str]) -> int:
             "installed. Install it: pip install -e '.[grade]'."
         )
     print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.", flush=True)
+    hub = "JUPYTERHUB_API_TOKEN" in os.environ  # a Hub has started this, and knows the users
+    if hub:
+        needs("hub", "jupyterhub")
+    server = "jupyterhub.singleuser" if hub else "jupyterlab"
     command = [
-        *(sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={course.root}"),
+        *(sys.executable, "-m", server, f"--ServerApp.root_dir={course.root}"),
         "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox",
         "--ServerApp.contents_manager_class=mplab.grading._serving.CourseContents",
         "--ServerApp.jpserver_extensions=mplab.grading._serving=True",

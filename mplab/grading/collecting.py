@@ -166,7 +166,7 @@ def _deliveries(
         if exchange and exchange["assignment"] != assignment:
             continue
         if top not in owners:
-            owners[top] = identify(exchange["id"] if exchange else top, roster)
+            owners[top] = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
             if owners[top] is None:
                 problems.append(f"{_shown(top)}: no student of the roster is recognised in it")
         owner = owners[top]
@@ -216,6 +216,12 @@ def _versions(delivery: _Delivery) -> list[_Delivery]:
             for _, file in entries[:-1]
         ]
     return [*older, delivery]
+
+
+def _of_account(name: str, roster: Sequence[Student]) -> str | None:
+    """The student whose account this is: one in whose name another begins is somebody else."""
+    known = any(student.id == name for student in roster) if roster else is_student_id(name)
+    return name if known else None
 
 
 def identify(name: str, roster: Sequence[Student]) -> str | None:

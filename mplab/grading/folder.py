@@ -48,8 +48,9 @@ c.CourseDirectory.ignore = [
     *(".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback"),
     "checks",
 ]
-c.Exchange.root = str(root / "exchange")
+c.Exchange.root = {exchange}
 c.Exchange.path_includes_course = True
+c.ExchangeFactory.collect = "mplab.grading.exchanging.Collect"  # follows no link of a student's
 
 # Students' programs run in a sandbox and answer with values, which are compared outside it.
 c.SandboxedExecute.root = str(root)
@@ -72,13 +73,15 @@ README = """\
 
 1. Write the students into `roster.csv`: one line each, `id,first_name,last_name,email`.
 2. `mplab grade release a1`, and give out the folder `release/a1` (notebook and `checks.json`).
-3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student, or
-   the folder `inbound` of nbgrader's exchange). A due date is set in formgrader; whoever has
+3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student; without
+   either, what came in through nbgrader's exchange). A due date is set in formgrader; whoever has
    more time stands in `extensions.csv`: one line each, `id,assignment,hours`.
 4. `mplab grade autograde a1 --jobs 2`
 5. `mplab grade serve`: formgrader in JupyterLab, to read and to grade by hand.
 6. `mplab grade feedback a1`, and give out `feedback/`.
 7. `mplab grade export a1 --to canvas`
+
+On a JupyterHub, steps 2 and 6 take `--publish`, and students fetch and hand in themselves.
 
 Plain `nbgrader` commands work here as well. Keep `.mplab/key` secret and keep it: the hidden
 cases of each student come from it, and with another key the same answers get other cases.
@@ -260,22 +263,50 @@ class Course:
         return Gradebook(directory.db_url, directory.course_id)
 
 
-def create_course(root: Path) -> Course:
+def create_course(
+    root: Path, *, course_id: str | None = None, exchange: Path | None = None
+) -> Course:
     """Make a course folder, or complete one: what is there already stays.
 
     Files of our assignments that another version of mplab brought, and that cannot run with this
-    one, are renewed. The old ones are kept, in a folder `before-VERSION`.
+    one, are renewed. The old ones are kept, in a folder `before-VERSION`. A new folder is closed
+    to other accounts.
+
+    Args:
+        root: where it shall be.
+        course_id: what students' nbgrader calls it; the folder's name if not given.
+        exchange: where students fetch and hand in; a folder in the course if not given. One that
+            is not there is made, for everybody to write.
 
     Returns:
         The course, with the assignments that come with mplab.
+
+    Raises:
+        ValueError: the id or the exchange cannot be, or the course has another one already.
     """
     root = root.resolve()
-    for name in ("source", "checks", "exchange", ".mplab"):
-        (root / name).mkdir(parents=True, exist_ok=True)
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", root.name) or "course"
+    if course_id is not None and not _ASSIGNMENT.fullmatch(course_id):
+        raise ValueError(f"--course-id must be of ASCII letters, digits, _ and -; got {course_id}.")
+    place = None if exchange is None else _made(exchange.absolute())
+    root.mkdir(parents=True, mode=0o700, exist_ok=True)
+    for step in ("source", "checks", "exchange", ".mplab"):
+        (root / step).mkdir(parents=True, exist_ok=True)
     (root / ".mplab").chmod(0o700)
     _write_once(root / ".mplab" / "key", secrets.token_bytes(32), mode=0o600)
-    config = CONFIG.format(course=re.sub(r"[^A-Za-z0-9_-]", "_", root.name) or "course")
+    where = repr(str(place)) if place else 'str(root / "exchange")'
+    config = CONFIG.format(course=course_id or name, exchange=where)
     _write_once(root / "nbgrader_config.py", config.encode())
+    known = Course(root).config()
+    for option, wanted, setting, there in (
+        ("--course-id", course_id, "CourseDirectory.course_id", known.CourseDirectory.course_id),
+        ("--exchange", place and str(place), "Exchange.root", known.Exchange.root),
+    ):
+        if wanted not in (None, there):
+            raise ValueError(
+                f"{option} must be that of the course, {there}; got {wanted}. "
+                f"Change c.{setting} in {root / 'nbgrader_config.py'}."
+            )
     _write_once(root / "README.md", README.encode())
     _write_once(root / "roster.csv", (",".join(Student._fields) + "\n").encode())
     for folder in sorted((course_folder("lessons") / "assignments").glob("*/")):
@@ -292,6 +323,20 @@ def create_course(root: Path) -> Course:
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, target)
     return Course(root)
+
+
+def _made(exchange: Path) -> Path:
+    """Make the exchange if it is not there: everybody may add to it, none take others' away."""
+    try:
+        if not exchange.is_dir():
+            exchange.mkdir(parents=True)
+            exchange.chmod(0o1777)
+    except OSError as error:
+        raise ValueError(
+            f"--exchange must be a folder that is there or that you can make; got {exchange} "
+            f"({error.strerror}). Make it as root: install -d -m 1777 {exchange}"
+        ) from error
+    return exchange
 
 
 def _require_current(path: Path, cure: str) -> None:

@@ -1,0 +1,148 @@
+"""nbgrader's exchange: the folder through which accounts of one machine or Hub pass work on."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nbgrader.auth import Authenticator
+from nbgrader.exchange import ExchangeError, ExchangeFactory
+from nbgrader.exchange.default import ExchangeCollect
+
+from mplab.grading._told import listening
+from mplab.grading.collecting import collect
+from mplab.grading.folder import Course
+from mplab.numbers.installation import PACKAGE
+
+_FOR_FEEDBACK = ("timestamp.txt", "submission_secret.txt")
+"""What names a page in the exchange, so that only its owner finds it; `nbgrader submit` adds it."""
+
+
+def inbound(course: Course) -> Path:
+    """Where students hand in."""
+    return _shared(course) / "inbound"
+
+
+def _shared(course: Course) -> Path:
+    config = course.config()
+    return Path(config.Exchange.root, config.CourseDirectory.course_id)
+
+
+def publish_assignment(course: Course, name: str) -> None:
+    """Put `release/NAME` into the exchange, where students fetch it; again if it is there.
+
+    Raises:
+        ValueError: nbgrader cannot write there.
+    """
+    _run(course, "ReleaseAssignment", {"assignment_id": name}, force=True)
+
+
+def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list[str]:
+    """Put the feedback pages of these students into the exchange.
+
+    Returns:
+        The students who did not hand in through the exchange, and so cannot fetch a page.
+
+    Raises:
+        ValueError: nbgrader cannot write there.
+    """
+    others = []
+    for student in students:
+        folder = course.root / "feedback" / student / name
+        if all((folder / file).is_file() for file in _FOR_FEEDBACK):
+            _run(course, "ReleaseFeedback", {"assignment_id": name, "student_id": student})
+        else:
+            others.append(student)
+    return others
+
+
+def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> None:
+    """Run a step of nbgrader's exchange."""
+    config = course.config()
+    with listening() as told:
+        try:
+            make = getattr(ExchangeFactory(config=config), step)
+            authenticator = Authenticator(config=config)
+            directory = course.directory(**about)
+            make(coursedir=directory, authenticator=authenticator, config=config, **options).start()
+        except (ExchangeError, OSError) as error:
+            raise ValueError(
+                f"--publish: the exchange {config.Exchange.root} must be a folder that you can "
+                f"write; got {told.reason(error)} Make it as root: "
+                f"install -d -m 1777 {config.Exchange.root}"
+            ) from error
+
+
+def obstacles(course: Course) -> list[str]:
+    """What keeps students from the exchange or from this Python, or opens the course to them.
+
+    Permissions for everybody are looked at; rights of a group, or of a list, are not known here.
+
+    Returns:
+        A sentence for each, with what to do.
+    """
+    exchange, shared = Path(course.config().Exchange.root), _shared(course)
+    found = []
+    if shut := _shut(exchange):
+        found.append(
+            f"students cannot reach the exchange {exchange}: {_seen(shut)} is closed to them. "
+            "Name another c.Exchange.root in nbgrader_config.py, such as /srv/exchange."
+        )
+    for folder, needed in ((exchange, 0o3), (shared / "outbound", 0o5), (shared / "inbound", 0o3)):
+        if not shut and folder.is_dir() and folder.stat().st_mode & needed != needed:
+            rights = "write" if needed == 0o3 else "read"
+            found.append(
+                f"students cannot {rights} in the exchange: {_seen(folder)} must let everybody. "
+                f"Run chmod o+{'wx' if needed == 0o3 else 'rx'} {folder}"
+            )
+    program = Path(sys.executable)
+    for place in (program.parent, program.resolve().parent, PACKAGE):
+        if closed := _shut(place):
+            found.append(
+                f"students cannot run {place}: {_seen(closed)} is closed to them. If they use "
+                "this Python, install it and mplab where everybody can read, such as /opt/mplab."
+            )
+            break
+    if not _shut(course.root):
+        found.append(
+            f"every account can look into the course: {_seen(course.root)} holds solutions and "
+            f"grades. Run chmod o= {course.root}"
+        )
+    return found
+
+
+def _shut(place: Path) -> Path | None:
+    """The first folder on the way to `place` that not everybody may enter."""
+    ways = (folder for folder in (*reversed(place.parents), place) if folder.is_dir())
+    return next((folder for folder in ways if not folder.stat().st_mode & stat.S_IXOTH), None)
+
+
+def _seen(folder: Path) -> str:
+    return f"{folder} ({stat.filemode(folder.stat().st_mode)})"
+
+
+class Collect(ExchangeCollect):
+    """What `nbgrader collect` and formgrader's button do in a course: the same as `collect`.
+
+    nbgrader's own class copies what a link in a submission leads to, with the teacher's rights,
+    and a folder in the exchange whose name has no time stops it for the whole class.
+    """
+
+    def init_src(self) -> None:
+        """Find where students hand in.
+
+        Raises:
+            ExchangeError: nothing has been published.
+        """
+        self._course = Course(Path(self.coursedir.root))
+        if not inbound(self._course).is_dir():
+            self.fail(f"Course not found: {inbound(self._course)}")
+
+    def copy_files(self) -> None:
+        """Bring in what is new."""
+        name = self.coursedir.assignment_id
+        for problem in collect(self._course, name, inbound(self._course)).problems:
+            self.log.warning(problem)
