@@ -96,10 +96,12 @@ def sandboxed(
     readable: Sequence[Path] = (),
     writable: Sequence[Path] = (),
     environment: Mapping[str, str] | None = None,
+    rules: int | None = None,
 ) -> list[str]:
     """The command line that runs `command` in bubblewrap, as root or as an ordinary user.
 
-    `readable` and `writable` are further folders to see, at their own paths.
+    `readable` and `writable` are further folders to see, at their own paths; `rules` is an open
+    file with a seccomp filter.
 
     As root, the view is built first, since the interpreter may lie under a private home; then
     the user becomes nobody; then the namespaces are made by somebody who has no rights.
@@ -115,6 +117,7 @@ def sandboxed(
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
     devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", WORK]
+    walls += [] if rules is None else ["--seccomp", str(rules)]
     variables = _environment(environment or {})
     if os.geteuid() != 0:
         inner = [*_view(readable, writable), *devices, "--proc", "/proc", "--remount-ro", "/"]

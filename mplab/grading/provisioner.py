@@ -6,6 +6,7 @@ any other kernel, such as one on the teacher's source, starts as ever.
 
 from __future__ import annotations
 
+import platform
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
+from mplab.grading._isolation import filter_program
 from mplab.grading._walls import import_path, sandboxed
 from mplab.grading.sandbox import Limits, require_sandbox
+
+_NETLINK = 16  # AF_NETLINK of <bits/socket.h>: without it ZeroMQ finds no address of its own
 
 _STEPS = ("submitted", "autograded", "feedback")
 
@@ -63,12 +67,15 @@ class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
         """Launch the kernel, behind walls where it needs them."""
-        if self._submission is not None and self._sockets is not None:
-            cmd = self._walled(cmd)
-            kwargs["cwd"] = "/"
-        return await super().launch_kernel(cmd, **kwargs)
+        if self._submission is None or self._sockets is None:
+            return await super().launch_kernel(cmd, **kwargs)
+        with tempfile.TemporaryFile() as rules:
+            rules.write(filter_program(platform.machine(), (_NETLINK,)))
+            rules.seek(0)
+            kwargs |= {"cwd": "/", "pass_fds": [rules.fileno()]}
+            return await super().launch_kernel(self._walled(cmd, rules.fileno()), **kwargs)
 
-    def _walled(self, command: list[str]) -> list[str]:
+    def _walled(self, command: list[str], rules: int) -> list[str]:
         """The command in the sandbox: the submission readable, the sockets writable, no more."""
         assert self._submission is not None and self._sockets is not None
         inner = Path(self._sockets, "s")
@@ -88,6 +95,7 @@ class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
             readable=[self._submission],
             writable=[inner],
             environment={"PYTHONPATH": ":".join(import_path())},
+            rules=rules,
         )
 
     async def cleanup(self, restart: bool = False) -> None:

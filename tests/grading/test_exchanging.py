@@ -1,0 +1,226 @@
+"""The exchange: where it is, who can reach it, and what comes in and goes out through it."""
+
+import stat
+import sys
+
+import hub
+import pytest
+from nbgrader.exchange import ExchangeFactory
+from nbgrader.exchange.default import ExchangeCollect
+
+from mplab.commands import grade
+from mplab.grading import exchanging
+from mplab.grading.collecting import collect
+from mplab.grading.exchanging import inbound, obstacles, publish_assignment, publish_feedback
+from mplab.grading.folder import create_course
+
+ROSTER = "id,first_name,last_name,email\ns01,Ada,Wu,\ns02,Bo,Ek,\n"
+NAME = "%s+a1+2026-01-02 03:04:05.000000 UTC+x"
+
+
+@pytest.fixture
+def place():
+    with hub.public_folder() as folder:
+        yield folder
+
+
+@pytest.fixture
+def course(place):
+    """A course whose exchange lies outside it, with something to publish."""
+    made = create_course(
+        place / "course", course_id="numerics", exchange=place / "srv" / "exchange"
+    )
+    (made.root / "roster.csv").write_text(ROSTER)
+    release = made.root / "release" / "a1"
+    release.mkdir(parents=True)
+    (release / "a1.ipynb").write_text("first")
+    return made
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_init_names_the_course_and_its_exchange_and_closes_the_new_folder(course, place):
+    config = course.config()
+    assert config.CourseDirectory.course_id == "numerics"
+    assert config.Exchange.root == str(place / "srv" / "exchange")
+    assert inbound(course) == place / "srv" / "exchange" / "numerics" / "inbound"
+    assert mode(place / "srv" / "exchange") == 0o1777 and mode(course.root) == 0o700
+    again = create_course(course.root, course_id="numerics", exchange=place / "srv" / "exchange")
+    assert again.config() == config
+
+
+def test_init_without_options_keeps_the_folder_s_name_and_an_exchange_inside(tmp_path):
+    config = create_course(tmp_path / "my course").config()
+    assert config.CourseDirectory.course_id == "my_course"
+    assert config.Exchange.root == str(tmp_path / "my course" / "exchange")
+
+
+@pytest.mark.parametrize("course_id", ["", "a/b", "..", "a b", "é", "x" * 65])
+def test_an_id_that_is_no_plain_name_is_refused_before_anything_is_made(tmp_path, course_id):
+    with pytest.raises(ValueError, match="--course-id must be"):
+        create_course(tmp_path / "c", course_id=course_id, exchange=tmp_path / "e")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_id_or_exchange_than_the_course_has_is_refused(course, place):
+    with pytest.raises(ValueError, match="--course-id must be that of the course, numerics; got x"):
+        create_course(course.root, course_id="x")
+    with pytest.raises(ValueError, match=r"--exchange must be .*Change c\.Exchange\.root in"):
+        create_course(course.root, exchange=place / "other")
+
+
+def test_an_exchange_that_cannot_be_made_is_refused_with_the_command_that_makes_it(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"--exchange must .*install -d -m 1777 .*file/exchange"):
+        create_course(tmp_path / "c", exchange=tmp_path / "file" / "exchange")
+
+
+# Who can reach it? ---------------------------------------------------------------------------
+def of_course(course, monkeypatch, place):
+    """What is said of the course and its exchange, where everybody can run Python."""
+    monkeypatch.setattr(sys, "executable", "/usr/bin/env")
+    monkeypatch.setattr(exchanging, "PACKAGE", place)
+    return obstacles(course)
+
+
+def test_nothing_is_said_where_students_can_do_all_that_they_must(course, place, monkeypatch):
+    publish_assignment(course, "a1")
+    assert of_course(course, monkeypatch, place) == []
+
+
+def test_an_exchange_in_a_closed_folder_is_said_with_the_folder(course, place, monkeypatch):
+    (place / "srv").chmod(0o700)
+    (said,) = of_course(course, monkeypatch, place)
+    assert f"cannot reach the exchange {place}/srv/exchange: {place}/srv (drwx------)" in said
+
+
+@pytest.mark.parametrize(("folder", "rights", "word", "cure"), [
+    (".", 0o2775, "write", "o+wx"), (".", 0o773, None, None), (".", 0o777, None, None),
+    ("numerics/outbound", 0o750, "read", "o+rx"), ("numerics/inbound", 0o2770, "write", "o+wx"),
+])  # fmt: skip
+def test_a_folder_of_the_exchange_that_lacks_a_right_is_said_with_the_cure(
+    course, place, monkeypatch, folder, rights, word, cure
+):
+    publish_assignment(course, "a1")
+    folder = place / "srv" / "exchange" / folder
+    folder.chmod(rights)
+    said = of_course(course, monkeypatch, place)
+    assert len(said) == (word is not None)
+    assert not said or (f"cannot {word}" in said[0] and said[0].endswith(f"chmod {cure} {folder}"))
+
+
+def test_a_python_under_a_closed_folder_and_an_open_course_are_said(course, place, monkeypatch):
+    home = place / "root" / "bin"
+    home.mkdir(parents=True)
+    (place / "root").chmod(0o700)
+    course.root.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(home / "python"))
+    monkeypatch.setattr(exchanging, "PACKAGE", place)
+    python, opened = obstacles(course)
+    assert f"cannot run {home}: {place}/root (drwx------) is closed" in python
+    assert opened.endswith(f"chmod o= {course.root}")
+
+
+# Out -----------------------------------------------------------------------------------------
+def test_a_release_is_published_and_published_again_for_everybody_to_read(course):
+    outbound = inbound(course).parent / "outbound" / "a1"
+    for text in ("first", "second"):
+        (course.root / "release" / "a1" / "a1.ipynb").write_text(text)
+        publish_assignment(course, "a1")
+        assert (outbound / "a1.ipynb").read_text() == text
+    assert mode(outbound) == 0o755 and mode(outbound / "a1.ipynb") == 0o644
+    assert mode(inbound(course)) & 0o777 == 0o733  # to hand in, not to look around
+
+
+def test_what_keeps_nbgrader_from_publishing_is_told(course):
+    with pytest.raises(ValueError, match=r"--publish: .* got .*a2.* install -d -m 1777"):
+        publish_assignment(course, "a2")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_feedback_is_published_for_those_who_handed_in_through_the_exchange(course):
+    for student, files in (("s01", ["submission_secret.txt", "timestamp.txt"]), ("s02", [])):
+        folder = course.root / "feedback" / student / "a1"
+        folder.mkdir(parents=True)
+        for name in ["a1.html", *files]:
+            (folder / name).write_text(f"{name} of {student}")
+    publish_assignment(course, "a1")
+    assert publish_feedback(course, "a1", ["s01", "s02"]) == ["s02"]
+    pages = inbound(course).parent / "feedback"
+    assert [page.read_text() for page in pages.iterdir()] == ["a1.html of s01"]
+    assert mode(pages) == 0o711  # nobody sees whose pages there are
+
+
+# In ------------------------------------------------------------------------------------------
+def hand_in(course, account, text="mine"):
+    folder = inbound(course) / (NAME % account)
+    folder.mkdir(parents=True)
+    (folder / "a1.ipynb").write_text(text)
+    return folder
+
+
+def test_formgrader_s_button_follows_no_link_and_is_stopped_by_no_name(course, tmp_path):
+    folder = hand_in(course, "s01")
+    (folder / "key").symlink_to(course.root / ".mplab" / "key")
+    (inbound(course) / "s02+a1+never+x").mkdir()
+    config = course.config()
+    collector = ExchangeFactory(config=config).Collect(
+        coursedir=course.directory(assignment_id="a1"), config=config
+    )
+    collector.start()
+    submitted = course.root / "submitted"
+    assert {p.name for p in (submitted / "s01" / "a1").iterdir()} == {"a1.ipynb", "timestamp.txt"}
+    # nbgrader's own hands the teacher's key to whoever reads the submission, such as its program
+    own = ExchangeCollect(coursedir=course.directory(assignment_id="a1"), config=config)
+    own.do_copy(str(folder), str(tmp_path / "copy"))
+    assert (tmp_path / "copy" / "key").read_bytes() == course.key()
+
+
+@pytest.mark.parametrize("account", ["s01-x", "s01_x", "s01.x", "S01", "s011"])
+def test_an_account_whose_name_begins_like_an_id_hands_in_for_nobody(course, account):
+    hand_in(course, "s01")
+    hand_in(course, account, text="not mine")
+    assert collect(course, "a1", inbound(course)).students == ["s01"]
+    assert (course.root / "submitted/s01/a1/a1.ipynb").read_text() == "mine"
+
+
+def test_collect_without_a_place_takes_the_exchange_and_one_word_may_be_a_place(
+    course, tmp_path, capsys
+):
+    hand_in(course, "s01")
+    (tmp_path / "s02").mkdir()
+    (tmp_path / "s02" / "a1.ipynb").write_text("sent")
+    for name in course.names():
+        if name != "a1":
+            (course.root / "checks" / name / "exercises.py").unlink()
+    for word in ("a1", str(tmp_path)):
+        assert grade.main(["collect", word, "--course", str(course.root)]) == 0
+    assert capsys.readouterr().out.count("1 submissions are in") == 2
+    assert {p.name for p in (course.root / "submitted").iterdir()} == {"s01", "s02"}
+
+
+def test_release_with_publish_publishes_and_says_what_is_in_the_way(course, capsys, monkeypatch):
+    monkeypatch.setattr("mplab.grading.releasing.release", lambda *_, **__: ["tried"])
+    course.root.chmod(0o755)
+    assert grade.main(["release", "a1", "--publish", "--course", str(course.root)]) == 0
+    told = capsys.readouterr().out
+    assert "tried\nPublished: a1" in told and "look at: every account can look into" in told
+    assert (inbound(course).parent / "outbound" / "a1" / "a1.ipynb").exists()
+
+
+def test_a_server_that_a_hub_starts_is_the_hub_s_own_with_the_same_walls(course, monkeypatch):
+    started = []
+    monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr("os.chdir", lambda place: None)
+    for token in ("x", None):
+        if token is None:
+            monkeypatch.delenv("JUPYTERHUB_API_TOKEN")
+        else:
+            monkeypatch.setenv("JUPYTERHUB_API_TOKEN", token)
+        grade.main(["serve", "--course", str(course.root), "--debug"])
+    (_, of_hub, _), (_, alone, _) = started
+    assert of_hub[1:3] == ["-m", "jupyterhub.singleuser"] and alone[1:3] == ["-m", "jupyterlab"]
+    assert of_hub[3:] == alone[3:] and of_hub[-1] == "--debug"
+    assert "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox" in of_hub
