@@ -54,10 +54,11 @@ class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
         self._submission = submission_of(kwargs.get("cwd") or Path.cwd())
         if self._submission is not None:
             require_sandbox()
-            self._sockets = tempfile.mkdtemp(prefix="mplab-k-")
+            if self._sockets is None:  # a kernel that is started again is called at the same place
+                self._sockets = tempfile.mkdtemp(prefix="mplab-k-")
             Path(self._sockets).chmod(0o711)
             inner = Path(self._sockets, "s")
-            inner.mkdir()
+            inner.mkdir(exist_ok=True)
             inner.chmod(0o777)  # as root, the kernel is nobody; the name of the folder is secret
             manager: Any = self.parent
             manager.transport, manager.ip = "ipc", str(inner / "k")

@@ -209,7 +209,7 @@ def nobody_reads_what_is_another_s(room):
     seen = room.as_account(room.bob, "python", "-c", READ, *readable)
     assert seen.count("READ") == 2, seen
     for page in (shared / "feedback").iterdir():  # a name that only its owner can compute
-        assert re.fullmatch(r"[0-9a-f]{64}\.html", page.name), page.name
+        assert re.fullmatch(r"[0-9a-f]{32}\.html", page.name), page.name
     for whose, path in ((room.ada, "/api/contents"), (room.teacher, "/formgrader")):
         answer = room.hub.ask("GET", f"/user/{whose}{path}", account=room.bob)
         assert answer.status_code in (403, 404), (path, answer.status_code)

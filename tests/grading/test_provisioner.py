@@ -31,7 +31,7 @@ print("as", os.getuid())
 
 
 def shown(course, folder, source, monkeypatch):
-    """What a kernel prints that is opened on a folder of a course."""
+    """What a kernel prints that is opened on a folder of a course, and started once again."""
 
     def provisioner(self, kernel_id, kernel_spec, parent):
         return SandboxProvisioner(kernel_id=kernel_id, kernel_spec=kernel_spec, parent=parent)
@@ -39,6 +39,7 @@ def shown(course, folder, source, monkeypatch):
     monkeypatch.setattr(KernelProvisionerFactory, "create_provisioner_instance", provisioner)
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(cwd=str(course.root / folder))
+    manager.restart_kernel(now=True)
     client = manager.blocking_client()
     texts = []
     try:
