@@ -275,7 +275,7 @@ def _serve(course: Course, rest: Sequence[str]) -> int:
     print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.", flush=True)
     hub = "JUPYTERHUB_API_TOKEN" in os.environ  # a Hub has started this, and knows the users
     if hub:
-        needs("hub", "jupyterhub")
+        needs("mplab grade serve", "jupyterhub")
     server = "jupyterhub.singleuser" if hub else "jupyterlab"
     command = [
         *(sys.executable, "-m", server, f"--ServerApp.root_dir={course.root}"),

@@ -86,11 +86,8 @@ class Class:
 
     def __init__(self, place, names, stack):
         self.teacher, self.ada, self.bob = names
-        self.homes, self.root, self.exchange = (
-            place / "home",
-            place / "numerics",
-            place / "exchange",
-        )
+        self.homes, self.root = place / "home", place / "numerics"
+        self.exchange = place / "exchange"
         self.root.mkdir(mode=0o700)
         shutil.chown(self.root, self.teacher)
         self.exchange.mkdir()
@@ -175,6 +172,14 @@ def teacher_grades(room, look):
     submissions = ask("GET", "/formgrader/api/submissions/a1")
     scores = {submission["student"]: submission["score"] for submission in submissions}
     assert scores == {room.ada: 16, room.bob: 0}
+
+    # What `mplab grade serve` closes is closed here as well
+    (one, *_) = ask("GET", "/formgrader/api/submitted_notebooks/a1/a1")
+    at = f"/user/{room.teacher}"
+    page = room.hub.ask("GET", f"{at}/formgrader/submissions/{one['id']}", account=room.teacher)
+    assert page.ok and "default-src 'none'" in page.headers["Content-Security-Policy"]
+    answer = room.hub.ask("GET", f"{at}/api/contents/submitted", account=room.teacher)
+    assert answer.status_code == 403 and "read in formgrader" in answer.text
 
     walled = ["uid 65534", "key False", "hub not reached"]
     shown = (room.root / "autograded" / room.bob / "a1" / "a1.ipynb").read_text()
