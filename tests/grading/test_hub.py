@@ -187,8 +187,8 @@ def teacher_grades(room, look):
     assert room.hub.run(room.teacher, f"submitted/{room.ada}/a1", look).splitlines() == walled
     own = [f"uid {room.root.stat().st_uid}", "key True", "hub reached"]
     assert room.hub.run(room.teacher, "source/a1", look).splitlines() == own
-    for name in room.students:  # what the released notebook brings a student: no hidden case
-        fetched = sorted(path.name for path in (room.homes / name / "numerics" / "a1").glob("*.*"))
+    for name in room.students:  # what students get holds neither references nor hidden cases
+        fetched = sorted(path.name for path in (room.homes / name / "numerics/a1").glob("[!.]*"))
         assert fetched == ["a1.ipynb", "checks.json"]
 
 
