@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -13,15 +12,19 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from mplab.course.files import replace_file
+from mplab.grading._cluster import TELL_SECONDS, Cluster
+from mplab.grading._database import Claims, disconnect, one_engine
 from mplab.grading._notebooks import Refused, add_note, read_submission, refusal
 from mplab.grading._times import read_received
 from mplab.grading.execute import close_lanes
@@ -30,13 +33,14 @@ from mplab.grading.sandbox import require_sandbox
 
 _TIMESTAMP_BYTES = 100
 
-_TELL_SECONDS = 15.0
+_WAIT_SECONDS = 1.0
+"""Seconds between two looks at what other graders hold."""
+
+_TRIES = 3
+"""How often a submission is given to a grader that ends without a word about it."""
 
 _PAUSES = (1.0, 5.0)
 """Seconds before a submission is tried again after a technical failure."""
-
-_LOCK_SECONDS = 30
-"""How long SQLite waits for a gradebook that another program has locked."""
 
 
 class Line(NamedTuple):
@@ -68,12 +72,17 @@ def autograde(
     assignment: str,
     *,
     students: Sequence[str] = (),
+    shard: tuple[int, int] = (0, 1),
     jobs: int = 1,
+    dask: str = "",
     force: bool = False,
     trusted: bool = False,
     tell: Callable[[str], None] = print,
 ) -> list[Line]:
     """Grade the submissions that have not been graded as they are now.
+
+    Any number of calls may grade an assignment at once, on all hosts that share the course's
+    folder and database: each submission is one call's, and each call ends when all are graded.
 
     A technical failure, such as a gradebook that stays locked or a grader that is killed, is no
     grade: such a submission is tried again, and if that does not help, the next call grades it.
@@ -82,7 +91,10 @@ def autograde(
         course: the course.
         assignment: a released assignment.
         students: ids to grade; all that have submitted if empty.
+        shard: i and n: only the i-th of n parts, counted from 0. A student's part depends on the id
+            alone.
         jobs: processes, each with a share of its own.
+        dask: the address of a Dask scheduler whose workers grade instead.
         force: also those that have been graded. The same answers get the same points.
         trusted: run without a sandbox.
         tell: takes lines about what goes on.
@@ -92,9 +104,14 @@ def autograde(
 
     Raises:
         NoSandbox: there is none, and the submissions are not trusted.
-        ValueError: another process is grading this course, the gradebook cannot be written, or
-            `students` holds an id that has submitted nothing.
+        ValueError: the gradebook cannot be written, the scheduler is not there, `shard` is no part,
+            or `students` holds an id that has submitted nothing.
     """
+    part, parts = shard
+    if not 0 <= part < parts:
+        raise ValueError(
+            f"autograde: shard must be i/n with 0 <= i < n; got {part}/{parts}. Count from 0."
+        )
     if not trusted:
         require_sandbox()
     _rebuilt_autograde()  # imports nbgrader once, before the processes part
@@ -105,41 +122,83 @@ def autograde(
         tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
     if missing := sorted(set(students) - set(present)):
         raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
-    chosen = [name for name in present if not students or name in students]
+    chosen = [
+        name
+        for name in present
+        if (not students or name in students) and zlib.crc32(name.encode()) % parts == part
+    ]
     if claimed := [name for name in chosen if _claims_its_time(course, assignment, name)]:
         tell(
             f"{len(claimed)} submissions brought a timestamp.txt, which a student can write. To "
             f"have the file system's time, collect them: mplab grade collect {assignment} INBOUND"
         )
-    with _locked(course):
-        _record_students(course)
-        old = {name: _edition(course, assignment, name) for name in chosen} if force else {}
+    old = {
+        name: _edition(course, assignment, name)
+        for name in chosen
+        if force or _failed(course, assignment, name)
+    }
 
-        def is_open(name: str) -> bool:
-            written_now = name not in old or _edition(course, assignment, name) != old[name]
-            return not (written_now and _is_done(course, assignment, name))
+    def is_open(name: str) -> bool:
+        return _is_open(course, assignment, name, old.get(name))
 
-        todo = [name for name in chosen if is_open(name)]
-        lines = {name: _read_line(course, assignment, name) for name in set(chosen) - set(todo)}
-        for name in todo:
-            if _failed(course, assignment, name):
-                _journal(course, assignment, name).unlink()
-        shares = _Shares(course, assignment, trusted=trusted)
-        rest, suspects = todo, list[str]()
-        while rest:
-            suspects += shares.grade(rest, jobs if rest is todo else 1, tell)
-            left = [
-                name for name in rest if is_open(name) and not _failed(course, assignment, name)
-            ]
-            if not left or left == rest:
-                break
-            tell(f"a grader ended early; {len(left)} submissions are graded again")
-            rest = [name for name in left if name not in suspects]
-        for name in suspects:  # each alone, so that none is lost to another
-            shares.grade([name], 1, tell)
-        for name in sorted(set(chosen) - set(lines)):
-            lines[name] = _read_line(course, assignment, name)._replace(done_before=False)
+    def is_left(name: str) -> bool:
+        failed = _failed(course, assignment, name)
+        return is_open(name) and not (
+            failed and _edition(course, assignment, name) != old.get(name)
+        )
+
+    todo = [name for name in chosen if is_open(name)]
+    lines = {name: _read_line(course, assignment, name) for name in set(chosen) - set(todo)}
+    graders: _Shares | Cluster = _Shares(course, assignment, old, trusted=trusted)
+    if dask:
+        graders = Cluster(dask, course.root, assignment, old, trusted=trusted)
+    try:
+        _grade_all(_open_gradebook(course, assignment), graders, todo, jobs, is_left, tell)
+    except OperationalError as error:
+        raise ValueError(
+            f"autograde: the gradebook must be open for writing; got {error.orig}. End what uses "
+            "it, such as formgrader, and run the same command again."
+        ) from error
+    finally:
+        disconnect()
+    for name in todo:
+        lines[name] = _read_line(course, assignment, name)._replace(done_before=False)
     return [lines[name] for name in sorted(lines)]
+
+
+def _grade_all(
+    claims: Claims,
+    graders: _Shares | Cluster,
+    names: list[str],
+    jobs: int,
+    left: Callable[[str], bool],
+    tell: Callable[[str], None],
+) -> None:
+    """Have all graded, here or by those who hold them; `left` says what is still to be graded."""
+
+    def waited(names: list[str]) -> tuple[list[str], list[str]]:
+        """Those that are left, and those of them that nobody holds: at least one."""
+        told = False
+        while names := list(filter(left, names)):
+            if free := claims.free(names):
+                return names, free
+            if not told:
+                tell(f"{len(names)} submissions are with other graders, and are waited for")
+            told = True
+            time.sleep(_WAIT_SECONDS)
+        return [], []
+
+    tries, suspects, rest = Counter[str](), list[str](), names
+    while (found := waited(rest))[0]:
+        rest, free = found
+        if again := sum(tries[name] > 0 for name in free):
+            tell(f"a grader ended early; {again} submissions are graded again")
+        tries.update(free)
+        suspects += graders.grade(rest, 1 if suspects else jobs, tell)
+        rest = [name for name in rest if name not in suspects and tries[name] < _TRIES]
+    for name in suspects:  # each alone, so that none is lost to another
+        if waited([name])[0]:
+            graders.grade([name], 1, tell)
 
 
 def _claims_its_time(course: Course, assignment: str, student: str) -> bool:
@@ -152,30 +211,14 @@ def _claims_its_time(course: Course, assignment: str, student: str) -> bool:
     return text != read_received(course.root, assignment, student).get("time")
 
 
-class _locked:
-    """One grading at a time: a lock that lasts as long as any of its processes."""
-
-    def __init__(self, course: Course) -> None:
-        self._path = course.root / ".mplab" / "lock"
-
-    def __enter__(self) -> None:
-        self._file = self._path.open("w")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"{self._path.parent.parent} is being graded by another process. Wait for it."
-            ) from None
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
 class _Shares:
     """Processes of their own, each with every so-many-th submission."""
 
-    def __init__(self, course: Course, assignment: str, *, trusted: bool) -> None:
+    def __init__(
+        self, course: Course, assignment: str, old: Mapping[str, int], *, trusted: bool
+    ) -> None:
         self._course, self._assignment, self._trusted = course, assignment, trusted
+        self._old = old
         self._context = multiprocessing.get_context("fork")
         self._count = self._context.Value("i", 0)
 
@@ -185,6 +228,7 @@ class _Shares:
         Returns:
             Those that a grader was at when it was killed.
         """
+        disconnect()
         shares = [names[i::jobs] for i in range(jobs) if names[i::jobs]]
         places = [self._context.Value("i", -1) for _ in shares]
         self._count.value = 0
@@ -198,7 +242,7 @@ class _Shares:
         try:
             while any(worker.is_alive() for worker in workers):
                 multiprocessing.connection.wait([worker.sentinel for worker in workers], 1.0)
-                if time.monotonic() - told > _TELL_SECONDS:
+                if time.monotonic() - told > TELL_SECONDS:
                     told = time.monotonic()
                     tell(f"{self._count.value} of {len(names)} are graded ...")
                 workers = [worker for worker in workers if worker.is_alive()]
@@ -225,7 +269,7 @@ class _Shares:
         try:
             for number, name in enumerate(names):
                 place.value = number
-                grader.grade(name)
+                grader.grade_open(name, self._old.get(name))
                 with self._count.get_lock():
                     self._count.value += 1
             place.value = len(names)
@@ -235,25 +279,20 @@ class _Shares:
             close_lanes()
 
 
-def _record_students(course: Course) -> None:
-    """Put the roster into the gradebook.
-
-    Raises:
-        ValueError: the gradebook cannot be written.
-    """
-    from sqlalchemy.exc import OperationalError
-
-    try:
-        with one_engine():
-            course.record_students()
-    except OperationalError as error:
-        raise ValueError(
-            f"autograde: the gradebook must be open for writing; got {error.orig}. End what uses "
-            "it, such as formgrader, and run the same command again."
-        ) from error
-    finally:
-        while _ENGINES:
-            _ENGINES.popitem()[1].dispose()  # a connection must not cross a fork
+def _open_gradebook(course: Course, assignment: str) -> Claims:
+    """Put the roster and the table of claims into the gradebook."""
+    claims = Claims(course, assignment)
+    for tries_left in (2, 1, 0):
+        try:
+            with one_engine():
+                course.record_students()
+            claims.prepare()
+        except (IntegrityError, ProgrammingError):  # another process writes the same
+            if not tries_left:
+                raise
+        else:
+            break
+    return claims
 
 
 def _die_with_parent() -> None:
@@ -276,6 +315,7 @@ class Grader:
 
     def __init__(self, course: Course, assignment: str, *, trusted: bool = False) -> None:
         self.course, self.assignment = course, assignment
+        self._claims = Claims(course, assignment)
         self._skeletons = course.skeletons(assignment)
         self._config = course.config()
         self._config.SandboxedExecute.trusted = trusted
@@ -284,6 +324,21 @@ class Grader:
         self._directory = course.directory(
             assignment_id=assignment, submitted_directory=os.path.join(".mplab", "clean")
         )
+
+    def grade_open(self, student: str, old: int | None) -> None:
+        """Grade a submission, unless another grader has it or has just graded it.
+
+        Args:
+            student: whose.
+            old: the edition of the journal that counts as not written.
+        """
+        try:
+            with self._claims.holding(student) as held:
+                if held and _is_open(self.course, self.assignment, student, old):
+                    self.grade(student)
+        except SQLAlchemyError as error:
+            if not read_journal(self.course, self.assignment, student):
+                self._write(student, _failure(error))
 
     def grade(self, student: str) -> None:
         """Grade a submission, and write into the journal that it is done.
@@ -298,16 +353,16 @@ class Grader:
                 record = self._grade(student)
             except Exception as error:  # a refusal is none: what comes here is not the student's
                 if pause is None:
-                    reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-                    record = {
-                        "failed": True,
-                        "remark": f"not graded yet, for a technical reason: {reason}",
-                    }
+                    record = _failure(error)
                 else:
                     time.sleep(pause)
                     continue
             break
-        replace_file(_journal(self.course, self.assignment, student), json.dumps(record).encode())
+        self._write(student, record)
+
+    def _write(self, student: str, record: dict[str, Any]) -> None:
+        content = json.dumps(record).encode()
+        replace_file(_journal(self.course, self.assignment, student), content)
 
     def _grade(self, student: str) -> dict[str, Any]:
         """Grade a submission once; what the journal is to say of it."""
@@ -403,33 +458,6 @@ class Grader:
             gradebook.grant_extension(self.assignment, student, hours=hours)
 
 
-@contextmanager
-def one_engine() -> Iterator[None]:
-    """Let nbgrader keep one connection pool while it opens the gradebook ten times.
-
-    With a pool of its own each time, SQLAlchemy compiles every statement anew: a third of the
-    grader's time.
-    """
-    from nbgrader import api
-
-    original = api.create_engine
-
-    def create_engine(url: str, **options: Any) -> Any:
-        if url not in _ENGINES:
-            if url.startswith("sqlite"):
-                options["connect_args"] = {"timeout": _LOCK_SECONDS}
-            _ENGINES[url] = original(url, **options)
-        return _ENGINES[url]
-
-    api.create_engine = create_engine
-    try:
-        yield
-    finally:
-        api.create_engine = original
-
-
-_ENGINES: dict[str, Any] = {}
-
 _STEPS = (
     "mplab.grading.execute.SandboxedExecute",
     "nbgrader.preprocessors.SaveAutoGrades",
@@ -487,6 +515,18 @@ def read_journal(course: Course, assignment: str, student: str) -> dict[str, Any
 def _failed(course: Course, assignment: str, student: str) -> bool:
     """Whether the last try ended for a technical reason."""
     return bool(read_journal(course, assignment, student).get("failed"))
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    """What the journal is to say of a submission that could not be graded."""
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return {"failed": True, "remark": f"not graded yet, for a technical reason: {reason}"}
+
+
+def _is_open(course: Course, assignment: str, student: str, old: int | None) -> bool:
+    """Whether a submission is to be graded: `old` is the edition that counts as not written."""
+    written = old is None or _edition(course, assignment, student) != old
+    return not (written and _is_done(course, assignment, student))
 
 
 def _edition(course: Course, assignment: str, student: str) -> int:

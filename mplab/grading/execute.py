@@ -17,7 +17,7 @@ from mplab.grading._exercises import seed_for
 from mplab.grading._notebooks import Refused, defused, read_files
 from mplab.grading._running import graded_name, refused_outcomes, run_notebook, write_outcomes
 from mplab.grading.folder import Course
-from mplab.grading.sandbox import Died, Lane, Limits, require_sandbox
+from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, require_sandbox
 
 _LANES: dict[tuple[str, bool], Lane] = {}
 
@@ -82,6 +82,8 @@ class SandboxedExecute(NbGraderPreprocessor):
                 nb.metadata["mplab"] = {"remark": remark}
         except (Died, Refused) as death:
             _refuse(nb, assignment.graded, f"Not graded: {death}.")
+        if lane not in _LANES.values():
+            raise NoSandbox("this grader was ended while the submission ran")
         return nb, resources
 
 

@@ -42,7 +42,7 @@ root = Path(__file__).resolve().parent
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = {course!r}
 c.CourseDirectory.root = str(root)  # absolute: a relative one is resolved against itself
-# Any database that SQLAlchemy knows, such as "postgresql://user@host/name":
+# Any database that SQLAlchemy knows, such as "postgresql+psycopg://user@host/name":
 # c.CourseDirectory.db_url = "sqlite:///" + str(root / "gradebook.db")
 c.CourseDirectory.ignore = [
     *(".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback"),
@@ -230,14 +230,16 @@ class Course:
 
     def record_students(self) -> None:
         """Put the roster into the gradebook: changed names, and students who are new."""
+        from nbgrader import api
+
         with self.gradebook() as gradebook:
+            known = {row.id: row for row in gradebook.students}
             for student in self.roster():
-                gradebook.update_or_create_student(
-                    student.id,
-                    first_name=student.first_name,
-                    last_name=student.last_name,
-                    email=student.email or None,
-                )
+                row = known.get(student.id) or api.Student(id=student.id)
+                row.first_name, row.last_name = student.first_name, student.last_name
+                row.email = student.email or None
+                gradebook.db.add(row)
+            gradebook.db.commit()
 
     def config(self) -> Any:
         """Read nbgrader's settings for this course."""

@@ -11,7 +11,7 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
 from mplab.commands import grade
-from mplab.grading import _notebooks, autograding
+from mplab.grading import _database, _notebooks, autograding
 from mplab.grading._notebooks import Refused, read_regular
 from mplab.grading.autograding import Grader, autograde, read_journal
 from mplab.grading.folder import Course, create_course
@@ -68,7 +68,7 @@ def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, 
             held.append(hold(self.course, unlock))
         convert(self, student)
 
-    monkeypatch.setattr(autograding, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(_database, "_LOCK_SECONDS", 0.2)
     with monkeypatch.context() as patched:
         patched.setattr(Grader, "_convert", locked_convert)
         [line] = autograde(course, "a1", tell=str)
@@ -103,7 +103,7 @@ def test_a_gradebook_that_is_locked_for_a_while_is_waited_for(course, monkeypatc
 @pytest.mark.slow
 def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(course, monkeypatch, capsys):
     submit(course, "s01", notebook(course))
-    monkeypatch.setattr(autograding, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(_database, "_LOCK_SECONDS", 0.2)
     monkeypatch.setattr(autograding, "require_sandbox", lambda: None)
     unlock = threading.Event()
     thread = hold(course, unlock)
