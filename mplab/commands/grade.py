@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -97,6 +98,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
+    grade.add_argument(
+        "--shard", default="0/1", metavar="i/n", help="only part i of n, counted from 0"
+    )
+    grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
     for command in (*trusting, grade):
         command.add_argument(
             "--trust-submissions",
@@ -170,11 +175,22 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
 
     _require_jobs(options)
+    shard = re.fullmatch(r"(\d+)/(\d+)", options.shard, re.ASCII)
+    if shard is None or (options.dask and (options.jobs > 1 or options.shard != "0/1")):
+        given = f"--shard {options.shard} --dask {options.dask!r} --jobs {options.jobs}"
+        raise ValueError(
+            "--shard must be i/n, such as 0/8, and --dask ADDRESS comes without --shard and "
+            f"--jobs; got {given}. A scheduler shares the work out itself."
+        )
+    if options.dask:
+        needs("mplab grade autograde --dask", "distributed")
     lines = autograde(
         course,
         _one(course, options),
         students=options.student,
+        shard=(int(shard[1]), int(shard[2])),
         jobs=options.jobs,
+        dask=options.dask,
         force=options.force,
         trusted=options.trust_submissions,
     )
@@ -182,7 +198,8 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
         if not line.done_before:
             print(_shown(line) + f"  {line.seconds:.1f} s")
     name = _one(course, options)
-    print(*_summary(course, name, lines, whole_class=not options.student), sep="\n")
+    whole = not options.student and options.shard == "0/1"
+    print(*_summary(course, name, lines, whole_class=whole), sep="\n")
     return 0
 
 

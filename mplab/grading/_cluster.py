@@ -36,8 +36,6 @@ class Cluster:
     def __init__(
         self, address: str, root: Path, assignment: str, old: Mapping[str, int], *, trusted: bool
     ) -> None:
-        import distributed  # noqa: F401  before anything is said
-
         self._address, self._old = address, old
         self._what = (str(root), assignment, trusted)
 

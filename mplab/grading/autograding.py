@@ -112,21 +112,12 @@ def autograde(
         raise ValueError(
             f"autograde: shard must be i/n with 0 <= i < n; got {part}/{parts}. Count from 0."
         )
-    if not trusted:
+    if not trusted and not dask:
         require_sandbox()
     _rebuilt_autograde()  # imports nbgrader once, before the processes part
     course.skeletons(assignment)
     course.assignment(assignment)
-    present, strangers = submitted_students(course, assignment)
-    for name in strangers:
-        tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
-    if missing := sorted(set(students) - set(present)):
-        raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
-    chosen = [
-        name
-        for name in present
-        if (not students or name in students) and zlib.crc32(name.encode()) % parts == part
-    ]
+    chosen = _chosen(course, assignment, students, shard, tell)
     if claimed := [name for name in chosen if _claims_its_time(course, assignment, name)]:
         tell(
             f"{len(claimed)} submissions brought a timestamp.txt, which a student can write. To "
@@ -164,6 +155,27 @@ def autograde(
     for name in todo:
         lines[name] = _read_line(course, assignment, name)._replace(done_before=False)
     return [lines[name] for name in sorted(lines)]
+
+
+def _chosen(
+    course: Course,
+    assignment: str,
+    students: Sequence[str],
+    shard: tuple[int, int],
+    tell: Callable[[str], None],
+) -> list[str]:
+    """Ids with a submission that are named, and in this part."""
+    part, parts = shard
+    present, strangers = submitted_students(course, assignment)
+    for name in strangers:
+        tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
+    if missing := sorted(set(students) - set(present)):
+        raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
+    return [
+        name
+        for name in present
+        if (not students or name in students) and zlib.crc32(name.encode()) % parts == part
+    ]
 
 
 def _grade_all(

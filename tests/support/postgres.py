@@ -1,0 +1,56 @@
+"""A PostgreSQL server of one's own, in a folder that goes with it, behind a Unix socket."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+def programs():
+    """The folder of PostgreSQL's programs; skips where there is none."""
+    places = [
+        *Path("/usr/lib/postgresql").glob("*/bin"),
+        Path(shutil.which("initdb") or "-").parent,
+    ]
+    found = [place for place in places if (place / "initdb").is_file()]
+    if not found:
+        if os.environ.get("MPLAB_REQUIRE_POSTGRES") == "1":
+            pytest.fail("PostgreSQL is not installed, and MPLAB_REQUIRE_POSTGRES=1 asks for it")
+        pytest.skip("PostgreSQL is not installed")
+    return found[0]
+
+
+@contextmanager
+def server():
+    """Start a server: what makes a database of a name and gives its URL."""
+    place = programs()
+    # It refuses to run as root, and takes a socket's path of 107 letters at most.
+    who = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
+    folder = tempfile.mkdtemp(prefix="mplab-pg-", dir="/tmp")
+    if who:
+        shutil.chown(folder, **who)
+
+    def call(program, *arguments):
+        subprocess.run([place / program, *arguments], cwd=folder, check=True, **who,
+                       stdout=subprocess.DEVNULL, timeout=120)  # fmt: skip
+
+    try:
+        call("initdb", "-D", f"{folder}/data", "-U", "postgres", "--auth=trust", "--no-sync")
+        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
+        call("pg_ctl", "-D", f"{folder}/data", "-w", "-l", f"{folder}/log", "-o", options, "start")
+        try:
+
+            def database(name):
+                call("createdb", "-h", folder, "-U", "postgres", name)
+                return f"postgresql+psycopg://postgres@/{name}?host={folder}"
+
+            database.folder = Path(folder)
+            yield database
+        finally:
+            call("pg_ctl", "-D", f"{folder}/data", "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
