@@ -82,7 +82,7 @@ class Cluster:
                 elif error is not None and repr(error) not in said:
                     said.add(repr(error))
                     tell(f"{futures[future]}: a worker says {type(error).__name__}: {error}")
-            client.run(_rest)
+            client.run(_rest, on_error="ignore")
         except (CancelledError, OSError) as error:
             raise ValueError(
                 f"autograde: the scheduler {self._address} must stay until all is graded; it was "
