@@ -58,6 +58,7 @@ FRONTS = {
         loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
         memory_table near_zero number_lines parting precision_map product_errors promotion
         random_system recorded_gradients recorded_network recorded_runs recorded_units
+        emulation_error emulations one_bit_too_many slice_counts slice_grid slices_needed wrong_sums
         four_bit_errors outlier_errors quiet_errors scale_errors refinement_costs
         refinement_limits refinements report results_table roofline rounding_profile running_sums
         scale_rules scaling_windows sensitivity
@@ -65,7 +66,7 @@ FRONTS = {
     """,
     "explorers": """
         AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer FourBitBlock MatrixStep
-        NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SpeedUp
+        NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SliceSums SpeedUp
         TrainingTheatre UpdateStagnation
     """,
     "grading": "Graded Part load_public encode_value decode_value",

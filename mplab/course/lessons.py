@@ -8,6 +8,7 @@ from typing import Any
 from mplab.course._amp import EXERCISES as AMP
 from mplab.course._clinic import EXERCISES as CLINIC
 from mplab.course._eight_bits import EXERCISES as EIGHT_BITS
+from mplab.course._emulation import EXERCISES as EMULATION
 from mplab.course._events import EXERCISES as EVENTS
 from mplab.course._floats import EXERCISES as FLOATS
 from mplab.course._formulas import EXERCISES as FORMULAS
@@ -61,6 +62,7 @@ EXERCISES: dict[str, Exercise] = {
     **CLINIC,
     **FORMULAS,
     **SYSTEMS,
+    **EMULATION,
     **FOUR_BITS,
 }
 """The exercises by name."""

@@ -18,6 +18,7 @@ from mplab.explorers._range_map import RangeMap
 from mplab.explorers._refiner import Refiner
 from mplab.explorers._rounding_lab import RoundingLab
 from mplab.explorers._scaler_timeline import ScalerTimeline
+from mplab.explorers._slice_sums import SliceSums
 from mplab.explorers._speed_up import SpeedUp
 from mplab.explorers._training_theatre import TrainingTheatre
 from mplab.explorers._update_stagnation import UpdateStagnation
@@ -37,6 +38,7 @@ __all__ = [
     "Refiner",
     "RoundingLab",
     "ScalerTimeline",
+    "SliceSums",
     "SpeedUp",
     "TrainingTheatre",
     "UpdateStagnation",

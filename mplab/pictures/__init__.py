@@ -61,6 +61,15 @@ from mplab.pictures.conditioning import (
     formula_errors,
     formulas,
 )
+from mplab.pictures.emulation import (
+    emulation_error,
+    emulations,
+    one_bit_too_many,
+    slice_counts,
+    slice_grid,
+    slices_needed,
+    wrong_sums,
+)
 from mplab.pictures.linear import (
     random_system,
     refinement_costs,
@@ -110,6 +119,8 @@ __all__ = [
     "descents",
     "double_rounding",
     "dynamic_ranges",
+    "emulation_error",
+    "emulations",
     "end_of_range",
     "error_growth",
     "errors_by_depth",
@@ -135,6 +146,7 @@ __all__ = [
     "memory_table",
     "near_zero",
     "number_lines",
+    "one_bit_too_many",
     "outlier_errors",
     "parting",
     "precision_map",
@@ -159,9 +171,13 @@ __all__ = [
     "scaling_windows",
     "sensitivity",
     "shares_and_outcomes",
+    "slice_counts",
+    "slice_grid",
+    "slices_needed",
     "spacing",
     "stage_times",
     "stagnation",
     "stochastic_spread",
     "weight_paths",
+    "wrong_sums",
 ]

@@ -79,23 +79,34 @@ def exponents(function: str, window: Any, formats: Iterable[Format]) -> tuple[in
 # Arrays ----------------------------------------------------------------------------------
 def row(function: str, argument: str, data: Any, *, positive: bool = False) -> np.ndarray:
     """Finite numbers in a row, at least one, as a float array of their own width."""
-    return _array(function, argument, data, ndim=1, positive=positive)
+    return _array(function, argument, data, positive=positive)
 
 
 def paths(function: str, data: Any) -> np.ndarray:
     """Finite weights before and after each of some updates, shape (steps + 1, weights)."""
-    found = _array(function, "paths", data, ndim=2)
+    shape = "shape (steps + 1, weights)"
+    found = _array(function, "paths", data, shape=shape, ndim=2)
     if len(found) < 2:
-        raise ValueError(_array_problem(function, "paths", data, "shape (steps + 1, weights)"))
+        raise ValueError(_array_problem(function, "paths", data, shape))
     return found
 
 
+def matrix(function: str, argument: str, data: Any) -> np.ndarray:
+    """Finite numbers in rows and columns, at least one, as float64."""
+    return _array(function, argument, data, shape="rows and columns", ndim=2).astype(np.float64)
+
+
 def _array(
-    function: str, argument: str, data: Any, *, ndim: int, positive: bool = False
+    function: str,
+    argument: str,
+    data: Any,
+    *,
+    shape: str = "a row",
+    ndim: int = 1,
+    positive: bool = False,
 ) -> np.ndarray:
     kind = "positive" if positive else "finite"
-    shape = f"{kind} numbers in " + ("a row" if ndim == 1 else "shape (steps + 1, weights)")
-    problem = _array_problem(function, argument, data, shape)
+    problem = _array_problem(function, argument, data, f"{kind} numbers in {shape}")
     masked = isinstance(data, np.ma.MaskedArray)
     if isinstance(data, str | bytes | Mapping | type) or masked:  # a mask would be lost
         raise TypeError(problem)

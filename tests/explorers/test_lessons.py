@@ -35,6 +35,7 @@ EXPLORERS = [
     explorers.MatrixStep,
     explorers.PolicyExplorer,
     explorers.Refiner,
+    explorers.SliceSums,
     explorers.SpeedUp,
     explorers.UpdateStagnation,
 ]
