@@ -59,22 +59,22 @@ def emulation_error(found: Any, a: Any, b: Any) -> float:
             f"{name}: found, a and b must have shapes (M, N), (M, K) and (K, N); got {c_.shape}, "
             f"{a_.shape} and {b_.shape}. Reshape them."
         )
-    left, right = (np.asarray(_WHOLE(x), object) for x in (a_, b_))
-    off = np.abs(np.asarray(_WHOLE(c_), object) * (1 << _UNIT) - left @ right).ravel()
-    size = (np.abs(left) @ np.abs(right)).ravel()
-    return max(x / y if y else (np.inf if x else 0.0) for x, y in zip(off, size, strict=True))
+    (whole, unit), (left, one), (right, other) = map(_integers, (c_, a_, b_))
+    low = min(unit, one + other)
+    exact, size = (
+        (x @ y) << (one + other - low) for x, y in ((left, right), (abs(left), abs(right)))
+    )
+    off = abs((whole << (unit - low)) - exact)
+    pairs = zip(off.ravel(), size.ravel(), strict=True)
+    return float(max(x and (np.inf if x > y << 1023 else x / y) for x, y in pairs))
 
 
-_UNIT = 1074
-"""All numbers of float64 are multiples of 2^−1074."""
-
-
-def _whole(x: float) -> int:
-    over, under = x.as_integer_ratio()
-    return over * ((1 << _UNIT) // under)
-
-
-_WHOLE = np.frompyfunc(_whole, 1, 1)
+def _integers(x: np.ndarray) -> tuple[np.ndarray, int]:
+    """Python's integers, and the exponent of their unit."""
+    significands, exponents = np.frexp(x)
+    low = int(exponents.min(where=x != 0, initial=1024))
+    shifts = np.maximum(exponents - low, 0).astype(object)
+    return np.ldexp(significands, 53).astype(np.int64).astype(object) << shifts, low - 53
 
 
 @c.in_house_style

@@ -364,6 +364,30 @@ def test_each_number_of_the_block_comes_back_from_the_nearest_value_of_its_scale
         )
 
 
+# Slices ----------------------------------------------------------------------------------
+
+
+def test_the_growing_sum_and_its_verdict_are_those_of_integers():
+    explorer = explorers.SliceSums()
+    for bits, level, kind in ((10, 6, "positive"), (11, 6, "nearly equal"), (12, 0, "positive")):
+        explorer.bits.value, explorer.level.value, explorer.kind.value = bits, level, kind
+        found, k = explorer.found, 2**level
+        assert found.path.shape == (k,)
+        assert np.all(found.path <= 4.0 ** (bits - 1) * np.arange(1, k + 1))
+        assert (found.bound, found.rule) == (level + 2 * bits - 2, min(12, (26 - level) // 2))
+        fits = "fits whatever the numbers" if found.bound <= 24 else "need not fit"
+        assert fits in explorer.state.value
+        assert f"the unit gets {found.wrong} wrong" in explorer.state.value
+        if found.path.max() <= 2**24:
+            assert found.wrong == 0
+        svg = ElementTree.fromstring(explorer.picture.value)
+        green = next(p for p in svg.iter("path") if p.get("stroke") == STYLES["FP16"].colour)
+        last = float(green.get("d").split()[-1])
+        assert np.isclose(last, 292 - 278 * np.log2(found.path[-1]) / 36, atol=0.06)
+    explorer.bits.value, explorer.level.value = 11, 6
+    assert explorer.found.wrong > 0
+
+
 # The clinic ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,176 @@
+"""What lesson 17 says in numbers, computed again; each test finds its sentence first."""
+
+import re
+
+import nbformat
+import numpy as np
+import pytest
+
+from mplab import BF16, FP8_E4M3, FP16, explorers, pictures, round_to
+from mplab.arithmetic import matmul_fp64, mma, slice_bits, split
+from mplab.course.files import course_folder
+from mplab.explorers._slice_sums import _filled
+from mplab.pictures import emulation_error
+
+CELLS = nbformat.read(next(course_folder("lessons").glob("17_*.ipynb")), as_version=4).cells
+PROSE = "\n\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
+
+every_seed = pytest.mark.parametrize("seed", range(5))
+
+
+def factors(seed, m=32):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((m, 64)), rng.standard_normal((64, m)), rng
+
+
+@every_seed
+def test_pieces_of_each_number_by_itself_end_at_seven_digits(seed):
+    assert "Three pieces bring seven digits, and the next three nothing" in PROSE
+    a, b, _ = factors(seed)
+    pieces = [], []
+    for found, rest in zip(pieces, (a, b), strict=True):
+        for _ in range(6):
+            found.append(round_to(rest, BF16))
+            rest = rest - found[-1]
+    errors = {}
+    for n in (3, 6):
+        pairs = [(s, t) for s in range(n) for t in range(n - s)]
+        sums = sum(mma(pieces[0][s], pieces[1][t], input_format=BF16) for s, t in pairs)
+        errors[n] = emulation_error(sums, a, b)
+    assert 2.0**-25 < min(errors.values()) < max(errors.values()) < 2.0**-23
+    assert 0.9 < errors[3] / errors[6] < 1.5
+    assert max(np.abs(x - sum(p)).max() for x, p in zip((a, b), pieces, strict=True)) < 2.0**-46
+    leading = pieces[0][0], pieces[1][0]  # "in the very first product"
+    first = emulation_error(mma(*leading, input_format=BF16), *leading)
+    assert 2.0**-25.5 < first < 2.0**-22
+
+
+@every_seed
+def test_six_slices_on_a_grid_beat_numpy_and_each_brings_nine_bits(seed):
+    assert "Every slice brings 9 to 10 bits, and with six the error is less than NumPy's" in PROSE
+    (cell,) = (cell for cell in CELLS if cell.id == "slices")
+    exec(cell.source.partition("on_a_grid")[0], space := {"np": np, "mma": mma, "split": split})
+    a, b, _ = factors(seed)
+    errors = [emulation_error(space["by_slices"](a, b, n), a, b) for n in range(1, 7)]
+    gains = np.log2(np.array(errors[:4]) / errors[1:5])
+    assert 8.3 < gains.min() <= gains.max() < 10.2
+    assert 9 < gains.mean() < 10
+    numpy = emulation_error(a @ b, a, b)
+    assert errors[5] < numpy
+    assert 2e-16 < numpy < 5e-16  # "NumPy's own FP64 product has about 3 · 10⁻¹⁶"
+    left, right = split(a, 1, 10)[0][0], split(b, 1, 10, axis=0)[0][0]
+    np.testing.assert_array_equal(mma(left, right), left @ right)
+
+
+def test_the_rule_gives_the_bits_that_the_lesson_lists():
+    assert "10, 9, 8 and 7 in FP16. BF16 stands at 9, its p + 1, until the sum binds" in PROSE
+    ks = 64, 256, 1024, 4096
+    assert [slice_bits(k, FP16, 24) for k in ks] == [10, 9, 8, 7]
+    assert [slice_bits(k, BF16, 24) for k in ks] == [9, 9, 8, 7]
+    assert (slice_bits(64, FP8_E4M3, 24), 64 * 4**4) == (5, 2**14)
+
+
+@every_seed
+def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
+    assert "about a fifth of the positive sums wrong, and nearly all sums of nearly equal" in PROSE
+    assert "*With random signs not one is wrong*, and with two bits too many still none" in PROSE
+    found = pictures.wrong_sums(64, seed=seed)
+    assert found.bits.tolist()[-3:] == [found.rule, found.rule + 1, found.rule + 2]
+    assert 0.14 < found.shares["positive"][-2] < 0.3
+    assert found.shares["nearly equal"][-2] > 0.9
+    assert not found.shares["random signs"].any()
+    assert not any(shares[:-2].any() for shares in found.shares.values())
+    a, b, _ = factors(seed)
+    left, right = split(a, 1, 10)[0][0], split(b, 1, 10, axis=0)[0][0]
+    one = np.sqrt(np.mean(left**2) * np.mean(right**2))
+    assert 7 < np.sqrt(np.mean((left @ right) ** 2)) / one < 9  # "about eight times one of them"
+
+
+def test_the_explorer_answers_what_the_lesson_says():
+    wrong, passed = map(
+        int,
+        re.search(r"With (\S+) \(.*passed 2²⁴ at (\d+) products", PROSE.replace(",", "")).groups(),
+    )
+    found = {1 << level: _filled(12, level, "random signs") for level in range(13)}
+    assert min(k for k in found if found[k].wrong) == wrong
+    assert f"({found[wrong].wrong} of the 64 sums)" in PROSE
+    assert min(k for k in found if found[k].bound > 24) == passed
+    assert explorers.SliceSums().found.rule == 10
+
+
+@pytest.mark.slow
+@every_seed
+def test_each_unit_needs_as_many_products_as_the_lesson_counts(seed):
+    assert "6, 7, 8 and 12 slices, or 15 moduli; that is 21, 28, 36, 78 and 15 products" in PROSE
+    a, b, _ = factors(seed)
+    for unit, n in ((FP16, 6), (BF16, 7), ("INT8", 8), (FP8_E4M3, 12), ("moduli", 15)):
+        fewer, enough = (
+            emulation_error(matmul_fp64(a, b, unit=unit, slices=s), a, b) for s in (n - 1, n)
+        )
+        assert enough <= 2.0**-52 < fewer
+        last = emulation_error(matmul_fp64(a, b, unit=unit, slices=n + 1), a, b)
+        assert 2.0**-55 < last < 2.0**-53.5  # "about 2⁻⁵⁴"
+
+
+def test_by_peaks_36_products_lose_and_15_win():
+    assert "1,979 · 10¹² operations a second, the FP64 unit 67 · 10¹²" in PROSE
+    assert "INT8 is 29.5 times as fast as FP64, so 36 products lose and 15 win" in PROSE
+    assert round(1979 / 67, 1) == 29.5
+
+
+@every_seed
+def test_fourteen_bits_are_enough_for_64_products_of_e4m3_slices_and_not_for_128(seed):
+    assert "Without promotion all sums are wrong, by up to one or two percent" in PROSE
+    assert "every 128, all or nearly all, by less. Every 64 none is" in PROSE
+    x, y = np.random.default_rng(seed).uniform(0.5, 1, (2, 16, 1024))
+    left, right = split(x, 1, 5)[0][0], split(y, 1, 5)[0][0].T
+    exact = left @ right
+    sums = {
+        every: mma(left, right, input_format=FP8_E4M3, promote_every=every)
+        for every in (None, 128, 64)
+    }
+    assert np.all(sums[None] != exact)
+    assert 0.01 < abs(sums[None] / exact - 1).max() < 0.025
+    assert np.mean(sums[128] != exact) > 0.95
+    assert abs(sums[128] / exact - 1).max() < 1e-4
+    np.testing.assert_array_equal(sums[64], exact)
+
+
+@every_seed
+def test_spread_numbers_need_about_ten_fp16_slices_instead_of_six(seed):
+    assert "At φ = 8 magnitudes differ by factors of 10²⁰ and more" in PROSE
+    assert "FP16 needs only about 10 slices instead of 6" in PROSE
+    counts = pictures.slices_needed(FP16, draws=1, seed=seed).counts[:, 0]
+    assert counts[0] == 6
+    assert 10 <= counts[-1] <= 12
+    sizes = np.exp(8 * np.random.default_rng(seed).standard_normal((16, 64)))
+    assert sizes.max() / sizes.min() > 1e20
+
+
+@every_seed
+def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_eighteen(seed):
+    assert "With six and ten slices not one digit is right" in PROSE
+    assert "It takes 17 or 18" in PROSE
+    a, b, rng = factors(seed, 8)
+    power = 2.0 ** rng.integers(-60, 61, 64)
+    a, b = a * power, b / power[:, None]
+    error = {n: emulation_error(matmul_fp64(a, b, slices=n), a, b) for n in (6, 10, 16, 17, 18)}
+    assert min(error[6], error[10]) > 0.1
+    assert error[16] > 2.0**-52 > error[18]
+    assert error[17] < 1e-14
+    assert emulation_error(a @ b, a, b) < 5e-16  # "FP64 … notices nothing"
+    assert emulation_error(matmul_fp64(a, b), a, b) < 2.0**-53
+
+
+@every_seed
+def test_the_order_changes_most_of_numpy_s_bits_and_none_of_ours(seed):
+    assert "More than four fifths of NumPy's elements change, and none of ours" in PROSE
+    assert "more than four fifths are correctly rounded, against one in five" in PROSE
+    a, b, rng = factors(seed)
+    order = rng.permutation(64)
+    assert 0.78 < np.mean(a @ b != a[:, order] @ b[order]) < 0.9
+    ours = matmul_fp64(a, b)
+    np.testing.assert_array_equal(ours, matmul_fp64(a[:, order], b[order]))
+    exact = matmul_fp64(a, b, slices=8)
+    assert np.mean(ours == exact) > 0.8
+    assert 0.15 < np.mean(a @ b == exact) < 0.27
