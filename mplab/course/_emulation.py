@@ -14,7 +14,7 @@ from mplab.course.exercise import Arguments, Exercise, Misconception
 
 # What slices cost ------------------------------------------------------------------------
 def _exact_bits(k: int, held: int) -> int:
-    return ((2**held // k).bit_length() + 1) // 2
+    return (((1 << held) // k).bit_length() + 1) // 2
 
 
 def _products(

@@ -11,8 +11,8 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from mplab.arithmetic.emulation import emulation_bound, slice_bits, split
 from mplab.arithmetic.matrix_units import mma
-from mplab.numbers.checks import integer
-from mplab.numbers.formats import FP16, FP32, Format
+from mplab.numbers.checks import integer, one_of
+from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
@@ -262,13 +262,20 @@ class SlicesNeeded(NamedTuple):
     counts: np.ndarray
 
 
-def slices_needed(unit: Format | str, *, draws: int = 3, seed: int = 0) -> SlicesNeeded:
+_UNITS: dict[str, Format | str] = {
+    **{fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3)},
+    "INT8": "INT8",
+    "moduli": "moduli",
+}
+
+
+def slices_needed(unit: str, *, draws: int = 3, seed: int = 0) -> SlicesNeeded:
     """The least counts for which `emulation_bound` is at most 2⁻⁵¹ · |A||B|.
 
     Factors are 16×64 and 64×16.
 
     Args:
-        unit: as in `mplab.arithmetic.matmul_fp64`.
+        unit: "FP16", "BF16", "FP8_E4M3", "INT8" or "moduli".
         draws: products for each φ.
         seed: of the numbers.
 
@@ -276,6 +283,7 @@ def slices_needed(unit: Format | str, *, draws: int = 3, seed: int = 0) -> Slice
         ValueError: there is no such unit.
     """
     name = "slices_needed"
+    one_of(name, "unit", unit, _UNITS)
     draws = integer(name, "draws", draws, least=1, most=64)
     seed = _checks.seed(name, seed)
     spreads, rng = np.array([0.0, 1.0, 2.0, 4.0, 8.0]), np.random.default_rng(seed)
@@ -287,9 +295,9 @@ def slices_needed(unit: Format | str, *, draws: int = 3, seed: int = 0) -> Slice
         )
         aim = 2.0**-51 * (np.abs(a) @ np.abs(b))
         counts[i, j] = next(
-            n for n in count(1) if (emulation_bound(a, b, unit=unit, slices=n) <= aim).all()
+            n for n in count(1) if (emulation_bound(a, b, unit=_UNITS[unit], slices=n) <= aim).all()
         )
-    return SlicesNeeded(unit.name if isinstance(unit, Format) else unit, spreads, counts)
+    return SlicesNeeded(unit, spreads, counts)
 
 
 @c.in_house_style

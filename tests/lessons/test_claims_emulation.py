@@ -140,7 +140,7 @@ def test_fourteen_bits_are_enough_for_64_products_of_e4m3_slices_and_not_for_128
 def test_spread_numbers_need_about_ten_fp16_slices_instead_of_six(seed):
     assert "At φ = 8 magnitudes differ by factors of 10²⁰ and more" in PROSE
     assert "FP16 needs only about 10 slices instead of 6" in PROSE
-    counts = pictures.slices_needed(FP16, draws=1, seed=seed).counts[:, 0]
+    counts = pictures.slices_needed("FP16", draws=1, seed=seed).counts[:, 0]
     assert counts[0] == 6
     assert 10 <= counts[-1] <= 12
     sizes = np.exp(8 * np.random.default_rng(seed).standard_normal((16, 64)))

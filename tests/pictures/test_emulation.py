@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from legible import assert_legible, drawn_texts
 
-from mplab import FP16, pictures
+from mplab import pictures
 from mplab.arithmetic import emulation_bound, split
 from mplab.pictures.emulation import KINDS, SlicesNeeded
 
@@ -53,7 +53,7 @@ def test_wrong_sums_are_those_that_24_bits_cannot_hold():
 
 
 def test_slices_needed_are_the_first_whose_bound_is_small_enough():
-    found = pictures.slices_needed(FP16, draws=1, seed=4)
+    found = pictures.slices_needed("FP16", draws=1, seed=4)
     assert (found.unit, found.counts.shape) == ("FP16", (5, 1))
     rng = np.random.default_rng(4)
     a, b = (

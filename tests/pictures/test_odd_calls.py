@@ -193,7 +193,7 @@ MEASURED = [
     measured("refinement_costs", fmt=(FP16, FORMAT), method=("gmres", "word"),
              size=(2, ("count", (0, 1, HUGE))), draws=(1, ("count", (0, HUGE))), seed=(0, SEED)),
     measured("wrong_sums", k=(16, ("count", (0, 15, 4097, HUGE))), seed=(0, SEED)),
-    measured("slices_needed", unit=("INT8", ("word", (FP32, "INT4"))),
+    measured("slices_needed", unit=("INT8", ("word", ("INT4",))),
              draws=(1, ("count", (0, 65, HUGE))), seed=(0, SEED)),
     measured("scale_errors", seed=(0, SEED)),
     measured("outlier_errors", seed=(0, SEED)),
