@@ -21,6 +21,7 @@ from mplab.course._rounding import EXERCISES as ROUNDING
 from mplab.course._sums import EXERCISES as SUMS
 from mplab.course._systems import EXERCISES as SYSTEMS
 from mplab.course._training import EXERCISES as TRAINING
+from mplab.course._two_runs import EXERCISES as TWO_RUNS
 from mplab.course._updates import EXERCISES as UPDATES
 from mplab.course.exercise import (
     TIME_LIMIT,
@@ -64,6 +65,7 @@ EXERCISES: dict[str, Exercise] = {
     **SYSTEMS,
     **EMULATION,
     **FOUR_BITS,
+    **TWO_RUNS,
 }
 """The exercises by name."""
 

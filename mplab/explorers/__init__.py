@@ -20,6 +20,7 @@ from mplab.explorers._rounding_lab import RoundingLab
 from mplab.explorers._scaler_timeline import ScalerTimeline
 from mplab.explorers._slice_sums import SliceSums
 from mplab.explorers._speed_up import SpeedUp
+from mplab.explorers._split_row import SplitRow
 from mplab.explorers._training_theatre import TrainingTheatre
 from mplab.explorers._update_stagnation import UpdateStagnation
 
@@ -40,6 +41,7 @@ __all__ = [
     "ScalerTimeline",
     "SliceSums",
     "SpeedUp",
+    "SplitRow",
     "TrainingTheatre",
     "UpdateStagnation",
 ]

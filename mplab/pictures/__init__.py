@@ -51,6 +51,14 @@ from mplab.pictures._rounding import (
     rounding_profile,
     running_sums,
 )
+from mplab.pictures._two_runs import (
+    mismatch,
+    one_ulp,
+    order_errors,
+    order_sums,
+    rollout_gaps,
+    runs_apart,
+)
 from mplab.pictures._updates import descents, least_updates, stochastic_spread, weight_paths
 from mplab.pictures.canvas import Picture
 from mplab.pictures.comparison import parting
@@ -144,9 +152,13 @@ __all__ = [
     "measured_errors",
     "memory",
     "memory_table",
+    "mismatch",
     "near_zero",
     "number_lines",
     "one_bit_too_many",
+    "one_ulp",
+    "order_errors",
+    "order_sums",
     "outlier_errors",
     "parting",
     "precision_map",
@@ -163,9 +175,11 @@ __all__ = [
     "refinements",
     "report",
     "results_table",
+    "rollout_gaps",
     "roofline",
     "rounding_profile",
     "running_sums",
+    "runs_apart",
     "scale_errors",
     "scale_rules",
     "scaling_windows",
