@@ -56,6 +56,7 @@ _SUMS = (
     Arguments((np.array([1.0, 2.0, 3.0, 4.0]), _ONES[:4])),
     Arguments((np.array([256.0, 1.0, 1.0, 1.0, 1.0]), _ONES)),
     Arguments((np.array([129.0, 1.0, -128.0]), np.array([1.0078125, 0.5, 1.0]))),
+    Arguments((np.array([512.0, 1024.0, -3.0]), np.array([512.0, 1.0, 64.0]))),
     Arguments((np.array([3.0, 129.0, 1.0, -2.0]), np.array([85.0, 1.0078125, 0.5, 64.0]))),
     Arguments((np.array([512.0, 3.0, 1.0, -512.0, 0.75]), np.array([1.0, 0.5, 1.25, 1.0, 3.0]))),
 )
@@ -68,7 +69,7 @@ class _Kernel:
     def __call__(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         x, w = np.asarray(x, np.float32), np.asarray(w, np.float32)
         rows, terms = x.shape
-        parts = next(parts for most, parts in ((1, 16), (4, 8), (8, 4), (16, 2), (rows, 1))
+        parts = next(parts for most, parts in ((1, 16), (4, 8), (7, 6), (8, 4), (16, 2), (rows, 1))
                      if rows <= most)  # fmt: skip
         total = np.zeros((rows, w.shape[1]), np.float32)
         for c in range(parts):

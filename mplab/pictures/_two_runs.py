@@ -17,9 +17,9 @@ from mplab.numbers.formats import BF16, FP16, FP32
 from mplab.numbers.rounding import round_to
 from mplab.pictures import _checks
 from mplab.pictures import canvas as c
-from mplab.training.loop import train
-from mplab.training.recipes import Recipe
-from mplab.training.tasks import Task
+from mplab.training.loop import known, numbers_of, train
+from mplab.training.recipes import RECIPES, Recipe
+from mplab.training.tasks import TASKS, Task
 
 
 # Orders of one sum -----------------------------------------------------------------------
@@ -156,8 +156,10 @@ def runs_apart(
         >>> bool(0 < found.distances[0] < 1e-5)
         True
     """
-    if steps is not None:
-        steps = integer("runs_apart", "steps", steps, least=1)
+    where = "runs_apart"
+    chosen: Task = known("task", task, TASKS, where=where)
+    known("recipe", recipe, RECIPES, where=where)
+    seed, steps = numbers_of(where, chosen, seed, steps, False, least=1)
     watches = [_Weights(nudged) for nudged in (False, True)]
     how: dict[str, Any] = {"progress": False, "record_gradients_at": ()}
     runs = [train(task, recipe, seed=seed, steps=steps, watch=w, **how) for w in watches]

@@ -37,6 +37,7 @@ EXPLORERS = [
     explorers.Refiner,
     explorers.SliceSums,
     explorers.SpeedUp,
+    explorers.SplitRow,
     explorers.UpdateStagnation,
 ]
 every_explorer = pytest.mark.parametrize(
@@ -386,6 +387,28 @@ def test_the_growing_sum_and_its_verdict_are_those_of_integers():
         assert np.isclose(last, 292 - 278 * np.log2(found.path[-1]) / 36, atol=0.06)
     explorer.bits.value, explorer.level.value = 11, 6
     assert explorer.found.wrong > 0
+
+
+# The bits of a row -----------------------------------------------------------------------
+
+
+def test_each_row_is_that_of_a_loop_over_the_parts():
+    rng = np.random.default_rng(19)
+    x, w = (round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 12)))
+    explorer, rows = explorers.SplitRow(), {}
+    for parts in (1, 3, 16):
+        total = np.zeros(12, np.float32)
+        for c in range(parts):
+            part = np.zeros(12, np.float32)
+            for k in range(c * 256 // parts, (c + 1) * 256 // parts):
+                part = part + np.float32(x[0, k]) * w[k].astype(np.float32)  # products are exact
+            total = total + part
+        rows[parts] = total.view(np.int32)
+        explorer.parts.value, explorer.way.value = parts, "FP32"
+        assert explorer.flips == (rows[parts] ^ rows[1]).tolist()
+        assert explorer.picture.value.count('fill="#882255"') == sum(
+            flip.bit_count() for flip in explorer.flips
+        )
 
 
 # The clinic ------------------------------------------------------------------------------

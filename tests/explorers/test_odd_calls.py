@@ -60,7 +60,7 @@ EVERYTHING = [
 ]
 NO_ARGUMENTS = {
     *("Clinic", "ErrorBudget", "Explorer", "FourBitBlock", "MatrixStep", "PolicyExplorer"),
-    *("Refiner", "SliceSums", "SpeedUp"),
+    *("Refiner", "SliceSums", "SpeedUp", "SplitRow"),
 }
 
 
