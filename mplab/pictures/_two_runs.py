@@ -17,7 +17,8 @@ from mplab.numbers.formats import BF16, FP16, FP32
 from mplab.numbers.rounding import round_to
 from mplab.pictures import _checks
 from mplab.pictures import canvas as c
-from mplab.training.loop import known, numbers_of, train
+from mplab.simulation.checks import seed_of
+from mplab.training.loop import known, train
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
 
@@ -141,7 +142,7 @@ class _Weights:
 
 
 def runs_apart(
-    task: str | Task, recipe: str | Recipe, *, seed: int = 0, steps: int | None = None
+    task: str | Task, recipe: str | Recipe, *, seed: int = 0, steps: int = 150
 ) -> RunsApart:
     """Train twice, the second time with one ulp more in the largest number of the first weights.
 
@@ -149,7 +150,7 @@ def runs_apart(
         task: as in `mplab.training.train`; its first weights are float32.
         recipe: likewise.
         seed: of both runs.
-        steps: instead of the task's, at least 1.
+        steps: of each, at least 1.
 
     Examples:
         >>> found = runs_apart("regression", "fp32", steps=3)
@@ -157,9 +158,9 @@ def runs_apart(
         True
     """
     where = "runs_apart"
-    chosen: Task = known("task", task, TASKS, where=where)
+    known("task", task, TASKS, where=where)
     known("recipe", recipe, RECIPES, where=where)
-    seed, steps = numbers_of(where, chosen, seed, steps, False, least=1)
+    seed, steps = seed_of(where, seed), integer(where, "steps", steps, least=1)
     watches = [_Weights(nudged) for nudged in (False, True)]
     how: dict[str, Any] = {"progress": False, "record_gradients_at": ()}
     runs = [train(task, recipe, seed=seed, steps=steps, watch=w, **how) for w in watches]
