@@ -194,9 +194,8 @@ def one_ulp(pairs: Sequence[RunsApart]) -> c.Picture:
             shown = np.where(pair.distances > 0, pair.distances, np.nan)
             axes.plot(np.arange(1, len(shown) + 1), shown, color=look.colour, linestyle=look.dash)
             words = f"{recipe}, seed {pair.seed}"
-            last = float(pair.distances[-1])
-            ends.append(c.End(axes, len(shown), last or math.nan, words, look.colour))
-        last = [pair.distances[-1] for pair in of_it]
+            ends.append(c.End(axes, len(shown), float(shown[-1]), words, look.colour))
+        last = [float(pair.distances[-1]) for pair in of_it]
         said.append(f"{min(last):.0e} to {max(last):.0e} apart in {recipe}")
     axes.set_yscale("log")
     axes.set_xlabel("steps")

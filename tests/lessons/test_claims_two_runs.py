@@ -144,11 +144,11 @@ def test_gaps_have_a_ratio_of_eight_and_grow_like_the_root(seed):
 
 
 def learnt(seed, dtype):
-    """The share of steps upward in texts that are rewarded for them, after 100 updates."""
+    """The share of steps upward in texts that are rewarded for them, after 150 updates."""
     torch.manual_seed(seed)
     model, generator, rewards = Decoder(12), torch.Generator().manual_seed(seed), []
     adam = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(100):
+    for _ in range(150):
         tokens, _ = copy.deepcopy(model).to(dtype).rollout(64, 12, generator)
         reward = (tokens[:, 1:] == (tokens[:, :-1] + 1) % 16).float()
         to_come = reward.flip(1).cumsum(1).flip(1)
@@ -164,8 +164,8 @@ def learnt(seed, dtype):
 def test_a_small_policy_learns_as_well_from_rollouts_in_bf16():
     assert "with rollouts in BF16 and training in FP32 it learns as well" in prose()
     wide, narrow = (
-        np.array([learnt(seed, dtype) for seed in range(5)])
+        np.array([learnt(seed, dtype) for seed in range(2)])
         for dtype in (torch.float32, torch.bfloat16)
     )
     assert min(wide) > 0.3  # by chance: 1/16
-    assert abs(np.mean(wide - narrow)) < 2 * np.std(wide - narrow) / 5**0.5 + 0.03
+    assert np.all(abs(wide - narrow) < 0.03)
