@@ -67,8 +67,8 @@ FRONTS = {
     """,
     "explorers": """
         AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer FourBitBlock MatrixStep
-        NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SliceSums SpeedUp SplitRow
-        TrainingTheatre UpdateStagnation
+        NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SliceSums SpeedUp
+        SplitRow TrainingTheatre UpdateStagnation
     """,
     "grading": "Graded Part load_public encode_value decode_value",
 }
