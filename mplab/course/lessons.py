@@ -20,6 +20,7 @@ from mplab.course._policies import EXERCISES as POLICIES
 from mplab.course._rounding import EXERCISES as ROUNDING
 from mplab.course._sums import EXERCISES as SUMS
 from mplab.course._systems import EXERCISES as SYSTEMS
+from mplab.course._time_steps import EXERCISES as TIME_STEPS
 from mplab.course._training import EXERCISES as TRAINING
 from mplab.course._two_runs import EXERCISES as TWO_RUNS
 from mplab.course._updates import EXERCISES as UPDATES
@@ -64,6 +65,7 @@ EXERCISES: dict[str, Exercise] = {
     **FORMULAS,
     **SYSTEMS,
     **EMULATION,
+    **TIME_STEPS,
     **FOUR_BITS,
     **TWO_RUNS,
 }

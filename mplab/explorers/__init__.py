@@ -11,6 +11,7 @@ from mplab.explorers._clinic import Clinic
 from mplab.explorers._error_budget import ErrorBudget
 from mplab.explorers._explorer import Explorer
 from mplab.explorers._four_bit_block import FourBitBlock
+from mplab.explorers._freezing_cup import FreezingCup
 from mplab.explorers._matrix_step import MatrixStep
 from mplab.explorers._number_line import NumberLine
 from mplab.explorers._policy_explorer import PolicyExplorer
@@ -32,6 +33,7 @@ __all__ = [
     "ErrorBudget",
     "Explorer",
     "FourBitBlock",
+    "FreezingCup",
     "MatrixStep",
     "NumberLine",
     "PolicyExplorer",

@@ -58,6 +58,14 @@ from mplab.pictures._two_runs import (
     order_sums,
     rollout_gaps,
     runs_apart,
+from mplab.pictures._time_steps import (
+    freezing_lines,
+    freezing_points,
+    grid_errors,
+    orbits,
+    simulation_errors,
+    step_errors,
+    time_courses,
 )
 from mplab.pictures._updates import descents, least_updates, stochastic_spread, weight_paths
 from mplab.pictures.canvas import Picture
@@ -139,7 +147,10 @@ __all__ = [
     "formula_errors",
     "formulas",
     "four_bit_errors",
+    "freezing_lines",
+    "freezing_points",
     "gradient_exponents",
+    "grid_errors",
     "health",
     "landing",
     "least_updates",
@@ -159,6 +170,7 @@ __all__ = [
     "one_ulp",
     "order_errors",
     "order_sums",
+    "orbits",
     "outlier_errors",
     "parting",
     "precision_map",
@@ -188,10 +200,13 @@ __all__ = [
     "slice_counts",
     "slice_grid",
     "slices_needed",
+    "simulation_errors",
     "spacing",
     "stage_times",
     "stagnation",
+    "step_errors",
     "stochastic_spread",
+    "time_courses",
     "weight_paths",
     "wrong_sums",
 ]

@@ -32,6 +32,7 @@ EXPLORERS = [
     explorers.Clinic,
     explorers.ErrorBudget,
     explorers.FourBitBlock,
+    explorers.FreezingCup,
     explorers.MatrixStep,
     explorers.PolicyExplorer,
     explorers.Refiner,

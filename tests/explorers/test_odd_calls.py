@@ -59,8 +59,19 @@ EVERYTHING = [
     Asked("ScalerTimeline", explorers.ScalerTimeline, {"source": None}, {"source": LIMITS}),
 ]
 NO_ARGUMENTS = {
-    *("Clinic", "ErrorBudget", "Explorer", "FourBitBlock", "MatrixStep", "PolicyExplorer"),
-    *("Refiner", "SliceSums", "SpeedUp", "SplitRow"),
+    *(
+        "Clinic",
+        "ErrorBudget",
+        "Explorer",
+        "FourBitBlock",
+        "FreezingCup",
+        "MatrixStep",
+        "PolicyExplorer",
+        "Refiner",
+        "SliceSums",
+        "SpeedUp",
+        "SplitRow",
+    ),
 }
 
 

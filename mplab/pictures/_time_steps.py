@@ -1,0 +1,319 @@
+"""The figures of time steps: where a state freezes, errors against the step, and cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.arithmetic.integration import freezes, integrate
+from mplab.arithmetic.updates import METHODS
+from mplab.numbers.checks import one_of, real
+from mplab.numbers.codes import values
+from mplab.numbers.formats import Format, require_format
+from mplab.numbers.rounding import round_to
+from mplab.numbers.words import number
+from mplab.pictures import _checks
+from mplab.pictures import canvas as c
+from mplab.pictures._updates import METHOD_STYLES
+
+HOT, ROOM, RATE = 90.0, 20.0, 0.1
+"""A cup of coffee: degrees at the start and around it, and what it loses in a minute, of its
+distance from the room."""
+
+
+def cooling(t: Any) -> Any:
+    """The rate of a cup of coffee, in degrees per minute."""
+    return -RATE * (t - ROOM)
+
+
+# Measurements ----------------------------------------------------------------------------
+class FreezingPoints(NamedTuple):
+    """Where a cup of coffee that begins at 90 degrees stops, in a room of 20.
+
+    Attributes:
+        fmt: the format of its temperature.
+        steps: time steps in minutes, shape (n,).
+        predicted: the hottest temperature that a step to nearest leaves as it is, of that shape.
+        run_steps: the steps of runs, shape (m,).
+        reached: where these are after 100 minutes, of that shape.
+    """
+
+    fmt: Format
+    steps: np.ndarray
+    predicted: np.ndarray
+    run_steps: np.ndarray
+    reached: np.ndarray
+
+
+def freezing_points(fmt: Format) -> FreezingPoints:
+    """Where the rule says that a cup of coffee stops, and where runs do.
+
+    Args:
+        fmt: the format of its temperature.
+
+    Examples:
+        >>> found = freezing_points(BF16)
+        >>> found.run_steps[[0, 4]], found.reached[[0, 4]]
+        (array([1.    , 0.0625]), array([20.5, 40. ]))
+    """
+    require_format("freezing_points", fmt)
+    steps = 2.0 ** (np.arange(-64, 1) / 8)
+    predicted = hottest_frozen(fmt, steps)
+    run_steps = 2.0 ** np.arange(0, -8, -1)
+    reached = [integrate(cooling, HOT, dt, round(100 / dt), fmt)[-1] for dt in run_steps.tolist()]
+    return FreezingPoints(fmt, steps, predicted, run_steps, np.array(reached))
+
+
+def hottest_frozen(fmt: Format, steps: np.ndarray) -> np.ndarray:
+    """The hottest temperature, from 90 degrees down, that each step to nearest leaves as it is."""
+    all_values = np.unique(values(fmt))
+    t = all_values[(all_values >= ROOM) & (all_values <= round_to(HOT, fmt))]
+    return np.array([t[freezes(cooling, t, dt, fmt)].max() for dt in steps.tolist()])
+
+
+class SimulationErrors(NamedTuple):
+    """Errors of simulations in a format.
+
+    Attributes:
+        fmt: the format of the state.
+        method: one of `mplab.arithmetic.METHODS`.
+        subject: what has an error, and in brackets of which kind.
+        axis: what grows along `x`.
+        x: powers of two, or products of one number with them, shape (n,).
+        errors: of that shape.
+    """
+
+    fmt: Format
+    method: str
+    subject: str
+    axis: str
+    x: np.ndarray
+    errors: np.ndarray
+
+
+def step_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> SimulationErrors:
+    """Errors of 32 cups of coffee after 10 minutes, for Euler steps from long to short.
+
+    The root of the mean square over cups, since the best step of one is not that of another.
+
+    Args:
+        fmt: the format of the temperatures.
+        method: one of `mplab.arithmetic.METHODS`.
+        seed: of the first temperatures, 60 to 95 degrees, and of stochastic rounding.
+
+    Exactness:
+        Compared with the solution of the equation for the rounded first temperatures.
+    """
+    seed = _asked("step_errors", fmt, method, seed)
+    start = round_to(np.random.default_rng(seed).uniform(60, 95, 32), fmt)
+    exact = ROOM + (start - ROOM) * np.exp(-10 * RATE)
+    counts, errors = 2 ** np.arange(2, 14), []
+    for count in counts.tolist():
+        end = integrate(cooling, start, 10 / count, count, fmt, method=method, seed=seed)[-1]
+        errors.append(np.sqrt(np.mean((end - exact) ** 2)))
+    subject = "32 cups after 10 minutes (degrees, by step)"
+    return SimulationErrors(
+        fmt, method, subject, "time step (minutes)", 10 / counts, np.array(errors)
+    )
+
+
+def grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> SimulationErrors:
+    """Relative errors of a heated rod, for grids from coarse to fine.
+
+    u_t = u_xx + π² sin πx with u = 0 at the start and at both ends, until t = ½, where u is nearly
+    sin πx. Second differences, and steps of Euler of a quarter of the squared distance of points.
+
+    Args:
+        fmt: the format of the temperatures.
+        method: one of `mplab.arithmetic.METHODS`.
+        seed: of stochastic rounding.
+
+    Exactness:
+        Compared with the solution of the equation, in the Euclidean norm.
+    """
+    seed = _asked("grid_errors", fmt, method, seed)
+    sizes, errors = 2 ** np.arange(3, 7), []
+    for n in sizes.tolist():
+        form = np.sin(np.pi * np.arange(1, n) / n)
+        end = integrate(
+            _heated(n, form), 0 * form, 0.25 / n**2, 2 * n**2, fmt, method=method, seed=seed
+        )[-1]
+        exact = form * (1 - np.exp(-(np.pi**2) / 2))
+        errors.append(np.linalg.norm(end - exact) / np.linalg.norm(exact))
+    subject = "a heated rod (relative, by intervals)"
+    return SimulationErrors(fmt, method, subject, "intervals of the grid", sizes, np.array(errors))
+
+
+def _heated(n: int, form: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    def rate(u: np.ndarray) -> np.ndarray:
+        padded = np.pad(u, 1)
+        return (padded[2:] - 2 * u + padded[:-2]) * n**2 + np.pi**2 * form
+
+    return rate
+
+
+def _asked(function: str, fmt: Any, method: Any, seed: Any) -> int:
+    require_format(function, fmt)
+    one_of(function, "method", method, METHODS)
+    return _checks.seed(function, seed, most=2**64 - 1)
+
+
+# Figures ---------------------------------------------------------------------------------
+_LOOKS = list(c.STYLES.values())
+
+
+@c.in_house_style
+def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
+    """States over time, of runs that may have steps of different length.
+
+    Args:
+        runs: by name, shape (steps + 1,), each from 0 to `until`; what is called "exact" is black.
+        until: the time of the last states, in minutes.
+
+    Returns:
+        A figure whose title says where each run ends.
+    """
+    until = real("time_courses", "until", until, positive=True)
+    c.require_named("time_courses", "runs", runs, np.ndarray)
+    picture = c.Picture(height=4.0, width=8.0)
+    axes = picture.subplots()
+    ends, said = [], []
+    for k, (name, given) in enumerate(runs.items()):
+        run = _checks.row("time_courses", "runs", given)
+        look = c.REFERENCE if name == "exact" else _LOOKS[k % len(_LOOKS)]
+        axes.plot(
+            np.linspace(0, until, len(run)), run, color=look.colour, linestyle=look.dash,
+            linewidth=0.9 if name == "exact" else None,
+        )  # fmt: skip
+        ends.append(c.End(axes, until, float(run[-1]), name, look.colour))
+        said.append(f"{number(float(run[-1]), digits=5)} ({name})")
+    axes.set_xlabel("minutes")
+    axes.set_ylabel("temperature (°C)")
+    axes.margins(x=0.01)
+    sentence = f"After {until:g} minutes: {c.listed(said)}."
+    c.titled(picture, sentence, "Line chart.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+@c.in_house_style
+def freezing_lines(found: Sequence[FreezingPoints]) -> c.Picture:
+    """The hottest temperature that a step leaves as it is, against the step, and where runs end.
+
+    Args:
+        found: from `freezing_points`, one for each format.
+
+    Returns:
+        A figure whose title says how many runs end where the rule says.
+    """
+    c.require_some("freezing_lines", "found", found, FreezingPoints)
+    picture = c.Picture(height=4.2, width=8.0)
+    axes = picture.subplots()
+    ends, right, all_runs = [], 0, 0
+    for points in found:
+        look = c.style(points.fmt)
+        axes.plot(points.steps, points.predicted, color=look.colour, linestyle=look.dash)
+        axes.plot(
+            points.run_steps, points.reached, color=look.colour, linestyle="", marker=look.marker
+        )
+        ends.append(c.End(axes, points.steps[0], points.predicted[0], points.fmt.name, look.colour))
+        said = points.predicted[np.searchsorted(points.steps, points.run_steps)]
+        right += int(np.sum(said == points.reached))
+        all_runs += len(said)
+    axes.set_xscale("log", base=2)
+    axes.invert_xaxis()  # what is finer lies to the right
+    c.log_ticks(axes.xaxis)
+    axes.set_xlabel("time step (minutes)")
+    axes.set_ylabel("temperature (°C)")
+    sentence = (
+        f"{right} of {all_runs} runs stop where the rule says, the hotter the finer the step."
+    )
+    c.titled(picture, sentence, "Lines: predicted; marks: runs of 100 minutes.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+@c.in_house_style
+def simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
+    """Errors of simulations, a line for each format and method.
+
+    Args:
+        curves: from `step_errors` or `grid_errors`, all of one kind.
+
+    Returns:
+        A figure whose title says where each line is lowest.
+
+    Raises:
+        ValueError: the curves are of two kinds.
+    """
+    c.require_some("simulation_errors", "curves", curves, SimulationErrors)
+    subject, axis = curves[0].subject, curves[0].axis
+    if any(curve.axis != axis for curve in curves):
+        raise ValueError(
+            "simulation_errors: curves must be of one kind; got errors against "
+            f"{c.listed(dict.fromkeys(curve.axis for curve in curves))}. Draw two figures."
+        )
+    picture = c.Picture(height=4.4, width=8.4)
+    axes = picture.subplots()
+    c.log_axes(axes, axis, "error")
+    ends, said = [], []
+    for curve in curves:
+        look, (dash, words) = c.style(curve.fmt), METHOD_STYLES[curve.method]
+        axes.plot(curve.x, curve.errors, color=look.colour, linestyle=dash, marker=look.marker)
+        name = f"{curve.fmt.name} {words}"
+        ends.append(c.End(axes, curve.x[-1], curve.errors[-1], name, look.colour))
+        best = int(np.argmin(curve.errors))
+        said.append(f"{name} {curve.errors[best]:.2g} at {curve.x[best]:.2g}")
+    if curves[0].x[0] > curves[0].x[-1]:
+        axes.invert_xaxis()  # what is finer lies to the right
+    sentence = f"Least errors of {subject}: {', '.join(said)}."
+    c.titled(picture, sentence, "Line chart, both axes logarithmic.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+@c.in_house_style
+def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
+    """The states of runs in three numbers x, y and z: z against x, a panel for each run.
+
+    Args:
+        runs: by name, shape (steps + 1, 3).
+
+    Returns:
+        A figure whose title counts the different states of each run, and says its cycle's length.
+    """
+    c.require_named("orbits", "runs", runs, np.ndarray)
+    picture = c.Picture(height=3.9, width=8.4)
+    panels = picture.subplots(1, len(runs), sharex=True, sharey=True, squeeze=False)[0]
+    said = []
+    for k, (axes, (name, run)) in enumerate(zip(panels, runs.items(), strict=True)):
+        if run.ndim != 2 or run.shape[1] != 3:
+            raise ValueError(
+                f"orbits: runs must have shape (steps + 1, 3); got {run.shape}. Integrate three "
+                f"numbers."
+            )
+        _checks.row("orbits", "runs", run.ravel())
+        axes.plot(run[:, 0], run[:, 2], linestyle="", marker=".", markersize=1.5, color="#7A21DD")
+        axes.set_title(name)
+        axes.set_xlabel("x")
+        if not k:
+            axes.set_ylabel("z")
+        states, length = cycle(run)
+        end = f", the last {length:,} again and again" * bool(length)
+        said.append(f"{states:,} ({name}{end})")
+    steps = len(run) - 1
+    sentence = f"Different states in {steps:,} steps: {'; '.join(said)}."
+    return c.titled(picture, sentence, "Points, z against x.")
+
+
+def cycle(run: np.ndarray) -> tuple[int, int]:
+    """How many states of a run are different, and how many it repeats until its end, or 0."""
+    seen: dict[bytes, int] = {}
+    length = 0
+    for n, state in enumerate(run):
+        first = seen.setdefault(state.tobytes(), n)
+        if first < n and not length and np.array_equal(run[first : first - n], run[n:]):
+            length = n - first
+    return len(seen), length
