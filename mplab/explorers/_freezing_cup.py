@@ -59,7 +59,7 @@ class FreezingCup(Explorer):
     def __init__(self) -> None:
         wide = {"width": "min(36rem, 98%)"}
         self.power = ipywidgets.IntSlider(
-            min=-5, max=3, value=-2, description="step 2^", layout=wide
+            min=-4, max=3, value=-2, description="step 2^", layout=wide
         )
         self.fmt = ipywidgets.Dropdown(options=list(FORMATS), value="BF16", description="format")
         self.method = ipywidgets.Dropdown(options=list(METHODS), description="rounding")

@@ -59,6 +59,11 @@ def freezing_points(fmt: Format) -> FreezingPoints:
         (array([1.    , 0.0625]), array([20.5, 40. ]))
     """
     require_format("freezing_points", fmt)
+    if fmt.bits > 16 or fmt.max_finite < HOT:
+        raise ValueError(
+            f"freezing_points: fmt must have at most 16 bits and reach {HOT:g}; got {fmt.name}. "
+            "Use one like FP16."
+        )
     steps = 2.0 ** (np.arange(-64, 1) / 8)
     predicted = hottest_frozen(fmt, steps)
     run_steps = 2.0 ** np.arange(0, -8, -1)

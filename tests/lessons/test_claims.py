@@ -9,9 +9,21 @@ import pytest
 import torch
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, explorers, pictures, round_to, ulp
-from mplab.arithmetic import backward_error, condition, cumsum, lu, mma, refine, variance
+from mplab.arithmetic import (
+    Weights,
+    backward_error,
+    condition,
+    cumsum,
+    freezes,
+    integrate,
+    lu,
+    mma,
+    refine,
+    variance,
+)
 from mplab.course.files import course_folder
 from mplab.explorers._accumulator_race import LENGTHS
+from mplab.pictures._time_steps import cycle
 from mplab.training import TASKS, train
 
 
@@ -438,3 +450,164 @@ def test_the_explorer_answers_what_the_lesson_says():
         refiner.power.value = power
         assert refiner.found.converged == ends
     assert "converged" in refiner.state.value
+
+
+# Lesson 16 -------------------------------------------------------------------------------
+
+
+def coffee(t):
+    return -0.1 * (t - 20)
+
+
+def test_the_finest_step_leaves_the_cup_at_more_than_35_degrees():
+    assert "With a hundredth of a minute the cup stops at 35.625 °C after a quarter" in prose(16)
+    path = integrate(coffee, 90.0, 0.01, 3000, FP16)
+    assert path[-1] == 35.625
+    assert 12 < np.flatnonzero(np.diff(path))[-1] * 0.01 < 15
+    for dt, end in ((0.1, 20.78125), (1, 20.0625)):
+        assert integrate(coffee, 90.0, dt, round(100 / dt), FP16)[-1] == end
+
+
+def test_each_freezing_point_of_the_prose_is_a_tie_and_its_parity_decides():
+    assert "exactly half a gap, 2⁻⁶: a tie, and the even neighbour is 35.625 itself" in prose(16)
+    assert "the tie is at 20.078125, which is odd: the cup moves on, one gap, to 20" in prose(16)
+    for t, gap, dt, even in (
+        (35.625, 2**-5, 0.01, True),
+        (20.78125, 2**-6, 0.1, True),
+        (20.078125, 2**-6, 1.0, False),
+    ):
+        assert ulp(t, FP16) == gap
+        assert np.float32(dt * 0.1 * (t - 20)) == gap / 2
+        assert (t / gap % 2 == 0) == even == freezes(coffee, t, dt, FP16)
+    assert freezes(coffee, 20.0625, 1.0, FP16)
+    assert not freezes(coffee, [21.0, 20.796875], 0.1, FP16).any()
+
+
+def test_e4m3_loses_every_step_of_half_a_minute():
+    assert "In E4M3 a step of half a minute already loses everything: 90 is stored as 88" in prose(
+        16
+    )
+    assert integrate(coffee, 90.0, 0.5, 200, FP8_E4M3).tolist() == [88.0] * 201
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_chance_and_a_master_cool_the_cup_of_e4m3_and_kahan_does_not(seed):
+    assert "Kahan needs no chance and no wider format, but stops at 24 °C, and then" in prose(16)
+    assert integrate(coffee, 90.0, 0.1, 1000, FP8_E4M3, method="kahan")[-1] == 24
+    assert integrate(coffee, 90.0, 0.01, 1000, FP8_E4M3, method="kahan")[-1] == 88
+    for method in ("stochastic", "master"):
+        end = integrate(coffee, 90.0, 0.1, 1000, FP8_E4M3, method=method, seed=seed)[-1]
+        assert abs(end - 20) <= 2  # a gap
+
+
+def test_kahan_doubles_the_bits_and_no_more():
+    assert "at 64 steps upward of 2⁻² are lost to nearest. With Kahan those of 2⁻⁹" in prose(16)
+    assert freezes(lambda t: 1.0, 64.0, 2.0**-2, BF16)
+    for step, moves in ((2.0**-9, True), (2.0**-10, False)):
+        path = integrate(lambda t: 1.0, 64.0, step, 1000, BF16, method="kahan")
+        assert (path[-1] > 64) == moves
+
+
+def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
+    assert "At 2⁻⁴ minutes." in prose(16)
+    cup, lines = explorers.FreezingCup(), {}
+    for power in range(cup.power.min, cup.power.max + 1):
+        cup.power.value = power
+        lines[power] = cup.path[-1]
+    assert [power for power, end in lines.items() if end == 40] == [-4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_nearest_has_a_best_step_of_a_tenth_of_a_degree_and_kahan_none(seed):
+    assert "lowest point lies between 2⁻⁵ and 2⁻³ minutes, at about a tenth" in prose(16)
+    assert "stays below a degree where nearest is off by nearly forty" in prose(16)
+    found = {
+        method: pictures.step_errors(FP16, method=method, seed=seed)
+        for method in ("nearest", "stochastic", "kahan")
+    }
+    nearest, stochastic, kahan = (curve.errors for curve in found.values())
+    best = found["nearest"].x[nearest.argmin()]
+    assert 2**-5 < best < 2**-3
+    assert 0.08 < nearest.min() < 0.15
+    assert nearest[-1] > 33
+    assert stochastic[-1] < 1
+    assert 0 < stochastic.argmin() < len(stochastic) - 1
+    assert (
+        1.2 < stochastic[-1] / stochastic[-3] < 4
+    )  # √n: four times as many steps, twice the noise
+    assert kahan[-1] < 0.012
+    wide = pictures.step_errors(FP32, seed=seed).errors
+    assert wide.argmin() == len(wide) - 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
+    assert "gets 17, 46, 75 percent: the rod freezes on its way up" in prose(16)
+    assert "near 1 percent (stochastic) and 0.2 percent (Kahan)" in prose(16)
+    if not seed:
+        nearest = pictures.grid_errors(BF16).errors
+        np.testing.assert_allclose(nearest[1:], [0.167, 0.465, 0.751], atol=0.006)
+        assert nearest.argmin() == 0
+        wide = pictures.grid_errors(FP32).errors
+        assert np.all((wide[:-1] / wide[1:] > 3.5) & (wide[:-1] / wide[1:] < 4.5))
+        assert pictures.grid_errors(BF16, method="kahan").errors[2:].max() < 0.0025
+    stochastic = pictures.grid_errors(BF16, method="stochastic", seed=seed).errors
+    assert stochastic.max() < 0.02
+    assert stochastic[-1] > 0.003
+
+
+def weather(state):
+    x, y, z = state
+    return np.array([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
+
+
+@pytest.mark.slow
+def test_the_weather_enters_a_cycle_that_its_start_chooses():
+    assert "a cycle of 40 states, round and round one wing. From (1, 2, 20) it enters" in prose(16)
+    assert "another, of 2,609, after 829 steps" in prose(16)
+    how = {"dt": 1 / 64, "steps": 5000, "fmt": BF16, "scheme": "rk4"}
+    path = integrate(weather, [1, 1, 1], **how)
+    assert cycle(path)[1] == 40
+    assert len(set(np.sign(path[-40:, 0]))) == 1
+    assert cycle(integrate(weather, [1, 2, 20], **how)) == (829 + 2609, 2609)
+    for seed in range(3):
+        states, length = cycle(
+            integrate(weather, [1, 2, 20], **how, method="stochastic", seed=seed)
+        )
+        assert states > 4900
+        assert length == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_random_walkers_have_a_variance_too_large_by_the_gap_over_the_step(seed):
+    assert "too large by gap/δ, here 8, and 2 for half a gap. Kahan is right" in prose(16)
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], (256, 4000))
+    for delta, ratio in ((2.0**-10, 8), (2.0**-8, 2)):
+        for method, factor in (("nearest", 0), ("stochastic", ratio), ("kahan", 1)):
+            walkers = Weights(np.full(4000, 1.5), BF16, method=method, seed=seed)
+            for sign in signs:
+                walkers.add(delta * sign)
+            found = walkers.values.var() / (256 * delta**2)
+            assert abs(found - factor) <= 0.12 * factor
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_chance_spreads_the_energy_of_swings_most(seed):
+    assert "from less than 0.6 to more than 1.5" in prose(16)
+    angles = 2 * np.pi * np.arange(64) / 64
+    start, spread = [np.cos(angles), np.sin(angles)], {}
+    for method in ("nearest", "stochastic", "kahan"):
+        path = integrate(
+            lambda s: np.stack([s[1], -s[0]]), start, 1 / 64, 6400, BF16,
+            scheme="rk4", method=method, seed=seed,
+        )  # fmt: skip
+        spread[method] = (path[-1] ** 2).sum(axis=0)
+    assert spread["stochastic"].min() < 0.6
+    assert spread["stochastic"].max() > 1.5
+    for method in ("nearest", "kahan"):
+        assert np.ptp(spread[method]) < 0.1
+        assert abs(spread[method] - 1).max() < 0.06

@@ -11,9 +11,10 @@ import pytest
 import torch
 from odd_calls import HUGE, ODD, Asked, without
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, pictures
+from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, Format, Rounding, pictures
 from mplab.arithmetic import path, refine
 from mplab.pictures import canvas
+from mplab.pictures._time_steps import SimulationErrors
 from mplab.scaling import CurrentScaling
 from mplab.training import ExponentHistogram, History
 from mplab.training.stages import Memory
@@ -34,6 +35,7 @@ def asked(name, **kinds):
 
 
 FORMATS = [FP16, FP8_E4M3]
+ONE_TWO = np.array([1.0, 2.0])
 RIGHT = {
     **{
         (name, "formats"): FORMATS
@@ -61,6 +63,10 @@ RIGHT = {
     ("one_bit_too_many", "found"): pictures.wrong_sums(16),
     ("slice_counts", "curves"): [pictures.slices_needed("INT8", draws=1)],
     ("derivatives", "curves"): [pictures.derivative_errors(FP16, draws=1)],
+    ("freezing_lines", "found"): [pictures.freezing_points(FP8_E4M3)],
+    ("simulation_errors", "curves"): [
+        SimulationErrors(FP16, "nearest", "a", "b", ONE_TWO, ONE_TWO)
+    ],
     ("four_bit_errors", "found"): pictures.scale_errors(),
     ("order_sums", "found"): pictures.order_errors(size=4, orders=2),
     ("mismatch", "found"): pictures.rollout_gaps(length=2, rows=2),
@@ -114,6 +120,8 @@ EVERYTHING = [
     asked("four_bit_errors", found=ONE),
     *[asked(name, found=ONE) for name in ("order_sums", "mismatch")],
     asked("one_ulp", pairs=LIST),
+    asked("freezing_lines", found=LIST),
+    asked("simulation_errors", curves=LIST),
     asked("cutting", errors=ONE),
     asked("promotion", errors=ONE),
     asked("precision_map", explanation=ONE),
@@ -200,6 +208,13 @@ MEASURED = [
     measured("wrong_sums", k=(16, ("count", (0, 15, 4097, HUGE))), seed=(0, SEED)),
     measured("slices_needed", unit=("INT8", ("word", ("INT4",))),
              draws=(1, ("count", (0, 65, HUGE))), seed=(0, SEED)),
+    measured("freezing_points", fmt=(FP8_E4M3, (*FORMAT, (FP32, FP4_E2M1)))),
+    measured("step_errors", fmt=(FP8_E4M3, FORMAT), method=("nearest", "word"), seed=(0, STREAM)),
+    measured("grid_errors", fmt=(FP8_E4M3, FORMAT), method=("nearest", "word"), seed=(0, STREAM)),
+    calls("time_courses", {"runs": {"a": np.ones(2)}, "until": 1.0}, until=POSITIVE,
+          runs=(ANY_MAPPING, *({"a": x} for x in (ENDLESS[2], np.ones((2, 2)))))),
+    calls("orbits", {"runs": {"a": np.ones((2, 3))}},
+          runs=(ANY_MAPPING, *({"a": x} for x in (ENDLESS[2], np.ones((2, 2)), np.ones(3))))),
     measured("scale_errors", seed=(0, SEED)),
     measured("outlier_errors", seed=(0, SEED)),
     measured("order_errors", size=(4, ("count", (0, HUGE))), orders=(2, ("count", (0, HUGE))),

@@ -1,0 +1,132 @@
+"""Answers to the exercises of `mplab.course._time_steps`, right ones and wrong ones."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from mplab import BF16, next_down, round_to
+
+
+def until_it_stays(k, room, dt, fmt):
+    t = round_to(90.0, fmt)
+    while True:
+        cooler = round_to(t + dt * k * (room - t), fmt)
+        if cooler == t:
+            return t
+        t = cooler
+
+
+def by_the_gap_below(k, room, dt, fmt):
+    """Whole steps by rounding, but the end by the gap on the cooler side."""
+    t = float(round_to(90.0, fmt))
+    while t > room:
+        step = dt * k * (t - room)
+        below = float(next_down(t, fmt))
+        after = float(round_to(t - step, fmt))
+        if 2 * step <= t - below and after != below:
+            return t
+        t = after
+    return t
+
+
+def stops_if(lost):
+    """The hottest of the temperatures on the way down by single gaps."""
+
+    def answer(k, room, dt, fmt):
+        t = float(round_to(90.0, fmt))
+        while t > room and not lost(dt * k * (t - room), t - float(next_down(t, fmt))):
+            t = float(next_down(t, fmt))
+        return t
+
+    return answer
+
+
+def in_bf16(t, rest, step):
+    due = float(round_to(step + rest, BF16))
+    new = float(round_to(t + due, BF16))
+    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
+
+
+def rest_negated(t, rest, step):
+    """As Kahan wrote it: what arrived too much is taken off."""
+    due = round_to(step - (-rest), BF16)
+    new = round_to(t + due, BF16)
+    return [new, -round_to(round_to(new - t, BF16) - due, BF16)]
+
+
+def forgets(t, rest, step):
+    due = float(round_to(step, BF16))
+    new = float(round_to(t + due, BF16))
+    return new, float(round_to(due - (new - t), BF16))
+
+
+def wrong_sign(t, rest, step):
+    new, left = in_bf16(t, rest, step)
+    return new, -left
+
+
+def wide_rest(t, rest, step):
+    new, _ = in_bf16(t, rest, step)
+    return new, step + rest - (new - t)
+
+
+def unrounded_due(t, rest, step):
+    new = float(round_to(t + step + rest, BF16))
+    return new, float(round_to(step + rest - (new - t), BF16))
+
+
+def added_twice(t, rest, step):
+    due = float(round_to(step + rest, BF16))
+    new = float(round_to(t + due + rest, BF16))
+    return new, float(round_to(due - (new - t), BF16))
+
+
+def of_the_step(t, rest, step):
+    new, _ = in_bf16(t, rest, step)
+    return new, float(round_to(step - (new - t), BF16))
+
+
+def by_two_places(delta, ulp):
+    below = delta // ulp
+    share = delta / ulp - below
+    low, high = below * ulp, (below + 1) * ulp
+    return ((1 - share) * low**2 + share * high**2) / delta**2
+
+
+def by_fractions(delta, ulp):
+    steps = Fraction(delta) / Fraction(ulp)
+    share = steps % 1
+    return float(1 + share * (1 - share) / steps**2)
+
+
+RIGHT = {
+    "frozen_at": [until_it_stays, by_the_gap_below],
+    "kahan_step": [in_bf16, rest_negated],
+    "variance_ratio": [by_two_places, by_fractions],
+}
+
+WRONG = {
+    "frozen_at": [
+        (stops_if(lambda step, gap: step < gap / 2), "Round t"),
+        (lambda k, room, dt, fmt: 90.0, "Round t"),
+        (lambda k, room, dt, fmt: room, "an exact cup would end"),
+        (lambda k, room, dt, fmt: until_it_stays(k, 0.0, dt, fmt), "Round t"),
+        (lambda k, room, dt, fmt: until_it_stays(k, room, 1.0, fmt), "Round t"),
+    ],
+    "kahan_step": [
+        (forgets, "go into the next step"),
+        (wrong_sign, "wrong sign"),
+        (wide_rest, "eight bits"),
+        (unrounded_due, "rounded to BF16 first"),
+        (added_twice, "add it once"),
+        (of_the_step, "not the step alone"),
+    ],
+    "variance_ratio": [
+        (lambda delta, ulp: 1, "the mean square is not"),
+        (lambda delta, ulp: ulp / delta, "up to one ulp"),
+        (lambda delta, ulp: (ulp / delta) ** 2, "Not every step"),
+        (lambda delta, ulp: delta / ulp, "inverse"),
+        (lambda delta, ulp: (np.rint(delta / ulp) * ulp / delta) ** 2, "rounding to nearest"),
+        (lambda delta, ulp: 1 + (ulp / (2 * delta)) ** 2, "worst case"),
+    ],
+}
