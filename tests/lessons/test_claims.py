@@ -533,9 +533,7 @@ def test_nearest_has_a_best_step_of_a_tenth_of_a_degree_and_kahan_none(seed):
     assert nearest[-1] > 33
     assert stochastic[-1] < 1
     assert 0 < stochastic.argmin() < len(stochastic) - 1
-    assert (
-        1.2 < stochastic[-1] / stochastic[-3] < 4
-    )  # √n: four times as many steps, twice the noise
+    assert stochastic[-3:].max() < 2 * stochastic[-3:].min()
     assert kahan[-1] < 0.012
     wide = pictures.step_errors(FP32, seed=seed).errors
     assert wide.argmin() == len(wide) - 1
@@ -598,6 +596,7 @@ def test_random_walkers_have_a_variance_too_large_by_the_gap_over_the_step(seed)
 @pytest.mark.parametrize("seed", range(5))
 def test_chance_spreads_the_energy_of_swings_most(seed):
     assert "from less than 0.6 to more than 1.5" in prose(16)
+    assert "Kahan loses two percent, all swings alike" in prose(16)
     angles = 2 * np.pi * np.arange(64) / 64
     start, spread = [np.cos(angles), np.sin(angles)], {}
     for method in ("nearest", "stochastic", "kahan"):
@@ -611,3 +610,4 @@ def test_chance_spreads_the_energy_of_swings_most(seed):
     for method in ("nearest", "kahan"):
         assert np.ptp(spread[method]) < 0.1
         assert abs(spread[method] - 1).max() < 0.06
+    assert abs(spread["kahan"] - 0.98).max() < 0.015

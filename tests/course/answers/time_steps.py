@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mplab import BF16, next_down, round_to
+from mplab import BF16, round_to, values
 
 
 def until_it_stays(k, room, dt, fmt):
@@ -16,29 +16,20 @@ def until_it_stays(k, room, dt, fmt):
         t = cooler
 
 
-def by_the_gap_below(k, room, dt, fmt):
-    """Whole steps by rounding, but the end by the gap on the cooler side."""
-    t = float(round_to(90.0, fmt))
-    while t > room:
-        step = dt * k * (t - room)
-        below = float(next_down(t, fmt))
-        after = float(round_to(t - step, fmt))
-        if 2 * step <= t - below and after != below:
-            return t
-        t = after
+def with_the_one_before(k, room, dt, fmt):
+    t, before = round_to(90.0, fmt), None
+    while t != before:
+        t, before = round_to(t - dt * k * (t - room), fmt), t
     return t
 
 
-def stops_if(lost):
-    """The hottest of the temperatures on the way down by single gaps."""
-
-    def answer(k, room, dt, fmt):
-        t = float(round_to(90.0, fmt))
-        while t > room and not lost(dt * k * (t - room), t - float(next_down(t, fmt))):
-            t = float(next_down(t, fmt))
-        return t
-
-    return answer
+def strictly_below_half(k, room, dt, fmt):
+    """The hottest of all temperatures, with the right gaps, but no ties."""
+    t = np.unique(values(fmt))
+    t = t[t <= round_to(90.0, fmt)]
+    below, t = t[:-1], t[1:]
+    lost = (t >= room) & (dt * k * (t - room) < (t - below) / 2)
+    return t[lost].max()
 
 
 def in_bf16(t, rest, step):
@@ -57,7 +48,7 @@ def rest_negated(t, rest, step):
 def forgets(t, rest, step):
     due = float(round_to(step, BF16))
     new = float(round_to(t + due, BF16))
-    return new, float(round_to(due - (new - t), BF16))
+    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
 
 
 def wrong_sign(t, rest, step):
@@ -72,18 +63,18 @@ def wide_rest(t, rest, step):
 
 def unrounded_due(t, rest, step):
     new = float(round_to(t + step + rest, BF16))
-    return new, float(round_to(step + rest - (new - t), BF16))
+    return new, float(round_to(step + rest - float(round_to(new - t, BF16)), BF16))
 
 
 def added_twice(t, rest, step):
     due = float(round_to(step + rest, BF16))
     new = float(round_to(t + due + rest, BF16))
-    return new, float(round_to(due - (new - t), BF16))
+    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
 
 
 def of_the_step(t, rest, step):
     new, _ = in_bf16(t, rest, step)
-    return new, float(round_to(step - (new - t), BF16))
+    return new, float(round_to(step - float(round_to(new - t, BF16)), BF16))
 
 
 def by_two_places(delta, ulp):
@@ -100,14 +91,14 @@ def by_fractions(delta, ulp):
 
 
 RIGHT = {
-    "frozen_at": [until_it_stays, by_the_gap_below],
+    "frozen_at": [until_it_stays, with_the_one_before],
     "kahan_step": [in_bf16, rest_negated],
     "variance_ratio": [by_two_places, by_fractions],
 }
 
 WRONG = {
     "frozen_at": [
-        (stops_if(lambda step, gap: step < gap / 2), "Round t"),
+        (strictly_below_half, "Round t"),
         (lambda k, room, dt, fmt: 90.0, "Round t"),
         (lambda k, room, dt, fmt: room, "an exact cup would end"),
         (lambda k, room, dt, fmt: until_it_stays(k, 0.0, dt, fmt), "Round t"),
