@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def _frozen_at(k: float, room: float, dt: float, fmt: Format) -> float:
     return t
 
 
-Lost = Callable[[np.ndarray, np.ndarray, Format], np.ndarray]
+Lost = Callable[[np.ndarray, np.ndarray, Format], Any]
 """Whether steps from temperatures are lost."""
 
 
@@ -45,17 +46,17 @@ def _hottest(
     return answer
 
 
-def _within(share: float, *, ties: Lost = lambda step, t, fmt: np.bool_(True)) -> Lost:
+def _within(share: float, *, ties: Lost = lambda step, t, fmt: True) -> Lost:
     """Below a share of an ulp, or just that, and a tie is lost."""
 
-    def lost(step: np.ndarray, t: np.ndarray, fmt: Format) -> np.ndarray:
+    def lost(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
         limit = share * ulp(t, fmt)
         return (step < limit) | ((step == limit) & ties(step, t, fmt))
 
     return lost
 
 
-def _even(step: np.ndarray, t: np.ndarray, fmt: Format) -> np.ndarray:
+def _even(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
     return np.asarray(encode(t, fmt)) % 2 == 0
 
 
@@ -156,7 +157,7 @@ EXERCISES: dict[str, Exercise] = {
         cases=_CUPS,
         misconceptions=(
             Misconception(
-                _hottest(_within(0.5, ties=lambda step, t, fmt: np.bool_(False))),
+                _hottest(_within(0.5, ties=lambda step, t, fmt: False)),
                 "Half an ulp is a tie, and an even significand keeps it: that freezes, too.",
             ),
             Misconception(

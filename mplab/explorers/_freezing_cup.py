@@ -12,8 +12,8 @@ from mplab.arithmetic.integration import integrate
 from mplab.explorers._explorer import Explorer, svg
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.numbers.words import number, superscript
-from mplab.pictures._time_steps import HOT, RATE, ROOM, cooling, hottest_frozen
 from mplab.pictures.canvas import BAND, COARSE, style
+from mplab.pictures.time_steps import HOT, RATE, ROOM, cooling, hottest_frozen
 
 FORMATS = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)}
 

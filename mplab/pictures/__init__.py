@@ -110,6 +110,15 @@ from mplab.pictures.scaling import (
     scaling_windows,
     shares_and_outcomes,
 )
+from mplab.pictures.time_steps import (
+    freezing_lines,
+    freezing_points,
+    grid_errors,
+    orbits,
+    simulation_errors,
+    step_errors,
+    time_courses,
+)
 from mplab.pictures.training import flushed_share, gradient_exponents, loss_curves, loss_scale
 
 __all__ = [

@@ -23,7 +23,7 @@ from mplab.arithmetic import (
 )
 from mplab.course.files import course_folder
 from mplab.explorers._accumulator_race import LENGTHS
-from mplab.pictures._time_steps import cycle
+from mplab.pictures.time_steps import cycle
 from mplab.training import TASKS, train
 
 

@@ -14,7 +14,7 @@ from odd_calls import HUGE, ODD, Asked, without
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, Format, Rounding, pictures
 from mplab.arithmetic import path, refine
 from mplab.pictures import canvas
-from mplab.pictures._time_steps import SimulationErrors
+from mplab.pictures.time_steps import SimulationErrors
 from mplab.scaling import CurrentScaling
 from mplab.training import ExponentHistogram, History
 from mplab.training.stages import Memory

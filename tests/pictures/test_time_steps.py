@@ -10,7 +10,7 @@ from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, encode, next_down, pictures, round_to
 from mplab.arithmetic import integrate
-from mplab.pictures._time_steps import FreezingPoints, SimulationErrors, cycle
+from mplab.pictures.time_steps import FreezingPoints, SimulationErrors, cycle
 
 
 @pytest.mark.parametrize(
