@@ -60,13 +60,16 @@ FRONTS = {
         random_system recorded_gradients recorded_network recorded_runs recorded_units
         emulation_error emulations one_bit_too_many slice_counts slice_grid slices_needed wrong_sums
         four_bit_errors outlier_errors quiet_errors scale_errors refinement_costs
-        freezing_lines freezing_points grid_errors mismatch one_ulp orbits order_errors order_sums rollout_gaps runs_apart simulation_errors step_errors time_courses
+        freezing_lines freezing_points grid_errors mismatch one_ulp orbits order_errors order_sums
+        rollout_gaps runs_apart simulation_errors step_errors time_courses
         refinement_limits refinements report results_table roofline rounding_profile running_sums
         scale_rules scaling_windows sensitivity
         shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths
     """,
     "explorers": """
-        AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer FourBitBlock FreezingCup MatrixStep NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SliceSums SpeedUp SplitRow TrainingTheatre UpdateStagnation
+        AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer FourBitBlock FreezingCup
+        MatrixStep NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SliceSums
+        SpeedUp SplitRow TrainingTheatre UpdateStagnation
     """,
     "grading": "Graded Part load_public encode_value decode_value",
 }

@@ -58,14 +58,6 @@ from mplab.pictures._two_runs import (
     order_sums,
     rollout_gaps,
     runs_apart,
-from mplab.pictures._time_steps import (
-    freezing_lines,
-    freezing_points,
-    grid_errors,
-    orbits,
-    simulation_errors,
-    step_errors,
-    time_courses,
 )
 from mplab.pictures._updates import descents, least_updates, stochastic_spread, weight_paths
 from mplab.pictures.canvas import Picture
@@ -177,9 +169,9 @@ __all__ = [
     "number_lines",
     "one_bit_too_many",
     "one_ulp",
+    "orbits",
     "order_errors",
     "order_sums",
-    "orbits",
     "outlier_errors",
     "parting",
     "precision_map",
@@ -206,10 +198,10 @@ __all__ = [
     "scaling_windows",
     "sensitivity",
     "shares_and_outcomes",
+    "simulation_errors",
     "slice_counts",
     "slice_grid",
     "slices_needed",
-    "simulation_errors",
     "spacing",
     "stage_times",
     "stagnation",

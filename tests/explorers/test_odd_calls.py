@@ -59,19 +59,17 @@ EVERYTHING = [
     Asked("ScalerTimeline", explorers.ScalerTimeline, {"source": None}, {"source": LIMITS}),
 ]
 NO_ARGUMENTS = {
-    *(
-        "Clinic",
-        "ErrorBudget",
-        "Explorer",
-        "FourBitBlock",
-        "FreezingCup",
-        "MatrixStep",
-        "PolicyExplorer",
-        "Refiner",
-        "SliceSums",
-        "SpeedUp",
-        "SplitRow",
-    ),
+    "Clinic",
+    "ErrorBudget",
+    "Explorer",
+    "FourBitBlock",
+    "FreezingCup",
+    "MatrixStep",
+    "PolicyExplorer",
+    "Refiner",
+    "SliceSums",
+    "SpeedUp",
+    "SplitRow",
 }
 
 
