@@ -109,6 +109,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "saturating_cast": Exercise(
         answer=_saturating,
+        uses=("round_to",),
         reason="Clamp to -448 .. 448 before the cast, and let a NaN be a NaN.",
         cases=_SATURATION_CASES,
         fmt=FP8_E4M3,
@@ -134,6 +135,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "count_fates": Exercise(
         answer=_counts,
+        uses=("round_to",),
         reason="Round first; compare what went in with what came out.",
         cases=_COUNT_CASES,
         misconceptions=(

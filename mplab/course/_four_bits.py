@@ -130,6 +130,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "nvfp4_scales": Exercise(
         answer=_nvfp4_scales,
+        uses=("round_to",),
         reason="amax of the block / 6 / (amax of the tensor / 2688), at least 2^-6, in E4M3.",
         cases=_TENSORS,
         fmt=FP8_E4M3,
@@ -159,6 +160,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "stochastic_e2m1": Exercise(
         answer=_stochastic_e2m1,
+        uses=("round_to", "next_up", "next_down", "ulp"),
         reason="Up, in magnitude, where u is less than the share of the way to the upper one.",
         argument="x, u",
         cases=_ROUNDED_CASES,

@@ -66,15 +66,19 @@ class _Watcher:
         return None if frame is None else files
 
     def stop(self) -> None:
-        """End the watching thread, and forget an exception that is still to be raised.
+        """End the watching thread, and let an exception that is still to be raised be raised here.
 
-        One that was set just before the code ended may be raised in here: then call it again.
+        Then call it again. To take the exception back instead would leave Python 3.11 with a sign
+        that one is there: whatever is traced or profiled afterwards would not end.
         """
         if self._running.locked():
             self._running.release()
         self._thread.join()
-        _set_exception(self._runner, ctypes.py_object())
-        self._frame = None
+        left, self._frame = self._frame is not None, None
+        if self.fired and left:
+            _set_exception(self._runner, ctypes.py_object(TooLong))
+            while True:
+                pass
 
 
 def ends_within(seconds: float, code: Callable[[], Any]) -> bool:

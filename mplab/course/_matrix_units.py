@@ -179,6 +179,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "step_sum": Exercise(
         answer=_step,
+        uses=("round_to", "ulp"),
         reason="Find the largest e_a + e_b, cut every product toward zero there, then add.",
         argument="a, b",
         cases=_STEP_CASES,
@@ -206,6 +207,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "promoted_sum": Exercise(
         answer=_in_blocks,
+        uses=("round_to", "Format"),
         reason="Blocks of 128, each from zero and cut at every step; their sums added in FP32.",
         argument="x",
         cases=_PROMOTED_CASES,

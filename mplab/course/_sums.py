@@ -153,6 +153,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "pairwise_sum": Exercise(
         answer=_pairwise,
+        uses=("round_to",),
         reason="Split at len(x) // 2, sum each half the same way, and round their sum once.",
         cases=_PAIRWISE_CASES,
         fmt=FP16,
@@ -177,6 +178,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "kahan_sum": Exercise(
         answer=_kahan,
+        uses=("round_to",),
         reason="Correct the term, add it, and find what of it the total did not take.",
         cases=_KAHAN_CASES,
         fmt=FP16,

@@ -211,6 +211,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "refine_once": Exercise(
         answer=_refined,
+        uses=("round_to", "solve_triangular"),
         reason="Residual in float64; a power of two; FP16 solves, lower first; back; add to x.",
         argument="a, b, x, lower, upper",
         cases=_correction_cases(),

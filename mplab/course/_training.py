@@ -99,6 +99,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "flushed_share": Exercise(
         answer=_flushed_share,
+        uses=("round_to",),
         reason="Count what is not zero before rounding and zero after it, of what was not zero.",
         cases=_SHARE_CASES,
         tolerance=1e-12,
@@ -124,6 +125,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "smallest_scale": Exercise(
         answer=_smallest_scale,
+        uses=("round_to",),
         reason="The scaled gradient must round to something other than 0; half the scale must not.",
         argument="gradient",
         cases=_SCALE_CASES,

@@ -118,6 +118,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "dead_share": Exercise(
         answer=_dead_share,
+        uses=("round_to", "next_up", "next_down", "ulp"),
         reason="Of the updates that are not 0, count those after which w is still w.",
         argument="w, delta",
         cases=_DEAD_CASES,
@@ -156,6 +157,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "stochastic_round": Exercise(
         answer=_by_coin,
+        uses=("round_to", "next_up", "next_down", "ulp"),
         reason="Up if r is less than the share of the way that x has come from low to high.",
         argument="x, r",
         cases=_COIN_CASES,

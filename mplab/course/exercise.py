@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from mplab.course._limit import ends_within
+from mplab.course.calls import refusal, watched
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format, require_format
@@ -97,6 +98,8 @@ class Exercise:
         misconceptions: known wrong answers.
         fmt: the format of the result, whose codes a counterexample then shows.
         tolerance: relative difference that still counts as equal; 0 compares numbers.
+        uses: functions and classes of mplab that an answer may call, by name, and "overflow" if
+            the argument of that name may be used; None for all. Attributes of a format are free.
     """
 
     answer: Any
@@ -106,6 +109,7 @@ class Exercise:
     misconceptions: Sequence[Misconception] = ()
     fmt: Format | None = None
     tolerance: float = 0.0
+    uses: Sequence[str] | None = ()
 
     def __post_init__(self) -> None:
         for name, words in (("reason", self.reason), ("argument", self.argument)):
@@ -133,6 +137,13 @@ class Exercise:
             raise ValueError(
                 "Exercise: tolerance must be a finite number, not negative; got "
                 f"{quoted(self.tolerance)}. Leave it out for 0."
+            )
+        uses = self.uses
+        listed = isinstance(uses, list | tuple) and all(isinstance(name, str) for name in uses)
+        if not (uses is None or listed):
+            raise TypeError(
+                f"Exercise: uses must be a list of names, or None; got {quoted(uses)}. Put one in "
+                "a list."
             )
 
     def outcomes(self, answer: Any) -> list[Any]:
@@ -216,6 +227,9 @@ def verdict_on(
             False, f"{name}: hand in the function itself; got {type(answer).__name__}: {answer!r}."
         )
     outcomes: list[Any] = []
+    called: list[str] = []
+    if callable(exercise.answer):
+        answer = watched(answer, exercise.uses, called)
     try:
         in_time = ends_within(seconds, lambda: exercise.take(outcomes, answer))
     except NotImplementedError:
@@ -226,6 +240,8 @@ def verdict_on(
     wanted = exercise.outcomes(exercise.answer)
     pairs = enumerate(zip(given, wanted, strict=True))
     wrong = [i for i, pair in pairs if not equal(*pair, exercise)]
+    if not wrong and called:
+        return Verdict(False, f"{name}: not yet.\n  {refusal(called[0], exercise.uses or ())}")
     if not wrong:
         cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
         return Verdict(True, f"{name}: right{cases}.")

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from mplab.course.calls import refusal
 from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, as_float, equal
 from mplab.course.lessons import EXERCISES
 from mplab.grading._values import Foreign, decode_value, encode_value, key_of
@@ -191,7 +192,14 @@ class Outcome(NamedTuple):
 class Answering(Protocol):
     """Whoever answers for a submission: `mplab.grading.sandbox.Session`."""
 
-    def ask(self, name: str, cases: Sequence[Any] | None, *, seconds: float | None = None) -> Any:
+    def ask(
+        self,
+        name: str,
+        cases: Sequence[Any] | None,
+        *,
+        seconds: float | None = None,
+        uses: Sequence[str] | None = None,
+    ) -> Any:
         """What the name holds, or what its function gives for encoded cases."""
 
 
@@ -220,7 +228,8 @@ def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Answe
     """Why a part earns nothing; empty if it is right."""
     function = callable(graded.exercise.answer)
     encoded = [encode_value(_spread(case)) for case in cases] if function else None
-    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds)
+    uses = graded.exercise.uses
+    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
     if reply.get("interrupted"):
         return f"Stopped after {graded.seconds:g} seconds."
     if reply.get("missing"):
@@ -234,6 +243,9 @@ def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Answe
     exercise = replace(graded.exercise, cases=cases)
     wanted = exercise.outcomes(exercise.answer)
     wrong = [i for i in range(len(cases)) if not equal(given[i], wanted[i], exercise)]
+    called = reply.get("called")
+    if not wrong and uses is not None and isinstance(called, list) and called:
+        return refusal(str(called[0])[:80], uses)
     if not wrong:
         return ""
     return _explanation(exercise, part, given, wrong)
@@ -341,7 +353,7 @@ def _public(exercise: Exercise) -> dict[str, Any]:
         "argument": exercise.argument,
         "format": fmt,
     }
-    entry |= {"tolerance": exercise.tolerance}
+    entry |= {"tolerance": exercise.tolerance, "uses": exercise.uses}
     known = [("", exercise.answer)] + [(m.sentence, m.answer) for m in exercise.misconceptions]
     if not callable(exercise.answer):
         return entry | {"sealed": [[text, Sealed.of(answer).digest] for text, answer in known]}
@@ -388,6 +400,7 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
 def _from_public(entry: Mapping[str, Any]) -> Exercise:
     common = {name: entry[name] for name in ("reason", "argument", "tolerance")}
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
+    common["uses"] = entry.get("uses")  # which older tables do not have
     if "sealed" in entry:
         (_, answer), *others = [(text, Sealed(digest)) for text, digest in entry["sealed"]]
         known = tuple(Misconception(sealed, text) for text, sealed in others)

@@ -176,8 +176,10 @@ class Kernel:
 
     def do_ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a name holds, or what the function of that name gives for each case."""
+        from mplab.course.calls import watched
+
         decode = self._values.decode_value
-        name, cases = request["name"], request["cases"]
+        name, cases, called = request["name"], request["cases"], list[str]()
         if name not in self._shell.user_ns:
             return {"missing": True}
         answer = self._shell.user_ns[name]
@@ -186,7 +188,9 @@ class Kernel:
                 return {"values": [self._outcome(lambda: answer)]}
             if not callable(answer):
                 return {"missing": False, "kind": type(answer).__name__[:50]}
-            return {"values": [self._outcome(lambda c=c: answer(*decode(c))) for c in cases]}
+            answer = watched(answer, request["uses"], called)
+            values = [self._outcome(lambda c=c: answer(*decode(c))) for c in cases]
+        return {"values": values, "called": called[:1]}
 
     def _outcome(self, call: Any) -> dict[str, Any]:
         try:

@@ -300,8 +300,17 @@ class Session:
             outputs = [{"stream": "stdout", "text": "(the notebook shows too much to keep)\n"}]
         return Ran([o for o in outputs if isinstance(o, dict)], reply.get("ok") is True)
 
-    def ask(self, name: str, cases: Sequence[Any] | None, *, seconds: float | None = None) -> Any:
+    def ask(
+        self,
+        name: str,
+        cases: Sequence[Any] | None,
+        *,
+        seconds: float | None = None,
+        uses: Sequence[str] | None = None,
+    ) -> Any:
         """What the name holds (`cases` None), or what its function gives for encoded cases.
+
+        It may call what `uses` names of the library, or all if None; what else it called is told.
 
         Returns:
             The reply as it came: a dictionary of unknown content.
@@ -309,7 +318,7 @@ class Session:
         Raises:
             Died: the kernel did not survive it.
         """
-        return self._request({"do": "ask", "name": name, "cases": cases}, seconds)
+        return self._request({"do": "ask", "name": name, "cases": cases, "uses": uses}, seconds)
 
     def _request(self, message: dict[str, Any], seconds: float | None) -> dict[str, Any]:
         if self._dead:

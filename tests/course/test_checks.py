@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,16 @@ from tiers import mostly_slow
 import mplab
 from mplab import FP8_E4M3, FP16, check, round_to, values
 from mplab.course import EXERCISES, Arguments, Exercise, Sealed, _systems
-from mplab.course.exercise import TIME_LIMIT
+from mplab.course.exercise import TIME_LIMIT, verdict_on
 
 ANSWERS = answers_in("course")
 GROUPS = ANSWERS.values()
 count = ANSWERS["training"].count
 RIGHT = {name: answers for group in GROUPS for name, answers in group.RIGHT.items()}
 WRONG = {name: answers for group in GROUPS for name, answers in group.WRONG.items()}
+BY_LIBRARY = {
+    name: answers for group in GROUPS for name, answers in getattr(group, "BY_LIBRARY", {}).items()
+}
 
 
 SUMS = ("kahan_sum", "pairwise_sum", "promoted_sum")
@@ -37,14 +41,28 @@ def pairs(table, slow=()):
 
 def test_every_exercise_has_right_and_wrong_answers_here():
     assert set(RIGHT) == set(WRONG) == set(EXERCISES)
-    assert all(len(RIGHT[name]) >= 2 and len(WRONG[name]) >= 5 for name in EXERCISES)
+    right = {name: len(RIGHT[name]) + len(BY_LIBRARY.get(name, [])) for name in EXERCISES}
+    assert all(right[name] >= 2 and len(WRONG[name]) >= 5 for name in EXERCISES)
 
 
 @pytest.mark.parametrize(("name", "answer"), pairs(RIGHT))
 def test_a_right_answer_passes_however_it_is_written(name, answer):
     verdict = check(name, answer)
     assert verdict, verdict.message
-    assert check(name, EXERCISES[name].answer)
+    assert verdict_on(name, free(name), EXERCISES[name].answer)
+
+
+def free(name):
+    """The exercise for whom anything may be called, also its own reference."""
+    return replace(EXERCISES[name], uses=None)
+
+
+@pytest.mark.parametrize(("name", "answer"), pairs(BY_LIBRARY))
+def test_an_answer_that_the_library_gives_is_right_and_refused(name, answer):
+    assert verdict_on(name, free(name), answer)
+    verdict = check(name, answer)
+    assert not verdict
+    assert "The answer calls " in verdict.message and "of mplab;" in verdict.message
 
 
 @pytest.mark.parametrize(("name", "entry"), pairs(WRONG, slow=SUMS))

@@ -113,3 +113,22 @@ def test_in_a_kernel_an_endless_answer_gets_its_verdict_and_the_next_cell_runs()
     shown = [cell.outputs[-1]["data"]["text/plain"] for cell in notebook.cells]
     assert "did not finish in 0.5 s" in shown[0]
     assert shown[1] == "2"
+
+
+def test_what_is_profiled_after_a_limit_ends():
+    def forever():
+        while True:
+            pass
+
+    def profiled():
+        before = sys.getprofile()
+        sys.setprofile(lambda *_: None)
+        try:
+            (lambda: None)()
+        finally:
+            sys.setprofile(before)
+
+    assert ends_within(1.0, lambda: None)
+    assert ends_within(1.0, profiled)
+    assert not ends_within(0.02, forever)
+    assert ends_within(1.0, profiled)

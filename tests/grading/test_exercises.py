@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -42,7 +43,7 @@ class Answering:
     def __init__(self, **names):
         self.names, self.asked = names, []
 
-    def ask(self, name, cases, *, seconds=None):
+    def ask(self, name, cases, *, seconds=None, uses=None):
         self.asked.append(cases)
         if name not in self.names:
             return {"missing": True}
@@ -125,7 +126,7 @@ LIES = [
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
 def test_a_reply_that_lies_earns_nothing(lie):
     class Liar:
-        def ask(self, name, cases, *, seconds=None):
+        def ask(self, name, cases, *, seconds=None, uses=None):
             return lie
 
     assert earned(Liar())[0] == [0, 0]
@@ -137,7 +138,7 @@ NAMES = ["SystemExit", "KeyboardInterrupt", "UnicodeDecodeError", "ExceptionGrou
 @pytest.mark.parametrize("name", [*NAMES, "print", "x" * 10_000])
 def test_no_name_of_an_exception_hurts_the_grader(name):
     class Raising:
-        def ask(self, asked, cases, *, seconds=None):
+        def ask(self, asked, cases, *, seconds=None, uses=None):
             return {"values": [{"raised": name, "message": 5}] * len(cases)}
 
     assert earned(Raising())[0] == [0, 0]
@@ -214,6 +215,8 @@ def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, kno
     (tmp_path / "checks.json").write_text(table_of(folder))
     for name in load_public(tmp_path / "checks.json"):
         exercise = assignment.graded[name].exercise
+        assert EXERCISES[name].uses == [*exercise.uses]  # in both places
+        EXERCISES[name] = replace(EXERCISES[name], uses=None)  # for the reference
         assert mplab.check(name, exercise.answer)
         for wrong, sentence in exercise.misconceptions:
             # What the public cases do not show, the notebook does not tell either.

@@ -100,7 +100,7 @@ class Raising:
     def __init__(self, name):
         self.name = name
 
-    def ask(self, name, cases, *, seconds=None):
+    def ask(self, name, cases, *, seconds=None, uses=None):
         told = [{"raised": self.name, "message": f"my secret {json.dumps(case)}"} for case in cases]
         return {"values": told}
 
@@ -125,7 +125,7 @@ def test_the_message_of_a_hidden_case_tells_nothing_that_the_submission_wrote(ra
 
 def test_an_answer_that_is_no_value_is_told_in_words_of_ours():
     class Foreigner:
-        def ask(self, name, cases, *, seconds=None):
+        def ask(self, name, cases, *, seconds=None, uses=None):
             return {"values": [{"foreign": "a socket"}] * len(cases)}
 
     graded = Graded("f", EXERCISE, [PART])

@@ -16,6 +16,7 @@ import nbformat
 from answers import TESTS, answers_in
 
 from mplab.course import EXERCISES
+from mplab.course.calls import watched
 from mplab.course.exercise import verdict_on
 from mplab.course.files import course_folder
 from mplab.grading import decode_value, encode_value, load_public
@@ -89,14 +90,17 @@ class Answering:
     def __init__(self, answer):
         self.answer = answer
 
-    def ask(self, name, cases, *, seconds=None):
+    def ask(self, name, cases, *, seconds=None, uses=None):
         if cases is None:
             return {"values": [{"value": encode_value(self.answer)}]}
-        return {"values": [self.outcome(decode_value(case)) for case in cases]}
+        called = []
+        answer = watched(self.answer, uses, called)
+        values = [self.outcome(answer, decode_value(case)) for case in cases]
+        return {"values": values, "called": called[:1]}
 
-    def outcome(self, arguments):
+    def outcome(self, answer, arguments):
         try:
-            return {"value": encode_value(self.answer(*arguments))}
+            return {"value": encode_value(answer(*arguments))}
         except Exception as error:
             return {"raised": type(error).__name__, "message": str(error)}
 

@@ -270,7 +270,6 @@ def peek(*args):
 fields_of = value_of = max_finite = encode_nearest = peek
 """
         ),
-        points=1,  # the recorded public cases, which the notebook shows anyway
         lengthy=True,
     ),
     Attack(
@@ -287,8 +286,23 @@ max_finite = EXERCISES['max_finite'].answer; encode_nearest = EXERCISES['encode'
 finite_codes = EXERCISES['finite_codes'].answer
 """
         ),
-        points=1,  # one part of one exercise is the public cases, and worth one point
         control="the control has no table",
+    ),
+    Attack(
+        "functions of the library",
+        edit=answers(
+            """
+import mplab
+def toy(e, t): return mplab.Format('toy', exponent_bits=e, precision=t + 1)
+def fields_of(c, e, t): return tuple(map(int, mplab.fields(c, toy(e, t))))
+def value_of(c, e, t): return float(mplab.decode(c, toy(e, t)))
+def max_finite(e, t): return toy(e, t).max_finite
+def encode_nearest(x, e, t):
+    return int(mplab.encode(float(mplab.round_to(float(x), toy(e, t))), toy(e, t)))
+finite_codes = toy(5, 3).finite_codes
+"""
+        ),
+        points=1,  # a number may be found in any way
     ),
     Attack("everything is NaN", edit=answers(every_answer("float('nan')")), control="partial"),
     Attack(

@@ -262,6 +262,7 @@ def lands_on_tie(x, wide, fmt):
 
 TWICE = Exercise(
     answer=twice,
+    uses=("round_to",),
     reason="It differs if the first rounding reaches a tie, and the tie goes to the other side.",
     argument="x, wide, fmt",
     cases=[Arguments((x, FP16, E4M3)) for x in (1.0, 17.0, 17.004, 17.3, 18.996, 19.004, -17.004,
@@ -316,6 +317,7 @@ def random_formula(x, fmt, r, *, chance=lambda f, r: r < f, least="emin", signed
 
 RANDOM = Exercise(
     answer=random_of,
+    uses=("round_to", "next_up", "next_down", "ulp"),
     reason="The fraction is the distance from the smaller neighbour, in gaps; compare r with it.",
     argument="x, fmt, r",
     fmt=E4M3,

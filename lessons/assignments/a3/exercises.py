@@ -89,6 +89,7 @@ def saturated(x, fmt):
 
 STALL = Exercise(
     answer=stall_of,
+    uses=("round_to", "ulp"),
     reason="Compare the step with half the gap at the total, and look at ties.",
     argument="start, step, fmt",
     fmt=E4M3,
@@ -207,6 +208,7 @@ _SHORT, _LONG = terms(_SEED, E4M3, 11, signed=True), terms(_SEED, E4M3, 40, low=
 
 LANES = Exercise(
     answer=lanes_of,
+    uses=("round_to", "ulp"),
     reason="Which lane takes a term, and which totals meet, decides the roundings.",
     argument="x, lanes, fmt",
     fmt=E4M3,
@@ -274,6 +276,7 @@ _CURVED = terms(_SEED, E4M3, 12, low=-2, high=3)
 
 COMPENSATED = Exercise(
     answer=compensated_of,
+    uses=("round_to", "ulp"),
     reason="Four operations for each term, each rounded; the loss goes to the next term.",
     argument="total, lost, x, fmt",
     fmt=E4M3,
@@ -368,6 +371,7 @@ _ONES, _E5M5 = np.ones(20), Format("E5M5", exponent_bits=5, precision=6)
 
 PROMOTED = Exercise(
     answer=promoted_of,
+    uses=("round_to", "ulp"),
     reason="Product, partial sum and total have a rounding each; look at where a group ends.",
     argument="a, b, every, fmt, wide",
     cases=[Arguments((np.array(a), np.array(b), every, E4M3, wide)) for a, b, every, wide in (
@@ -471,6 +475,7 @@ _LOSSES = round_to(np.linspace(3.0, 0.5, 20) + _SEED.uniform(-0.4, 0.4, 20), E4M
 
 MEANS = Exercise(
     answer=means_of,
+    uses=("round_to", "ulp"),
     reason="Three roundings for each term: the difference, its n-th part, the new mean.",
     argument="x, fmt",
     fmt=E4M3,

@@ -86,6 +86,7 @@ CASES = [Arguments((np.array(row), fmt)) for row, fmt in ROWS]
 
 SCALE = Exercise(
     answer=best_scale,
+    uses=("round_to",),
     reason="The largest |gradient| alone decides the exponent; then count what rounds to 0.",
     argument="gradients, fmt",
     cases=CASES,
@@ -211,6 +212,7 @@ def run_formula(state, found_inf, steps, *, restarts=True, every=False, late=0, 
 
 RUN = Exercise(
     answer=after_run,
+    uses=("round_to",),
     reason="An overflow moves the scale at each step, good steps once per full interval.",
     argument="state, found_inf, steps",
     cases=[
@@ -523,6 +525,7 @@ LATER = floats((1.0, 2.0), (3.0,), (4.0, INF))
 
 END = Exercise(
     answer=end_window,
+    uses=("round_to",),
     reason="Each optimizer looks at its own gradients; the scale moves once for all.",
     argument="state, gradients",
     cases=[
@@ -641,6 +644,7 @@ def goes_on(saved, start, last):
 ANY = math.inf
 JOB = Exercise(
     answer=replay,
+    uses=("round_to",),
     reason="A crash goes back to the scale, the count and the updates of the checkpoint.",
     argument="state, log, warmup",
     tolerance=1e-9,

@@ -682,6 +682,7 @@ def one_layer_overflows():
 
 RESUME = Exercise(
     answer=resumed,
+    uses=("encode_value", "decode_value"),
     reason="All that the next step depends on comes from the state, and goes into the next one.",
     argument="state, batches, cuts",
     cases=[

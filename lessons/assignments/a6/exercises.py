@@ -224,6 +224,7 @@ def codes_formula(
 
 CODES = Exercise(
     answer=to_codes,
+    uses=("round_to", "overflow", "encode"),
     reason="Multiply in float64, clamp what is finite to ±max_finite, then round once and encode.",
     argument="x, scale, fmt",
     cases=[Arguments((floats(*x), scale, fmt)) for x, scale, fmt in (
@@ -392,6 +393,7 @@ def stack(*rows):
 
 DELAYED = Exercise(
     answer=delayed,
+    uses=("round_to",),
     reason="The scale follows from at most `length` useful tensors before this one.",
     argument="tensors, fmt, length, headroom",
     tolerance=1e-6,  # shares may be float32
@@ -550,6 +552,7 @@ def signed_largest(x):
 
 BLOCKS = Exercise(
     answer=pack_mx,
+    uses=("round_to", "overflow", "encode"),
     reason="For each block: the code of 2^(floor(log2 amax) - emax), then x divided by it.",
     argument="x, fmt, block",
     cases=[Arguments((floats(*x), fmt, block)) for x, fmt, block in (
@@ -681,6 +684,7 @@ W = stack((0.0003, -0.00011, 0.0005), (7e-5, 0.001, -0.0002))
 G = stack((1e-6, 2.3e-14), (-3e-14, 5e-13))  # more powers of two than E4M3 reaches
 PRODUCT = Exercise(
     answer=product,
+    uses=("round_to", "overflow", "encode", "decode"),
     reason="Scale each tensor and cast it to its format, sum the products, undo both scales.",
     argument="which, x, w, g",
     cases=[

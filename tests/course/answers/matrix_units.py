@@ -65,9 +65,11 @@ def total_in_double(x):
 
 RIGHT = {
     "last_bit_kept": [2.0**-22, np.ldexp(1.0, -22)],
-    "step_sum": [by_the_unit, by_fractions],
+    "step_sum": [by_fractions],
     "promoted_sum": [by_blocks, by_integers],
 }
+
+BY_LIBRARY = {"step_sum": [by_the_unit]}
 
 WRONG = {
     "last_bit_kept": [

@@ -1,0 +1,71 @@
+"""What an answer calls of the library, so that no exercise is answered by the function it is on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from mplab.numbers.formats import Overflow
+
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+
+_FREE = {"<module>", "__getattr__"}
+"""What `import mplab` and the name of a room run."""
+
+
+def watched(
+    answer: Callable[..., Any], uses: Sequence[str] | None, found: list[str]
+) -> Callable[..., Any]:
+    """The answer, which appends to `found` what it calls of the library beside `uses`.
+
+    A call counts wherever it comes from: helpers and other cells, another name, a callback. What
+    the library calls itself does not, nor the attributes of a format. Code of another thread,
+    compiled code, and code that takes `sys.setprofile` for itself is not seen.
+
+    Args:
+        answer: a function.
+        uses: functions and classes that may be called, and "overflow" if the argument of that
+            name may be; None for all.
+        found: gets a name for each call that is not allowed.
+    """
+    if uses is None:
+        return answer
+    allowed = {*uses, *_FREE}
+    inside: FrameType | None = None
+
+    def look(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal inside
+        code = frame.f_code
+        if event == "return" and frame is inside:
+            inside = None
+        if event != "call" or inside is not None or not code.co_filename.startswith(_LIBRARY):
+            return
+        inside, name = frame, code.co_qualname.partition(".")[0]
+        attribute = name == "Format" and code.co_name != "__post_init__"
+        if name not in allowed and not attribute:
+            found.append(name)
+        elif frame.f_locals.get("overflow") is Overflow.SATURATE and "overflow" not in allowed:
+            found.append(f"{name} with overflow")
+
+    def call(*arguments: Any) -> Any:
+        before = sys.getprofile()
+        try:
+            sys.setprofile(look)
+            return answer(*arguments)
+        finally:
+            sys.setprofile(before)
+
+    return call
+
+
+def refusal(called: str, uses: Sequence[str]) -> str:
+    """The sentence for an answer that calls what it may not."""
+    allowed = ", ".join(name for name in uses if name != "overflow") or "nothing"
+    return (
+        f"The answer calls {called} of mplab; this exercise may use {allowed} of it. "
+        "Write the steps yourself."
+    )
