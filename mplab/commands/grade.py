@@ -275,9 +275,10 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     path = options.output or course.root / name
     count = export(course, options.assignment, to=options.to, path=path)
     print(f"{count} students are in {path}")
-    waiting = sum(BY_HAND in grade.remark for grade in grades(course, options.assignment))
+    waiting = sum(grade.by_hand for grade in grades(course, options.assignment))
     if waiting:
-        print(f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.")
+        left = "" if options.to == "csv" else " Their places are empty."
+        print(f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.{left}")
     return 0
 
 

@@ -17,13 +17,17 @@ BY_HAND = "to be graded by hand"
 
 
 class Grade(NamedTuple):
-    """A student's points in an assignment; None where nothing was submitted or graded."""
+    """A student's points in an assignment; None where nothing was submitted or graded.
+
+    Where a person has still to grade, the score is what is there so far.
+    """
 
     student: Student
     assignment: str
     score: float | None
     max_score: float
     remark: str
+    by_hand: bool = False
 
 
 def neutral(text: str) -> str:
@@ -72,10 +76,11 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student) ->
         return Grade(student, assignment.name, None, points, remark)
     if submission.total_seconds_late > 0:
         remark = f"{remark} {math.ceil(submission.total_seconds_late / 3600)} hours late".strip()
-    if submission.needs_manual_grade:
+    by_hand = bool(submission.needs_manual_grade)
+    if by_hand:
         remark = f"{remark} {BY_HAND}".strip()
     score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))
-    return Grade(student, assignment.name, score, points, remark)
+    return Grade(student, assignment.name, score, points, remark, by_hand)
 
 
 def export(course: Course, assignments: list[str], *, to: str, path: Path) -> int:
@@ -108,6 +113,11 @@ def _number(score: float | None) -> str:
     return "" if score is None else f"{score:g}"
 
 
+def _final(grade: Grade) -> str:
+    """A score for a platform, which takes it as the last word: empty until it is."""
+    return "" if grade.by_hand else _number(grade.score)
+
+
 def _plain_table(found: list[Grade]) -> list[list[str]]:
     head = ["assignment", "id", "first_name", "last_name", "email", "score", "max_score", "remark"]
     rows = [
@@ -131,7 +141,7 @@ def _canvas_table(found: list[Grade]) -> list[list[str]]:
     possible = ["    Points Possible", "", "", "", "", *map(_number, points.values())]
     rows = [
         [neutral(f"{s.last_name}, {s.first_name}"), "", neutral(s.id), neutral(s.email), ""]
-        + [_number(own[name].score) for name in points]
+        + [_final(own[name]) for name in points]
         for s, own in _by_student(found).items()
     ]
     return [head, possible, *rows]
@@ -144,7 +154,7 @@ def _moodle_table(found: list[Grade]) -> list[list[str]]:
     head += [column for name in names for column in (name, f"{name} feedback")]
     rows = [
         [*map(neutral, s)]
-        + [text for n in names for text in (_number(own[n].score), neutral(own[n].remark))]
+        + [text for n in names for text in (_final(own[n]), neutral(own[n].remark))]
         for s, own in _by_student(found).items()
     ]
     return [head, *rows]

@@ -36,12 +36,17 @@ class CsvPlugin(ExportPlugin):
 
 def _row(gradebook: Any, assignment: Any, student: Any) -> list[str]:
     who = (student.id, student.last_name, student.first_name, student.email)
+    points: list[float | str] = ["", "", ""]  # nothing handed in is not 0
+    timestamp = None
     try:
         submission = gradebook.find_submission(assignment.name, student.id)
+    except MissingEntry:
+        pass
+    else:
         penalty = float(submission.late_submission_penalty or 0)
         score, timestamp = float(submission.score), submission.timestamp
-    except MissingEntry:
-        score, penalty, timestamp = 0.0, 0.0, None
+        open_still = submission.needs_manual_grade
+        points = [score, penalty, "" if open_still else max(0.0, score - penalty)]
     words = [assignment.name, assignment.duedate, timestamp, *who]
-    numbers = [score, penalty, max(0.0, score - penalty), float(assignment.max_score)]
+    numbers = [*points, float(assignment.max_score)]
     return [neutral(str(word or "")) for word in words] + [str(number) for number in numbers]

@@ -1,0 +1,65 @@
+"""Exports: nothing handed in, not graded, and not graded by hand yet are told apart from 0."""
+
+import csv
+
+import pytest
+
+from mplab.grading import exporting
+from mplab.grading.exporting import BY_HAND, Grade, export
+from mplab.grading.folder import Student, create_course
+from mplab.grading.plugin import CsvPlugin
+
+STATES = {
+    "full": (16.0, "", False),
+    "zero": (0.0, "", False),
+    "half": (14.0, BY_HAND, True),
+    "failed": (None, "not graded yet, for a technical reason: x", False),
+    "absent": (None, "nothing submitted", False),
+}
+
+
+@pytest.mark.parametrize(
+    ("to", "key", "column", "shown"),
+    [
+        ("csv", "id", "score", ["16", "0", "14", "", ""]),
+        ("canvas", "SIS User ID", "a1", ["16", "0", "", "", ""]),
+        ("moodle", "ID number", "a1", ["16", "0", "", "", ""]),
+    ],
+)
+def test_only_what_is_graded_to_the_end_is_a_number(tmp_path, monkeypatch, to, key, column, shown):
+    found = [
+        Grade(Student(name, "A", "B", ""), "a1", score, 18.0, remark, by_hand)
+        for name, (score, remark, by_hand) in STATES.items()
+    ]
+    monkeypatch.setattr(exporting, "grades", lambda *_: found)
+    path = tmp_path / "g.csv"
+    assert export(None, ["a1"], to=to, path=path) == 5
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = {row[key]: row for row in csv.DictReader(file)}
+    assert [rows[name][column] for name in STATES] == shown
+    remarks = {"csv": "remark", "moodle": "a1 feedback"}
+    if to in remarks:
+        assert [rows[name][remarks[to]] for name in STATES] == [r for _, r, _ in STATES.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_nbgrader_s_export_leaves_empty_what_is_no_grade_yet(tmp_path):
+    with create_course(tmp_path / "course").gradebook() as gradebook:
+        gradebook.add_assignment("a1")
+        gradebook.add_notebook("n", "a1")
+        gradebook.add_grade_cell("c", "n", "a1", max_score=18, cell_type="code")
+        for name in ("full", "zero", "half", "absent"):
+            gradebook.add_student(name)
+        for name, score in {"full": 16, "zero": 0, "half": 14}.items():
+            gradebook.add_submission("a1", name)
+            grade = gradebook.find_grade("c", "n", "a1", name)
+            grade.auto_score, grade.needs_manual_grade = score, name == "half"
+        gradebook.db.commit()
+        CsvPlugin(to=str(tmp_path / "g.csv")).export(gradebook)
+    with (tmp_path / "g.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["student_id"]: row for row in csv.DictReader(file)}
+    shown = {name: (row["raw_score"], row["score"]) for name, row in rows.items()}
+    assert shown == {"full": ("16.0", "16.0"), "zero": ("0.0", "0.0"), "half": ("14.0", ""),
+                     "absent": ("", "")}  # fmt: skip
+    assert {row["max_score"] for row in rows.values()} == {"18.0"}
