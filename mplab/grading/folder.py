@@ -18,6 +18,7 @@ import re
 import secrets
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,6 +103,22 @@ class Student(NamedTuple):
     email: str
 
 
+_CANVAS = ("SIS User ID", "Student", "Student", "SIS Login ID")
+
+_ROSTERS = (Student._fields, _CANVAS, ("ID number", "First name", "Last name", "Email address"))
+"""The columns of a roster: ours, those of Canvas's gradebook and of Moodle's grades."""
+
+
+def _student(line: Mapping[str, str | None], columns: Sequence[str]) -> Student | None:
+    """The student of a line; None for the lines that Canvas adds, which are nobody's."""
+    number, first, last, email = ((line.get(name) or "").strip() for name in columns)
+    if columns == _CANVAS:
+        if not number and first in ("", "Points Possible", "Student, Test"):
+            return None
+        last, _, first = (word.strip() for word in last.partition(","))
+    return Student(number, first, last, email)
+
+
 class Course:
     """A course folder.
 
@@ -170,6 +187,9 @@ class Course:
     def roster(self) -> list[Student]:
         """The students of `roster.csv`; none if it is missing.
 
+        The file may be what Canvas exports as its gradebook, or Moodle as its grades: ids are the
+        SIS user ids there, or the ID numbers.
+
         Raises:
             ValueError: the file is no such table, or an id cannot be a folder's name in plain
                 letters, or occurs twice.
@@ -182,21 +202,23 @@ class Course:
             lines, columns = list(table), table.fieldnames or ["id"]
         except UnicodeDecodeError:
             columns = ["letters that are not UTF-8"]
-        if "id" not in columns:
+        known = next((names for names in _ROSTERS if names[0] in columns), None)
+        if known is None:
             raise ValueError(
                 f"{path} must begin with the line {','.join(Student._fields)}; got "
                 f"{','.join(columns)!r}. Save it as CSV with commas, in UTF-8."
             )
-        students = [
-            Student(*((line.get(field) or "").strip() for field in Student._fields))
-            for line in lines
-        ]
+        students: list[Student] = []
         seen: set[str] = set()
-        for number, student in enumerate(students, 2):
+        for number, line in enumerate(lines, 2):
+            student = _student(line, known)
+            if student is None:
+                continue
+            students.append(student)
             if not is_student_id(student.id) or student.id.lower() in seen:
                 raise ValueError(
                     f"{path}, line {number}: id must be unique, of ASCII letters, digits and "
-                    f"._@-; got {student.id!r}. Columns: {','.join(Student._fields)}."
+                    f"._@-; got {student.id!r}. Columns: {','.join(known)}."
                 )
             seen.add(student.id.lower())
         return students

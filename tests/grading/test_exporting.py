@@ -6,7 +6,7 @@ import pytest
 
 from mplab.grading import exporting
 from mplab.grading.exporting import BY_HAND, Grade, export
-from mplab.grading.folder import Student, create_course
+from mplab.grading.folder import Course, Student, create_course
 from mplab.grading.plugin import CsvPlugin
 
 STATES = {
@@ -40,6 +40,35 @@ def test_only_what_is_graded_to_the_end_is_a_number(tmp_path, monkeypatch, to, k
     remarks = {"csv": "remark", "moodle": "a1 feedback"}
     if to in remarks:
         assert [rows[name][remarks[to]] for name in STATES] == [r for _, r, _ in STATES.values()]
+
+
+CLASS = [Student("s1", "Ada", "Löwe", "ada@x"), Student("s2", "Bo", "Ek, Jr", ""),
+         Student("s3", "", "Cher", "c@x")]  # fmt: skip
+
+
+@pytest.mark.parametrize("to", ["csv", "canvas", "moodle"])
+def test_what_is_exported_can_be_the_roster(tmp_path, monkeypatch, to):
+    people = [s for s in CLASS if to != "canvas" or "," not in s.last_name]
+    found = [Grade(student, "a1", 1.0, 18.0, "") for student in people]
+    monkeypatch.setattr(exporting, "grades", lambda *_: found)
+    export(None, ["a1"], to=to, path=tmp_path / "roster.csv")
+    assert Course(tmp_path).roster() == people
+
+
+def test_canvas_s_own_lines_are_nobody_and_a_student_without_an_id_is_told(tmp_path):
+    lines = [
+        "Student,ID,SIS User ID,SIS Login ID,Section,A1 (17)",
+        ",,,,,Manual Posting",
+        '"    Points Possible",,,,,18',
+        '"Ek, Bo",71,s2,bo,Group,3',
+        '"Student, Test",72,,f00,Group,',
+    ]
+    path = tmp_path / "roster.csv"
+    path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    assert Course(tmp_path).roster() == [Student("s2", "Bo", "Ek", "bo")]
+    path.write_text("\n".join([*lines, '"Wu, Di",73,,di,Group,']))
+    with pytest.raises(ValueError, match=r"line 6: id must be .* got ''\. Columns: SIS User ID"):
+        Course(tmp_path).roster()
 
 
 @pytest.mark.slow
