@@ -189,6 +189,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             Misconception(lambda k, room, dt, fmt: room, "That is where an exact cup would end."),
         ),
+        uses=("round_to", "next_up", "next_down", "ulp", "values"),
     ),
     "kahan_step": Exercise(
         answer=_kahan_step,
@@ -216,6 +217,7 @@ EXERCISES: dict[str, Exercise] = {
                 "What was due is step + rest, not the step alone.",
             ),
         ),
+        uses=("round_to",),
     ),
     "variance_ratio": Exercise(
         answer=_variance_ratio,

@@ -63,7 +63,7 @@ _SUMS = (
 
 
 # A split that follows the batch ----------------------------------------------------------
-class _Kernel:
+class Kernel:
     """A product in FP32 whose sums are cut into fewer parts the more rows there are."""
 
     def __call__(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ _X = _RNG.standard_normal((37, 64)).astype(np.float32)
 
 _W = _RNG.standard_normal((64, 6)).astype(np.float32)
 
-_PRODUCTS = tuple(Arguments((_Kernel(), _X[:rows], _W)) for rows in (8, 1, 3, 9, 16, 37))
+_PRODUCTS = tuple(Arguments((Kernel(), _X[:rows], _W)) for rows in (8, 1, 3, 9, 16, 37))
 
 # The first difference --------------------------------------------------------------------
 Record = list[tuple[str, np.ndarray]]
@@ -194,6 +194,7 @@ EXERCISES: dict[str, Exercise] = {
                 "Count the orders that lead to each sum, not the sums.",
             ),
         ),
+        uses=("round_to",),
     ),
     "invariant_matmul": Exercise(
         answer=_by_rows(ROWS, fill=True),
@@ -221,6 +222,7 @@ EXERCISES: dict[str, Exercise] = {
                 "More digits give better sums, but not the bits that the kernel gives 8 rows.",
             ),
         ),
+        uses=("Kernel",),  # the one that the cases hand in
     ),
     "first_divergence": Exercise(
         answer=_first_divergence,
