@@ -1,0 +1,275 @@
+"""The page's core of numbers, run under Node, against the library, bit for bit."""
+
+import math
+import re
+from fractions import Fraction
+
+import node
+import numpy as np
+import pytest
+from cases import ODD_FORMATS, RULES, WIDER, assert_same_bits, breakpoints, directed
+
+from mplab import (
+    FORMATS,
+    FP16,
+    Event,
+    Rounding,
+    Specials,
+    Stream,
+    decode,
+    encode,
+    events,
+    next_down,
+    next_up,
+    round_to,
+    ulp,
+)
+from mplab.explorers import _entry
+from mplab.explorers.modules import facts
+from mplab.numbers.inputs import as_array
+
+FMTS = {**FORMATS, **ODD_FORMATS, **WIDER}
+SMALL = [name for name, fmt in FMTS.items() if fmt.bits <= 16]
+FAST = ("FP8_E4M3", "FP8_E5M2FNUZ", "FP8_E8M0", "FP4_E2M1", "Binary8p3se", "MXINT8", "UE4M3_NOZERO")
+
+
+def tiers(names):
+    slow = pytest.mark.slow
+    return [name if name in FAST else pytest.param(name, marks=slow) for name in names]
+
+
+def test_what_follows_from_the_facts_of_a_format_is_what_the_library_derives(tmp_path):
+    made = node.run(
+        "console.log(JSON.stringify(given.map(core.makeFormat)))",
+        tmp_path,
+        [facts(fmt) for fmt in FMTS.values()],
+    )
+    names = {
+        "bits": "bits",
+        "maxCode": "max_code",
+        "signCode": "sign_code",
+        "infinityCode": "infinity_code",
+        "nanCode": "nan_code",
+        "hasNegativeZero": "has_negative_zero",
+        "emin": "emin",
+        "emax": "emax",
+        "maxFinite": "max_finite",
+        "minNormal": "min_normal",
+    }
+    for fmt, page in zip(FMTS.values(), made, strict=True):
+        library = {name: getattr(fmt, attribute) for name, attribute in names.items()}
+        derived = {name: page[name] for name in names}
+        derived["maxFinite"] = float(derived["maxFinite"])  # JSON writes it as an integer
+        assert derived == library, fmt.name
+
+
+def test_modes_and_events_have_the_library_s_names_and_numbers(tmp_path):
+    modes, raised = node.run("console.log(JSON.stringify([core.MODES, core.EVENTS]))", tmp_path)
+    assert modes == [mode.name for mode in Rounding]
+    raisable = [event for event in Event if event is not Event.DIVIDE_BY_ZERO]
+    assert raised == {event.name: int(event) for event in raisable}
+
+
+CODES = """
+const f = core.makeFormat(given), count = 2 ** f.bits;
+const columns = [1, 2, 3, 4, 5].map(() => new Float64Array(count));
+const words = [];
+for (let code = 0; code < count; code++) {
+    const x = core.decode(code, f);
+    const row = [x, core.encode(x, f) ?? NaN, core.next(x, f, 1), core.next(x, f, -1)];
+    [...row, core.ulp(x, f)].forEach((number, i) => { columns[i][code] = number; });
+    words.push([core.inFull(core.exact(x)), core.hexadecimal(x), core.kindOf(x, f)]);
+}
+columns.forEach((column, i) => write(`column${i}`, column));
+console.log(JSON.stringify(words));
+"""
+
+
+@pytest.mark.parametrize("name", tiers(SMALL))
+def test_all_codes_are_read_written_and_stepped_from_as_in_the_library(
+    name, tmp_path, record_property
+):
+    fmt = FMTS[name]
+    words = node.run(CODES, tmp_path, facts(fmt))
+    codes = np.arange(1 << fmt.bits)
+    columns = [np.fromfile(tmp_path / f"column{i}") for i in range(5)]
+    x = decode(codes, fmt)
+    assert_same_bits(columns[0], x)
+    kept = np.ones(codes.size, bool)
+    if fmt.specials is Specials.TWOS_COMPLEMENT:
+        kept[fmt.sign_code] = False  # the one that is read, but that no number gets
+        assert np.isnan([column[fmt.sign_code] for column in columns[1:4]]).all()
+    assert_same_bits(columns[1][kept], encode(x[kept], fmt).astype(float))
+    assert_same_bits(columns[2][kept], next_up(x[kept], fmt))
+    assert_same_bits(columns[3][kept], next_down(x[kept], fmt))
+    assert_same_bits(columns[4], ulp(x, fmt))
+    for value, (full, hexadecimal, kind) in zip(x.tolist(), words, strict=True):
+        assert full == _entry.in_full(_entry.exact(value))
+        if math.isfinite(value):
+            assert Fraction(full.replace("−", "-")) == Fraction(value)
+            assert same(float.fromhex(hexadecimal), value)
+            of_size = "subnormal" if abs(value) < fmt.min_normal else "normal"
+            assert kind == ("zero" if value == 0 else of_size)
+        else:
+            assert kind == ("NaN" if math.isnan(value) else "infinity")
+    record_property("codes", codes.size)
+
+
+def same(a, b):
+    return a == b and math.copysign(1, a) == math.copysign(1, b)
+
+
+ROUND = """
+const f = core.makeFormat(given.fmt), x = array("x", Float64Array);
+const values = new Float64Array(x.length), raised = new Uint8Array(x.length);
+given.rules.forEach(([mode, saturate], k) => {
+    const random = core.stream(given.seed, given.call, given.bits);
+    for (let i = 0; i < x.length; i++) {
+        const r = core.round(x[i], f, mode, Boolean(saturate), random(i));
+        values[i] = r.value;
+        raised[i] = r.events;
+    }
+    write(`values${k}`, values);
+    write(`events${k}`, raised);
+});
+"""
+
+
+def signals(x):
+    """Which are signaling NaNs; JavaScript's one NaN is quiet."""
+    return np.isnan(x) & (x.view(np.int64) & (1 << 51) == 0)
+
+
+def assert_rounded_alike(fmt, x, folder, rules=RULES, seed=7, call=0, bits=32):
+    """Node's results and events, for each rule, against the library's; how many were compared."""
+    plain = {"seed": str(seed), "call": call, "bits": bits, "fmt": facts(fmt), "rules": rules}
+    node.run(ROUND, folder, plain, x=x)
+    for k, (mode, overflow) in enumerate(rules):
+
+        def stream(mode=mode):
+            return Stream(seed, calls=call, bits=bits) if mode is Rounding.STOCHASTIC else None
+
+        rule = {"rounding": mode, "overflow": overflow}
+        values = np.fromfile(folder / f"values{k}")
+        assert_same_bits(values, round_to(x, fmt, stream=stream(), **rule), x)
+        raised = np.fromfile(folder / f"events{k}", np.uint8)
+        assert_same_bits(raised, events(x, fmt, stream=stream(), **rule), x)
+    return x.size * len(rules)
+
+
+@pytest.mark.parametrize("name", tiers(SMALL))
+def test_every_breakpoint_is_rounded_as_in_the_library(name, tmp_path, record_property):
+    x = breakpoints(FMTS[name], np.float64)[0]
+    x = x[~signals(x)]
+    record_property("roundings", assert_rounded_alike(FMTS[name], x, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["TF32", *WIDER])
+def test_wider_formats_are_entered_as_in_the_library(name, tmp_path, record_property):
+    x = directed(FMTS[name])
+    x = x[~signals(x)]
+    record_property("roundings", assert_rounded_alike(FMTS[name], x, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("seed", "call", "bits"), [(0, 0, 32), (2**64 - 1, 3, 8), (12345, 2**40, 1)]
+)
+def test_stochastic_rounding_takes_the_library_s_bits(seed, call, bits, tmp_path):
+    x = np.random.default_rng(1).normal(size=4096)
+    rules = [rule for rule in RULES if rule[0] is Rounding.STOCHASTIC]
+    assert_rounded_alike(FP16, x, tmp_path, rules, seed, call, bits)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_hundred_million_random_numbers_are_rounded_as_in_the_library(
+    name, tmp_path, record_property
+):
+    fmt, count = FORMATS[name], 10**8 // (len(FORMATS) * len(RULES)) + 1
+    rng = np.random.default_rng([ord(letter) for letter in name])
+    anything = rng.integers(0, 2**64, count // 2, np.uint64).view(np.float64)
+    exponents = rng.uniform(fmt.emin - fmt.precision - 2, fmt.emax + 2, count - count // 2)
+    x = np.append(anything, np.exp2(exponents) * rng.choice([-1, 1], exponents.size))
+    x = np.where(signals(x), np.nan, x)
+    record_property("roundings", assert_rounded_alike(fmt, x, tmp_path))
+
+
+# What is typed ---------------------------------------------------------------------------
+
+READ = """
+const f = core.makeFormat(given.fmt);
+const said = given.typed.map(typed => {
+    try {
+        const q = core.read(typed, f);
+        const doubles = [core.double(q), core.double(q, true)];
+        return {
+            q: [q.negative, q.n.toString(16), q.d.toString(16)], shown: core.shown(q),
+            doubles: doubles.map(x => `${core.bitsOf(x)}`),
+        };
+    } catch (error) {
+        return {said: error.message};
+    }
+});
+console.log(JSON.stringify(said));
+"""
+
+
+def typed_numbers():
+    """Numbers in every way of writing them, and at ties of doubles and the ends of their range."""
+    rng = np.random.default_rng(3)
+    words = ["0.1", "1e-8", "−3", " 2^-24 ", "-1.5·2^3", "2**10", "1/3", "-2/-6", "0x3C00", "0b1"]
+    words += ["0x1.8p3", "-0X.8", "0x1p-149", "1e400", "-1e-400", "1_000", ".5", "5.", "0", "-0"]
+    words += ["0." + "1" * 1000, "inf", "-Infinity", "nan", "0x8000", "0xFC00", "-0x0p0", "1e4999"]
+    words += ["9007199254740993", "9007199254740995", "2^-1075", "3*2^-1076", "2^1024", "0e99999"]
+    for e in rng.integers(-1074, 970, 200).tolist():
+        middle = 2 * int(rng.integers(2**52, 2**53)) + 1
+        words += [f"{middle}*2^{e}", repr(float(rng.normal())), f"{rng.integers(1, 99)}e{e // 4}"]
+        words += [f"{rng.integers(1, 10**9)}/{rng.integers(1, 10**9)}", (middle * 2.0**e).hex()]
+    return words
+
+
+def test_what_is_typed_is_read_exactly_and_made_a_double_once(tmp_path):
+    words = typed_numbers()
+    read = node.run(READ, tmp_path, {"fmt": facts(FP16), "typed": words})
+    for typed, page in zip(words, read, strict=True):
+        number = _entry.read_number(typed, FP16)
+        nearest, odd = (int(bits) for bits in page["doubles"])
+        double = np.array([nearest, odd], np.uint64).view(np.float64)
+        negative, n, d = page["q"][0], *(int(digits, 16) for digits in page["q"][1:])
+        if d == 0 or number == 0:
+            assert same(double[0], float(number)) or (math.isnan(number) and n == 0), typed
+        else:
+            assert Fraction(n, d) * (-1) ** negative == number, typed
+            assert double[0] == _double(number), typed
+            assert same(double[1], float(as_array("test", number))), typed
+        brief = _entry.shown(number)
+        assert page["shown"] == re.sub(r"\.?0+e", "e", brief), typed
+
+
+def _double(number):
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def test_what_cannot_be_read_is_answered_in_the_library_s_words(tmp_path):
+    wrong = ["", "abc", "0x", "0xFFFFFFFFF", "1/0", "1/2/3", "2^99999", "0x.p3", "0x1p99999", "1e"]
+    wrong += ["2^9999", "1e999999999", "-1e-5001", "<b>", "--1", "1.2.3", "0b2", "."]
+    wrong += ["0x1p", "2^", "nano", "in", "e5", "0b" + "1" * 17, "+-1", "0x1.8p3p1"]
+    said = node.run(READ, tmp_path, {"fmt": facts(FP16), "typed": [*wrong, "9" * 20001]})
+    for typed, answer in zip(wrong, said, strict=False):
+        with pytest.raises(ValueError) as refused:
+            _entry.read_number(typed, FP16)
+        assert answer == {"said": str(refused.value)}, typed
+    assert said[-1]["said"].endswith("is too long: 20001 characters. Type at most 20000.")
+
+
+def test_ten_thousand_digits_are_rounded_once(tmp_path):
+    tie = "1." + "0" * 2 + "048828125"  # halfway between two numbers of FP16
+    typed = [tie, tie + "0" * 9900 + "1", "0." + "3" * 10000]
+    read = node.run(READ, tmp_path, {"fmt": facts(FP16), "typed": typed})
+    odd = np.array([int(page["doubles"][1]) for page in read], np.uint64).view(np.float64)
+    assert round_to(odd, FP16).tolist() == [1, 1 + 2**-10, float(np.float16(1 / 3))]
+    assert [page["shown"][-1] for page in read] == ["5", "…", "…"]
