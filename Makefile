@@ -12,7 +12,7 @@ LEARNER   := $(VENV)/learner$(STAMP)
 DEVELOPER := $(VENV)/developer$(STAMP)
 LAZY      := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 
-.PHONY: help lab check types fast test test-all bench clean
+.PHONY: help lab check types javascript fast test test-all bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -23,11 +23,13 @@ lab: $(LEARNER)  ## open JupyterLab on a lesson: make lab LESSON=1 LAB_ARGS="--p
 check: $(DEVELOPER)  ## lint, format, types and the fast tests (under three minutes)
 	$(RUN) ruff check
 	$(RUN) ruff format --check
-	$(MAKE) --no-print-directory --jobs 2 types fast
+	$(MAKE) --no-print-directory --jobs 2 types javascript fast
 
 types fast: $(DEVELOPER)
 types:
 	$(RUN) mypy
+javascript:  # lint and format, where there is Node; its tests are skipped too where there is none
+	if command -v npx; then npx --yes @biomejs/biome@2.6.8 ci; else echo 'no Node'; fi
 fast:
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "not (slow or browser or full)"
 

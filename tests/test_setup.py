@@ -19,7 +19,8 @@ if not (ROOT / "constraints.txt").exists():
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
-LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib", "ipywidgets"}
+LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib"}
+LEARNERS_NEED |= {"ipywidgets", "anywidget"}
 
 
 def brought_by(*extras):
@@ -118,7 +119,7 @@ def test_the_number_core_needs_three_packages_and_each_extra_brings_what_its_roo
     fronts = Path(mplab.__file__).parent.glob("*/__init__.py")
     calls = [re.search(r'^needs\("mplab\.\w+", (.*)\)', path.read_text(), re.M) for path in fronts]
     wanted = {name for call in calls if call for name in re.findall(r'"(\w+)"', call[1])}
-    assert wanted == {"torch", "matplotlib", "ipywidgets"}
+    assert wanted == {"torch", "matplotlib", "ipywidgets", "anywidget"}
     assert wanted <= brought_by("lab")
 
 

@@ -20,6 +20,7 @@ _PACKAGES = {
     "tqdm": "no progress bars, so no training with one",
     "matplotlib": "no figures and no explorers",
     "ipywidgets": "no explorers",
+    "anywidget": "no explorers",
     "jupyterlab": "no lessons",
 }
 """What mplab does not do without each package."""

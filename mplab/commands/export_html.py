@@ -1,7 +1,7 @@
 """`mplab export-html`: the executed course and the reference as pages that need no Python.
 
-Each lesson runs in a clean kernel and becomes one page; an explorer becomes the picture it
-starts with. Nothing in a page is fetched from elsewhere.
+Each lesson runs in a clean kernel and becomes one page; an explorer that needs Python becomes the
+picture it starts with, the others live on. Nothing in a page is fetched from elsewhere.
 """
 
 from __future__ import annotations
@@ -191,6 +191,10 @@ def _parts(state: dict[str, Any], model: str) -> Iterator[str]:
         yield from _parts(state, child.removeprefix("IPY_MODEL_"))
     if described.get("model_name") in ("HTMLModel", "HTMLMathModel"):
         yield f"<div>{here.get('value', '')}</div>"
+    elif "_esm" in here:
+        from mplab.explorers.modules import alive
+
+        yield alive(here)
     elif described.get("model_name") == "ImageModel":
         yield f'<img alt="" src="data:image/png;base64,{here.get("value", "")}">'
 
@@ -208,13 +212,15 @@ def _without_remote_scripts(page: str) -> str:
     """Without the elements that would fetch a script or a style from elsewhere."""
     page = re.sub(r'<script[^>]*\bsrc="(https?:)?//[^"]*"[^>]*>\s*</script>', "", page)
     page = re.sub(r'<link[^>]*\bhref="(https?:)?//[^"]*"[^>]*>', "", page)
-    return re.sub(r'<script type="module">.*?mermaid.*?</script>', "", page, flags=re.DOTALL)
+    mermaid = r'<script type="module">(?:(?!</script>).)*?mermaid.*?</script>'
+    return re.sub(mermaid, "", page, flags=re.DOTALL)
 
 
 def _edition(path: Path) -> str:
     """What a page depends on: the notebook and the library, in one number."""
     digest = hashlib.sha256(path.read_bytes())
-    for source in sorted(PACKAGE.rglob("*.py")):
+    sources = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("page/*")]
+    for source in sorted(sources):
         digest.update(source.read_bytes())
     return f"edition {digest.hexdigest()[:16]}"
 
@@ -250,7 +256,7 @@ _INDEX = """<!DOCTYPE html>
 <style>{style}</style></head><body>
 <h1>mplab</h1>
 <p>What low precision does to numbers and to training. These pages show the lessons as they ran;
-in JupyterLab you can change them, and their explorers move.</p>
+in JupyterLab you can change them, and every explorer moves.</p>
 <ol class="lessons">
 {lessons}
 </ol>

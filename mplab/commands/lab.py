@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="restore all lessons; edited ones are kept in a folder named by the time",
     )
     options, rest = parser.parse_known_args(argv)
-    needs("JupyterLab with the lessons", "jupyterlab", "torch", "matplotlib", "ipywidgets")
+    packages = ("jupyterlab", "torch", "matplotlib", "ipywidgets", "anywidget")
+    needs("JupyterLab with the lessons", *packages)
     return lab(rest, folder=options.dir, reset=options.reset)
 
 

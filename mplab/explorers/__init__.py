@@ -2,7 +2,7 @@
 
 from mplab.numbers.installation import needs
 
-needs("mplab.explorers", "torch", "matplotlib", "ipywidgets")
+needs("mplab.explorers", "torch", "matplotlib", "ipywidgets", "anywidget")
 
 from mplab.explorers._accumulator_race import AccumulatorRace
 from mplab.explorers._amax_history import AmaxHistory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from decimal import Decimal, InvalidOperation, localcontext
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from numbers import Real
 
@@ -194,19 +194,6 @@ def shown(number: Number) -> str:
     mark = "" if Fraction(Decimal(words)) == fraction else "…"
     sign = "-" if isinstance(number, float) and math.copysign(1, number) < 0 and not number else ""
     return f"{sign}{words}{mark}".replace("-", "−")
-
-
-def in_full(number: Number) -> str:
-    """All digits of a number whose denominator is a power of two.
-
-    Examples:
-        >>> in_full(exact(-0.0999755859375)), in_full(exact(2.0**-24)), in_full(exact(1e22))
-        ('−0.0999755859375', '0.000000059604644775390625', '10000000000000000000000')
-    """
-    if isinstance(number, float):
-        return shown(number)
-    with localcontext(prec=_LONGEST):
-        return f"{Decimal(number.numerator) / Decimal(number.denominator):f}".replace("-", "−")
 
 
 def short(number: Number) -> str:

@@ -12,7 +12,7 @@ from html import escape
 
 import ipywidgets
 
-from mplab.pictures.canvas import CARD, CARD_CLASS, CARD_STYLE, FIELDS, INK
+from mplab.pictures.canvas import CARD, CARD_CLASS, CARD_STYLE, INK
 
 SIZE, LEAST = 13, 10
 """Of letters: as drawn, and in the narrowest window, where a picture is scrolled, not smaller."""
@@ -45,40 +45,31 @@ _ARROW = (
     "<path d=%22M5.2 5.9L9 9.7l3.8-3.8 1.2 1.2-5 5-5-5z%22 fill=%22white%22/></svg>')"
 )
 
-_BUTTONS = "".join(
-    f".mplab-explorer .mplab-{name.split()[0]}.mod-active {{ background: {colour}; color: #fff }}"
-    f".mplab-explorer .mplab-{name.split()[0]}.widget-label {{ border-bottom: 3px solid {colour} }}"
-    for name, colour in FIELDS.items()
-)
-
 _STYLE = (
-    f"{CARD_STYLE}<style>{_BUTTONS}"
+    f"{CARD_STYLE}<style>"
     '[data-jp-theme-light="false"] .mplab-explorer select '
     f"{{ background-image: {_ARROW} !important }}</style>"
 )
-"""Cards; the colours of fields, as in pictures; and arrows that are seen on a dark page."""
+"""Cards, and arrows that are seen on a dark page."""
 
 
 class Explorer(ipywidgets.VBox):
     """A question, controls, a picture, and what it shows in words.
 
     A subclass gives `draw`, which reads the controls. Any change of a control redraws; the
-    sentence is in a live region, so that screen readers say it. What a subclass has to say
-    `below` that, it writes there in `draw`.
+    sentence is in a live region, so that screen readers say it.
     """
 
     def __init__(
         self,
         question: str,
         controls: Sequence[ipywidgets.Widget],
-        *,
-        below: Sequence[ipywidgets.Widget] = (),
     ) -> None:
         self.picture = ipywidgets.HTML(layout={"overflow": "auto hidden", "max_width": "100%"})
         self.state = ipywidgets.HTML()
         self.errors = ipywidgets.Output()
         heading = ipywidgets.HTML(f"{_STYLE}<b>{escape(question)}</b>")
-        parts = [heading, *controls, self.picture, self.state, *below, self.errors]
+        parts = [heading, *controls, self.picture, self.state, self.errors]
         super().__init__(parts)
         self.add_class("mplab-explorer")
         for control in controls:

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from mplab.numbers.formats import Format
+from mplab.pictures.canvas import style
 
 _FOLDER = Path(__file__).parent / "page"
 
+_NUMBERS = count()
+
 
 def module(name: str) -> str:
-    """The ES module of an explorer, with the core in it.
+    """The ES module of an explorer, with the modules that it imports in it.
 
-    A widget's module and a page opened from a disk can load no second file, so its imports are
-    replaced by what they import.
+    A widget's module and a page opened from a disk can load no second file.
     """
-    own = re.sub(r"^import [^;]*;\n", "", (_FOLDER / name).read_text("utf-8"), flags=re.MULTILINE)
-    return (_FOLDER / "numbers.js").read_text("utf-8") + own
+    files = [(_FOLDER / file).read_text("utf-8") for file in ("numbers.js", "parts.js", name)]
+    return "".join(re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE) for text in files)
+
+
+def css() -> str:
+    """How explorers in the page look."""
+    return (_FOLDER / "page.css").read_text("utf-8")
 
 
 def facts(fmt: Format) -> dict[str, Any]:
     """The facts of a format as JSON takes them; what follows from them, `makeFormat` derives."""
-    return {**asdict(fmt), "specials": fmt.specials.name}
+    return {**asdict(fmt), "specials": fmt.specials.name, "colour": style(fmt).colour}
+
+
+def alive(state: dict[str, Any]) -> str:
+    """An explorer as HTML that lives without a kernel.
+
+    Args:
+        state: what its widget holds, its module and its style among it.
+    """
+    place = f"mplab-{next(_NUMBERS)}"
+    own = {name: value for name, value in state.items() if not name.startswith("_")}
+    held = json.dumps(own).replace("<", "\\u003c")  # a script would end at </script>
+    return (
+        f'<style>{state["_css"]}</style><div id="{place}">This explorer needs JavaScript.</div>'
+        f'<script type="module">{state["_esm"]}\nrender({{model: plainModel({held}), '
+        f'el: document.getElementById("{place}")}});</script>'
+    )

@@ -56,6 +56,17 @@ def test_a_page_shows_the_explorer_and_needs_nothing_from_elsewhere(lessons):
     assert "A lesson &lt;about&gt; nothing" in (out / "index.html").read_text(encoding="utf-8")
 
 
+def test_an_explorer_that_needs_no_python_lives_in_the_page(lessons):
+    folder, out = lessons
+    made = "from mplab import explorers\nexplorers.BitExplorer('0.1')"
+    write(folder / "01_nothing.ipynb", [CELLS[0], made])
+    export_html.export(out, reference=False)
+    page = (out / "01_nothing.html").read_text(encoding="utf-8")
+    assert '"entry": "0.1"' in page and "render({model: plainModel(" in page
+    assert page.count('<script type="module">') == 1
+    assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page)
+
+
 def test_an_up_to_date_page_is_kept_and_a_changed_lesson_runs_again(lessons):
     folder, out = lessons
     export_html.export(out, reference=False)

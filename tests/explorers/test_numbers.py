@@ -1,7 +1,8 @@
-"""The explorers of numbers: bits against ml_dtypes, bins against rounding, and what is said."""
+"""The explorers of the number line and of rounding: bins against rounding, and what is said."""
 
 import itertools
 import math
+from decimal import Decimal
 from fractions import Fraction
 from xml.etree import ElementTree
 
@@ -16,20 +17,15 @@ from mplab import (
     FP8_E5M2,
     FP16,
     FP32,
-    Event,
-    Format,
     Rounding,
     explorers,
     round_to,
     values,
 )
 from mplab.explorers import _entry, _number_line
-from mplab.explorers._bit_explorer import SHOWN
-from mplab.pictures import canvas
 
 DTYPES = {FP8_E4M3: ml_dtypes.float8_e4m3fn, FP8_E5M2: ml_dtypes.float8_e5m2}
 EXPLORERS = {
-    "BitExplorer": explorers.BitExplorer,
     "NumberLine": explorers.NumberLine,
     "RoundingLab": explorers.RoundingLab,
 }
@@ -63,9 +59,7 @@ def test_words_stand_out_from_what_is_behind_them(explorer):
 def test_the_state_is_said_too(explorer):
     assert 'role="status"' in explorer.state.value
     said = ElementTree.fromstring(explorer.state.value).text
-    assert said in ElementTree.fromstring(explorer.picture.value).get("aria-label") or (
-        "FP16" in said  # the explorer of bits says one format, its picture shows all
-    )
+    assert said in ElementTree.fromstring(explorer.picture.value).get("aria-label")
 
 
 def test_nothing_that_can_be_typed_breaks_an_explorer(explorer):
@@ -123,11 +117,9 @@ def test_words_do_not_touch_whatever_is_typed(explorer):
 
 def test_numbers_at_the_ends_of_every_range_can_be_shown():
     extreme = ("3.4e38", "-1e38", "1e-45", "-1e-300", "1e300*2^1000", "inf", "-inf", "nan", "-0")
-    bits, line = explorers.BitExplorer(), explorers.NumberLine(FP32, FP8_E4M3)
+    line = explorers.NumberLine(FP32, FP8_E4M3)
     for typed in extreme:
-        line.around.value = bits.entry.value = typed
-        for fmt in SHOWN:
-            bits.format.value = fmt
+        line.around.value = typed
         for zoom in (line.zoom.min, -3, line.zoom.max):
             line.zoom.value = zoom
             low, high = line.window
@@ -175,172 +167,7 @@ def test_minus_zero_and_nan_are_read_too():
 @pytest.mark.parametrize("x", [0.1, -(2.0**-1074), 1.7976931348623157e308, 1e22, 1 / 3, -0.0])
 def test_a_double_s_hexadecimal_and_all_its_decimals_are_read_back(x):
     assert same(float(_entry.read_number(x.hex(), FP16)), x)
-    assert same(float(_entry.read_number(_entry.in_full(_entry.exact(x)), FP16)), x)
-    assert Fraction(_entry.in_full(_entry.exact(x)).replace("−", "-")) == Fraction(x)
-
-
-# Bits ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)
-def test_all_256_codes_show_what_ml_dtypes_makes_of_them(fmt):
-    explorer = explorers.BitExplorer("0", fmt)
-    truth = np.arange(256, dtype=np.uint8).view(DTYPES[fmt]).astype(np.float64)
-    least = float(ml_dtypes.finfo(DTYPES[fmt]).smallest_normal)
-    for code, value in enumerate(truth.tolist()):
-        explorer.entry.value = f"0x{code:02X}"
-        assert explorer.code == code
-        assert [bit.value for bit in explorer.bits[:8]] == [bool(code >> k & 1) for k in range(8)]
-        mine = explorer.readings[fmt.name]
-        assert same(mine.value, value)
-        kind = "NaN" if value != value else "infinity" if math.isinf(value) else "finite"
-        if kind == "finite":
-            kind = "zero" if value == 0 else "subnormal" if abs(value) < least else "normal"
-            assert (mine.code, mine.error, mine.events) == (code, 0, Event(0))
-        assert mine.kind == kind
-        assert (f"({kind})" in explorer.state.value) or f"mean {kind}." in explorer.state.value
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)
-def test_clicking_bits_reaches_every_code(fmt):
-    explorer = explorers.BitExplorer("0", fmt)
-    truth = np.arange(256, dtype=np.uint8).view(DTYPES[fmt]).astype(np.float64)
-    for n in range(1, 256):  # Gray code: one click leads from each code to the next
-        weight = (n & -n).bit_length() - 1
-        explorer.bits[weight].value = not explorer.bits[weight].value
-        code = n ^ (n >> 1)
-        assert explorer.code == code
-        assert same(explorer.readings[fmt.name].value, float(truth[code]))
-        assert explorer.entry.value == f"0x{code:02X}"
-
-
-def test_every_format_is_asked_for_the_exact_number():
-    explorer = explorers.BitExplorer("0.1")
-    assert list(explorer.readings) == [fmt.name for fmt in SHOWN]
-    for name, dtype in (("FP16", np.float16), ("BF16", ml_dtypes.bfloat16), ("FP32", np.float32)):
-        read = explorer.readings[name]
-        assert read.value == float(dtype(0.1))
-        gap = Fraction(float(np.spacing(dtype(0.1))))
-        assert read.error == float((Fraction(read.value) - Fraction(1, 10)) / gap)
-        assert read.events is Event.INEXACT
-    assert explorer.readings["FP16"].error == -0.4
-
-
-def test_events_are_those_of_leaving_the_range():
-    explorer = explorers.BitExplorer("1e-8")
-    assert explorer.readings["FP16"].events == Event.INEXACT | Event.UNDERFLOW
-    assert "INEXACT, UNDERFLOW" in explorer.state.value
-    explorer.entry.value = "1e6"
-    assert explorer.readings["FP16"].events == Event.INEXACT | Event.OVERFLOW
-    assert explorer.readings["FP8_E4M3"].kind == "NaN"
-    assert explorer.readings["FP8_E5M2"].kind == "infinity"
-    assert explorer.readings["FP16"].error is None
-
-
-@pytest.mark.parametrize("fmt", [FP32, FP16, BF16, FP8_E4M3], ids=lambda fmt: fmt.name)
-def test_a_value_is_said_in_full_as_a_sum_of_powers_and_beside_the_double(fmt):
-    for typed in ("0.1", "-1.75", "2^-130", "1e-8", "3"):
-        explorer = explorers.BitExplorer(typed, fmt)
-        lines = ElementTree.fromstring(f"<p>{explorer.digits.value}</p>")
-        said = {}
-        for line in lines:
-            brief = line.findtext("summary")
-            words = line.findtext("div") if brief else line.text
-            name, _, rest = (brief or words).partition(": ")
-            said[name] = words if brief else rest
-        value = Fraction(explorer.readings[fmt.name].value)
-        assert Fraction(said[f"{fmt.name} in full"].replace("−", "-")) == value
-        if value:
-            assert sum_of(said[f"{fmt.name} as a sum"]) == value
-        double = float(Fraction(_entry.read_number(typed, fmt)))
-        code = int(np.float64(double).view(np.uint64))
-        full = said[f"nearest double (FP64) 0x{code:016X}"].replace("−", "-")
-        assert Fraction(full) == Fraction(double)
-
-
-def sum_of(words):
-    """What a sum of powers of two in raised digits comes to."""
-    plain = words.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
-    sign = -1 if plain.startswith("−") else 1
-    powers = plain.strip("−()").split(" + ")
-    assert all(power.startswith("2") for power in powers)
-    return sign * sum(Fraction(2) ** int(power[1:]) for power in powers)
-
-
-def test_an_inexact_number_looks_inexact():
-    explorer = explorers.BitExplorer("0.1", FP32)
-    words = [text.text for text in ElementTree.fromstring(explorer.picture.value).iter("text")]
-    assert "0.1" not in words
-    assert "0.10000000149011612…" in words
-    explorer.entry.value = "1e-400"  # the error is below what float64 holds
-    words = [text.text for text in ElementTree.fromstring(explorer.picture.value).iter("text")]
-    assert words.count("<0.001 ulp") == words.count("underflow") == len(SHOWN)
-    assert "error none" not in explorer.state.value
-
-
-def test_past_the_range_of_a_double_every_format_overflows_and_says_so():
-    explorer = explorers.BitExplorer("1e400")
-    assert all(Event.OVERFLOW in read.events for read in explorer.readings.values())
-    assert "INEXACT, OVERFLOW. The largest number of FP16 is 65504." in explorer.state.value
-    assert "0x7FF0000000000000: infinity: past the range" in explorer.digits.value
-
-
-def test_buttons_and_picture_give_a_field_one_colour_that_no_format_has():
-    explorer = explorers.BitExplorer("-1", FP16)
-    sign, exponent, *rest = canvas.FIELDS
-    fields = [*rest * 10, *[exponent] * 5, sign]
-    assert [bit._dom_classes for bit in explorer.bits] == [
-        (f"mplab-{field.split()[0]}",) for field in fields
-    ]
-    style = explorer.children[0].value
-    for field, colour in canvas.FIELDS.items():
-        assert f".mplab-{field.split()[0]}.mod-active {{ background: {colour}" in style
-        assert f'stroke="{colour}"' in explorer.picture.value
-    assert not set(canvas.FIELDS.values()) & {look.colour for look in canvas.STYLES.values()}
-
-
-def test_neighbours_are_one_click_away_and_stop_at_nan():
-    explorer = explorers.BitExplorer("1", FP8_E4M3)
-    explorer.up.click()
-    assert explorer.number == Fraction(9, 8)
-    explorer.down.click()
-    explorer.down.click()
-    assert explorer.number == Fraction(15, 16)
-    assert "Next above: 1 (0x38, 2⁻⁴ away)" in explorer.state.value
-    explorer.entry.value = "448"
-    explorer.up.click()
-    assert explorer.number == 448
-
-
-def test_another_format_has_its_own_buttons():
-    explorer = explorers.BitExplorer("-1")
-    for fmt in SHOWN:
-        explorer.format.value = fmt
-        assert len(explorer.bits) == fmt.bits
-        assert explorer.bits[fmt.bits - 1].value
-        assert explorer.code == explorer.readings[fmt.name].code
-        assert {f for f, rows in explorer._rows.items() if rows.layout.display != "none"} == {fmt}
-        groups = [group.children[1].children for group in explorer._rows[fmt].children]
-        assert list(itertools.chain(*groups)) == explorer.bits[::-1]
-
-
-def test_a_button_says_its_bit_in_words():
-    explorer = explorers.BitExplorer("1", FP8_E4M3)
-    assert [bit.description for bit in explorer.bits[:8]] == list("00011100")
-    assert explorer.bits[7].tooltip == "bit 7, sign: 0"
-    assert explorer.bits[3].tooltip == "bit 3, exponent: 1"
-    assert explorer.bits[0].tooltip == "bit 0, trailing significand: 0"
-
-
-def test_a_format_of_another_family_can_be_explored():
-    e3m4 = Format("E3M4", exponent_bits=3, precision=5)
-    assert explorers.BitExplorer("1", e3m4).readings["E3M4"].code == 0x30
-    with pytest.raises(TypeError, match="BitExplorer: fmt must be an mplab Format"):
-        explorers.BitExplorer("1", "FP16")
-    with pytest.raises(ValueError, match="cannot be read"):
-        explorers.BitExplorer("one")
+    assert same(float(_entry.read_number(f"{Decimal(x):f}", FP16)), x)
 
 
 # The number line -------------------------------------------------------------------------

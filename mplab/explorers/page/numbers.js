@@ -79,6 +79,40 @@ export function makeFormat(facts) {
   };
 }
 
+const OWN = /^e([0-9]{1,2})m([0-9]{1,2})(?:[ _](ieee|nan_all_ones|nan_negative_zero|p3109|none))?$/;
+
+/** The signed format that is described as E5M6, or E5M6_NONE with the name of its specials. */
+export function ownFormat(words) {
+  const found = OWN.exec(words.trim().toLowerCase());
+  if (!found) {
+    throw new RangeError(
+      `There is no format ${quoted(words)}. Choose one, or describe it as E5M6.`,
+    );
+  }
+  const [exponent_bits, trailing] = [Number(found[1]), Number(found[2])];
+  const bias = 2 ** (exponent_bits - 1) - 1;
+  const specials = (found[3] ?? "ieee").toUpperCase();
+  const name = `E${exponent_bits}M${trailing}${found[3] ? `_${specials}` : ""}`;
+  const made = {
+    exponent_bits,
+    precision: trailing + 1,
+    bias,
+    specials,
+    signed: true,
+    has_zero: true,
+  };
+  const possible =
+    exponent_bits && exponent_bits + trailing <= 31 && (trailing || specials !== "IEEE");
+  const f = possible ? makeFormat({ ...made, name, colour: "#000000" }) : { emax: 1024 };
+  // normal numbers at least one, all of them normal doubles
+  if (f.maxCode < f.hidden || f.emax > 1023 || (f.emin - trailing < -1022 && f.emin !== -1022)) {
+    throw new RangeError(
+      `${name} cannot be: a format has 2 to 32 bits, normal numbers, and embeds in double.`,
+    );
+  }
+  return f;
+}
+
 // Rounding --------------------------------------------------------------------------------
 
 /** A magnitude to a multiple of a power of two: up or down, as the mode says. */

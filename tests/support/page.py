@@ -1,0 +1,47 @@
+"""An explorer alive in a page of its own, without a kernel, opened from the disk in Chromium."""
+
+import os
+from contextlib import contextmanager
+
+import pytest
+from lab_browser import CHROMIUM
+from playwright.sync_api import sync_playwright
+
+from mplab.commands import doctor
+from mplab.explorers.modules import alive
+
+PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>An explorer</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>:root {{ color-scheme: light dark }}</style></head>
+<body><main><h1>An explorer</h1>{}</main></body></html>"""
+
+
+@contextmanager
+def browser():
+    """An installed Chromium."""
+    chromium = doctor.chromium().found
+    if not chromium:
+        needed = os.environ.get("MPLAB_REQUIRE_BROWSER") == "1"
+        (pytest.fail if needed else pytest.skip)("Chromium is not installed")
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
+        yield running
+        running.close()
+
+
+@contextmanager
+def opened(running, explorer, folder, *, hash="", width=1000, **options):
+    """The page of an explorer; fails if it complained, or asked for another file."""
+    path = folder / "page.html"
+    path.write_text(PAGE.format(alive(explorer.get_state())), encoding="utf-8")
+    context = running.new_context(viewport={"width": width, "height": 900}, **options)
+    page = context.new_page()
+    asked, complaints = [], []
+    page.on("request", lambda request: asked.append(request.url.partition("#")[0]))
+    page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(path.as_uri() + hash)
+    yield page
+    context.close()
+    assert set(asked) == {path.as_uri()}
+    assert complaints == []
