@@ -134,6 +134,38 @@ def test_every_explorer_is_operated_by_keyboard_and_by_mouse(
         assert lesson.errors() == ["ZeroDivisionError: division by zero"]
 
 
+BITS = "from mplab import explorers\nbits = explorers.BitExplorer('0.1')\nbits"
+
+IN_KERNEL = """async code => {
+    const session = window.jupyterapp.shell.currentWidget.sessionContext.session;
+    await session.kernel.requestExecute({ code }).done;
+}"""
+
+
+def test_the_explorer_of_bits_moves_in_jupyterlab_and_the_kernel_knows(open_lesson, tmp_path):
+    (tmp_path / "lessons").mkdir()
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    cells = [nbformat.v4.new_code_cell(BITS)]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, tmp_path / "lessons" / "bits.ipynb")
+    with open_lesson("bits.ipynb", snapshots=False) as lesson:
+        lesson.run_all()
+        said = lesson.page.locator(".mplab-page [role=status]")
+        said.filter(has_text="FP16 0x2E66").wait_for()
+        address = lesson.page.url
+        lesson.page.locator(".mplab-page [data-weight='0']").click()
+        for key in ("ArrowLeft", "Space"):  # JupyterLab takes neither
+            lesson.page.keyboard.press(key)
+        said.filter(has_text="FP16 0x2E65").wait_for()
+        assert lesson.page.url == address
+        told = tmp_path / "told"
+        code = f"open({str(told)!r}, 'w').write(bits.entry); bits.format = 'FP8_E4M3'"
+        lesson.page.evaluate(IN_KERNEL, f"{code}; bits.entry = '0xC4'")
+        said.filter(has_text="FP8_E4M3 0xC4").wait_for()
+        assert told.read_text() == "0x2E65"
+        assert lesson.errors() == complaints(lesson) == []
+
+
 # The harness itself must see what it looks for.
 
 EXPLORER = """

@@ -2,15 +2,15 @@ import {
   bitsOf,
   decode,
   double,
-  encode,
   EVENTS,
+  encode,
   exact,
   hexadecimal,
   inFull,
   isCode,
   kindOf,
-  makeFormat,
   MODES,
+  makeFormat,
   next,
   ownFormat,
   read,
@@ -500,10 +500,10 @@ export function render({ model, el }) {
   );
   attempt((s) => typed(s, model.get("entry")));
   model.on("change:entry", () => {
-    if (model.get("entry") !== state.entry) act((s) => typed(s, model.get("entry")));
+    if (model.get("entry") !== state.entry) attempt((s) => typed(s, model.get("entry")));
   });
   model.on("change:format", () => {
-    if (model.get("format") !== state.f.name) act((s) => added(s, model.get("format")));
+    if (model.get("format") !== state.f.name) attempt((s) => added(s, model.get("format")));
   });
   if (!model.permalink) return undefined;
   follow();
