@@ -352,6 +352,8 @@ def test_it_fits_every_width_and_its_words_stand_out(width, scheme, chromium, tm
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         box = page.locator(".mplab-wide")
         assert box.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+        assert page.get_by_role("row", name="FP16 −0.0999755859375 0xAE66").count() == 1
+        assert page.get_by_role("rowheader").count() == len(SHOWN)
         contrasts = page.evaluate(CONTRAST)
         assert len(contrasts) > 60
         assert min(contrasts) >= 4.5

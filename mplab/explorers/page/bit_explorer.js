@@ -256,15 +256,18 @@ function strip({ code, f }) {
   return element("span", { class: "mplab-strip", "aria-hidden": true }, ...cells);
 }
 
+/** A cell; roles are said, as a table that a narrow page lays out in lines loses its own. */
+const cell = (attributes, words) => element("td", { ...attributes, role: "cell" }, words);
+
 /** The row of a format. */
 function tableRow(mine, chosen) {
   const square = element("b", { class: "mplab-square", style: `background:${mine.f.colour}` });
-  const [value, code, error, event] = row(mine).map((words) => element("td", {}, words));
-  const name = element("th", { scope: "row" }, square, mine.f.name);
-  const bits = element("td", { class: "mplab-cells" }, strip(mine));
+  const [value, code, error, event] = row(mine).map((words) => cell({}, words));
+  const name = element("th", { scope: "row", role: "rowheader" }, square, mine.f.name);
+  const bits = cell({ class: "mplab-cells" }, strip(mine));
   return element(
     "tr",
-    chosen ? { class: "mplab-chosen" } : {},
+    { role: "row", class: chosen && "mplab-chosen" },
     name,
     value,
     code,
@@ -422,10 +425,15 @@ export function render({ model, el }) {
       element("div", { class: `mplab-${name}-box` }),
     ]),
   );
-  const table = element("tbody");
+  const table = element("tbody", { role: "rowgroup" });
   const heads = ["format", "value", "code", "bits", "error", "event"];
   const head = element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)));
-  const picture = element("table", { class: "mplab-picture" }, element("thead", {}, head), table);
+  const picture = element(
+    "table",
+    { class: "mplab-picture", role: "table" },
+    element("thead", {}, head),
+    table,
+  );
   const said = element("div", { role: "status", "aria-live": "polite" });
   const link = element("a", {}, "link to this code");
   const line = (...parts) => element("div", { class: "mplab-line" }, ...parts);
