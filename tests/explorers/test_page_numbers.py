@@ -9,6 +9,7 @@ import node
 import numpy as np
 import pytest
 from cases import ODD_FORMATS, RULES, WIDER, assert_same_bits, breakpoints, directed
+from oracle import random_bits
 
 from mplab import (
     FORMATS,
@@ -171,6 +172,31 @@ def test_wider_formats_are_entered_as_in_the_library(name, tmp_path, record_prop
     x = directed(FMTS[name])
     x = x[~signals(x)]
     record_property("roundings", assert_rounded_alike(FMTS[name], x, tmp_path))
+
+
+@pytest.mark.parametrize(("seed", "call"), [(0, 0), (2**64 - 1, 3), (12345, 2**40)])
+def test_a_stream_s_bits_are_those_of_its_definition(seed, call, tmp_path):
+    code = "const next = core.stream(given.seed, given.call);"
+    code += "write('bits', Uint32Array.from({ length: 10000 }, (_, i) => next(i)))"
+    node.run(code, tmp_path, {"seed": str(seed), "call": call})
+    got = np.fromfile(tmp_path / "bits", np.uint32)
+    assert got.tolist() == [random_bits(seed, call, index) for index in range(10000)]
+
+
+def test_the_fraction_is_cut_to_32_bits_where_random_ones_just_carry(tmp_path):
+    rng = np.random.default_rng(5)
+    fraction = rng.integers(1, 2**42, 4096)  # of a gap of FP16 next to 1, in units of 2^-42
+    x = 1 + fraction * 2.0**-52
+    random = ((1 << 32) - (fraction >> 10) - rng.integers(0, 2, x.size)).astype(np.uint32)
+    code = """
+    const f = core.makeFormat(given);
+    const x = array("x", Float64Array), random = array("r", Uint32Array);
+    write("y", x.map((a, i) => core.round(a, f, 5, false, random[i]).value));
+    """
+    node.run(code, tmp_path, facts(FP16), x=x, r=random)
+    expected = round_to(x, FP16, rounding=Rounding.STOCHASTIC, stream=random)
+    assert 1000 < (expected > 1).sum() < 3000  # both sides of the carry
+    assert_same_bits(np.fromfile(tmp_path / "y"), expected, x)
 
 
 @pytest.mark.parametrize(
