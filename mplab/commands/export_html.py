@@ -1,7 +1,8 @@
 """`mplab export-html`: the executed course and the reference as pages that need no Python.
 
-Each lesson runs in a clean kernel and becomes one page; an explorer that needs Python becomes the
-picture it starts with, the others live on. Nothing in a page is fetched from elsewhere.
+Each lesson runs in a clean kernel and becomes one page. An explorer is drawn in all positions, and
+moves without Python; one with free text becomes the picture it starts with. A page asks for nothing
+but itself.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,11 +19,17 @@ from typing import Any
 
 from mplab.commands._errors import UserError
 from mplab.course.files import course_folder, replace_file
-from mplab.numbers.installation import PACKAGE, VERSION, needs
-
-_VIEW = "application/vnd.jupyter.widget-view+json"
+from mplab.numbers.installation import PACKAGE, needs
 
 _SECONDS = 600  # for one cell, on a slow machine
+
+_FREEZE = """
+if "mplab.explorers" in __import__("sys").modules:
+    from mplab.explorers.freezing import all_frozen
+
+    display({"application/vnd.mplab.frozen+json": all_frozen()}, raw=True)
+"""
+"""A last cell for each lesson: it draws the explorers that the others made."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,64 +77,72 @@ def export(
         needs("the reference", "pdoc")
     from tqdm.auto import tqdm
 
+    from mplab.commands._front_page import draw_headline, front_page, teaching_page
+
     paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
     unknown = sorted(set(lessons or ()) - set(paths))
     if unknown:
         raise UserError(f"there is no lesson {unknown[0]}. There are {_listed(paths)}.")
     out.mkdir(parents=True, exist_ok=True)
     wanted = [path for number, path in paths.items() if lessons is None or number in lessons]
+    row = list(paths.values())
     for path in tqdm(wanted, desc="lessons", disable=not sys.stderr.isatty()):
-        page = out / f"{path.stem}.html"
-        stamp = f"<!-- {_edition(path)} -->"
-        if fresh or not page.exists() or stamp not in page.read_text(encoding="utf-8"):
-            replace_file(page, (lesson_page(path) + stamp).encode())
+        at = row.index(path)
+        around = row[at - 1] if at else None, row[at + 1] if path != row[-1] else None
+        stamp = _edition(path, *filter(None, around))
+        if fresh or stamp not in _written(out / f"{path.stem}.html"):
+            replace_file(out / f"{path.stem}.html", (lesson_page(path, *around) + stamp).encode())
     if reference:
         from mplab.commands._reference import write_reference
 
         write_reference(out / "api")
-    replace_file(
-        out / "index.html", _index(out, list(paths.values()), reference=reference).encode()
-    )
+    guide = _written(course_folder("lessons") / "README.md")
+    replace_file(out / "teaching.html", teaching_page(guide).encode())
+    stamp, headline = _edition(), out / "headline.png"
+    if fresh or not headline.exists() or stamp not in _written(out / "index.html"):
+        replace_file(headline, draw_headline())
+    front = front_page(out, row, headline=headline.read_bytes(), reference=reference)
+    replace_file(out / "index.html", (front + stamp).encode())
 
 
-def lesson_page(path: Path) -> str:
-    """One lesson, run in a clean kernel, as a page.
+def _written(path: Path) -> str:
+    """What a file holds, if it is there."""
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+def lesson_page(path: Path, before: Path | None = None, after: Path | None = None) -> str:
+    """One lesson, run in a clean kernel, as a page, with ways to those before and after it.
 
     Raises:
         UserError: a cell fails.
     """
-    from nbconvert.exporters import HTMLExporter
-
-    from mplab.pictures.canvas import DIMMED
+    from mplab.commands._lesson_page import lesson_body, title_of
+    from mplab.commands._site import page
 
     notebook = _executed(path)
-    for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            view = output.get("data", {}).get(_VIEW)
-            if view is not None:
-                output["data"] = {"text/html": snapshot(notebook, view["model_id"])}
-    notebook.metadata.pop("widgets", None)
-    exporter = HTMLExporter(  # type: ignore[no-untyped-call]
-        embed_images=True, exclude_input_prompt=True, exclude_output_prompt=True
-    )
-    exporter.mathjax_url = exporter.require_js_url = exporter.jquery_url = ""
-    exporter.mermaid_js_url = ""
-    body, _ = exporter.from_notebook_node(
-        notebook, resources={"metadata": {"name": title_of(notebook)}}
-    )
-    environment: Any = exporter.environment
-    dark = environment.loader.get_source(environment, "static/theme-dark.css")[0]
-    style = f"{_STYLE}@media screen and (prefers-color-scheme: dark) {{ {dark} {DIMMED} }}"
-    return _without_remote_scripts(body).replace("</head>", f"<style>{style}</style></head>", 1)
+    title = title_of(notebook)
+    ways = ['<a href="index.html">mplab</a>']
+    for name, other in (("previous", before), ("next", after)):
+        if other is not None:
+            words = escape(f"{name}: {title_of(_read(other))}")
+            ways.append(f'<a rel="{name[:4]}" href="{other.stem}.html">{words}</a>')
+    return page(f"{title} · mplab", lesson_body(notebook), ways=ways)
+
+
+def _read(path: Path) -> Any:
+    import nbformat
+
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
 
 
 def _executed(path: Path) -> Any:
     """The notebook with its outputs and the state of its widgets."""
-    import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
+    from nbformat.v4 import new_code_cell
 
-    notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    notebook = _read(path)
+    notebook.cells.append(new_code_cell(_FREEZE))  # type: ignore[no-untyped-call]
     with TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,
@@ -153,114 +167,14 @@ def _executed(path: Path) -> Any:
     return notebook
 
 
-def snapshot(notebook: Any, model: str) -> str:
-    """What an explorer shows at first, as HTML: its pictures and words, and what it lets move."""
-    state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
-    if _is_progress(state, model):
-        return ""
-    moves = ", ".join(escape(name) for name in dict.fromkeys(_controls(state, model)))
-    note = f"<p><small>In JupyterLab you can change: {moves}.</small></p>" if moves else ""
-    return f'<div class="explorer">{"".join(_parts(state, model))}{note}</div>'
-
-
-def _controls(state: dict[str, Any], model: str) -> Iterator[str]:
-    described = state.get(model, {})
-    here = described.get("state", {})
-    for child in here.get("children", []):
-        yield from _controls(state, child.removeprefix("IPY_MODEL_"))
-    name = here.get("description") or here.get("tooltip")
-    if described.get("model_name") == "ToggleButtonModel":
-        name = "single bits"  # its description is the bit
-    if name and "children" not in here and described["model_name"] != "ButtonModel":
-        yield name
-
-
-def _is_progress(state: dict[str, Any], model: str) -> bool:
-    """Whether a widget is a progress bar, which has nothing to say once the run is over."""
-    described = state.get(model, {})
-    children = described.get("state", {}).get("children", [])
-    return described.get("model_name") in ("FloatProgressModel", "IntProgressModel") or any(
-        _is_progress(state, child.removeprefix("IPY_MODEL_")) for child in children
-    )
-
-
-def _parts(state: dict[str, Any], model: str) -> Iterator[str]:
-    described = state.get(model, {})
-    here = described.get("state", {})
-    for child in here.get("children", []):
-        yield from _parts(state, child.removeprefix("IPY_MODEL_"))
-    if described.get("model_name") in ("HTMLModel", "HTMLMathModel"):
-        yield f"<div>{here.get('value', '')}</div>"
-    elif "_esm" in here:
-        from mplab.explorers.modules import alive
-
-        yield alive(here)
-    elif described.get("model_name") == "ImageModel":
-        yield f'<img alt="" src="data:image/png;base64,{here.get("value", "")}">'
-
-
-def title_of(notebook: Any) -> str:
-    """The first heading of a notebook, without its number sign."""
-    for cell in notebook.cells:
-        found = re.search(r"^# +(.+)$", cell.source, re.MULTILINE)
-        if cell.cell_type == "markdown" and found:
-            return found[1].strip()
-    return "mplab"
-
-
-def _without_remote_scripts(page: str) -> str:
-    """Without the elements that would fetch a script or a style from elsewhere."""
-    page = re.sub(r'<script[^>]*\bsrc="(https?:)?//[^"]*"[^>]*>\s*</script>', "", page)
-    page = re.sub(r'<link[^>]*\bhref="(https?:)?//[^"]*"[^>]*>', "", page)
-    mermaid = r'<script type="module">(?:(?!</script>).)*?mermaid.*?</script>'
-    return re.sub(mermaid, "", page, flags=re.DOTALL)
-
-
-def _edition(path: Path) -> str:
-    """What a page depends on: the notebook and the library, in one number."""
-    digest = hashlib.sha256(path.read_bytes())
-    sources = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("page/*")]
-    for source in sorted(sources):
+def _edition(*paths: Path) -> str:
+    """What a page depends on, notebooks and the library, as a comment at its end."""
+    digest = hashlib.sha256()
+    sources = [each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".js", ".css")]
+    for source in [*paths, *sorted(sources)]:
         digest.update(source.read_bytes())
-    return f"edition {digest.hexdigest()[:16]}"
+    return f"<!-- edition {digest.hexdigest()[:16]} -->"
 
 
 def _listed(numbers: Sequence[int] | dict[int, Path]) -> str:
     return ", ".join(str(number) for number in numbers)
-
-
-def _index(out: Path, paths: Sequence[Path], *, reference: bool) -> str:
-    """The page that leads to the others; a lesson not exported yet has no link."""
-    import nbformat
-
-    rows = []
-    for path in paths:
-        name = escape(title_of(nbformat.read(path, as_version=4)))  # type: ignore[no-untyped-call]
-        there = (out / f"{path.stem}.html").exists()
-        rows.append(
-            f'<li><a href="{path.stem}.html">{name}</a></li>' if there else f"<li>{name}</li>"
-        )
-    link = '<p><a href="api/mplab.html">Reference of the library</a></p>' if reference else ""
-    return _INDEX.format(style=_STYLE, lessons="\n".join(rows), reference=link, version=VERSION)
-
-
-_STYLE = """
-:root { color-scheme: light dark }
-body { max-width: 60rem; margin: 1rem auto 4rem; font: 1.05rem/1.5 system-ui, sans-serif }
-ol.lessons li { margin: .4rem 0 }
-"""
-
-_INDEX = """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>mplab</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>{style}</style></head><body>
-<h1>mplab</h1>
-<p>What low precision does to numbers and to training. These pages show the lessons as they ran;
-in JupyterLab you can change them, and every explorer moves.</p>
-<ol class="lessons">
-{lessons}
-</ol>
-{reference}
-<p><small>mplab {version}</small></p>
-</body></html>
-"""

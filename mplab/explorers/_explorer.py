@@ -65,6 +65,7 @@ class Explorer(ipywidgets.VBox):
         question: str,
         controls: Sequence[ipywidgets.Widget],
     ) -> None:
+        self.question = question
         self.picture = ipywidgets.HTML(layout={"overflow": "auto hidden", "max_width": "100%"})
         self.state = ipywidgets.HTML()
         self.errors = ipywidgets.Output()

@@ -1,0 +1,148 @@
+"""The first page of `mplab export-html`, and the one for teachers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+from mplab.commands._lesson_page import text, title_of
+from mplab.commands._site import page, smaller
+
+_SENTENCES = 230
+"""Characters of a lesson's beginning that its card may show."""
+
+HEADLINE = ("fp32", "fp16-naive", "fp16-scaled")
+"""The recipes of the first picture."""
+
+
+def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference: bool) -> str:
+    """The page that leads to the others; a lesson that is not exported has no link.
+
+    Args:
+        out: the folder of the pages.
+        lessons: the notebooks.
+        headline: the first picture as PNG, with its description.
+        reference: whether there is a reference of the library.
+    """
+    pages = [out / f"{path.stem}.html" for path in lessons]
+    cards = "\n".join(_card(*both) for both in zip(lessons, pages, strict=True))
+    frozen = _explorer(pages)
+    alt = Image.open(io.BytesIO(headline)).info["Description"]
+    picture = (
+        f'<p class="headline"><img class="mplab-card" alt="{escape(alt, quote=True)}" '
+        f'src="data:image/png;base64,{base64.b64encode(headline).decode()}"></p>'
+    )
+    try_it = _TRY.format(frozen) if frozen else ""
+    link = _REFERENCE if reference else ""
+    clone = f"git clone {address}\n" if (address := repository()) else ""
+    body = _FRONT.format(
+        picture=smaller(picture), try_it=try_it, cards=cards, reference=link, clone=clone
+    )
+    ways = ['<a href="#lessons">Lessons</a>', '<a href="#run">Run it</a>',
+            '<a href="teaching.html">Teach with it</a>']  # fmt: skip
+    if reference:
+        ways.append('<a href="api/mplab.html">Reference</a>')
+    return page("mplab: training in few bits", body, ways=ways, kind="front")
+
+
+def teaching_page(guide: str) -> str:
+    """The instructor's guide, which leads to the pages of lessons instead of to notebooks."""
+    html = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', text(guide))
+    html = re.sub(r'<a href="(?!\d\d_|#|https?:)[^"]*">(.*?)</a>', r"\1", html)
+    return page("mplab: for teachers", html, ways=['<a href="index.html">mplab</a>'])
+
+
+def repository() -> str | None:
+    """The address of the project's repository, where the build machine knows it."""
+    name, server = os.environ.get("GITHUB_REPOSITORY"), os.environ.get("GITHUB_SERVER_URL")
+    return f"{server}/{name}" if name and server else None
+
+
+def draw_headline() -> bytes:
+    """Three runs of one network, as PNG with its description."""
+    from mplab.pictures.training import loss_curves
+    from mplab.training.loop import train
+
+    runs = [train("digits-autoencoder", recipe, seed=3, progress=False) for recipe in HEADLINE]
+    return loss_curves(runs).png()
+
+
+def _card(lesson: Path, exported: Path) -> str:
+    """A lesson: its question, how it begins, and its first picture."""
+    import nbformat
+
+    notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]
+    name = f"{int(lesson.stem[:2])} · {escape(title_of(notebook))}"
+    begins = _beginning(notebook.cells[0].source) if notebook.cells else ""
+    small = ""
+    if exported.exists():
+        name = f'<a href="{exported.name}">{name}</a>'
+        found = re.search(r'<img src="(data:image/png[^"]+)"', exported.read_text("utf-8"))
+        if found:
+            image = f'<img class="mplab-card" alt="" src="{found[1]}">'
+            small = f'<p class="small">{smaller(image, width=560)}</p>'
+    return f"<li><h3>{name}</h3>{small}<p>{escape(begins)}</p></li>"
+
+
+def _beginning(source: str) -> str:
+    """The first sentences below the heading, as plain words."""
+    paragraphs = re.sub(r"(?m)^#.*$", "", source).strip().split("\n\n")
+    words = re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", paragraphs[0])
+    said = ""
+    for sentence in re.findall(r".+?[.!?](?=\s|$)", words.replace("\n", " ")):
+        if said and len(said) + len(sentence) > _SENTENCES:
+            break
+        said += sentence
+    return said.strip()
+
+
+def _explorer(pages: Sequence[Path]) -> str:
+    """The first explorer that moves in a lesson."""
+    for exported in pages:
+        if exported.exists():
+            html = exported.read_text("utf-8")
+            if found := re.search(r'<div class="explorer frozen".*?</script></div>', html, re.S):
+                return found[0]
+    return ""
+
+
+_TRY = """<section aria-labelledby="try"><h2 id="try">Move it yourself</h2>
+<p>These are the gradients of the run that learned. FP16 turns the smallest into 0, and one that is
+too large spoils a step. Multiply them all by a power of two: which one saves them?</p>
+{}</section>"""
+
+_REFERENCE = '<p>Every function has its contract in the <a href="api/mplab.html">reference</a>.</p>'
+
+_FRONT = """<h1>What few bits do to numbers, and to training</h1>
+<p class="lead">Three times the same network learns from the same images, from the same first
+weights. Only the format of the numbers differs. One run stops learning, and nothing complains: no
+error, no warning, no NaN.</p>
+{picture}
+<p>mplab is a course that finds out why. It computes in FP16, BF16, FP8 and other formats bit for
+bit on any computer, and each lesson asks you to predict before it shows.</p>
+{try_it}
+<section aria-labelledby="lessons"><h2 id="lessons">Lessons</h2>
+<ul class="lessons">
+{cards}
+</ul></section>
+<section aria-labelledby="run"><h2 id="run">Run it</h2>
+<p>These pages show the lessons as they ran. In JupyterLab you change them, do the exercises, and
+are told at once whether your answer is right. You need Python 3.11 or newer, and 1.3 GB.</p>
+<pre tabindex="0">{clone}cd mplab
+make lab</pre>
+<p>That installs what the lessons need into a folder of its own, and opens the first lesson. On a
+machine of your own, nothing leaves it.</p>
+{reference}</section>
+<section aria-labelledby="teach"><h2 id="teach">Teach with it</h2>
+<p>A lesson fills 45 to 90 minutes and stands on the few that it names. The
+<a href="teaching.html">instructor’s guide</a> has goals, minutes, misconceptions and questions for
+each. Seven assignments are released, collected and graded with nbgrader; what students hand in runs
+in a sandbox: <code>mplab grade init course</code> begins.</p></section>
+"""

@@ -1,0 +1,205 @@
+"""A lesson that has run, as a page: cells, predictions that hide what follows, and explorers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from nbconvert.filters import Highlight2HTML, markdown2html
+
+from mplab.commands._site import smaller
+from mplab.explorers.freezing import Frozen
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+FROZEN = "application/vnd.mplab.frozen+json"
+
+_PIECES = re.compile(r"(?m)^(?=## |\*\*Predict\.\*\*)")
+
+_SUMMARY = "I have written my answer down"
+
+
+def title_of(notebook: Any) -> str:
+    """The first heading of a notebook, without its number sign."""
+    for cell in notebook.cells:
+        found = re.search(r"^# +(.+)$", cell.source, re.MULTILINE)
+        if cell.cell_type == "markdown" and found:
+            return found[1].strip()
+    return "mplab"
+
+
+def lesson_body(notebook: Any) -> str:
+    """The cells as HTML, with contents after the first of them.
+
+    What follows a prediction, up to the next one or the next section, is in a `details` element
+    that stays open without JavaScript.
+    """
+    frozen = _frozen(notebook)
+    asked = hidden = False
+    parts = []
+    for cell in notebook.cells:
+        if cell.cell_type != "markdown":
+            pieces = [cell]
+        else:
+            pieces = [piece for piece in _PIECES.split(cell.source) if piece.strip()]
+        for piece in pieces:
+            is_text = isinstance(piece, str)
+            starts = is_text and bool(_PIECES.match(piece))
+            if hidden and starts:
+                parts.append("</details>")
+                hidden = False
+            if asked and not hidden and not is_text:
+                parts.append(f'<details class="answer" open><summary>{_SUMMARY}</summary>')
+                hidden, asked = True, False
+            parts.append(text(piece) if is_text else "".join(_code(notebook, piece, frozen)))
+            asked = asked or (is_text and piece.startswith("**Predict.**"))
+    parts += ["</details>"] * hidden
+    found = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', "".join(parts))
+    links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)
+    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
+    return smaller("".join([*parts[:1], contents * bool(links), *parts[1:]]))
+
+
+def text(markdown: str) -> str:
+    """Markdown as HTML, wide tables in a box of their own that scrolls."""
+    html = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(markdown))
+    html = html.replace("<table>", '<div class="scrolled" tabindex="0"><table>')
+    return html.replace("</table>", "</table></div>")
+
+
+def _frozen(notebook: Any) -> dict[str, Any]:
+    """What the last cell drew of explorers, by their models; the cell goes."""
+    outputs = notebook.cells[-1].get("outputs", []) if notebook.cells else []
+    found = [output.data[FROZEN] for output in outputs if FROZEN in output.get("data", {})]
+    if not found:
+        return {}
+    notebook.cells.pop()
+    return dict(found[0])
+
+
+def _code(notebook: Any, cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
+    if cell.source.strip():
+        colours = Highlight2HTML(pygments_lexer="ipython3")  # type: ignore[no-untyped-call]
+        highlighted: str = colours(cell.source)
+        yield highlighted.replace("<pre>", '<pre tabindex="0">')
+    for output in cell.get("outputs", []):
+        if shown := _shown(notebook, output, frozen):
+            yield f'<div class="output">{shown}</div>'
+
+
+def _shown(notebook: Any, output: Any, frozen: dict[str, Any]) -> str:
+    """What a cell printed, drew or said."""
+    data = output.get("data", {})
+    if VIEW in data:
+        model = data[VIEW]["model_id"]
+        if model in frozen:
+            return explorer(model, Frozen(*frozen[model]))
+        return snapshot(notebook, model)
+    if "text/html" in data:
+        html = re.sub(r"<style>.*?</style>", "", data["text/html"])
+        if html.startswith("<table"):
+            return f'<div class="scrolled" tabindex="0">{html}</div>'
+        return html.replace("<pre ", '<pre tabindex="0" ')  # so that keys scroll it
+    if "image/png" in data:
+        return f'<img alt="" src="data:image/png;base64,{data["image/png"]}">'
+    words = output.get("text") or data.get("text/plain", "")
+    return f'<pre tabindex="0">{escape(words)}</pre>' if words else ""
+
+
+# Explorers -------------------------------------------------------------------------------
+def explorer(model: str, frozen: Frozen) -> str:
+    """An explorer that moves without Python, or stands still where there is no JavaScript."""
+    question, controls, buttons, positions, (picture, sentence), packed = frozen
+    shown = math.prod(len(options) for _, _, options, _, _ in controls)
+    moved = "".join(_control(model, *control) for control in controls)
+    moved += "".join(f'<button type="button">{escape(name)}</button>' for name in buttons)
+    coarser = (
+        f"This page holds {shown:,} of the {positions:,} positions that JupyterLab shows; "
+        "some sliders move in larger steps. "
+        if shown < positions
+        else ""
+    )
+    return (
+        f'<div class="explorer frozen"><p class="question">{escape(question)}</p>'
+        f'<div class="controls" hidden>{moved}</div>'
+        f'<div class="picture" tabindex="0">{picture}</div>'
+        f'<p class="sentence" role="status">{escape(sentence)}</p>'
+        f'<p class="note">{coarser}<span class="still">Here the picture stands still; with '
+        "JavaScript in a newer browser, or in JupyterLab, it moves.</span></p>"
+        f'<script type="application/octet-stream" class="states">{packed}</script></div>'
+    )
+
+
+def _control(
+    model: str, kind: str, name: str, options: list[str], start: int, readout: bool
+) -> str:
+    """A control of a frozen explorer, as the browser has it."""
+    name, sizes = escape(name), f'data-sizes="{len(options)}"'
+    if kind == "slider":
+        words = escape(json.dumps(options), quote=True)
+        out = f"<output>{escape(options[start])}</output>" * readout
+        return (
+            f'<label>{name} <input type="range" min="0" max="{len(options) - 1}" value="{start}" '
+            f'data-words="{words}" {sizes}>{out}</label>'
+        )
+    if kind == "tick":
+        return f'<label><input type="checkbox" {"checked " * start}{sizes}> {name}</label>'
+    if kind == "choice":
+        choices = "".join(
+            f"<option{' selected' * (i == start)}>{escape(words)}</option>"
+            for i, words in enumerate(options)
+        )
+        return f"<label>{name} <select {sizes}>{choices}</select></label>"
+    choices = "".join(
+        f'<label><input type="radio" name="{model} {name}"{" checked" * (i == start)}> '
+        f"{escape(words)}</label>"
+        for i, words in enumerate(options)
+    )
+    return f"<fieldset {sizes}><legend>{name}</legend>{choices}</fieldset>"
+
+
+def snapshot(notebook: Any, model: str) -> str:
+    """What an explorer with free text shows at first: its picture and words, and what moves it."""
+    state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
+    if _is_progress(state, model):
+        return ""
+    moves = ", ".join(escape(name) for name in dict.fromkeys(_controls(state, model)))
+    note = f'<p class="note">In JupyterLab you can change: {moves}.</p>' if moves else ""
+    still = "".join(_parts(state, model))
+    return f'<div class="explorer"><div class="picture" tabindex="0">{still}</div>{note}</div>'
+
+
+def _controls(state: dict[str, Any], model: str) -> Iterator[str]:
+    described = state.get(model, {})
+    here = described.get("state", {})
+    for child in here.get("children", []):
+        yield from _controls(state, child.removeprefix("IPY_MODEL_"))
+    name = here.get("description") or here.get("tooltip")
+    if described.get("model_name") == "ToggleButtonModel":
+        name = "single bits"  # its description is the bit
+    if name and "children" not in here and described["model_name"] != "ButtonModel":
+        yield name
+
+
+def _is_progress(state: dict[str, Any], model: str) -> bool:
+    """Whether a widget is a progress bar, which has nothing to say once the run is over."""
+    described = state.get(model, {})
+    children = described.get("state", {}).get("children", [])
+    return described.get("model_name") in ("FloatProgressModel", "IntProgressModel") or any(
+        _is_progress(state, child.removeprefix("IPY_MODEL_")) for child in children
+    )
+
+
+def _parts(state: dict[str, Any], model: str) -> Iterator[str]:
+    described = state.get(model, {})
+    here = described.get("state", {})
+    for child in here.get("children", []):
+        yield from _parts(state, child.removeprefix("IPY_MODEL_"))
+    if described.get("model_name") in ("HTMLModel", "HTMLMathModel"):
+        yield f"<div>{here.get('value', '')}</div>"
+    elif described.get("model_name") == "ImageModel":
+        yield f'<img alt="" src="data:image/png;base64,{here.get("value", "")}">'

@@ -1,0 +1,70 @@
+"""What all pages of `mplab export-html` share: frame, style, script, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from mplab.numbers.installation import VERSION
+
+_FILES = Path(__file__).parent / "site"
+
+_PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
+
+
+def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> str:
+    """A whole page, which asks for nothing: style, script and pictures are in it.
+
+    Args:
+        title: of the window.
+        body: the HTML of its main part.
+        ways: links to other pages, for its head and its foot.
+        kind: the class of the main part.
+    """
+    style, script = ((_FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    links = "".join(f"<li{' class=last' * ('next' in way)}>{way}</li>" for way in ways)
+    head, foot = (
+        f'<nav aria-label="{name}"><ul class="ways">{links}</ul></nav>' if links else ""
+        for name in ("Pages", "Pages, again")
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; \
+style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
+<style>{style}</style></head><body>
+<a class="skip" href="#main">Skip to the text</a>
+<header>{head}</header>
+<main id="main" class="{kind}">
+{body}
+</main>
+<footer>{foot}<p>mplab {VERSION}</p></footer>
+<script>{script}</script></body></html>
+"""
+
+
+def smaller(html: str, *, width: int | None = None) -> str:
+    """HTML whose pictures have 256 colours, which a reader cannot tell from more.
+
+    Args:
+        html: with pictures in it as base64 of PNG.
+        width: pixels that a picture is shrunk to.
+    """
+    from PIL import Image
+
+    def shrunk(found: re.Match[str]) -> str:
+        picture = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
+        if width:
+            height = round(picture.height * width / picture.width)
+            picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+        out = io.BytesIO()
+        picture.quantize(256, dither=Image.Dither.NONE).save(out, "png", optimize=True)
+        return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
+
+    return _PNG.sub(shrunk, html)

@@ -1,0 +1,241 @@
+"""Explorers for pages without Python: every position of the controls drawn beforehand.
+
+An explorer that takes free text has no list of positions, and is not frozen.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import ipywidgets
+from ipywidgets.widgets.widget import _instances
+
+from mplab.explorers._explorer import Explorer
+
+MOST = 4000
+"""Positions that are drawn, so that an export takes minutes."""
+
+ROOM = 400_000
+"""Characters that the positions of one explorer may take in a page."""
+
+_KINDS = {
+    ipywidgets.IntSlider: "slider",
+    ipywidgets.SelectionSlider: "slider",
+    ipywidgets.Dropdown: "choice",
+    ipywidgets.ToggleButtons: "buttons",
+    ipywidgets.Checkbox: "tick",
+}
+
+_FIRST, _LAST = 0x20, 0xD7FF
+"""Characters that may stand for parts, without those that are no text."""
+
+_SILENT = (ipywidgets.HTML, ipywidgets.Output)
+
+
+class Control(NamedTuple):
+    """A control as a page needs it.
+
+    Attributes:
+        kind: "slider", "choice", "buttons" or "tick".
+        name: what stands beside it.
+        options: its positions in words.
+        start: the number of the position shown first.
+        readout: whether the position is written beside it.
+    """
+
+    kind: str
+    name: str
+    options: list[str]
+    start: int
+    readout: bool
+
+
+class Frozen(NamedTuple):
+    """An explorer without its kernel.
+
+    Attributes:
+        question: what it answers.
+        controls: of them the last moves fastest through the states.
+        buttons: what they say; one that leads past a coarser grid is left out.
+        positions: how many there are in JupyterLab; more than states where grids are coarser.
+        start: the picture shown first, as SVG, and its sentence.
+        packed: picture and sentence in each state, and for each button the state that it leads to:
+            JSON, gzip, base64. Pictures are cut into elements, which are stored once, as is what
+            several states share: `parts`, `rows` with a character for each part, the row `at` each
+            state, and `moves` by button.
+    """
+
+    question: str
+    controls: list[Control]
+    buttons: list[str]
+    positions: int
+    start: tuple[str, str]
+    packed: str
+
+
+def all_frozen() -> dict[str, Frozen]:
+    """Every explorer of this process that can be frozen, by the id of its model."""
+    explorers = [each for each in _instances.values() if isinstance(each, Explorer)]
+    return {each.model_id: frozen for each in explorers if (frozen := freeze(each))}
+
+
+def freeze(explorer: Explorer) -> Frozen | None:
+    """Draw an explorer in every position of its controls; None if it takes free text.
+
+    Past `MOST` positions, or past `ROOM`, every second position of the longest slider is left
+    out, and so on. The explorer is left as it was.
+
+    Exactness:
+        A state is what `draw` gives in that position.
+
+    Examples:
+        >>> from mplab.explorers import SpeedUp
+        >>> frozen = freeze(SpeedUp())
+        >>> [control.name for control in frozen.controls], frozen.positions
+        (['rows (batch)', "layer's width", '16-bit units'], 500)
+    """
+    operated = [
+        x
+        for x in _leaves(explorer)
+        if not isinstance(x, _SILENT) and not getattr(x, "disabled", False)
+    ]
+    buttons = [each for each in operated if isinstance(each, ipywidgets.Button)]
+    controls = [each for each in operated if each not in buttons]
+    if not all(type(control) in _KINDS for control in controls):
+        return None
+    grids = [_options(control) for control in controls]
+    start = _place(controls, grids)
+    kept = [list(range(len(grid))) for grid in grids]
+    while math.prod(map(len, kept)) > MOST:
+        kept = _coarser(kept, controls, start)
+    drawn: dict[tuple[int, ...], tuple[str, str]] = {}
+    led: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {b.description: {} for b in buttons}
+    with _still(explorer, controls):
+        for place in itertools.product(*kept):
+            for button in buttons:
+                _put(controls, grids, place)
+                button.click()
+                led[button.description][place] = _place(controls, grids)
+            _put(controls, grids, place)
+            drawn[place] = explorer.draw()
+        _put(controls, grids, start)
+    while True:
+        places = list(itertools.product(*kept))
+        moves = _moves(places, led)
+        packed = _packed([drawn[place] for place in places], moves)
+        if packed is not None and len(packed) <= ROOM:
+            break
+        kept = _coarser(kept, controls, start)
+    told = [
+        Control(
+            _KINDS[type(control)],
+            control.description,
+            [grid[i][0] for i in left],
+            left.index(first),
+            getattr(control, "readout", True),
+        )
+        for control, grid, left, first in zip(controls, grids, kept, start, strict=True)
+    ]
+    positions = math.prod(map(len, grids))
+    return Frozen(explorer.question, told, list(moves), positions, drawn[start], packed)
+
+
+def _leaves(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
+    for child in getattr(widget, "children", [widget]):
+        yield from [child] if child is widget else _leaves(child)
+
+
+def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
+    """Each position of a control, in words and as a value."""
+    if isinstance(control, ipywidgets.Checkbox):
+        return [("no", False), ("yes", True)]
+    if isinstance(control, ipywidgets.IntSlider):
+        return [(str(i), i) for i in range(control.min, control.max + 1, control.step)]
+    return list(control._options_full)
+
+
+def _place(
+    controls: Sequence[ipywidgets.Widget], grids: list[list[tuple[str, Any]]]
+) -> tuple[int, ...]:
+    """Where the controls stand, as numbers of positions."""
+    both = zip(controls, grids, strict=True)
+    return tuple([value for _, value in grid].index(control.value) for control, grid in both)
+
+
+def _put(
+    controls: Sequence[ipywidgets.Widget],
+    grids: list[list[tuple[str, Any]]],
+    place: Sequence[int],
+) -> None:
+    for control, grid, i in zip(controls, grids, place, strict=True):
+        control.value = grid[i][1]
+
+
+def _coarser(
+    kept: list[list[int]], controls: Sequence[ipywidgets.Widget], start: Sequence[int]
+) -> list[list[int]]:
+    """The grids without every second position of the longest slider, but with the start's."""
+    sliders = [i for i, control in enumerate(controls) if _KINDS[type(control)] == "slider"]
+    longest = max(sliders, key=lambda i: len(kept[i]))
+    first = kept[longest].index(start[longest]) % 2
+    return [left[first::2] if i == longest else left for i, left in enumerate(kept)]
+
+
+@contextmanager
+def _still(explorer: Explorer, controls: Sequence[ipywidgets.Widget]) -> Iterator[None]:
+    """Move controls without showing it."""
+    with ExitStack() as stack:
+        for control in controls:
+            stack.enter_context(control.hold_sync())
+            control.unobserve(explorer._changed, names="value")
+            stack.callback(control.observe, explorer._changed, names="value")
+        yield
+
+
+def _moves(
+    places: Sequence[tuple[int, ...]], led: dict[str, dict[tuple[int, ...], tuple[int, ...]]]
+) -> dict[str, list[int]]:
+    """For each button where it leads, as numbers; without those that lead past the grid."""
+    numbers = {place: number for number, place in enumerate(places)}
+    ways = {name: [numbers.get(there[place]) for place in places] for name, there in led.items()}
+    return {
+        name: [i for i in way if i is not None] for name, way in ways.items() if None not in way
+    }
+
+
+def _packed(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str | None:
+    """All states as text; None if they have more parts than there are characters."""
+    parts: dict[str, str] = {}
+    rows: dict[tuple[str, str], list[str]] = {}
+    for state in states:
+        if state not in rows:
+            rows[state] = [
+                "".join(
+                    parts.setdefault(part, chr(_FIRST + len(parts))) for part in _elements(text)
+                )
+                for text in state
+            ]
+            if _FIRST + len(parts) > _LAST:
+                return None
+    numbers = {state: number for number, state in enumerate(rows)}
+    told = {
+        "parts": list(parts),
+        "rows": list(rows.values()),
+        "at": [numbers[state] for state in states],
+        "moves": moves,
+    }
+    raw = json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode("ascii")
+
+
+def _elements(text: str) -> list[str]:
+    """A text cut after each element and each part of a sentence."""
+    return re.split(r"(?<=>)(?=<)|(?<=[.;:,] )", text)

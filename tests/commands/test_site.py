@@ -1,0 +1,252 @@
+"""The exported pages as their readers meet them: by mouse, by keys, without scripts, on a phone."""
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from playwright.sync_api import sync_playwright
+
+from mplab import FP16, explorers, pictures
+from mplab.commands import _front_page, doctor, export_html
+from mplab.course.files import course_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+TIMELINE = """x = explorers.ScalerTimeline([4.0] * 8 + [64.0] * 20)
+x.rule.options, x.interval.options = x.rule.options[:1], [5]
+x.start.value = x.start.min = x.start.max = 3"""
+
+FIRST = [
+    "# What is asked?\n\nA first sentence. A second one.",
+    "from mplab import FP16, explorers, pictures",
+    "## 1. A question\n\n**Predict.** Which?",
+    "pictures.bit_fields(0.1, [FP16])",
+    "**What happened?** This.\n\n**Predict.** And now?",
+    "explorers.SpeedUp()",
+    "Words after it.\n\n## 2. Another\n\nIn the open.\n\n| a | b |\n|---|---|\n| 1 | 2 |",
+    "print('a line of a hundred letters ' * 4)",
+    "explorers.SpeedUp()",
+    "explorers.FourBitBlock()",
+    f"{TIMELINE}\nx",
+    "explorers.BitExplorer('0.1')",
+]
+SECOND = ["# And a second?\n\nWords.", "1 + 1"]
+WIDTHS, THEMES = (360, 768, 1280), ("light", "dark")
+
+
+def write(path, cells):
+    new = nbformat.v4
+    made = [
+        new.new_markdown_cell(each) if each.startswith(("#", "**", "Words")) else None
+        for each in cells
+    ]
+    cells = [cell or new.new_code_cell(each) for cell, each in zip(made, cells, strict=True)]
+    nbformat.write(new.new_notebook(cells=cells), path)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The pages of a course of two lessons."""
+    folder, out = (tmp_path_factory.mktemp(name) for name in ("lessons", "pages"))
+    write(folder / "01_first.ipynb", FIRST)
+    write(folder / "02_second.ipynb", SECOND)
+    guide = (course_folder("lessons") / "README.md").read_text(encoding="utf-8")
+    (folder / "README.md").write_text(guide, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_html, "course_folder", lambda name: folder)
+        picture = pictures.bit_fields(1.0, [FP16])
+        patch.setattr(_front_page, "draw_headline", lambda: picture.png(zoom=0.5))
+        export_html.export(out, reference=False)
+    return out
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, for pages in files."""
+    chromium = doctor.chromium().found
+    if not chromium:
+        if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
+            pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
+        pytest.skip("Chromium is not installed")
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(site, browser):
+    """A function that opens a page, and fails at the end if a page asked for or said anything."""
+    heard, contexts = [], []
+
+    def open_page(name, **how):
+        context = browser.new_context(
+            viewport={"width": how.pop("width", 1280), "height": 900}, **how
+        )
+        contexts.append(context)
+        page = context.new_page()
+        address = (site / name).as_uri()
+        page.on("request", lambda request: heard.append(request.url.replace(address, "")))
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("pageerror", lambda error: heard.append(str(error)))
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert set(heard) <= {""}
+
+
+def names(site):
+    return sorted(path.name for path in site.glob("*.html"))
+
+
+def test_what_follows_a_prediction_is_hidden_until_asked_up_to_the_next(opened):
+    page = opened("01_first.html")
+    answers = page.locator("details.answer")
+    assert answers.count() == 2
+    assert not answers.nth(0).locator("img").is_visible()
+    assert not page.get_by_text("What happened?").is_visible()
+    assert (
+        page.get_by_text("And now?").is_visible() and page.get_by_text("In the open").is_visible()
+    )
+    answers.nth(0).locator("summary").press("Enter")
+    assert answers.nth(0).locator("img").is_visible()
+    assert page.get_by_text("What happened?").is_visible()
+    assert not page.get_by_text("Words after it.").is_visible()
+    answers.nth(1).locator("summary").click()
+    assert page.get_by_text("Words after it.").is_visible()
+
+
+def test_on_paper_and_without_scripts_everything_is_open(opened):
+    page = opened("01_first.html")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("[...document.querySelectorAll('details')].every(d => d.open)")
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert not page.evaluate("[...document.querySelectorAll('details')].some(d => d.open)")
+    still = opened("01_first.html", java_script_enabled=False)
+    assert still.get_by_text("Words after it.").is_visible()
+    frozen = still.locator(".frozen").first
+    assert frozen.locator("svg").is_visible() and not frozen.locator(".controls").is_visible()
+    assert "it moves" in frozen.locator(".note").inner_text()
+    assert frozen.locator(".sentence").inner_text() == explorers.SpeedUp().draw()[1]
+
+
+def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
+    page = opened("01_first.html")
+    live = explorers.SpeedUp()
+    frozen = page.locator(".frozen").nth(1)
+    rows, size, _ = frozen.locator("input[type=range]").all()
+    picture = (
+        "svg => { const b = document.createElement('div'); b.innerHTML = svg; return b.innerHTML }"
+    )
+    for slider, control, key in ((rows, live.rows, "ArrowRight"), (size, live.size, "ArrowLeft")):
+        slider.press(key)
+        control.index += 1 if key == "ArrowRight" else -1
+        drawn, sentence = live.draw()
+        assert frozen.locator(".sentence").inner_text() == sentence
+        assert frozen.locator(".picture").inner_html() == page.evaluate(picture, drawn)
+        assert slider.get_attribute("aria-valuetext") == control.label
+        assert frozen.locator("output").all_inner_texts()[0] == live.rows.label
+    other = page.locator(".frozen").nth(0)
+    page.locator("summary").nth(1).click()
+    assert other.locator(".sentence").inner_text() == explorers.SpeedUp().draw()[1]
+
+
+def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):
+    page = opened("01_first.html")
+    block = page.locator(".frozen").nth(2)
+    block.locator("input[type=checkbox]").press("Space")
+    block.locator("select").select_option(index=2)
+    live = explorers.FourBitBlock()
+    live.turned.value, live.way.index = True, 2
+    assert block.locator(".sentence").inner_text() == live.draw()[1]
+    line, here = page.locator(".frozen").nth(3), {"explorers": explorers}
+    exec(TIMELINE, here)
+    said = {line.locator(".sentence").inner_text()}
+    for button, name in ((here["x"].forth, "next"), (here["x"].back, "previous")) * 2:
+        line.get_by_role("button", name=name).press("Enter")
+        button.click()
+        assert line.locator(".sentence").inner_text() == here["x"].draw()[1]
+        assert line.get_by_role("slider").last.input_value() == str(here["x"].step.value)
+        said.add(here["x"].draw()[1])
+    assert len(said) == 2
+
+
+def test_an_explorer_with_free_text_says_where_it_moves(opened):
+    still = opened("01_first.html").locator(".explorer").last
+    assert still.locator("svg").first.is_visible()
+    assert "In JupyterLab you can change" in still.inner_text()
+
+
+def test_the_policy_of_a_page_lets_nothing_out(site, browser):
+    tried = "fetch('http://127.0.0.1:9/').then(() => 'sent', error => String(error))"
+    for name in names(site):
+        with browser.new_context() as context:
+            page, refused = context.new_page(), []
+            page.on("console", lambda message, refused=refused: refused.append(message.text))
+            page.goto((site / name).as_uri())
+            assert "sent" not in page.evaluate(tried)
+            assert "Content Security Policy" in refused[0]
+
+
+def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
+    page = opened("index.html")
+    assert page.locator(".lessons a").all_inner_texts() == [
+        "1 · What is asked?",
+        "2 · And a second?",
+    ]
+    assert "A first sentence. A second one." in page.locator(".lessons li").first.inner_text()
+    assert page.locator(".lessons img").count() == 1 and page.locator(".frozen").count() == 1
+    ids = {
+        n: set(re.findall(r'\bid="([^"]+)"', (site / n).read_text("utf-8"))) for n in names(site)
+    }
+    for name in names(site):
+        html = (site / name).read_text(encoding="utf-8")
+        for file, anchor in re.findall(r'href="(?!https?:)([^"#]*)(?:#([^"]*))?"', html):
+            if name == "teaching.html" and re.match(r"\d\d_", file):
+                continue  # of the whole course
+            assert (file or name) in ids and (not anchor or anchor in ids[file or name]), file
+    assert 'rel="next" href="02_second.html"' in (site / "01_first.html").read_text("utf-8")
+    assert 'rel="prev" href="01_first.html"' in (site / "02_second.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_is_wider_than_its_window(site, opened, width):
+    for name in names(site):
+        page = opened(name, width=width)
+        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", [360, 1280])
+def test_an_audit_of_accessibility_finds_nothing_serious(site, browser, width, theme):
+    place = os.environ.get("MPLAB_AXE")
+    if not place:
+        pytest.skip("MPLAB_AXE does not name axe.min.js of the npm package axe-core")
+    audit = Path(place).read_text(encoding="utf-8")
+    run = "axe.run().then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+    for name in names(site):
+        how = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}
+        with browser.new_context(**how, bypass_csp=True) as context:
+            page = context.new_page()
+            page.goto((site / name).as_uri())
+            page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+            page.evaluate(audit)
+            found = [each for each in page.evaluate(run) if each[0] in ("serious", "critical")]
+            assert found == [], name
+            page.evaluate(
+                "document.querySelector('main').insertAdjacentHTML('beforeend', '<img src>')"
+            )
+            assert "image-alt" in [each[1] for each in page.evaluate(run)]  # the audit sees
+
+
+def test_no_lesson_has_mathematics_that_a_page_could_not_show():
+    for path in course_folder("lessons").glob("*.ipynb"):
+        for cell in nbformat.read(path, as_version=4).cells:
+            tex = re.search(r"\$[^$]+\$|\\\(|\\\[|\\begin", cell.source)
+            assert cell.cell_type != "markdown" or not tex, f"{path.name}: {cell.id}"

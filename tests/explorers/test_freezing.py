@@ -1,0 +1,155 @@
+"""Explorers drawn beforehand: what a page shows is what the live one shows."""
+
+import base64
+import gzip
+import itertools
+import json
+import math
+import random
+import re
+from html import escape
+
+import every_explorer
+import ipywidgets
+import numpy as np
+import pytest
+
+from mplab import explorers
+from mplab.explorers import freezing
+from mplab.training import exponent_histogram, train
+
+FREE_TEXT = {"BitExplorer", "NumberLine", "RoundingLab"}
+LARGE = {"AmaxHistory", "MatrixStep", "Refiner", "ScalerTimeline", "UpdateStagnation"}
+LONG = {"Clinic", "PolicyExplorer", "TrainingTheatre"}
+SMALL = sorted(set(every_explorer.names()) - FREE_TEXT - LARGE - LONG)
+SAMPLE = 40
+
+
+def made(name):
+    names = {"np": np, "exponent_histogram": exponent_histogram, "train": train}
+    given = every_explorer.SHOWN_WITH.get(name)
+    return getattr(explorers, name)(*([eval(given, names)] if given else []))
+
+
+def unpacked(frozen):
+    return json.loads(gzip.decompress(base64.b64decode(frozen.packed)))
+
+
+def controls_of(explorer):
+    kinds = tuple(freezing._KINDS)
+    return [child for child in explorer.children if isinstance(child, kinds)]
+
+
+def put(control, words):
+    """Move a live control to the position that a page names so."""
+    if isinstance(control, ipywidgets.Checkbox):
+        control.value = words == "yes"
+    elif isinstance(control, ipywidgets.IntSlider):
+        control.value = int(words)
+    else:
+        control.label = words
+
+
+def differences(explorer, frozen, *, most=None):
+    """Positions in which a frozen explorer and the live one differ, and how many were asked."""
+    told = unpacked(frozen)
+    controls = controls_of(explorer)
+    assert [control.name for control in frozen.controls] == [c.description for c in controls]
+    places = list(itertools.product(*(control.options for control in frozen.controls)))
+    assert len(told["at"]) == len(places)
+    numbers = range(len(places))
+    if most is not None:
+        numbers = random.Random(0).sample(numbers, most)
+    wrong = []
+    for number in numbers:
+        for control, words in zip(controls, places[number], strict=True):
+            put(control, words)
+        row = told["rows"][told["at"][number]]
+        picture, sentence = (
+            "".join(told["parts"][ord(part) - 32] for part in text) for text in row
+        )
+        live = explorer.picture.value, explorer.state.value
+        if (picture, f">{escape(sentence)}<") != (live[0], re.search(">.*<", live[1])[0]):
+            wrong.append(places[number])
+    return wrong, len(numbers)
+
+
+def check(name, record_property, *, most=None):
+    explorer = made(name)
+    before = explorer.picture.value, explorer.state.value
+    frozen = freezing.freeze(explorer)
+    assert (explorer.picture.value, explorer.state.value) == before
+    assert explorer.draw() == frozen.start
+    wrong, asked = differences(explorer, frozen, most=most)
+    record_property("positions compared", asked)
+    assert wrong == []
+    assert len(frozen.packed) <= freezing.ROOM
+    return explorer, frozen
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_frozen_state_is_the_live_one(name, record_property):
+    _, frozen = check(name, record_property)
+    assert math.prod(len(control.options) for control in frozen.controls) == frozen.positions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_every_frozen_state_is_the_live_one_where_each_is_computed_at_length(name, record_property):
+    _, frozen = check(name, record_property)
+    assert math.prod(len(control.options) for control in frozen.controls) == frozen.positions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(LARGE))
+def test_a_coarser_grid_keeps_the_start_and_the_states_of_the_live_explorer(
+    name, monkeypatch, record_property
+):
+    monkeypatch.setattr(freezing, "MOST", 400)
+    explorer, frozen = check(name, record_property, most=SAMPLE)
+    states = math.prod(len(control.options) for control in frozen.controls)
+    assert SAMPLE < states <= 400 < frozen.positions
+    for control, live in zip(frozen.controls, controls_of(explorer), strict=True):
+        put(live, control.options[control.start])
+    assert explorer.draw() == frozen.start
+
+
+def test_a_button_leads_where_it_leads_in_jupyterlab():
+    timeline = explorers.ScalerTimeline([4.0] * 8 + [64.0] * 20)
+    timeline.rule.options = timeline.rule.options[:1]
+    timeline.start.min = timeline.start.max = timeline.start.value = 3
+    timeline.interval.options = [5, 10]
+    frozen = freezing.freeze(timeline)
+    moves = unpacked(frozen)["moves"]
+    assert list(moves) == frozen.buttons == ["previous move of scale", "next move of scale"]
+    places = list(itertools.product(*(control.options for control in frozen.controls)))
+    for button in (timeline.back, timeline.forth):
+        for number, there in enumerate(moves[button.description]):
+            for control, words in zip(controls_of(timeline), places[number], strict=True):
+                put(control, words)
+            button.click()
+            assert str(timeline.step.value) == places[there][-1]
+    assert len(set(moves["next move of scale"])) > 2
+
+
+def test_a_button_that_leads_past_a_coarser_grid_is_left_out(monkeypatch):
+    monkeypatch.setattr(freezing, "MOST", 20)
+    timeline = explorers.ScalerTimeline([4.0] * 8 + [64.0] * 20)
+    timeline.rule.options = timeline.rule.options[:1]
+    timeline.start.min = timeline.start.max = timeline.start.value = 3
+    timeline.interval.options = [5]
+    assert freezing.freeze(timeline).buttons == []
+
+
+def test_where_room_is_short_every_second_position_of_the_longest_slider_goes(monkeypatch):
+    whole = freezing.freeze(explorers.SpeedUp())
+    monkeypatch.setattr(freezing, "ROOM", len(whole.packed) - 1)
+    half = freezing.freeze(explorers.SpeedUp())
+    assert [len(control.options) for control in half.controls] == [5, 10, 5]
+    assert half.controls[0].options == whole.controls[0].options[::2]
+    assert half.positions == whole.positions == 500 and half.start == whole.start
+
+
+@pytest.mark.parametrize("name", sorted(FREE_TEXT))
+def test_an_explorer_with_free_text_is_not_frozen(name):
+    assert freezing.freeze(made(name)) is None
