@@ -12,13 +12,20 @@ LEARNER   := $(VENV)/learner$(STAMP)
 DEVELOPER := $(VENV)/developer$(STAMP)
 LAZY      := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 
-.PHONY: help lab check types javascript fast test test-all bench clean
+.PHONY: help lab pages site check types javascript fast test test-all bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
 lab: $(LEARNER)  ## open JupyterLab on a lesson: make lab LESSON=1 LAB_ARGS="--port 8890"
 	$(VENV)/bin/mplab lab $(LESSON) $(LAB_ARGS)
+
+pages: $(LEARNER)  ## run the lessons and write them as pages to mplab-html
+	$(RUN) pip install --constraint $(VENV)/constraints.txt --editable '.[docs]'
+	$(VENV)/bin/mplab export-html
+
+site: pages  ## the same, and serve them on http://127.0.0.1:8000
+	$(RUN) http.server --bind 127.0.0.1 --directory mplab-html 8000
 
 check: $(DEVELOPER)  ## lint, format, types and the fast tests (under three minutes)
 	$(RUN) ruff check

@@ -1,5 +1,6 @@
 """The two commands of the README: what they install, and for which Pythons."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -127,6 +128,34 @@ def test_make_check_installs_every_extra_at_once():
     (asked,) = set(re.findall(r"--editable '\.\[(\S+)\]'", dry_run("check")))
     everything = {name for extra in EXTRAS for name in brought_by(extra)}
     assert brought_by(*asked.split(",")) == everything
+
+
+def test_the_workflows_run_what_is_there():
+    """They cannot run here: they are read, and so is what they name."""
+    import yaml
+
+    targets = set(re.findall(r"(?m)^([a-z-]+)(?= ?[a-z-]*:)", (ROOT / "Makefile").read_text()))
+    named = set()
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        for job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values():
+            for step in job["steps"]:
+                assert ("run" in step) != ("uses" in step), path.name
+                named |= set(re.findall(r"^make ([a-z-]+)", step.get("run", ""), re.M))
+                named |= {path for path in [step.get("run", "")] if path.startswith(".ci/")}
+    assert named == {"check", "pages", ".ci/run"}
+    assert "check" in targets and "pages" in targets and (ROOT / ".ci" / "run").exists()
+
+
+def test_containers_install_the_learners_extra_and_start_the_lab():
+    docker = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    (command,) = re.findall(r"(?m)^CMD (.*)$", docker)
+    assert json.loads(command)[:2] == ["mplab", "lab"]
+    assert '".[lab]"' in docker and "constraints.txt" in docker
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve().is_file()
+    assert container["postAttachCommand"].startswith("mplab lab ")
+    asked = (ROOT / ".binder" / "requirements.txt").read_text().split()
+    assert asked == ["--constraint", "../constraints.txt", "--editable", ".[lab]"]
 
 
 def test_the_citation_and_the_changes_speak_of_this_version():

@@ -13,6 +13,7 @@ from nbconvert.filters import Highlight2HTML, markdown2html
 
 from mplab.commands._site import smaller
 from mplab.explorers.freezing import Frozen
+from mplab.explorers.modules import alive
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -163,10 +164,12 @@ def _control(
 
 
 def snapshot(notebook: Any, model: str) -> str:
-    """What an explorer with free text shows at first: its picture and words, and what moves it."""
+    """An explorer with free text: alive, or what it shows at first and what moves it."""
     state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
     if _is_progress(state, model):
         return ""
+    if "_esm" in (own := state.get(model, {}).get("state", {})):
+        return f'<div class="explorer">{alive(own)}</div>'
     moves = ", ".join(escape(name) for name in dict.fromkeys(_controls(state, model)))
     note = f'<p class="note">In JupyterLab you can change: {moves}.</p>' if moves else ""
     still = "".join(_parts(state, model))

@@ -14,6 +14,8 @@ from mplab.numbers.installation import VERSION
 
 _FILES = Path(__file__).parent / "site"
 
+_MODULE = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
+
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 
 
@@ -27,7 +29,9 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
         kind: the class of the main part.
     """
     style, script = ((_FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    scripts = [script, *_MODULE.findall(body)]
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     links = "".join(f"<li{' class=last' * ('next' in way)}>{way}</li>" for way in ways)
     head, foot = (
         f'<nav aria-label="{name}"><ul class="ways">{links}</ul></nav>' if links else ""
@@ -37,7 +41,7 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; \
-style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'">
+style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'">
 <style>{style}</style></head><body>
 <a class="skip" href="#main">Skip to the text</a>
 <header>{head}</header>
