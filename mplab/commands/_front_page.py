@@ -33,7 +33,7 @@ def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference
     """
     pages = [out / f"{path.stem}.html" for path in lessons]
     cards = "\n".join(_card(*both) for both in zip(lessons, pages, strict=True))
-    frozen = _explorer(pages)
+    frozen = _explorer(pages[:1])  # the words before it are of lesson 1
     alt = Image.open(io.BytesIO(headline)).info["Description"]
     picture = (
         f'<p class="headline"><img class="mplab-card" alt="{escape(alt, quote=True)}" '
@@ -104,7 +104,7 @@ def _beginning(source: str) -> str:
 
 
 def _explorer(pages: Sequence[Path]) -> str:
-    """The first explorer that moves in a lesson."""
+    """The first explorer that moves in these lessons, if they are exported."""
     for exported in pages:
         if exported.exists():
             html = exported.read_text("utf-8")
@@ -122,8 +122,8 @@ _REFERENCE = '<p>Every function has its contract in the <a href="api/mplab.html"
 
 _FRONT = """<h1>What few bits do to numbers, and to training</h1>
 <p class="lead">Three times the same network learns from the same images, from the same first
-weights. Only the format of the numbers differs. One run stops learning, and nothing complains: no
-error, no warning, no NaN.</p>
+weights: in FP32, in FP16, and in FP16 with one multiplication more. One run stops learning, and
+nothing complains: no error, no warning, no NaN.</p>
 {picture}
 <p>mplab is a course that finds out why. It computes in FP16, BF16, FP8 and other formats bit for
 bit on any computer, and each lesson asks you to predict before it shows.</p>
