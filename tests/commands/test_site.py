@@ -30,7 +30,7 @@ FIRST = [
     "explorers.SpeedUp()",
     "explorers.FourBitBlock()",
     f"{TIMELINE}\nx",
-    "explorers.BitExplorer('0.1')",
+    "explorers.BitExplorer('0.1', FP16)",
 ]
 SECOND = ["# And a second?\n\nWords.", "1 + 1"]
 WIDTHS, THEMES = (360, 768, 1280), ("light", "dark")
@@ -176,10 +176,12 @@ def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):
     assert len(said) == 2
 
 
-def test_an_explorer_with_free_text_says_where_it_moves(opened):
-    still = opened("01_first.html").locator(".explorer").last
-    assert still.locator("svg").first.is_visible()
-    assert "In JupyterLab you can change" in still.inner_text()
+def test_an_explorer_that_takes_free_text_lives_under_the_policy_of_the_page(opened):
+    alive = opened("01_first.html").locator(".explorer").last
+    assert "0x2E66" in alive.inner_text()
+    alive.get_by_role("textbox").first.fill("1/3")
+    alive.get_by_role("textbox").first.press("Enter")
+    assert "0x3555" in alive.inner_text()  # a third in FP16
 
 
 def test_the_policy_of_a_page_lets_nothing_out(site, browser):
