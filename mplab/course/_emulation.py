@@ -75,6 +75,14 @@ def _of_each(x: np.ndarray) -> np.ndarray:
     return np.asarray(2.0 ** np.frexp(np.abs(x))[1])
 
 
+def _all_of_x(x: np.ndarray, widths: list[int]) -> np.ndarray:
+    return np.rint(x / (2 * _top(x) / 2.0 ** np.cumsum(widths)[:, None]))
+
+
+def _at_least(x: np.ndarray) -> np.ndarray:
+    return np.asarray(2.0 ** np.ceil(np.log2(np.abs(x).max() or 1.0)))
+
+
 def _largest(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(x).max() or 1.0)
 
@@ -161,7 +169,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "split_row": Exercise(
         answer=_split_row,
-        reason="One power of two above the row; each unit 2^-b of the last; round to nearest.",
+        reason="One power of two above the row; each unit 2^-b of the last; ties to even.",
         argument="x, widths",
         cases=_ROWS,
         misconceptions=(
@@ -172,6 +180,11 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(
                 partial(_split_row, top=_largest),
                 "A unit that is no power of two costs a rounding.",
+            ),
+            Misconception(_all_of_x, "Go on with what is left, not with x again."),
+            Misconception(
+                partial(_split_row, top=_at_least),
+                "The power of two lies above all magnitudes: for 1.0 it is 2.",
             ),
             Misconception(
                 partial(_split_row, whole=np.trunc),

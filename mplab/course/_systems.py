@@ -222,7 +222,15 @@ EXERCISES: dict[str, Exercise] = {
             ),
             Misconception(
                 partial(_refined, scale=lambda r: 1.0),
-                "Unscaled, a residual leaves FP16's range below, as small gradients do.",
+                "Unscaled, a residual or d leaves FP16's range below, as small gradients do.",
+            ),
+            Misconception(
+                partial(_refined, residual=lambda a, b, x: _half(b - a @ x)),
+                "Multiply first, then round: unscaled, FP16 holds too little of a residual.",
+            ),
+            Misconception(
+                partial(_refined, scale=lambda r: _power_of_two(r) / 2),
+                "That brings the largest magnitude into [1/2, 1), not [1, 2).",
             ),
             Misconception(
                 partial(_refined, scale=lambda r: 1 / float(np.abs(r).max())),

@@ -18,10 +18,16 @@ _HOT = 90.0
 
 
 # Where a cup stops -----------------------------------------------------------------------
-def _frozen_at(k: float, room: float, dt: float, fmt: Format) -> float:
-    t = float(round_to(_HOT, fmt))
-    while (cooler := float(round_to(t - dt * k * (t - room), fmt))) != t:
-        t = cooler
+def _frozen_at(
+    k: float, room: float, dt: float, fmt: Format, *, wide_start: bool = False, twice: bool = False
+) -> float:
+    def cooler(t: float) -> float:
+        step = dt * k * (t - room)
+        return float(round_to(t - (round_to(step, fmt) if twice else step), fmt))
+
+    t = _HOT if wide_start else float(round_to(_HOT, fmt))
+    while (new := cooler(t)) != t:
+        t = new
     return t
 
 
@@ -81,6 +87,8 @@ _CUPS = (
     Arguments((0.125, 16.0, 1.0, BF16)),
     Arguments((0.125, 20.0, 2.0**-8, BF16)),
     Arguments((0.125, 0.0, 1.0, FP16)),
+    Arguments((0.125, 20.0, 0.5, FP8_E5M2)),  # 90 is stored as 96, and would go to 80
+    Arguments((0.125, 20.0, 1.0, FP8_E5M2)),  # a step of 7.5 from 80 is lost, one of 8 is not
 )
 
 
@@ -187,6 +195,12 @@ EXERCISES: dict[str, Exercise] = {
                 _hottest(_half, step=lambda k, room, dt, t: k * (t - room) / dt),
                 "A smaller dt makes a smaller step, which is lost sooner.",
             ),
+            Misconception(
+                partial(_frozen_at, wide_start=True), "Of 90, too, only its value in fmt is stored."
+            ),
+            Misconception(
+                partial(_frozen_at, twice=True), "Round the sum alone: the step is not stored."
+            ),
             Misconception(lambda k, room, dt, fmt: room, "That is where an exact cup would end."),
         ),
         uses=("round_to", "next_up", "next_down", "ulp", "values"),
@@ -202,6 +216,14 @@ EXERCISES: dict[str, Exercise] = {
                 "The rest must go into the next step, or it is lost after all.",
             ),
             Misconception(partial(_kahan_step, sign=-1.0), "The rest has the wrong sign."),
+            Misconception(
+                partial(_kahan_step, handed_on=-1.0, sign=-1.0),
+                "Yours is what arrived too much; here the rest is what is still due.",
+            ),
+            Misconception(
+                partial(_kahan_step, exact=True, shortened=True),
+                "Not t alone is rounded: so are step + rest and the new rest.",
+            ),
             Misconception(
                 partial(_kahan_step, exact=True),
                 "The rest, too, is stored in BF16: it has eight bits, and loses what is beyond.",

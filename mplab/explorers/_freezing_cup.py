@@ -8,12 +8,12 @@ from functools import cache
 import ipywidgets
 import numpy as np
 
-from mplab.arithmetic.integration import integrate
+from mplab.arithmetic.integration import freezes, integrate
 from mplab.explorers._explorer import Explorer, svg
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.numbers.words import number, superscript
 from mplab.pictures.canvas import BAND, COARSE, style
-from mplab.pictures.time_steps import HOT, RATE, ROOM, cooling, hottest_frozen
+from mplab.pictures.time_steps import HOT, RATE, ROOM, cooling, temperatures
 
 FORMATS = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)}
 
@@ -34,15 +34,18 @@ def _cooled(power: int, fmt: str, method: str) -> np.ndarray:
 
 
 @cache
-def _line(power: int, fmt: str) -> float:
-    return float(hottest_frozen(FORMATS[fmt], np.array([2.0**power]))[0])
+def _lost(power: int, fmt: str) -> tuple[tuple[float, float], ...]:
+    t = temperatures(FORMATS[fmt])
+    edges = np.diff(freezes(cooling, t, 2.0**power, FORMATS[fmt]), prepend=0, append=0)
+    low, end = np.flatnonzero(edges).reshape(-1, 2).T
+    return tuple(zip(t[low].tolist(), t[end - 1].tolist(), strict=True))
 
 
 class FreezingCup(Explorer):
     """Does the cup cool down to the room, or stop before?
 
     A cup of coffee of 90 degrees in a room of 20 loses in each minute a tenth of its distance
-    from the room. Euler's method takes 64 minutes in equal steps. In the grey band a step to
+    from the room. Euler's method takes 64 minutes in equal steps. Where it is grey, a step to
     nearest is lost.
 
     Attributes:
@@ -74,21 +77,26 @@ class FreezingCup(Explorer):
     @property
     def line(self) -> float:
         """The hottest temperature at which a step to nearest is lost."""
-        return _line(self.power.value, self.fmt.value)
+        return self.lost[-1][1]
+
+    @property
+    def lost(self) -> tuple[tuple[float, float], ...]:
+        """Between which temperatures, from cold to hot, each step to nearest is lost."""
+        return _lost(self.power.value, self.fmt.value)
 
     def draw(self) -> tuple[str, str]:
-        """The temperatures over the minutes, the exact ones and the band, and where they end."""
-        path, line = self.path, self.line
+        """The temperatures over the minutes, the exact ones, what freezes, and where they end."""
+        path = self.path
         moved = np.flatnonzero(np.diff(path))
         last = 2.0**self.power.value * (int(moved[-1]) + 1 if len(moved) else 0)
         end = "is still moving" if last == MINUTES else f"last moves after {last:g} minutes"
         sentence = (
             f"{self.fmt.value}, steps of 2{superscript(self.power.value)} minutes, "
             f"{self.method.value}: the cup {end} and ends at {number(float(path[-1]))} °C, where "
-            f"{_exact(MINUTES):.3f} would be exact. To nearest, a step from {number(line)} °C is "
-            f"lost."
+            f"{_exact(MINUTES):.3f} would be exact. To nearest, a step from "
+            f"{number(self.line)} °C is lost."
         )
-        return _cup_svg(path, line, self.fmt.value, sentence), sentence
+        return _cup_svg(path, self.lost, self.fmt.value, sentence), sentence
 
 
 def _exact(minutes: float) -> float:
@@ -109,11 +117,14 @@ def _y(degrees: float) -> float:
     return BOTTOM - (BOTTOM - TOP) * (min(max(degrees, LOW), HIGH) - LOW) / (HIGH - LOW)
 
 
-def _cup_svg(path: np.ndarray, line: float, fmt: str, description: str) -> str:
+def _cup_svg(
+    path: np.ndarray, lost: tuple[tuple[float, float], ...], fmt: str, description: str
+) -> str:
     colour, step = style(fmt).colour, MINUTES / (len(path) - 1)
     parts = [
-        f'<rect x="{LEFT}" y="{_y(line):.1f}" width="{RIGHT - LEFT}" '
-        f'height="{_y(ROOM) - _y(line):.1f}" fill="{BAND}" fill-opacity="{COARSE}"/>'
+        f'<rect x="{LEFT}" y="{_y(high):.1f}" width="{RIGHT - LEFT}" '
+        f'height="{_y(low) - _y(high):.1f}" fill="{BAND}" fill-opacity="{COARSE}"/>'
+        for low, high in lost
     ]
     for t in range(20, 91, 10):
         parts.append(f'<text x="{LEFT - 8}" y="{_y(t) + 4:.1f}" text-anchor="end">{t} °C</text>')

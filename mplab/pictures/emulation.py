@@ -142,6 +142,7 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
     picture = c.Picture(height=1.6 + 0.62 * len(row), width=8.0)
     panels, said = picture.subplots(2, 1, sharex=True), []
     for axes, (way, numbers) in zip(panels, ways.items(), strict=True):
+        axes.use_sticky_edges = False  # the last box is drawn whole
         parts, exponents, _ = split(numbers, slices, bits)
         units = np.broadcast_to(exponents, numbers.shape).ravel()
         for i, unit in enumerate(units.tolist()):

@@ -71,10 +71,15 @@ def freezing_points(fmt: Format) -> FreezingPoints:
     return FreezingPoints(fmt, steps, predicted, run_steps, np.array(reached))
 
 
+def temperatures(fmt: Format) -> np.ndarray:
+    """All values of a format from the room's temperature to the coffee's."""
+    all_values = np.unique(values(fmt))
+    return all_values[(all_values >= ROOM) & (all_values <= round_to(HOT, fmt))]
+
+
 def hottest_frozen(fmt: Format, steps: np.ndarray) -> np.ndarray:
     """The hottest temperature, from 90 degrees down, that each step to nearest leaves as it is."""
-    all_values = np.unique(values(fmt))
-    t = all_values[(all_values >= ROOM) & (all_values <= round_to(HOT, fmt))]
+    t = temperatures(fmt)
     return np.array([t[freezes(cooling, t, dt, fmt)].max() for dt in steps.tolist()])
 
 
@@ -84,7 +89,8 @@ class SimulationErrors(NamedTuple):
     Attributes:
         fmt: the format of the state.
         method: one of `mplab.arithmetic.METHODS`.
-        subject: what has an error, and in brackets of which kind.
+        subject: what has an error.
+        quantity: of which kind the errors are, in which unit.
         axis: what grows along `x`.
         x: powers of two, or products of one number with them, shape (n,).
         errors: of that shape.
@@ -93,6 +99,7 @@ class SimulationErrors(NamedTuple):
     fmt: Format
     method: str
     subject: str
+    quantity: str
     axis: str
     x: np.ndarray
     errors: np.ndarray
@@ -118,10 +125,8 @@ def step_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> Simul
     for count in counts.tolist():
         end = integrate(cooling, start, 10 / count, count, fmt, method=method, seed=seed)[-1]
         errors.append(np.sqrt(np.mean((end - exact) ** 2)))
-    subject = "32 cups after 10 minutes (degrees, by step)"
-    return SimulationErrors(
-        fmt, method, subject, "time step (minutes)", 10 / counts, np.array(errors)
-    )
+    said = "32 cups after 10 minutes", "error (degrees)", "time step (minutes)"
+    return SimulationErrors(fmt, method, *said, 10 / counts, np.array(errors))
 
 
 def grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> SimulationErrors:
@@ -147,8 +152,8 @@ def grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> Simul
         )[-1]
         exact = form * (1 - np.exp(-(np.pi**2) / 2))
         errors.append(np.linalg.norm(end - exact) / np.linalg.norm(exact))
-    subject = "a heated rod (relative, by intervals)"
-    return SimulationErrors(fmt, method, subject, "intervals of the grid", sizes, np.array(errors))
+    said = "a heated rod", "relative error", "intervals of the grid"
+    return SimulationErrors(fmt, method, *said, sizes, np.array(errors))
 
 
 def _heated(n: int, form: np.ndarray) -> Callable[[np.ndarray], Any]:
@@ -262,7 +267,7 @@ def simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
         )
     picture = c.Picture(height=4.4, width=8.4)
     axes = picture.subplots()
-    c.log_axes(axes, axis, "error")
+    c.log_axes(axes, axis, curves[0].quantity)
     ends, said = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), METHOD_STYLES[curve.method]

@@ -434,7 +434,8 @@ def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_ch
 
 def test_the_explorer_answers_what_the_lesson_says():
     assert "The factors alone do up to condition 2¹⁴" in prose(15)
-    assert "no factors from 2¹⁸ on, and from 2⁻¹⁵ down no convergence" in prose(15)
+    assert "no factors from 2¹⁸ on. At 2⁻¹⁴ it takes 42 corrections, at 2⁻¹⁵ more" in prose(15)
+    assert "than the 50 allowed, and from 2⁻¹⁶ down none helps" in prose(15)
     refiner = explorers.Refiner()
     refiner.level.value = 14
     assert refiner.found.converged
@@ -445,6 +446,15 @@ def test_the_explorer_answers_what_the_lesson_says():
         refiner.power.value = power
         assert refiner.found.converged == ends
     assert "converged" in refiner.state.value
+    refiner.power.value = -14
+    assert refiner.found.steps == 42
+    refiner.power.value = -15
+    assert refiner.found.steps == 50
+    assert refiner.found.backward_errors[-1] < 2.0**-49
+    for power in range(refiner.power.min, -15):
+        refiner.power.value = power
+        errors = refiner.found.backward_errors
+        assert not len(errors) or errors.min() > 2.0**-8
 
 
 # Lesson 16 -------------------------------------------------------------------------------
@@ -475,6 +485,7 @@ def test_each_freezing_point_of_the_prose_is_a_tie_and_its_parity_decides():
         assert np.float32(dt * 0.1 * (t - 20)) == gap / 2
         assert (t / gap % 2 == 0) == even == freezes(coffee, t, dt, FP16)
     assert freezes(coffee, 20.0625, 1.0, FP16)
+    assert "20.796875 above it still moves" in prose(16)
     assert not freezes(coffee, [21.0, 20.796875], 0.1, FP16).any()
 
 
@@ -510,6 +521,9 @@ def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
         cup.power.value = power
         lines[power] = cup.path[-1]
     assert [power for power, end in lines.items() if end == 40] == [-4]
+    cup.power.value = -4  # a step is (t - 20) / 160: 1/16 at 30, and 1/8 at 40
+    assert cup.lost == ((20, 30), (32.25, 40))
+    assert cup.picture.value.count("<rect") == 3  # with the picture's own
 
 
 @pytest.mark.slow
@@ -585,6 +599,24 @@ def test_random_walkers_have_a_variance_too_large_by_the_gap_over_the_step(seed)
                 walkers.add(delta * sign)
             found = walkers.values.var() / (256 * delta**2)
             assert abs(found - factor) <= 0.12 * factor
+
+
+def energies(dt, method):
+    angles = 2 * np.pi * np.arange(64) / 64
+    path = integrate(
+        lambda s: np.stack([s[1], -s[0]]), [np.cos(angles), np.sin(angles)], dt, round(100 / dt),
+        BF16, scheme="rk4", method=method,
+    )  # fmt: skip
+    return (path[-1] ** 2).sum(axis=0)
+
+
+@pytest.mark.slow
+def test_at_other_steps_kahan_gains_and_nearest_spreads():
+    assert "at some other steps it gains. Nor is nearest safe: steps of 1/256" in prose(16)
+    assert energies(1 / 32, "kahan").min() > 1
+    spread = energies(1 / 256, "nearest")
+    assert spread.min() < 0.82
+    assert spread.max() > 1.18
 
 
 @pytest.mark.slow

@@ -89,19 +89,21 @@ def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
 def test_the_explorer_answers_what_the_lesson_says():
     wrong, passed = map(
         int,
-        re.search(r"With (\S+) \(.*passed 2²⁴ at (\d+) products", PROSE.replace(",", "")).groups(),
+        re.search(
+            r"With (\S+) \(.*passed 2²⁴ after (\d+) products", PROSE.replace(",", "")
+        ).groups(),
     )
     found = {1 << level: _filled(12, level, "random signs") for level in range(13)}
     assert min(k for k in found if found[k].wrong) == wrong
     assert f"({found[wrong].wrong} of the 64 sums)" in PROSE
-    assert min(k for k in found if found[k].bound > 24) == passed
+    assert max(k for k in found if found[k].bound <= 24) == passed
     assert explorers.SliceSums().found.rule == 10
 
 
 @pytest.mark.slow
 @every_seed
 def test_each_unit_needs_as_many_products_as_the_lesson_counts(seed):
-    assert "6, 7, 8 and 12 slices, or 15 moduli; that is 21, 28, 36, 78 and 15 products" in PROSE
+    assert "FP16 needs 6 slices, BF16 7, INT8 8 and E4M3 12, or 15 moduli; that is 21, 28" in PROSE
     a, b, _ = factors(seed)
     for unit, n in ((FP16, 6), (BF16, 7), ("INT8", 8), (FP8_E4M3, 12), ("moduli", 15)):
         fewer, enough = (

@@ -65,7 +65,7 @@ RIGHT = {
     ("derivatives", "curves"): [pictures.derivative_errors(FP16, draws=1)],
     ("freezing_lines", "found"): [pictures.freezing_points(FP8_E4M3)],
     ("simulation_errors", "curves"): [
-        SimulationErrors(FP16, "nearest", "a", "b", ONE_TWO, ONE_TWO)
+        SimulationErrors(FP16, "nearest", "a", "b", "c", ONE_TWO, ONE_TWO)
     ],
     ("four_bit_errors", "found"): pictures.scale_errors(),
     ("order_sums", "found"): pictures.order_errors(size=4, orders=2),

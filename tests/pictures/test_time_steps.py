@@ -90,7 +90,7 @@ def test_the_freezing_lines_are_legible_and_count_their_runs():
 
 def test_errors_are_legible_and_name_the_least():
     x, errors = 2.0 ** -np.arange(8), 2.0 ** abs(np.arange(8) - 5) / 64
-    curve = SimulationErrors(FP16, "nearest", "cups", "step", x, errors)
+    curve = SimulationErrors(FP16, "nearest", "cups", "error", "step", x, errors)
     curves = [curve, curve._replace(fmt=BF16, method="kahan", errors=2 * errors)]
     picture = pictures.simulation_errors(curves)
     assert_legible(picture)

@@ -70,6 +70,11 @@ def sliced(
     return answer
 
 
+def all_of_x(x, widths):
+    e = np.frexp(np.abs(x).max())[1] + 1
+    return [[round(v) for v in np.ldexp(x, bits - e)] for bits in np.cumsum(widths)]
+
+
 def by_the_library(x, widths):
     return split(x, len(widths), widths[0])[0]
 
@@ -138,6 +143,8 @@ WRONG = {
     "split_row": [
         (sliced(top=lambda x: 2.0 ** np.frexp(np.abs(x))[1]), "share their unit"),
         (sliced(top=lambda x: np.abs(x).max() or 1), "no power of two"),
+        (all_of_x, "what is left"),
+        (sliced(top=lambda x: 2.0 ** np.ceil(np.log2(np.abs(x).max() or 1))), "for 1.0 it is 2"),
         (sliced(whole=np.trunc), "overflows its bits"),
         (sliced(whole=np.floor), "overflows its bits"),
         (sliced(rest=lambda r: r.astype(np.float32).astype(float)), "must be exact"),

@@ -132,6 +132,8 @@ WRONG = {
     "refine_once": [
         (correction(residual=low_residual), "rounding errors"),
         (correction(scale=lambda r: 1.0), "leaves FP16's range"),
+        (correction(residual=lambda a, b, x: round_to(b - a @ x, FP16)), "Multiply first"),
+        (correction(scale=lambda r: 2.0 ** -np.frexp(most(r))[1]), "[1/2, 1)"),
         (correction(scale=lambda r: 1 / np.abs(r).max()), "no power of two"),
         (correction(after=lambda x, d, s: x + d), "must be divided"),
         (correction(residual=lambda a, b, x: a @ x - b), "leads away"),

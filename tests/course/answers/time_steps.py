@@ -23,6 +23,21 @@ def with_the_one_before(k, room, dt, fmt):
     return t
 
 
+def from_90(k, room, dt, fmt):
+    t, before = 90.0, None
+    while t != before:
+        t, before = float(round_to(t - dt * k * (t - room), fmt)), t
+    return t
+
+
+def rounding_the_step(k, room, dt, fmt):
+    t, before = float(round_to(90.0, fmt)), None
+    while t != before:
+        step = float(round_to(dt * k * (t - room), fmt))
+        t, before = float(round_to(t - step, fmt)), t
+    return t
+
+
 def strictly_below_half(k, room, dt, fmt):
     """The hottest of all temperatures, with the right gaps, but no ties."""
     t = np.unique(values(fmt))
@@ -54,6 +69,18 @@ def forgets(t, rest, step):
 def wrong_sign(t, rest, step):
     new, left = in_bf16(t, rest, step)
     return new, -left
+
+
+def in_the_textbook(t, rest, step):
+    due = float(round_to(step - rest, BF16))
+    new = float(round_to(t + due, BF16))
+    return new, float(round_to(float(round_to(new - t, BF16)) - due, BF16))
+
+
+def rounds_t_alone(t, rest, step):
+    due = step + rest
+    new = float(round_to(t + due, BF16))
+    return new, due - (new - t)
 
 
 def wide_rest(t, rest, step):
@@ -103,10 +130,14 @@ WRONG = {
         (lambda k, room, dt, fmt: room, "an exact cup would end"),
         (lambda k, room, dt, fmt: until_it_stays(k, 0.0, dt, fmt), "Round t"),
         (lambda k, room, dt, fmt: until_it_stays(k, room, 1.0, fmt), "Round t"),
+        (from_90, "only its value in fmt"),
+        (rounding_the_step, "Round the sum alone"),
     ],
     "kahan_step": [
         (forgets, "go into the next step"),
         (wrong_sign, "wrong sign"),
+        (in_the_textbook, "arrived too much"),
+        (rounds_t_alone, "Not t alone"),
         (wide_rest, "eight bits"),
         (unrounded_due, "rounded to BF16 first"),
         (added_twice, "add it once"),
