@@ -74,7 +74,8 @@ def freezing_points(fmt: Format) -> FreezingPoints:
 def temperatures(fmt: Format) -> np.ndarray:
     """All values of a format from the room's temperature to the coffee's."""
     all_values = np.unique(values(fmt))
-    return all_values[(all_values >= ROOM) & (all_values <= round_to(HOT, fmt))]
+    t: np.ndarray = all_values[(all_values >= ROOM) & (all_values <= round_to(HOT, fmt))]
+    return t
 
 
 def hottest_frozen(fmt: Format, steps: np.ndarray) -> np.ndarray:
