@@ -66,15 +66,20 @@ def _step(magnitude: np.ndarray) -> np.ndarray:
     return np.where(magnitude < 2, 0.5, np.where(magnitude < 4, 1.0, 2.0))
 
 
-def _up_where(goes_up: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Rounded:
-    """Rounding that goes from the lower neighbour where a share and u say so."""
+def _up_where(
+    goes_up: Callable[[np.ndarray, np.ndarray], np.ndarray], *, exact: bool = False
+) -> Rounded:
+    """Rounding that goes from the lower neighbour where a share and u say so.
+
+    Numbers of E2M1 are asked, too, if `exact`.
+    """
 
     def answer(x: np.ndarray, u: np.ndarray) -> np.ndarray:
         magnitude = np.minimum(np.abs(x), LARGEST)
         step = _step(magnitude)
         share, lower = np.modf(magnitude / step)
-        up = goes_up(share, u) & (share > 0)
-        return np.asarray(np.copysign((lower + up) * step, x))
+        up = goes_up(share, u) & (exact | (share > 0))
+        return np.asarray(np.copysign(np.minimum((lower + up) * step, LARGEST), x))
 
     return answer
 
@@ -151,6 +156,10 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: round_to(_wanted(x), FP8_E4M3),
                 "Scales below 2^-6 are raised to it; a scale of 0 could not be divided by.",
             ),
+            Misconception(
+                lambda x: _stored(x.reshape(-1, 16).max(axis=1) / LARGEST / (x.max() / 2688)),
+                "The largest magnitude may be that of a negative number.",
+            ),
             Misconception(_strided, "A block is 16 neighbours, not every so manieth number."),
             Misconception(
                 lambda x: _stored(_in_rows(x) / LARGEST),
@@ -188,8 +197,15 @@ EXERCISES: dict[str, Exercise] = {
                 "The chance of u < s is s for u in [0, 1): a tie goes down.",
             ),
             Misconception(
+                _up_where(lambda share, u: u <= share, exact=True),
+                "A number of E2M1 stays as it is, also if u is 0: less, not at most.",
+            ),
+            Misconception(
                 _up_where(lambda share, u: u[:1] < share),
                 "Every number has a u of its own; with a common one errors do not average out.",
+            ),
+            Misconception(
+                lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."
             ),
             Misconception(_upward, "Round the magnitude, and put the sign back after it."),
             Misconception(_past_the_end, "E2M1 ends at 6."),

@@ -48,6 +48,11 @@ def _apart(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
     return _counted(_sums(np.asarray(round_to(a * _in_all_orders(b), BF16))))
 
 
+def _distinct_orders(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
+    orders = set(permutations(round_to(a * b, BF16).tolist()))
+    return _counted(_sums(np.array(sorted(orders))))
+
+
 _ONES = np.ones(5)
 
 _SUMS = (
@@ -101,6 +106,10 @@ def _by_rows(rows: int, *, fill: bool) -> Callable[[Product, np.ndarray, np.ndar
     return answer
 
 
+def _uncut(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return _by_rows(ROWS, fill=True)(kernel, np.pad(x, ((0, -len(x) % ROWS), (0, 0))), w)
+
+
 def _padded_whole(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return kernel(np.pad(x, ((0, -len(x) % ROWS), (0, 0))), w)[: len(x)]
 
@@ -146,6 +155,10 @@ def _alphabetical(a: Record, b: Record) -> object:
     return next((k for k in order if _other_bits(a[k][1], b[k][1])), None)
 
 
+def _by_name(record: Record) -> Record:
+    return list(dict(record).items())
+
+
 def _recorded(*changes: tuple[int, np.ndarray]) -> Record:
     """Two steps of a run, with some tensors replaced."""
     names = ("input", "hidden", "output", "loss", "gradient", "weight")
@@ -166,6 +179,8 @@ def _near(place: int, at: int = 2) -> tuple[int, np.ndarray]:
     return place, tensor
 
 
+_MILLI = np.array([0.001], np.float32)
+
 _NAN = (1, np.array([1, np.nan, 3, 4, 5]))
 
 _RECORDS = (
@@ -177,6 +192,7 @@ _RECORDS = (
     Arguments((_recorded((1, np.zeros(5))), _recorded((1, -np.zeros(5)), _near(10)))),
     Arguments((_recorded(), _recorded((7, _recorded()[7][1][::-1]), _near(9)))),
     Arguments((_recorded(), _recorded(_near(0, 4)))),
+    Arguments((_recorded((3, _MILLI)), _recorded((3, np.nextafter(_MILLI, np.float32(1))), _near(8)))),
 )
 
 EXERCISES: dict[str, Exercise] = {
@@ -189,6 +205,9 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(_wide_sums, "The running sum is a number of BF16 after each addition."),
             Misconception(_wide_products, "Each product is rounded before it is added."),
             Misconception(_apart, "A term keeps its two factors: permute the products."),
+            Misconception(
+                _distinct_orders, "Equal terms can change places: three terms have six orders."
+            ),
             Misconception(
                 lambda a, b: dict.fromkeys(_count_orders(a, b), 1),
                 "Count the orders that lead to each sum, not the sums.",
@@ -214,6 +233,7 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(
                 _by_rows(ROWS, fill=False), "The last call has fewer rows than 8: fill it up."
             ),
+            Misconception(_uncut, "Return as many rows as x has, without those that filled it up."),
             Misconception(
                 _padded_whole, "Filled up to a multiple of 8, a batch still decides the split."
             ),
@@ -234,6 +254,14 @@ EXERCISES: dict[str, Exercise] = {
             Misconception(
                 _first(lambda x, y: not np.allclose(x, y, equal_nan=True)),
                 "One ulp is a difference: compare bits.",
+            ),
+            Misconception(
+                _first(lambda x, y: str(x) != str(y)),
+                "Numbers are printed with eight digits, which do not tell all of them apart.",
+            ),
+            Misconception(
+                lambda a, b: _first_divergence(_by_name(a), _by_name(b)),
+                "Names come again in each step, and a dictionary keeps the last ones alone.",
             ),
             Misconception(_last, "The last weights tell that runs differ, not where they part."),
             Misconception(

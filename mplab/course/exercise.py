@@ -357,7 +357,8 @@ def _text(value: Any, fmt: Format | None) -> str:
         first = value.ravel()[:_SHOWN]
         shown = [_text(v, fmt) for v in (first if value.dtype.kind in "uf" else first.tolist())]
         more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
-        return "[" + ", ".join([*shown, *more]) + "]"
+        shape = f" of shape {value.shape}" if value.ndim > 1 else ""
+        return "[" + ", ".join([*shown, *more]) + "]" + shape
     if isinstance(value, np.unsignedinteger):
         return f"0x{int(value):0{2 * value.itemsize}X}"
     if isinstance(value, float | np.floating):

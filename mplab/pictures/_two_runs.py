@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mplab.arithmetic.reductions import distinct_sums
-from mplab.numbers.checks import integer
+from mplab.numbers.checks import integer, quoted, text
 from mplab.numbers.formats import BF16, FP16, FP32
 from mplab.numbers.rounding import round_to
 from mplab.pictures import _checks
@@ -106,8 +106,8 @@ class RunsApart(NamedTuple):
     Attributes:
         recipe: its name.
         seed: of both runs.
-        distances: the norm of what their weights differ by after each step, over the norm of the
-            weights, of shape (steps,).
+        distances: the norm of what their counted weights differ by after each step, over the norm
+            of these weights, of shape (steps,).
         metrics: what the run as it was reaches, and the other; the first metric of the task.
         parted: the first step with another loss, or None.
     """
@@ -120,14 +120,20 @@ class RunsApart(NamedTuple):
 
 
 class _Weights:
-    """Watch a run: change its largest number of the first weights if asked, and keep them all."""
+    """Watch a run: change its largest number of the first weights if asked, and keep the counted."""
 
-    def __init__(self, nudged: bool) -> None:
-        self.nudged = nudged
+    def __init__(self, nudged: bool, without: str) -> None:
+        self.nudged, self.without = nudged, without
         self.kept: list[Tensor] = []
 
     def __call__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> _Weights:
         self.model = model
+        names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
+        if self.without and not {self.without} < names:
+            raise ValueError(
+                "runs_apart: without must be empty, or one of several names of tensors; got "
+                f"{quoted(self.without)}. This network's are {c.listed(sorted(names))}."
+            )
         if self.nudged:
             with torch.no_grad():
                 first = next(model.parameters()).view(-1)
@@ -135,14 +141,16 @@ class _Weights:
         return self
 
     def step(self, loss: float, scale: float, skipped: bool) -> None:
-        self.kept.append(nn.utils.parameters_to_vector(self.model.parameters()).detach().double())
+        named = self.model.named_parameters()
+        counted = [weight for name, weight in named if name.rpartition(".")[2] != self.without]
+        self.kept.append(nn.utils.parameters_to_vector(counted).detach().double())
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 def runs_apart(
-    task: str | Task, recipe: str | Recipe, *, seed: int = 0, steps: int = 150
+    task: str | Task, recipe: str | Recipe, *, seed: int = 0, steps: int = 150, without: str = ""
 ) -> RunsApart:
     """Train twice, the second time with one ulp more in the largest number of the first weights.
 
@@ -151,6 +159,8 @@ def runs_apart(
         recipe: likewise.
         seed: of both runs.
         steps: of each, at least 1.
+        without: a tensor of every layer whose distance is not counted, such as "in_proj_bias", of
+            which a third is noise; empty counts all.
 
     Examples:
         >>> found = runs_apart("regression", "fp32", steps=3)
@@ -161,7 +171,8 @@ def runs_apart(
     known("task", task, TASKS, where=where)
     known("recipe", recipe, RECIPES, where=where)
     seed, steps = seed_of(where, seed), integer(where, "steps", steps, least=1)
-    watches = [_Weights(nudged) for nudged in (False, True)]
+    without = text(where, "without", without)
+    watches = [_Weights(nudged, without) for nudged in (False, True)]
     how: dict[str, Any] = {"progress": False, "record_gradients_at": ()}
     runs = [train(task, recipe, seed=seed, steps=steps, watch=w, **how) for w in watches]
     pairs = zip(*(watch.kept for watch in watches), strict=True)

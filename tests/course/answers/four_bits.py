@@ -112,6 +112,19 @@ RIGHT = {
     "stochastic_e2m1": [by_table, by_ceiling, in_a_loop],
 }
 
+def largest_signed(x):
+    wanted = x.reshape(-1, 16).max(axis=1) / 6 / (x.max() / 2688)
+    return round_to(np.maximum(wanted, 2.0**-6), FP8_E4M3)
+
+
+def at_most_by_table(x, u):
+    magnitude = np.minimum(abs(x), 6)
+    below = np.clip(np.searchsorted(E2M1, magnitude, "right") - 1, 0, 6)
+    low, high = E2M1[below], E2M1[below + 1]
+    share = (magnitude - low) / (high - low)
+    return np.copysign(np.where(u <= share, high, low), x)
+
+
 WRONG = {
     "lost_beside_48": [
         (4.0, "half of it"),
@@ -127,6 +140,7 @@ WRONG = {
         (power_of_two, "That is MX"),
         (not_raised, "raised to it"),
         (across, "16 neighbours"),
+        (largest_signed, "of a negative number"),
         (no_tensor_scale, "the largest block gets 448"),
         (one_scale, "amax of the block"),
     ],
@@ -140,6 +154,8 @@ WRONG = {
         (between(lambda share, u: u[0] < share), "a u of its own"),
         (toward_positive, "Round the magnitude"),
         (between(lambda share, u: u < share, largest=math.inf), "ends at 6"),
-        (lambda x, u: abs(by_table(x, u)), "share of the way"),
+        (lambda x, u: abs(by_table(x, u)), "stay negative"),
+        (at_most_by_table, "less, not at most"),
+        (lambda x, u: by_table(x, u * 0.5), "share of the way"),
     ],
 }

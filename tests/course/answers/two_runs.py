@@ -96,6 +96,27 @@ def bits(x, y):
     return x.tobytes() != y.tobytes()
 
 
+def without_twins(a, b):
+    counts = Counter()
+    for first, *others in set(permutations(round_to(a * b, BF16).tolist())):
+        total = first
+        for term in others:
+            total = float(round_to(total + term, BF16))
+        counts[total] += 1
+    return counts
+
+
+def not_cut(kernel, x, w):
+    filled = np.concatenate([x, np.zeros((-len(x) % 8, x.shape[1]), np.float32)])
+    return np.concatenate([kernel(filled[k : k + 8], w) for k in range(0, len(filled), 8)])
+
+
+def by_names(a, b):
+    first, second = dict(a), dict(b)
+    differ = [first[name].tobytes() != second[name].tobytes() for name in first]
+    return differ.index(True) if any(differ) else None
+
+
 RIGHT = {
     "count_orders": [one_by_one, all_at_once],
     "invariant_matmul": [tiles, row_by_row],
@@ -108,6 +129,7 @@ WRONG = {
         (exact_products, "before it is added"),
         (permuted_apart, "keeps its two factors"),
         (lambda a, b: dict.fromkeys(one_by_one(a, b), 1), "not the sums"),
+        (without_twins, "three terms have six orders"),
         (lambda a, b: len(one_by_one(a, b)), "in every order"),
     ],
     "invariant_matmul": [
@@ -117,6 +139,7 @@ WRONG = {
             "bits of one row",
         ),
         (no_filling, "fill it up"),
+        (not_cut, "without those that filled it up"),
         (filled_whole, "still decides"),
         (lambda kernel, x, w: np.float32(x.astype(float) @ w), "More digits"),
         (lambda kernel, x, w: -tiles(kernel, x, w), "must have 8 rows"),
@@ -128,6 +151,8 @@ WRONG = {
         (where(bits, lambda a: sorted(range(len(a)), key=lambda k: a[k][0])), "alphabetical"),
         (where(lambda x, y: (x != y).any()), "A NaN equals"),
         (where(lambda x, y: not np.array_equal(x, y, equal_nan=True)), "-0 and 0"),
+        (where(lambda x, y: str(x) != str(y)), "eight digits"),
+        (by_names, "a dictionary keeps"),
         (where(lambda x, y: x.sum() < y.sum() or x.sum() > y.sum()), "can have one sum"),
         (lambda a, b: 0, "Compare the bits"),
     ],
