@@ -337,7 +337,7 @@ def mismatch(found: RolloutGaps) -> c.Picture:
         found: from `rollout_gaps`.
 
     Returns:
-        A figure whose title says how far one token is off at most, in each format.
+        A figure whose title says by how much whole texts are off, in each format.
     """
     c.require_a("mismatch", "found", found, RolloutGaps, "Pass rollout_gaps().")
     picture = c.Picture(height=4.2, width=8.0)
@@ -350,9 +350,11 @@ def mismatch(found: RolloutGaps) -> c.Picture:
         axes.plot(n, np.where(spread > 0, spread, np.nan), color=look.colour, linestyle=look.dash)
         axes.plot(n, float(np.sqrt(np.mean(gap**2))) * np.sqrt(n), color="black", linewidth=0.8)
         ends.append(c.End(axes, len(spread), float(spread[-1]), name, look.colour))
-        said.append(f"{np.abs(gap).max():.1g} in {name}")
-    c.log_axes(axes, "length of the text (black: grows like its root)", "spread of the sum")
-    claim = f"The logarithm of a token's probability is off by at most {c.listed(said)}."
+        said.append(f"{spread[-1]:.2g} in {name}")
+    c.log_axes(axes, "length of the text (black: grows like its root)",
+               "standard deviation of the gap")  # fmt: skip
+    what = f"The logarithm of the probability of {gap.shape[1]} tokens"
+    claim = f"{what} is off by {c.listed(said)} (standard deviation)."
     c.titled(picture, claim, "Line chart, both axes logarithmic.")
     c.label_ends(picture, ends)
     return picture

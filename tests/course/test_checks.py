@@ -334,6 +334,15 @@ def test_float32_is_shown_with_the_digits_that_tell_it_from_its_neighbours(monke
     assert lines[1:3] == ["  x        = [0.1, 1e-06, 448.0]", "  expected = [0.2, 2e-06, 896.0]"]
 
 
+def test_the_shape_of_a_matrix_is_shown(monkeypatch):
+    exercise = Exercise(answer=np.ravel, reason="", cases=(np.eye(2),))
+    monkeypatch.setitem(EXERCISES, "flat", exercise)
+    message = check("flat", lambda x: x.reshape(1, -1)).message
+    assert "x        = [1.0, 0.0, 0.0, 1.0] of shape (2, 2)" in message
+    assert "yours    = [1.0, 0.0, 0.0, 1.0] of shape (1, 4)" in message
+    assert message.count("of shape") == 2  # of a vector its length is seen
+
+
 def test_text_is_no_number_even_where_it_could_be_read_as_one():
     assert check("flush_threshold", 2.0**-25)
     assert not check("flush_threshold", str(2.0**-25))

@@ -6,6 +6,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from tiers import mostly_full
 
 from mplab import BF16, FP32, arithmetic, pictures, round_to
 from mplab.course.files import course_folder
@@ -25,6 +26,8 @@ def cell(name):
 
 
 SEEDS = pytest.mark.parametrize("seed", range(5))
+
+ONE_SEED = pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 
 
 @SEEDS
@@ -54,16 +57,17 @@ def test_four_splits_make_four_rows_and_a_fixed_one_makes_one(capsys):
 
 
 def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
-    assert "In FP32 about half of the numbers change" in prose()
+    assert "In FP32 four to seven of the twelve numbers change" in prose()
+    assert "An accumulator of 16 bits changes nine or more" in prose()
     explorer, changed = SplitRow(), {}
     for way in explorer.way.options:
         explorer.way.value = way
         for parts in range(2, 17):
             explorer.parts.value = parts
             changed.setdefault(way, []).append(explorer.changed)
-    assert 4 <= min(changed["FP32"]) <= np.mean(changed["FP32"]) <= max(changed["FP32"]) <= 8
+    assert (min(changed["FP32"]), max(changed["FP32"])) == (4, 7)
     assert not any(changed["FP32, the result in BF16"])
-    assert min(changed["FP16"] + changed["BF16"]) >= 9
+    assert min(changed["FP16"] + changed["BF16"]) == 9
 
 
 def test_in_longer_rows_a_stored_number_changes_now_and_then():
@@ -89,6 +93,10 @@ def test_a_plain_run_comes_again_and_noise_over_noise_sets_the_nudged_one_apart(
     assert 1e-10 < gradient[1] < 1e-9
     assert min(gradient[0], gradient[2]) > 1e-3
     assert apart[1] > 1e4 * max(apart[0], apart[2])
+    assert "they move a hundredth as far" in prose()
+    moved = bias.detach().view(3, 32).norm(dim=1).tolist()
+    assert 0.005 < moved[1] / moved[0] < 0.02
+    assert moved[::2] == pytest.approx([0.003 * 32**0.5] * 2, rel=1e-3)  # quotients of 1 or −1
     between = [
         (p - q).detach().double().norm() ** 2 for p, q in zip(*map(weights, (a, b)), strict=True)
     ]
@@ -114,20 +122,70 @@ def test_the_attention_layers_move_millions_of_ulps_apart():
     assert np.median([d.ulps for d in updates if "self_attn" not in d.site.layer]) < 100
 
 
+class Still:
+    """An optimizer that leaves the biases of keys where they are."""
+
+    def __init__(self, model, optimizer):
+        self.layers, self.optimizer = model.layers, optimizer
+
+    def __getattr__(self, name):
+        return getattr(self.optimizer, name)
+
+    def step(self):
+        for layer in self.layers:
+            layer.self_attn.in_proj_bias.grad[32:64] = 0
+        self.optimizer.step()
+
+
 @pytest.mark.slow
 @SEEDS
+def test_key_biases_do_not_set_the_other_weights_apart(seed):
+    assert "We kept them at 0 in both runs, and all other weights were as far apart" in prose()
+    task, apart = TASKS["sequence-transformer"], []
+    x, y = task.data().train
+    for still in (False, True):
+        found = []
+        for nudge in (0, 1):
+            torch.manual_seed(seed)
+            model = task.model()
+            first = next(model.parameters()).data.view(-1)
+            first.view(torch.int32)[first.abs().argmax()] += nudge
+            optimizer = task.optimizer(model.parameters())
+            optimizer = Still(model, optimizer) if still else optimizer
+            for rows in torch.arange(64 * 20).split(64):
+                optimizer.zero_grad()
+                task.loss(model(x[rows]), y[rows]).backward()
+                optimizer.step()
+            keys = [layer.self_attn.in_proj_bias.data[32:64] for layer in model.layers]
+            assert still == (not any(key.any() for key in keys))
+            for key in keys:
+                key.zero_()
+            found.append(torch.nn.utils.parameters_to_vector(model.parameters()).double())
+        apart.append(float((found[0] - found[1]).norm()))
+    assert apart[0] == pytest.approx(apart[1], rel=0.1)
+
+
+@pytest.mark.slow
+@ONE_SEED
 def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
-    assert "Coarse rounding hides small differences" in prose()
-    assert "Two runs of a pair agree within 0.01" in prose()
+    """Measured, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 9.4e-7; BF16 3.8e-3 to 5.5e-3,
+    but 0 with seed 4, which forgets the ulp. Accuracy: FP32 the same, BF16 up to .0034 apart."""
+    assert "after 150 steps they are less than 10⁻⁶ apart" in prose()
+    assert "thousands of times farther apart than those in FP32" in prose()
+    assert "In FP32 both runs of a pair have the same accuracy, to the last digit" in prose()
+    assert "they differ, but by less than 0.005" in prose()
+    how = {"seed": seed, "steps": 150, "without": "in_proj_bias"}
     wide, narrow = (
-        pictures.runs_apart("sequence-transformer", recipe, seed=seed, steps=150)
+        pictures.runs_apart("sequence-transformer", recipe, **how)
         for recipe in ("fp32", "amp-bf16")
     )
-    assert narrow.distances[0] < 1e-9 < 1e-6 < wide.distances[0] < 1e-5
+    assert narrow.distances[0] < 1e-9 < wide.distances[0] < 1e-7
+    assert wide.distances.max() < 1e-6
+    assert (narrow.parted is None) == (seed == 4)
     if narrow.parted is not None:
-        assert narrow.distances[-1] > 10 * wide.distances[-1]
-    for pair in (wide, narrow):
-        assert abs(pair.metrics[0] - pair.metrics[1]) < 0.01
+        assert narrow.distances[-1] > 2000 * wide.distances[-1]
+    assert wide.metrics[0] == wide.metrics[1]
+    assert abs(narrow.metrics[0] - narrow.metrics[1]) < 0.005
 
 
 @pytest.mark.slow
@@ -161,11 +219,10 @@ def learnt(seed, dtype):
 
 
 @pytest.mark.slow
-def test_a_small_policy_learns_as_well_from_rollouts_in_bf16():
+@ONE_SEED
+def test_a_small_policy_learns_as_well_from_rollouts_in_bf16(seed):
+    """Measured, rewards in FP32, seeds 0 to 4: .75 to .91; BF16 differs by .0004 at most."""
     assert "with rollouts in BF16 and training in FP32 it learns as well" in prose()
-    wide, narrow = (
-        np.array([learnt(seed, dtype) for seed in range(2)])
-        for dtype in (torch.float32, torch.bfloat16)
-    )
-    assert min(wide) > 0.3  # by chance: 1/16
-    assert np.all(abs(wide - narrow) < 0.03)
+    wide, narrow = (learnt(seed, dtype) for dtype in (torch.float32, torch.bfloat16))
+    assert wide > 0.6  # by chance: 1/16
+    assert abs(wide - narrow) < 0.01
