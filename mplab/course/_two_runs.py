@@ -192,7 +192,9 @@ _RECORDS = (
     Arguments((_recorded((1, np.zeros(5))), _recorded((1, -np.zeros(5)), _near(10)))),
     Arguments((_recorded(), _recorded((7, _recorded()[7][1][::-1]), _near(9)))),
     Arguments((_recorded(), _recorded(_near(0, 4)))),
-    Arguments((_recorded((3, _MILLI)), _recorded((3, np.nextafter(_MILLI, np.float32(1))), _near(8)))),
+    Arguments(
+        (_recorded((3, _MILLI)), _recorded((3, np.nextafter(_MILLI, np.float32(1))), _near(8)))
+    ),
 )
 
 EXERCISES: dict[str, Exercise] = {

@@ -120,7 +120,7 @@ class RunsApart(NamedTuple):
 
 
 class _Weights:
-    """Watch a run: change its largest number of the first weights if asked, and keep the counted."""
+    """Watch a run: change one number of its first weights if asked, and keep those that count."""
 
     def __init__(self, nudged: bool, without: str) -> None:
         self.nudged, self.without = nudged, without

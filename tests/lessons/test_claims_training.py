@@ -272,7 +272,10 @@ def test_the_largest_of_a_block_comes_back_from_nvfp4_and_not_from_mxfp4():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_how_well_the_largest_of_a_block_comes_back(seed):
-    assert "the largest of a block comes back within a sixteenth; in MXFP4 it may be off by a fifth" in prose(18)
+    assert (
+        "the largest of a block comes back within a sixteenth; in MXFP4 it may be off by a fifth"
+        in prose(18)
+    )
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(4096, 16, generator=generator) * torch.rand(4096, 1, generator=generator).exp2()
     largest = x.abs().argmax(1, keepdim=True)

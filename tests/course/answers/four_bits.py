@@ -112,6 +112,7 @@ RIGHT = {
     "stochastic_e2m1": [by_table, by_ceiling, in_a_loop],
 }
 
+
 def largest_signed(x):
     wanted = x.reshape(-1, 16).max(axis=1) / 6 / (x.max() / 2688)
     return round_to(np.maximum(wanted, 2.0**-6), FP8_E4M3)
