@@ -221,7 +221,7 @@ MEASURED = [
              seed=(0, SEED)),
     measured("runs_apart", task=("regression", "word"), recipe=("fp32", "word"), seed=(0, SEED),
              steps=(1, ("count", (0,))),
-             without=("bias", (None, 5, True, ["bias"], b"bias", "no"))),
+             without=("bias", ((None, 5, True, ["bias"], b"bias", "no"),))),
     measured("rollout_gaps", length=(2, ("count", (0, 1, HUGE))),
              rows=(2, ("count", (0, 1, HUGE))), seed=(0, SEED)),
     measured("quiet_errors", steps=(2, ("count", (0, HUGE))), seed=(0, SEED)),
