@@ -283,6 +283,18 @@ def test_half_a_pair_in_bytes_that_a_submission_wrote_itself_does_no_harm():
         sandbox._parsed(b"[NaN]")
 
 
+def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(lane):
+    code = "import warnings, mplab\ndef f(x):\n    print(x)\n    warnings.warn('hm')\n    return x"
+    case = [{"tuple": [{"int": "0x3"}]}]
+    with lane.session({}) as session:
+        assert session.run(code).ok
+        asked = session.ask("f", case, uses=())
+        assert (asked["values"], asked["called"]) == ([{"value": {"int": "0x3"}}], [])
+        assert session.run("def f(x): return int(mplab.round_to(x, mplab.FP16))").ok
+        again = session.ask("f", case, uses=(), seconds=60)
+        assert again.get("called") == ["round_to"], again
+
+
 @pytest.mark.slow
 def test_a_lane_whose_process_is_killed_starts_again(lane):
     psutil.Process(lane.process_id).kill()
