@@ -14,6 +14,7 @@ import psutil
 from sqlalchemy import Boolean, Column, Float, MetaData, String, Table, func, insert, select, update
 from sqlalchemy import create_engine as new_engine
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.orm import scoped_session
 
 if TYPE_CHECKING:
     from mplab.grading.folder import Course
@@ -42,6 +43,9 @@ _CLAIMS = Table(
 
 _ENGINES: dict[str, Any] = {}
 
+_GRADEBOOKS: dict[tuple[Any, ...], Any] = {}
+"""The first that was opened of each: what has looked at the schema and the course."""
+
 
 def _create_engine(url: str, **options: Any) -> Any:
     """The pool of this process for a database."""
@@ -54,23 +58,32 @@ def _create_engine(url: str, **options: Any) -> Any:
 
 @contextmanager
 def one_engine() -> Iterator[None]:
-    """Let nbgrader keep one connection pool while it opens the gradebook ten times.
+    """Let nbgrader keep one connection pool, and look at the schema once, in all its steps.
 
-    With a pool of its own each time, SQLAlchemy compiles every statement anew: a third of the
-    grader's time.
+    It opens the gradebook eight times for a submission. With a pool of its own each time,
+    SQLAlchemy compiles every statement anew; and each time it asks for every table and the course.
     """
     from nbgrader import api
 
-    original = api.create_engine
-    api.create_engine = _create_engine
+    make, first = api.create_engine, api.Gradebook.__init__
+
+    def reopen(book: Any, *what: Any) -> None:
+        if known := _GRADEBOOKS.get(what):
+            vars(book).update(vars(known), db=scoped_session(known.db.session_factory))
+        else:
+            first(book, *what)
+            _GRADEBOOKS[what] = book
+
+    api.create_engine, api.Gradebook.__init__ = _create_engine, reopen
     try:
         yield
     finally:
-        api.create_engine = original
+        api.create_engine, api.Gradebook.__init__ = make, first
 
 
 def disconnect() -> None:
     """Close the pools of this process: a connection must not cross a fork."""
+    _GRADEBOOKS.clear()
     while _ENGINES:
         _ENGINES.popitem()[1].dispose()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -340,6 +341,20 @@ def _never_return(call: Any) -> NoReturn:
         os._exit(status)
 
 
+def link_compiled() -> None:
+    """Let numba find what it has compiled for this library: it uses no folder that it cannot write.
+
+    The links lie in a folder of the warm process; over it, each submission gets one of its own.
+    What they lead to can be read only.
+    """
+    for compiled in Path(__file__).parents[1].glob("*/__pycache__/*.nb[ci]"):
+        room = compiled.parents[1]
+        name = f"{room.name}_{hashlib.sha1(str(room).encode()).hexdigest()}"  # as numba names it
+        folder = Path(os.environ["NUMBA_CACHE_DIR"], name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / compiled.name).symlink_to(compiled)
+
+
 def main(config: dict[str, Any]) -> None:
     """Become the warm process."""
     control = socket.socket(fileno=config["control"])
@@ -349,6 +364,7 @@ def main(config: dict[str, Any]) -> None:
 
     if config["isolate"]:
         isolation.hide_memory()
+        link_compiled()
     recorder = Recorder()
     shell = make_shell(recorder)
     namespace: dict[str, Any] = {}

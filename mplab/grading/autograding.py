@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
+import numpy as np
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from mplab.course.files import replace_file
@@ -30,6 +31,8 @@ from mplab.grading._times import read_received
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, is_student_id
 from mplab.grading.sandbox import require_sandbox
+from mplab.numbers.formats import FP16
+from mplab.numbers.rounding import round_to
 
 _TIMESTAMP_BYTES = 100
 
@@ -114,7 +117,8 @@ def autograde(
         )
     if not trusted and not dask:
         require_sandbox()
-    _rebuilt_autograde()  # imports nbgrader once, before the processes part
+    _rebuilt_autograde()  # imports nbgrader once, before the processes part, as the next does numba
+    round_to(np.zeros(1), FP16)
     course.skeletons(assignment)
     course.assignment(assignment)
     chosen = _chosen(course, assignment, students, shard, tell)

@@ -20,6 +20,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,7 +129,6 @@ class Course:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self._assignments: dict[str, Assignment] = {}
 
     def require(self) -> Course:
         """Return the course.
@@ -157,16 +157,14 @@ class Course:
         Raises:
             ValueError: there is no such assignment, or its exercises cannot be graded.
         """
-        if name not in self._assignments:
-            path = self.root / "checks" / name / "exercises.py"
-            if not _ASSIGNMENT.fullmatch(name) or not path.is_file():
-                raise ValueError(
-                    f"ASSIGNMENT must be one of {', '.join(self.names())}; got {name!r}. "
-                    "An assignment has source/NAME/ and checks/NAME/exercises.py."
-                )
-            _require_current(path, "Run mplab grade init with this folder anew")
-            self._assignments[name] = load_assignment(path)
-        return self._assignments[name]
+        path = self.root / "checks" / name / "exercises.py"
+        if not _ASSIGNMENT.fullmatch(name) or not path.is_file():
+            raise ValueError(
+                f"ASSIGNMENT must be one of {', '.join(self.names())}; got {name!r}. "
+                "An assignment has source/NAME/ and checks/NAME/exercises.py."
+            )
+        status = path.stat()
+        return _load(path, status.st_mtime_ns, status.st_size)
 
     def skeletons(self, assignment: str) -> dict[str, NotebookNode]:
         """The released notebooks of an assignment, by name.
@@ -285,6 +283,13 @@ class Course:
 
         directory = self.directory()
         return Gradebook(directory.db_url, directory.course_id)
+
+
+@lru_cache
+def _load(path: Path, *_: int) -> Assignment:
+    """What is graded, read once in a process as long as the file is the same."""
+    _require_current(path, "Run mplab grade init with this folder anew")
+    return load_assignment(path)
 
 
 def create_course(

@@ -4,7 +4,7 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
-from functools import partial
+from functools import cache, partial
 
 from mplab import Format, decode, encode, fields, round_to
 from mplab.course import Arguments, Exercise, Misconception
@@ -13,6 +13,7 @@ from mplab.grading import Graded, Part
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 
 
+@cache
 def ieee(exponent_bits, trailing_bits):
     return Format("toy", exponent_bits=exponent_bits, precision=trailing_bits + 1)
 
