@@ -16,11 +16,13 @@ import postgres
 import pytest
 from classroom import WALLS, submit
 from grading_speed import synthetic
+from nbgrader import api
+from sqlalchemy import event
 
 import mplab
 from mplab.commands.main import main
 from mplab.grading import _database, autograding, execute
-from mplab.grading._database import Claims, disconnect
+from mplab.grading._database import Claims, disconnect, one_engine
 from mplab.grading.autograding import autograde, read_journal
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, create_course
@@ -92,6 +94,23 @@ def course(request, tmp_path):
 def settle(course, line):
     with (course.root / "nbgrader_config.py").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
+
+
+def test_a_process_looks_at_the_schema_once_and_each_gradebook_has_a_session_of_its_own(course):
+    url, asked = course.directory().db_url, []
+    with one_engine():
+        with api.Gradebook(url, "x"):
+            pass
+        engine = _database._create_engine(url)
+        event.listen(engine, "before_cursor_execute", lambda *about: asked.append(about[2]))
+        with api.Gradebook(url, "x") as one, api.Gradebook(url, "x") as other:
+            assert asked == []
+            one.add_student("s01")
+            assert [student.id for student in other.students] == ["s01"]
+            assert one.db() is not other.db()
+        asked.clear()
+        with api.Gradebook(url, "y"):  # another course of the database is looked at
+            assert asked
 
 
 HOLDERS = [  # host, process, held, silent for, whether another may have it

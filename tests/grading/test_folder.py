@@ -497,6 +497,14 @@ def test_a_roster_gives_students(bare):
     assert bare.roster()[0] == Student("s01", "Ada", "Löwe", "ada@x")
 
 
+def test_exercises_are_read_once_and_again_when_they_have_changed(bare):
+    first = bare.assignment("a1")
+    assert Course(bare.root).assignment("a1") is first
+    with (bare.root / "checks" / "a1" / "exercises.py").open("a") as file:
+        file.write("GRADED = dict(list(GRADED.items())[:1])\n")
+    assert list(bare.assignment("a1").graded) == list(first.graded)[:1]
+
+
 def test_without_bubblewrap_grading_is_refused_with_three_ways_out(bare, monkeypatch, capsys):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(NoSandbox, match="bwrap"):

@@ -1,6 +1,7 @@
 """The sandbox from outside: what runs in it is bounded, alone, and gone afterwards."""
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from mplab.grading import sandbox
 from mplab.grading._isolation import filter_program
 from mplab.grading._walls import sandboxed
 from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, sandbox_problem
+from mplab.numbers.installation import PACKAGE
 
 with_walls = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
 
@@ -161,6 +163,32 @@ print(json.dumps({"uid": os.getuid(), "caps": [status[k] for k in ("CapEff", "Ca
     assert found["processes"] in ([1, 2], [])
     assert found["writable"] == ["/submission"]
     assert found["network"] == found["names"] == []
+
+
+@pytest.mark.slow
+@with_walls
+@pytest.mark.skipif(not os.access(PACKAGE, os.W_OK), reason="nothing is compiled into the package")
+def test_what_the_library_has_compiled_is_read_inside_and_no_submission_can_change_it():
+    code = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
+    warm = (
+        "from numba.core import event\nwith event.install_recorder('numba:run_pass') as passes:\n"
+        f"    {code}\nmplab.passes = len(passes.buffer)"
+    )
+    probe = """
+import glob, os, sys
+mine, held = os.environ["NUMBA_CACHE_DIR"], []
+kept = glob.glob(os.path.dirname(mplab.__file__) + "/numbers/__pycache__/*.nbi")
+for path in (kept[0], kept[0] + ".x"):
+    try: held.append(open(path, "ab"))
+    except OSError: pass
+print(mplab.passes, len(held), os.path.exists(mine))
+os.makedirs(mine)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)  # compiles if nobody has yet
+    with Lane(warm=warm) as lane:
+        for _ in range(2):
+            with lane.session({}) as session:
+                assert said(session.run("import mplab" + probe)) == "0 0 False\n"
 
 
 def test_nothing_that_is_needed_inside_may_lie_where_submissions_write():
