@@ -235,8 +235,8 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
         elif raw.grade_id not in roles or _mark(roles[raw.grade_id]).get("solution"):
             order.append(raw)
     _complete(order, list(roles), _answers_before(skeleton))
-    rebuilt = copy.deepcopy(skeleton)
-    rebuilt.cells = []
+    rebuilt = copy.copy(skeleton)
+    rebuilt.metadata, rebuilt.cells = copy.deepcopy(skeleton.metadata), []
     for number, entry in enumerate(order):
         cell = _plain(entry) if isinstance(entry, RawCell) else copy.deepcopy(roles[entry])
         if isinstance(entry, str) and entry in last and _mark(cell).get("solution"):
