@@ -116,8 +116,7 @@ def autograde(
         )
     if not trusted and not dask:
         require_sandbox()
-    _rebuilt_autograde()  # imports nbgrader once, before the processes part, as the next does numba
-    round_to(np.zeros(1), FP16)
+    _rebuilt_autograde()  # imports nbgrader once, before the processes part
     course.skeletons(assignment)
     course.assignment(assignment)
     chosen = _chosen(course, assignment, students, shard, tell)
@@ -234,6 +233,7 @@ class _Shares:
     ) -> None:
         self._course, self._assignment, self._trusted = course, assignment, trusted
         self._old = old
+        round_to(np.zeros(1), FP16)  # imports numba once, before the processes part
         self._context = multiprocessing.get_context("fork")
         self._count = self._context.Value("i", 0)
 
