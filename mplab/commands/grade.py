@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mplab.commands._errors import UserError
+from mplab.course.files import replace_file
 from mplab.numbers.installation import needs
 
 if TYPE_CHECKING:
@@ -101,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
     grade.add_argument(
         "--shard", default="0/1", metavar="i/n", help="only part i of n, counted from 0"
     )
+    grade.add_argument(
+        "--exercise", default="", metavar="NAME", help="this again; the others keep their points"
+    )
     grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
     for command in (*trusting, grade):
         command.add_argument(
@@ -111,6 +115,11 @@ def _parser() -> argparse.ArgumentParser:
     export = step("export", "write the grades as CSV", assignment="*")
     export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
+    for name, what in (
+        ("statistics", "how the class did, as a page and a CSV"),
+        ("similarity", "answers that are more alike than usual, as a page"),
+    ):
+        step(name, f"write {what}", assignment="?")
     step("serve", "open formgrader in JupyterLab; other options go to JupyterLab")
     return parser
 
@@ -192,6 +201,7 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
         jobs=options.jobs,
         dask=options.dask,
         force=options.force,
+        exercise=options.exercise,
         trusted=options.trust_submissions,
     )
     for line in lines:
@@ -215,6 +225,8 @@ def _shown(line: Line) -> str:
 
 def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
     """What a teacher should look at, in one place, and last."""
+    from mplab.grading._teams import counting
+    from mplab.grading._tries import read_tries
     from mplab.grading.autograding import submitted_students
 
     before = sum(line.done_before for line in lines)
@@ -226,7 +238,14 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
     if noted:
         found.append(f"To look at ({len(noted)}):")
         found += [f"  {_shown(line)}  {line.remark}" for line in noted]
-    handed_in = set(submitted_students(course, name)[0])
+    tried = read_tries(course.root, name, [line.student for line in lines])
+    if tried:
+        found.append(f"Tried again, for a technical reason ({len(tried)}):")
+        found += [
+            f"  {t.student}: {t.times}×, {'' if t.graded else 'not '}graded; the last: {t.reason}"
+            for t in tried
+        ]
+    handed_in = {*submitted_students(course, name)[0], *counting(course, name)}
     absent = [student.id for student in course.roster() if student.id not in handed_in]
     with course.gradebook() as gradebook:
         by_hand = sum(s.needs_manual_grade for s in gradebook.assignment_submissions(name))
@@ -282,6 +301,34 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+def _statistics(course: Course, options: argparse.Namespace) -> int:
+    from mplab.commands._class_pages import statistics_page
+    from mplab.grading.statistics import statistics, write_statistics
+
+    name = _one(course, options)
+    found = statistics(course, name)
+    place = course.root / f"statistics-{name}.html"
+    replace_file(place, statistics_page(found, name).encode())
+    write_statistics(found, name, place.with_suffix(".csv"))
+    print(*(f"{len(ids)} {state}" for state, ids in found.people.items()), sep="\n")
+    print(f"The statistics are in {place} and {place.with_suffix('.csv').name}")
+    return 0
+
+
+def _similarity(course: Course, options: argparse.Namespace) -> int:
+    from mplab.commands._class_pages import similarity_page
+    from mplab.grading.similarity import similarity
+
+    name = _one(course, options)
+    found = similarity(course, name)
+    place = course.root / f"similarity-{name}.html"
+    replace_file(place, similarity_page(found, course, name).encode())
+    for student, reason in found.left_out.items():
+        print(f"look at: {student}: {reason}")
+    print(f"{len(found.pairs)} pairs to read are in {place}")
+    return 0
+
+
 def _serve(course: Course, rest: Sequence[str]) -> int:
     """Start JupyterLab in the course folder, where nbgrader finds its settings."""
     group = "jupyter_client.kernel_provisioners"
@@ -314,4 +361,6 @@ _STEPS = {
     "autograde": _autograde,
     "feedback": _feedback,
     "export": _export,
+    "statistics": _statistics,
+    "similarity": _similarity,
 }

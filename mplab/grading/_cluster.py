@@ -31,13 +31,20 @@ class Cluster:
         assignment: a released assignment.
         old: editions of the journal that count as not written.
         trusted: run without a sandbox.
+        exercise: the only one whose points change; all if empty.
     """
 
     def __init__(
-        self, address: str, root: Path, assignment: str, old: Mapping[str, int], *, trusted: bool
+        self,
+        address: str,
+        root: Path,
+        assignment: str,
+        old: Mapping[str, int],
+        trusted: bool,
+        exercise: str,
     ) -> None:
         self._address, self._old = address, old
-        self._what = (str(root), assignment, trusted)
+        self._what = (str(root), assignment, trusted, exercise)
 
     def grade(self, names: list[str], _: int, tell: Callable[[str], None]) -> list[str]:
         """Grade these, and tell now and then how many are done.
@@ -92,22 +99,28 @@ class Cluster:
 
 
 def _grade(
-    root: str, assignment: str, trusted: bool, run: str, student: str, old: int | None
+    root: str,
+    assignment: str,
+    trusted: bool,
+    exercise: str,
+    run: str,
+    student: str,
+    old: int | None,
 ) -> None:
     """Grade a submission; called in a worker."""
     with _ONE:
-        _grader(root, assignment, trusted, run).grade_open(student, old)
+        _grader(root, assignment, trusted, exercise, run).grade_open(student, old)
 
 
 @lru_cache(1)
-def _grader(root: str, assignment: str, trusted: bool, run: str) -> Grader:
+def _grader(root: str, assignment: str, trusted: bool, exercise: str, run: str) -> Grader:
     """The grader of this worker for a run, since the release may change between two."""
     from mplab.grading.autograding import Grader
     from mplab.grading.execute import close_lanes
     from mplab.grading.folder import Course
 
     close_lanes()
-    return Grader(Course(Path(root)), assignment, trusted=trusted)
+    return Grader(Course(Path(root)), assignment, trusted=trusted, exercise=exercise)
 
 
 def _rest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,6 +15,9 @@ from nbformat import NotebookNode
 
 from mplab.grading._exercises import Graded, Outcome, grade_exercise
 from mplab.grading.sandbox import Died, Session
+
+_OUTCOME = re.compile(r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE)
+"""An outcome as a grade cell shows it."""
 
 _TEXT = 20_000  # characters of one output in the feedback
 
@@ -98,7 +102,7 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     for part in outcomes:
         mark = "✔" if part.earned == part.points else "✘"
         text = f"{mark} {part.part}: {part.earned:g} of {part.points:g}"
-        lines.append(f"{text}\n    {_one_line(part.message)}" if part.message else text)
+        lines.append(f"{text}\n    {one_line(part.message)}" if part.message else text)
     earned = sum(part.earned for part in outcomes)
     cell.outputs = [
         nbformat.v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
@@ -106,7 +110,16 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     ]
 
 
-def _one_line(message: str) -> str:
+def read_outcomes(cell: NotebookNode) -> list[Outcome]:
+    """The outcomes that `write_outcomes` wrote into a cell; none in one that it did not write."""
+    text = cell.outputs[0].get("text", "") if cell.get("outputs") else ""
+    return [
+        Outcome(part, float(points), float(earned), message or "")
+        for part, earned, points, message in _OUTCOME.findall(text)
+    ]
+
+
+def one_line(message: str) -> str:
     """A message that looks like nothing but a message, whatever a student's exception says.
 
     It has no second line, nothing that moves a cursor or turns the direction of reading, and no

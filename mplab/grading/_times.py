@@ -13,6 +13,8 @@ _WORKSHEET = ("Identifier", "Last modified (submission)")  # Moodle's grading wo
 
 _OWN = ("id", "time")
 
+_STAMP_BYTES = 100
+
 
 def received(course: Path, assignment: str, student: str) -> Path:
     """Where collection writes down when a submission came in, who says so, and whether late."""
@@ -26,6 +28,31 @@ def read_received(course: Path, assignment: str, student: str) -> dict[str, Any]
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def claims_its_time(course: Path, assignment: str, student: str) -> bool:
+    """Whether a submission's time stands in a file that collection did not write."""
+    path = course / "submitted" / student / assignment / "timestamp.txt"
+    try:
+        text = path.read_bytes()[:_STAMP_BYTES].decode("ascii", "replace").strip()
+    except OSError:
+        return False
+    return text != read_received(course, assignment, student).get("time")
+
+
+def copy_timestamp(submitted: Path, clean: Path) -> None:
+    """Hand on when a submission came in, if that is a time and not something else."""
+    from nbgrader.utils import parse_utc
+
+    path = submitted / "timestamp.txt"
+    try:
+        if path.is_symlink():
+            return
+        text = path.read_bytes()[:_STAMP_BYTES].decode("ascii").strip()
+        parse_utc(text)
+    except (OSError, ValueError, OverflowError, TypeError):
+        return
+    (clean / "timestamp.txt").write_text(text + "\n", encoding="ascii")
 
 
 def read_times(path: Path) -> dict[tuple[str, str], datetime]:

@@ -23,17 +23,18 @@ import numpy as np
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from mplab.course.files import replace_file
+from mplab.grading import _tries
 from mplab.grading._cluster import TELL_SECONDS, Cluster
 from mplab.grading._database import Claims, disconnect, one_engine
+from mplab.grading._kept import Kept, read_answers, read_kept
 from mplab.grading._notebooks import Refused, add_note, read_submission, refusal
-from mplab.grading._times import read_received
+from mplab.grading._teams import superseded
+from mplab.grading._times import claims_its_time, copy_timestamp, read_received
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, is_student_id
 from mplab.grading.sandbox import require_sandbox
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
-
-_TIMESTAMP_BYTES = 100
 
 _WAIT_SECONDS = 1.0
 """Seconds between two looks at what other graders hold."""
@@ -60,13 +61,14 @@ def submitted_students(course: Course, assignment: str) -> tuple[list[str], list
     """Ids with a submission, and names of folders that are nobody's.
 
     A folder counts only under an id of the roster, letter by letter; without a roster, under
-    any id of plain letters.
+    any id of plain letters. Of a team, one counts.
     """
     known = {student.id for student in course.roster()}
     folders = sorted((course.root / "submitted").glob(f"*/{assignment}"))
     names = [folder.parent.name for folder in folders]
     usable = [name for name in names if is_student_id(name) and (not known or name in known)]
-    return usable, [name for name in names if name not in usable]
+    others = superseded(course, assignment)
+    return [n for n in usable if n not in others], [n for n in names if n not in usable]
 
 
 def autograde(
@@ -78,6 +80,7 @@ def autograde(
     jobs: int = 1,
     dask: str = "",
     force: bool = False,
+    exercise: str = "",
     trusted: bool = False,
     tell: Callable[[str], None] = print,
 ) -> list[Line]:
@@ -98,6 +101,8 @@ def autograde(
         jobs: processes, each with a share of its own.
         dask: the address of a Dask scheduler whose workers grade instead.
         force: also those that have been graded. The same answers get the same points.
+        exercise: grade anew, in all that have been graded, this exercise only: the notebook runs
+            whole, and the others keep their points. Answers that have changed are graded whole.
         trusted: run without a sandbox.
         tell: takes lines about what goes on.
 
@@ -107,7 +112,7 @@ def autograde(
     Raises:
         NoSandbox: there is none, and the submissions are not trusted.
         ValueError: the gradebook cannot be written, the scheduler is not there, `shard` is no part,
-            or `students` holds an id that has submitted nothing.
+            `exercise` is not of the assignment, or `students` holds an id without a submission.
     """
     part, parts = shard
     if not 0 <= part < parts:
@@ -118,9 +123,13 @@ def autograde(
         require_sandbox()
     _rebuilt_autograde()  # imports nbgrader once, before the processes part
     course.skeletons(assignment)
-    course.assignment(assignment)
+    if exercise not in ("", *(known := course.assignment(assignment).graded)):
+        raise ValueError(
+            f"autograde: exercise must be one of {', '.join(known)}; got {exercise!r}. Take the id "
+            "of its check."
+        )
     chosen = _chosen(course, assignment, students, shard, tell)
-    if claimed := [name for name in chosen if _claims_its_time(course, assignment, name)]:
+    if claimed := [name for name in chosen if claims_its_time(course.root, assignment, name)]:
         tell(
             f"{len(claimed)} submissions brought a timestamp.txt, which a student can write. To "
             f"have the file system's time, collect them: mplab grade collect {assignment} INBOUND"
@@ -128,7 +137,7 @@ def autograde(
     old = {
         name: _edition(course, assignment, name)
         for name in chosen
-        if force or _failed(course, assignment, name)
+        if force or exercise or _failed(course, assignment, name)
     }
 
     def is_open(name: str) -> bool:
@@ -142,9 +151,9 @@ def autograde(
 
     todo = [name for name in chosen if is_open(name)]
     lines = {name: _read_line(course, assignment, name) for name in set(chosen) - set(todo)}
-    graders: _Shares | Cluster = _Shares(course, assignment, old, trusted=trusted)
+    graders: _Shares | Cluster = _Shares(course, assignment, old, trusted, exercise)
     if dask:
-        graders = Cluster(dask, course.root, assignment, old, trusted=trusted)
+        graders = Cluster(dask, course.root, assignment, old, trusted, exercise)
     try:
         _grade_all(_open_gradebook(course, assignment), graders, todo, jobs, is_left, tell)
     except OperationalError as error:
@@ -171,6 +180,8 @@ def _chosen(
     present, strangers = submitted_students(course, assignment)
     for name in strangers:
         tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
+    for name, other in superseded(course, assignment).items():
+        tell(f"{name}: not graded: {other} of the same team handed in later, or stands first")
     if missing := sorted(set(students) - set(present)):
         raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
     return [
@@ -215,24 +226,14 @@ def _grade_all(
             graders.grade([name], 1, tell)
 
 
-def _claims_its_time(course: Course, assignment: str, student: str) -> bool:
-    """Whether a submission's time stands in a file that collection did not write."""
-    path = course.root / "submitted" / student / assignment / "timestamp.txt"
-    try:
-        text = path.read_bytes()[:_TIMESTAMP_BYTES].decode("ascii", "replace").strip()
-    except OSError:
-        return False
-    return text != read_received(course.root, assignment, student).get("time")
-
-
 class _Shares:
     """Processes of their own, each with every so-many-th submission."""
 
     def __init__(
-        self, course: Course, assignment: str, old: Mapping[str, int], *, trusted: bool
+        self, course: Course, assignment: str, old: Mapping[str, int], trusted: bool, exercise: str
     ) -> None:
-        self._course, self._assignment, self._trusted = course, assignment, trusted
-        self._old = old
+        self._course, self._assignment, self._old = course, assignment, old
+        self._trusted, self._exercise = trusted, exercise
         round_to(np.zeros(1), FP16)  # imports numba once, before the processes part
         self._context = multiprocessing.get_context("fork")
         self._count = self._context.Value("i", 0)
@@ -280,7 +281,9 @@ class _Shares:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         logging.getLogger("traitlets").setLevel(logging.CRITICAL)
         _die_with_parent()
-        grader = Grader(self._course, self._assignment, trusted=self._trusted)
+        grader = Grader(
+            self._course, self._assignment, trusted=self._trusted, exercise=self._exercise
+        )
         try:
             for number, name in enumerate(names):
                 place.value = number
@@ -326,10 +329,14 @@ class Grader:
         course: the course.
         assignment: a released assignment.
         trusted: run without a sandbox.
+        exercise: the only one whose points change; all if empty.
     """
 
-    def __init__(self, course: Course, assignment: str, *, trusted: bool = False) -> None:
+    def __init__(
+        self, course: Course, assignment: str, *, trusted: bool = False, exercise: str = ""
+    ) -> None:
         self.course, self.assignment = course, assignment
+        self._where, self._exercise = (course.root, assignment), exercise
         self._claims = Claims(course, assignment)
         self._skeletons = course.skeletons(assignment)
         self._config = course.config()
@@ -353,7 +360,9 @@ class Grader:
                     self.grade(student)
         except SQLAlchemyError as error:
             if not read_journal(self.course, self.assignment, student):
-                self._write(student, _failure(error))
+                record, before = _failure(error), _tries.begin(*self._where, student)
+                _tries.end(*self._where, before, record["reason"])
+                self._write(student, record)
 
     def grade(self, student: str) -> None:
         """Grade a submission, and write into the journal that it is done.
@@ -362,28 +371,34 @@ class Grader:
         and the reason. Only if that fails for another reason than the submission itself, three
         times, does the journal say that it is not graded.
         """
+        kept = read_kept(self._graded(student), self._exercise)
         for pause in (*_PAUSES, None):
             _journal(self.course, self.assignment, student).unlink(missing_ok=True)  # not done
+            before = _tries.begin(*self._where, student)
             try:
-                record = self._grade(student)
+                record = self._grade(student, kept)
             except Exception as error:  # a refusal is none: what comes here is not the student's
-                if pause is None:
-                    record = _failure(error)
-                else:
-                    time.sleep(pause)
-                    continue
-            break
+                record = _failure(error)
+            _tries.end(*self._where, before, record.get("reason", ""))
+            if "reason" not in record or pause is None:
+                break
+            time.sleep(pause)
         self._write(student, record)
 
     def _write(self, student: str, record: dict[str, Any]) -> None:
         content = json.dumps(record).encode()
         replace_file(_journal(self.course, self.assignment, student), content)
 
-    def _grade(self, student: str) -> dict[str, Any]:
+    def _graded(self, student: str) -> Path:
+        return self.course.root / "autograded" / student / self.assignment
+
+    def _grade(self, student: str, kept: Kept) -> dict[str, Any]:
         """Grade a submission once; what the journal is to say of it."""
         digest = _digest(self.course, self.assignment, student)
         start = time.perf_counter()
         remark = self._prepare(student)
+        outputs = kept.outputs if kept.answers == read_answers(self._clean(student)) else {}
+        self._config.SandboxedExecute.kept = outputs
         self._extend(student)
         self._convert(student)
         shutil.rmtree(self._clean(student).parent, ignore_errors=True)
@@ -421,22 +436,8 @@ class Grader:
                 path.write_bytes(content)
         for name, notebook in notebooks.items():
             (clean / f"{name}.ipynb").write_text(json.dumps(notebook), encoding="ascii")
-        self._copy_timestamp(submitted, clean)
+        copy_timestamp(submitted, clean)
         return remark.strip()
-
-    def _copy_timestamp(self, submitted: Path, clean: Path) -> None:
-        """Hand on when it came in, if that is a time and not something else."""
-        from nbgrader.utils import parse_utc
-
-        path = submitted / "timestamp.txt"
-        try:
-            if path.is_symlink():
-                return
-            text = path.read_bytes()[:_TIMESTAMP_BYTES].decode("ascii").strip()
-            parse_utc(text)
-        except (OSError, ValueError, OverflowError, TypeError):
-            return
-        (clean / "timestamp.txt").write_text(text + "\n", encoding="ascii")
 
     def _convert(self, student: str) -> None:
         self._directory.student_id = student
@@ -450,8 +451,8 @@ class Grader:
 
     def _run_remarks(self, student: str) -> str:
         """Why a kernel ended early, or was interrupted, if one was."""
-        graded = self.course.root / "autograded" / student / self.assignment
-        notebooks = [json.loads(path.read_bytes()) for path in sorted(graded.glob("*.ipynb"))]
+        graded = sorted(self._graded(student).glob("*.ipynb"))
+        notebooks = [json.loads(path.read_bytes()) for path in graded]
         return " ".join(str(nb["metadata"].get("mplab", {}).get("remark", "")) for nb in notebooks)
 
     def _score(self, student: str) -> tuple[float, float, bool]:
@@ -535,7 +536,8 @@ def _failed(course: Course, assignment: str, student: str) -> bool:
 def _failure(error: Exception) -> dict[str, Any]:
     """What the journal is to say of a submission that could not be graded."""
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-    return {"failed": True, "remark": f"not graded yet, for a technical reason: {reason}"}
+    remark = f"not graded yet, for a technical reason: {reason}"
+    return {"failed": True, "reason": reason, "remark": remark}
 
 
 def _is_open(course: Course, assignment: str, student: str, old: int | None) -> bool:

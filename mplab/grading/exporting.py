@@ -9,17 +9,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
+from mplab.grading._teams import counting
 from mplab.grading.autograding import read_journal
 from mplab.grading.folder import Course, Student
 
 BY_HAND = "to be graded by hand"
 """The remark on a score that lacks what a person gives."""
 
+NOTHING = "nothing submitted"
+"""The remark where nothing was handed in."""
+
 
 class Grade(NamedTuple):
     """A student's points in an assignment; None where nothing was submitted or graded.
 
-    Where a person has still to grade, the score is what is there so far.
+    Where a person has still to grade, the score is what is there so far. The owner is who handed
+    in: the student, or another member of the team.
     """
 
     student: Student
@@ -28,6 +33,7 @@ class Grade(NamedTuple):
     max_score: float
     remark: str
     by_hand: bool = False
+    owner: str = ""
 
 
 def neutral(text: str) -> str:
@@ -57,30 +63,37 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
         for name in assignments or sorted(known):
             if name not in known:
                 raise ValueError(f"export: {name} is not in the gradebook. Release it first.")
+            owners = counting(course, name)
             for student in roster.values():
-                found.append(_grade(course, gradebook, known[name], student))
+                owner = owners.get(student.id, student.id)
+                grade = _grade(course, gradebook, known[name], student, owner)
+                remark = f"{grade.remark} handed in by {owner}".strip()
+                found.append(grade if owner == student.id else grade._replace(remark=remark))
     return found
 
 
-def _grade(course: Course, gradebook: Any, assignment: Any, student: Student) -> Grade:
+def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, owner: str) -> Grade:
     from nbgrader.api import MissingEntry
 
     points = float(assignment.max_score)
-    try:
-        submission = gradebook.find_submission(assignment.name, student.id)
-    except MissingEntry:
-        return Grade(student, assignment.name, None, points, "nothing submitted")
-    record = read_journal(course, assignment.name, student.id)
+    record = read_journal(course, assignment.name, owner)
     remark = str(record.get("remark", ""))
-    if record.get("failed"):
-        return Grade(student, assignment.name, None, points, remark)
+    try:
+        submission = None
+        if not record.get("failed"):
+            submission = gradebook.find_submission(assignment.name, owner)
+    except MissingEntry:
+        there = (course.root / "submitted" / owner / assignment.name).is_dir()
+        remark = "not graded yet" if there else NOTHING
+    if submission is None:
+        return Grade(student, assignment.name, None, points, remark, owner=owner)
     if submission.total_seconds_late > 0:
         remark = f"{remark} {math.ceil(submission.total_seconds_late / 3600)} hours late".strip()
     by_hand = bool(submission.needs_manual_grade)
     if by_hand:
         remark = f"{remark} {BY_HAND}".strip()
     score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))
-    return Grade(student, assignment.name, score, points, remark, by_hand)
+    return Grade(student, assignment.name, score, points, remark, by_hand, owner)
 
 
 def export(course: Course, assignments: list[str], *, to: str, path: Path) -> int:

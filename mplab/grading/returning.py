@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
+from mplab.grading._teams import counting
 from mplab.grading._told import listening
 from mplab.grading.autograding import read_journal, submitted_students
 from mplab.grading.folder import Course
@@ -46,8 +47,9 @@ def write_feedback(
         force: also the pages that are as they should be.
 
     Returns:
-        A line for each graded submission. A page that cannot be written says why in its remark,
-        and one that is shown as plain text, too; the others do not depend on it.
+        A line for each graded submission; the other members of its team get its pages, too. A page
+        that cannot be written says why in its remark, and one that is shown as plain text, too;
+        the others do not depend on it.
 
     Raises:
         ValueError: `students` holds an id without a graded submission.
@@ -70,6 +72,11 @@ def write_feedback(
                 place = _record(course, assignment, page.student)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(place, digests[page.student].encode())
+    for member, owner in counting(course, assignment).items():
+        if member != owner and owner in pages:
+            for page in (course.root / "feedback" / owner / assignment).glob("*.html"):
+                content = page.read_bytes()
+                replace_file(course.root / "feedback" / member / assignment / page.name, content)
     return [pages[name] for name in chosen]
 
 

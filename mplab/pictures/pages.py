@@ -100,31 +100,40 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
     firsts = {(run_name(run), run_place(run)): run for run in reversed(scaled)}
     pictures = [curves] + ([loss_scale([*reversed(firsts.values())])] if firsts else [])
     title = f"{histories[0].task}: {curves.claim}"
-    parts = [
+    parts: list[str | Picture | Table] = [
         f"<h1>Training runs of {escape(histories[0].task)}</h1>",
-        *(f"<figure>{_image(picture)}</figure>" for picture in pictures),
+        *pictures,
         "<h2>Results</h2>",
-        _table(results_table(histories)),
+        results_table(histories),
         "<h2>Recipes</h2>",
-        _table(_settings(histories)),
+        _settings(histories),
         "<h2>Where this comes from</h2>",
-        _table(_provenance(histories, None if source is None else Path(source))),
+        _provenance(histories, None if source is None else Path(source)),
     ]
-    body = "\n".join(parts)
+    return page(title, parts)
+
+
+def page(title: str, parts: Sequence[str | Picture | Table], *, head: str = "") -> str:
+    """A page that needs no other file.
+
+    Args:
+        title: its title, as text.
+        parts: its body: HTML, figures and tables.
+        head: HTML that stands before all else.
+    """
+    body = "\n".join(map(_markup, parts))
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
 
-def _image(picture: Picture) -> str:
-    return picture._repr_mimebundle_()["text/html"]
-
-
-def _table(table: Table) -> str:
-    return f'<div class="wide">{table._repr_html_()}</div>'
+def _markup(part: str | Picture | Table) -> str:
+    if isinstance(part, Picture):
+        return f"<figure>{part._repr_mimebundle_()['text/html']}</figure>"
+    return f'<div class="wide">{part._repr_html_()}</div>' if isinstance(part, Table) else part
 
 
 def _settings(histories: Sequence[History]) -> Table:

@@ -1,0 +1,59 @@
+"""Teams: one submission counts for all members."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from mplab.grading._times import read_received
+from mplab.grading.folder import Course
+
+
+def read_teams(course: Course) -> list[list[str]]:
+    """The members of each team, by the lines `team,id` of `teams.csv`; none if it is missing.
+
+    Raises:
+        ValueError: the file is no such table, or names somebody twice, or nobody of the roster.
+    """
+    path = course.root / "teams.csv"
+    if not path.is_file():
+        return []
+    known = {student.id for student in course.roster()}
+    teams: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    text = path.read_bytes().decode("utf-8-sig", "replace")
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    for line in table:
+        team, who = ((line.get(name) or "").strip() for name in ("team", "id"))
+        if not team or who in seen or who not in known:
+            raise ValueError(
+                f"{path}, line {table.line_num}: teams must be lines of team,id, each id of the "
+                f"roster at most once; got {list(line.values())}. Correct the line."
+            )
+        seen.add(who)
+        teams.setdefault(team, []).append(who)
+    return list(teams.values())
+
+
+def counting(course: Course, assignment: str) -> dict[str, str]:
+    """Whose submission counts for each member of a team that handed in.
+
+    It is the newest by the times that `collect` wrote down; of equal ones, and of those without a
+    time, that of the member who stands first in `teams.csv`.
+    """
+    found: dict[str, str] = {}
+    for members in read_teams(course):
+        there = [m for m in members if (course.root / "submitted" / m / assignment).is_dir()]
+        if there:
+            times = {m: read_received(course.root, assignment, m).get("time", "") for m in there}
+            found |= dict.fromkeys(members, max(there, key=lambda m: times[m]))
+    return found
+
+
+def superseded(course: Course, assignment: str) -> dict[str, str]:
+    """Members who handed in as well, and whose submission counts instead of theirs."""
+    return {
+        member: owner
+        for member, owner in counting(course, assignment).items()
+        if member != owner and (course.root / "submitted" / member / assignment).is_dir()
+    }

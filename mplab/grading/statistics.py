@@ -1,0 +1,163 @@
+"""How a class did in an assignment: by exercise, part and misconception."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+
+from mplab.course.files import replace_file
+from mplab.grading._exercises import Graded
+from mplab.grading._running import graded_name, one_line, read_outcomes
+from mplab.grading._tries import Tries, read_tries
+from mplab.grading.autograding import read_journal
+from mplab.grading.exporting import NOTHING, Grade, grades, neutral
+from mplab.grading.folder import Course
+
+RIGHT, KNOWN, OTHER, MISSED = "right", "a known mistake", "wrong otherwise", "not attempted"
+"""What can become of a part; a known mistake is a misconception of the exercise."""
+
+_REFUSED = "refused, with no points"
+
+
+class Count(NamedTuple):
+    """How many submissions had one outcome in a part or, with `part` empty, in an exercise."""
+
+    exercise: str
+    part: str
+    points: float
+    kind: str
+    found: str
+    number: int
+
+
+class Statistics(NamedTuple):
+    """The counts of a class, each exercise's mean points, and what was tried more than once.
+
+    `people` says who has a grade, and who has none or not the last one, by what is missing.
+    """
+
+    people: dict[str, list[str]]
+    counts: list[Count]
+    means: dict[str, float]
+    tries: list[Tries]
+
+
+def statistics(course: Course, assignment: str) -> Statistics:
+    """Count what became of the submissions of an assignment.
+
+    Args:
+        course: the course.
+        assignment: a released assignment.
+
+    Returns:
+        Of the class, who handed in nothing, and who has no grade yet; of each exercise, points as
+        they stand in the gradebook, those given by hand too; of each part, what the grader found.
+
+    Raises:
+        ValueError: there is no such assignment, or it is not in the gradebook.
+    """
+    found = grades(course, [assignment])
+    people: dict[str, list[str]] = {}
+    for grade in found:
+        people.setdefault(_state(grade), []).append(grade.student.id)
+    owners = list(dict.fromkeys(g.owner for g in found if _state(g) not in (NOTHING, _REFUSED)))
+    graded = [name for name in owners if "digest" in read_journal(course, assignment, name)]
+    counts, means = _exercises(course, assignment, graded)
+    counts += _parts(course, assignment, graded)
+    return Statistics(people, counts, means, read_tries(course.root, assignment, owners))
+
+
+def _state(grade: Grade) -> str:
+    """What there is of a student's grade; nothing handed in is none, and no 0."""
+    if grade.remark == NOTHING:
+        return NOTHING
+    if grade.score is None:
+        return "not graded yet"
+    if grade.remark.startswith("not graded: "):
+        return _REFUSED
+    return "written work to be graded by hand" if grade.by_hand else "graded"
+
+
+def _exercises(
+    course: Course, assignment: str, students: list[str]
+) -> tuple[list[Count], dict[str, float]]:
+    """The counts of each exercise, and its mean points, without those still to be given."""
+    states: dict[tuple[str, float], Counter[str]] = {}
+    scores: dict[str, list[float]] = {}
+    with course.gradebook() as gradebook:
+        for student in students:
+            submission = gradebook.find_submission(assignment, student)
+            for grade in (grade for notebook in submission.notebooks for grade in notebook.grades):
+                full, score = float(grade.max_score), float(grade.score)
+                some = "some points" if score > 0 else "no points"
+                state = "all points" if score >= full else some
+                if grade.needs_manual_grade:
+                    state = "to be graded by hand"
+                else:
+                    scores.setdefault(grade.name, []).append(score)
+                states.setdefault((grade.name, full), Counter())[state] += 1
+    counts = [
+        Count(name, "", full, state, state, times)
+        for (name, full), found in states.items()
+        for state, times in found.most_common()
+    ]
+    return counts, {name: sum(given) / len(given) for name, given in scores.items()}
+
+
+def _parts(course: Course, assignment: str, students: list[str]) -> list[Count]:
+    """The counts of each part, in the order of the exercises."""
+    exercises = course.assignment(assignment).graded
+    found: dict[tuple[str, str, float], Counter[tuple[str, str]]] = {
+        (name, part.name, float(f"{part.points:g}")): Counter()
+        for name, exercise in exercises.items()
+        for part in exercise.parts
+    }
+    for student in students:
+        for cell in _cells(course.root / "autograded" / student / assignment):
+            name = graded_name(cell)
+            for part in read_outcomes(cell) if name in exercises else []:
+                key = (str(name), part.part, part.points)
+                right = part.earned == part.points
+                met = (RIGHT, RIGHT) if right else _met(part.message, exercises[key[0]], part.part)
+                found.setdefault(key, Counter())[met] += 1
+    return [
+        Count(*key, *met, number)
+        for key, times in found.items()
+        for met, number in times.most_common()
+    ]
+
+
+def _cells(folder: Path) -> list[Any]:
+    """The cells of the graded notebooks, which the grader wrote."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ipynb"))]
+    return [cell for text in texts for cell in nbformat.v4.reads(text).cells]
+
+
+def _met(message: str, exercise: Graded, part: str) -> tuple[str, str]:
+    """What a part that is not right shows: its kind, and the sentence that its author read."""
+    for known in exercise.exercise.misconceptions:
+        if message.endswith(one_line(known.sentence)):
+            return KNOWN, one_line(known.sentence)
+    if message == "Not attempted.":
+        return MISSED, MISSED
+    hints = [p.hint for p in exercise.parts if p.name == part]
+    ends = (one_line(hint) for hint in hints if hint and message.endswith(one_line(hint)))
+    return OTHER, next(ends, message)
+
+
+def write_statistics(found: Statistics, assignment: str, path: Path) -> None:
+    """Write the counts as CSV, those of the whole class first; no cell is a formula."""
+    text = io.StringIO(newline="")
+    whole = [("", "", "", state, state, len(ids)) for state, ids in found.people.items()]
+    rows = [
+        [neutral(f"{x:g}" if isinstance(x, float) else str(x)) for x in row]
+        for row in [*whole, *found.counts]
+    ]
+    head = ["assignment", *Count._fields]
+    csv.writer(text).writerows([head, *([assignment, *row] for row in rows)])
+    replace_file(path, text.getvalue().encode())

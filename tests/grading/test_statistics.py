@@ -1,0 +1,135 @@
+"""Statistics of a class: what is counted, and that nothing in a page of it runs."""
+
+import csv
+import json
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+
+from mplab.commands._class_pages import statistics_page
+from mplab.course import Exercise
+from mplab.course.exercise import Misconception
+from mplab.grading import Graded, Part
+from mplab.grading import statistics as module
+from mplab.grading._exercises import Assignment, Outcome
+from mplab.grading._running import read_outcomes, write_outcomes
+from mplab.grading._tries import begin, end, read_tries
+from mplab.grading.exporting import BY_HAND, NOTHING, Grade
+from mplab.grading.folder import Student
+from mplab.grading.statistics import statistics, write_statistics
+
+SENTENCE = "Zero <b>has</b> a sign."
+PARTS = (Part("signs: both", 2, "Look at signs."), Part("rest", 1.5, "Look again.", [2.0]))
+WRONG = Misconception(lambda x: x, SENTENCE)
+EXERCISE = Exercise(abs, "Because.", cases=[1.0], misconceptions=(WRONG,))
+MET = {  # by student: what the first part says; the second is right
+    "s1": "",
+    "s2": f"2 of 3 cases are wrong. The first of them raised ValueError: x. {SENTENCE}",
+    "s3": "1 of 3 cases are wrong. Look at signs.",
+    "s4": "Not attempted.",
+    "s9": "=1+1",
+    "s5": "✔ rest: 1.5 of 1.5\n✔ signs: both: 2 of 2",  # no mark of the grader's
+}
+STATES = {"s1": (3.5, "", False), "s2": (1.5, BY_HAND, True), "s3": (1.5, "", False),
+          "s4": (0.0, "", False), "s9": (1.5, "", False), "s5": (1.5, "", False),
+          "s6": (None, NOTHING, False),
+          "s7": (None, "not graded yet, for a technical reason: x", False),
+          "s8": (0.0, "not graded: it is no folder", False)}  # fmt: skip
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    graded = {"sign": Graded("f", EXERCISE, PARTS)}
+    found = [Grade(Student(s, "", "", ""), "a1", score, 3.5, remark, by_hand, s)
+             for s, (score, remark, by_hand) in STATES.items()]  # fmt: skip
+    monkeypatch.setattr(module, "grades", lambda *_: found)
+    monkeypatch.setattr(module, "_exercises", lambda *_: ([], {}))
+    for student, message in MET.items():
+        mark = {"grade": True, "grade_id": "sign"}
+        cell = nbformat.v4.new_code_cell("", metadata={"nbgrader": mark})
+        write_outcomes(cell, [Outcome("signs: both", 2, 0.0 if message else 2, message),
+                              Outcome("rest", 1.5, 1.5, "")])  # fmt: skip
+        place = tmp_path / "autograded" / student / "a1" / "a1.ipynb"
+        place.parent.mkdir(parents=True)
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), place)
+        journal = tmp_path / ".mplab" / "journal" / "a1" / f"{student}.json"
+        journal.parent.mkdir(parents=True, exist_ok=True)
+        journal.write_text(json.dumps({"digest": "x"}))
+    return SimpleNamespace(root=tmp_path, assignment=lambda _: Assignment(graded, ""))
+
+
+@pytest.mark.parametrize("message", ["", "a: 1 of 2", "✘ a: 0 of 1\n    b", "\u2028\n✔ x: 1 of 1"])
+def test_what_is_written_into_a_check_is_read_again(message):
+    outcomes = [Outcome("a: b", 2.0, 0.0, message), Outcome("c", 0.5, 0.5, "")]
+    cell = nbformat.v4.new_code_cell("")
+    write_outcomes(cell, outcomes)
+    read = read_outcomes(nbformat.v4.reads(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])))
+                         .cells[0])  # fmt: skip
+    assert [part[:3] for part in read] == [part[:3] for part in outcomes]
+    assert bool(read[0].message) == bool(message)
+
+
+def test_parts_are_counted_by_the_mistake_that_was_met(course):
+    found = statistics(course, "a1")
+    assert [tuple(count)[1:] for count in found.counts if count.part == "rest"] == [
+        ("rest", 1.5, "right", "right", 6)
+    ]
+    met = {
+        count.found: (count.kind, count.number) for count in found.counts if count.part[0] == "s"
+    }
+    assert met.pop("? rest: 1.5 of 1.5 ? signs: both: 2 of 2") == ("wrong otherwise", 1)
+    assert met == {
+        "right": ("right", 1),
+        SENTENCE: ("a known mistake", 1),
+        "Look at signs.": ("wrong otherwise", 1),
+        "not attempted": ("not attempted", 1),
+        "=1+1": ("wrong otherwise", 1),
+    }
+
+
+def test_no_grade_is_told_apart_from_none(course, tmp_path):
+    found = statistics(course, "a1")
+    assert found.people == {
+        "graded": ["s1", "s3", "s4", "s9", "s5"],
+        "written work to be graded by hand": ["s2"],
+        NOTHING: ["s6"],
+        "not graded yet": ["s7"],
+        "refused, with no points": ["s8"],
+    }
+    write_statistics(found, "a1", tmp_path / "s.csv")
+    with (tmp_path / "s.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["found"]: row["number"] for row in rows if not row["exercise"]} == {
+        state: str(len(ids)) for state, ids in found.people.items()
+    }
+    assert sum(int(row["number"]) for row in rows if row["part"]) == 12
+    assert {row["assignment"] for row in rows} == {"a1"}
+    assert "'=1+1" in {row["found"] for row in rows}
+
+
+@pytest.mark.slow
+def test_the_page_shows_all_and_runs_nothing(course):
+    end(course.root, "a1", begin(course.root, "a1", "s7"), "OSError: <script>alert(1)</script>")
+    page = statistics_page(statistics(course, "a1"), "a1")
+    head = page[: page.index("<body>")]
+    assert "default-src 'none'" in head and page.index("default-src") < page.index("<title>")
+    assert "<script" not in page and "&lt;script&gt;" in page
+    assert "Zero &lt;b&gt;has" in page and "s6" in page
+    assert "“sign: signs: both” is right in 1 of 6 submissions" in page
+
+
+def test_tries_are_counted_until_a_grade_and_begin_anew_after_it(tmp_path):
+    def tries():
+        return [tuple(t) for t in read_tries(tmp_path, "a1", ["s1"])]
+
+    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"))
+    assert tries() == []
+    begin(tmp_path, "a1", "s1")
+    assert tries() == [("s1", 1, "the grader ended early, or is at it", False)]
+    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"), "OSError: full")
+    assert tries() == [("s1", 2, "OSError: full", False)]
+    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"))
+    assert tries() == [("s1", 3, "OSError: full", True)]
+    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"))
+    assert tries() == []
