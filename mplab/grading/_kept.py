@@ -18,22 +18,26 @@ class Kept(NamedTuple):
     answers: Any
 
 
-def read_kept(graded: Path, exercise: str) -> Kept:
+def read_kept(graded: Path, source: Path, exercise: str) -> Kept:
     """What a graded submission keeps; nothing without `exercise`, or where nothing is graded."""
     if not exercise or not graded.is_dir():
         return Kept({}, None)
     cells = [cell for notebook in _notebooks(graded) for cell in notebook.cells]
     names = ((graded_name(cell), cell) for cell in cells)
     outputs = {name: cell.outputs for name, cell in names if name and name != exercise}
-    return Kept(outputs, read_answers(graded))
+    return Kept(outputs, read_answers(graded, source))
 
 
-def read_answers(folder: Path) -> Any:
-    """All that a submission's own code is, in a folder that the grader wrote: cells and files."""
+def read_answers(folder: Path, source: Path) -> Any:
+    """The cells and files of a submission, in a folder that the grader wrote.
+
+    Files of the teacher's, in `source`, stand in the place of a student's and are none.
+    """
     cells = [cell for notebook in _notebooks(folder) for cell in notebook.cells]
     code = [cell for cell in cells if cell.cell_type == "code"]
     own = [cell.source for cell in code if not cell.metadata.get("nbgrader", {}).get("locked")]
-    return own, read_files(folder)
+    files = read_files(folder)
+    return own, {name: files[name] for name in files if not (source / name).exists()}
 
 
 def _notebooks(folder: Path) -> list[Any]:

@@ -337,6 +337,7 @@ class Grader:
     ) -> None:
         self.course, self.assignment = course, assignment
         self._where, self._exercise = (course.root, assignment), exercise
+        self._source = course.root / "source" / assignment
         self._claims = Claims(course, assignment)
         self._skeletons = course.skeletons(assignment)
         self._config = course.config()
@@ -371,7 +372,7 @@ class Grader:
         and the reason. Only if that fails for another reason than the submission itself, three
         times, does the journal say that it is not graded.
         """
-        kept = read_kept(self._graded(student), self._exercise)
+        kept = read_kept(self._graded(student), self._source, self._exercise)
         for pause in (*_PAUSES, None):
             _journal(self.course, self.assignment, student).unlink(missing_ok=True)  # not done
             before = _tries.begin(*self._where, student)
@@ -397,7 +398,9 @@ class Grader:
         digest = _digest(self.course, self.assignment, student)
         start = time.perf_counter()
         remark = self._prepare(student)
-        outputs = kept.outputs if kept.answers == read_answers(self._clean(student)) else {}
+        outputs = (
+            kept.outputs if kept.answers == read_answers(self._clean(student), self._source) else {}
+        )
         self._config.SandboxedExecute.kept = outputs
         self._extend(student)
         self._convert(student)

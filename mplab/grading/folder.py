@@ -5,7 +5,7 @@ checks/ASSIGNMENT/      exercises.py: references, hidden cases, points
 release/ASSIGNMENT/     what students get
 collected/ASSIGNMENT/   what came in, as it came
 submitted/ID/ASSIGNMENT/, autograded/, feedback/    nbgrader's steps
-roster.csv  extensions.csv  gradebook.db  nbgrader_config.py  exchange/
+roster.csv  teams.csv  extensions.csv  gradebook.db  nbgrader_config.py  exchange/
 .mplab/                 the key of the hidden cases, the journal of grading, and when what came in
 """
 

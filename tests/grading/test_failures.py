@@ -13,6 +13,7 @@ from classroom import ROSTER, WALLS, notebook, submit
 from mplab.commands import grade
 from mplab.grading import _database, _notebooks, autograding
 from mplab.grading._notebooks import Refused, read_regular
+from mplab.grading._tries import read_tries
 from mplab.grading.autograding import Grader, autograde, read_journal
 from mplab.grading.folder import Course, create_course
 from mplab.grading.releasing import release
@@ -128,6 +129,8 @@ def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(course,
         lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [16.0, None, 16.0, 16.0]
     assert lines[1].remark == "not graded yet: the grader was killed"
+    [tries] = read_tries(course.root, "a1", ["s01", "s02", "s03", "s04"])
+    assert tries[:1] + tries[2:] == ("s02", "the grader ended early, or is at it", False)
     again = autograde(course, "a1", tell=str)
     assert [line.score for line in again] == [16.0] * 4
     assert [line.done_before for line in again] == [True, False, True, True]
@@ -150,6 +153,8 @@ def test_a_full_disk_is_tried_again_and_is_no_fault_of_the_submission(course, mo
     monkeypatch.setattr(Grader, "_prepare", failing)
     [line] = autograde(course, "a1", tell=str)
     assert (line.score, line.remark) == (16.0, "")
+    reason = "OSError: [Errno 28] No space left on device"
+    assert read_tries(course.root, "a1", ["s01"]) == [("s01", 3, reason, True)]
 
 
 def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypatch):

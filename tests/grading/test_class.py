@@ -1,0 +1,143 @@
+"""A class as a whole: teams, and what an exercise that is graded anew leaves alone."""
+
+import json
+import shutil
+import warnings
+
+import pytest
+from classroom import ROSTER, WALLS, notebook, submit
+
+from mplab.grading._teams import counting, superseded
+from mplab.grading.autograding import autograde, submitted_students
+from mplab.grading.exporting import grades
+from mplab.grading.folder import Course, create_course
+from mplab.grading.releasing import release
+from mplab.grading.returning import write_feedback
+from mplab.grading.sandbox import sandbox_problem
+from mplab.grading.statistics import statistics
+
+with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
+
+
+def hand_in(course, student, time=""):
+    (course.root / "submitted" / student / "a1").mkdir(parents=True)
+    received(course, student, time)
+
+
+def received(course, student, time):
+    place = course.root / ".mplab" / "received" / "a1" / f"{student}.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps({"time": time}))
+
+
+@pytest.fixture
+def bare(tmp_path):
+    (tmp_path / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    (tmp_path / "teams.csv").write_text("team,id\nred,s02\nred,s01\nblue,s03\nblue, s04\n")
+    return Course(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("times", "owner"),
+    [
+        ({"s01": ""}, "s01"),
+        ({"s01": "", "s02": ""}, "s02"),
+        ({"s01": "2026-11-05 10:15:01 UTC", "s02": "2026-11-05 10:15:00 UTC"}, "s01"),
+        ({"s01": "2026-11-05 10:15:00 UTC", "s02": "2026-11-05 10:15:01 UTC"}, "s02"),
+        ({"s01": "2026-11-05 10:15:00 UTC", "s02": "2026-11-05 10:15:00 UTC"}, "s02"),
+        ({"s01": "2026-11-05 10:15:00 UTC", "s02": ""}, "s01"),
+    ],
+)
+def test_the_newest_of_a_team_counts_and_of_equal_ones_who_stands_first(bare, times, owner):
+    for student, time in times.items():
+        hand_in(bare, student, time)
+    assert counting(bare, "a1") == {"s01": owner, "s02": owner}
+    assert superseded(bare, "a1") == {name: owner for name in times if name != owner}
+    assert submitted_students(bare, "a1") == ([owner], [])
+
+
+def test_without_teams_everybody_counts(bare):
+    (bare.root / "teams.csv").unlink()
+    hand_in(bare, "s01")
+    hand_in(bare, "s02")
+    assert counting(bare, "a1") == {}
+    assert submitted_students(bare, "a1") == (["s01", "s02"], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("team,id\nred,s01\nblue,s01\n", 3), ("team,id\nred,s09\n", 2), ("team,id\n,s01\n", 2),
+     ("a,b\nred,s01\n", 2), ("team;id\nred;s01\n", 2), ("team,id\nred\n", 2),
+     ("team,id\nr\ufffdd,../s01\n", 2)],
+)  # fmt: skip
+def test_teams_that_cannot_be_are_refused_with_the_line(bare, text, line):
+    (bare.root / "teams.csv").write_bytes(text.encode("latin-1", "replace"))
+    with pytest.raises(ValueError, match=f"line {line}: teams must be lines of team,id"):
+        counting(bare, "a1")
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    course = create_course(tmp_path_factory.mktemp("class") / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    return course
+
+
+@pytest.fixture
+def course(released, tmp_path):
+    shutil.copytree(released.root, tmp_path / "course")
+    return Course(tmp_path / "course")
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course):
+    (course.root / "teams.csv").write_text("team,id\nred,s01\nred,s02\nred,s04\n")
+    for student, right in {"s01": False, "s02": True}.items():
+        submit(course, student, notebook(course, right=right))
+        received(course, student, f"2026-11-05 10:15:0{right:d} UTC")
+    told = []
+    lines = autograde(course, "a1", tell=told.append)
+    assert [(line.student, line.score) for line in lines] == [("s02", 16.0)]
+    assert "s01: not graded: s02 of the same team handed in later, or stands first" in told
+    assert [page.student for page in write_feedback(course, "a1")] == ["s02"]
+    pages = [course.root / f"feedback/{s}/a1/a1.html" for s in ("s01", "s02", "s04")]
+    assert len({page.read_bytes() for page in pages}) == 1
+    found = {grade.student.id: grade for grade in grades(course, ["a1"])}
+    assert {name: grade.score for name, grade in found.items()} == {
+        "s01": 16.0, "s02": 16.0, "s03": None, "s04": 16.0
+    }  # fmt: skip
+    assert found["s04"].remark.endswith("handed in by s02")
+    assert "handed in by" not in found["s02"].remark
+    counts = statistics(course, "a1").counts
+    assert {c.number for c in counts if c.part} == {1}, "a team is one submission"
+
+
+@pytest.mark.slow
+@with_walls
+def test_one_exercise_graded_anew_leaves_the_other_points_and_those_given_by_hand(course):
+    for student in ("s01", "s02"):
+        submit(course, student, notebook(course, extra="helper = 1"))
+    (course.root / "submitted/s01/a1/more.py").write_text("x = 1")
+    assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0, 16.0]
+    with course.gradebook() as gradebook:
+        gradebook.find_grade("a1-words-answer", "a1", "a1", "s01").manual_score = 1.5
+        gradebook.find_grade("max_finite", "a1", "a1", "s01").manual_score = 0.5
+        gradebook.db.commit()
+    path = course.root / "checks/a1/exercises.py"
+    text = path.read_text(encoding="utf-8")
+    wrong = text.replace("return tuple(int(part)", "return tuple(1 + int(part)")
+    wrong = wrong.replace("answer=2 * (2**8 - 2**3)", "answer=7")
+    path.write_text(wrong, encoding="utf-8")  # fields, of 3 points, and finite_codes, of 1
+    submit(course, "s02", notebook(course, extra="helper = 2"))  # it has changed
+    anew = Course(course.root)
+    with pytest.raises(ValueError, match="exercise must be one of fields, value"):
+        autograde(anew, "a1", exercise="a1-words-answer", tell=str)
+    lines = autograde(anew, "a1", exercise="finite_codes", tell=str)
+    assert [line.score for line in lines] == [16 - 1 + 1.5 - 1.5, 16 - 3 - 1]
+    lines = autograde(anew, "a1", exercise="fields", tell=str)
+    assert [line.score for line in lines] == [16 - 1 - 3 + 1.5 - 1.5, 16 - 3 - 1]
+    assert [line.done_before for line in autograde(anew, "a1", tell=str)] == [True, True]

@@ -1,0 +1,42 @@
+"""The figure of a class: what its title says, and that it can be read."""
+
+import pytest
+from legible import assert_legible
+
+from mplab.pictures.grades import class_parts
+
+KINDS = ("right", "a known mistake", "wrong otherwise", "not attempted")
+PARTS = {
+    "encode: subnormal numbers and zeros": (14, 3, 1, 2),
+    "value: infinity and NaN": (9, 4, 5, 2),
+    "fields: all": (20, 0, 0, 0),
+}
+
+
+def test_the_title_names_the_part_that_the_fewest_have_right():
+    picture = class_parts({name: dict(zip(KINDS, n, strict=True)) for name, n in PARTS.items()})
+    assert picture.claim == (
+        "“value: infinity and NaN” is right in 9 of 20 submissions, the fewest of all parts"
+    )
+    assert "fields: all: 20 right, 0 a known mistake" in picture.alt
+    bars = [bar for kind in picture.axes[0].containers for bar in kind]
+    assert [bar.get_width() for bar in bars[:3]] == [14, 9, 20]
+    assert [bar.get_x() + bar.get_width() for bar in bars[-3:]] == [20, 20, 20]
+    assert_legible(picture)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 40])
+def test_one_part_and_many_can_be_read(size):
+    assert_legible(class_parts({f"part {i}": dict.fromkeys(KINDS, i) for i in range(size)}))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{}, 5, [{"right": 1}], {"a": 5}, {"a": {}}, {"a": {"right": -1}}, {"a": {"right": 1.5}},
+     {"a": {"right": True}}, {"a": {"right": 1}, "b": {"wrong": 1}},
+     {"a": dict.fromkeys("vwxyz", 1)}],
+)  # fmt: skip
+def test_what_is_no_count_of_parts_is_refused_by_name(parts):
+    with pytest.raises((TypeError, ValueError), match="class_parts: parts must "):
+        class_parts(parts)
