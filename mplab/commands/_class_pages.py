@@ -12,9 +12,9 @@ from mplab.pictures.grades import class_parts
 from mplab.pictures.pages import page
 
 if TYPE_CHECKING:
-    from mplab.grading._tries import Tries
     from mplab.grading.folder import Course
     from mplab.grading.similarity import Similarity
+    from mplab.grading.tries import Tries
     from mplab.pictures.canvas import Picture
 
 _SHOWN = 50

@@ -56,6 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+_PAGES = {
+    "statistics": "how the class did, as a page and a CSV",
+    "similarity": "answers that are more alike than usual, as a page",
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mplab grade",
@@ -99,13 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
-    grade.add_argument(
-        "--shard", default="0/1", metavar="i/n", help="only part i of n, counted from 0"
-    )
-    grade.add_argument(
-        "--exercise", default="", metavar="NAME", help="this again; the others keep their points"
-    )
-    grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
+    _add_share(grade)
     for command in (*trusting, grade):
         command.add_argument(
             "--trust-submissions",
@@ -115,13 +115,21 @@ def _parser() -> argparse.ArgumentParser:
     export = step("export", "write the grades as CSV", assignment="*")
     export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
-    for name, what in (
-        ("statistics", "how the class did, as a page and a CSV"),
-        ("similarity", "answers that are more alike than usual, as a page"),
-    ):
+    for name, what in _PAGES.items():
         step(name, f"write {what}", assignment="?")
     step("serve", "open formgrader in JupyterLab; other options go to JupyterLab")
     return parser
+
+
+def _add_share(grade: argparse.ArgumentParser) -> None:
+    """The options of `autograde` that say which part of the work is wanted, and where."""
+    grade.add_argument(
+        "--shard", default="0/1", metavar="i/n", help="only part i of n, counted from 0"
+    )
+    grade.add_argument(
+        "--exercise", default="", metavar="NAME", help="this again; the others keep their points"
+    )
+    grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
 
 
 def _init(options: argparse.Namespace) -> int:
@@ -225,9 +233,9 @@ def _shown(line: Line) -> str:
 
 def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
     """What a teacher should look at, in one place, and last."""
-    from mplab.grading._teams import counting
-    from mplab.grading._tries import read_tries
     from mplab.grading.autograding import submitted_students
+    from mplab.grading.teams import counting
+    from mplab.grading.tries import read_tries
 
     before = sum(line.done_before for line in lines)
     failed = sum(line.score is None for line in lines)

@@ -23,16 +23,16 @@ import numpy as np
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from mplab.course.files import replace_file
-from mplab.grading import _tries
+from mplab.grading import tries
 from mplab.grading._cluster import TELL_SECONDS, Cluster
 from mplab.grading._database import Claims, disconnect, one_engine
 from mplab.grading._kept import Kept, read_answers, read_kept
 from mplab.grading._notebooks import Refused, add_note, read_submission, refusal
-from mplab.grading._teams import superseded
 from mplab.grading._times import claims_its_time, copy_timestamp, read_received
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, is_student_id
 from mplab.grading.sandbox import require_sandbox
+from mplab.grading.teams import superseded
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
 
@@ -122,12 +122,7 @@ def autograde(
     if not trusted and not dask:
         require_sandbox()
     _rebuilt_autograde()  # imports nbgrader once, before the processes part
-    course.skeletons(assignment)
-    if exercise not in ("", *(known := course.assignment(assignment).graded)):
-        raise ValueError(
-            f"autograde: exercise must be one of {', '.join(known)}; got {exercise!r}. Take the id "
-            "of its check."
-        )
+    _require_released(course, assignment, exercise)
     chosen = _chosen(course, assignment, students, shard, tell)
     if claimed := [name for name in chosen if claims_its_time(course.root, assignment, name)]:
         tell(
@@ -166,6 +161,15 @@ def autograde(
     for name in todo:
         lines[name] = _read_line(course, assignment, name)._replace(done_before=False)
     return [lines[name] for name in sorted(lines)]
+
+
+def _require_released(course: Course, assignment: str, exercise: str) -> None:
+    course.skeletons(assignment)
+    if exercise not in ("", *(known := course.assignment(assignment).graded)):
+        raise ValueError(
+            f"autograde: exercise must be one of {', '.join(known)}; got {exercise!r}. Take the id "
+            "of its check."
+        )
 
 
 def _chosen(
@@ -361,8 +365,8 @@ class Grader:
                     self.grade(student)
         except SQLAlchemyError as error:
             if not read_journal(self.course, self.assignment, student):
-                record, before = _failure(error), _tries.begin(*self._where, student)
-                _tries.end(*self._where, before, record["reason"])
+                record, before = _failure(error), tries.begin(*self._where, student)
+                tries.end(*self._where, before, record["reason"])
                 self._write(student, record)
 
     def grade(self, student: str) -> None:
@@ -375,12 +379,12 @@ class Grader:
         kept = read_kept(self._graded(student), self._source, self._exercise)
         for pause in (*_PAUSES, None):
             _journal(self.course, self.assignment, student).unlink(missing_ok=True)  # not done
-            before = _tries.begin(*self._where, student)
+            before = tries.begin(*self._where, student)
             try:
                 record = self._grade(student, kept)
             except Exception as error:  # a refusal is none: what comes here is not the student's
                 record = _failure(error)
-            _tries.end(*self._where, before, record.get("reason", ""))
+            tries.end(*self._where, before, record.get("reason", ""))
             if "reason" not in record or pause is None:
                 break
             time.sleep(pause)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
-from mplab.grading._teams import counting
 from mplab.grading._told import listening
 from mplab.grading.autograding import read_journal, submitted_students
 from mplab.grading.folder import Course
+from mplab.grading.teams import counting
 from mplab.numbers.installation import VERSION
 
 

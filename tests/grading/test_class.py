@@ -7,7 +7,6 @@ import warnings
 import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
-from mplab.grading._teams import counting, superseded
 from mplab.grading.autograding import autograde, submitted_students
 from mplab.grading.exporting import grades
 from mplab.grading.folder import Course, create_course
@@ -15,6 +14,7 @@ from mplab.grading.releasing import release
 from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import sandbox_problem
 from mplab.grading.statistics import statistics
+from mplab.grading.teams import counting, superseded
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
 

@@ -13,12 +13,12 @@ from classroom import ROSTER, WALLS, notebook, submit
 from mplab.commands import grade
 from mplab.grading import _database, _notebooks, autograding
 from mplab.grading._notebooks import Refused, read_regular
-from mplab.grading._tries import read_tries
 from mplab.grading.autograding import Grader, autograde, read_journal
 from mplab.grading.folder import Course, create_course
 from mplab.grading.releasing import release
 from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import Lane, NoSandbox, sandbox_problem
+from mplab.grading.tries import read_tries
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
 

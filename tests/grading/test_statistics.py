@@ -14,10 +14,10 @@ from mplab.grading import Graded, Part
 from mplab.grading import statistics as module
 from mplab.grading._exercises import Assignment, Outcome
 from mplab.grading._running import read_outcomes, write_outcomes
-from mplab.grading._tries import begin, end, read_tries
 from mplab.grading.exporting import BY_HAND, NOTHING, Grade
 from mplab.grading.folder import Student
 from mplab.grading.statistics import statistics, write_statistics
+from mplab.grading.tries import begin, end, read_tries
 
 SENTENCE = "Zero <b>has</b> a sign."
 PARTS = (Part("signs: both", 2, "Look at signs."), Part("rest", 1.5, "Look again.", [2.0]))
