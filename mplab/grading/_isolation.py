@@ -98,7 +98,13 @@ def drop_privileges() -> None:
 def hide_memory() -> None:
     """Keep other processes of the same user out of this one's memory, and die with the parent."""
     _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
-    _check(_libc.prctl(_SET_PDEATHSIG, 9, 0, 0, 0), "pdeathsig")
+    die_with_parent()
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to end this process when the one that started it ends, however it does."""
+    if sys.platform == "linux":
+        _check(_libc.prctl(_SET_PDEATHSIG, 9, 0, 0, 0), "pdeathsig")
 
 
 def limit_resources(

@@ -26,6 +26,7 @@ from mplab.course.files import replace_file
 from mplab.grading import tries
 from mplab.grading._cluster import TELL_SECONDS, Cluster
 from mplab.grading._database import Claims, disconnect, one_engine
+from mplab.grading._isolation import die_with_parent
 from mplab.grading._kept import Kept, read_answers, read_kept
 from mplab.grading._notebooks import Refused, add_note, read_submission, refusal
 from mplab.grading._times import claims_its_time, copy_timestamp, read_received
@@ -284,7 +285,7 @@ class _Shares:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         logging.getLogger("traitlets").setLevel(logging.CRITICAL)
-        _die_with_parent()
+        die_with_parent()
         grader = Grader(
             self._course, self._assignment, trusted=self._trusted, exercise=self._exercise
         )
@@ -315,15 +316,6 @@ def _open_gradebook(course: Course, assignment: str) -> Claims:
         else:
             break
     return claims
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it ends, however it does."""
-    import ctypes
-    import sys
-
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
 
 
 class Grader:
