@@ -1,0 +1,607 @@
+"""Assignment 8, numerics in few bits: the references, the public cases, and what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+"""
+
+import math
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, round_to, ulp
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
+
+WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.BF16)"
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the formula but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
+
+
+def fl(x, fmt):
+    return float(round_to(float(x), fmt))
+
+
+def pick(rng, choices):
+    return choices[int(rng.integers(len(choices)))]
+
+
+# A variance on the way -------------------------------------------------------------------
+
+
+def running(x, fmt, *, divide=lambda n: n - 1, spread="both", quotient=True, wide=False, bar=2.0,
+            of="mean", unit=lambda fmt: fmt.unit_roundoff):  # fmt: skip
+    """Welford's rows: the variance after each reading, and how much of it the data leave open."""
+    inner = FP32 if wide else fmt
+    mean, m2, rows = fl(x[0], inner), 0.0, []
+    for n in range(2, len(x) + 1):
+        before = fl(x[n - 1] - mean, inner)
+        part = before / n
+        mean = fl(mean + (fl(part, inner) if quotient else part), inner)
+        after = fl(x[n - 1] - mean, inner)
+        product = {"both": before * after, "before": before**2, "after": after**2}[spread]
+        m2 = fl(m2 + fl(product, inner), inner)
+        variance = fl(m2 / divide(n), fmt)
+        size = abs(mean) if of == "mean" else math.sqrt(variance)
+        rows.append((variance, bar * unit(fmt) * size * math.sqrt(variance)))
+    return np.array(rows).T
+
+
+def one_pass(x, fmt):
+    """The formula of the textbook, in the format."""
+    rows, total, squares = [], 0.0, 0.0
+    for n, reading in enumerate(x, 1):
+        total = fl(total + reading, fmt)
+        squares = fl(squares + fl(reading * reading, fmt), fmt)
+        mean = fl(total / n, fmt)
+        m2 = fl(squares - fl(total * mean, fmt), fmt)
+        variance = fl(m2 / max(n - 1, 1), fmt)
+        error = 2 * fmt.unit_roundoff * abs(mean) * math.sqrt(max(variance, 0.0))
+        rows.append((variance, error))
+    return np.array(rows[1:]).T
+
+
+def readings(rng, fmt, count, *, mean=0.0, sd=1.0):
+    x = mean * (1 if rng.random() < 0.5 else -1) + sd * rng.standard_normal(count)
+    return Arguments((np.asarray(round_to(x, fmt)), fmt))
+
+
+VARIANCE = Exercise(
+    answer=running,
+    reason="Round each difference, quotient, product and sum; the mean moves before the product.",
+    argument="x, fmt",
+    tolerance=1e-12,
+    cases=[
+        Arguments((np.array([1.0, 3.0]), FP16)),
+        Arguments((np.array([-2.0, 2.0, 3.0]), BF16)),
+        Arguments((np.array([5.0, 5.0, 5.0]), FP8_E4M3)),
+        Arguments((np.array([-1.0, 0.40625, 0.8125, -0.34375, 0.8125, 0.1015625]), FP8_E4M3)),
+        Arguments((np.array([64.0, 64.5, 63.25, 65.0, 64.25, 63.5, 66.0]), BF16)),
+        Arguments((np.asarray(round_to(-9 + np.sin(np.arange(12.0)), BF16)), BF16)),
+    ],
+    misconceptions=(
+        Misconception(one_pass, "The mean of squares cancels against the square of the mean."),
+        but(running, "Of n readings, n - 1 distances are free: divide by n - 1.",
+            divide=lambda n: n),
+        but(running, "One distance is from the old mean, the other from the new one; not twice "
+            "from the old.", spread="before"),
+        but(running, "One distance is from the old mean, the other from the new one; not twice "
+            "from the new.", spread="after"),
+        but(running, "The quotient is rounded before it is added.", quotient=False),
+        but(running, "The unit has no wider format: the state is rounded in each step.",
+            wide=True),
+        but(running, "Reading a number moves it by up to u, half of the gap at 1.",
+            unit=lambda fmt: 2 * fmt.unit_roundoff),
+        but(running, "The condition is twice mean / deviation, for the variance is a square.",
+            bar=1.0),
+        but(running, "How far readings may be off follows their size, not their spread.",
+            of="deviation"),
+    ),
+)  # fmt: skip
+
+# A step that is not lost -----------------------------------------------------------------
+
+
+def cooled(k, room, start, goal, dt, fmt, *, kept=False, rest_exact=False):
+    """Whether a run gets to the goal: it must, or come back to a state in which it was."""
+    t, rest, seen = fl(start, fmt), 0.0, set()
+    side = start > goal
+    while (t, rest) not in seen:
+        if (t <= goal) if side else (t >= goal):
+            return True
+        seen.add((t, rest))
+        step = dt * k * (room - t)
+        due = step
+        if kept:
+            due = step + rest if rest_exact else fl(step + rest, fmt)
+        new = fl(t + due, fmt)
+        if kept:
+            rest = due - (new - t) if rest_exact else fl(due - fl(new - t, fmt), fmt)
+        t = new
+    return False
+
+
+def finest(k, room, start, goal, halvings, fmt, *, plain=cooled, kahan=partial(cooled, kept=True),
+           best=min):  # fmt: skip
+    """The shortest of the steps that arrives, plain and compensated; NaN if none does."""
+    steps = [2.0**-j for j in range(halvings + 1)]
+    return np.array(
+        [best((dt for dt in steps if way(k, room, start, goal, dt, fmt)), default=math.nan)
+         for way in (plain, kahan)]
+    )  # fmt: skip
+
+
+def by_rule(at, share, ties):
+    """Whether a step moves by a rule of half a gap, at one place instead of on the way."""
+
+    def arrives(k, room, start, goal, dt, fmt):
+        place = fl({"goal": goal, "start": start, "one": 1.0}[at], fmt)
+        step = abs(dt * k * (room - fl(goal, fmt)))
+        limit = share * float(ulp(place, fmt))
+        return step > limit or (ties and step == limit)
+
+    return arrives
+
+
+def whole_loss(k, room, start, goal, dt, fmt, **ways):
+    """Somebody whose cup loses k times its temperature."""
+    t, rest, seen = fl(start, fmt), 0.0, set()
+    while (t, rest) not in seen and math.isfinite(t):
+        if (t <= goal) if start > goal else (t >= goal):
+            return True
+        seen.add((t, rest))
+        due = -dt * k * t
+        if ways:
+            due = fl(due + rest, fmt)
+        new = fl(t + due, fmt)
+        rest, t = (fl(due - fl(new - t, fmt), fmt) if ways else 0.0), new
+    return False
+
+
+def always(k, room, start, goal, dt, fmt):
+    return True
+
+
+def cups(rng, fmts, count, *, heating=False, halvings=6):
+    """Rooms, goals and rates whose two answers differ and are none of the ends, mostly."""
+    cases = []
+    while len(cases) < count:
+        fmt = pick(rng, fmts)
+        k = float(pick(rng, (0.25, 0.5, 0.375, 0.75)))
+        room = fl(rng.uniform(1, 40), fmt)
+        far = float(rng.uniform(30, 60)) * (-1 if heating else 1)
+        near = float(rng.uniform(2, 14)) * (-1 if heating else 1)
+        arguments = (k, room, float(fl(room + far, fmt)), float(fl(room + near, fmt)), halvings, fmt)
+        plain, kahan = finest(*arguments)
+        if arguments[2] != arguments[3] and plain < 1 and kahan < plain:
+            cases.append(Arguments(arguments))
+    return cases
+
+
+FREEZING = Exercise(
+    answer=finest,
+    reason="Follow the run: it is at its goal, or in a state in which it has been before.",
+    argument="k, room, start, goal, halvings, fmt",
+    cases=[
+        Arguments((0.25, 20.0, 60.0, 30.0, 5, BF16)),
+        Arguments((0.5, 20.0, 88.0, 32.0, 6, FP8_E4M3)),
+        Arguments((0.25, 20.0, 60.0, 21.0, 4, FP8_E4M3)),
+        Arguments((0.5, 16.0, 64.0, 24.0, 6, FP8_E5M2)),
+        Arguments((0.375, 28.0, -20.0, 20.0, 6, FP8_E4M3)),
+        Arguments((0.5, 16.0, 48.0, 20.0, 6, FP8_E4M3)),
+        Arguments((0.75, 20.0, 56.0, 26.0, 6, FP8_E4M3)),
+        Arguments((0.5, 0.0, 30.0, 36.0, 2, FP8_E4M3)),
+        Arguments((0.25, 36.0, 8.0, 32.0, 6, FP8_E4M3)),
+    ],
+    misconceptions=(
+        but(finest, "A tie at an odd significand still moves: half a gap is not always lost.",
+            plain=by_rule("goal", 0.5, ties=False)),
+        but(finest, "A tie at an even significand is lost: half a gap is not always enough.",
+            plain=by_rule("goal", 0.5, ties=True)),
+        but(finest, "From more than half a gap on a step is rounded up to a whole one.",
+            plain=by_rule("goal", 1.0, ties=False)),
+        but(finest, "The gap at the start is not the one where the run gets stuck.",
+            plain=by_rule("start", 0.5, ties=True)),
+        but(finest, "The gap of 1 is not the one where the run gets stuck.",
+            plain=by_rule("one", 0.5, ties=True)),
+        but(finest, "A cup loses k times its distance from the room.",
+            plain=whole_loss, kahan=partial(whole_loss, kept=True)),
+        but(finest, "The rest is a number of the format, too, and so it freezes in its turn.",
+            kahan=partial(cooled, kept=True, rest_exact=True)),
+        but(finest, "Compensation never freezes in theory only: its rest is rounded.",
+            kahan=always),
+        but(finest, "The second number is that of the compensated run.", kahan=cooled),
+        but(finest, "Asked is the shortest step, for it has the smallest truncation error.",
+            best=max),
+    ),
+)  # fmt: skip
+
+# A system with three diagonals -----------------------------------------------------------
+
+
+@np.errstate(all="ignore")
+def solve(lower, diagonal, upper, b, fmt, *, low=False, scale="power", norm="both",
+          keep="best", sign=1.0, store=False, enough=2.0**-50, gain=0.5, pivots=True,
+          exchanged=False):  # fmt: skip
+    """Factors in the format, and corrections as long as they halve the backward error."""
+    n = len(b)
+    main = [fl(v, fmt) for v in diagonal]
+    up = [fl(v, fmt) for v in upper]
+    share = [fl(v, fmt) for v in lower]
+    for i in range(n):
+        if main[i] == 0 or not math.isfinite(main[i]):
+            why = "broken" if pivots else "stuck"
+            return {"x": np.zeros(n), "steps": 0, "error": 1.0, "why": why}
+        if i + 1 < n:
+            share[i] = fl(share[i] / main[i], fmt)
+            main[i + 1] = fl(main[i + 1] - fl(share[i] * up[i], fmt), fmt)
+
+    def substituted(r):
+        z = [fl(v, fmt) for v in r]
+        for i in range(1, n):
+            z[i] = fl(z[i] - fl(share[i - 1] * z[i - 1], fmt), fmt)
+        z[n - 1] = fl(z[n - 1] / main[n - 1], fmt)
+        for i in range(n - 2, -1, -1):
+            z[i] = fl(fl(z[i] - fl(up[i] * z[i + 1], fmt), fmt) / main[i], fmt)
+        return np.array(z)
+
+    def left(x):
+        r = b - diagonal * x
+        r[1:] -= lower * x[:-1]
+        r[:-1] -= upper * x[1:]
+        return np.array([fl(v, fmt) for v in r]) if low else r
+
+    rows = np.abs(diagonal)
+    rows[1:] += np.abs(lower)
+    rows[:-1] += np.abs(upper)
+    x, steps, earlier, best = np.zeros(n), 0, math.inf, np.zeros(n)
+    while True:
+        r = left(x)
+        matrix = {"b": 0.0, "entry": np.abs(diagonal).max()}.get(norm, rows.max())
+        size = matrix * np.abs(x).max() + (np.abs(b).max() if norm != "a" else 0.0)
+        error = np.abs(r).max() / size if r.any() else 0.0
+        if error <= enough:
+            return {"x": x, "steps": steps, "error": error, "why": "converged"}
+        if not error <= gain * earlier:
+            x, error = (best, earlier) if keep == "best" else (x, error)
+            return {"x": x, "steps": steps, "error": error, "why": "stuck"}
+        top = np.abs(r).max()
+        s = {"power": 2.0 ** (1 - math.frexp(top)[1]), "none": 1.0, "largest": 1 / top}[scale]
+        earlier, best, steps = error, x, steps + 1
+        x = x + sign * substituted(r * s) / s
+        x = np.array([fl(v, fmt) for v in x]) if store else x
+
+
+def hopeful(*system):
+    """Somebody who takes a correction that no longer helps for the end."""
+    found = solve(*system)
+    return found | {"why": "converged" if found["why"] == "stuck" else found["why"]}
+
+
+def rough(rng, fmts, count):
+    """Rods whose factors are too rough, so that it ends before it has converged."""
+    cases = []
+    while len(cases) < count:
+        n, fmt = int(rng.integers(4, 10)), pick(rng, fmts)
+        lower, upper = -rng.uniform(0.4, 0.7, (2, n - 1))
+        case = Arguments((lower, rng.uniform(1, 1.3, n), upper, rng.standard_normal(n), fmt))
+        found = solve(*case)
+        if found["why"] == "stuck" and found["steps"] > 1:
+            cases.append(case)
+    return cases
+
+
+def rods(rng, fmt, count, *, sizes=(3, 9), share=(0.1, 0.45), power=(0, 1)):
+    """Rods: what a place hands to each neighbour is a share of what it has."""
+    cases = []
+    for _ in range(count):
+        n = int(rng.integers(*sizes))
+        size = 2.0 ** int(rng.integers(*power))
+        diagonal = size * rng.uniform(1, 2, n) * rng.choice((-1, 1), n)
+        lower, upper = (
+            size * rng.uniform(*share, n - 1) * rng.choice((-1, 1), n - 1) for _ in range(2)
+        )
+        cases.append(Arguments((lower, diagonal, upper, rng.standard_normal(n) * 3, fmt)))
+    return cases
+
+
+def singular(rng, fmt, count):
+    """Rods whose last pivots nearly vanish or do, and those that leave the format."""
+    cases = []
+    for i in range(count):
+        [(lower, diagonal, upper, b, _)] = rods(rng, fmt, 1)
+        if i % 3 == 0:  # exactly: the second pivot is 0 in every format
+            lower[0] = upper[0] = diagonal[0] = diagonal[1] = float(rng.integers(1, 9))
+        if i % 3 == 1:
+            place = int(rng.integers(len(diagonal)))
+            diagonal[place] = pick(rng, (0.0 if place == 0 else 3e38, -3e38))
+        if i % 3 == 2:  # nearly: rounding decides the last pivot
+            diagonal[1] = lower[0] * upper[0] / diagonal[0] * (1 + fmt.unit_roundoff)
+        cases.append(Arguments((lower, diagonal, upper, b, fmt)))
+    return cases
+
+
+def rod(low, main, up, b, fmt):
+    return Arguments((*(np.array(part, float) for part in (low, main, up, b)), fmt))
+
+
+SYSTEM = Exercise(
+    answer=solve,
+    reason="Factors and substitutions in the format; residual, error and sum in float64.",
+    argument="lower, diagonal, upper, b, fmt",
+    tolerance=1e-9,
+    cases=[
+        rod([1], [2, 2], [1], [3, 3], FP16),
+        rod([1], [2, 2], [1], [0, 0], FP16),
+        rod([-1, -1], [3, 3, 3], [-1, -1], [1, 0.1, -2], FP16),
+        rod([0.3, 0.4], [1.1, 0.9, 1.2], [0.2, -0.3], [1, 0, 0.3], BF16),
+        rod([1], [1, 1], [1], [1, 2], FP16),
+        rod([1], [0, 1], [1], [1, 2], BF16),
+        rod([0.3], [1e5, 1.3], [0.7], [1, 2], FP16),
+        rod([1.001], [1, 1.002], [1.001], [0.3, -0.7], FP16),
+        rod([-0.6, -0.7], [1.1, 1.3, 1], [-0.5, -0.7], [0, 2, -1], FP8_E5M2),
+        rod([-0.5, -0.5], [1.1, 1.1, 1.1], [-0.6, -0.4], [3, -1, -1], FP8_E5M2),
+        rod([-0.5, -0.7, -0.7, -0.7], [1.1, 1.1, 1.3, 1.3, 1.1], [-0.5, -0.6, -0.7, -0.4],
+            [3, -2, 0, 1, 0], FP8_E4M3),
+        rod([0.3, 0.4, 0.1], [1.1, 2.3, 0.9, 0.7], [1.2, -0.3, 0.5], [1, -4, 0, 0.3], FP8_E4M3),
+    ],
+    misconceptions=(
+        but(solve, "In the format the residual is made of rounding errors: take float64.",
+            low=True),
+        but(solve, "Unscaled, a small residual leaves the range of the format.", scale="none"),
+        but(solve, "A scale that is no power of two rounds all digits anew.", scale="largest"),
+        but(solve, "The matrix may change, too: its largest row sum times |x| belongs below.",
+            norm="b"),
+        but(solve, "b may change, too: add its largest number.", norm="a"),
+        but(solve, "The norm of the matrix is a sum over a row, not one entry.", norm="entry"),
+        but(solve, "A correction that did not help is not taken.", keep="last"),
+        but(solve, "r = b - A x; added with the other sign it leads away.", sign=-1.0),
+        but(solve, "x grows beyond the format's digits: the sum is one of float64.", store=True),
+        but(solve, "A pivot that is 0 or not finite breaks the factors: say so.", pivots=False),
+        but(solve, "It goes on as long as a correction at least halves the error.", gain=1.0),
+        Misconception(hopeful, "That it no longer gets better does not mean that it is good."),
+    ),
+)  # fmt: skip
+
+# The cheapest exact plan -----------------------------------------------------------------
+
+
+def triangle(s):
+    return s * (s + 1) // 2
+
+
+def plan(n, p, held, q, *, most=1, pairs=triangle, blocks=lambda n, m: -(-n // m), power=1,
+         prefer=min, promoted=True, slices=lambda q, b: -(-q // b), widths=None):  # fmt: skip
+    """Slices, sums and steps of the plan with the fewest steps: all widths are tried."""
+    found = {}
+    for b in widths(n, p, held) if widths else range(1, p + most + 1):
+        m = min(n, 2**held // 4 ** (b - power))
+        if m >= (1 if promoted else n):
+            found[b] = pairs(slices(q, b)) * max(blocks(n, m), 1)
+    least = min(found.values())
+    b = prefer(b for b in found if found[b] == least)
+    return b, min(n, 2**held // 4 ** (b - power)), least
+
+
+def widest(n, p, held):
+    """The widest slice that both the format and one product leave."""
+    return [min(p + 1, held // 2 + 1)]
+
+
+def tasks(rng, count, *, n=(10, 5000), p=(3, 12), held=(13, 25), q=(20, 64)):
+    cases = []
+    while len(cases) < count:
+        width = int(rng.integers(*p)), int(rng.integers(*held)), int(rng.integers(*q))
+        cases.append(Arguments((int(rng.integers(*n)), *width)))
+    return cases
+
+
+PLAN = Exercise(
+    answer=plan,
+    reason="For each width: the longest exact sum, the sums in n, the pairs; the least product.",
+    argument="n, p, held, q",
+    cases=[
+        Arguments(case)
+        for case in (
+            (64, 11, 24, 53), (1024, 4, 14, 53), (4096, 11, 24, 53), (1000, 4, 14, 53),
+            (1, 11, 24, 53), (100, 8, 24, 53), (300, 11, 24, 50), (5000, 3, 12, 40),
+            (16, 11, 9, 30), (64, 6, 31, 53), (3, 24, 24, 60), (2048, 11, 21, 24),
+            (1025, 4, 14, 24), (37, 11, 20, 11), (20, 3, 6, 8), (7, 3, 24, 53), (70, 5, 30, 24),
+        )
+    ],
+    misconceptions=(
+        but(plan, "A sum may be promoted in between, and then slices may be wider.",
+            promoted=False),
+        but(plan, "The widest slices make the shortest sums; compare all widths.", widths=widest),
+        but(plan, "With its sign, an integer of p + 1 bits fits into p significant bits.", most=0),
+        but(plan, "The format holds only slices of up to p + 1 bits.", most=99),
+        but(plan, "Pairs with s + t past the number of slices plus one are left out.",
+            pairs=lambda s: s * s),
+        but(plan, "A last sum that is shorter takes its steps, too: round up.",
+            blocks=lambda n, m: n // m),
+        but(plan, "An integer of b bits with a sign is at most 2^(b-1).", power=0),
+        but(plan, "The last bits need a slice, too: round up.",
+            slices=lambda q, b: max(q // b, 1)),
+        but(plan, "Of two plans with as many steps, the one with narrower slices is asked.",
+            prefer=max),
+    ),
+)  # fmt: skip
+
+# A product of two rows -------------------------------------------------------------------
+
+
+def cut(x, b, slices, *, whole=round, own=False):
+    """Integers and unit of each slice, in exact fractions."""
+    rest = [Fraction(float(v)) for v in x]
+    tops = [Fraction(2) ** math.frexp(v if own else max(map(abs, x)))[1] for v in x]
+    parts = []
+    for s in range(1, slices + 1):
+        units = [2 * top / 2 ** (s * b) for top in tops]
+        part = [whole(r / u) for r, u in zip(rest, units, strict=True)]
+        rest = [r - v * u for r, v, u in zip(rest, part, units, strict=True)]
+        parts.append((part, units))
+    return parts
+
+
+def unit_dot(x, y, p, held, q, *, chosen=plan, pairs="triangle", add=float, whole=round, own=False,
+             longest=False):  # fmt: skip
+    """The product by slices, and the largest sum that the unit held."""
+    b, m, _ = chosen(len(x), p, held, q)
+    slices = -(-q // b)
+    left, right = (cut(np.asarray(v).tolist(), b, slices, whole=whole, own=own) for v in (x, y))
+    m = len(x) if longest else m
+    total, largest = 0 * add(0), 0
+    for s in range(slices):
+        for t in range(slices if pairs == "all" else slices - s - (pairs == "fewer")):
+            (i, u), (j, v) = left[s], right[t]
+            products = [a * c for a, c in zip(i, j, strict=True)]
+            sums = [sum(products[k : k + m]) for k in range(0, len(x), m)]
+            largest = max(largest, *map(abs, sums))
+            exact = sum(products) * u[0] * v[0]
+            if own:
+                exact = sum(a * d * e for a, d, e in zip(products, u, v, strict=True))
+            total = total + add(exact)
+    return np.array([float(total), float(largest)])
+
+
+exact_dot = partial(unit_dot, add=Fraction)
+
+
+def one_sum(n, p, held, q):
+    """The plan of the lesson: one sum for all products."""
+    return plan(n, p, held, q, promoted=False)
+
+
+def rows(rng, count, *, sign=True, spread=0, units=((11, 24), (4, 14), (8, 20), (3, 12), (6, 31)),
+         length=(20, 60), q=(20, 54)):  # fmt: skip
+    cases = []
+    for _ in range(count):
+        n = int(rng.integers(*length))
+        x, y = rng.uniform(0.5, 1, (2, n)) * np.exp2(rng.integers(-spread, spread + 1, (2, n)))
+        x, y = (v * (rng.choice((-1, 1), n) if sign else 1) for v in (x, y))
+        p, held = pick(rng, units)
+        cases.append(Arguments((x, y * 2.0 ** int(rng.integers(-40, 40)), p, held,
+                                int(rng.integers(*q)))))  # fmt: skip
+    return cases
+
+
+def hidden_rows(rng, count):
+    """Factors that are large where the others are small: the slices do not hold their product."""
+    cases = []
+    for x, y, *unit in rows(rng, count):
+        power = rng.integers(0, 24, len(x))
+        cases.append(Arguments((np.ldexp(x, power), np.ldexp(y, -power), *unit)))
+    return cases
+
+
+DOT = Exercise(
+    answer=exact_dot,
+    reason="One grid for each row, pairs up to slices + 1, sums of m products, integers to the end.",
+    argument="x, y, p, held, q",
+    cases=[
+        Arguments((np.array(x), np.array(y), *unit))
+        for x, y, unit in (
+            ([0.75, 0.171875], [0.5, -0.25], (4, 14, 8)),
+            ([1.0, 0.5, -0.3], [1.0, 1.0, 1.0], (3, 12, 12)),
+            ([0.0, 0.0], [1.0, -1.0], (4, 14, 10)),
+            ([0.9, 0.8, 0.7, 0.95, 0.99], [0.7, 0.9, 0.97, 0.6, 0.55], (4, 9, 20)),
+            ([0.1, 3e-4, 0.7, -0.2], [0.3, 800.0, -0.1, 0.9], (11, 24, 20)),
+            ([1.0, -1.0, 1e-9, 0.1], [1.0, 1.0, 1.0, 1e-9], (11, 22, 53)),
+            ([0.99] * 20, [0.93] * 20, (3, 6, 8)),
+            ([0.7] * 9, [0.9] * 9, (4, 5, 16)),
+        )
+    ],
+    misconceptions=(
+        but(exact_dot, "Numbers of a row must share their unit, or products cannot be added.",
+            own=True),
+        but(exact_dot, "Cut instead of rounded, rests are twice as long, all to one side.",
+            whole=math.trunc),
+        but(exact_dot, "Rounded down instead of to nearest, rests are all to one side.",
+            whole=math.floor),
+        but(exact_dot, "Pairs with s + t past the number of slices plus one are left out.",
+            pairs="all"),
+        but(exact_dot, "Pairs count up to s + t = slices + 1, that one included.",
+            pairs="fewer"),
+        but(exact_dot, "Promoted sums are added as integers; the one rounding comes at the end.",
+            add=float),
+        but(exact_dot, "After m products the sum is promoted, and the next begins at 0.",
+            longest=True),
+        but(exact_dot, "The plan is the cheapest one, which may promote.", chosen=one_sum),
+    ),
+)  # fmt: skip
+
+GRADED = {
+    "running": Graded(
+        "running_variance",
+        VARIANCE,
+        (
+            Part("other formats", 1, VARIANCE.reason,
+                 lambda rng: [readings(rng, fmt, int(rng.integers(5, 30)))
+                              for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2) for _ in range(4)]),
+            Part("a mean far from zero", 1, "What does the format keep of a distance?",
+                 lambda rng: [readings(rng, fmt, 20, mean=mean)
+                              for fmt in (FP16, BF16) for mean in (8.0, 30.0, 60.0)
+                              for _ in range(3)]),
+            Part("readings that hardly vary", 1, "A variance of 0 has no error bar.",
+                 lambda rng: [readings(rng, fmt, 12, mean=mean, sd=sd) for fmt in (FP16, BF16)
+                              for mean, sd in ((7.0, 0.0), (50.0, 0.2), (3.0, 0.02))
+                              for _ in range(3)]),
+        ),
+    ),
+    "freezing": Graded(
+        "finest_steps",
+        FREEZING,
+        (
+            Part("cups that cool", 1, FREEZING.reason,
+                 lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 12)),
+            Part("cups that warm", 1, "A goal can lie above the start.",
+                 lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 12, heating=True)),
+            Part("eight significant bits", 1, "The same with finer gaps.",
+                 lambda rng: [*cups(rng, (BF16,), 3), *cups(rng, (BF16,), 2, heating=True)]),
+        ),
+    ),
+    "system": Graded(
+        "solve_rod",
+        SYSTEM,
+        (
+            Part("systems that converge", 2, SYSTEM.reason,
+                 lambda rng: [*rods(rng, FP16, 5), *rods(rng, BF16, 4),
+                              *rods(rng, FP16, 3, power=(-11, -5))]),
+            Part("where factors are too rough", 1, "Which x is the better one at the end?",
+                 lambda rng: [*rough(rng, (FP8_E4M3, FP8_E5M2), 10),
+                              *rods(rng, FP8_E4M3, 4)]),
+            Part("pivots", 1, "Look at each pivot before you divide by it.",
+                 lambda rng: [*singular(rng, FP16, 6), *singular(rng, BF16, 3)]),
+        ),
+    ),
+    "plan": Graded(
+        "cheapest_plan",
+        PLAN,
+        (
+            Part("16-bit units", 1, PLAN.reason,
+                 lambda rng: tasks(rng, 30, p=(8, 12), held=(20, 26))),
+            Part("8-bit units", 1, PLAN.reason,
+                 lambda rng: tasks(rng, 30, p=(3, 5), held=(9, 15))),
+            Part("short and long sums", 1, "Try one product, and a million.",
+                 lambda rng: [*tasks(rng, 15, n=(1, 60), p=(3, 7), held=(16, 32)),
+                              *tasks(rng, 15, n=(1, 9), p=(3, 25), held=(9, 32), q=(5, 30)),
+                              *tasks(rng, 15, n=(10**5, 10**6))]),
+        ),
+    ),
+    "dot": Graded(
+        "unit_dot",
+        DOT,
+        (
+            Part("rows of both signs", 1, DOT.reason, lambda rng: rows(rng, 10, spread=3)),
+            Part("positive rows, which fill the sums", 1, "How long may a sum be?",
+                 lambda rng: [*rows(rng, 4, sign=False),
+                              *rows(rng, 6, sign=False, units=((3, 7), (4, 8), (3, 8), (4, 9)),
+                                    length=(70, 150), q=(8, 24))]),
+            Part("large beside small", 2, "Which pairs does the plan leave out?",
+                 lambda rng: hidden_rows(rng, 10)),
+        ),
+    ),
+}  # fmt: skip
