@@ -44,7 +44,7 @@ def running(x, fmt, *, divide=lambda n: n - 1, spread="both", quotient=True, wid
         after = fl(x[n - 1] - mean, inner)
         product = {"both": before * after, "before": before**2, "after": after**2}[spread]
         m2 = fl(m2 + fl(product, inner), inner)
-        variance = fl(m2 / divide(n), fmt)
+        variance = fl(m2 / divide(n), inner)
         size = abs(mean) if of == "mean" else math.sqrt(variance)
         rows.append((variance, bar * unit(fmt) * size * math.sqrt(variance)))
     return np.array(rows).T
@@ -165,7 +165,7 @@ def always(k, room, start, goal, dt, fmt):
     return True
 
 
-def cups(rng, fmts, count, *, heating=False, halvings=6):
+def cups(rng, fmts, count, *, heating=False, halvings=5):
     """Rooms, goals and rates whose two answers differ and are none of the ends, mostly."""
     cases = []
     while len(cases) < count:
@@ -512,6 +512,8 @@ DOT = Exercise(
             ([1.0, -1.0, 1e-9, 0.1], [1.0, 1.0, 1.0, 1e-9], (11, 22, 53)),
             ([0.99] * 20, [0.93] * 20, (3, 6, 8)),
             ([0.7] * 9, [0.9] * 9, (4, 5, 16)),
+            ([0.95, 0.89, 0.61, 0.65, 0.94, 0.5], [932.47, 920.1, 751.58, 667.15, 654.55, 642.49],
+             (11, 24, 53)),
         )
     ],
     misconceptions=(
@@ -556,11 +558,11 @@ GRADED = {
         FREEZING,
         (
             Part("cups that cool", 1, FREEZING.reason,
-                 lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 12)),
+                 lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 8)),
             Part("cups that warm", 1, "A goal can lie above the start.",
-                 lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 12, heating=True)),
+                 lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 8, heating=True)),
             Part("eight significant bits", 1, "The same with finer gaps.",
-                 lambda rng: [*cups(rng, (BF16,), 3), *cups(rng, (BF16,), 2, heating=True)]),
+                 lambda rng: [*cups(rng, (BF16,), 2), *cups(rng, (BF16,), 1, heating=True)]),
         ),
     ),
     "system": Graded(
@@ -595,7 +597,8 @@ GRADED = {
         "unit_dot",
         DOT,
         (
-            Part("rows of both signs", 1, DOT.reason, lambda rng: rows(rng, 10, spread=3)),
+            Part("rows of both signs", 2, DOT.reason, lambda rng: [*rows(rng, 8, spread=3),
+                              *rows(rng, 10, spread=9, units=((11, 24),), q=(50, 54))]),
             Part("positive rows, which fill the sums", 1, "How long may a sum be?",
                  lambda rng: [*rows(rng, 4, sign=False),
                               *rows(rng, 6, sign=False, units=((3, 7), (4, 8), (3, 8), (4, 9)),

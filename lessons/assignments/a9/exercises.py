@@ -1,0 +1,599 @@
+"""Assignment 9, four bits and equal bits: the references, the public cases, and what is graded.
+
+For the teacher and the grader only; the notebook gets `checks.json`, which is made from this.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+
+from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, FP32, decode, encode, round_to
+from mplab.course import Arguments, Exercise, Misconception
+from mplab.grading import Graded, Part
+
+WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP4_E2M1)"
+
+EVEN = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""The magnitudes of E2M1, by code."""
+
+
+def but(answer, sentence, **changes):
+    """Somebody who answers like the formula but for these changes."""
+    return Misconception(partial(answer, **changes), sentence)
+
+
+def fl(x, fmt):
+    return float(round_to(float(x), fmt))
+
+
+def pick(rng, choices):
+    return choices[int(rng.integers(len(choices)))]
+
+
+# Blocks with a choice --------------------------------------------------------------------
+
+
+def nearest_code(x):
+    """The code of E2M1 nearest to x, of two as near the even one; it ends at 6."""
+    distance = [abs(abs(x) - value) for value in EVEN]
+    code = min(range(8), key=lambda c: (distance[c], c % 2))
+    return code + 8 * (math.copysign(1, x) < 0)
+
+
+def value_of(code):
+    return math.copysign(EVEN[code % 8], -1 if code > 7 else 1)
+
+
+def squares(errors):
+    return math.fsum(e * e for e in errors)
+
+
+def tried(part, target, tensor, *, least=2.0**-6, stored=True, loss=squares, with_stored=True):
+    """The error, the scale and the codes of a block whose largest is to become `target`."""
+    wanted = min(max(max(map(abs, part)) / target / tensor, least), 448.0)
+    scale = fl(wanted, FP8_E4M3)
+    used = scale if stored else wanted
+    codes = [nearest_code(x / (used * tensor)) if used else 0 for x in part]
+    back = scale if with_stored else wanted
+    errors = [value_of(c) * (back * tensor) - x for c, x in zip(codes, part, strict=True)]
+    return loss(errors), scale, codes
+
+
+def packed(x, *, targets=(6.0, 4.0), top=1536.0, narrow=True, low_first=True, first_wins=True,
+           together=False, **ways):  # fmt: skip
+    """Each block by the better of two scales, as bytes."""
+    amax = float(np.abs(x).max())
+    tensor = float(np.float32(amax / top)) if narrow else amax / top
+    tensor = tensor or 1.0
+    blocks = x.reshape(-1, 16).tolist()
+    found = [[tried(part, target, tensor, **ways) for target in targets] for part in blocks]
+    if together:
+        sums = [math.fsum(row[i][0] for row in found) for i in range(len(targets))]
+        found = [[row[int(np.argmin(sums))]] for row in found]
+    out = []
+    for row in found:
+        order = row if first_wins else row[::-1]
+        _, scale, codes = min(order, key=lambda trial: trial[0])
+        out.append(int(encode(scale, FP8_E4M3)))
+        for a, b in zip(codes[::2], codes[1::2], strict=True):
+            out.append(a + 16 * b if low_first else b + 16 * a)
+    return {"tensor": tensor, "bytes": np.array(out, np.uint8)}
+
+
+def unpacked(pack):
+    rows = pack["bytes"].reshape(-1, 9)
+    scales = decode(rows[:, 0], FP8_E4M3)[:, None]
+    codes = np.stack([rows[:, 1:] % 16, rows[:, 1:] // 16], axis=-1).reshape(-1, 16)
+    return (decode(codes, FP4_E2M1) * (scales * pack["tensor"])).ravel()
+
+
+def clear(x):
+    """Whether no choice between the two scales hangs on the last digits of an error."""
+    tensor = float(np.float32(np.abs(x).max() / 1536.0)) or 1.0
+    for part in x.reshape(-1, 16).tolist():
+        a, b = (tried(part, target, tensor)[0] for target in (6.0, 4.0))
+        if a != b and abs(a - b) < 1e-9 * (a + b):
+            return False
+    return True
+
+
+def grains(x, bits=6):
+    """Numbers of so few bits that sums of sixteen of them are exact."""
+    return np.round(x * 2.0**bits) / 2.0**bits
+
+
+def blocks(rng, count, *, spread=(0, 0), outlier=0.0, length=(1, 5)):
+    cases = []
+    while len(cases) < count:
+        n = int(rng.integers(*length))
+        x = rng.standard_normal((n, 16)) * np.exp2(rng.integers(spread[0], spread[1] + 1, (n, 1)))
+        if outlier:
+            x[np.arange(n), rng.integers(16, size=n)] *= outlier
+        if clear(x := x.ravel()):
+            cases.append(x)
+    return cases
+
+
+def odd_blocks(rng, count):
+    """Blocks of zeros of both signs, of one magnitude, and of tiny numbers beside large ones."""
+    cases = []
+    for _ in range(count):
+        x = np.vstack([rng.standard_normal(16), rng.choice((0.0, -0.0), 16),
+                       rng.choice((-3.0, 3.0), 16), rng.standard_normal(16) * 1e-6])  # fmt: skip
+        if clear(x := rng.permutation(x).ravel()):
+            cases.append(x)
+    return [*cases, rng.choice((0.0, -0.0), 32)]
+
+
+_STEADY = np.random.default_rng(9)
+
+PACK = Exercise(
+    answer=packed,
+    reason="Try both scales on each block; the smaller sum of squared errors decides.",
+    cases=[
+        np.array([6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5, 0.0] * 2),
+        np.array([4.0, 3.0, -2.0, 0.5, -1.5, 1.0, 0.0, -4.0] * 2),
+        np.array([5.0] + [4.0] * 15 + [1.0, -0.1] * 8),
+        np.array([48.0, 10.0, -3.0, 0.2] * 4 + [0.0, -0.0] * 8),
+        np.array([1000.0] * 16 + [1e-3, -2e-3] * 8 + [0.3, 0.7, -0.9, 0.1] * 4),
+        np.zeros(16),
+        (_STEADY.standard_normal((3, 16)) * np.array([[1.0], [20.0], [0.01]])).ravel(),
+        (_STEADY.standard_normal((6, 16)) * 3).ravel(),
+        np.round(np.random.default_rng(21).standard_normal(32) * 4) / 2,
+        np.round(np.random.default_rng(7).standard_normal(32) * 4) / 2,
+    ],
+    misconceptions=(
+        but(packed, "6 is not always the better goal: a block full of 5s lies between 4 and 6.",
+            targets=(6.0,)),
+        but(packed, "4 is not always the better goal: 6 has the larger range.", targets=(4.0,)),
+        but(packed, "A scale for a goal of 4 is half as large again: 448 must have room for it.",
+            top=2688.0),
+        but(packed, "What is stored decides: divide by the scale after it was rounded.",
+            stored=False),
+        but(packed, "The error is that of what comes back, by the stored scale.",
+            with_stored=False),
+        but(packed, "Squares of the errors decide, not the largest error.",
+            loss=lambda errors: max(map(abs, errors))),
+        but(packed, "Squares of the errors decide, not their magnitudes.",
+            loss=lambda errors: math.fsum(map(abs, errors))),
+        but(packed, "Each block has a choice of its own.", together=True),
+        but(packed, "The first of two numbers is in the lower half of the byte.",
+            low_first=False),
+        but(packed, "A scale is at least 2^-6.", least=0.0),
+        but(packed, "Of two equal errors the goal of 6 is taken.", first_wins=False),
+        but(packed, "The scale of the tensor is a number of FP32.", narrow=False),
+    ),
+)  # fmt: skip
+
+# Spread before the cast ------------------------------------------------------------------
+
+
+def hadamard(n):
+    """Sylvester's matrix by its signs: minus where the common bits of row and column are odd."""
+    return np.array([[(-1.0) ** (i & j).bit_count() for j in range(n)] for i in range(n)])
+
+
+def spread(x, signs, *, share=0.25, after=False, strided=False):
+    rows = x.reshape(16, -1).T if strided else x.reshape(-1, 16)
+    turned = (rows @ hadamard(16)) * signs if after else (rows * signs) @ hadamard(16)
+    turned = turned * share
+    return (turned.T if strided else turned).ravel()
+
+
+def two_products(x, y, signs, *, right=True, other=False, late=False, **ways):
+    """The product of two packed vectors, as they are and spread."""
+    plain = unpacked(packed(x)) @ unpacked(packed(y))
+    if late:
+        a, b = (spread(unpacked(packed(v)), signs) for v in (x, y))
+        return np.array([plain, a @ b])
+    second = spread(y, np.ones(16) if other else signs, **ways) if right else y
+    return np.array([plain, unpacked(packed(spread(x, signs, **ways))) @ unpacked(packed(second))])
+
+
+def pairs(rng, count, *, outlier=0.0, length=(1, 5)):
+    """Vectors whose products do not nearly cancel."""
+    cases = []
+    while len(cases) < count:
+        n = 16 * int(rng.integers(*length))
+        x, y = grains(rng.standard_normal((2, n)) + 0.5)
+        if outlier:
+            x[rng.integers(n)] *= outlier
+        signs = rng.choice((-1.0, 1.0), 16)
+        found = two_products(x, y, signs)
+        if all(clear(v) for v in (x, y, spread(x, signs), spread(y, signs))) and min(
+            abs(found)
+        ) > 0.1 * np.abs(x) @ np.abs(y):
+            cases.append(Arguments((x, y, signs)))
+    return cases
+
+
+SIGNS = np.array([1.0, -1, -1, 1, 1, 1, -1, 1, -1, -1, 1, -1, 1, 1, 1, -1])
+
+SPREAD = Exercise(
+    answer=two_products,
+    reason="Both vectors: signs, then the matrix over 4, then the pack of exercise 1.",
+    argument="x, y, signs",
+    tolerance=1e-9,
+    cases=[
+        Arguments((np.ones(16), np.ones(16), np.ones(16))),
+        Arguments((np.ones(16), np.arange(16.0), SIGNS)),
+        Arguments((np.array([48.0] + [1.0] * 15), np.array([2.0, 0.5] * 8), SIGNS)),
+        *pairs(np.random.default_rng(1), 1, length=(2, 3)),
+        *pairs(np.random.default_rng(2), 1, outlier=20.0, length=(3, 4)),
+    ],
+    misconceptions=(
+        but(two_products, "Both vectors are spread, or their product is another one.",
+            right=False),
+        but(two_products, "Both vectors get the same signs, so that they cancel.", other=True),
+        but(two_products, "The matrix is divided by 4, or the product is 16 times as large.",
+            share=1.0),
+        but(two_products, "Divided by 16 the matrix shortens all vectors: by 4 it keeps them.",
+            share=1 / 16),
+        but(two_products, "Spread before the cast: afterwards the outlier has done its harm.",
+            late=True),
+        but(two_products, "A block is 16 neighbours, not every so manieth number.",
+            strided=True),
+        but(two_products, "Signs first, then the matrix.", after=True),
+    ),
+)  # fmt: skip
+
+# What chance brings back -----------------------------------------------------------------
+
+
+def chance(x, scale, *, clamp=True, grid=None, share=None, mean=None, back=True, root=True,
+           steps=math.ceil, against="nearest"):  # fmt: skip
+    """Mean and deviation of a stochastic cast, and how many casts beat the nearest value."""
+    columns = []
+    for number in x.tolist():
+        size = min(abs(number) / scale, 6.0) if clamp else abs(number) / scale
+        lower = max((v for v in EVEN[:7] if v <= size), default=0.0)
+        upper = EVEN[EVEN.index(lower) + 1]
+        lower, upper = grid(size) if grid else (lower, upper)
+        p = (size - lower) / (upper - lower)
+        p = share(p) if share else p
+        middle = mean(lower, upper, size) if mean else lower + p * (upper - lower)
+        variance = p * (1 - p) * (upper - lower) ** 2
+        error = min(p, 1 - p) * (upper - lower)
+        bound = upper - lower if against == "gap" else error
+        count = max(1, steps(variance / bound**2)) if bound else 1
+        spread = math.sqrt(max(variance, 0.0)) if root else variance
+        factor = scale if back else 1.0
+        columns.append((math.copysign(middle * factor, number), spread * factor, float(count)))
+    return np.array(columns).T
+
+
+def half_steps(size):
+    lower = min(math.floor(2 * size) / 2, 5.5)
+    return lower, lower + 0.5
+
+
+def scaled(rng, count, *, size=(0.0, 5.9), exact=False, n=8):
+    cases = []
+    for _ in range(count):
+        scale = fl(2.0 ** rng.uniform(-6, 8), FP8_E4M3)
+        magnitude = rng.choice(EVEN, n) if exact else rng.uniform(*size, n)
+        cases.append(Arguments((magnitude * scale * rng.choice((-1, 1), n) + 0.0, scale)))
+    return cases
+
+
+CHANCE = Exercise(
+    answer=chance,
+    reason="Neighbours of |x| / scale, the share of the way between them, and the scale put back.",
+    argument="x, scale",
+    tolerance=1e-9,
+    cases=[
+        Arguments((np.array(x), scale))
+        for x, scale in (
+            ([1.25], 1.0), ([0.125, 2.25, 4.5], 1.0), ([2.5, -2.5], 0.5), ([0.0, 1.0, 6.0], 1.0),
+            ([-0.1, -3.3, -5.0], 2.0), ([7.0, -9.0], 1.0), ([5.9, 0.01, 3.01], 1.0),
+            ([-400.0, 900.0, 1499.0], 208.0),
+        )
+    ],
+    misconceptions=(
+        but(chance, "Past 6 there is no neighbour to go up to: it comes back as 6, every time.",
+            clamp=False),
+        but(chance, "From 2 on neighbours are 1 apart, from 4 on 2.", grid=half_steps),
+        but(chance, "The nearer neighbour is the likelier one.", share=lambda p: 0.5 if p else p),
+        but(chance, "The chance of the upper neighbour is the share of the way that is done.",
+            share=lambda p: 1 - p if 0 < p < 1 else p),
+        but(chance, "That is the mean of rounding toward zero.", mean=lambda a, b, v: b if v == b else a),
+        but(chance, "That is rounding to nearest, which is what chance is compared with.",
+            mean=lambda a, b, v: b if v - a > b - v else a),
+        but(chance, "What comes back is multiplied by the scale.", back=False),
+        but(chance, "A deviation is the root of a variance.", root=False),
+        but(chance, "With fewer casts the error is larger than to nearest: round up.",
+            steps=math.floor),
+        but(chance, "Compare with the error to the nearest neighbour, not with their distance.",
+            against="gap"),
+    ),
+)  # fmt: skip
+
+# A sum that knows no arrivals ------------------------------------------------------------
+
+
+def results(terms, arrivals, size, fmt):
+    """From the beginning for every arrival, block by block."""
+    out = []
+    for end in np.cumsum(arrivals):
+        known = terms[:end].tolist()
+        sums = [0.0]
+        for start in range(0, len(known), size):
+            part = 0.0
+            for term in known[start : start + size]:
+                part = fl(part + term, fmt)
+            sums.append(part)
+        total = 0.0
+        for part in sums:
+            total = fl(total + part, fmt)
+        out.append(total)
+    return np.array(out)
+
+
+def arriving(terms, arrivals, size, fmt, *, blocks="arrival", folded=False, wide=False):
+    """Sums by somebody whose order follows the arrivals."""
+    inner = FP32 if wide else fmt
+    total, part, inside, place, out = 0.0, 0.0, 0, 0, []
+    for count in arrivals:
+        for term in terms[place : place + count].tolist():
+            part = fl(part + term, inner)
+            inside += 1
+            if blocks == "term" or (blocks in ("size", "both") and inside == size):
+                total, part, inside = fl(total + part, inner), 0.0, 0
+        place += count
+        if blocks in ("arrival", "both") or folded:
+            total, part = fl(total + part, inner), 0.0
+            inside = inside if folded else 0
+        out.append(fl(total + part, fmt))
+    return np.array(out)
+
+
+def streams(rng, count, *, fmts=(BF16, FP16), length=(40, 90), zeros=0.1, most=12):
+    cases = []
+    for _ in range(count):
+        n, fmt = int(rng.integers(*length)), pick(rng, fmts)
+        arrivals = []
+        while sum(arrivals) < n:
+            arrivals.append(0 if rng.random() < zeros else int(rng.integers(1, most)))
+        arrivals[-1] -= sum(arrivals) - n
+        terms = np.asarray(round_to(rng.standard_normal(n) + 0.5, fmt))
+        cases.append(Arguments((terms, arrivals, int(rng.integers(3, 10)), fmt)))
+    return cases
+
+
+_TERMS = np.asarray(round_to(np.random.default_rng(3).standard_normal(24) + 1, BF16))
+
+STREAM = Exercise(
+    answer=results,
+    reason="Blocks are counted from the first term; an unfinished one is added for now only.",
+    argument="terms, arrivals, size, fmt",
+    cases=[
+        Arguments((np.array([1.0, 2.0, 3.0]), [3], 2, BF16)),
+        Arguments((np.array([256.0, 1.0, 1.0, 1.0]), [1, 1, 1, 1], 2, BF16)),
+        Arguments((np.array([256.0, 1.0, 1.0, 1.0]), [4], 4, BF16)),
+        Arguments((np.array([16.0, 1.0, 1.0, 1.0, 1.0, 1.0]), [0, 2, 0, 1, 3], 3, FP8_E4M3)),
+        Arguments((_TERMS, [5, 1, 7, 2, 9], 4, BF16)),
+        Arguments((_TERMS, [24], 4, BF16)),
+        Arguments((_TERMS, [3] * 8, 8, BF16)),
+        Arguments((np.array([256.0, 1.0, 1.0, 3.0, 1.0, 5.0]), [1, 1, 2, 1, 1], 5, BF16)),
+        Arguments((np.array([256.0, 1.0, 3.0, 3.0, 3.0, 1.0]), [2, 4], 3, BF16)),
+    ],
+    misconceptions=(
+        but(arriving, "Arrivals must not decide the order: blocks are counted from the first term."),
+        but(arriving, "An arrival ends no block: the next term still belongs to it.",
+            blocks="both"),
+        but(arriving, "What is unfinished is added for this result only; its block goes on.",
+            blocks="size", folded=True),
+        but(arriving, "From left to right, without blocks, is another order.", blocks="term"),
+        but(arriving, "Sums in FP32 have other bits: each one is rounded to the format.",
+            blocks="size", wide=True),
+    ),
+)  # fmt: skip
+
+# Who made the difference? ----------------------------------------------------------------
+
+
+def ordered(x):
+    """Numbers of FP32 as integers in their order, one for each."""
+    bits = int(np.float32(x).view(np.int32))
+    return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
+
+
+def distance(x, y, *, order=ordered):
+    """The most ulps between two tensors; a NaN is infinitely far from all other bits."""
+    far = 0.0
+    for a, b in zip(x.ravel(), y.ravel(), strict=True):
+        if np.float32(a).tobytes() != np.float32(b).tobytes():
+            nan = math.isnan(a) or math.isnan(b)
+            far = max(far, math.inf if nan else float(abs(order(a) - order(b))))
+    return far
+
+
+def bits_differ(x, y):
+    return x.tobytes() != y.tobytes()
+
+
+def ancestors(reads):
+    """All that a tensor reads, at any distance."""
+    found = []
+    for names in reads:
+        found.append(set(names).union(*(found[k] for k in names)))
+    return found
+
+
+def judged(reads, a, b, *, differ=bits_differ, by="reads", far=distance, hidden="hidden"):
+    """What each tensor has to do with the difference of two runs."""
+    apart = [differ(x, y) for x, y in zip(a, b, strict=True)]
+    looked = {"reads": reads, "all": ancestors(reads),
+              "before": [range(k)[-1:] for k in range(len(a))]}[by]  # fmt: skip
+    words = []
+    for k, itself in enumerate(apart):
+        above = any(apart[j] for j in looked[k])
+        words.append(
+            ("passed on" if above else "made") if itself else (hidden if above else "same")
+        )
+    return {"words": words, "ulps": np.array([far(x, y) for x, y in zip(a, b, strict=True)])}
+
+
+def plain_bits(x):
+    return int(np.float32(x).view(np.int32))
+
+
+def by_value(x, y):
+    return not np.array_equal(x, y)
+
+
+def by_value_and_nan(x, y):
+    return not np.array_equal(x, y, equal_nan=True)
+
+
+def nearly(x, y):
+    return not np.allclose(x, y, equal_nan=True)
+
+
+def nan_free(x, y):
+    kept = np.isfinite(x) & np.isfinite(y)
+    return distance(np.where(kept, x, 0), np.where(kept, y, 0))
+
+
+@np.errstate(all="ignore")
+def in_gaps(x, y):
+    """Differences over the gap of the first run's number."""
+    gaps = np.abs(x.astype(float) - y) / np.spacing(np.abs(x)).astype(float)
+    other = np.isnan(x) | np.isnan(y)
+    same = np.array([p.tobytes() == q.tobytes() for p, q in zip(x.ravel(), y.ravel(), strict=True)])
+    return float(np.max(np.where(same.reshape(x.shape), 0, np.where(other, np.inf, gaps))))
+
+
+def apart_on_average(x, y):
+    return float(np.mean([distance(p, q) for p, q in zip(x.ravel(), y.ravel(), strict=True)]))
+
+
+def moved(x, rng, most=4):
+    """A tensor with one number a few ulps away."""
+    y = x.copy()
+    place = int(rng.integers(y.size))
+    y.view(np.int32)[place] += int(rng.integers(1, most)) * (1 if rng.random() < 0.5 else -1)
+    return y
+
+
+def runs(rng, count, *, odd=0.0, length=(5, 12)):
+    """Two runs of a graph: tensors that read earlier ones, and differ for reasons of their own."""
+    cases = []
+    for _ in range(count):
+        n = int(rng.integers(*length))
+        reads = [sorted(rng.permutation(k)[: rng.integers(0, 3)].tolist()) for k in range(n)]
+        a = [rng.standard_normal(4).astype(np.float32) for _ in range(n)]
+        b = [moved(x, rng) if rng.random() < 0.4 else x.copy() for x in a]
+        for x, y in zip(a, b, strict=True):
+            if rng.random() < odd:
+                place, kind = int(rng.integers(4)), int(rng.integers(5))
+                x[place], y[place] = ((0.0, -0.0), (np.nan, np.nan), (np.nan, 1.0), (-0.0, 1e-45),
+                                      (np.inf, np.finfo(np.float32).max))[kind]  # fmt: skip
+                if kind == 1 and rng.random() < 0.5:
+                    y.view(np.int32)[place] ^= 1
+        cases.append(Arguments((reads, a, b)))
+    return cases
+
+
+def tensors(*rows_):
+    return [np.array(row, np.float32) for row in rows_]
+
+
+_NEXT = float(np.nextafter(np.float32(1), np.float32(2)))
+_TINY = 2.0**-149
+
+CULPRITS = Exercise(
+    answer=judged,
+    reason="Compare bits; a tensor that differs has made it if all that it reads is equal.",
+    argument="reads, a, b",
+    cases=[
+        Arguments(([[], [0]], tensors([1, 2], [3, 4]), tensors([1, 2], [3, 4]))),
+        Arguments(([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
+                   tensors([1, 2], [3, 5], [5, 7]))),
+        Arguments(([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
+                   tensors([_NEXT, 2], [3, 4], [5, 7]))),
+        Arguments(([[], [], [0], [0, 1]], tensors([1, 2], [1, 3], [1, 2], [1, 4]),
+                   tensors([1, 2], [_NEXT, 3], [1, 2], [1 - 2.0**-24, 4]))),
+        Arguments(([[], [0], [1]], tensors([0, 1], [np.nan, 1], [_TINY, 1]),
+                   tensors([-0.0, 1], [np.nan, 1], [-_TINY, 1]))),
+        Arguments(([[], [0], [0]], tensors([np.nan, 1], [np.inf, 1], [2, 8]),
+                   tensors([1, 1], [3.4028234663852886e38, 1], [1, 16]))),
+        Arguments(([[], [], [0]], tensors([1, 2], [1, 2], [3, 3]),
+                   tensors([1, 2], [1, 4], [3, 3.5]))),
+    ],
+    misconceptions=(
+        but(judged, "A tensor need not read the one before it: look at what it reads.",
+            by="before"),
+        but(judged, "What it reads itself decides; a difference that was hidden does not go on.",
+            by="all"),
+        but(judged, "One ulp is a difference: compare bits.", differ=nearly),
+        but(judged, "A NaN equals a NaN of the same bits, and -0 is not 0.", differ=by_value),
+        but(judged, "-0 and 0 have other bits.", differ=by_value_and_nan),
+        but(judged, "Where a difference went in and none came out it was hidden.",
+            hidden="same"),
+        but(judged, "Bits of negative numbers count downward; 0 and -0 lie at the same place.",
+            far=partial(distance, order=plain_bits)),
+        but(judged, "A NaN is infinitely far away.", far=nan_free),
+        but(judged, "Gaps change on the way: count the numbers between.", far=in_gaps),
+        but(judged, "The largest distance is asked, not the mean.", far=apart_on_average),
+    ),
+)  # fmt: skip
+
+GRADED = {
+    "pack": Graded(
+        "pack",
+        PACK,
+        (
+            Part("blocks of noise", 2, PACK.reason, lambda rng: blocks(rng, 8)),
+            Part("blocks of many sizes", 1, "Where do scales end, above and below?",
+                 lambda rng: [*blocks(rng, 5, spread=(-12, 6)), *blocks(rng, 4, outlier=20.0)]),
+            Part("zeros, and one magnitude", 1, "What if both goals are equally good?",
+                 lambda rng: odd_blocks(rng, 6)),
+        ),
+    ),
+    "spread": Graded(
+        "two_products",
+        SPREAD,
+        (
+            Part("noise", 1, SPREAD.reason, lambda rng: pairs(rng, 5)),
+            Part("an outlier", 1, SPREAD.reason, lambda rng: pairs(rng, 5, outlier=40.0)),
+            Part("long vectors", 1, "Each block of 16 neighbours by itself.",
+                 lambda rng: pairs(rng, 3, length=(5, 9))),
+        ),
+    ),
+    "chance": Graded(
+        "chances",
+        CHANCE,
+        (
+            Part("within the range", 2, CHANCE.reason, lambda rng: scaled(rng, 10)),
+            Part("exact and out of range", 1, "Where is there no chance at all?",
+                 lambda rng: [*scaled(rng, 4, exact=True), *scaled(rng, 4, size=(5.0, 9.0))]),
+            Part("near the neighbours", 1, "How often must a rare event be tried?",
+                 lambda rng: [*scaled(rng, 4, size=(0.001, 0.05)), *scaled(rng, 4, size=(3.9, 4.1)),
+                              *scaled(rng, 4, size=(1.95, 2.05))]),
+        ),
+    ),
+    "stream": Graded(
+        "stream_sum",
+        STREAM,
+        (
+            Part("other arrivals", 1, STREAM.reason, lambda rng: streams(rng, 8)),
+            Part("few bits", 1, STREAM.reason,
+                 lambda rng: streams(rng, 8, fmts=(FP8_E4M3, FP8_E5M2), length=(20, 40))),
+            Part("one at a time, and all at once", 1, "The sum is the same after as many terms.",
+                 lambda rng: [*streams(rng, 4, most=2), *streams(rng, 4, most=80)]),
+        ),
+    ),
+    "culprits": Graded(
+        "culprits",
+        CULPRITS,
+        (
+            Part("who made it", 2, CULPRITS.reason, lambda rng: runs(rng, 15)),
+            Part("zeros and NaN", 1, "Bits decide, and how far is a NaN away?",
+                 lambda rng: runs(rng, 15, odd=0.6)),
+            Part("long runs", 1, "Follow what each tensor reads.",
+                 lambda rng: runs(rng, 6, odd=0.2, length=(30, 50))),
+        ),
+    ),
+}  # fmt: skip

@@ -1,0 +1,247 @@
+"""Answers to A8: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "running": [
+        """
+def running_variance(x, fmt):
+    u = fmt.unit_roundoff
+    out = np.zeros((2, len(x) - 1))
+    mean = float(x[0])
+    m = 0.0
+    for k in range(1, len(x)):
+        old = mplab.round_to(x[k] - mean, fmt)
+        mean = mplab.round_to(mean + mplab.round_to(old / (k + 1), fmt), fmt)
+        new = mplab.round_to(x[k] - mean, fmt)
+        m = mplab.round_to(m + mplab.round_to(old * new, fmt), fmt)
+        out[0, k - 1] = mplab.round_to(m / k, fmt)
+        out[1, k - 1] = 2 * u * abs(mean) * out[0, k - 1] ** 0.5
+    return out
+"""
+    ],
+    "freezing": [
+        """
+def finest_steps(k, room, start, goal, halvings, fmt):
+    sign = 1 if start > goal else -1
+    found = [math.nan, math.nan]
+    for way in range(2):
+        for j in range(halvings + 1):
+            t, rest, steps = rounded(start, fmt), 0.0, 0
+            while sign * t > sign * goal and steps < 30 * 2**j:
+                step = k * (room - t) / 2**j
+                if way == 0:
+                    t, before = rounded(t + step, fmt), t
+                    if t == before:
+                        break
+                else:
+                    due = rounded(step + rest, fmt)
+                    t, before = rounded(t + due, fmt), t
+                    rest = rounded(due - rounded(t - before, fmt), fmt)
+                steps += 1
+            if sign * t <= sign * goal:
+                found[way] = 2.0**-j
+    return np.array(found)
+"""
+    ],
+    "system": [
+        """
+@np.errstate(all="ignore")
+def solve_rod(lower, diagonal, upper, b, fmt):
+    n = len(b)
+    fl = lambda v: rounded(v, fmt)
+    main, up, f = [fl(diagonal[0])], [fl(v) for v in upper], []
+    for i in range(n - 1):
+        if main[i] == 0 or abs(main[i]) == math.inf or main[i] != main[i]:
+            break
+        f.append(fl(fl(lower[i]) / main[i]))
+        main.append(fl(fl(diagonal[i + 1]) - fl(f[i] * up[i])))
+    if len(main) < n or not 0 < abs(main[-1]) < math.inf:
+        return {"x": np.zeros(n), "steps": 0, "error": 1.0, "why": "broken"}
+    matrix = np.diag(diagonal) + np.diag(lower, -1) + np.diag(upper, 1)
+    norm = np.abs(matrix).sum(axis=1).max()
+
+    def judge(x):
+        r = residual(lower, diagonal, upper, x, b)
+        bottom = norm * np.abs(x).max() + np.abs(b).max()
+        return r, (np.abs(r).max() / bottom if r.any() else 0.0)
+
+    x, steps = np.zeros(n), 0
+    r, error = judge(x)
+    while error > 2**-50:
+        s = 2.0 ** -np.floor(np.log2(np.abs(r).max()))
+        y = [fl(r[0] * s)]
+        for i in range(1, n):
+            y.append(fl(fl(r[i] * s) - fl(f[i - 1] * y[-1])))
+        z = [fl(y[-1] / main[-1])]
+        for i in range(n - 2, -1, -1):
+            z.insert(0, fl(fl(y[i] - fl(up[i] * z[0])) / main[i]))
+        steps += 1
+        new = x + np.array(z) / s
+        r, smaller = judge(new)
+        if not (smaller <= error / 2 or smaller <= 2**-50):
+            return {"x": x, "steps": steps, "error": error, "why": "stuck"}
+        x, error = new, smaller
+    return {"x": x, "steps": steps, "error": error, "why": "converged"}
+"""
+    ],
+    "plan": [
+        """
+def cheapest_plan(n, p, held, q):
+    best = None
+    b = 1
+    while b <= p + 1 and 4 ** (b - 1) <= 2**held:
+        m = n
+        if n * 4 ** (b - 1) > 2**held:
+            m = 2 ** (held - 2 * b + 2)
+        s = math.ceil(q / b)
+        steps = sum(range(s + 1)) * math.ceil(n / m)
+        if best is None or steps < best[2]:
+            best = (b, m, steps)
+        b += 1
+    return best
+"""
+    ],
+    "dot": [
+        """
+def unit_dot(x, y, p, held, q):
+    b, m, _ = cheapest_plan(len(x), p, held, q)
+    count = math.ceil(q / b)
+    (xs, ex, _), (ys, ey, _) = (mplab.arithmetic.split(v, count, b) for v in (x, y))
+    base = int(ex[0]) + int(ey[0]) - 2 * b * count
+    total, top = 0, 0
+    for s in range(1, count + 1):
+        for t in range(1, count + 2 - s):
+            for k in range(0, len(x), m):
+                held_sum = int(xs[s - 1, k : k + m] @ ys[t - 1, k : k + m])
+                top = max(top, abs(held_sum))
+                total += held_sum * 2 ** (b * (2 * count - s - t + 2))
+    return np.array([math.ldexp(total, base), float(top)])
+"""
+    ],
+}
+
+WRONG = {
+    "running": [
+        ("m / (n - 1)", "m / n", "divide by n - 1"),
+        (
+            "product = rounded(distance * rounded(reading - mean, fmt), fmt)",
+            "product = rounded(distance * distance, fmt)",
+            "from the old.",
+        ),
+        (
+            "product = rounded(distance * rounded(reading - mean, fmt), fmt)",
+            "product = rounded(rounded(reading - mean, fmt) ** 2, fmt)",
+            "from the new.",
+        ),
+        ("rounded(distance / n, fmt)", "distance / n", "quotient is rounded"),
+        ("2.0**-fmt.precision", "2.0 ** (1 - fmt.precision)", "half of the gap"),
+        ("2 * abs(mean)", "abs(mean)", "a square"),
+        ("abs(mean) * math", "math.sqrt(variance) * math", "not their spread"),
+        (
+            "    mean, m, columns",
+            "    rounded = lambda v, _: float(np.float32(v))\n    mean, m, columns",
+            "no wider format",
+        ),
+    ],
+    "freezing": [
+        ("if compensated:", "if False:", "compensated run"),
+        ("min((dt", "max((dt", "shortest step"),
+        ("(room - t)", "(0 - t)", "distance from the room"),
+        (
+            "due = rounded(due + rest, fmt)\n"
+            "            new = rounded(t + due, fmt)\n"
+            "            if compensated:\n"
+            "                rest = rounded(due - rounded(new - t, fmt), fmt)",
+            "due = due + rest\n"
+            "            new = rounded(t + due, fmt)\n"
+            "            if compensated:\n"
+            "                rest = due - (new - t)",
+            "a number of the format",
+        ),
+        (
+            "    def arrives(dt, compensated):\n",
+            "    def arrives(dt, compensated):\n        if not compensated:\n"
+            "            gap = mplab.ulp(rounded(goal, fmt), fmt)\n"
+            "            return abs(dt * k * (room - rounded(goal, fmt))) > gap / 2\n",
+            "A tie at an odd",
+        ),
+        (
+            "    def arrives(dt, compensated):\n",
+            "    def arrives(dt, compensated):\n        if not compensated:\n"
+            "            gap = mplab.ulp(rounded(goal, fmt), fmt)\n"
+            "            return abs(dt * k * (room - rounded(goal, fmt))) >= gap / 2\n",
+            "A tie at an even",
+        ),
+        (
+            "    def arrives(dt, compensated):\n",
+            "    def arrives(dt, compensated):\n        if compensated:\n            return True\n",
+            "in theory only",
+        ),
+    ],
+    "system": [
+        (
+            "        largest = np.max",
+            "        r = np.array([rounded(v, fmt) for v in r])\n        largest = np.max",
+            "made of rounding errors",
+        ),
+        ("scale = 2.0 ** (1 - math.frexp(largest)[1])", "scale = 1.0", "Unscaled"),
+        ("scale = 2.0 ** (1 - math.frexp(largest)[1])", "scale = 1 / largest", "no power of two"),
+        ("norm * np.max(np.abs(x)) + ", "", "matrix may change"),
+        (" + np.max(np.abs(b))", "", "b may change"),
+        ("np.max(np.abs(diagonal) + beside)", "np.max(np.abs(diagonal))", "not one entry"),
+        (
+            'return {"x": before, "steps": steps, "error": last,',
+            'return {"x": x, "steps": steps, "error": error,',
+            "is not taken",
+        ),
+        ("x = x + correction", "x = x - correction", "other sign"),
+        (
+            "correction(r * scale) / scale",
+            "correction(r * scale) / scale\n        x = np.array([rounded(v, fmt) for v in x])",
+            "sum is one of float64",
+        ),
+        ('"broken"}', '"stuck"}', "breaks the factors"),
+        ("error <= last / 2", "error <= last", "at least halves"),
+        ('"stuck"}', '"converged"}', "does not mean"),
+    ],
+    "plan": [
+        ("if m:", "if m == n:", "promoted in between"),
+        (
+            "range(1, p + 2)",
+            "[min(p + 1, held // 2 + 1)]",
+            "compare all widths",
+        ),
+        ("p + 2", "p + 1", "fits into p significant"),
+        ("p + 2", "p + 100", "up to p + 1 bits"),
+        ("s * (s + 1) // 2", "s * s", "left out"),
+        ("-(-n // m)", "max(n // m, 1)", "A last sum"),
+        ("4 ** (b - 1)", "4**b", "at most 2^(b-1)"),
+        ("-(-q // b)", "max(q // b, 1)", "last bits"),
+        (
+            "plans.append((s * (s + 1) // 2 * -(-n // m), b, m))\n    steps, b, m = min(plans)",
+            "plans.append((s * (s + 1) // 2 * -(-n // m), -b, m))\n"
+            "    steps, b, m = min(plans)\n    b = -b",
+            "narrower slices",
+        ),
+    ],
+    "dot": [
+        (
+            "cheapest_plan(len(x), p, held, q)",
+            "min((c for c in [(b, len(x), 0) for b in range(1, p + 2)] if len(x) * 4 ** (c[0] - 1)"
+            " <= 2**held), key=lambda c: ((-(-q // c[0])) * (-(-q // c[0]) + 1), c[0]))",
+            "which may promote",
+        ),
+        ("np.rint(rest)", "np.trunc(rest)", "Cut instead"),
+        ("np.rint(rest)", "np.floor(rest)", "Rounded down"),
+        ("range(slices - s)", "range(slices - s - 1)", "that one included"),
+        ("range(slices - s)", "range(slices)", "left out"),
+        ("b, m, _ = cheapest_plan(len(x), p, held, q)",
+         "(b, _, _), m = cheapest_plan(len(x), p, held, q), len(x)", "the next begins"),
+        (
+            "            total += sum(sums) << b * (2 * slices - 2 - s - t)\n"
+            "    return np.array([math.ldexp(total, e + f - 2 * b * slices), largest])",
+            "            total += math.ldexp(sum(sums), e + f - b * (s + t + 2))\n"
+            "    return np.array([total, largest])",
+            "rounding comes at the end",
+        ),
+    ],
+}

@@ -1,0 +1,215 @@
+"""Answers to A9: other right programs, and edits that make the solution wrong."""
+
+RIGHT = {
+    "pack": [
+        """
+def pack(x):
+    amax = float(np.abs(x).max())
+    tensor = float(np.float32(amax / 1536.0)) if amax else 1.0
+    out = []
+    for start in range(0, len(x), 16):
+        part = [float(v) for v in x[start : start + 16]]
+        best = None
+        for goal in (6.0, 4.0):
+            wanted = max(abs(v) for v in part) / goal / tensor
+            scale = float(mplab.round_to(min(max(wanted, 1 / 64), 448.0), mplab.FP8_E4M3))
+            unit = scale * tensor
+            held = [
+                float(mplab.round_to(max(-6.0, min(6.0, v / unit)), mplab.FP4_E2M1)) for v in part
+            ]
+            wrong = math.fsum((h * unit - v) ** 2 for h, v in zip(held, part))
+            if best is None or wrong < best[0]:
+                codes = [int(mplab.encode(h, mplab.FP4_E2M1)) for h in held]
+                best = wrong, int(mplab.encode(scale, mplab.FP8_E4M3)), codes
+        out.append(best[1])
+        out += [best[2][i] | best[2][i + 1] << 4 for i in range(0, 16, 2)]
+    return {"tensor": tensor, "bytes": np.array(out, dtype=np.uint8)}
+"""
+    ],
+    "spread": [
+        """
+def two_products(x, y, signs):
+    def turn(v):
+        out = []
+        for start in range(0, len(v), 16):
+            part = v[start : start + 16] * signs
+            step = 1
+            while step < 16:
+                part = part.reshape(-1, 2, step)
+                part = np.stack([part[:, 0] + part[:, 1], part[:, 0] - part[:, 1]], axis=1).ravel()
+                step *= 2
+            out.append(part / 4)
+        return np.concatenate(out)
+    def back(v):
+        return unpack(pack(v))
+    return np.array([np.sum(back(x) * back(y)), np.sum(back(turn(x)) * back(turn(y)))])
+"""
+    ],
+    "chance": [
+        """
+def chances(x, scale):
+    values = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    rows = []
+    for v in x:
+        z = abs(float(v)) / scale
+        if z >= 6 or z in values:
+            rows.append((math.copysign(min(z, 6) * scale, v), 0.0, 1.0))
+            continue
+        low = max(w for w in values if w < z)
+        high = min(w for w in values if w > z)
+        p = (z - low) / (high - low)
+        casts = max(p, 1 - p) / min(p, 1 - p)
+        rows.append((float(v), scale * (high - low) * math.sqrt(p * (1 - p)), math.ceil(casts)))
+    return np.array(rows).T
+"""
+    ],
+    "stream": [
+        """
+def stream_sum(terms, arrivals, size, fmt):
+    def fl(v):
+        return float(mplab.round_to(float(v), fmt))
+    results, known = [], 0
+    for count in arrivals:
+        known += count
+        total = 0.0
+        for start in range(0, known, size):
+            part = 0.0
+            for k in range(start, min(start + size, known)):
+                part = fl(part + terms[k])
+            total = fl(total + part)
+        results.append(total)
+    return np.array(results)
+"""
+    ],
+    "culprits": [
+        """
+def culprits(reads, a, b):
+    def place(v):
+        n = int(np.array(v, np.float32).view(np.uint32))
+        return n if n < 2**31 else 2**31 - n
+    table = {
+        (False, False): "same", (False, True): "hidden", (True, False): "made",
+        (True, True): "passed on",
+    }
+    other, words, far = set(), [], []
+    for k in range(len(a)):
+        most = 0.0
+        for x, y in zip(a[k].ravel(), b[k].ravel()):
+            if x.tobytes() != y.tobytes():
+                other.add(k)
+                most = max(most, math.inf if x != x or y != y else abs(place(x) - place(y)))
+        words.append(table[k in other, bool(other & set(reads[k]))])
+        far.append(most)
+    return {"words": words, "ulps": np.array(far, float)}
+"""
+    ],
+}
+
+WRONG = {
+    "pack": [
+        ("attempt(block, 6), attempt(block, 4)", "attempt(block, 6), attempt(block, 6)",
+         "6 is not always"),
+        ("attempt(block, 6), attempt(block, 4)", "attempt(block, 4), attempt(block, 4)",
+         "4 is not always"),
+        ("/ 1536", "/ 2688", "must have room"),
+        ("block / (scale * tensor), mplab.FP4", "block / (wanted * tensor), mplab.FP4",
+         "divide by the scale after"),
+        ("error = math.fsum((held * (scale", "error = math.fsum((held * (wanted",
+         "error is that of what comes back"),
+        ("math.fsum((held * (scale * tensor) - block) ** 2)",
+         "np.max(np.abs(held * (scale * tensor) - block))", "not the largest error"),
+        ("math.fsum((held * (scale * tensor) - block) ** 2)",
+         "math.fsum(np.abs(held * (scale * tensor) - block))", "not their magnitudes"),
+        ("low + 16 * high", "high + 16 * low", "lower half"),
+        ("four[0] < six[0]", "four[0] <= six[0]", "Of two equal errors"),
+        ("float(np.float32(np.max(np.abs(x)) / 1536))", "float(np.max(np.abs(x)) / 1536)",
+         "a number of FP32"),
+    ],
+    "spread": [
+        ("(spread(x), spread(y))", "(spread(x), y)", "Both vectors are spread"),
+        (
+            "(spread(x), spread(y))",
+            "(spread(x), (y.reshape(-1, 16) @ matrix / 4).ravel())",
+            "same signs",
+        ),
+        ("@ matrix / 4", "@ matrix", "16 times as large"),
+        ("@ matrix / 4", "@ matrix / 16", "shortens"),
+        (
+            "        [unpack(pack(a)) @ unpack(pack(b)) for a, b in ((x, y), (spread(x), spread(y)))]",
+            "        [unpack(pack(x)) @ unpack(pack(y)),\n"
+            "         spread(unpack(pack(x))) @ spread(unpack(pack(y)))]",
+            "done its harm",
+        ),
+        (
+            "((v.reshape(-1, 16) * signs) @ matrix / 4)",
+            "((v.reshape(-1, 16) @ matrix) * signs / 4)",
+            "Signs first",
+        ),
+        (
+            "((v.reshape(-1, 16) * signs) @ matrix / 4)",
+            "((v.reshape(16, -1).T * signs) @ matrix / 4).T",
+            "every so manieth",
+        ),
+    ],
+    "chance": [
+        ("[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]", "np.arange(13) / 2", "1 apart, from 4"),
+        ("np.copysign(size * scale, x)",
+         "np.copysign(np.where(above > 0, values[place - 1], size) * scale, x)", "toward zero"),
+        ("np.copysign(size * scale, x)",
+         "np.copysign(np.where(below > above, values[place], np.where(above > 0, "
+         "values[place - 1], size)) * scale, x)", "which is what chance"),
+        ("np.copysign(size * scale, x), np.sqrt(variance) * scale",
+         "np.copysign(size, x), np.sqrt(variance)", "multiplied by the scale"),
+        ("np.sqrt(variance)", "variance", "root of a variance"),
+        ("np.ceil(casts)", "np.maximum(np.floor(casts), 1)", "round up"),
+        ("nearest = np.minimum(above, below)", "nearest = above + below", "not with their distance"),
+    ],
+    "stream": [
+        (
+            "            known += 1\n            if known % size == 0:\n"
+            "                total, part = mplab.round_to(total + part, fmt), 0.0\n",
+            "            known += 1\n"
+            "        total, part = mplab.round_to(total + part, fmt), 0.0\n",
+            "Arrivals must not",
+        ),
+        (
+            "        results.append",
+            "        total, part = mplab.round_to(total + part, fmt), 0.0\n        results.append",
+            "its block goes on",
+        ),
+        (
+            "            if known % size == 0:\n"
+            "                total, part = mplab.round_to(total + part, fmt), 0.0\n",
+            "            total, part = mplab.round_to(total + part, fmt), 0.0\n",
+            "without blocks",
+        ),
+        (
+            "part = mplab.round_to(part + term, fmt)\n"
+            "            known += 1\n            if known % size == 0:\n"
+            "                total, part = mplab.round_to(total + part, fmt), 0.0\n",
+            "part = mplab.round_to(part + term, mplab.FP32)\n"
+            "            known += 1\n            if known % size == 0:\n"
+            "                total, part = mplab.round_to(total + part, mplab.FP32), 0.0\n",
+            "other bits",
+        ),
+        (
+            "        for term in terms[known : known + count]:\n"
+            "            part = mplab.round_to(part + term, fmt)\n"
+            "            known += 1\n            if known % size == 0:\n",
+            "        for i, term in enumerate(terms[known : known + count], 1):\n"
+            "            part = mplab.round_to(part + term, fmt)\n"
+            "            known += 1\n            if i % size == 0 or i == count:\n",
+            "ends no block",
+        ),
+    ],
+    "culprits": [
+        ("for j in reads[k]", "for j in range(k)[-1:]", "the one before it"),
+        ("x.tobytes() != y.tobytes()", "not np.allclose(x, y, equal_nan=True)", "compare bits"),
+        ("x.tobytes() != y.tobytes()", "not np.array_equal(x, y)", "equals a NaN"),
+        ("x.tobytes() != y.tobytes()", "not np.array_equal(x, y, equal_nan=True)",
+         "have other bits"),
+        ('"hidden" if above else "same"', '"same"', "none came out"),
+        ("np.where(n < 0, -(n & 0x7FFFFFFF), n)", "n", "count downward"),
+        ("return np.max(", "return np.mean(", "not the mean"),
+    ],
+}

@@ -1,0 +1,160 @@
+"""The references of A8, held against the library, NumPy and exact fractions."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from corpus import answer, assignment, judge
+
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP64, Format, round_to
+from mplab.arithmetic import condition, freezes, integrate, slice_bits, split, variance
+
+GRADED = assignment("a8").graded
+REFERENCES = {name: entry.exercise.answer for name, entry in GRADED.items()}
+
+
+def cases(exercise, part=None, seed=0):
+    parts = [p for p in GRADED[exercise].parts if part in (None, p.name)]
+    assert parts
+    return [case for p in parts for case in GRADED[exercise].cases(p, seed)]
+
+
+def test_a_running_variance_in_float64_is_that_of_the_library():
+    x = np.random.default_rng(1).normal(size=40) + 5
+    found = REFERENCES["running"](x, FP64)
+    wanted = [np.var(x[:n], ddof=1) for n in range(2, 41)]
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-13)
+
+
+def test_the_running_variance_is_off_by_a_few_times_its_bar_where_one_pass_loses_all():
+    x = np.asarray(round_to(60 + np.random.default_rng(2).normal(size=200), FP16))
+    found, bar = REFERENCES["running"](x, FP16)[:, -1]
+    exact = np.var(x, ddof=1)
+    one_pass = (round_to(np.sum(x * x), FP16) - round_to(200 * x.mean() ** 2, FP16)) / 199
+    assert abs(found - exact) < 4 * bar < 1
+    assert abs(one_pass - exact) > 1 or not math.isfinite(one_pass)
+
+
+def test_the_finest_plain_step_is_the_last_one_that_integrate_brings_to_the_goal():
+    for k, room, start, goal, halvings, fmt in cases("freezing", "cups that cool"):
+        arrives = []
+        for dt in 0.5 ** np.arange(halvings + 1):
+            path = integrate(lambda t, k=k, room=room: k * (room - t), start, dt, 400, fmt)
+            arrives += [dt] if np.min(path) <= goal else []
+        found = REFERENCES["freezing"](k, room, start, goal, halvings, fmt)[0]
+        assert found == min(arrives, default=math.nan) or (math.isnan(found) and not arrives)
+
+
+def test_no_rule_for_one_place_predicts_the_finest_step():
+    """freezes looks at one temperature; a run may leap over it, or be stuck before it."""
+    wrong = 0
+    for k, room, start, goal, halvings, fmt in cases("freezing"):
+        steps = 0.5 ** np.arange(halvings + 1)
+        moves = [dt for dt in steps if not freezes(lambda t: k * (room - t), goal, dt, fmt)]  # noqa: B023
+        found = REFERENCES["freezing"](k, room, start, goal, halvings, fmt)[0]
+        wrong += not moves or min(moves) != found
+    assert wrong >= 3
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+def test_what_converged_solves_the_system_and_says_its_error_in_exact_fractions(fmt):
+    rng = np.random.default_rng(3)
+    rods = GRADED["system"].parts[0].cases
+    found = set()
+    for lower, diagonal, upper, b, _ in rods(rng):
+        result = REFERENCES["system"](lower, diagonal, upper, b, fmt)
+        found.add(result["why"])
+        a = np.diag(diagonal) + np.diag(lower, -1) + np.diag(upper, 1)
+        exact = [[Fraction(v) for v in row] for row in a.tolist()]
+        x, right = ([Fraction(v) for v in w.tolist()] for w in (result["x"], b))
+        rest = [p - sum(q * y for q, y in zip(row, x, strict=True))
+                for row, p in zip(exact, right, strict=True)]  # fmt: skip
+        norm = max(sum(map(abs, row)) for row in exact)
+        error = max(map(abs, rest)) / (norm * max(map(abs, x)) + max(map(abs, right)))
+        assert abs(float(error) - result["error"]) <= 2.0**-51
+        if result["why"] == "converged":
+            wanted = np.linalg.solve(a, b)
+            far = np.abs(result["x"] - wanted).max() / np.abs(wanted).max()
+            assert far <= 2.0**-49 * condition(a, np.inf)
+    assert "converged" in found
+
+
+def test_rough_factors_end_as_stuck_and_zero_pivots_as_broken():
+    for part, words in (("where factors are too rough", {"stuck", "converged"}),
+                        ("pivots", {"broken", "stuck", "converged"})):  # fmt: skip
+        found = {REFERENCES["system"](*case)["why"] for case in cases("system", part)}
+        assert found <= words and len(found) > 1
+
+
+def test_a_plan_without_promotion_has_the_bits_of_the_library_s_rule():
+    for n, p, held, q in cases("plan"):
+        b, m, steps = REFERENCES["plan"](n, p, held, q)
+        assert m * 4 ** (b - 1) <= 2**held and (m == n or (m + 1) * 4 ** (b - 1) > 2**held)
+        fmt = Format("short", exponent_bits=8, precision=p)
+        if 2**held >= n and p > 1:
+            rule = slice_bits(n, fmt, held)
+            slices = -(-q // rule)
+            assert steps <= slices * (slices + 1) // 2
+            assert b >= rule or steps < slices * (slices + 1) // 2 or slices == -(-q // b)
+
+
+def test_the_product_is_the_exact_one_but_for_the_pairs_that_were_left_out():
+    for x, y, p, held, q in cases("dot", "positive rows, which fill the sums"):
+        value, largest = REFERENCES["dot"](x, y, p, held, q)
+        b, _, _ = REFERENCES["plan"](len(x), p, held, q)
+        slices = -(-q // b)
+        left, right = (split(v, slices, b) for v in (x, y))
+        exact = sum(Fraction(a) * Fraction(c) for a, c in zip(x, y, strict=True))
+        size = len(x) * np.abs(x).max() * np.abs(y).max()
+        assert abs(float(exact) - value) <= 4 * (slices + 2) * size * 2.0 ** (-b * slices)
+        assert largest <= 2**held
+        assert np.abs(left[0]).max() <= 2 ** (b - 1) >= np.abs(right[0]).max()
+
+
+LIBRARY = {
+    "running": """
+def running_variance(x, fmt):
+    v = [float(mplab.arithmetic.variance(x[:n], fmt, ddof=1)) for n in range(2, len(x) + 1)]
+    m = [np.mean(x[:n]) for n in range(2, len(x) + 1)]
+    return np.array([v, 2 * np.abs(m) * np.sqrt(v) * fmt.unit_roundoff])
+""",
+    "freezing": """
+def finest_steps(k, room, start, goal, halvings, fmt):
+    steps = [2.0**-j for j in range(halvings + 1)]
+    moves = [dt for dt in steps
+             if not mplab.arithmetic.freezes(lambda t: k * (room - t), goal, dt, fmt)]
+    return np.array([min(moves, default=math.nan)] * 2)
+""",
+    "system": """
+def solve_rod(lower, diagonal, upper, b, fmt):
+    a = np.diag(diagonal) + np.diag(lower, -1) + np.diag(upper, 1)
+    found = mplab.arithmetic.refine(a, b, factor_format=fmt)
+    error = float(mplab.arithmetic.backward_error(a, found.x, b))
+    why = "converged" if found.converged else "stuck"
+    return {"x": found.x, "steps": found.steps, "error": error, "why": why}
+""",
+    "plan": """
+def cheapest_plan(n, p, held, q):
+    fmt = mplab.Format("short", exponent_bits=8, precision=p)
+    b = mplab.arithmetic.slice_bits(n, fmt, held)
+    s = -(-q // b)
+    return b, n, s * (s + 1) // 2
+""",
+    "dot": """
+def unit_dot(x, y, p, held, q):
+    value = mplab.arithmetic.matmul_fp64(x[None], y[:, None], unit=mplab.FP16)
+    return np.array([float(value[0, 0]), 2.0**held])
+""",
+}
+
+
+@pytest.mark.parametrize("exercise", LIBRARY)
+def test_the_library_s_own_function_earns_nothing(exercise):
+    judgement = judge("a8", exercise, answer("a8", exercise, LIBRARY[exercise]))
+    assert not judgement.passed and max(judgement.earned) == 0
+
+
+def test_variance_of_the_library_is_no_welford():
+    x = np.asarray(round_to(np.random.default_rng(4).normal(size=30) + 30, BF16))
+    assert float(variance(x, BF16, ddof=1)) != REFERENCES["running"](x, BF16)[0, -1]
