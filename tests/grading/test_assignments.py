@@ -29,7 +29,7 @@ from mplab.course.exercise import verdict_on
 # takes seconds, which collecting the tests should not.
 EXERCISES = [(name, exercise) for name in NAMES for exercise in answers(name).RIGHT]
 LONG = {("a5", "go_on"), ("a5", "lost_shares"), ("a5", "amp_step"), ("a5", "window_step"),
-        ("a7", "triage")}  # fmt: skip
+        ("a7", "triage"), ("a8", "freezing")}  # fmt: skip
 WRONG = [
     pytest.param(name, exercise, wrong, id=f"{name}-{exercise}-{i}")
     for name in NAMES
@@ -48,9 +48,9 @@ most_exercises = pytest.mark.parametrize(
 every_wrong = pytest.mark.parametrize(("name", "exercise", "wrong"), WRONG)
 
 
-def test_there_are_seven_assignments_with_thirty_five_exercises():
-    assert [f"a{i}" for i in range(1, 8)] == NAMES
-    assert len(EXERCISES) >= 35
+def test_there_are_nine_assignments_with_forty_five_exercises():
+    assert [f"a{i}" for i in range(1, 10)] == NAMES
+    assert len(EXERCISES) >= 45
 
 
 @every_assignment

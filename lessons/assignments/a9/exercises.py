@@ -312,39 +312,64 @@ CHANCE = Exercise(
 # A sum that knows no arrivals ------------------------------------------------------------
 
 
+def tree(sums, fmt):
+    """The sum of 2^k blocks: of each half, and of both."""
+    if len(sums) == 1:
+        return sums[0]
+    half = len(sums) // 2
+    return fl(tree(sums[:half], fmt) + tree(sums[half:], fmt), fmt)
+
+
 def results(terms, arrivals, size, fmt):
-    """From the beginning for every arrival, block by block."""
+    """From the beginning for every arrival: the blocks by the binary digits of their number."""
     out = []
     for end in np.cumsum(arrivals):
         known = terms[:end].tolist()
-        sums = [0.0]
-        for start in range(0, len(known), size):
-            part = 0.0
+        sums = []
+        for start in range(0, len(known) + 1, size):
+            sums.append(0.0)
             for term in known[start : start + size]:
-                part = fl(part + term, fmt)
-            sums.append(part)
-        total = 0.0
-        for part in sums:
-            total = fl(total + part, fmt)
+                sums[-1] = fl(sums[-1] + term, fmt)
+        *sums, total = sums  # the last one is unfinished, or empty
+        nodes = []
+        while sums:
+            most = 1 << (len(sums).bit_length() - 1)
+            nodes.append(tree(sums[:most], fmt))
+            sums = sums[most:]
+        for node in nodes[::-1]:
+            total = fl(total + node, fmt)
         out.append(total)
     return np.array(out)
 
 
-def arriving(terms, arrivals, size, fmt, *, blocks="arrival", folded=False, wide=False):
-    """Sums by somebody whose order follows the arrivals."""
+def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, wide=False, merged=True,
+             oldest=False):  # fmt: skip
+    """Sums by somebody who overlooks something."""
     inner = FP32 if wide else fmt
-    total, part, inside, place, out = 0.0, 0.0, 0, 0, []
+    nodes, part, inside, place, out = [], 0.0, 0, 0, []
+
+    def finished(part):
+        level = 0
+        while merged and nodes and nodes[-1][0] == level:
+            part, level = fl(nodes.pop()[1] + part, inner), level + 1
+        nodes.append((level, part))
+
     for count in arrivals:
         for term in terms[place : place + count].tolist():
             part = fl(part + term, inner)
             inside += 1
-            if blocks == "term" or (blocks in ("size", "both") and inside == size):
-                total, part, inside = fl(total + part, inner), 0.0, 0
+            if ends == "term" or (ends in ("size", "both") and inside == size):
+                finished(part)
+                part, inside = 0.0, 0
         place += count
-        if blocks in ("arrival", "both") or folded:
-            total, part = fl(total + part, inner), 0.0
-            inside = inside if folded else 0
-        out.append(fl(total + part, fmt))
+        if inside and (ends in ("arrival", "both") or folded):
+            finished(part)
+            part, inside = 0.0, inside if folded else 0
+        found = [part, *(node for _, node in nodes[::-1])]
+        total = 0.0
+        for node in found[::-1] if oldest else found:
+            total = fl(total + node, inner)
+        out.append(total)
     return np.array(out)
 
 
@@ -365,7 +390,7 @@ _TERMS = np.asarray(round_to(np.random.default_rng(3).standard_normal(24) + 1, B
 
 STREAM = Exercise(
     answer=results,
-    reason="Blocks are counted from the first term; an unfinished one is added for now only.",
+    reason="Blocks are counted from the first term; only finished ones of one level are merged.",
     argument="terms, arrivals, size, fmt",
     cases=[
         Arguments((np.array([1.0, 2.0, 3.0]), [3], 2, BF16)),
@@ -373,20 +398,31 @@ STREAM = Exercise(
         Arguments((np.array([256.0, 1.0, 1.0, 1.0]), [4], 4, BF16)),
         Arguments((np.array([16.0, 1.0, 1.0, 1.0, 1.0, 1.0]), [0, 2, 0, 1, 3], 3, FP8_E4M3)),
         Arguments((_TERMS, [5, 1, 7, 2, 9], 4, BF16)),
-        Arguments((_TERMS, [24], 4, BF16)),
+        Arguments((_TERMS, [24], 2, BF16)),
         Arguments((_TERMS, [3] * 8, 8, BF16)),
-        Arguments((np.array([256.0, 1.0, 1.0, 3.0, 1.0, 5.0]), [1, 1, 2, 1, 1], 5, BF16)),
         Arguments((np.array([256.0, 1.0, 3.0, 3.0, 3.0, 1.0]), [2, 4], 3, BF16)),
+        *(
+            Arguments((np.array(terms, float), [3, 4, 1, 7], 2, FP8_E4M3))
+            for terms in (
+                [13, 26, 28, 9, 4, 18, 20, 24, 20, 20, 28, 28, 28, 24, 20],
+                [26, 12, 7, 20, 26, 9, 11, 3, 28, 28, 20, 16, 16, 20, 22],
+            )
+        ),
     ],
     misconceptions=(
-        but(arriving, "Arrivals must not decide the order: blocks are counted from the first term."),
+        but(arriving, "Arrivals must not decide the order: blocks are counted from the first term.",
+            ends="arrival"),
         but(arriving, "An arrival ends no block: the next term still belongs to it.",
-            blocks="both"),
+            ends="both"),
         but(arriving, "What is unfinished is added for this result only; its block goes on.",
-            blocks="size", folded=True),
-        but(arriving, "From left to right, without blocks, is another order.", blocks="term"),
+            folded=True),
+        but(arriving, "A block has `size` terms, added from left to right.", ends="term"),
         but(arriving, "Sums in FP32 have other bits: each one is rounded to the format.",
-            blocks="size", wide=True),
+            wide=True),
+        but(arriving, "Two blocks of one level become one of the next, and so on.", merged=False),
+        but(arriving, "A result goes from the newest sum to the oldest.", oldest=True),
+        but(arriving, "That adds blocks from left to right, and merges none.", oldest=True,
+            merged=False),
     ),
 )  # fmt: skip
 
@@ -521,6 +557,8 @@ CULPRITS = Exercise(
                    tensors([1, 1], [3.4028234663852886e38, 1], [1, 16]))),
         Arguments(([[], [], [0]], tensors([1, 2], [1, 2], [3, 3]),
                    tensors([1, 2], [1, 4], [3, 3.5]))),
+        Arguments(([[], [], []], tensors([_NEXT, 1], [5 * _TINY, 1], [1, -3]),
+                   tensors([4, 1], [1, 1], [np.nan, 1]))),
     ],
     misconceptions=(
         but(judged, "A tensor need not read the one before it: look at what it reads.",

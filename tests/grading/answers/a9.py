@@ -68,15 +68,19 @@ def chances(x, scale):
 def stream_sum(terms, arrivals, size, fmt):
     def fl(v):
         return float(mplab.round_to(float(v), fmt))
-    results, known = [], 0
+    kept, part, inside, results = {}, 0.0, 0, []
+    coming = iter(terms.tolist())
     for count in arrivals:
-        known += count
-        total = 0.0
-        for start in range(0, known, size):
-            part = 0.0
-            for k in range(start, min(start + size, known)):
-                part = fl(part + terms[k])
-            total = fl(total + part)
+        for _ in range(count):
+            part, inside = fl(part + next(coming)), inside + 1
+            if inside == size:
+                level = 0
+                while level in kept:
+                    part, level = fl(kept.pop(level) + part), level + 1
+                kept[level], part, inside = part, 0.0, 0
+        total = part
+        for level in sorted(kept):
+            total = fl(total + kept[level])
         results.append(total)
     return np.array(results)
 """
@@ -166,41 +170,26 @@ WRONG = {
     ],
     "stream": [
         (
-            "            known += 1\n            if known % size == 0:\n"
-            "                total, part = mplab.round_to(total + part, fmt), 0.0\n",
-            "            known += 1\n"
-            "        total, part = mplab.round_to(total + part, fmt), 0.0\n",
-            "Arrivals must not",
+            "                while blocks % 2 == 0:\n"
+            "                    part = mplab.round_to(nodes.pop() + part, fmt)\n"
+            "                    blocks //= 2\n",
+            "",
+            "Two blocks of one level",
         ),
+        ("total = part\n        for node in reversed(nodes):",
+         "total = 0.0\n        for node in [*nodes, part]:", "from the newest"),
         (
-            "        results.append",
-            "        total, part = mplab.round_to(total + part, fmt), 0.0\n        results.append",
-            "its block goes on",
+            "                while blocks % 2 == 0:\n"
+            "                    part = mplab.round_to(nodes.pop() + part, fmt)\n"
+            "                    blocks //= 2\n"
+            "                nodes.append(part)\n                part = 0.0\n        total = part\n"
+            "        for node in reversed(nodes):",
+            "                nodes.append(part)\n                part = 0.0\n        total = 0.0\n"
+            "        for node in [*nodes, part]:",
+            "merges none",
         ),
-        (
-            "            if known % size == 0:\n"
-            "                total, part = mplab.round_to(total + part, fmt), 0.0\n",
-            "            total, part = mplab.round_to(total + part, fmt), 0.0\n",
-            "without blocks",
-        ),
-        (
-            "part = mplab.round_to(part + term, fmt)\n"
-            "            known += 1\n            if known % size == 0:\n"
-            "                total, part = mplab.round_to(total + part, fmt), 0.0\n",
-            "part = mplab.round_to(part + term, mplab.FP32)\n"
-            "            known += 1\n            if known % size == 0:\n"
-            "                total, part = mplab.round_to(total + part, mplab.FP32), 0.0\n",
-            "other bits",
-        ),
-        (
-            "        for term in terms[known : known + count]:\n"
-            "            part = mplab.round_to(part + term, fmt)\n"
-            "            known += 1\n            if known % size == 0:\n",
-            "        for i, term in enumerate(terms[known : known + count], 1):\n"
-            "            part = mplab.round_to(part + term, fmt)\n"
-            "            known += 1\n            if i % size == 0 or i == count:\n",
-            "ends no block",
-        ),
+        ("divmod(known, size)", "known, 0", "A block has"),
+        ("    nodes, part, known", "    fmt = mplab.FP32\n    nodes, part, known", "other bits"),
     ],
     "culprits": [
         ("for j in reads[k]", "for j in range(k)[-1:]", "the one before it"),

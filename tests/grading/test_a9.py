@@ -1,0 +1,155 @@
+"""The references of A9, held against the library, sampling, and a slower program."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from corpus import answer, assignment, judge
+
+from mplab import FP4_E2M1, Overflow, Rounding, encode, round_to
+from mplab.scaling import ScaleRule, fake_quantize
+
+GRADED = assignment("a9").graded
+REFERENCES = {name: entry.exercise.answer for name, entry in GRADED.items()}
+MODULE = REFERENCES["pack"].__globals__
+
+
+def cases(exercise, part=None, seed=0):
+    parts = [p for p in GRADED[exercise].parts if part in (None, p.name)]
+    assert parts
+    return [case for p in parts for case in GRADED[exercise].cases(p, seed)]
+
+
+def test_with_the_goal_of_six_alone_packing_is_the_library_s_nvfp4():
+    for x in cases("pack", "blocks of noise"):
+        pack = MODULE["packed"](x, targets=(6.0,), top=2688.0)
+        wanted = fake_quantize(torch.from_numpy(x).float(), FP4_E2M1, scale=ScaleRule.NVFP4,
+                               block=(16,), tensor_scale=pack["tensor"])  # fmt: skip
+        np.testing.assert_allclose(MODULE["unpacked"](pack), wanted.numpy(), rtol=1e-6)
+
+
+def test_each_block_comes_back_at_least_as_well_as_with_either_goal_alone():
+    for x in cases("pack"):
+        errors = []
+        for targets in ((6.0, 4.0), (6.0,), (4.0,)):
+            back = MODULE["unpacked"](MODULE["packed"](x, targets=targets))
+            errors.append(((back - x).reshape(-1, 16) ** 2).sum(axis=1))
+        assert np.all(errors[0] <= np.minimum(errors[1], errors[2]) * (1 + 1e-9))
+
+
+def test_codes_of_e2m1_are_those_of_encode_for_ties_and_signs():
+    grid = np.linspace(-7, 7, 225)
+    wanted = encode(round_to(grid, FP4_E2M1, overflow=Overflow.SATURATE), FP4_E2M1)
+    assert [MODULE["nearest_code"](float(x)) for x in grid] == wanted.tolist()
+
+
+def test_spreading_keeps_products_and_both_goals_are_near_the_exact_one():
+    for x, y, signs in cases("spread"):
+        a, b = (MODULE["spread"](v, signs) for v in (x, y))
+        assert a @ b == pytest.approx(x @ y, rel=1e-12)
+        assert np.abs(a).max() <= 4 * np.abs(x).max()
+        found = REFERENCES["spread"](x, y, signs)
+        assert np.all(np.abs(found - x @ y) < 0.5 * np.abs(x) @ np.abs(y) + 1)
+
+
+def test_means_and_deviations_are_those_of_stochastic_rounding_by_the_library():
+    rng = np.random.default_rng(5)
+    x = rng.uniform(-5.9, 5.9, 12)
+    mean, deviation, _ = REFERENCES["chance"](x, 1.0)
+    draws = round_to(np.tile(x, (3000, 1)), FP4_E2M1, rounding=Rounding.STOCHASTIC)
+    assert np.abs(draws.mean(axis=0) - mean).max() < 5 * deviation.max() / math.sqrt(3000)
+    np.testing.assert_allclose(draws.std(axis=0), deviation, atol=0.06)
+
+
+def test_the_count_of_casts_is_the_first_that_is_no_worse_than_nearest():
+    for x, scale in cases("chance", "near the neighbours"):
+        _, deviation, count = REFERENCES["chance"](x, scale)
+        error = np.abs(round_to(np.abs(x) / scale, FP4_E2M1) * scale - np.abs(x))
+        assert np.all(deviation / np.sqrt(count) <= error * (1 + 1e-9))
+        before = np.where(count > 1, deviation / np.sqrt(np.maximum(count - 1, 1)), np.inf)
+        assert np.all(before > error)
+
+
+def test_a_stream_gives_one_sum_for_all_ways_in_which_its_terms_arrive():
+    rng = np.random.default_rng(6)
+    for terms, _, size, fmt in cases("stream"):
+        sums = set()
+        for _ in range(5):
+            cuts = np.sort(rng.integers(0, len(terms) + 1, 4))
+            arrivals = np.diff([0, *cuts, len(terms)]).tolist()
+            sums.add(float(REFERENCES["stream"](terms, arrivals, size, fmt)[-1]))
+        assert len(sums) == 1
+
+
+def test_distances_count_the_steps_of_nextafter():
+    start = np.float32(-3e-45)
+    for x in (start, np.float32(1.0), np.float32(-2.0)):
+        y = x
+        for steps in range(1, 6):
+            y = np.nextafter(y, np.float32(np.inf))
+            assert MODULE["distance"](np.array([x]), np.array([y])) == steps
+
+
+def test_who_made_a_difference_is_found_in_a_program_that_is_run_twice():
+    """A program of sums with one faulty operation; a maximum hides what is small."""
+    rng = np.random.default_rng(7)
+
+    def run(faulty):
+        x, y = (rng_values.copy() for rng_values in values)
+        total = x + y
+        if faulty:
+            total[0] = np.nextafter(total[0], np.float32(9))
+        top = np.maximum(total, np.float32(50))
+        return [x, y, total, top, total * 2, top + x]
+
+    values = rng.standard_normal((2, 4)).astype(np.float32)
+    found = REFERENCES["culprits"]([[], [], [0, 1], [2], [2], [3, 0]], run(False), run(True))
+    assert found["words"] == ["same", "same", "made", "hidden", "passed on", "same"]
+    assert found["ulps"].tolist() == [0, 0, 1, 0, 1, 0]
+
+
+LIBRARY = {
+    "pack": """
+def pack(x):
+    import torch
+    from mplab.scaling import ScaleRule, quantize
+    held = quantize(torch.from_numpy(x).float(), mplab.FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,))
+    low, high = held.codes.numpy().reshape(-1, 8, 2).transpose(2, 0, 1)
+    packed = np.hstack([held.scale_codes.numpy().reshape(-1, 1), low + 16 * high])
+    tensor = float(np.float32(np.abs(x).max() / 2688)) or 1.0
+    return {"tensor": tensor, "bytes": packed.astype(np.uint8).ravel()}
+""",
+    "spread": """
+def two_products(x, y, signs):
+    import torch
+    from mplab.scaling import ScaleRule, fake_quantize
+    a, b = (fake_quantize(torch.from_numpy(v).float(), mplab.FP4_E2M1, scale=ScaleRule.NVFP4,
+                          block=(16,)).double().numpy() for v in (x, y))
+    return np.array([a @ b, a @ b])
+""",
+    "chance": """
+def chances(x, scale):
+    draws = mplab.round_to(np.tile(x / scale, (100, 1)), mplab.FP4_E2M1,
+                           rounding=mplab.Rounding.STOCHASTIC)
+    return np.array([np.mean(draws, axis=0) * scale, np.std(draws, axis=0) * scale, np.ones(len(x))])
+""",
+    "stream": """
+def stream_sum(terms, arrivals, size, fmt):
+    ends = np.cumsum(arrivals)
+    return np.array([float(mplab.arithmetic.sum(
+        terms[:n], accumulator_format=fmt, order=f"blocked({size})")) if n else 0.0 for n in ends])
+""",
+    "culprits": """
+def culprits(reads, a, b):
+    far = [float(np.max(np.abs(x - y) / mplab.ulp(x, mplab.FP32))) for x, y in zip(a, b)]
+    return {"words": ["made" if d else "same" for d in far], "ulps": np.array(far)}
+""",
+}
+
+
+@pytest.mark.parametrize("exercise", LIBRARY)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_the_library_s_own_function_earns_nothing(exercise):
+    judgement = judge("a9", exercise, answer("a9", exercise, LIBRARY[exercise]))
+    assert not judgement.passed and max(judgement.earned) == 0
