@@ -157,4 +157,6 @@ def test_the_library_s_own_function_earns_nothing(exercise):
 
 def test_variance_of_the_library_is_no_welford():
     x = np.asarray(round_to(np.random.default_rng(4).normal(size=30) + 30, BF16))
-    assert float(variance(x, accumulator_format=BF16, ddof=1)) != REFERENCES["running"](x, BF16)[0, -1]
+    assert (
+        float(variance(x, accumulator_format=BF16, ddof=1)) != REFERENCES["running"](x, BF16)[0, -1]
+    )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from corpus import answer, assignment, judge
 
-from mplab import FP4_E2M1, Overflow, Rounding, encode, round_to
+from mplab import FP4_E2M1, Overflow, Rounding, Stream, encode, round_to
 from mplab.scaling import ScaleRule, fake_quantize
 
 GRADED = assignment("a9").graded
@@ -57,7 +57,8 @@ def test_means_and_deviations_are_those_of_stochastic_rounding_by_the_library():
     rng = np.random.default_rng(5)
     x = rng.uniform(-5.9, 5.9, 12)
     mean, deviation, _ = REFERENCES["chance"](x, 1.0)
-    draws = round_to(np.tile(x, (3000, 1)), FP4_E2M1, rounding=Rounding.STOCHASTIC)
+    draws = round_to(np.tile(x, (3000, 1)), FP4_E2M1, rounding=Rounding.STOCHASTIC,
+                     stream=Stream(1))  # fmt: skip
     assert np.abs(draws.mean(axis=0) - mean).max() < 5 * deviation.max() / math.sqrt(3000)
     np.testing.assert_allclose(draws.std(axis=0), deviation, atol=0.06)
 
@@ -131,7 +132,7 @@ def two_products(x, y, signs):
     "chance": """
 def chances(x, scale):
     draws = mplab.round_to(np.tile(x / scale, (100, 1)), mplab.FP4_E2M1,
-                           rounding=mplab.Rounding.STOCHASTIC)
+                           rounding=mplab.Rounding.STOCHASTIC, stream=mplab.Stream(1))
     return np.array([np.mean(draws, axis=0) * scale, np.std(draws, axis=0) * scale, np.ones(len(x))])
 """,
     "stream": """

@@ -174,7 +174,14 @@ def cups(rng, fmts, count, *, heating=False, halvings=5):
         room = fl(rng.uniform(1, 40), fmt)
         far = float(rng.uniform(30, 60)) * (-1 if heating else 1)
         near = float(rng.uniform(2, 14)) * (-1 if heating else 1)
-        arguments = (k, room, float(fl(room + far, fmt)), float(fl(room + near, fmt)), halvings, fmt)
+        arguments = (
+            k,
+            room,
+            float(fl(room + far, fmt)),
+            float(fl(room + near, fmt)),
+            halvings,
+            fmt,
+        )
         plain, kahan = finest(*arguments)
         if arguments[2] != arguments[3] and plain < 1 and kahan < plain:
             cases.append(Arguments(arguments))

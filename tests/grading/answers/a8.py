@@ -234,8 +234,11 @@ WRONG = {
         ("np.rint(rest)", "np.floor(rest)", "Rounded down"),
         ("range(slices - s)", "range(slices - s - 1)", "that one included"),
         ("range(slices - s)", "range(slices)", "left out"),
-        ("b, m, _ = cheapest_plan(len(x), p, held, q)",
-         "(b, _, _), m = cheapest_plan(len(x), p, held, q), len(x)", "the next begins"),
+        (
+            "b, m, _ = cheapest_plan(len(x), p, held, q)",
+            "(b, _, _), m = cheapest_plan(len(x), p, held, q), len(x)",
+            "the next begins",
+        ),
         (
             "            total += sum(sums) << b * (2 * slices - 2 - s - t)\n"
             "    return np.array([math.ldexp(total, e + f - 2 * b * slices), largest])",
