@@ -115,8 +115,9 @@ def test_the_product_is_the_exact_one_but_for_the_pairs_that_were_left_out():
 LIBRARY = {
     "running": """
 def running_variance(x, fmt):
-    v = [float(mplab.arithmetic.variance(x[:n], accumulator_format=fmt, ddof=1)) for n in range(2, len(x) + 1)]
-    m = [np.mean(x[:n]) for n in range(2, len(x) + 1)]
+    known = [x[:n] for n in range(2, len(x) + 1)]
+    v = [float(mplab.arithmetic.variance(y, accumulator_format=fmt, ddof=1)) for y in known]
+    m = [np.mean(y) for y in known]
     return np.array([v, 2 * np.abs(m) * np.sqrt(v) * fmt.unit_roundoff])
 """,
     "freezing": """

@@ -133,7 +133,8 @@ def two_products(x, y, signs):
 def chances(x, scale):
     draws = mplab.round_to(np.tile(x / scale, (100, 1)), mplab.FP4_E2M1,
                            rounding=mplab.Rounding.STOCHASTIC, stream=mplab.Stream(1))
-    return np.array([np.mean(draws, axis=0) * scale, np.std(draws, axis=0) * scale, np.ones(len(x))])
+    mean, spread = np.mean(draws, axis=0) * scale, np.std(draws, axis=0) * scale
+    return np.array([mean, spread, np.ones(len(x))])
 """,
     "stream": """
 def stream_sum(terms, arrivals, size, fmt):

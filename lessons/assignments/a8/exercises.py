@@ -124,8 +124,10 @@ def cooled(k, room, start, goal, dt, fmt, *, kept=False, rest_exact=False):
     return False
 
 
-def finest(k, room, start, goal, halvings, fmt, *, plain=cooled, kahan=partial(cooled, kept=True),
-           best=min):  # fmt: skip
+KAHAN = partial(cooled, kept=True)
+
+
+def finest(k, room, start, goal, halvings, fmt, *, plain=cooled, kahan=KAHAN, best=min):
     """The shortest of the steps that arrives, plain and compensated; NaN if none does."""
     steps = [2.0**-j for j in range(halvings + 1)]
     return np.array(
@@ -506,7 +508,7 @@ def hidden_rows(rng, count):
 
 DOT = Exercise(
     answer=exact_dot,
-    reason="One grid for each row, pairs up to slices + 1, sums of m products, integers to the end.",
+    reason="One grid for each row, pairs up to slices + 1, sums of m products, exact to the end.",
     argument="x, y, p, held, q",
     cases=[
         Arguments((np.array(x), np.array(y), *unit))

@@ -160,7 +160,8 @@ WRONG = {
         ("@ matrix / 4", "@ matrix", "16 times as large"),
         ("@ matrix / 4", "@ matrix / 16", "shortens"),
         (
-            "        [unpack(pack(a)) @ unpack(pack(b)) for a, b in ((x, y), (spread(x), spread(y)))]",
+            "        [unpack(pack(a)) @ unpack(pack(b)) for a, b in "
+            "((x, y), (spread(x), spread(y)))]",
             "        [unpack(pack(x)) @ unpack(pack(y)),\n"
             "         spread(unpack(pack(x))) @ spread(unpack(pack(y)))]",
             "done its harm",
