@@ -1,4 +1,4 @@
-"""Numbers as readers type them, and as explorers say them."""
+"""What explorers of numbers are given, and numbers as readers type them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ import numpy as np
 
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import decode
-from mplab.numbers.formats import Format, Rounding
-from mplab.numbers.words import number as in_digits
+from mplab.numbers.formats import Format
 
 Number = Fraction | float
 """An exact number; a float stands for NaN, ±infinity and −0, which no Fraction is."""
-
-MODES = tuple(mode for mode in Rounding if mode is not Rounding.TO_ODD)
-"""Those of the lessons; rounding to odd is for what is rounded again."""
 
 _PRODUCT = re.compile(r"([+-]?)(?:([0-9.]+)\s*[*·×]\s*)?2\s*(?:\^|\*\*)\s*([+-]?[0-9]{1,4})")
 
@@ -175,39 +171,3 @@ def exact(value: float) -> Number:
     """A float as an exact number."""
     special = not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0)
     return value if special else Fraction(value)
-
-
-def shown(number: Number) -> str:
-    """A number in at most 17 digits, with an ellipsis where there are more.
-
-    Examples:
-        >>> shown(Fraction(1, 10)), shown(Fraction(1, 3)), shown(2.0**-24), shown(-np.inf)
-        ('0.1', '0.33333333333333333…', '5.9604644775390625e−8', '−infinity')
-    """
-    if isinstance(number, float) and not math.isfinite(number):
-        return "NaN" if math.isnan(number) else "infinity" if number > 0 else "−infinity"
-    fraction = Fraction(number)
-    digits = Decimal(fraction.numerator) / Decimal(fraction.denominator)  # 28 digits
-    words = f"{digits:.17g}"
-    if "e" not in words and "." in words:
-        words = words.rstrip("0").rstrip(".")
-    mark = "" if Fraction(Decimal(words)) == fraction else "…"
-    sign = "-" if isinstance(number, float) and math.copysign(1, number) < 0 and not number else ""
-    return f"{sign}{words}{mark}".replace("-", "−")
-
-
-def short(number: Number) -> str:
-    """A number in six digits, for pictures."""
-    if isinstance(number, float) and not math.isfinite(number):
-        return shown(number)
-    return in_digits(float(number))
-
-
-def hexadecimal(code: int, fmt: Format) -> str:
-    """A code with as many digits as the format needs.
-
-    Examples:
-        >>> hexadecimal(126, FP8_E4M3), hexadecimal(1, FP16)
-        ('0x7E', '0x0001')
-    """
-    return f"0x{code:0{-(-fmt.bits // 4)}X}"

@@ -20,12 +20,10 @@ SIZE, LEAST = 13, 10
 FONT = f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{SIZE}"'
 
 
-def svg(
-    parts: Iterable[str], *, width: int, height: float, description: str, largest: float = 1.0
-) -> str:
+def svg(parts: Iterable[str], *, width: int, height: float, description: str) -> str:
     """A picture on its own white background, with a description for screen readers.
 
-    It is as wide as there is room, at most `largest` times `width`.
+    It is as wide as there is room, at most `width`.
 
     Examples:
         >>> svg([], width=600, height=9, description="a < b")[:45]
@@ -35,7 +33,7 @@ def svg(
     return (
         f'<svg role="img" aria-label="{escape(description, quote=True)}" '
         f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" class="{CARD_CLASS}" '
-        f'style="width:100%;min-width:{least}px;max-width:{largest * width:.0f}px;{CARD}">'
+        f'style="width:100%;min-width:{least}px;max-width:{width}px;{CARD}">'
         f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(parts)}</svg>'
     )
 

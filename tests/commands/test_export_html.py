@@ -69,11 +69,12 @@ def test_a_page_shows_the_explorer_and_asks_for_nothing(lessons):
 def test_an_explorer_that_needs_no_python_lives_in_the_page(lessons):
     folder, out = lessons
     made = "from mplab import explorers\nexplorers.BitExplorer('0.1')"
-    write(folder / "01_nothing.ipynb", [CELLS[0], made])
+    write(folder / "01_nothing.ipynb", [CELLS[0], made, "explorers.RoundingLab('16')"])
     export_html.export(out, reference=False)
     page = (out / "01_nothing.html").read_text(encoding="utf-8")
     assert '"entry": "0.1"' in page and "render({model: plainModel(" in page
-    assert page.count('<script type="module">') == 1
+    assert page.count('<script type="module">') == 3  # what both share, and each
+    assert page.count("export function round(") == 1
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page)
 
 

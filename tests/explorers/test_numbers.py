@@ -4,129 +4,50 @@ import itertools
 import math
 from decimal import Decimal
 from fractions import Fraction
-from xml.etree import ElementTree
 
-import ml_dtypes
+import node
 import numpy as np
 import pytest
-from legible import assert_words_stand_out
 
 from mplab import (
     BF16,
+    FORMATS,
     FP8_E4M3,
     FP8_E5M2,
     FP16,
     FP32,
     Rounding,
+    Stream,
     explorers,
     round_to,
     values,
 )
-from mplab.explorers import _entry, _number_line
+from mplab.explorers import _entry
+from mplab.explorers.modules import facts, module
 
-DTYPES = {FP8_E4M3: ml_dtypes.float8_e4m3fn, FP8_E5M2: ml_dtypes.float8_e5m2}
-EXPLORERS = {
-    "NumberLine": explorers.NumberLine,
-    "RoundingLab": explorers.RoundingLab,
-}
+MODES = [mode for mode in Rounding if mode is not Rounding.TO_ODD]
+
+PLAIN = """
+const plainNumber = x => Object.is(x, -0) ? "-0" : String(x);
+const formats = given.formats.map(makeFormat);
+const named = name => formats.find(f => f.name === name);
+const attempt = action => {
+    try { return action(); } catch (error) {
+        if (!(error instanceof RangeError)) throw error;
+        return { refused: error.message };
+    }
+};
+"""
+
+
+def ask(name, code, folder, **given):
+    """What JavaScript after an explorer's module prints, as JSON; it knows all formats."""
+    given["formats"] = [facts(fmt) for fmt in FORMATS.values()]
+    return node.run(f"{module(name)}{PLAIN}{code}", folder, given)
 
 
 def same(a, b):
     return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
-
-
-# What all of them owe the reader ---------------------------------------------------------
-
-
-@pytest.fixture(params=EXPLORERS)
-def explorer(request):
-    return EXPLORERS[request.param]()
-
-
-def test_the_picture_is_valid_svg_with_a_description_and_a_background(explorer):
-    svg = ElementTree.fromstring(explorer.picture.value)
-    assert svg.get("role") == "img"
-    assert len(svg.get("aria-label")) > 60
-    assert (svg[0].tag, svg[0].get("fill")) == ("rect", "white")
-    width = float(svg.get("viewBox").split()[2])
-    assert all(0 <= float(text.get("x")) <= width for text in svg.iter("text"))
-
-
-def test_words_stand_out_from_what_is_behind_them(explorer):
-    assert_words_stand_out(explorer.picture.value)
-
-
-def test_the_state_is_said_too(explorer):
-    assert 'role="status"' in explorer.state.value
-    said = ElementTree.fromstring(explorer.state.value).text
-    assert said in ElementTree.fromstring(explorer.picture.value).get("aria-label")
-
-
-def test_nothing_that_can_be_typed_breaks_an_explorer(explorer):
-    field = explorer.around if isinstance(explorer, explorers.NumberLine) else explorer.entry
-    before = explorer.picture.value
-    wrong = (
-        "",
-        "abc",
-        "0x",
-        "0xFFFFFFFFF",
-        "1/0",
-        "2^99999",
-        "0x.p3",
-        "0x1p99999",
-        "2^9999",
-        "1e999999999",
-        "9" * 1300,
-        "<b>",
-    )
-    for typed in wrong:
-        field.value = typed
-        said = ElementTree.fromstring(explorer.state.value).text
-        assert explorer.picture.value.startswith("<svg")
-        assert any(word in said for word in ("cannot be read", "too far", "needs", "must be"))
-    field.value = "1.25"
-    assert explorer.picture.value != before
-
-
-def spans_of(picture):
-    """Left and right end of each word of a picture by its line, at the width of its letters."""
-    lines = {}
-    for text in ElementTree.fromstring(picture).iter("text"):
-        x, width = float(text.get("x")), LETTER * len(text.text or "")
-        left = x - {"start": 0, "middle": width / 2, "end": width}[text.get("text-anchor")]
-        lines.setdefault(text.get("y"), []).append((left, left + width, text.text))
-    return [sorted(line) for line in lines.values()]
-
-
-LETTER = 6.9  # mean width of a letter of the explorers' font, in which digits are 8 wide at most
-
-
-def test_words_do_not_touch_whatever_is_typed(explorer):
-    field = explorer.around if isinstance(explorer, explorers.NumberLine) else explorer.entry
-    format_of = getattr(explorer, "format", None)
-    for fmt in [FP8_E4M3, FP16, BF16] if format_of else [None]:
-        if fmt:
-            format_of.value = fmt
-        for typed in ("1e-8", "-0.3", "0.0123456", "-123.456", "1e-40", "1/3", "-1e-5", "400"):
-            field.value = typed
-            width = float(explorer.picture.value.split('viewBox="0 0 ')[1].split()[0])
-            for line in spans_of(explorer.picture.value):
-                assert line[0][0] >= 0 and line[-1][1] <= width + 1, line
-                assert all(a[1] < b[0] for a, b in itertools.pairwise(line)), line
-
-
-def test_numbers_at_the_ends_of_every_range_can_be_shown():
-    extreme = ("3.4e38", "-1e38", "1e-45", "-1e-300", "1e300*2^1000", "inf", "-inf", "nan", "-0")
-    line = explorers.NumberLine(FP32, FP8_E4M3)
-    for typed in extreme:
-        line.around.value = typed
-        for zoom in (line.zoom.min, -3, line.zoom.max):
-            line.zoom.value = zoom
-            low, high = line.window
-            assert low < high
-            assert all(count >= 0 for count in line.counts.values())
-    with pytest.raises(ValueError, match="must be finite"):
-        explorers.NumberLine(around="nan")
 
 
 # Numbers as they are typed ---------------------------------------------------------------
@@ -172,150 +93,304 @@ def test_a_double_s_hexadecimal_and_all_its_decimals_are_read_back(x):
 
 # The number line -------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, FP16], ids=lambda fmt: fmt.name)
-def test_the_values_in_a_window_are_counted(fmt):
-    every = np.unique(values(fmt)[np.isfinite(values(fmt))])
-    line = explorers.NumberLine(fmt, BF16)
-    for around, zoom in itertools.product(("0", "1", "-3.3", "300", "1e5"), (-9, -2, 1, 5, 17)):
-        line.around.value, line.zoom.value = around, zoom
-        low, high = line.window
-        assert line.counts[fmt.name] == np.sum((every >= low) & (every <= high))
+LINE = """
+const start = { formats, around: "1", middle: 1, zoom: 1, first: named("FP8_E4M3"),
+    second: named("FP8_E5M2"), mode: 0 };
+"""
 
 
-@pytest.mark.parametrize("mode", Rounding)
-@pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)
-def test_what_lies_in_a_bin_rounds_to_its_value(fmt, mode):
-    every = _number_line.bins(-fmt.max_code, fmt.max_code, fmt, mode)
-    assert len(every) == 2 * fmt.max_code + 1
-    for found in every:
-        assert found.low <= found.value <= found.high
-        if mode is Rounding.STOCHASTIC:
-            assert found.tent
+def line(code, folder, **given):
+    return ask("number_line.js", LINE + code, folder, **given)
+
+
+def said(changes, folder):
+    """What the line says after each change, all from the start."""
+    code = "console.log(JSON.stringify(given.changes.map(change => attempt(() => "
+    return line(f"{code}sentence(changed(start, change))))))", folder, changes=changes)
+
+
+def test_the_values_in_a_window_are_counted(tmp_path):
+    names = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
+    middles, zooms = ("0", "1", "-3.3", "300", "1e5", "-1e-40", "3e38"), (-20, -9, -2, 1, 5, 17)
+    cases = list(itertools.product(names, middles, zooms))
+    code = """
+    console.log(JSON.stringify(given.cases.map(([name, around, zoom]) => {
+        const state = changed(start, { around, zoom, first: name });
+        return [...windowOf(state), count(state, named(name))];
+    })));
+    """
+    every = {}
+    for name in names:
+        finite = values(FORMATS[name])
+        every[name] = np.unique(finite[np.isfinite(finite) & (finite >= least(FORMATS[name]))])
+    for (name, around, zoom), (low, high, count) in zip(
+        cases, line(code, tmp_path, cases=cases), strict=True
+    ):
+        middle = float(around)
+        half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)
+        assert (low, high) == (middle - half, middle + half)
+        inside = np.sum((every[name] >= low) & (every[name] <= high))
+        assert count == inside, (name, around, zoom)
+
+
+def least(fmt):
+    """The least finite value that numbers round to."""
+    return -fmt.max_finite if fmt.signed else 0
+
+
+BINS = """
+const bins = Object.fromEntries(MODES.map((name, mode) => [name, given.names.map(name => {
+    const f = named(name), all = [];
+    for (let rank = f.signed ? -f.maxCode : 0; rank <= f.maxCode; rank++) {
+        const { value, low, high } = bin(rank, f, mode);
+        all.push([value, low, high]);
+    }
+    return all;
+})]));
+console.log(JSON.stringify(bins));
+"""
+BINNED = [FP8_E4M3, FP8_E5M2, FORMATS["FP8_E4M3FNUZ"], FORMATS["FP4_E2M1"], FORMATS["FP8_E8M0"]]
+
+
+def test_what_lies_in_a_bin_rounds_to_its_value(tmp_path, record_property):
+    found = line(BINS, tmp_path, names=[fmt.name for fmt in BINNED])
+    compared = 0
+    for mode, (number, fmt) in itertools.product(Rounding, enumerate(BINNED)):
+        value, low, high = np.array(found[mode.name][number], float).T
+        assert value.size == fmt.max_code + 1 + fmt.signed * fmt.max_code
+        assert (np.diff(value) > 0).all()
+        assert ((low <= value) & (value <= high)).all()
+        if mode is Rounding.STOCHASTIC:  # tents, which end at the neighbours
+            assert (low[1:] == value[:-1]).all() and (high[:-1] == value[1:]).all()
             continue
-        inside = [found.low + (found.high - found.low) * part for part in (0.01, 0.5, 0.99)]
-        assert np.all(round_to(np.array(inside), fmt, rounding=mode) == found.value)
-    gaps = [b.low - a.high for a, b in itertools.pairwise(every)]
-    if mode is not Rounding.STOCHASTIC:  # the bins tile the line; tents overlap
-        assert set(gaps) == {0.0}
+        for part in (0.01, 0.5, 0.99):
+            inside = low + (high - low) * part
+            rounded = round_to(inside, fmt, rounding=mode)
+            assert (rounded == value).all(), (fmt.name, mode)
+            compared += inside.size
+        assert (low[1:] == high[:-1]).all()  # the bins tile the line
+    record_property("roundings", compared)
+    assert compared > 10_000
 
 
-def test_dense_formats_are_drawn_as_a_band():
-    line = explorers.NumberLine(FP16, FP32)
-    assert line.picture.value.count("too dense") == 2
-    line.zoom.value = -5
-    assert line.picture.value.count("too dense") == 1
+def test_the_sentence_says_the_mode_and_which_ends_a_bin_keeps(tmp_path):
+    changes = [
+        {},
+        {"mode": "TIES_TO_AWAY"},
+        {"mode": "TIES_TO_AWAY", "around": "1.125"},  # odd: wins no tie with an even neighbour
+        {"around": "1.125"},
+        {"mode": "TOWARD_POSITIVE"},
+        {"mode": "STOCHASTIC"},
+        {"around": "1e6"},
+        {"around": "-3", "first": "FP8_E8M0"},
+        {"first": "fp16", "second": "FP16"},
+        {"first": "e3m4"},
+    ]
+    expected = [
+        "FP8_E4M3 has 65 values, FP8_E5M2 has 65 values. In FP8_E4M3 what lies between 0.96875 "
+        "and 1.0625 (both included) becomes 1.",
+        "between 0.96875 and 1.0625 (the first included) becomes 1.",
+        "between 1.0625 and 1.1875 (the first included) becomes 1.125.",
+        "between 1.0625 and 1.1875 (both excluded) becomes 1.125.",
+        "between 0.9375 and 1 (the second included) becomes 1.",
+        "some of what lies between 0.9375 and 1.125 becomes 1.",
+        "FP8_E4M3 ends at 448.",
+        "FP8_E8M0 has 0 values, FP8_E5M2 has 5 values. FP8_E8M0 starts at 5.87747e−39.",
+        "From 0 to 2 FP16 has 16,385 values. In FP16 what",
+        "E3M4 has 65 values, FP8_E5M2 has 65 values. In E3M4 what",
+    ]
+    for change, words, sentence in zip(changes, expected, said(changes, tmp_path), strict=True):
+        assert words in sentence, change
 
 
-def test_the_mode_changes_what_is_said():
-    line = explorers.NumberLine()
-    assert "between 0.96875 and 1.0625 (both included) becomes 1." in line.state.value
-    line.mode.value = Rounding.TIES_TO_AWAY
-    assert "between 0.96875 and 1.0625 (the first included) becomes 1." in line.state.value
-    line.around.value = "1.125"  # odd: it wins no tie with an even neighbour
-    assert "between 1.0625 and 1.1875 (the first included) becomes 1.125." in line.state.value
-    line.mode.value = Rounding.TIES_TO_EVEN
-    assert "between 1.0625 and 1.1875 (both excluded) becomes 1.125." in line.state.value
-    line.around.value = "1"
-    line.mode.value = Rounding.TOWARD_POSITIVE
-    assert "between 0.9375 and 1 (the second included) becomes 1." in line.state.value
-    line.mode.value = Rounding.STOCHASTIC
-    assert "some of what lies between 0.9375 and 1.125 becomes 1." in line.state.value
-    line.around.value = "1e6"
-    assert "FP8_E4M3 ends at 448." in line.state.value
+def test_numbers_at_the_ends_of_every_range_can_be_shown_on_a_line(tmp_path):
+    extreme = ("3.4e38", "-1e38", "1e-45", "-1e-300", "-0")
+    code = """
+    console.log(JSON.stringify(given.cases.map(([around, zoom, first]) => {
+        const state = changed(start, { around, zoom, first });
+        return [...windowOf(state), ...[state.first, state.second].map(f => count(state, f)),
+            sentence(state)];
+    })));
+    """
+    cases = list(itertools.product(extreme, (-20, -3, 18), FORMATS))
+    for low, high, *counts, words in line(code, tmp_path, cases=cases):
+        assert low < high
+        assert min(counts) >= 0
+        assert "NaN" not in words and "undefined" not in words
+
+
+WRONG = [
+    *("", "abc", "0x", "0xFFFFFFFFF", "1/0", "2^99999", "0x.p3", "0x1p99999", "2^9999"),
+    *("1e999999999", "9" * 20_001, "<b>", "inf", "nan", "1e300*2^1000"),
+]
+
+
+def test_what_cannot_be_on_a_line_is_refused_in_a_sentence(tmp_path):
+    changes = [{"around": typed} for typed in (*WRONG, "1e39")]
+    changes += [{"zoom": "19"}, {"zoom": ""}, {"first": "FP7"}, {"second": ""}, {"mode": "up"}]
+    for change, answer in zip(changes, said(changes, tmp_path), strict=True):
+        words = "cannot be read|too far|too long|needs|must be|There is no"
+        assert any(part in answer["refused"] for part in words.split("|")), change
+        assert answer["refused"].endswith("."), change
+    with pytest.raises(ValueError, match="must be finite and in FP32's range"):
+        explorers.NumberLine(around="nan")
 
 
 # Rounding --------------------------------------------------------------------------------
 
+LAB = """
+const start = { formats, f: named("FP8_E4M3"), entry: "17", base: exact(17), eighths: 0, mode: 0,
+    seed: given.seed ?? "0" };
+const told = change => {
+    const state = changed(start, change), all = found(state);
+    const { x, chance } = all;
+    return {
+        x: [x.negative, `${x.n}`, `${x.d}`], chance: [`${chance.n}`, `${chance.d}`],
+        low: plainNumber(all.low), high: plainNumber(all.high), bits: all.bits,
+        kept: `${all.kept}`, results: all.results.map(plainNumber),
+        verdict: verdict(all), said: sentence(state), up: timesUp(state, all),
+    };
+};
+console.log(JSON.stringify(given.changes.map(change => attempt(() => told(change)))));
+"""
 
-@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16], ids=lambda fmt: fmt.name)
-@pytest.mark.parametrize("number", ["17", "-17", "0", "1e-3", "-1.99", "2^-10", "1/3"])
-def test_the_bits_and_neighbours_explain_every_result(fmt, number):
-    lab = explorers.RoundingLab(number, fmt)
-    for eighths in range(17):
-        lab.eighths.value = eighths
-        low, high = lab.neighbours
-        assert Fraction(low) <= lab.x <= Fraction(high)
-        guard, *rest = lab.discarded
-        inward, outward = (low, high) if lab.x >= 0 else (high, low)
-        even = {v: int(Fraction(v) / Fraction(lab_ulp(lab))) % 2 == 0 for v in (low, high)}
+
+def lab(changes, folder, **given):
+    """What the lab finds after each change, all from the start."""
+    found = ask("rounding_lab.js", LAB, folder, changes=changes, **given)
+    for each in found:
+        if "refused" not in each:
+            negative, n, d = each["x"]
+            each["x"] = Fraction(int(n), int(d)) * (-1) ** negative
+            each["chance"] = Fraction(*map(int, each["chance"]))
+            each["low"], each["high"] = float(each["low"]), float(each["high"])
+            each["results"] = dict(zip(MODES, map(float, each["results"]), strict=True))
+    return found
+
+
+STARTS = ["17", "-17", "0", "1e-3", "-1.99", "2^-10", "1/3"]
+
+
+def gap(x, fmt):
+    """The gap below the larger neighbour, from the exact number's exponent."""
+    exponent = fmt.emin
+    while abs(x) >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    return Fraction(2) ** (exponent - fmt.precision + 1)
+
+
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16, FP32], ids=lambda fmt: fmt.name)
+def test_the_bits_and_neighbours_explain_every_result(fmt, tmp_path):
+    changes = [
+        {"entry": number, "format": fmt.name, "eighths": eighths}
+        for number in STARTS
+        for eighths in range(17)
+    ]
+    for change, found in zip(changes, lab(changes, tmp_path), strict=True):
+        x, low, high = found["x"], Fraction(found["low"]), Fraction(found["high"])
+        start = Fraction(change["entry"].replace("2^-10", "1/1024"))
+        step = gap(start, fmt) * (-1 if start < 0 else 1)
+        assert x == start + step * change["eighths"] / 8
+        assert low <= x <= high
+        guard, *rest = found["bits"]
+        unit = gap(x, fmt)
+        assert int(found["kept"]) == abs(x) // unit
+        assert high - low in (0, unit)
+        inward, outward = (low, high) if x >= 0 else (high, low)
+        even = {v: int(v / unit) % 2 == 0 for v in (low, high)}
         nearest = outward if guard and any(rest) else inward
         tie = bool(guard) and not any(rest)
-        assert lab.results == {
+        results = found["results"]
+        results.pop(Rounding.STOCHASTIC)
+        assert results == {
             Rounding.TIES_TO_EVEN: (inward if even[inward] else outward) if tie else nearest,
             Rounding.TIES_TO_AWAY: outward if tie else nearest,
             Rounding.TOWARD_ZERO: inward,
             Rounding.TOWARD_POSITIVE: high,
             Rounding.TOWARD_NEGATIVE: low,
         }
+        for mode, value in results.items():
+            assert same(value, float(round_to(x, fmt, rounding=mode)))
         if low != high:
-            part = (lab.x - Fraction(low)) / (Fraction(high) - Fraction(low))
-            assert lab.chance_up == part
-
-
-def lab_ulp(lab):
-    """The gap below the larger neighbour, from the exact number's exponent."""
-    x = abs(lab.x)
-    exponent = lab.fmt.emin
-    while x >= Fraction(2) ** (exponent + 1):
-        exponent += 1
-    return Fraction(2) ** (exponent - lab.fmt.precision + 1)
+            assert found["chance"] == (x - low) / (high - low)
 
 
 @pytest.mark.parametrize("number", ["16", "-16", "-18", "-1", "-2^-9"])
-def test_the_eighths_are_the_patterns_of_guard_round_and_sticky(number):
-    lab = explorers.RoundingLab(number)
-    seen = []
-    for eighths in range(8):
-        lab.eighths.value = eighths
-        seen.append(tuple(lab.discarded))
+def test_the_eighths_are_the_patterns_of_guard_round_and_sticky(number, tmp_path):
+    changes = [{"entry": number, "eighths": eighths} for eighths in range(8)]
+    seen = [tuple(found["bits"]) for found in lab(changes, tmp_path)]
     assert seen == list(itertools.product((0, 1), repeat=3))
 
 
-@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16], ids=lambda fmt: fmt.name)
-def test_a_negative_number_mirrors_a_positive_one_in_the_lab(fmt):
-    plus, minus = (explorers.RoundingLab(number, fmt) for number in ("18", "-18"))
-    for eighths in range(17):
-        plus.eighths.value = minus.eighths.value = eighths
-        assert minus.x == -plus.x
-        assert minus.discarded == plus.discarded
-        assert minus.neighbours == tuple(-value for value in reversed(plus.neighbours))
+def test_a_negative_number_mirrors_a_positive_one_in_the_lab(tmp_path):
+    formats = ("FP8_E4M3", "FP8_E5M2", "BF16", "FP16")
+    changes = [
+        {"entry": sign + "18", "format": name, "eighths": eighths}
+        for sign in ("", "-")
+        for name in formats
+        for eighths in range(17)
+    ]
+    found = lab(changes, tmp_path)
+    for plus, minus in zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True):
+        assert minus["x"] == -plus["x"]
+        assert minus["bits"] == plus["bits"]
+        assert (minus["low"], minus["high"]) == (-plus["high"], -plus["low"])
+        if plus["low"] != plus["high"]:
+            assert minus["chance"] == 1 - plus["chance"]
 
 
-def test_the_caption_of_a_negative_number_agrees_with_its_dot():
-    lab = explorers.RoundingLab("-16")
-    lab.eighths.value = 3
-    svg = ElementTree.fromstring(lab.picture.value)
-    dot = next(part for part in svg.iter() if part.tag.endswith("circle"))
-    texts = {part.text: float(part.get("x")) for part in svg.iter() if part.tag.endswith("text")}
-    assert float(dot.get("cx")) > texts["middle"]  # −16.75 is above −17, and nearer to 0
-    assert "cut after bit 4: short of the middle, seen from 0" in texts
-    assert "−16.75 in FP8_E4M3: between −18 and −16" in lab.state.value
-    assert "sticky 1: short of the middle, seen from 0. Ties to even gives −16" in lab.state.value
-    lab.eighths.value = 5
-    assert "past the middle, seen from 0. Ties to even gives −18" in lab.state.value
-    lab.entry.value = "16"
-    assert "past the middle. Ties to even gives 18" in lab.state.value
+def test_a_verdict_about_a_negative_number_is_seen_from_0(tmp_path):
+    changes = [{"entry": "-16", "eighths": 3}, {"entry": "-16", "eighths": 5}]
+    changes.append({"entry": "16", "eighths": 5})
+    short, past, plus = (found["said"] for found in lab(changes, tmp_path))
+    assert "−16.75 in FP8_E4M3: between −18 and −16; guard 0, round 1, sticky 1: " in short
+    assert "short of the middle, seen from 0. Ties to even gives −16 (0xD8)." in short
+    assert "past the middle, seen from 0. Ties to even gives −18" in past
+    assert "past the middle. Ties to even gives 18" in plus
 
 
-def test_stochastic_rounding_goes_up_as_often_as_it_says():
-    lab = explorers.RoundingLab("16.25", mode=Rounding.STOCHASTIC)
-    assert lab.chance_up == Fraction(1, 8)
-    assert abs(lab.times_up - 125) < 4 * math.sqrt(1000 * 1 / 8 * 7 / 8)
-    assert f"with probability 0.125, else 16; in 1,000 draws it gave 18 {lab.times_up} times" in (
-        lab.state.value
-    )
-    lab.entry.value = "16"
-    assert lab.times_up == 0
-    assert "every mode keeps it" in lab.state.value
+@pytest.mark.parametrize("seed", [0, 5, 2**64 - 1])
+def test_stochastic_rounding_goes_up_as_often_as_the_library_s_bits_do(seed, tmp_path):
+    changes = [
+        {"entry": number, "format": fmt, "eighths": eighths, "mode": "STOCHASTIC"}
+        for number in ("16.25", "-16", "1/3", "0.1")
+        for fmt in ("FP8_E4M3", "FP16")
+        for eighths in (0, 1, 4)
+    ]
+    for change, found in zip(changes, lab(changes, tmp_path, seed=str(seed)), strict=True):
+        x = np.full(1000, float(found["x"]))
+        fmt, stream = FORMATS[change["format"]], Stream(seed)
+        drawn = round_to(x, fmt, rounding=Rounding.STOCHASTIC, stream=stream)
+        assert found["up"] == np.sum(drawn != found["low"])
+        chance = float(found["chance"])
+        assert abs(found["up"] - 1000 * chance) <= 5 * math.sqrt(1000 * chance * (1 - chance))
+        if found["verdict"] == "exact":
+            assert found["up"] == 0
+            assert found["said"].endswith("every mode keeps it.")
+    first = lab([{"entry": "16.25", "mode": "STOCHASTIC"}], tmp_path, seed=str(seed))[0]
+    words = f"with probability 0.125, else 16; in 1,000 draws it gave 18 {first['up']} times."
+    assert words in first["said"]
 
 
-def test_numbers_past_the_range_are_refused_in_words():
-    lab = explorers.RoundingLab("448")
-    lab.entry.value = "1000"
-    assert "at most 448, the largest of FP8_E4M3" in lab.state.value
-    lab.entry.value, lab.eighths.value = "448", 16
-    assert lab.results[Rounding.TOWARD_ZERO] == 448
-    assert math.isnan(lab.results[Rounding.TIES_TO_EVEN])
-    with pytest.raises(ValueError, match="must be finite"):
-        explorers.RoundingLab("nan")
+def test_numbers_past_the_range_are_refused_in_words(tmp_path):
+    formats = ("FP16", "FP8_E4M3", "FP8_E8M0", "FP8_E8M0")
+    typed = ("65505", "1000", "-1", "0")
+    changes = [{"entry": n, "format": f} for n, f in zip(typed, formats, strict=True)]
+    changes += [{"entry": typed} for typed in WRONG]
+    changes += [{"eighths": "17"}, {"format": "FP7"}, {"mode": "up"}]
+    found = lab(changes, tmp_path)
+    words = "cannot be read|too far|too long|needs|must be|There is no"
+    for change, answer in zip(changes, found, strict=True):
+        assert any(part in answer["refused"] for part in words.split("|")), change
+    assert "from −448 to 448, the range of FP8_E4M3; got “1000”." in found[1]["refused"]
+    for typed, fmt in (("nan", FP8_E4M3), ("449", FP8_E4M3), ("-1", FORMATS["FP8_E8M0"])):
+        with pytest.raises(ValueError, match="must be finite and from"):
+            explorers.RoundingLab(typed, fmt)
+
+
+def test_past_the_largest_number_the_library_decides(tmp_path):
+    changes = [{"entry": "448", "eighths": 16}, {"entry": "6", "format": "FP4_E2M1", "eighths": 3}]
+    (past, saturated) = lab(changes, tmp_path)
+    assert past["results"][Rounding.TOWARD_ZERO] == 448
+    assert math.isnan(past["results"][Rounding.TIES_TO_EVEN])
+    assert set(saturated["results"].values()) == {6.0}

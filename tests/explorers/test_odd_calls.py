@@ -89,5 +89,5 @@ def test_every_explorer_with_arguments_is_asked_oddly():
 def test_what_is_right_though_unusual_stays_right():
     assert explorers.BitExplorer(np.float32(0.5)).entry == "0.5"
     assert explorers.BitExplorer(HUGE).entry == str(HUGE)
-    assert explorers.NumberLine(zoom=99).zoom.value == 18  # the end of the slider
+    assert explorers.NumberLine(zoom=99).zoom == 18  # the end of the slider
     assert explorers.ScalerTimeline((4, 4)).turns[0].scale == 2.0**16

@@ -9,7 +9,7 @@ import node
 import numpy as np
 import pytest
 from cases import ODD_FORMATS, RULES, WIDER, assert_same_bits, breakpoints, directed
-from oracle import random_bits
+from oracle import random_bits, shown
 
 from mplab import (
     FORMATS,
@@ -113,7 +113,7 @@ def test_all_codes_are_read_written_and_stepped_from_as_in_the_library(
             assert kind == ("zero" if value == 0 else of_size)
         else:
             assert kind == ("NaN" if math.isnan(value) else "infinity")
-            assert full == _entry.shown(value)
+            assert full == shown(value)
     record_property("codes", codes.size)
 
 
@@ -270,7 +270,7 @@ def test_what_is_typed_is_read_exactly_and_made_a_double_once(tmp_path):
             assert Fraction(n, d) * (-1) ** negative == number, typed
             assert double[0] == _double(number), typed
             assert same(double[1], float(as_array("test", number))), typed
-        brief = _entry.shown(number)
+        brief = shown(number)
         assert page["shown"] == re.sub(r"\.?0+e", "e", brief), typed
 
 
@@ -300,3 +300,34 @@ def test_ten_thousand_digits_are_rounded_once(tmp_path):
     odd = np.array([int(page["doubles"][1]) for page in read], np.uint64).view(np.float64)
     assert round_to(odd, FP16).tolist() == [1, 1 + 2**-10, float(np.float16(1 / 3))]
     assert [page["shown"][-1] for page in read] == ["5", "…", "…"]
+
+
+def test_a_few_digits_are_those_of_decimal_rounding(tmp_path):
+    rng = np.random.default_rng(4)
+    exponents = rng.uniform(-320, 308, 2000)
+    x = [*(rng.choice([-1, 1], 2000) * 10.0**exponents), *rng.normal(size=2000) * 1e3]
+    x += [999999.5, 999999.4, 9.999995e-5, 1e-4, 0.1, 1.0, -448.0, 2.0**-149, 1e22]
+    code = "console.log(JSON.stringify(given.map(x => [core.brief(x), core.brief(x, 3)])))"
+    for number, said in zip(x, node.run(code, tmp_path, [float(n) for n in x]), strict=True):
+        for digits, words in zip((6, 3), said, strict=True):
+            plain = re.sub(r"e([+-])0", r"e\1", f"{number:.{digits}g}").replace("-", "−")
+            assert words == plain or number == 999999.5, number  # a tie, which goes to even there
+            if number == 999999.5:
+                assert words == "1e+6"
+
+
+def test_names_and_whole_numbers_that_cannot_be_are_answered(tmp_path):
+    code = """
+    const said = action => { try { return action(); } catch (error) {
+        if (!(error instanceof RangeError)) throw error;
+        return error.message; } };
+    console.log(JSON.stringify(given.map(([name, ...more]) => said(() => core[name](...more)))));
+    """
+    calls = [["modeNamed", " to_odd"], ["modeNamed", "up"], *(
+        ["wholeNumber", "It", typed, -20, 18] for typed in ("3", "-20", "", " ", "1.5", "19", "x")
+    )]  # fmt: skip
+    rule = "It must be a whole number from −20 to 18; got “{}”."
+    assert node.run(code, tmp_path, calls) == [
+        *(6, "There is no rounding mode “up”. Choose one of the list.", 3, -20),
+        *(rule.format(typed) for typed in ("", " ", "1.5", "19", "x")),
+    ]

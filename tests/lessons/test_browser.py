@@ -97,7 +97,8 @@ def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
         said = lesson.page.locator(f"{lab_browser.OUTPUT} [role=status]").first
         lesson.page.locator("[title='bit 15, sign: 1']:visible").wait_for()
         assert "FP16 0xAE66: sign 1" in said.inner_text()
-        lesson.press(lesson.controls().first, "ArrowLeft")
+        lesson.page.get_by_role("slider", name="width 2^").press("ArrowLeft")
+        lesson.page.get_by_text("From 8 to 16 FP8_E4M3 has 9 values").wait_for()
         assert lesson.errors() == complaints(lesson) == []
 
 
@@ -134,7 +135,11 @@ def test_every_explorer_is_operated_by_keyboard_and_by_mouse(
         assert lesson.errors() == ["ZeroDivisionError: division by zero"]
 
 
-BITS = "from mplab import explorers\nbits = explorers.BitExplorer('0.1')\nbits"
+IN_THE_PAGE = (
+    "from mplab import explorers\nbits = explorers.BitExplorer('0.1')\nbits",
+    "line = explorers.NumberLine()\nline",
+    "lab = explorers.RoundingLab('17', seed=2**64 - 1)\nlab",
+)
 
 IN_KERNEL = """async code => {
     const session = window.jupyterapp.shell.currentWidget.sessionContext.session;
@@ -142,16 +147,17 @@ IN_KERNEL = """async code => {
 }"""
 
 
-def test_the_explorer_of_bits_moves_in_jupyterlab_and_the_kernel_knows(open_lesson, tmp_path):
+def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(open_lesson, tmp_path):
     (tmp_path / "lessons").mkdir()
     kernel = {"name": "python3", "display_name": "Python 3"}
-    cells = [nbformat.v4.new_code_cell(BITS)]
+    cells = [nbformat.v4.new_code_cell(source) for source in IN_THE_PAGE]
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(notebook, tmp_path / "lessons" / "bits.ipynb")
     with open_lesson("bits.ipynb", snapshots=False) as lesson:
         lesson.run_all()
         said = lesson.page.locator(".mplab-page [role=status]")
-        said.filter(has_text="FP16 0x2E66").wait_for()
+        for words in ("FP16 0x2E66", "From 0 to 2", "17 in FP8_E4M3"):
+            said.filter(has_text=words).wait_for()
         address = lesson.page.url
         lesson.page.locator(".mplab-page [data-weight='0']").click()
         for key in ("ArrowLeft", "Space"):  # JupyterLab takes neither
@@ -163,6 +169,15 @@ def test_the_explorer_of_bits_moves_in_jupyterlab_and_the_kernel_knows(open_less
         lesson.page.evaluate(IN_KERNEL, f"{code}; bits.entry = '0xC4'")
         said.filter(has_text="FP8_E4M3 0xC4").wait_for()
         assert told.read_text() == "0x2E65"
+        lesson.page.get_by_role("slider", name="width").press("ArrowLeft")
+        lesson.page.get_by_role("slider", name="eighths").press("ArrowRight")
+        said.filter(has_text="From 0.5 to 1.5").wait_for()
+        said.filter(has_text="17.25 in FP8_E4M3").wait_for()
+        code = f"open({str(told)!r}, 'w').write(f'{{line.zoom}} {{lab.eighths}} {{lab.seed}}')"
+        lesson.page.evaluate(IN_KERNEL, f"{code}; line.around = '12'; lab.mode = 'TOWARD_ZERO'")
+        said.filter(has_text="From 11.5 to 12.5").wait_for()
+        said.filter(has_text="Toward zero gives 16 (0x58)").wait_for()
+        assert told.read_text() == f"0 1 {2**64 - 1}"
         assert lesson.errors() == complaints(lesson) == []
 
 

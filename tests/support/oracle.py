@@ -6,10 +6,11 @@ of all values of a format, which a test holds against the first.
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import pairwise
-from math import inf, isinf, isnan, nan
+from math import copysign, inf, isinf, isnan, nan
 
 import numpy as np
 
@@ -399,3 +400,20 @@ def random_array(seed, call, count):
     h ^= h >> 15
     h = h * 0x31848BAB % 2**32
     return (h ^ (h >> 14)).astype(np.int64)
+
+
+# In words --------------------------------------------------------------------------------
+
+
+def shown(number):
+    """A number in at most 17 digits, with an ellipsis where there are more."""
+    if isinstance(number, float) and (isnan(number) or isinf(number)):
+        return "NaN" if isnan(number) else "infinity" if number > 0 else "−infinity"
+    fraction = Fraction(number)
+    digits = Decimal(fraction.numerator) / Decimal(fraction.denominator)  # 28 digits
+    words = f"{digits:.17g}"
+    if "e" not in words and "." in words:
+        words = words.rstrip("0").rstrip(".")
+    mark = "" if Fraction(Decimal(words)) == fraction else "…"
+    sign = "-" if isinstance(number, float) and number == 0 and copysign(1, number) < 0 else ""
+    return f"{sign}{words}{mark}".replace("-", "−")

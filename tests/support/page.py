@@ -8,7 +8,7 @@ from lab_browser import CHROMIUM
 from playwright.sync_api import sync_playwright
 
 from mplab.commands import doctor
-from mplab.explorers.modules import alive
+from mplab.explorers.modules import alive, once
 
 PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>An explorer</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -30,10 +30,11 @@ def browser():
 
 
 @contextmanager
-def opened(running, explorer, folder, *, hash="", width=1000, **options):
-    """The page of an explorer; fails if it complained, or asked for another file."""
+def opened(running, explorer, folder, *more, hash="", width=1000, **options):
+    """The page of an explorer, or of more; fails if it complained, or asked for another file."""
     path = folder / "page.html"
-    path.write_text(PAGE.format(alive(explorer.get_state())), encoding="utf-8")
+    parts = [alive(each.get_state()) for each in (explorer, *more)]
+    path.write_text(PAGE.format(once("".join(parts))), encoding="utf-8")
     context = running.new_context(viewport={"width": width, "height": 900}, **options)
     page = context.new_page()
     asked, complaints = [], []
@@ -45,3 +46,8 @@ def opened(running, explorer, folder, *, hash="", width=1000, **options):
     context.close()
     assert set(asked) == {path.as_uri()}
     assert complaints == []
+
+
+def status(page, number=0):
+    """What an explorer of a page says."""
+    return page.get_by_role("status").nth(number).inner_text()

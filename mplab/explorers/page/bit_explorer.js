@@ -5,30 +5,39 @@ import {
   EVENTS,
   encode,
   exact,
+  formatNamed,
   hexadecimal,
+  including,
   inFull,
+  inHex,
   isCode,
   kindOf,
   MODES,
   makeFormat,
+  modeNamed,
   next,
-  ownFormat,
   read,
   readCode,
   round,
   shown,
   ulp,
 } from "./numbers.js";
-import { element, labelled, raised } from "./parts.js";
+import {
+  chooser,
+  element,
+  labelled,
+  line,
+  live,
+  modeWords,
+  raised,
+  showChoice,
+  slider,
+  textField,
+} from "./parts.js";
 
 // What is shown ---------------------------------------------------------------------------
 
 const signed = (q) => (q.negative ? -q.n : q.n);
-const inHex = (code, f) =>
-  `0x${code
-    .toString(16)
-    .toUpperCase()
-    .padStart(Math.ceil(f.bits / 4), "0")}`;
 const inBinary = (field, width) => (width ? field.toString(2).padStart(width, "0") : "");
 
 /** What a format makes of an exact number: value, code, error in ulps, and events. */
@@ -216,22 +225,30 @@ export function stepped(state, direction) {
   return code === null || code === state.f.nanCode ? state : coded(state, code);
 }
 
-/** The format of a name, in letters of either size, or one described as E5M6. */
-export const formatNamed = (name, formats) =>
-  formats.find((f) => f.name.toLowerCase() === name.trim().toLowerCase()) ?? ownFormat(name);
+/** The state with a format of a name, which joins the others. */
+function added(state, name) {
+  const f = formatNamed(name, state.formats);
+  return ruled({ ...state, formats: including(state.formats, f) }, { f });
+}
+
+/** What the model holds of a state, and the state with some of that changed. */
+const plain = ({ entry, f }) => ({ entry, format: f.name });
+
+function changed(state, { entry, format }) {
+  const after = format === undefined ? state : added(state, format);
+  return entry === undefined ? after : typed(after, entry);
+}
 
 /** The permalink of a state: its format and code. */
 export const permalink = ({ f, code }) =>
   `#${f.name.toLowerCase()}/${inHex(code, f).toLowerCase()}`;
 
-/** The state that a permalink names. */
+/** The state that a permalink names; the same state for another link. */
 export function linked(state, hash) {
-  const [name, code] = hash.slice(1).split("/");
+  const [, name, code] = /^#([^/?]+)\/(.+)/.exec(hash) ?? [];
+  if (!name) return state;
   const f = formatNamed(name, state.formats);
-  const formats = state.formats.some((g) => g.name === f.name)
-    ? state.formats
-    : [...state.formats, f];
-  return coded({ ...state, f, formats }, readCode(code, f));
+  return coded({ ...state, f, formats: including(state.formats, f) }, readCode(code, f));
 }
 
 // The page --------------------------------------------------------------------------------
@@ -277,68 +294,61 @@ function tableRow(mine, chosen) {
   );
 }
 
+/** A button for each bit of a code, in groups by its fields; `press` is given a bit's weight. */
+const bitGroups = (f, press) =>
+  fieldsOf(f).map(({ name, high, low }) => {
+    const field = `mplab-${name.split(" ")[0]}`;
+    const button = (weight) =>
+      element("button", {
+        type: "button",
+        class: `mplab-bit ${field}`,
+        "data-weight": weight,
+        click: ({ detail }) => detail || press(weight), // by mouse: painted already
+      });
+    const bits = Array.from({ length: high - low + 1 }, (_, i) => button(high - i));
+    const label = element("span", { class: `mplab-name ${field}` }, name);
+    const group = { role: "group", "aria-label": name };
+    return element("div", group, label, element("div", {}, ...bits));
+  });
+
 /** The bits of the chosen format as buttons, which paint when dragged over. */
-function bitButtons(state, act) {
+function bitButtons(now, act) {
   let painted = null;
-  const paint = (weight) =>
-    act((now) => {
-      const field = { high: weight, low: weight };
-      return fieldOf(now.code, field) === painted
-        ? now
-        : coded(now, withField(now.code, field, painted));
-    });
+  const bitAt = (weight) => fieldOf(now().code, { high: weight, low: weight });
+  const paint = (weight) => {
+    if (bitAt(weight) === painted) return;
+    act((s) => coded(s, withField(s.code, { high: weight, low: weight }, painted)));
+  };
+  const press = (weight) => {
+    painted = 1 - bitAt(weight);
+    paint(weight);
+  };
   const weightUnder = ({ clientX, clientY }) => {
     const found = root.getRootNode().elementFromPoint(clientX, clientY);
     return found && root.contains(found) ? found.dataset.weight : undefined;
   };
-  const button = (weight, name) =>
-    element("button", {
-      type: "button",
-      class: `mplab-bit mplab-${name.split(" ")[0]}`,
-      "data-weight": weight,
-      click: (event) => {
-        if (event.detail) return; // by mouse: painted already
-        painted = 1 - fieldOf(state().code, { high: weight, low: weight });
-        paint(weight);
-      },
-    });
-  const groups = fieldsOf(state().f).map(({ name, high, low }) => {
-    const bits = Array.from({ length: high - low + 1 }, (_, i) => button(high - i, name));
-    const label = element("span", { class: `mplab-name mplab-${name.split(" ")[0]}` }, name);
-    return element(
-      "div",
-      { role: "group", "aria-label": name },
-      label,
-      element("div", {}, ...bits),
-    );
-  });
-  const root = element(
-    "div",
-    {
-      class: "mplab-bits",
-      pointerdown: (event) => {
-        const weight = event.target.dataset.weight;
-        if (weight === undefined || event.button) return;
-        event.target.releasePointerCapture?.(event.pointerId);
-        painted = 1 - fieldOf(state().code, { high: Number(weight), low: Number(weight) });
-        paint(Number(weight));
-      },
-      pointermove: (event) => {
-        const weight = event.buttons === 1 && painted !== null ? weightUnder(event) : undefined;
-        if (weight !== undefined) paint(Number(weight));
-      },
-      keydown: (event) => {
-        const all = [...root.querySelectorAll("button")];
-        const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-        if (way) all[all.indexOf(event.target) + way]?.focus();
-      },
-      focusin: (event) => {
-        for (const bit of root.querySelectorAll("button"))
-          bit.tabIndex = bit === event.target ? 0 : -1;
-      },
+  const listeners = {
+    pointerdown: (event) => {
+      const weight = event.target.dataset.weight;
+      if (weight === undefined || event.button) return;
+      event.target.releasePointerCapture?.(event.pointerId);
+      press(Number(weight));
     },
-    ...groups,
-  );
+    pointermove: (event) => {
+      const weight = event.buttons === 1 && painted !== null ? weightUnder(event) : undefined;
+      if (weight !== undefined) paint(Number(weight));
+    },
+    keydown: (event) => {
+      const all = [...root.querySelectorAll("button")];
+      const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (way) all[all.indexOf(event.target) + way]?.focus();
+    },
+    focusin: (event) => {
+      for (const bit of root.querySelectorAll("button"))
+        bit.tabIndex = bit === event.target ? 0 : -1;
+    },
+  };
+  const root = element("div", { class: "mplab-bits", ...listeners }, ...bitGroups(now().f, press));
   return root;
 }
 
@@ -357,166 +367,108 @@ function showBits(root, { f, code }) {
   }
 }
 
-/** A slider for each field that is wider than a bit. */
-function sliders(state, act) {
-  return fieldsOf(state().f)
+/** A slider for each field that is wider than a bit, and which field it is. */
+const fieldSliders = (f, act) =>
+  fieldsOf(f)
     .filter(({ high, low }) => high > low)
     .map((field) => {
-      const slider = element("input", {
-        type: "range",
-        min: 0,
-        max: 2 ** (field.high - field.low + 1) - 1,
-        input: () => act((now) => coded(now, withField(now.code, field, Number(slider.value)))),
-      });
-      slider.show = ({ code }) => {
-        slider.value = fieldOf(code, field);
-      };
-      return labelled(field.name, slider);
+      const most = 2 ** (field.high - field.low + 1) - 1;
+      const move = (number) => act((now) => coded(now, withField(now.code, field, number)));
+      return { field, control: slider(0, most, move) };
     });
+
+/** The controls of a format's code, which are others for each format, and what shows a code. */
+function codeControls(act, now) {
+  const bits = element("div", { class: "mplab-bits-box" });
+  const sliders = element("div", { class: "mplab-sliders-box" });
+  let f = null;
+  let fields = [];
+  function show(state) {
+    if (state.f !== f) {
+      f = state.f;
+      fields = fieldSliders(f, act);
+      bits.replaceChildren(bitButtons(now, act));
+      sliders.replaceChildren(...fields.map(({ field, control }) => labelled(field.name, control)));
+    }
+    showBits(bits.firstChild, state);
+    for (const { field, control } of fields) control.value = fieldOf(state.code, field);
+  }
+  return { parts: [bits, sliders], show };
 }
 
-/** What the model holds, as a state; the number is still to be read. */
-function begin(model) {
-  const formats = model.get("formats").map(makeFormat);
-  const f = formats.find(({ name }) => name === model.get("format"));
-  const start = { formats, f, mode: 0, saturate: false, number: exact(0), code: 0, entry: "" };
-  return coded(start, 0);
+/** The table of all formats, and its body. */
+function tableOfFormats() {
+  const heads = ["format", "value", "code", "bits", "error", "event"];
+  const head = element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)));
+  const body = element("tbody", { role: "rowgroup" });
+  const table = { class: "mplab-picture", role: "table" };
+  return [element("table", table, element("thead", {}, head), body), body];
 }
 
-/** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
-export function render({ model, el }) {
-  let state = begin(model);
-  let note = "";
-  let widgets = null;
-  const now = () => state;
-  const options = (words) => words.map((word) => element("option", {}, word));
-  const entry = element("input", {
-    type: "text",
-    autocomplete: "off",
-    spellcheck: "false",
-    change: () => act((s) => typed(s, entry.value)),
-  });
-  const format = element("select", {
-    change: () => act((s) => ruled(s, { f: formatNamed(format.value, s.formats) })),
-  });
-  const own = element("input", {
-    type: "text",
-    placeholder: "E3M4",
-    size: 6,
-    autocomplete: "off",
-    change: () => act((s) => added(s, own.value)),
-  });
-  const mode = element(
-    "select",
-    {
-      change: () => act((s) => ruled(s, { mode: MODES.indexOf(mode.value) })),
-    },
-    ...options(MODES.filter((name) => name !== "STOCHASTIC")),
-  );
+/** The parts of the explorer, and what shows a state. */
+function build(act, now) {
+  const entry = textField((words) => act((s) => typed(s, words)));
+  const format = chooser((name) => act((s) => added(s, name)));
+  const own = textField((words) => act((s) => added(s, words)), { placeholder: "E3M4", size: 6 });
+  const mode = chooser((name) => act((s) => ruled(s, { mode: modeNamed(name) })));
   const saturate = element("input", {
     type: "checkbox",
     change: () => act((s) => ruled(s, { saturate: saturate.checked })),
   });
   const step = (words, way) =>
     element("button", { type: "button", click: () => act((s) => stepped(s, way)) }, words);
-  const boxes = Object.fromEntries(
-    ["bits", "sliders", "digits"].map((name) => [
-      name,
-      element("div", { class: `mplab-${name}-box` }),
-    ]),
-  );
-  const table = element("tbody", { role: "rowgroup" });
-  const heads = ["format", "value", "code", "bits", "error", "event"];
-  const head = element("tr", {}, ...heads.map((name) => element("th", { scope: "col" }, name)));
-  const picture = element(
-    "table",
-    { class: "mplab-picture", role: "table" },
-    element("thead", {}, head),
-    table,
-  );
-  const said = element("div", { role: "status", "aria-live": "polite" });
-  const link = element("a", {}, "link to this code");
-  const line = (...parts) => element("div", { class: "mplab-line" }, ...parts);
-  const labels = [labelled("number or code", entry), labelled("bits of", format)];
-  const rules = [labelled("rounding", mode), labelled("saturate", saturate)];
+  const code = codeControls(act, now);
+  const [table, rows] = tableOfFormats();
+  const inDigits = element("div");
+  const modes = MODES.filter((name) => name !== "STOCHASTIC");
 
-  function added(s, words) {
-    const f = formatNamed(words, s.formats);
-    const formats = s.formats.some(({ name }) => name === f.name) ? s.formats : [...s.formats, f];
-    return ruled({ ...s, formats }, { f });
-  }
-
-  function attempt(action) {
-    note = "";
-    try {
-      state = action(state);
-    } catch (error) {
-      if (!(error instanceof RangeError)) throw error;
-      note = error.message;
-    }
-    show();
-  }
-
-  function act(action) {
-    attempt(action);
-    if (note) return;
-    if (model.permalink) history.replaceState(null, "", permalink(state));
-    model.set("entry", state.entry);
-    model.set("format", state.f.name);
-    model.save_changes();
-  }
-
-  function show() {
-    if (widgets?.f !== state.f) {
-      widgets = { f: state.f, bits: bitButtons(now, act), sliders: sliders(now, act) };
-      boxes.bits.replaceChildren(widgets.bits);
-      boxes.sliders.replaceChildren(...widgets.sliders);
-      format.replaceChildren(...options(state.formats.map(({ name }) => name)));
-      format.value = state.f.name;
-    }
-    showBits(widgets.bits, state);
-    for (const { lastChild } of widgets.sliders) lastChild.show(state);
+  function show(state, note) {
+    const { formats, f, number } = state;
     if (!note) entry.value = state.entry;
-    const { number, mode: rule, saturate: ends } = state;
-    table.replaceChildren(
-      ...state.formats.map((f) => tableRow(reading(number, f, rule, ends), f === state.f)),
+    showChoice(
+      format,
+      formats.map(({ name }) => name),
+      f.name,
     );
-    said.textContent = `${note} ${sentence(state)}`.trim();
-    boxes.digits.replaceChildren(...digits(state).map(folded));
-    link.href = permalink(state);
+    showChoice(mode, modes, MODES[state.mode], modeWords);
+    saturate.checked = state.saturate;
+    code.show(state);
+    const made = formats.map((g) =>
+      tableRow(reading(number, g, state.mode, state.saturate), g === f),
+    );
+    rows.replaceChildren(...made);
+    inDigits.replaceChildren(...digits(state).map(folded));
   }
 
-  function follow() {
-    if (/^#[^/]+\/./.test(location.hash)) attempt((s) => linked(s, location.hash));
-  }
+  const rules = [labelled("rounding", mode), labelled("saturate", saturate)];
+  const parts = [
+    line(
+      labelled("number or code", entry),
+      labelled("bits of", format),
+      labelled("a format of your own", own),
+    ),
+    ...code.parts,
+    line(step("next value down", -1), step("next value up", 1), ...rules),
+    element("div", { class: "mplab-wide" }, table),
+  ];
+  return { parts, below: [inDigits], show };
+}
 
-  el.classList.add("mplab-page");
-  el.dataset.lmSuppressShortcuts = "true"; // of JupyterLab, which else takes the arrow keys
+/** What the model holds, as a state; the number is still to be read. */
+function begin(model) {
+  const formats = model.get("formats").map(makeFormat);
+  const f = formatNamed(model.get("format"), formats);
+  return coded({ formats, f, mode: 0, saturate: false }, 0);
+}
+
+/** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
+export function render({ model, el }) {
   for (const [name, colour] of Object.entries(model.get("colours"))) {
     el.style.setProperty(`--${name.split(" ")[0]}`, colour);
   }
-  el.replaceChildren(
-    element("b", {}, "Which bits make this number?"),
-    line(...labels, labelled("a format of your own", own)),
-    boxes.bits,
-    boxes.sliders,
-    line(step("next value down", -1), step("next value up", 1), ...rules),
-    element("div", { class: "mplab-wide" }, picture),
-    said,
-    boxes.digits,
-    ...(model.permalink ? [link] : []),
-  );
-  attempt((s) => typed(s, model.get("entry")));
-  model.on("change:entry", () => {
-    if (model.get("entry") !== state.entry) attempt((s) => typed(s, model.get("entry")));
-  });
-  model.on("change:format", () => {
-    if (model.get("format") !== state.f.name) attempt((s) => added(s, model.get("format")));
-  });
-  if (!model.permalink) return undefined;
-  follow();
-  window.addEventListener("hashchange", follow);
-  return () => window.removeEventListener("hashchange", follow);
+  const question = "Which bits make this number?";
+  const functions = { begin, build, sentence, plain, changed, permalink, linked };
+  return live({ model, el }, { question, ...functions });
 }
 
 export default { render };

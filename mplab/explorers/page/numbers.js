@@ -113,7 +113,24 @@ export function ownFormat(words) {
   return f;
 }
 
+/** The format of a name, in letters of either size, or one described as E5M6. */
+export const formatNamed = (name, formats) =>
+  formats.find((f) => f.name.toLowerCase() === name.trim().toLowerCase()) ?? ownFormat(name);
+
+/** Formats with one more, unless it is among them. */
+export const including = (formats, f) =>
+  formats.some(({ name }) => name === f.name) ? formats : [...formats, f];
+
 // Rounding --------------------------------------------------------------------------------
+
+/** The number of a mode by its name. */
+export function modeNamed(name) {
+  const mode = MODES.indexOf(name.trim().toUpperCase());
+  if (mode < 0) {
+    throw new RangeError(`There is no rounding mode ${quoted(name)}. Choose one of the list.`);
+  }
+  return mode;
+}
 
 /** A magnitude to a multiple of a power of two: up or down, as the mode says. */
 function toMultiple(a, step, mode, away, random) {
@@ -220,6 +237,9 @@ export function decode(code, f) {
   const value = significand * power((subnormal ? f.emin : biased - f.bias) - f.precision + 1);
   return negative ? -value : value;
 }
+
+/** The least finite value that numbers round to. */
+export const leastOf = (f) => (f.signed ? -f.maxFinite : decode(0, f));
 
 /** The code of a value of the format; null for what is none. */
 export function encode(x, f) {
@@ -337,6 +357,16 @@ export function shown({ negative, n, d }) {
   return `${sign}${placed(digits.padEnd(e + 1, "0"), e + 1)}${mark}`;
 }
 
+/** A double in a few digits, for pictures. */
+export function brief(x, digits = 6) {
+  if (!Number.isFinite(x) || x === 0) return shown(exact(x));
+  const rounded = Number(x.toPrecision(digits));
+  const size = Math.abs(rounded);
+  const near = size >= 1e-4 && size < 10 ** digits;
+  const words = near ? `${rounded}` : x.toExponential(digits - 1).replace(/\.?0+e/, "e");
+  return words.replaceAll("-", "−");
+}
+
 /** Digits with the decimal point after the first `before`, which may be none. */
 function placed(digits, before) {
   if (before <= 0) return `0.${"0".repeat(-before)}${digits}`;
@@ -351,6 +381,13 @@ export function inFull({ negative, n, d }) {
   const digits = (n * 5n ** BigInt(places)).toString();
   return (negative ? "−" : "") + placed(digits, digits.length - places);
 }
+
+/** A code with as many digits as its format needs. */
+export const inHex = (code, f) =>
+  `0x${code
+    .toString(16)
+    .toUpperCase()
+    .padStart(Math.ceil(f.bits / 4), "0")}`;
 
 /** A double in hexadecimal, as C's %a writes it. */
 export function hexadecimal(x) {
@@ -372,7 +409,8 @@ const HEX_FLOAT = /^([+-]?)0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?[0-9]{1,9}))
 const DECIMAL = /^([+-]?)(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:e([+-]?[0-9]+))?$/;
 const SPECIAL = /^([+-]?)(?:(inf|infinity)|nan)$/;
 
-const quoted = (typed) => (typed.length <= 30 ? `“${typed}”` : `“${typed.slice(0, 30)}…”`);
+/** What was typed, as a message repeats it. */
+export const quoted = (typed) => (typed.length <= 30 ? `“${typed}”` : `“${typed.slice(0, 30)}…”`);
 
 const mistake = (typed) =>
   new RangeError(
@@ -384,6 +422,16 @@ const tooFar = (typed) =>
   new RangeError(
     `${quoted(typed)} is too far from 1. Type an exponent of 5,000 or less, with either sign.`,
   );
+
+/** The integer that was typed, or given, from `least` to `most`. */
+export function wholeNumber(what, typed, least, most) {
+  const number = Number(typed);
+  if (!Number.isInteger(number) || number < least || number > most || String(typed).trim() === "") {
+    const ends = `from ${brief(least)} to ${brief(most)}`;
+    throw new RangeError(`${what} must be a whole number ${ends}; got ${quoted(String(typed))}.`);
+  }
+  return number;
+}
 
 /** Whether what was typed is a code: 0x… or 0b… without a point and without an exponent. */
 export const isCode = (typed) => /^\s*0[xb][^.p]*$/i.test(typed);

@@ -1,8 +1,7 @@
-// What the explorers of the page share: elements, words, and a model where there is no kernel.
+// What the explorers of the page share: elements, controls, the life of a state, and a model where
+// there is no kernel.
 
-/** An element with attributes (functions are listeners) and children. */
-export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+function filled(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") made.addEventListener(name, value);
     else if (value !== false) made.setAttribute(name, value === true ? "" : value);
@@ -11,11 +10,130 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** An element with attributes (functions are listeners) and children. */
+export const element = (tag, attributes = {}, ...children) =>
+  filled(document.createElement(tag), attributes, children);
+
+/** An element of SVG. */
+export const shape = (tag, attributes = {}, ...children) =>
+  filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+
 /** A control with its name beside it. */
 export const labelled = (words, control) => element("label", {}, `${words} `, control);
 
+/** Controls, or other parts, beside each other as far as there is room. */
+export const line = (...parts) => element("div", { class: "mplab-line" }, ...parts);
+
+/** A field of text; `change` is given what was typed. */
+export function textField(change, more = {}) {
+  const plain = { type: "text", autocomplete: "off", spellcheck: "false" };
+  const made = element("input", { ...plain, ...more, change: () => change(made.value) });
+  return made;
+}
+
+/** A slider over integers; `move` is given the one it comes to. */
+export function slider(min, max, move) {
+  const made = element("input", { type: "range", min, max, input: () => move(Number(made.value)) });
+  return made;
+}
+
+/** A list to choose a name from. */
+export function chooser(choose) {
+  const made = element("select", { change: () => choose(made.value) });
+  return made;
+}
+
+/** Bring a list to its names and the chosen one. */
+export function showChoice(list, names, chosen, words = (name) => name) {
+  if (list.length !== names.length) {
+    list.replaceChildren(...names.map((value) => element("option", { value }, words(value))));
+  }
+  list.value = chosen;
+}
+
 /** An integer in raised digits. */
 export const raised = (k) => String(k).replace(/./g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
+
+/** The name of a rounding mode as readers see it. */
+export const modeWords = (name) => name.toLowerCase().replaceAll("_", " ");
+
+/** The permalink of an explorer's words and numbers. */
+export const linkOf = (name, record) => `#${name}?${new URLSearchParams(record)}`;
+
+/** What a permalink says to the explorer of a name; nothing if it is another's. */
+export function linkedTo(name, hash) {
+  const start = `#${name}?`;
+  return Object.fromEntries(
+    new URLSearchParams(hash.startsWith(start) ? hash.slice(start.length) : ""),
+  );
+}
+
+const REST = 250; // ms without a move until the address follows: browsers refuse hundreds of changes
+
+/**
+ * Show an explorer in an element, and keep its state in step with the reader, the model and, in a
+ * page without a kernel, the address. It returns what ends that.
+ *
+ * The explorer is its `question` and functions: `begin(model)` gives the first state,
+ * `build(act, now)` the parts over and below the sentence and `show(state, note)`, `sentence(state)` the state in words,
+ * `plain(state)` what the model holds of it, `changed(state, record)` the state with some of that
+ * changed, `permalink(state)` its link, and `linked(state, hash)` the state that a link names. What
+ * cannot be is thrown as a RangeError, whose sentence is shown, and the state stays.
+ */
+export function live({ model, el }, explorer) {
+  let state = explorer.begin(model);
+  let resting;
+  const { parts, below = [], show } = explorer.build(act, () => state);
+  const said = element("div", { role: "status", "aria-live": "polite" });
+  const link = element("a", {}, "link to this state");
+
+  function attempt(action) {
+    let note = "";
+    try {
+      state = action(state);
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error;
+      note = error.message;
+    }
+    show(state, note);
+    said.textContent = `${note} ${explorer.sentence(state)}`.trim();
+    link.href = explorer.permalink(state);
+    return !note;
+  }
+
+  function act(action) {
+    if (!attempt(action)) return;
+    for (const [name, value] of Object.entries(explorer.plain(state))) model.set(name, value);
+    model.save_changes();
+    if (!model.permalink) return;
+    clearTimeout(resting);
+    resting = setTimeout(() => history.replaceState(null, "", link.href), REST);
+  }
+
+  const names = Object.keys(explorer.plain(state));
+  const changed = (some) =>
+    attempt((s) => explorer.changed(s, Object.fromEntries(some.map((n) => [n, model.get(n)]))));
+  function follow() {
+    const held = explorer.plain(state);
+    const news = names.filter((name) => model.get(name) !== held[name]);
+    if (news.length) changed(news);
+  }
+
+  const followLink = () => attempt((s) => explorer.linked(s, location.hash));
+  el.classList.add("mplab-page");
+  el.dataset.lmSuppressShortcuts = "true"; // of JupyterLab, which else takes the arrow keys
+  const shown = [element("b", {}, explorer.question), ...parts, said, ...below];
+  el.replaceChildren(...shown, ...(model.permalink ? [link] : []));
+  changed(names);
+  for (const name of names) model.on(`change:${name}`, follow);
+  if (!model.permalink) return undefined;
+  if (location.hash) followLink();
+  window.addEventListener("hashchange", followLink);
+  return () => {
+    clearTimeout(resting);
+    window.removeEventListener("hashchange", followLink);
+  };
+}
 
 /** A model as anywidget's, for a page without a kernel. Such a page may have a permalink. */
 export function plainModel(state) {

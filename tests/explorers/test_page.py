@@ -1,0 +1,226 @@
+"""What explorers owe a reader of a page without Python: by keyboard, at every width, by a link."""
+
+import itertools
+
+import page as pages
+import pytest
+
+from mplab import BF16, FP16, FP32, Rounding, explorers
+from mplab.explorers import modules
+
+pytestmark = pytest.mark.browser
+
+EXPLORERS = {
+    "BitExplorer": lambda: explorers.BitExplorer("-0.1", FP32),
+    "NumberLine": lambda: explorers.NumberLine(FP16, BF16, around="-1", zoom=-4),
+    "RoundingLab": lambda: explorers.RoundingLab("-0.1", FP16, mode=Rounding.STOCHASTIC),
+}
+every_explorer = pytest.mark.parametrize("name", EXPLORERS)
+
+CONTRAST = """() => {
+    const light = c => c.map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055)
+        ** 2.4).reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+    const rgb = c => c.match(/[\\d.]+/g).map(Number);
+    const over = ([r, g, b, a = 1], below) => [r, g, b].map((v, i) => a * v + (1 - a) * below[i]);
+    const behind = e => e
+        ? over(rgb(getComputedStyle(e).backgroundColor), behind(e.parentElement))
+        : [255, 255, 255];
+    const ink = e => rgb(getComputedStyle(e)[e.tagName === 'text' ? 'fill' : 'color']).slice(0, 3);
+    return [...document.querySelectorAll('.mplab-page *')].filter(e => [...e.childNodes].some(n =>
+        n.nodeType === 3 && n.data.trim())).map(e => {
+        const [a, b] = [ink(e), behind(e)].map(light);
+        return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); });
+}"""
+NAMED = "e => e.getAttribute('aria-label') || e.labels?.length || e.textContent.trim()"
+BOXES = """() => [...document.querySelectorAll('.mplab-page text')].map(e => {
+    const { left, right, top, bottom } = e.getBoundingClientRect();
+    return [left, right, top, bottom];
+}).filter(([left, right]) => right > left)"""
+
+
+def touching(boxes):
+    """Pairs of boxes, as left, right, top and bottom, that touch."""
+    return [
+        (a, b)
+        for a, b in itertools.combinations(boxes, 2)
+        if a[0] <= b[1] and b[0] <= a[1] and a[2] < b[3] and b[2] < a[3]
+    ]
+
+
+@every_explorer
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_it_fits_every_width_and_its_words_stand_out(name, width, scheme, chromium, tmp_path):
+    explorer = EXPLORERS[name]()
+    with pages.opened(chromium, explorer, tmp_path, width=width, color_scheme=scheme) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for box in page.locator(".mplab-page :is(div, table)").all():
+            assert box.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
+        contrasts = page.evaluate(CONTRAST)
+        assert len(contrasts) > 15
+        assert min(contrasts) >= 4.5
+        controls = page.locator(".mplab-page :is(input, select, button)").all()
+        assert all(control.evaluate(NAMED) for control in controls)
+        words = page.evaluate(BOXES)
+        assert touching(words) == []
+        assert all(left >= 0 and right <= width for left, right, _, _ in words)
+
+
+def test_the_table_of_formats_keeps_its_roles_on_a_narrow_page(chromium, tmp_path):
+    explorer = EXPLORERS["BitExplorer"]()
+    with pages.opened(chromium, explorer, tmp_path, width=360) as page:
+        assert page.get_by_role("row", name="FP16 −0.0999755859375 0xAE66").count() == 1
+        assert page.get_by_role("rowheader").count() == len(explorer.formats)
+
+
+@pytest.mark.parametrize("name", ["NumberLine", "RoundingLab"])
+def test_words_in_a_picture_do_not_touch_whatever_is_typed(name, chromium, tmp_path):
+    typed = ("1e-8", "-0.3", "0.0123456", "-123.456", "1e-40", "1/3", "-1e-5", "400", "300.0001")
+    with pages.opened(chromium, EXPLORERS[name](), tmp_path, width=360) as page:
+        field = page.locator("input[type=text]").first
+        for words in typed:
+            field.fill(words)
+            field.press("Enter")
+            assert touching(page.evaluate(BOXES)) == [], words
+
+
+MOVES = """() => Array.from({ length: 100 }, (_, i) => {
+    const slider = document.activeElement, before = performance.now();
+    slider.value = Number(slider.value) + (i % 20 < 10 ? 1 : -1);
+    slider.dispatchEvent(new Event("input"));
+    document.body.offsetHeight;  // laid out
+    return performance.now() - before;
+})"""
+
+
+@every_explorer
+def test_a_key_press_is_answered_within_a_frame(name, chromium, tmp_path, record_property):
+    with pages.opened(chromium, EXPLORERS[name](), tmp_path) as page:
+        page.get_by_role("slider").last.focus()
+        times = sorted(page.evaluate(MOVES))
+        record_property("ms, median of 100 moves", f"{times[50]:.1f}")
+        record_property("ms, p90 of 100 moves", f"{times[90]:.1f}")
+        assert times[90] < 100  # 16 on a machine of its own; this one may be shared
+
+
+def test_the_number_line_is_moved_by_keyboard(chromium, tmp_path):
+    with pages.opened(chromium, explorers.NumberLine(), tmp_path) as page:
+        ticks = page.locator(".mplab-row").first.locator("line[stroke-width]")
+        assert pages.status(page).startswith("From 0 to 2 FP8_E4M3 has 65 values, FP8_E5M2 has 65")
+        assert ticks.count() == 65
+        page.get_by_role("slider", name="width").press("ArrowLeft")
+        assert pages.status(page).startswith("From 0.5 to 1.5 FP8_E4M3 has 13 values")
+        assert ticks.count() == 13
+        field = page.get_by_label("around")
+        field.fill("12")
+        field.press("Enter")
+        assert pages.status(page).startswith("From 11.5 to 12.5 FP8_E4M3 has 1 value, FP8_E5M2")
+        field.fill("<b>")
+        field.press("Enter")
+        assert pages.status(page).startswith("“<b>” cannot be read.")
+        assert "From 11.5 to 12.5" in pages.status(page)
+        assert field.input_value() == "<b>"
+        page.get_by_label("above").select_option("FP16")
+        assert field.input_value() == "12"
+        assert page.get_by_text("FP16: 129 values", exact=True).count() == 1
+        page.get_by_label("below").select_option("FP32")
+        assert page.get_by_text("too dense to draw: zoom in").count() == 1
+        page.get_by_label("rounding").select_option("STOCHASTIC")
+        assert "In FP16 some of what lies" in pages.status(page)
+        label = page.locator(".mplab-figure").get_attribute("aria-label")
+        assert label == "Values on a line from 11.5 to 12.5."
+
+
+def test_between_two_values_what_rounds_to_each_is_still_drawn(chromium, tmp_path):
+    explorer = explorers.NumberLine(around="12.5", zoom=-4)
+    with pages.opened(chromium, explorer, tmp_path) as page:
+        row = page.locator(".mplab-row").first
+        assert "FP8_E4M3: 0 values" in row.inner_text()
+        areas = [box.bounding_box()["width"] for box in row.locator("rect").all()]
+        assert len(areas) == 2 and areas[0] == pytest.approx(areas[1], abs=1)  # 12.5 is a tie
+
+
+def test_the_lab_is_moved_by_keyboard(chromium, tmp_path):
+    with pages.opened(chromium, explorers.RoundingLab("-16"), tmp_path) as page:
+        slider = page.get_by_role("slider")
+        for _ in range(3):
+            slider.press("ArrowRight")
+        assert pages.status(page).startswith("−16.75 in FP8_E4M3: between −18 and −16")
+        assert page.get_by_text("cut after bit 4: short of the middle, seen from 0").count() == 1
+        dot, middle = (
+            page.locator(which).bounding_box()["x"]
+            for which in ("circle", "text:has-text('middle')")
+        )
+        assert dot > middle  # −16.75 is above −17, and nearer to 0
+        assert page.get_by_role("row", name="toward negative −18 0xD9").count() == 1
+        page.get_by_label("rounding").select_option("TOWARD_NEGATIVE")
+        assert "Toward negative gives −18 (0xD9)." in pages.status(page)
+        page.get_by_label("format").select_option("BF16")
+        assert pages.status(page).startswith("−16.046875 in BF16")
+        field = page.get_by_label("number")
+        field.fill("1000")
+        field.press("Enter")
+        page.get_by_label("format").select_option("FP8_E4M3")
+        assert pages.status(page).startswith("The number must be finite and from −448 to 448")
+        assert page.get_by_label("format").input_value() == "BF16"  # which has it
+
+
+LINKS = {
+    "#line?around=1%2F3&zoom=-2&first=fp16": "From 0.208333 to 0.458333 FP16 has",
+    "#line?zoom=99": "The width's exponent must be a whole number from −20 to 18; got “99”.",
+    "#line?first=fp7": "There is no format “fp7”.",
+    "#line?around=": "“” cannot be read.",
+    "#rounding?entry=-16&eighths=3&mode=toward_zero": "−16.75 in FP8_E4M3",
+    "#rounding?entry=1000&format=bf16": "1000 in BF16",
+    "#rounding?entry=1000": "The number must be finite and from −448 to 448",
+    "#rounding?eighths=x": "The slider must be a whole number from 0 to 16; got “x”.",
+    "#rounding?mode=up": "There is no rounding mode “up”.",
+    "#fp8_e4m3/0x3f": "FP8_E4M3 0x3F: ",
+    "#section/1": "There is no format “section”.",
+}
+
+
+def three():
+    return explorers.BitExplorer("0.1"), explorers.NumberLine(), explorers.RoundingLab()
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_a_link_reaches_the_one_explorer_it_names(link, chromium, tmp_path):
+    addressed = 1 if "line" in link else 2 if "rounding" in link else 0
+    bits, *more = three()
+    with pages.opened(chromium, bits, tmp_path, *more, hash=link) as page:
+        for number, start in enumerate(("FP16 0x2E66", "From 0 to 2", "17 in FP8_E4M3")):
+            words = LINKS[link] if number == addressed else start
+            assert pages.status(page, number).startswith(words)
+
+
+def test_a_link_follows_what_is_done_and_opens_it_again(chromium, tmp_path):
+    bits, line, lab = three()
+    with pages.opened(chromium, bits, tmp_path, line, lab) as page:
+        page.get_by_role("slider", name="eighths").press("ArrowRight")
+        page.wait_for_function("location.hash.startsWith('#rounding?entry=17&eighths=1')")
+        page.get_by_label("around").fill("1/3")
+        page.get_by_label("around").press("Enter")
+        page.wait_for_function("location.hash.startsWith('#line?around=1%2F3')")
+        said = [pages.status(page, number) for number in range(3)]
+        page.reload()
+        page.get_by_role("status").nth(2).wait_for()
+        assert pages.status(page, 1) == said[1]
+        page.get_by_label("around").fill("1")
+        page.get_by_label("around").press("Enter")
+        page.wait_for_function("location.hash.startsWith('#line?around=1&')")
+        assert pages.status(page, 1) != said[1]
+
+
+def test_several_explorers_share_what_they_have_in_common(chromium, tmp_path):
+    pages_of = [modules.alive(each.get_state()) for each in three()]
+    together = modules.once("".join(pages_of))
+    assert together.count("globalThis.mplab = ") == 1
+    assert together.count("export function round(") == 1
+    alone = sum(len(page.encode()) for page in pages_of)
+    assert len(together.encode()) < alone - 50_000
+    bits, *more = three()
+    with pages.opened(chromium, bits, tmp_path, *more) as page:
+        assert page.get_by_role("status").count() == 3
+        page.get_by_role("button", name="next value up").click()
+        assert "FP16 0x2E67" in pages.status(page)
