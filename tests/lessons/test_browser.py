@@ -169,6 +169,8 @@ def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(open_less
         lesson.page.evaluate(IN_KERNEL, f"{code}; bits.entry = '0xC4'")
         said.filter(has_text="FP8_E4M3 0xC4").wait_for()
         assert told.read_text() == "0x2E65"
+        lesson.page.get_by_label("bits of").select_option("FP16")  # the code changes with it
+        said.filter(has_text="FP16 0xC200").wait_for()
         lesson.page.get_by_role("slider", name="width").press("ArrowLeft")
         lesson.page.get_by_role("slider", name="eighths").press("ArrowRight")
         said.filter(has_text="From 0.5 to 1.5").wait_for()

@@ -15,6 +15,15 @@ PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>An e
 <style>:root {{ color-scheme: light dark }}</style></head>
 <body><main><h1>An explorer</h1>{}</main></body></html>"""
 
+# Milliseconds that each of 100 moves of the slider with the focus takes.
+MOVES = """() => Array.from({ length: 100 }, (_, i) => {
+    const slider = document.activeElement, before = performance.now();
+    slider.value = Number(slider.value) + (i % 20 < 10 ? 1 : -1);
+    slider.dispatchEvent(new Event("input"));
+    document.body.offsetHeight;  // laid out
+    return performance.now() - before;
+})"""
+
 
 @contextmanager
 def browser():

@@ -6,7 +6,9 @@ One explorer at a time is moved by its first slider, or by its first list, a pre
 one was answered. Both times are taken in the page: that of the key's event (of the change, for a
 list), and that of the frame that follows the change of the picture. Beside them stand what the
 callback costs of CPU time in the kernel, which is the same on a busy machine, and what went
-through the websocket for one press. This measures; it asserts nothing.
+through the websocket for one press. An explorer that lives in the page is measured in JupyterLab
+and in a page of its own, and its CPU time is that of its listener, layout included. This measures;
+it asserts nothing.
 """
 
 import argparse
@@ -20,11 +22,15 @@ sys.path.append(str(Path(__file__).parents[1] / "support"))
 
 import every_explorer
 import lab_browser
+import page as pages
 
+from mplab import explorers as room
 from mplab.commands import doctor
 
-GOALS = {"svg": 60, "img": 250}
+GOALS = {"svg": 60, "img": 250, "page": 16}
 """Milliseconds that nine presses of ten should take, by what the picture is made of."""
+
+IN_PAGE = [name for name in room.__all__ if hasattr(getattr(room, name), "_esm")]
 
 WATCHED = """
 import time
@@ -42,9 +48,11 @@ Explorer.visibly = timed(Explorer.visibly)
 WATCH = """area => {
     window.pressed = window.seen = null;
     area.addEventListener('keydown', event => { window.pressed = event.timeStamp; }, true);
-    area.addEventListener('change', event => { window.pressed = event.timeStamp; }, true);
+    area.addEventListener('change', event => {
+        if (event.target.type !== 'range') window.pressed = event.timeStamp;
+    }, true);
     const picture = () => {
-        const shown = area.querySelector('svg, img');
+        const shown = area.querySelector('svg, img, table');
         return shown?.src || shown?.outerHTML;
     };
     let last = picture();
@@ -57,16 +65,16 @@ WATCH = """area => {
 WAITED = "() => window.seen && window.pressed && window.seen - window.pressed"
 
 
-def measure(explorer, presses, frames):
+def measure(explorer, presses, frames, settle=every_explorer.ANSWER):
     """Milliseconds of each press, and frames and bytes of the websocket for one."""
     explorer.area.evaluate(WATCH)
-    sliders = explorer.area.locator(".noUi-handle")
+    sliders = explorer.area.locator(".noUi-handle, input[type=range]")
     control = sliders.first if sliders.count() else explorer.area.locator("select").first
     control.scroll_into_view_if_needed()
     times, sizes, counts = [], [], []
     forward = True
     for _ in range(presses):
-        explorer.page.evaluate(every_explorer.ANSWER)
+        explorer.page.evaluate(settle)
         explorer.page.evaluate("() => { window.pressed = window.seen = null; }")
         forward = turn(control, forward)
         frames.clear()
@@ -85,8 +93,8 @@ def measure(explorer, presses, frames):
 
 def turn(control, forward):
     """Whether to go on forward, or to turn at an end."""
-    ends = """e => e.options
-        ? [e.selectedIndex, 0, e.options.length - 1]
+    ends = """e => e.options ? [e.selectedIndex, 0, e.options.length - 1]
+        : e.type === 'range' ? [e.value, e.min, e.max].map(Number)
         : ['now', 'min', 'max'].map(which => Number(e.getAttribute('aria-value' + which)))"""
     value, low, high = control.evaluate(ends)
     return value < high if forward else value <= low
@@ -96,7 +104,7 @@ def row(name, times, goal, cpu, messages, size):
     """One line of the table."""
     median, slow = statistics.median(times), statistics.quantiles(times, n=10)[-1]
     return (
-        f"{name:<18}{len(times):>8}{median:>8.0f}{slow:>8.0f}{goal:>6}"
+        f"{name:<25}{len(times):>8}{median:>8.0f}{slow:>8.0f}{goal:>6}"
         f"{statistics.median(cpu):>8.1f}{max(cpu):>8.1f}{messages:>10.0f}{size / 1024:>7.1f}"
     )
 
@@ -112,11 +120,14 @@ def main():
     print(
         f"ms from key press to new picture; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
     )
-    print(f"{'':<18}{'presses':>8}{'median':>8}{'p90':>8}{'goal':>6}"
+    print(f"{'':<25}{'presses':>8}{'median':>8}{'p90':>8}{'goal':>6}"
           f"{'CPU':>8}{'worst':>8}{'messages':>10}{'KiB':>7}")  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         folder, frames = Path(folder), []
-        notebook = every_explorer.write(folder / "lessons", WATCHED)
+        alone = [name for name in IN_PAGE if name in (options.explorers or IN_PAGE)]
+        notebook = every_explorer.write(
+            folder / "lessons", WATCHED, *(f"explorers.{name}()" for name in alone)
+        )
         opened = lab_browser.open_lesson(
             notebook, chromium=chromium, folder=folder, artefacts=Path("artefacts/latency"),
             snapshots=False,
@@ -136,6 +147,22 @@ def main():
                 times, messages, size = measure(explorer, options.presses, frames)
                 cpu = [float(line) for line in log.read_text().split()]
                 print(row(name, times, GOALS[kind.lower()], cpu, messages, size), flush=True)
+            for i, name in enumerate(alone):
+                area = lesson.page.locator(".mplab-page").nth(i)
+                print_page(name, lesson.page, area, options.presses, frames)
+        with pages.browser() as running:
+            for name in alone:
+                with pages.opened(running, getattr(room, name)(), folder) as page:
+                    area = page.locator(".mplab-page")
+                    print_page(f"{name}, own page", page, area, options.presses, [])
+
+
+def print_page(name, page, area, presses, frames):
+    """The line of an explorer that lives in the page: its CPU time is that of its listener."""
+    explorer = every_explorer.Explorer(page, area)
+    times, messages, size = measure(explorer, presses, frames, "new Promise(requestAnimationFrame)")
+    area.locator("input[type=range]").first.focus()
+    print(row(name, times, GOALS["page"], page.evaluate(pages.MOVES), messages, size), flush=True)
 
 
 def listen(socket, frames):

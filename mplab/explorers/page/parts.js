@@ -82,6 +82,7 @@ const REST = 250; // ms without a move until the address follows: browsers refus
  */
 export function live({ model, el }, explorer) {
   let state = explorer.begin(model);
+  let telling = false;
   let resting;
   const { parts, below = [], show } = explorer.build(act, () => state);
   const said = element("div", { role: "status", "aria-live": "polite" });
@@ -103,7 +104,9 @@ export function live({ model, el }, explorer) {
 
   function act(action) {
     if (!attempt(action)) return;
+    telling = true; // one by one: a model told half of it is none to follow
     for (const [name, value] of Object.entries(explorer.plain(state))) model.set(name, value);
+    telling = false;
     model.save_changes();
     if (!model.permalink) return;
     clearTimeout(resting);
@@ -114,6 +117,7 @@ export function live({ model, el }, explorer) {
   const changed = (some) =>
     attempt((s) => explorer.changed(s, Object.fromEntries(some.map((n) => [n, model.get(n)]))));
   function follow() {
+    if (telling) return;
     const held = explorer.plain(state);
     const news = names.filter((name) => model.get(name) !== held[name]);
     if (news.length) changed(news);
@@ -121,7 +125,7 @@ export function live({ model, el }, explorer) {
 
   const followLink = () => attempt((s) => explorer.linked(s, location.hash));
   el.classList.add("mplab-page");
-  el.dataset.lmSuppressShortcuts = "true"; // of JupyterLab, which else takes the arrow keys
+  el.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab takes arrows
   const shown = [element("b", {}, explorer.question), ...parts, said, ...below];
   el.replaceChildren(...shown, ...(model.permalink ? [link] : []));
   changed(names);
