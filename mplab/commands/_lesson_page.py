@@ -13,7 +13,7 @@ from nbconvert.filters import Highlight2HTML, markdown2html
 
 from mplab.commands._site import smaller
 from mplab.explorers.freezing import Frozen
-from mplab.explorers.modules import alive
+from mplab.explorers.modules import alive, once
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -62,7 +62,7 @@ def lesson_body(notebook: Any) -> str:
     found = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', "".join(parts))
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)
     contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
-    return smaller("".join([*parts[:1], contents * bool(links), *parts[1:]]))
+    return smaller(once("".join([*parts[:1], contents * bool(links), *parts[1:]])))
 
 
 def text(markdown: str) -> str:
