@@ -14,6 +14,8 @@ from PIL import Image
 
 from mplab.commands._lesson_page import text, title_of
 from mplab.commands._site import page, smaller
+from mplab.explorers.bit_explorer import BitExplorer
+from mplab.explorers.modules import alive
 
 _SENTENCES = 230
 """Characters of a lesson's beginning that its card may show."""
@@ -39,7 +41,8 @@ def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference
         f'<p class="headline"><img class="mplab-card" alt="{escape(alt, quote=True)}" '
         f'src="data:image/png;base64,{base64.b64encode(headline).decode()}"></p>'
     )
-    try_it = _TRY.format(frozen) if frozen else ""
+    hand = _HAND.format(alive(BitExplorer("0.1").get_state()))
+    try_it = hand + (_TRY.format(frozen) if frozen else "")
     link = _REFERENCE if reference else ""
     clone = f"git clone {address}\n" if (address := repository()) else ""
     body = _FRONT.format(
@@ -113,6 +116,10 @@ def _explorer(pages: Sequence[Path]) -> str:
     return ""
 
 
+_HAND = """<section aria-labelledby="hand"><h2 id="hand">Hold a number in your hand</h2>
+<p>Type any number, or turn its bits one by one: what does each format make of it?</p>
+<div class="explorer">{}</div></section>"""
+
 _TRY = """<section aria-labelledby="try"><h2 id="try">Move it yourself</h2>
 <p>These are the gradients of the run that learned. FP16 turns the smallest into 0, and one that is
 too large spoils a step. Multiply them all by a power of two: which one saves them?</p>
@@ -143,6 +150,6 @@ machine of your own, nothing leaves it.</p>
 <section aria-labelledby="teach"><h2 id="teach">Teach with it</h2>
 <p>A lesson fills 45 to 90 minutes and stands on the few that it names. The
 <a href="teaching.html">instructor’s guide</a> has goals, minutes, misconceptions and questions for
-each. Seven assignments are released, collected and graded with nbgrader; what students hand in runs
+each. Nine assignments are released, collected and graded with nbgrader; what students hand in runs
 in a sandbox: <code>mplab grade init course</code> begins.</p></section>
 """

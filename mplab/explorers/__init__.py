@@ -6,7 +6,6 @@ needs("mplab.explorers", "torch", "matplotlib", "ipywidgets", "anywidget")
 
 from mplab.explorers._accumulator_race import AccumulatorRace
 from mplab.explorers._amax_history import AmaxHistory
-from mplab.explorers._bit_explorer import BitExplorer
 from mplab.explorers._clinic import Clinic
 from mplab.explorers._error_budget import ErrorBudget
 from mplab.explorers._explorer import Explorer
@@ -24,6 +23,7 @@ from mplab.explorers._speed_up import SpeedUp
 from mplab.explorers._split_row import SplitRow
 from mplab.explorers._training_theatre import TrainingTheatre
 from mplab.explorers._update_stagnation import UpdateStagnation
+from mplab.explorers.bit_explorer import BitExplorer
 
 __all__ = [
     "AccumulatorRace",

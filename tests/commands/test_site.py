@@ -184,6 +184,15 @@ def test_an_explorer_that_takes_free_text_lives_under_the_policy_of_the_page(ope
     assert "0x3555" in alive.inner_text()  # a third in FP16
 
 
+def test_the_front_page_holds_a_number_by_its_address(site, opened):
+    page = opened("index.html")
+    hand = page.locator("section[aria-labelledby=hand]")
+    assert "0x2E66" in hand.inner_text()
+    page.goto((site / "index.html").as_uri() + "#fp8_e4m3/0x3f")
+    hand.get_by_text("FP8_E4M3 0x3F").first.wait_for()
+    assert "1.875" in hand.inner_text()
+
+
 def test_the_policy_of_a_page_lets_nothing_out(site, browser):
     tried = "fetch('http://127.0.0.1:9/').then(() => 'sent', error => String(error))"
     for name in names(site):

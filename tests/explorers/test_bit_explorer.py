@@ -26,7 +26,7 @@ from mplab import (
     ulp,
 )
 from mplab.explorers import _entry
-from mplab.explorers._bit_explorer import SHOWN
+from mplab.explorers.bit_explorer import SHOWN
 from mplab.explorers.modules import facts, module
 from mplab.pictures import canvas
 
