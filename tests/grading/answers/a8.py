@@ -64,9 +64,13 @@ def solve_rod(lower, diagonal, upper, b, fmt):
         bottom = norm * np.abs(x).max() + np.abs(b).max()
         return r, (np.abs(r).max() / bottom if r.any() else 0.0)
 
-    x, steps = np.zeros(n), 0
-    r, error = judge(x)
-    while error > 2**-50:
+    x, steps, last, before = np.zeros(n), 0, math.inf, None
+    while True:
+        r, error = judge(x)
+        if error <= 2**-50:
+            return {"x": x, "steps": steps, "error": error, "why": "converged"}
+        if not error * 2 <= last:
+            return {"x": before, "steps": steps, "error": last, "why": "stuck"}
         s = 2.0 ** -np.floor(np.log2(np.abs(r).max()))
         y = [fl(r[0] * s)]
         for i in range(1, n):
@@ -74,13 +78,7 @@ def solve_rod(lower, diagonal, upper, b, fmt):
         z = [fl(y[-1] / main[-1])]
         for i in range(n - 2, -1, -1):
             z.insert(0, fl(fl(y[i] - fl(up[i] * z[0])) / main[i]))
-        steps += 1
-        new = x + np.array(z) / s
-        r, smaller = judge(new)
-        if not (smaller <= error / 2 or smaller <= 2**-50):
-            return {"x": x, "steps": steps, "error": error, "why": "stuck"}
-        x, error = new, smaller
-    return {"x": x, "steps": steps, "error": error, "why": "converged"}
+        x, before, last, steps = x + np.array(z) / s, x, error, steps + 1
 """
     ],
     "plan": [
