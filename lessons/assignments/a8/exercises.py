@@ -71,6 +71,7 @@ def readings(rng, fmt, count, *, mean=0.0, sd=1.0):
 
 VARIANCE = Exercise(
     answer=running,
+    uses=("round_to",),
     reason="Round each difference, quotient, product and sum; the mean moves before the product.",
     argument="x, fmt",
     tolerance=1e-12,
@@ -192,6 +193,7 @@ def cups(rng, fmts, count, *, heating=False, halvings=5):
 
 FREEZING = Exercise(
     answer=finest,
+    uses=("round_to", "ulp", "next_up", "next_down"),
     reason="Follow the run: it is at its goal, or in a state in which it has been before.",
     argument="k, room, start, goal, halvings, fmt",
     cases=[
@@ -343,6 +345,7 @@ def rod(low, main, up, b, fmt):
 
 SYSTEM = Exercise(
     answer=solve,
+    uses=("round_to",),
     reason="Factors and substitutions in the format; residual, error and sum in float64.",
     argument="lower, diagonal, upper, b, fmt",
     tolerance=1e-9,
@@ -515,6 +518,7 @@ def hidden_rows(rng, count):
 
 DOT = Exercise(
     answer=exact_dot,
+    uses=("round_to", "split"),
     reason="One grid for each row, pairs up to slices + 1, sums of m products, exact to the end.",
     argument="x, y, p, held, q",
     cases=[

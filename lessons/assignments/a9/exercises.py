@@ -130,6 +130,7 @@ _STEADY = np.random.default_rng(9)
 
 PACK = Exercise(
     answer=packed,
+    uses=("round_to", "overflow", "encode", "decode"),
     reason="Try both scales on each block; the smaller sum of squared errors decides.",
     cases=[
         np.array([6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5, 0.0] * 2),
@@ -212,6 +213,7 @@ SIGNS = np.array([1.0, -1, -1, 1, 1, 1, -1, 1, -1, -1, 1, -1, 1, 1, 1, -1])
 
 SPREAD = Exercise(
     answer=two_products,
+    uses=("round_to", "overflow", "encode", "decode"),
     reason="Both vectors: signs, then the matrix over 4, then the pack of exercise 1.",
     argument="x, y, signs",
     tolerance=1e-9,
@@ -279,6 +281,7 @@ def scaled(rng, count, *, size=(0.0, 5.9), exact=False, n=8):
 
 CHANCE = Exercise(
     answer=chance,
+    uses=("round_to", "ulp", "next_up", "next_down"),
     reason="Neighbours of |x| / scale, the share of the way between them, and the scale put back.",
     argument="x, scale",
     tolerance=1e-9,
@@ -391,6 +394,7 @@ _TERMS = np.asarray(round_to(np.random.default_rng(3).standard_normal(24) + 1, B
 
 STREAM = Exercise(
     answer=results,
+    uses=("round_to",),
     reason="Blocks are counted from the first term; only finished ones of one level are merged.",
     argument="terms, arrivals, size, fmt",
     cases=[
