@@ -25,18 +25,18 @@ def finest_steps(k, room, start, goal, halvings, fmt):
     found = [math.nan, math.nan]
     for way in range(2):
         for j in range(halvings + 1):
-            t, rest, steps = rounded(start, fmt), 0.0, 0
-            while sign * t > sign * goal and steps < 30 * 2**j:
+            t, rest = rounded(start, fmt), 0.0
+            while sign * t > sign * goal:
+                state = t, rest
                 step = k * (room - t) / 2**j
                 if way == 0:
-                    t, before = rounded(t + step, fmt), t
-                    if t == before:
-                        break
+                    t = rounded(t + step, fmt)
                 else:
                     due = rounded(step + rest, fmt)
-                    t, before = rounded(t + due, fmt), t
-                    rest = rounded(due - rounded(t - before, fmt), fmt)
-                steps += 1
+                    t = rounded(t + due, fmt)
+                    rest = rounded(due - rounded(t - state[0], fmt), fmt)
+                if state == (t, rest):
+                    break
             if sign * t <= sign * goal:
                 found[way] = 2.0**-j
     return np.array(found)
