@@ -393,7 +393,7 @@ def stack(*rows):
 
 DELAYED = Exercise(
     answer=delayed,
-    uses=("round_to", "encode"),
+    uses=("round_to", "overflow", "encode", "decode"),
     reason="The scale follows from at most `length` useful tensors before this one.",
     argument="tensors, fmt, length, headroom",
     tolerance=1e-6,  # shares may be float32
