@@ -164,7 +164,7 @@ def _control(
 
 
 def snapshot(notebook: Any, model: str) -> str:
-    """An explorer with free text: alive, or what it shows at first and what moves it."""
+    """An explorer that is a module, alive; of another widget, what it shows at first."""
     state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
     if _is_progress(state, model):
         return ""
@@ -182,8 +182,6 @@ def _controls(state: dict[str, Any], model: str) -> Iterator[str]:
     for child in here.get("children", []):
         yield from _controls(state, child.removeprefix("IPY_MODEL_"))
     name = here.get("description") or here.get("tooltip")
-    if described.get("model_name") == "ToggleButtonModel":
-        name = "single bits"  # its description is the bit
     if name and "children" not in here and described["model_name"] != "ButtonModel":
         yield name
 

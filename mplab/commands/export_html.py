@@ -1,8 +1,8 @@
 """`mplab export-html`: the executed course and the reference as pages that need no Python.
 
 Each lesson runs in a clean kernel and becomes one page. An explorer is drawn in all positions, and
-moves without Python; one with free text becomes the picture it starts with. A page asks for nothing
-but itself.
+moves without Python; one with free text is a module of the page's own. A page asks for nothing but
+itself.
 """
 
 from __future__ import annotations
