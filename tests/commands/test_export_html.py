@@ -1,6 +1,5 @@
 """The exported course: whole pages, nothing fetched from elsewhere, nothing done twice."""
 
-import os
 import re
 from html import unescape
 from importlib import import_module
@@ -8,11 +7,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import sync_playwright
 
 import mplab
 from mplab import FP16, pictures
-from mplab.commands import _front_page, doctor, export_html, main
+from mplab.commands import _front_page, export_html, main
 from mplab.commands._errors import UserError
 from mplab.numbers import installation
 
@@ -231,20 +229,6 @@ CUT = """() => [...document.querySelectorAll('main, main pre, main .attr, main t
     .filter(each => each.scrollWidth > each.clientWidth + 1
         || each.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
     .map(each => each.innerText.slice(0, 80))"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium, for pages in files."""
-    chromium = doctor.chromium().found
-    if not chromium:
-        if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
-            pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
-        pytest.skip("Chromium is not installed")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.mark.browser

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from playwright.sync_api import sync_playwright
 
 from mplab import FP16, explorers, pictures
-from mplab.commands import _front_page, doctor, export_html
+from mplab.commands import _front_page, export_html
 from mplab.course.files import course_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
@@ -60,20 +59,6 @@ def site(tmp_path_factory):
         patch.setattr(_front_page, "draw_headline", lambda: picture.png(zoom=0.5))
         export_html.export(out, reference=False)
     return out
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium, for pages in files."""
-    chromium = doctor.chromium().found
-    if not chromium:
-        if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
-            pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
-        pytest.skip("Chromium is not installed")
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture
