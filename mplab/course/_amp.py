@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 
 
 def _ratio(time: Callable[[float, float, float, float], float]) -> Callable[..., float]:
@@ -49,11 +49,11 @@ EXERCISES: dict[str, Exercise] = {
     "extra_bytes": Exercise(
         answer=2_031_616,
         reason="Input in 16 bits instead of 32, and a 16-bit copy of all weights beside them.",
-        misconceptions=(
-            Misconception(-65_536, "The activations shrink by that, but weights get a low copy."),
-            Misconception(2_097_152, "That is the copy; the activations shrink meanwhile."),
-            Misconception(-2_162_688, "The FP32 weights stay; the 16-bit copy comes beside them."),
-            Misconception(-2_031_616, "The copy of the weights outweighs what activations save."),
+        misconceptions=known(
+            (-65_536, "The activations shrink by that, but weights get a low copy."),
+            (2_097_152, "That is the copy; the activations shrink meanwhile."),
+            (-2_162_688, "The FP32 weights stay; the 16-bit copy comes beside them."),
+            (-2_031_616, "The copy of the weights outweighs what activations save."),
         ),
     ),
     "speed_up": Exercise(
@@ -62,26 +62,26 @@ EXERCISES: dict[str, Exercise] = {
         argument="n, peak32, peak16, bandwidth",
         cases=_PRODUCTS,
         tolerance=1e-9,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda n, peak32, peak16, bandwidth: peak16 / peak32,
                 "That holds where arithmetic is the limit in both formats.",
             ),
-            Misconception(
+            (
                 lambda n, peak32, peak16, bandwidth: 2.0,
                 "That holds where memory is the limit in both formats.",
             ),
-            Misconception(
+            (
                 _ratio(_sum_of_both),
                 "Arithmetic and memory work at the same time: the longer of the two counts.",
             ),
-            Misconception(
+            (
                 lambda n, peak32, peak16, bandwidth: (
                     1 / _ratio(_time)(n, peak32, peak16, bandwidth)
                 ),
                 "The ratio is upside down: FP32's time over the other.",
             ),
-            Misconception(
+            (
                 lambda n, peak32, peak16, bandwidth: (
                     _time(n, peak32, bandwidth, 4) / _time(n, peak16, bandwidth, 4)
                 ),
@@ -95,20 +95,20 @@ EXERCISES: dict[str, Exercise] = {
         argument="shares, factors",
         cases=_STEPS,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda shares, factors: float(np.sum(shares * factors)),
                 "A mean of speed-ups forgets that slow parts fill the time; add times.",
             ),
-            Misconception(
+            (
                 lambda shares, factors: float(np.max(factors)),
                 "Only one part is that much faster; the others take as long as before.",
             ),
-            Misconception(
+            (
                 lambda shares, factors: float(np.sum(shares / factors)),
                 "That is the new time; the speed-up is the old time divided by it.",
             ),
-            Misconception(
+            (
                 lambda shares, factors: float(np.mean(factors)),
                 "The parts take different shares of the time.",
             ),

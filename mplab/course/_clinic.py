@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 
 
 # Clipping --------------------------------------------------------------------------------
@@ -91,13 +91,11 @@ EXERCISES: dict[str, Exercise] = {
     "norm_at_optimizer": Exercise(
         answer=2.0**-14,
         reason="Which norm do the scaled gradients have after clipping? Divide that by the scale.",
-        misconceptions=(
-            Misconception(1.0, "That was asked for; the division by the scale comes after it."),
-            Misconception(6.0, "The scaled norm is 6·2^14, far above the limit: it is clipped."),
-            Misconception(
-                6 * 2.0**-14, "Clipping leaves a norm of 1, whatever it was before; 6 is gone."
-            ),
-            Misconception(2.0**14, "Unscaling divides by the scale."),
+        misconceptions=known(
+            (1.0, "That was asked for; the division by the scale comes after it."),
+            (6.0, "The scaled norm is 6·2^14, far above the limit: it is clipped."),
+            (6 * 2.0**-14, "Clipping leaves a norm of 1, whatever it was before; 6 is gone."),
+            (2.0**14, "Unscaling divides by the scale."),
         ),
     ),
     "unscale_and_clip": Exercise(
@@ -106,24 +104,21 @@ EXERCISES: dict[str, Exercise] = {
         argument="g, scale, limit",
         cases=_CLIP_CASES,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda g, scale, limit: _clip(g, limit) / scale,
                 "The limit is for true gradients; here it meets the scaled ones.",
             ),
-            Misconception(
+            (
                 lambda g, scale, limit: _clip(g, limit),
                 "The optimizer must receive gradients without the scale.",
             ),
-            Misconception(
-                lambda g, scale, limit: g / scale,
-                "The gradients are unscaled but not clipped.",
-            ),
-            Misconception(
+            (lambda g, scale, limit: g / scale, "The gradients are unscaled but not clipped."),
+            (
                 lambda g, scale, limit: _always_to_the_limit(g / scale, scale, limit),
                 "Gradients with a norm below the limit stay as they are.",
             ),
-            Misconception(
+            (
                 lambda g, scale, limit: np.clip(g / scale, -limit, limit),
                 "The limit is for the norm of all together, so that their direction stays.",
             ),
@@ -134,24 +129,24 @@ EXERCISES: dict[str, Exercise] = {
         reason="Ask in the order given, and let the first yes decide; half is not more than half.",
         argument="finite, zeros, lost, moved, repeats",
         cases=_SHARES,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _in_order(_gradients, _updates, _stale, _forward),
                 "Ask first whether the loss is finite: no other observable means anything before.",
             ),
-            Misconception(
+            (
                 _in_order(_forward, _gradients, _updates, _repeats),
                 "A loss that repeats is stale only if the weights moved.",
             ),
-            Misconception(
+            (
                 _in_order(_forward, _gradients, _updates, _moved),
                 "Weights that move are healthy, unless the loss does not notice.",
             ),
-            Misconception(
+            (
                 _in_order(_forward, _updates, _gradients, _stale),
                 "Zero gradients come before lost updates: what is zero cannot be lost later.",
             ),
-            Misconception(
+            (
                 _in_order(_gradients, _updates, _stale),
                 "A loss that is not finite is a fault of its own: the forward pass made it.",
             ),

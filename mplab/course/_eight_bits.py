@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.formats import FP8_E4M3
 
 LARGEST = FP8_E4M3.max_finite
@@ -95,21 +95,15 @@ EXERCISES: dict[str, Exercise] = {
     "flushed_by_stale_scale": Exercise(
         answer=math.ldexp(1.0, -4),
         reason="A scaled number becomes 0 up to 2^-10, half the smallest number; undo the scale.",
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 2.0**-3,
                 "That is the smallest number that E4M3 has here; half of it ties with 0, which "
                 "is even.",
             ),
-            Misconception(
-                2.0**-10, "So it is without a scale; here numbers are multiplied by 2^-6 first."
-            ),
-            Misconception(
-                2.0**-16, "The scale shrinks numbers, so more of them become 0: divide by it."
-            ),
-            Misconception(
-                2.0**0, "2^-6 is the smallest normal number; below it E4M3 still has subnormals."
-            ),
+            (2.0**-10, "So it is without a scale; here numbers are multiplied by 2^-6 first."),
+            (2.0**-16, "The scale shrinks numbers, so more of them become 0: divide by it."),
+            (2.0**0, "2^-6 is the smallest normal number; below it E4M3 still has subnormals."),
         ),
     ),
     "fp8_scale": Exercise(
@@ -117,28 +111,26 @@ EXERCISES: dict[str, Exercise] = {
         reason="The largest power of two for which amax times it is at most 448.",
         argument="amax",
         cases=_MAGNITUDES,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda amax: LARGEST / amax if amax else 1.0,
                 "This fills the range, but a scale that is no power of two rounds when it "
                 "multiplies.",
             ),
-            Misconception(
+            (
                 _by_exponents,
                 "The exponents fit, but 448 is 1.75 * 2^8: above 1.75 the top saturates.",
             ),
-            Misconception(
+            (
                 _power(lambda ratio: math.ceil(math.log2(ratio))),
                 "Rounded up, amax times the scale lies past 448: round down.",
             ),
-            Misconception(
+            (
                 _power(lambda ratio: round(math.log2(ratio))),
                 "The nearest power of two may be too large: round down.",
             ),
-            Misconception(_one_lower, "448 itself is a number of E4M3: it may be reached."),
-            Misconception(
-                lambda amax: 1 / _scale(amax), "The scale multiplies; this is what would divide."
-            ),
+            (_one_lower, "448 itself is a number of E4M3: it may be reached."),
+            (lambda amax: 1 / _scale(amax), "The scale multiplies; this is what would divide."),
         ),
     ),
     "delayed_scales": Exercise(
@@ -146,18 +138,16 @@ EXERCISES: dict[str, Exercise] = {
         reason="The scale of tensor k follows from at most `length` tensors before it, not it.",
         argument="amaxes, length",
         cases=_ROWS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _with_its_own,
                 "A tensor's own magnitude is known only after its cast; it counts from the next.",
             ),
-            Misconception(_for_ever, "What is older than `length` tensors is forgotten."),
-            Misconception(_latest, "The largest of the history decides, not the latest."),
-            Misconception(_one_longer, "The history holds one tensor too many."),
-            Misconception(_mean, "The largest magnitude decides, not their mean."),
-            Misconception(
-                _current, "This is current scaling: each tensor's own magnitude decides."
-            ),
+            (_for_ever, "What is older than `length` tensors is forgotten."),
+            (_latest, "The largest of the history decides, not the latest."),
+            (_one_longer, "The history holds one tensor too many."),
+            (_mean, "The largest magnitude decides, not their mean."),
+            (_current, "This is current scaling: each tensor's own magnitude decides."),
         ),
     ),
 }

@@ -9,7 +9,7 @@ from itertools import count
 
 import numpy as np
 
-from mplab.course.exercise import Arguments, Exercise, Misconception
+from mplab.course.exercise import Arguments, Exercise, known
 
 
 # What slices cost ------------------------------------------------------------------------
@@ -134,37 +134,33 @@ EXERCISES: dict[str, Exercise] = {
         reason="b from k·4^(b-1) <= 2^held, at most p + 1; s slices hold q bits; count the pairs.",
         argument="k, p, held, q",
         cases=_COSTS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 partial(_products, bits=lambda k, held: (held + 2) // 2),
                 "k products add up: their number takes bits of the accumulator, too.",
             ),
-            Misconception(
+            (
                 partial(_products, bits=lambda k, held: math.floor(held + 2 - math.log2(k))),
                 "A product of two slices has twice their bits.",
             ),
-            Misconception(
-                partial(_products, most=1 << 20), "The format holds only slices up to p + 1 bits."
-            ),
-            Misconception(
+            (partial(_products, most=1 << 20), "The format holds only slices up to p + 1 bits."),
+            (
                 partial(_products, most=0),
                 "With its sign, an integer of p + 1 bits fits into p significant bits.",
             ),
-            Misconception(
+            (
                 partial(_products, bits=lambda k, held: math.ceil((held + 2 - math.log2(k)) / 2)),
                 "Rounded up, one bit too many is taken: the sum may not fit.",
             ),
-            Misconception(
+            (
                 lambda k, p, held, q: _products(k, p, held + 1, q),
                 "A bit more inside the unit is no use if it is not written.",
             ),
-            Misconception(
+            (
                 partial(_products, all_pairs=True),
                 "Pairs with s + t past the number of slices lie below what is kept.",
             ),
-            Misconception(
-                partial(_products, up=False), "The last bits need a slice, too: round s up."
-            ),
+            (partial(_products, up=False), "The last bits need a slice, too: round s up."),
         ),
     ),
     "split_row": Exercise(
@@ -172,41 +168,32 @@ EXERCISES: dict[str, Exercise] = {
         reason="One power of two above the row; each unit 2^-b of the last; ties to even.",
         argument="x, widths",
         cases=_ROWS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 partial(_split_row, top=_of_each),
                 "Numbers of one row must share their unit, or their products cannot be added.",
             ),
-            Misconception(
-                partial(_split_row, top=_largest),
-                "A unit that is no power of two costs a rounding.",
-            ),
-            Misconception(_all_of_x, "Go on with what is left, not with x again."),
-            Misconception(
+            (partial(_split_row, top=_largest), "A unit that is no power of two costs a rounding."),
+            (_all_of_x, "Go on with what is left, not with x again."),
+            (
                 partial(_split_row, top=_at_least),
                 "The power of two lies above all magnitudes: for 1.0 it is 2.",
             ),
-            Misconception(
+            (
                 partial(_split_row, whole=np.trunc),
                 "Cut, the rest is up to a whole unit, and the next slice overflows its bits.",
             ),
-            Misconception(
+            (
                 partial(_split_row, whole=np.floor),
                 "Cut, the rest is up to a whole unit, and the next slice overflows its bits.",
             ),
-            Misconception(
+            (
                 partial(_split_row, kept=lambda rest: rest.astype(np.float32).astype(float)),
                 "The rest must be exact: rounded, its last bits are in no slice.",
             ),
-            Misconception(
-                partial(_split_row, shift=0), "The sign takes a bit: |slice| is at most 2^(b-1)."
-            ),
-            Misconception(
-                partial(_split_row, late=True), "A slice's unit follows from its own bits."
-            ),
-            Misconception(
-                partial(_split_row, scaled=False), "Return the integers, not their values."
-            ),
+            (partial(_split_row, shift=0), "The sign takes a bit: |slice| is at most 2^(b-1)."),
+            (partial(_split_row, late=True), "A slice's unit follows from its own bits."),
+            (partial(_split_row, scaled=False), "Return the integers, not their values."),
         ),
     ),
     "moduli_needed": Exercise(
@@ -214,12 +201,12 @@ EXERCISES: dict[str, Exercise] = {
         reason="The product of the moduli must exceed 2·k·4^q, and no two may share a factor.",
         argument="k, q",
         cases=_SUMS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 partial(_needed, product=lambda n: 256**n, size=lambda k, q: 2 * k * 4**q),
                 "Only one modulus can be 256; the others are smaller.",
             ),
-            Misconception(
+            (
                 partial(
                     _needed,
                     product=lambda n: math.perm(256, n),
@@ -227,19 +214,19 @@ EXERCISES: dict[str, Exercise] = {
                 ),
                 "256 and 254 share the factor 2: their remainders say the same twice.",
             ),
-            Misconception(
+            (
                 partial(_needed, size=lambda k, q: k * 4**q),
                 "A sum has a sign: twice as many values must be told apart.",
             ),
-            Misconception(
+            (
                 partial(_needed, size=lambda k, q: 2 * 4**q),
                 "A sum of k products is k times as large.",
             ),
-            Misconception(
+            (
                 partial(_needed, size=lambda k, q: 2 * k * 2**q),
                 "A product of two integers of q bits has 2q bits.",
             ),
-            Misconception(
+            (
                 partial(_needed, size=lambda k, q: 2 * k * 4**q - 1),
                 "If the product equals 2·k·4^q, the largest sum and its negative look alike.",
             ),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.formats import FP8_E4M3, FP16, Overflow
 from mplab.numbers.rounding import round_to, tally
 
@@ -91,20 +91,12 @@ EXERCISES: dict[str, Exercise] = {
     "largest_square": Exercise(
         answer=255.875,
         reason="Below 256 the numbers of FP16 are 1/8 apart; which is the last before 256?",
-        misconceptions=(
-            Misconception(
-                256.0, "256 squared is 65536, and everything from 65520 on becomes infinity."
-            ),
-            Misconception(
-                255.0, "Its square does not overflow, but there are FP16 numbers from 255 to 256."
-            ),
-            Misconception(
-                255.9375, "Right size, but no number of FP16: from 128 to 256 they are 1/8 apart."
-            ),
-            Misconception(65504.0, "65504 is the largest number; its square is far past itself."),
-            Misconception(
-                math.sqrt(65504.0), "That is the root of the largest number, but not in FP16."
-            ),
+        misconceptions=known(
+            (256.0, "256 squared is 65536, and everything from 65520 on becomes infinity."),
+            (255.0, "Its square does not overflow, but there are FP16 numbers from 255 to 256."),
+            (255.9375, "Right size, but no number of FP16: from 128 to 256 they are 1/8 apart."),
+            (65504.0, "65504 is the largest number; its square is far past itself."),
+            (math.sqrt(65504.0), "That is the root of the largest number, but not in FP16."),
         ),
     ),
     "saturating_cast": Exercise(
@@ -113,21 +105,17 @@ EXERCISES: dict[str, Exercise] = {
         reason="Clamp to -448 .. 448 before the cast, and let a NaN be a NaN.",
         cases=_SATURATION_CASES,
         fmt=FP8_E4M3,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda x: float(round_to(x, FP8_E4M3)),
                 "Not saturated, or too late: past 464 the cast itself gives NaN. Clamp before it.",
             ),
-            Misconception(_never_nan, "A NaN is an alarm: saturation must not turn it into 448."),
-            Misconception(_zero_for_nan, "A NaN is an alarm: it must not become 0."),
-            Misconception(_upper_only, "Negative numbers overflow too: clamp at both ends."),
-            Misconception(
-                _infinity_kept, "Saturation takes infinities as well: they become 448 or -448."
-            ),
-            Misconception(
-                _clamped_only, "Clamping does not round: the result must be a value of E4M3."
-            ),
-            Misconception(
+            (_never_nan, "A NaN is an alarm: saturation must not turn it into 448."),
+            (_zero_for_nan, "A NaN is an alarm: it must not become 0."),
+            (_upper_only, "Negative numbers overflow too: clamp at both ends."),
+            (_infinity_kept, "Saturation takes infinities as well: they become 448 or -448."),
+            (_clamped_only, "Clamping does not round: the result must be a value of E4M3."),
+            (
                 _through_fp16,
                 "FP16 on the way can turn a number beside a tie into the tie: round once.",
             ),
@@ -138,24 +126,22 @@ EXERCISES: dict[str, Exercise] = {
         uses=("round_to",),
         reason="Round first; compare what went in with what came out.",
         cases=_COUNT_CASES,
-        misconceptions=(
-            Misconception(
-                _by_result, "What was 0 was not flushed, what was infinite did not overflow."
-            ),
-            Misconception(_positive_only, "Negative numbers vanish and overflow too."),
-            Misconception(
+        misconceptions=known(
+            (_by_result, "What was 0 was not flushed, what was infinite did not overflow."),
+            (_positive_only, "Negative numbers vanish and overflow too."),
+            (
                 lambda x: _counted_at(2.0**-24 * (1 - 2.0**-50), _NORMAL, _MOST, x),
                 "From 2^-25 to 2^-24 numbers round up to the smallest subnormal: not flushed.",
             ),
-            Misconception(
+            (
                 lambda x: _counted_at(2.0**-14, 2.0**-14, _MOST, x),
                 "Below 2^-14 come the subnormals; only at 2^-25 and below is the result 0.",
             ),
-            Misconception(
+            (
                 lambda x: _counted_at(_FLUSH, _NORMAL, np.nextafter(65504.0, 1e9), x),
                 "Overflow is decided after rounding: up to 65520 the result is still 65504.",
             ),
-            Misconception(
+            (
                 lambda x: _counted_at(_FLUSH, 2.0**-14, _MOST, x),
                 "Just below 2^-14 numbers round up to it, and that is normal.",
             ),

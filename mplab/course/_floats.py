@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.codes import decode, ulp
 from mplab.numbers.formats import FP8_E4M3, FP16
 
@@ -70,18 +70,12 @@ EXERCISES: dict[str, Exercise] = {
     "first_missing_integer": Exercise(
         answer=2049.0,
         reason="FP16 has 11 significant bits: find where the gap between its numbers grows past 1.",
-        misconceptions=(
-            Misconception(
-                2048.0, "2048 is 2^11, a power of two, so it is there; the gap after it is 2."
-            ),
-            Misconception(
-                1025.0, "Ten bits are stored, but the leading 1 is not: there are 11 in all."
-            ),
-            Misconception(
-                65505.0, "Long before the range ends, at 65504, the gaps have grown past 1."
-            ),
-            Misconception(257.0, "That is BF16's, which has 8 significant bits; FP16 has 11."),
-            Misconception(4097.0, "One bit too many: at 2^11 the gap is already 2^(11-10) = 2."),
+        misconceptions=known(
+            (2048.0, "2048 is 2^11, a power of two, so it is there; the gap after it is 2."),
+            (1025.0, "Ten bits are stored, but the leading 1 is not: there are 11 in all."),
+            (65505.0, "Long before the range ends, at 65504, the gaps have grown past 1."),
+            (257.0, "That is BF16's, which has 8 significant bits; FP16 has 11."),
+            (4097.0, "One bit too many: at 2^11 the gap is already 2^(11-10) = 2."),
         ),
     ),
     "decode_e4m3": Exercise(
@@ -90,28 +84,23 @@ EXERCISES: dict[str, Exercise] = {
         argument="code",
         cases=_CODES,
         fmt=FP8_E4M3,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _decoded_by(lambda e, t: 1 + t / 8, lambda e: e - 7),
                 "With exponent field 0 there is no leading 1: those are 0 and the subnormals.",
             ),
-            Misconception(
+            (
                 _decoded_by(_significand, lambda e: e - 7),
                 "Subnormals have the exponent of the smallest normal numbers, 1 - 7 = -6, not -7.",
             ),
-            Misconception(
-                _ieee,
-                "E4M3 gives up infinity: of the top exponent only 0x7F and 0xFF are NaN.",
-            ),
-            Misconception(_all_finite, "The code of all ones, 0x7F or 0xFF, is NaN, not 480."),
-            Misconception(
-                lambda code: abs(_decode(code)), "The highest bit is the sign: 1 means minus."
-            ),
-            Misconception(
+            (_ieee, "E4M3 gives up infinity: of the top exponent only 0x7F and 0xFF are NaN."),
+            (_all_finite, "The code of all ones, 0x7F or 0xFF, is NaN, not 480."),
+            (lambda code: abs(_decode(code)), "The highest bit is the sign: 1 means minus."),
+            (
                 _decoded_by(_significand, lambda e: max(e, 1) - 8),
                 "The bias is 2^(4-1) - 1 = 7, so that the field 7 means 2^0.",
             ),
-            Misconception(
+            (
                 lambda code: 0.0 if code == 0x80 else _decode(code),
                 "The code 0x80 is -0, which equals 0 but keeps its sign.",
             ),
@@ -122,23 +111,21 @@ EXERCISES: dict[str, Exercise] = {
         reason="The gap is 2^(e-10) where 2^e is the power of two at or below x, and e >= -14.",
         cases=_GAP_CASES,
         fmt=FP16,
-        misconceptions=(
-            Misconception(
-                lambda x: FP16.epsilon, "epsilon is the gap after 1; it doubles with each binade."
-            ),
-            Misconception(
+        misconceptions=known(
+            (lambda x: FP16.epsilon, "epsilon is the gap after 1; it doubles with each binade."),
+            (
                 lambda x: FP16.epsilon * x,
                 "The gap is the same all through a binade; it does not grow with x in between.",
             ),
-            Misconception(
+            (
                 lambda x: 2.0 ** (_true_exponent(x) - 10),
                 "Below 2^-14 the gaps stop shrinking: subnormals are all 2^-24 apart.",
             ),
-            Misconception(
+            (
                 lambda x: 2.0 ** (max(_true_exponent(x), -14) - 11),
                 "11 bits count the leading 1; the last of them weighs 2^(e-10), not 2^(e-11).",
             ),
-            Misconception(
+            (
                 lambda x: 1.0 if x >= 2 else _gap(x),
                 "Above 2 the gaps go on growing; only from 1024 to 2048 are they 1.",
             ),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab.course.exercise import Arguments, Exercise, Misconception
+from mplab.course.exercise import Arguments, Exercise, known
 
 
 # The logarithm of summed exponentials ----------------------------------------------------
@@ -94,14 +94,12 @@ EXERCISES: dict[str, Exercise] = {
     "bits_left": Exercise(
         answer=4,
         reason="FP32 has 24 bits; the formula loses log₂ of the square of mean / deviation.",
-        misconceptions=(
-            Misconception(
-                14, "10 bits are what the condition takes; this formula takes them twice."
-            ),
-            Misconception(24, "Each square has 24 bits, but the leading ones of both cancel."),
-            Misconception(3, "FP32 stores 23 bits and has 24: the leading 1 is not stored."),
-            Misconception(20, "About 20 bits cancel; asked is what is left."),
-            Misconception(0, "That much is lost where mean / deviation is 2^12."),
+        misconceptions=known(
+            (14, "10 bits are what the condition takes; this formula takes them twice."),
+            (24, "Each square has 24 bits, but the leading ones of both cancel."),
+            (3, "FP32 stores 23 bits and has 24: the leading 1 is not stored."),
+            (20, "About 20 bits cancel; asked is what is left."),
+            (0, "That much is lost where mean / deviation is 2^12."),
         ),
     ),
     "log_sum_exp": Exercise(
@@ -109,25 +107,17 @@ EXERCISES: dict[str, Exercise] = {
         reason="Subtract the largest score before exp, add it after log, and look at infinities.",
         cases=_SCORE_CASES,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
-                _shifted_by(lambda _: 0.0), "exp overflows, or all of it underflows: shift first."
-            ),
-            Misconception(_not_added_back, "What was subtracted before exp must come back."),
-            Misconception(
-                _shifted_by(np.max), "If all scores are -inf, -inf - (-inf) is NaN: say -inf."
-            ),
-            Misconception(
-                _shifted_by(np.mean), "Far above the mean exp overflows; shift by the largest."
-            ),
-            Misconception(
-                _shifted_by(np.min), "Shifted by the least, the largest overflows all the sooner."
-            ),
-            Misconception(
+        misconceptions=known(
+            (_shifted_by(lambda _: 0.0), "exp overflows, or all of it underflows: shift first."),
+            (_not_added_back, "What was subtracted before exp must come back."),
+            (_shifted_by(np.max), "If all scores are -inf, -inf - (-inf) is NaN: say -inf."),
+            (_shifted_by(np.mean), "Far above the mean exp overflows; shift by the largest."),
+            (_shifted_by(np.min), "Shifted by the least, the largest overflows all the sooner."),
+            (
                 _shifted_by(lambda x: np.abs(x).max()),
                 "The largest score counts, not the largest magnitude: near -1000 all underflow.",
             ),
-            Misconception(lambda x: float(x.max()), "The largest score alone is not the sum."),
+            (lambda x: float(x.max()), "The largest score alone is not the sum."),
         ),
     ),
     "dot_backward_error": Exercise(
@@ -136,17 +126,13 @@ EXERCISES: dict[str, Exercise] = {
         argument="a, b, result",
         cases=_PRODUCT_CASES,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
-                _forward_error, "That is the forward error: changes of a move the sum of |a·b|."
-            ),
-            Misconception(_against_result, "Compare with the sum of |a·b|, not with the result."),
-            Misconception(
-                _against_norms, "Each element may change in proportion to itself, not to the norm."
-            ),
-            Misconception(_with_sign, "An error has no sign here: take the magnitude."),
-            Misconception(_not_divided, "That is absolute; in proportion to what can change?"),
-            Misconception(_against_largest, "All products may move, not only the largest."),
+        misconceptions=known(
+            (_forward_error, "That is the forward error: changes of a move the sum of |a·b|."),
+            (_against_result, "Compare with the sum of |a·b|, not with the result."),
+            (_against_norms, "Each element may change in proportion to itself, not to the norm."),
+            (_with_sign, "An error has no sign here: take the magnitude."),
+            (_not_divided, "That is absolute; in proportion to what can change?"),
+            (_against_largest, "All products may move, not only the largest."),
         ),
     ),
 }

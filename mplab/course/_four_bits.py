@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab.course.exercise import Arguments, Exercise, Misconception
+from mplab.course.exercise import Arguments, Exercise, known
 from mplab.numbers.formats import FP4_E2M1, FP8_E4M3
 from mplab.numbers.rounding import round_to
 
@@ -121,16 +121,12 @@ EXERCISES: dict[str, Exercise] = {
     "lost_beside_48": Exercise(
         answer=2.0,
         reason="48 becomes 6, so 8 times what is stored comes back; up to 1/4 is stored as 0.",
-        misconceptions=(
-            Misconception(4.0, "4 is stored as 0.5, the smallest positive number; half of it?"),
-            Misconception(0.25, "So it is without a scale; here numbers are divided by 8 first."),
-            Misconception(
-                1 / 32, "Small numbers are divided by 8 like all others: more of them become 0."
-            ),
-            Misconception(
-                8.0, "8 is stored as 1, the smallest normal number; E2M1 has a subnormal below it."
-            ),
-            Misconception(1.0, "48 is not 24: which number of E2M1 does the largest become?"),
+        misconceptions=known(
+            (4.0, "4 is stored as 0.5, the smallest positive number; half of it?"),
+            (0.25, "So it is without a scale; here numbers are divided by 8 first."),
+            (1 / 32, "Small numbers are divided by 8 like all others: more of them become 0."),
+            (8.0, "8 is stored as 1, the smallest normal number; E2M1 has a subnormal below it."),
+            (1.0, "48 is not 24: which number of E2M1 does the largest become?"),
         ),
     ),
     "nvfp4_scales": Exercise(
@@ -140,28 +136,26 @@ EXERCISES: dict[str, Exercise] = {
         cases=_TENSORS,
         fmt=FP8_E4M3,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda x: _stored(_wanted(x) / LARGEST),
                 "The largest number is 6 times a block scale of 448: the tensor's amax / 2688.",
             ),
-            Misconception(
+            (
                 lambda x: np.clip(_wanted(x), LEAST_SCALE, LARGEST_SCALE),
                 "A block's scale is stored in eight bits: round it to E4M3.",
             ),
-            Misconception(
-                _power_of_two, "That is MX; the scales of NVFP4 have a significand of 4 bits."
-            ),
-            Misconception(
+            (_power_of_two, "That is MX; the scales of NVFP4 have a significand of 4 bits."),
+            (
                 lambda x: round_to(_wanted(x), FP8_E4M3),
                 "Scales below 2^-6 are raised to it; a scale of 0 could not be divided by.",
             ),
-            Misconception(
+            (
                 lambda x: _stored(x.reshape(-1, 16).max(axis=1) / LARGEST / (x.max() / 2688)),
                 "The largest magnitude may be that of a negative number.",
             ),
-            Misconception(_strided, "A block is 16 neighbours, not every so manieth number."),
-            Misconception(
+            (_strided, "A block is 16 neighbours, not every so manieth number."),
+            (
                 lambda x: _stored(_in_rows(x) / LARGEST),
                 "Divide by the scale of the tensor first, so that the largest block gets 448.",
             ),
@@ -174,41 +168,36 @@ EXERCISES: dict[str, Exercise] = {
         argument="x, u",
         cases=_ROUNDED_CASES,
         fmt=FP4_E2M1,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _up_where(lambda share, u: u < 0),
                 "That always rounds toward zero; u decides whether to go up.",
             ),
-            Misconception(
-                _up_where(lambda share, u: share > 0.5),
-                "That is rounding to nearest; u decides.",
-            ),
-            Misconception(_half_steps, "From 2 on neighbours are 1 apart, from 4 on 2."),
-            Misconception(
+            (_up_where(lambda share, u: share > 0.5), "That is rounding to nearest; u decides."),
+            (_half_steps, "From 2 on neighbours are 1 apart, from 4 on 2."),
+            (
                 _up_where(lambda share, u: u < 0.5),
                 "With a chance of one half the mean is wrong: nearer means likelier.",
             ),
-            Misconception(
+            (
                 _up_where(lambda share, u: u < 1 - share),
                 "The nearer the upper neighbour is, the more often it must be chosen.",
             ),
-            Misconception(
+            (
                 _up_where(lambda share, u: u <= share),
                 "The chance of u < s is s for u in [0, 1): a tie goes down.",
             ),
-            Misconception(
+            (
                 _up_where(lambda share, u: u <= share, exact=True),
                 "A number of E2M1 stays as it is, also if u is 0: less, not at most.",
             ),
-            Misconception(
+            (
                 _up_where(lambda share, u: u[:1] < share),
                 "Every number has a u of its own; with a common one errors do not average out.",
             ),
-            Misconception(
-                lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."
-            ),
-            Misconception(_upward, "Round the magnitude, and put the sign back after it."),
-            Misconception(_past_the_end, "E2M1 ends at 6."),
+            (lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."),
+            (_upward, "Round the magnitude, and put the sign back after it."),
+            (_past_the_end, "E2M1 ends at 6."),
         ),
     ),
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 
 
 # Exponents -------------------------------------------------------------------------------
@@ -88,34 +88,30 @@ EXERCISES: dict[str, Exercise] = {
     "sigmoids_until_zero": Exercise(
         answer=4,
         reason="Add the exponents: −17 from the mean, −2 for each sigmoid, until −25 is reached.",
-        misconceptions=(
-            Misconception(5, "At exactly 2^-25 there is a tie, and it goes to 0."),
-            Misconception(8, "A slope of 1/4 takes two powers of two, not one."),
-            Misconception(13, "The mean has already divided the gradient by 2^17."),
-            Misconception(0, "Below 2^-14 numbers are subnormal: coarser, but not yet 0."),
+        misconceptions=known(
+            (5, "At exactly 2^-25 there is a tie, and it goes to 0."),
+            (8, "A slope of 1/4 takes two powers of two, not one."),
+            (13, "The mean has already divided the gradient by 2^17."),
+            (0, "Below 2^-14 numbers are subnormal: coarser, but not yet 0."),
         ),
     ),
     "exponents": Exercise(
         answer=_exponents,
         reason="One exponent e for each finite x other than 0, such that 2^e <= |x| < 2^(e+1).",
         cases=_ARRAYS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _by_logarithm,
                 "Just below a power of two the logarithm is rounded up to a whole number: read "
                 "the exponent instead, np.frexp does.",
             ),
-            Misconception(
+            (
                 lambda x: _exponents(x) + 1,
                 "np.frexp puts the significand between 1/2 and 1; here it is between 1 and 2.",
             ),
-            Misconception(
-                _toward_zero, "Below 1 exponents are negative: round the logarithm down, not to 0."
-            ),
-            Misconception(
-                _nearest, "3 lies between 2^1 and 2^2, so its exponent is 1: round down."
-            ),
-            Misconception(_positive_only, "A negative gradient has an exponent as well."),
+            (_toward_zero, "Below 1 exponents are negative: round the logarithm down, not to 0."),
+            (_nearest, "3 lies between 2^1 and 2^2, so its exponent is 1: round down."),
+            (_positive_only, "A negative gradient has an exponent as well."),
         ),
     ),
     "awake_from": Exercise(
@@ -123,14 +119,14 @@ EXERCISES: dict[str, Exercise] = {
         reason="Look from the end: how far back do all shares lie below one half?",
         argument="shares",
         cases=_SHARES,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _first_below,
                 "A layer that falls asleep again was not awake for good: look at what follows.",
             ),
-            Misconception(_length_if_never, "A layer that never wakes for good gives -1."),
-            Misconception(_last_asleep, "That is the last step asleep; asked is the next one."),
-            Misconception(_half_is_awake, "Exactly one half is not below one half."),
+            (_length_if_never, "A layer that never wakes for good gives -1."),
+            (_last_asleep, "That is the last step asleep; asked is the next one."),
+            (_half_is_awake, "Exactly one half is not below one half."),
         ),
     ),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 
 # The state machine -----------------------------------------------------------------------
 State = tuple[float, int]
@@ -104,12 +104,10 @@ EXERCISES: dict[str, Exercise] = {
     "scale_after": Exercise(
         answer=512.0,
         reason="Write down scale and count after each step; both change at an infinity.",
-        misconceptions=(
-            Misconception(1024.0, "An infinity also sets the count of good steps back to 0."),
-            Misconception(
-                16384.0, "A good step alone doubles nothing: it takes three of them in a row."
-            ),
-            Misconception(256.0, "Three good steps in a row double the scale."),
+        misconceptions=known(
+            (1024.0, "An infinity also sets the count of good steps back to 0."),
+            (16384.0, "A good step alone doubles nothing: it takes three of them in a row."),
+            (256.0, "Three good steps in a row double the scale."),
         ),
     ),
     "next_state": Exercise(
@@ -117,20 +115,12 @@ EXERCISES: dict[str, Exercise] = {
         reason="A bad step halves and starts the count again; the last good one of a row doubles.",
         argument="state",
         cases=_STATES,
-        misconceptions=(
-            Misconception(
-                _keeps_the_count, "An infinity also sets the count of good steps back to 0."
-            ),
-            Misconception(
-                _counts_the_bad_step, "The skipped step is no good step: the count begins at 0."
-            ),
-            Misconception(
-                _one_step_late, "The step that completes the row doubles the scale, not the next."
-            ),
-            Misconception(
-                _never_restarts, "After doubling the count begins at 0 again, or it never stops."
-            ),
-            Misconception(_never_below_one, "Nothing is special about 1: a scale may go below it."),
+        misconceptions=known(
+            (_keeps_the_count, "An infinity also sets the count of good steps back to 0."),
+            (_counts_the_bad_step, "The skipped step is no good step: the count begins at 0."),
+            (_one_step_late, "The step that completes the row doubles the scale, not the next."),
+            (_never_restarts, "After doubling the count begins at 0 again, or it never stops."),
+            (_never_below_one, "Nothing is special about 1: a scale may go below it."),
         ),
     ),
     "clipped": Exercise(
@@ -139,22 +129,20 @@ EXERCISES: dict[str, Exercise] = {
         argument="given",
         cases=_GRADIENTS,
         tolerance=1e-6,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _clipped_first,
                 "Clipped before they were divided by the scale, they come out "
                 "max_norm / scale long.",
             ),
-            Misconception(
-                _still_scaled, "The optimizer wants the gradients without the loss scale."
-            ),
-            Misconception(
+            (_still_scaled, "The optimizer wants the gradients without the loss scale."),
+            (
                 _threshold_scaled,
                 "The threshold was scaled as well, but then the gradients "
                 "still have to be divided by the scale.",
             ),
-            Misconception(_always_that_long, "A gradient that is short enough stays as it is."),
-            Misconception(
+            (_always_that_long, "A gradient that is short enough stays as it is."),
+            (
                 _each_by_itself,
                 "Clipping each number bends the direction: shrink all by one factor.",
             ),

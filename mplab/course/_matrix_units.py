@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.formats import FP32, Format, Rounding
 from mplab.numbers.rounding import round_to
 
@@ -159,22 +159,16 @@ EXERCISES: dict[str, Exercise] = {
         answer=2.0**-22,
         reason="Add the exponents of each pair, take the largest sum, and go 25 places down.",
         fmt=FP32,
-        misconceptions=(
-            Misconception(
-                2.0**-25, "The 25 places count from the largest exponent, which here is not 0."
-            ),
-            Misconception(
+        misconceptions=known(
+            (2.0**-25, "The 25 places count from the largest exponent, which here is not 0."),
+            (
                 2.0**-21,
                 "1.5 · 1.5 is 2.25, but the product is not normalised: its exponent is the sum.",
             ),
-            Misconception(2.0**-10, "13 places are FP8's; with FP16 operands Hopper keeps 25."),
-            Misconception(
-                2.0**-20, "The exponent of a product is the sum of both: 4 and −1 make 3."
-            ),
-            Misconception(
-                2.0**-31, "The largest product decides where the cut is, not the smallest."
-            ),
-            Misconception(-22.0, "That is its exponent; asked is the weight, a power of two."),
+            (2.0**-10, "13 places are FP8's; with FP16 operands Hopper keeps 25."),
+            (2.0**-20, "The exponent of a product is the sum of both: 4 and −1 make 3."),
+            (2.0**-31, "The largest product decides where the cut is, not the smallest."),
+            (-22.0, "That is its exponent; asked is the weight, a power of two."),
         ),
     ),
     "step_sum": Exercise(
@@ -184,25 +178,20 @@ EXERCISES: dict[str, Exercise] = {
         argument="a, b",
         cases=_STEP_CASES,
         fmt=FP32,
-        misconceptions=(
-            Misconception(lambda a, b: float(a @ b), "Nothing is cut here; this is the exact sum."),
-            Misconception(
-                lambda a, b: _added(a, b, round),
-                "The alignment cuts; it does not round to nearest.",
-            ),
-            Misconception(
+        misconceptions=known(
+            (lambda a, b: float(a @ b), "Nothing is cut here; this is the exact sum."),
+            (lambda a, b: _added(a, b, round), "The alignment cuts; it does not round to nearest."),
+            (
                 lambda a, b: _added(a, b, math.floor),
                 "A cut goes toward zero, also for negative products; floor goes down.",
             ),
-            Misconception(
+            (
                 _normalised,
                 "The exponent is that of a plus that of b, even if the product is 2 or more.",
             ),
-            Misconception(_sum_cut, "The cut comes before the sum: each product loses its own."),
-            Misconception(
-                _from_one, "The 13 bits count from the largest exponent of a product, not from 1."
-            ),
-            Misconception(_zeros_align, "A zero product takes no part in the alignment here."),
+            (_sum_cut, "The cut comes before the sum: each product loses its own."),
+            (_from_one, "The 13 bits count from the largest exponent of a product, not from 1."),
+            (_zeros_align, "A zero product takes no part in the alignment here."),
         ),
     ),
     "promoted_sum": Exercise(
@@ -212,46 +201,36 @@ EXERCISES: dict[str, Exercise] = {
         argument="x",
         cases=_PROMOTED_CASES,
         fmt=FP32,
-        misconceptions=(
-            Misconception(
-                lambda x: float(np.sum(x)), "That is the plain sum; in a block are only 14 bits."
-            ),
-            Misconception(_never_promoted, "Nothing is promoted: the block never ends."),
-            Misconception(
+        misconceptions=known(
+            (lambda x: float(np.sum(x)), "That is the plain sum; in a block are only 14 bits."),
+            (_never_promoted, "Nothing is promoted: the block never ends."),
+            (
                 lambda x: _in_blocks(x, outer=_cut),
                 "The total is FP32; kept in the short register it would cut every block's sum.",
             ),
-            Misconception(
+            (
                 lambda x: _in_blocks(x, inner=_to_register),
                 "In a block the register cuts toward zero; it does not round to nearest.",
             ),
-            Misconception(
+            (
                 lambda x: _in_blocks(x, inner=_floored),
                 "The register cuts toward zero, also below it; toward minus infinity is floor.",
             ),
-            Misconception(
+            (
                 lambda x: _in_blocks(x, inner=_wide),
                 "In a block there are only 14 bits; FP32 begins with the total.",
             ),
-            Misconception(
-                _not_restarted, "Each block starts again from zero, else it counts twice."
-            ),
-            Misconception(_rest_dropped, "The last block may be shorter, but it counts too."),
-            Misconception(
-                lambda x: _in_blocks(x, length=32), "The blocks have 128 terms, not a step's 32."
-            ),
-            Misconception(lambda x: _in_blocks(x, length=64), "The blocks have 128 terms, not 64."),
-            Misconception(
-                lambda x: _in_blocks(x, length=127), "Each block ends one term early: it has 128."
-            ),
-            Misconception(
-                lambda x: _in_blocks(x, length=129), "Each block ends one term late: it has 128."
-            ),
-            Misconception(
+            (_not_restarted, "Each block starts again from zero, else it counts twice."),
+            (_rest_dropped, "The last block may be shorter, but it counts too."),
+            (lambda x: _in_blocks(x, length=32), "The blocks have 128 terms, not a step's 32."),
+            (lambda x: _in_blocks(x, length=64), "The blocks have 128 terms, not 64."),
+            (lambda x: _in_blocks(x, length=127), "Each block ends one term early: it has 128."),
+            (lambda x: _in_blocks(x, length=129), "Each block ends one term late: it has 128."),
+            (
                 lambda x: _in_blocks(x, outer=float),
                 "The total is rounded to FP32 after each block; here it has all bits of FP64.",
             ),
-            Misconception(
+            (
                 lambda x: _wide(_in_blocks(x, outer=float)),
                 "The total is rounded to FP32 after each block, not once at the end.",
             ),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.formats import BF16, FP16, FP32
 
 # The rule --------------------------------------------------------------------------------
@@ -128,13 +128,11 @@ EXERCISES: dict[str, Exercise] = {
     "first_lost_cosine": Exercise(
         answer=16,
         reason="The product of the sums is (16n)^2; FP16 rounds 65520 and more to infinity.",
-        misconceptions=(
-            Misconception(15, "240 * 240 = 57600 is still within FP16's range."),
-            Misconception(
-                17, "256 * 256 = 65536 lies past 65504, and not close enough to be rounded to it."
-            ),
-            Misconception(4096, "One sum of squares overflows there; their product much earlier."),
-            Misconception(64, "4n is the sum of the components; of their squares it is 16n."),
+        misconceptions=known(
+            (15, "240 * 240 = 57600 is still within FP16's range."),
+            (17, "256 * 256 = 65536 lies past 65504, and not close enough to be rounded to it."),
+            (4096, "One sum of squares overflows there; their product much earlier."),
+            (64, "4n is the sum of the components; of their squares it is 16n."),
         ),
     ),
     "result_precision": Exercise(
@@ -142,31 +140,26 @@ EXERCISES: dict[str, Exercise] = {
         reason="Look at the lists first; without a list, the widest input decides.",
         argument="operation, inputs, lower, wide, low",
         cases=_CASES,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _by_rule(lambda inputs, low: low),
                 "What is on no list is not lowered: it follows its inputs.",
             ),
-            Misconception(
-                _by_rule(lambda inputs, low: inputs[0]),
-                "All inputs count, not only the first.",
-            ),
-            Misconception(
+            (_by_rule(lambda inputs, low: inputs[0]), "All inputs count, not only the first."),
+            (
                 _by_rule(lambda inputs, low: min(inputs)),
                 "Of FP32 and a low format, the wider wins: nothing is rounded that nobody listed.",
             ),
-            Misconception(
+            (
                 _by_rule(lambda inputs, low: max(inputs)),
                 "FP16 does not hold BF16's range, nor BF16 its digits: they meet in FP32.",
             ),
-            Misconception(
+            (
                 _by_rule(lambda inputs, low: WIDE),
                 "What is on no list does not become wide either: it follows its inputs.",
             ),
-            Misconception(_only_narrows, "An operation on the FP32 list widens low inputs."),
-            Misconception(
-                _only_from_fp32, "The lower list casts every input to the low format of the region."
-            ),
+            (_only_narrows, "An operation on the FP32 list widens low inputs."),
+            (_only_from_fp32, "The lower list casts every input to the low format of the region."),
         ),
     ),
     "safe_rms": Exercise(
@@ -174,22 +167,18 @@ EXERCISES: dict[str, Exercise] = {
         reason="No square may leave the range of the format that holds it, at either end.",
         cases=_VECTORS,
         tolerance=2e-3,
-        misconceptions=(
-            Misconception(
-                _wide_mean, "The squares are already infinite, or 0, before they are widened."
-            ),
-            Misconception(
+        misconceptions=known(
+            (_wide_mean, "The squares are already infinite, or 0, before they are widened."),
+            (
                 _norm_with(lambda x: 256.0),
                 "A fixed divisor saves the large numbers and loses the small ones.",
             ),
-            Misconception(
+            (
                 _norm_with(lambda x: float(np.abs(x).max())),
                 "Where all numbers are 0, the largest is 0 too: do not divide by it.",
             ),
-            Misconception(
-                _by_maximum, "The largest number need not have the largest magnitude: mind signs."
-            ),
-            Misconception(_clamped, "Squares cut off at 65504 are finite, and wrong."),
+            (_by_maximum, "The largest number need not have the largest magnitude: mind signs."),
+            (_clamped, "Squares cut off at 65504 are finite, and wrong."),
         ),
     ),
 }

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.codes import ulp
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Rounding
 from mplab.numbers.rounding import round_to
@@ -82,24 +82,24 @@ EXERCISES: dict[str, Exercise] = {
     "four_ties": Exercise(
         answer=[8.0, 12.0, 12.0, 16.0],
         reason="From 8 to 16 E5M2 has 8, 10, 12, 14 and 16, with codes 0x48, 0x49, 0x4A ...",
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 [10.0, 12.0, 14.0, 16.0],
                 "All four are ties; here a tie goes to the even code, not away from zero.",
             ),
-            Misconception(
+            (
                 [8.0, 10.0, 12.0, 14.0],
                 "All four are ties; a tie goes to the even code, not always down.",
             ),
-            Misconception(
+            (
                 [9.0, 11.0, 13.0, 15.0],
                 "With three significant bits there is no odd integer from 8 to 16.",
             ),
-            Misconception(
+            (
                 [8.0, 8.0, 16.0, 16.0],
                 "12 is a value as well, and its last significand bit is 0: 1.10 in binary.",
             ),
-            Misconception(
+            (
                 [8.0, 10.0, 14.0, 16.0],
                 "10 and 14 are even integers, but their last significand bit is 1.",
             ),
@@ -110,32 +110,27 @@ EXERCISES: dict[str, Exercise] = {
         reason="Divide by the gap at x, round to the nearest integer, ties to even, multiply back.",
         cases=_ROUND_CASES,
         fmt=FP8_E4M3,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda x: _in_mode(Rounding.TIES_TO_AWAY, x),
                 "A tie goes to the neighbour with an even last bit, not away from zero.",
             ),
-            Misconception(
-                _floor_half,
-                "floor(v + 0.5) sends every tie upward; an even neighbour may be below.",
-            ),
-            Misconception(_ties_down, "A tie goes to the even neighbour, which may be the upper."),
-            Misconception(
+            (_floor_half, "floor(v + 0.5) sends every tie upward; an even neighbour may be below."),
+            (_ties_down, "A tie goes to the even neighbour, which may be the upper."),
+            (
                 lambda x: _in_mode(Rounding.TOWARD_ZERO, x),
                 "Dropping the bits past the fourth rounds toward zero, not to the nearest.",
             ),
-            Misconception(
+            (
                 lambda x: _round(float(round_to(x, FP16))),
                 "FP16 on the way can turn a number beside a tie into the tie: round once.",
             ),
-            Misconception(
+            (
                 _no_subnormals,
                 "Below 2^-6 the gap stays 2^-9: subnormals have fewer than four bits.",
             ),
-            Misconception(_flushing, "Subnormals are values too: only the nearest to 0 becomes 0."),
-            Misconception(
-                _fixed_grid, "The gap is 1/8 only from 1 to 2; it doubles with each power of two."
-            ),
+            (_flushing, "Subnormals are values too: only the nearest to 0 becomes 0."),
+            (_fixed_grid, "The gap is 1/8 only from 1 to 2; it doubles with each power of two."),
         ),
     ),
     "chance_up": Exercise(
@@ -144,25 +139,21 @@ EXERCISES: dict[str, Exercise] = {
         reason="It is the distance from the lower neighbour, in gaps of BF16 at x.",
         cases=_CHANCE_CASES,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda x: float(_chance(x) > 0) / 2,
                 "A fair coin would shift the mean; the nearer neighbour must be likelier.",
             ),
-            Misconception(
+            (
                 lambda x: 1 - _chance(x) if _chance(x) else 0.0,
                 "That is the chance of the lower neighbour; the nearer one is the likelier.",
             ),
-            Misconception(
+            (
                 lambda x: float(_chance(x) > 0.5),
                 "That rounds to nearest; a stochastic rounding can go either way.",
             ),
-            Misconception(
-                _chance_without, "The gap is 2^-7 only from 1 to 2; measure in gaps of BF16 at x."
-            ),
-            Misconception(
-                _away, "Up means toward +infinity, also for a negative number: mind the floor."
-            ),
+            (_chance_without, "The gap is 2^-7 only from 1 to 2; measure in gaps of BF16 at x."),
+            (_away, "Up means toward +infinity, also for a negative number: mind the floor."),
         ),
     ),
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.formats import BF16, FP16
 from mplab.numbers.rounding import round_to
 
@@ -138,17 +138,11 @@ EXERCISES: dict[str, Exercise] = {
         answer=64.0,
         reason="Find where the gap between neighbours is first so wide that 0.25 is half of it.",
         fmt=BF16,
-        misconceptions=(
-            Misconception(256.0, "256 is where ones stop; smaller steps stop earlier."),
-            Misconception(
-                128.0, "Already before 128 the gap is 0.5, and 0.25 only reaches the midpoint."
-            ),
-            Misconception(
-                32.0, "From 32 to 64 the gap is 0.25, so every step still lands on a number."
-            ),
-            Misconception(
-                512.0, "That is where a step of 2 stops; scale the step down, and the stop with it."
-            ),
+        misconceptions=known(
+            (256.0, "256 is where ones stop; smaller steps stop earlier."),
+            (128.0, "Already before 128 the gap is 0.5, and 0.25 only reaches the midpoint."),
+            (32.0, "From 32 to 64 the gap is 0.25, so every step still lands on a number."),
+            (512.0, "That is where a step of 2 stops; scale the step down, and the stop with it."),
         ),
     ),
     "pairwise_sum": Exercise(
@@ -157,20 +151,12 @@ EXERCISES: dict[str, Exercise] = {
         reason="Split at len(x) // 2, sum each half the same way, and round their sum once.",
         cases=_PAIRWISE_CASES,
         fmt=FP16,
-        misconceptions=(
-            Misconception(
-                _one_by_one, "This adds one by one: every term passes through all later roundings."
-            ),
-            Misconception(
-                _once_at_the_end, "Every addition must round to FP16, not only the last one."
-            ),
-            Misconception(
-                _two_halves, "The halves must be split again, until single terms are left."
-            ),
-            Misconception(
-                _last_one_dropped, "At odd lengths the halves differ by one; a term got lost."
-            ),
-            Misconception(
+        misconceptions=known(
+            (_one_by_one, "This adds one by one: every term passes through all later roundings."),
+            (_once_at_the_end, "Every addition must round to FP16, not only the last one."),
+            (_two_halves, "The halves must be split again, until single terms are left."),
+            (_last_one_dropped, "At odd lengths the halves differ by one; a term got lost."),
+            (
                 lambda x: _halved(x, lambda n: (n + 1) // 2),
                 "Here the first half has len(x) // 2 terms; another split rounds otherwise.",
             ),
@@ -182,22 +168,18 @@ EXERCISES: dict[str, Exercise] = {
         reason="Correct the term, add it, and find what of it the total did not take.",
         cases=_KAHAN_CASES,
         fmt=FP16,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _one_by_one,
                 "This is the plain sum: what got lost is 0, or never reaches the next term.",
             ),
-            Misconception(
-                _wrong_sign, "The correction has the wrong sign: it doubles what was lost."
-            ),
-            Misconception(
+            (_wrong_sign, "The correction has the wrong sign: it doubles what was lost."),
+            (
                 _compared_with_the_term,
                 "Compare with the corrected term, which also carries what was lost before.",
             ),
-            Misconception(
-                _only_total_rounded, "All four operations round to FP16, not only the total."
-            ),
-            Misconception(
+            (_only_total_rounded, "All four operations round to FP16, not only the total."),
+            (
                 _corrected_at_the_end,
                 "The correction belongs to the next term; at the end it comes too late.",
             ),

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from mplab.course.exercise import Arguments, Exercise, Misconception
+from mplab.course.exercise import Arguments, Exercise, known
 
 Solution = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 
@@ -169,12 +169,12 @@ EXERCISES: dict[str, Exercise] = {
     "corrections_needed": Exercise(
         answer=13,
         reason="The error is (2^-4)^(k + 1) after k corrections; find the least k for 2^-53.",
-        misconceptions=(
-            Misconception(14, "The first solution already has one factor of 2^-4."),
-            Misconception(4, "That is u alone; the condition takes 7 of its 11 bits."),
-            Misconception(5, "That is u alone; the condition takes 7 of its 11 bits."),
-            Misconception(12, "Then the error is 2^-52: one more."),
-            Misconception(7, "7 is what FP16 took in the figure; asked is the rule's count."),
+        misconceptions=known(
+            (14, "The first solution already has one factor of 2^-4."),
+            (4, "That is u alone; the condition takes 7 of its 11 bits."),
+            (5, "That is u alone; the condition takes 7 of its 11 bits."),
+            (12, "Then the error is 2^-52: one more."),
+            (7, "7 is what FP16 took in the figure; asked is the rule's count."),
         ),
     ),
     "system_backward_error": Exercise(
@@ -183,30 +183,24 @@ EXERCISES: dict[str, Exercise] = {
         argument="a, x, b",
         cases=_JUDGED,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(_signed, "A residual can be negative: take magnitudes first."),
-            Misconception(_euclidean, "That is the 2-norm and Frobenius's; asked is the ∞-norm."),
-            Misconception(
+        misconceptions=known(
+            (_signed, "A residual can be negative: take magnitudes first."),
+            (_euclidean, "That is the 2-norm and Frobenius's; asked is the ∞-norm."),
+            (
                 _judged_by(lambda a, x, b: _largest(b) or np.nan),
                 "Beside b alone it does not say how little a must change.",
             ),
-            Misconception(
-                _judged_by(lambda a, x, b: _row_sum(a) * _largest(x)), "b may change, too: add it."
-            ),
-            Misconception(
-                _judged_by(_sizes(_largest)), "The norm of a is a sum over a row, not one entry."
-            ),
-            Misconception(
+            (_judged_by(lambda a, x, b: _row_sum(a) * _largest(x)), "b may change, too: add it."),
+            (_judged_by(_sizes(_largest)), "The norm of a is a sum over a row, not one entry."),
+            (
                 _judged_by(_sizes(lambda a: _row_sum(a.T))),
                 "Those are sums of columns; the ∞-norm sums rows.",
             ),
-            Misconception(
+            (
                 _judged_by(_sizes(lambda a: float(np.abs(a.sum(axis=1)).max()))),
                 "Take magnitudes before you sum a row, not after.",
             ),
-            Misconception(
-                _judged_by(lambda a, x, b: 1.0), "That is absolute; divide by what can change."
-            ),
+            (_judged_by(lambda a, x, b: 1.0), "That is absolute; divide by what can change."),
         ),
     ),
     "refine_once": Exercise(
@@ -215,36 +209,36 @@ EXERCISES: dict[str, Exercise] = {
         reason="Residual in float64; a power of two; FP16 solves, lower first; back; add to x.",
         argument="a, b, x, lower, upper",
         cases=_correction_cases(),
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 partial(_refined, residual=_residual_in_fp16),
                 "In FP16 the residual is made of rounding errors: compute it in float64.",
             ),
-            Misconception(
+            (
                 partial(_refined, scale=lambda r: 1.0),
                 "Unscaled, a residual or d leaves FP16's range below, as small gradients do.",
             ),
-            Misconception(
+            (
                 partial(_refined, residual=lambda a, b, x: _half(b - a @ x)),
                 "Multiply first, then round: unscaled, FP16 holds too little of a residual.",
             ),
-            Misconception(
+            (
                 partial(_refined, scale=lambda r: _power_of_two(r) / 2),
                 "That brings the largest magnitude into [1/2, 1), not [1, 2).",
             ),
-            Misconception(
+            (
                 partial(_refined, scale=lambda r: 1 / float(np.abs(r).max())),
                 "A scale that is no power of two rounds all digits anew.",
             ),
-            Misconception(partial(_refined, back=False), "What was multiplied must be divided."),
-            Misconception(
+            (partial(_refined, back=False), "What was multiplied must be divided."),
+            (
                 partial(_refined, residual=lambda a, b, x: a @ x - b),
                 "The residual is b - a·x; its negative leads away from the solution.",
             ),
-            Misconception(_exchanged, "lower @ upper @ d = r: lower comes first."),
-            Misconception(_stored_in_fp16, "x must keep float64's digits: only d is low."),
-            Misconception(partial(_refined, start=0.0), "d is the correction: add it to x."),
-            Misconception(
+            (_exchanged, "lower @ upper @ d = r: lower comes first."),
+            (_stored_in_fp16, "x must keep float64's digits: only d is low."),
+            (partial(_refined, start=0.0), "d is the correction: add it to x."),
+            (
                 partial(_refined, careful=False, scale=_unguarded),
                 "A residual of 0 has no scale: then x is the answer.",
             ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mplab.course.exercise import Arguments, Exercise, Misconception
+from mplab.course.exercise import Arguments, Exercise, known
 from mplab.numbers.codes import encode, ulp, values
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format
 from mplab.numbers.rounding import round_to
@@ -163,45 +163,37 @@ EXERCISES: dict[str, Exercise] = {
         reason="Round t - dt·k·(t - room) to nearest until it is t again.",
         argument="k, room, dt, fmt",
         cases=_CUPS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _hottest(_within(0.5, ties=lambda step, t, fmt: False)),
                 "Half an ulp is a tie, and an even significand keeps it: that freezes, too.",
             ),
-            Misconception(
+            (
                 _hottest(_within(0.5)),
                 "Half an ulp is a tie: an odd significand goes on to its even neighbour.",
             ),
-            Misconception(
-                _hottest(_half), "Below a power of two the next number is half an ulp away."
-            ),
-            Misconception(
-                _hottest(_within(1.0)), "From half an ulp on a step is rounded up to a whole one."
-            ),
-            Misconception(_hottest(_half_at(1.0)), "That is the ulp of 1: at t it is wider."),
-            Misconception(
+            (_hottest(_half), "Below a power of two the next number is half an ulp away."),
+            (_hottest(_within(1.0)), "From half an ulp on a step is rounded up to a whole one."),
+            (_hottest(_half_at(1.0)), "That is the ulp of 1: at t it is wider."),
+            (
                 _hottest(_half_at(88.0)),
                 "That is the ulp of the start: it shrinks as the cup cools.",
             ),
-            Misconception(
+            (
                 _hottest(_half, step=lambda k, room, dt, t: dt * k * t),
                 "A cup loses k times its distance from the room, not k times its temperature.",
             ),
-            Misconception(
+            (
                 _hottest(_half, step=lambda k, room, dt, t: k * (t - room)),
                 "That is the loss in a minute; a step has dt of it.",
             ),
-            Misconception(
+            (
                 _hottest(_half, step=lambda k, room, dt, t: k * (t - room) / dt),
                 "A smaller dt makes a smaller step, which is lost sooner.",
             ),
-            Misconception(
-                partial(_frozen_at, wide_start=True), "Of 90, too, only its value in fmt is stored."
-            ),
-            Misconception(
-                partial(_frozen_at, twice=True), "Round the sum alone: the step is not stored."
-            ),
-            Misconception(lambda k, room, dt, fmt: room, "That is where an exact cup would end."),
+            (partial(_frozen_at, wide_start=True), "Of 90, too, only its value in fmt is stored."),
+            (partial(_frozen_at, twice=True), "Round the sum alone: the step is not stored."),
+            (lambda k, room, dt, fmt: room, "That is where an exact cup would end."),
         ),
         uses=("round_to", "next_up", "next_down", "ulp", "values"),
     ),
@@ -210,31 +202,27 @@ EXERCISES: dict[str, Exercise] = {
         reason="due = step + rest; new = t + due; rest = due - (new - t): each of them in BF16.",
         argument="t, rest, step",
         cases=_STEPS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 partial(_kahan_step, handed_on=0.0),
                 "The rest must go into the next step, or it is lost after all.",
             ),
-            Misconception(partial(_kahan_step, sign=-1.0), "The rest has the wrong sign."),
-            Misconception(
+            (partial(_kahan_step, sign=-1.0), "The rest has the wrong sign."),
+            (
                 partial(_kahan_step, handed_on=-1.0, sign=-1.0),
                 "Yours is what arrived too much; here the rest is what is still due.",
             ),
-            Misconception(
+            (
                 partial(_kahan_step, exact=True, shortened=True),
                 "Not t alone is rounded: so are step + rest and the new rest.",
             ),
-            Misconception(
+            (
                 partial(_kahan_step, exact=True),
                 "The rest, too, is stored in BF16: it has eight bits, and loses what is beyond.",
             ),
-            Misconception(
-                partial(_kahan_step, shortened=True), "step + rest is rounded to BF16 first."
-            ),
-            Misconception(
-                partial(_kahan_step, twice=1.0), "The rest is in step + rest; add it once."
-            ),
-            Misconception(
+            (partial(_kahan_step, shortened=True), "step + rest is rounded to BF16 first."),
+            (partial(_kahan_step, twice=1.0), "The rest is in step + rest; add it once."),
+            (
                 partial(_kahan_step, of_the_step=True),
                 "What was due is step + rest, not the step alone.",
             ),
@@ -247,21 +235,19 @@ EXERCISES: dict[str, Exercise] = {
         argument="delta, ulp",
         cases=_WALKS,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(lambda delta, ulp: 1.0, "The mean is right; the mean square is not."),
-            Misconception(
+        misconceptions=known(
+            (lambda delta, ulp: 1.0, "The mean is right; the mean square is not."),
+            (
                 lambda delta, ulp: ulp / delta,
                 "That holds up to one ulp; a longer step leaves only its fraction to chance.",
             ),
-            Misconception(
+            (
                 lambda delta, ulp: (ulp / delta) ** 2,
                 "Not every step moves by an ulp: a share delta/ulp of them does.",
             ),
-            Misconception(
-                lambda delta, ulp: delta / ulp, "That is its inverse: short steps are worse."
-            ),
-            Misconception(_as_nearest, "That is rounding to nearest."),
-            Misconception(
+            (lambda delta, ulp: delta / ulp, "That is its inverse: short steps are worse."),
+            (_as_nearest, "That is rounding to nearest."),
+            (
                 lambda delta, ulp: 1 + (ulp / delta) ** 2 / 4,
                 "That is the worst case, a step half-way between two numbers.",
             ),

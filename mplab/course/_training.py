@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
 
@@ -77,24 +77,24 @@ EXERCISES: dict[str, Exercise] = {
     "flush_threshold": Exercise(
         answer=_TIE,
         reason="Find the midpoint of the two neighbours, and which of them has the tie.",
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 _SMALLEST,
                 "2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.",
             ),
-            Misconception(
+            (
                 FP16.min_normal,
                 "2^-14 is the smallest normal number; the subnormals go on below it.",
             ),
-            Misconception(
+            (
                 FP16.epsilon,
                 "epsilon is the gap after 1, a matter of precision; here the range ends.",
             ),
-            Misconception(
+            (
                 _TIE / 2,
                 "Between this number and its double all are still nearer to 0 than to 2^-24.",
             ),
-            Misconception(-25.0, "That is its exponent; asked is the number, a power of two."),
+            (-25.0, "That is its exponent; asked is the number, a power of two."),
         ),
     ),
     "flushed_share": Exercise(
@@ -103,24 +103,22 @@ EXERCISES: dict[str, Exercise] = {
         reason="Count what is not zero before rounding and zero after it, of what was not zero.",
         cases=_SHARE_CASES,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
-                _zeros_counted, "A zero that was zero before rounding has not been flushed."
-            ),
-            Misconception(_share_of_all, "The share is of the nonzero elements, not of all."),
-            Misconception(
+        misconceptions=known(
+            (_zeros_counted, "A zero that was zero before rounding has not been flushed."),
+            (_share_of_all, "The share is of the nonzero elements, not of all."),
+            (
                 lambda x: _share_below(FP16.min_normal, x),
                 "Subnormal numbers, from 2^-24 to 2^-14, are coarse but they are not zero.",
             ),
-            Misconception(
+            (
                 lambda x: _share_below(_SMALLEST, x),
                 "What is nearer to the smallest subnormal than to 0 becomes that, not 0.",
             ),
-            Misconception(
+            (
                 lambda x: _share_below(_TIE, x),
                 "A tie between 0 and the smallest subnormal goes to the even one, which is 0.",
             ),
-            Misconception(_positive_only, "A negative number can be tiny too: compare magnitudes."),
+            (_positive_only, "A negative number can be tiny too: compare magnitudes."),
         ),
     ),
     "smallest_scale": Exercise(
@@ -129,23 +127,21 @@ EXERCISES: dict[str, Exercise] = {
         reason="The scaled gradient must round to something other than 0; half the scale must not.",
         argument="gradient",
         cases=_SCALE_CASES,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda gradient: _scale_to(FP16.min_normal, gradient),
                 "This lifts the gradient to a normal number; a subnormal one would not be flushed.",
             ),
-            Misconception(
+            (
                 lambda gradient: _scale_to(_SMALLEST, gradient),
                 "The gradient need not reach the smallest subnormal: it only has to round to it.",
             ),
-            Misconception(
+            (
                 lambda gradient: _scale_to(_TIE, gradient),
                 "At exactly half the smallest subnormal there is a tie, and it goes to 0.",
             ),
-            Misconception(
-                _scale_of_positive, "A negative gradient is flushed as well: look at its magnitude."
-            ),
-            Misconception(
+            (_scale_of_positive, "A negative gradient is flushed as well: look at its magnitude."),
+            (
                 lambda gradient: 65536.0,
                 "65536 is where torch's GradScaler starts; what is enough depends on the gradient.",
             ),

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
-from mplab.course.exercise import Arguments, Exercise, Misconception
+from mplab.course.exercise import Arguments, Exercise, known
 from mplab.numbers.formats import BF16
 from mplab.numbers.rounding import round_to
 
@@ -203,14 +203,12 @@ EXERCISES: dict[str, Exercise] = {
         reason="Each product is rounded to BF16, then each sum, in every order of the terms.",
         argument="a, b",
         cases=_SUMS,
-        misconceptions=(
-            Misconception(_wide_sums, "The running sum is a number of BF16 after each addition."),
-            Misconception(_wide_products, "Each product is rounded before it is added."),
-            Misconception(_apart, "A term keeps its two factors: permute the products."),
-            Misconception(
-                _distinct_orders, "Equal terms can change places: three terms have six orders."
-            ),
-            Misconception(
+        misconceptions=known(
+            (_wide_sums, "The running sum is a number of BF16 after each addition."),
+            (_wide_products, "Each product is rounded before it is added."),
+            (_apart, "A term keeps its two factors: permute the products."),
+            (_distinct_orders, "Equal terms can change places: three terms have six orders."),
+            (
                 lambda a, b: dict.fromkeys(_count_orders(a, b), 1),
                 "Count the orders that lead to each sum, not the sums.",
             ),
@@ -222,24 +220,20 @@ EXERCISES: dict[str, Exercise] = {
         reason="Every call of the kernel must have 8 rows, whatever the batch has.",
         argument="kernel, x, w",
         cases=_PRODUCTS,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda kernel, x, w: kernel(x, w),
                 "Neither a seed nor a flag helps: the kernel is deterministic, and looks at the "
                 "number of rows.",
             ),
-            Misconception(
+            (
                 _by_rows(1, fill=False),
                 "That does not depend on the batch either, but has the bits of one row, not of 8.",
             ),
-            Misconception(
-                _by_rows(ROWS, fill=False), "The last call has fewer rows than 8: fill it up."
-            ),
-            Misconception(_uncut, "Return as many rows as x has, without those that filled it up."),
-            Misconception(
-                _padded_whole, "Filled up to a multiple of 8, a batch still decides the split."
-            ),
-            Misconception(
+            (_by_rows(ROWS, fill=False), "The last call has fewer rows than 8: fill it up."),
+            (_uncut, "Return as many rows as x has, without those that filled it up."),
+            (_padded_whole, "Filled up to a multiple of 8, a batch still decides the split."),
+            (
                 lambda kernel, x, w: (x.astype(np.float64) @ w).astype(np.float32),
                 "More digits give better sums, but not the bits that the kernel gives 8 rows.",
             ),
@@ -251,33 +245,31 @@ EXERCISES: dict[str, Exercise] = {
         reason="Compare the bits of all tensors, in the order in which they were computed.",
         argument="a, b",
         cases=_RECORDS,
-        misconceptions=(
-            Misconception(_losses, "A loss may be equal, or differ late: look at all tensors."),
-            Misconception(
+        misconceptions=known(
+            (_losses, "A loss may be equal, or differ late: look at all tensors."),
+            (
                 _first(lambda x, y: not np.allclose(x, y, equal_nan=True)),
                 "One ulp is a difference: compare bits.",
             ),
-            Misconception(
+            (
                 _first(lambda x, y: str(x) != str(y)),
                 "Numbers are printed with eight digits, which do not tell all of them apart.",
             ),
-            Misconception(
+            (
                 lambda a, b: _first_divergence(_by_name(a), _by_name(b)),
                 "Names come again in each step, and a dictionary keeps the last ones alone.",
             ),
-            Misconception(_last, "The last weights tell that runs differ, not where they part."),
-            Misconception(
-                _alphabetical, "Names in their alphabetical order are not the order of computing."
-            ),
-            Misconception(
+            (_last, "The last weights tell that runs differ, not where they part."),
+            (_alphabetical, "Names in their alphabetical order are not the order of computing."),
+            (
                 _first(lambda x, y: not np.array_equal(x, y)),
                 "A NaN equals a NaN of the same bits, and -0 is not 0.",
             ),
-            Misconception(
+            (
                 _first(lambda x, y: not np.array_equal(x, y, equal_nan=True)),
                 "-0 and 0 have other bits.",
             ),
-            Misconception(
+            (
                 _first(lambda x, y: bool(x.sum() != y.sum() and not np.isnan(x.sum()))),
                 "Different tensors can have one sum: compare them number by number.",
             ),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab.course.exercise import Exercise, Misconception
+from mplab.course.exercise import Exercise, known
 from mplab.numbers.codes import ulp
 from mplab.numbers.formats import BF16, FP16, Rounding
 from mplab.numbers.rounding import round_to
@@ -103,17 +103,11 @@ EXERCISES: dict[str, Exercise] = {
         answer=2.0**-8,
         reason="Find the next FP16 number above 8, go half way, and ask where the tie goes.",
         fmt=FP16,
-        misconceptions=(
-            Misconception(
-                2.0**-7, "That is the whole way to the next number, which 8 then reaches."
-            ),
-            Misconception(
-                2.0**-10, "That is epsilon, the gap after 1; after 8 the numbers are farther apart."
-            ),
-            Misconception(2.0**-11, "That is u, half the gap after 1; it grows with the weight."),
-            Misconception(
-                2.0**-9, "Half the way down: below 8 the numbers are twice as dense as above."
-            ),
+        misconceptions=known(
+            (2.0**-7, "That is the whole way to the next number, which 8 then reaches."),
+            (2.0**-10, "That is epsilon, the gap after 1; after 8 the numbers are farther apart."),
+            (2.0**-11, "That is u, half the gap after 1; it grows with the weight."),
+            (2.0**-9, "Half the way down: below 8 the numbers are twice as dense as above."),
         ),
     ),
     "dead_share": Exercise(
@@ -123,33 +117,33 @@ EXERCISES: dict[str, Exercise] = {
         argument="w, delta",
         cases=_DEAD_CASES,
         tolerance=1e-12,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda w, delta: _share(_dead(w, delta)),
                 "An update of 0 has nothing to lose: leave it out of the count.",
             ),
-            Misconception(
+            (
                 lambda w, delta: _share(_dead(w, delta) & (delta != 0)),
                 "The share is of the updates that are not 0, not of all.",
             ),
-            Misconception(
+            (
                 _by_rule(lambda w, size: size < np.asarray(ulp(w, BF16)) / 2),
                 "Half an ulp is the right size, but ask rounding about ties and about going down "
                 "from a power of two.",
             ),
-            Misconception(
+            (
                 _by_rule(lambda w, size: size <= np.asarray(ulp(w, BF16)) / 2),
                 "Not every tie returns to w, and down from a power of two the way is shorter.",
             ),
-            Misconception(
+            (
                 _by_rule(lambda w, size: size <= BF16.epsilon * np.abs(w)),
                 "A whole gap is too much: past half of it, the next number is nearer.",
             ),
-            Misconception(
+            (
                 _by_rule(lambda w, size: size <= BF16.unit_roundoff),
                 "This is the rule for weights near 1; the gap grows and shrinks with the weight.",
             ),
-            Misconception(
+            (
                 lambda w, delta: 1 - _dead_share(w, delta),
                 "These are the updates that arrive; asked for are those that do not.",
             ),
@@ -162,24 +156,24 @@ EXERCISES: dict[str, Exercise] = {
         argument="x, r",
         cases=_COIN_CASES,
         fmt=BF16,
-        misconceptions=(
-            Misconception(
+        misconceptions=known(
+            (
                 lambda x, r: float(round_to(x, BF16)),
                 "This rounds to nearest, whatever the coin says.",
             ),
-            Misconception(
+            (
                 _coin_of(lambda x, low, high: 0.5),
                 "A fair coin has the wrong mean: the nearer neighbour must be likelier.",
             ),
-            Misconception(
+            (
                 _coin_of(lambda x, low, high: (high - x) / (high - low)),
                 "The chances are swapped: the nearer x is to high, the likelier is high.",
             ),
-            Misconception(
+            (
                 _away_from_zero,
                 "Up is toward plus infinity, also for negative x, where it is toward zero.",
             ),
-            Misconception(
+            (
                 _coin_of(_of_the_ulp_of_one),
                 "Divide by the gap around x; this gap is the one after 1.",
             ),

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import starmap
 from numbers import Real
 from typing import Any, NamedTuple, Self
 
@@ -85,6 +86,11 @@ class Misconception(NamedTuple):
     sentence: str
 
 
+def known(*pairs: tuple[Any, str]) -> tuple[Misconception, ...]:
+    """The misconceptions of an exercise, each as a wrong answer and its sentence."""
+    return tuple(starmap(Misconception, pairs))
+
+
 @dataclass(frozen=True)
 class Exercise:
     """An exercise that can be checked at once.
@@ -125,10 +131,10 @@ class Exercise:
                 f"Exercise: cases must be a list, not empty; got {quoted(self.cases)}. Put one in "
                 "a list."
             )
-        known = self.misconceptions
-        if not isinstance(known, list | tuple) or not all(map(_is_misconception, known)):
+        found = self.misconceptions
+        if not isinstance(found, list | tuple) or not all(map(_is_misconception, found)):
             raise TypeError(
-                f"Exercise: misconceptions must be a list of Misconception; got {quoted(known)}. "
+                f"Exercise: misconceptions must be a list of Misconception; got {quoted(found)}. "
                 "Write Misconception(answer, sentence)."
             )
         if self.fmt is not None:
