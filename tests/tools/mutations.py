@@ -3,7 +3,7 @@
 Every right answer to an exercise is changed in one place: a constant, a comparison, a format, a
 rounding, an operator, an order, a condition. The exercise's check must tell each such mutant from
 the answer; in an assignment that is the notebook's check with the hidden cases of one student.
-Mutants that are right as well stand in `equivalents.toml`, with the reason. A mutant has a process
+Mutants that are right as well stand in `equivalents.txt`, with the reason. A mutant has a process
 of its own, and four times the seconds of the answer. NAME is an exercise (`kahan_sum`, `a3 stall`)
 or how it begins; `--sample 9` takes at most nine mutants of each answer.
 """
@@ -20,7 +20,6 @@ import re
 import resource
 import signal
 import sys
-import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -325,11 +324,12 @@ def row_of(subject: Subject, known: set[str], sample: int | None = None) -> Row:
 
 def equivalents() -> dict[str, set[str]]:
     """The mutants that are right as well, by exercise."""
-    path = Path(__file__).with_name("equivalents.toml")
+    path = Path(__file__).with_name("equivalents.txt")
     found: dict[str, set[str]] = {}
-    for group in tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"]:
-        for exercise, names in group["mutants"].items():
-            found.setdefault(exercise, set()).update(names)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("    "):
+            exercise, _, name = line.strip().partition(": ")
+            found.setdefault(exercise, set()).add(name)
     return found
 
 
