@@ -33,7 +33,6 @@ class Attack:
         control: what stock nbgrader does. "score": gives points; "partial": gives some;
             "loses": takes points that were earned; "harm": HARMED or the secret appears, or the
             kernel ends; "batch": stops grading. Anything else says why that is not expected.
-        shape: "forge" or "harm".
     """
 
     name: str
@@ -43,9 +42,12 @@ class Attack:
     place: Callable[[Path, Path], None] | None = None
     points: float = 0.0
     control: str = "score"
-    shape: str = "forge"
     solved: bool = False
     lengthy: bool = False
+
+
+SOLVED = {"solved": True, "points": 16.0}
+"""Of an attack with the right answers beside it: what it honestly earns."""
 
 
 def cell_of(notebook: dict, name: str) -> dict:
@@ -157,8 +159,6 @@ def frame(m):
     b = m if isinstance(m, bytes) else json.dumps(m).encode()
     return struct.pack('>I', len(b)) + b
 """
-
-HARM = "print('HARM' + 'ED')"
 
 LEAK = f"""
 import os
@@ -316,14 +316,12 @@ finite_codes = toy(5, 3).finite_codes
     Attack("skip-execution tag", edit=tag_all("skip-execution")),
     Attack("raises-exception tag", edit=tag_all("raises-exception"), control="stock resists"),
     Attack("points in the metadata", edit=raise_points, control="stock resists"),
-    Attack("duplicated check cells", edit=duplicate, control="batch", solved=True, points=16),
-    Attack("check cells as markdown", edit=retype, solved=True, points=16, control="stock resists"),
-    Attack("check cells removed", edit=remove_checks, solved=True, points=16, control="loses"),
+    Attack("duplicated check cells", edit=duplicate, control="batch", **SOLVED),
+    Attack("check cells as markdown", edit=retype, **SOLVED, control="stock resists"),
+    Attack("check cells removed", edit=remove_checks, **SOLVED, control="loses"),
     Attack("check cells as answers", edit=grade_by_hand, control="batch"),
-    Attack("check cells first", edit=checks_first, solved=True, points=16, control="loses"),
-    Attack(
-        "foreign kernelspec", edit=foreign_kernel, solved=True, points=16, control="stock resists"
-    ),
+    Attack("check cells first", edit=checks_first, **SOLVED, control="loses"),
+    Attack("foreign kernelspec", edit=foreign_kernel, **SOLVED, control="stock resists"),
     Attack("metadata of the grader", edit=claim_refused, control="stock has none"),
     Attack("ready-made outputs", edit=ready_outputs, control="stock resists"),
     Attack(
@@ -403,16 +401,14 @@ for _file in ("numpy.py", "mplab.py", "ipykernel_launcher.py", "sitecustomize.py
             "import numpy, json, mplab",
             files={_file: "open('HARMED', 'w')\n" + SHADOW},
             control="harm" if _file in ("numpy.py", "ipykernel_launcher.py") else "not each run",
-            solved=True,
-            points=16,
+            **SOLVED,
         )
     )
 FORGING.append(
     Attack(
         "shipped x.pth",
         files={"x.pth": "import os; print('HARM' + 'ED')\n"},
-        solved=True,
-        points=16,
+        **SOLVED,
         control="not each run",
     )
 )
@@ -488,20 +484,18 @@ def markup(notebook: dict) -> None:
 
 UNSAFE = "not run: unsafe without walls"
 HARMING = [
-    Attack("environment read", LEAK + "print(os.environ)", control="harm", shape="harm"),
+    Attack("environment read", LEAK + "print(os.environ)", control="harm"),
     Attack(
         "hidden checks read",
         LEAK + "leak('ROOT/checks/a1/exercises.py'); leak('ROOT/source/a1/a1.ipynb')\n"
         "leak('ROOT/.mplab/key.txt'); leak('ROOT/roster.csv')",
         control="harm",
-        shape="harm",
     ),
     Attack(
         "other processes read",
         LEAK + "import glob\nfor p in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline')"
         " + glob.glob('/proc/*/root/etc/hostname'): leak(p)",
         control="harm",
-        shape="harm",
     ),
     Attack(
         "writing outside",
@@ -511,7 +505,6 @@ HARMING = [
         "        if not p.startswith('/submission'): print('HARM' + 'ED')\n"
         "    except OSError as e: print(type(e))",
         control="harm",
-        shape="harm",
     ),
     Attack(
         "start-up files for the next",
@@ -521,7 +514,6 @@ HARMING = [
         "        os.makedirs(os.path.dirname(p), exist_ok=True)\n"
         "        open(p, 'w').write('print(\"HARM\" + \"ED\")')\n    except OSError as e: print(e)",
         control=UNSAFE,
-        shape="harm",
     ),
     Attack(
         "what the one before left",
@@ -529,9 +521,7 @@ HARMING = [
         "    try: print('HARM' + 'ED' if 'poison' in os.listdir(d) else 'clean')\n"
         "    except OSError as e: print(e)",
         control="follows the one before",
-        shape="harm",
-        solved=True,
-        points=16,
+        **SOLVED,
     ),
     Attack(
         "killing",
@@ -539,16 +529,13 @@ HARMING = [
         "    if p != os.getpid():\n        try: os.kill(p, 9)\n        except OSError: pass\n"
         "try: os.kill(-1, 9)\nexcept OSError: pass",
         control=UNSAFE,
-        shape="harm",
     ),
     Attack(
         "daemon",
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
         "        time.sleep(120)\n    os._exit(0)",
         control=UNSAFE,
-        shape="harm",
-        solved=True,
-        points=16,
+        **SOLVED,
     ),
     Attack(
         "200 forks",
@@ -557,7 +544,6 @@ HARMING = [
         "    except OSError as e: print(e); break\ntime.sleep(1)\n"
         "if kids > 100: print('HARM' + 'ED')",
         control=UNSAFE,
-        shape="harm",
         solved=True,  # ended, for the memory of them all
     ),
     Attack(
@@ -565,7 +551,6 @@ HARMING = [
         "import os\nheld = []\nfor i in range(60):\n    held.append(bytearray(64 << 20))\n"
         "print('HARM' + 'ED')",
         control=UNSAFE,
-        shape="harm",
     ),
     Attack(
         "memory that no limit counts",
@@ -576,9 +561,7 @@ HARMING = [
         "for i in range(20): held += libc.shmget(0, 32 << 20, 0o1600) >= 0\n"
         "if held > 8: print('HARM' + 'ED')",
         control=UNSAFE,
-        shape="harm",
-        solved=True,
-        points=16,
+        **SOLVED,
     ),
     Attack(
         "shared memory out of sight",
@@ -590,9 +573,7 @@ HARMING = [
         "except OSError as e: print(e)\n"
         "if held > 6: print('HARM' + 'ED')",
         control=UNSAFE,
-        shape="harm",
-        solved=True,
-        points=16,
+        **SOLVED,
     ),
     Attack(
         "terminals and the host's sockets",
@@ -601,9 +582,7 @@ HARMING = [
         "try: socket.socket(40, socket.SOCK_STREAM); held += 99\nexcept OSError as e: print(e)\n"
         "if held > 50: print('HARM' + 'ED')",
         control=UNSAFE,
-        shape="harm",
-        solved=True,
-        points=16,
+        **SOLVED,
     ),
     Attack(
         "disk",
@@ -611,69 +590,49 @@ HARMING = [
         "            open(f'big{i}', 'ab').write(bytes(1 << 20)); n += 1\n"
         "    except OSError as e: print(e); break\nif n > 200: print('HARM' + 'ED')",
         control=UNSAFE,
-        shape="harm",
     ),
-    Attack(
-        "output",
-        "for i in range(300):\n    print('x' * (1 << 20))",
-        control=UNSAFE,
-        shape="harm",
-        solved=True,
-        points=16,
-    ),
+    Attack("output", "for i in range(300):\n    print('x' * (1 << 20))", control=UNSAFE, **SOLVED),
     Attack(
         "endless channel",
         FIND_SOCKET + "c = channel()\nif c:\n    c.sendall(struct.pack('>I', 4 << 20))\n"
         "    for i in range(200): c.sendall(bytes(1 << 20))",
         control="stock has no such channel",
-        shape="harm",
     ),
     Attack(
         "a message of 4 GiB",
         FIND_SOCKET + "c = channel()\nif c: c.sendall(b'\\xff' * 8)",
         control="stock has no such channel",
-        shape="harm",
     ),
     Attack(
         "deep JSON on the channel",
         FIND_SOCKET + "c = channel()\nif c: c.sendall(frame(b'[' * 900000))",
         control="stock has no such channel",
-        shape="harm",
     ),
     Attack(
         "a message that never ends",
         FIND_SOCKET + "import time\nc = channel()\nif c:\n    c.sendall(struct.pack('>I', 1000))\n"
         "    for i in range(200):\n        time.sleep(0.3); c.sendall(b' ')",
         control="stock has no such channel",
-        shape="harm",
     ),
     Attack(
         "a loop that ignores interrupts",
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
         control=UNSAFE,
-        shape="harm",
     ),
-    Attack("os._exit", "import os; os._exit(0)", control="batch", shape="harm"),
-    Attack(
-        "segmentation fault",
-        "import ctypes; ctypes.string_at(0)",
-        control="batch",
-        shape="harm",
-    ),
+    Attack("os._exit", "import os; os._exit(0)", control="batch"),
+    Attack("segmentation fault", "import ctypes; ctypes.string_at(0)", control="batch"),
     Attack(
         "earned, then dead",
         edit=lambda nb: cell_of(nb, "value-answer").update(source="import os; os._exit(1)"),
         solved=True,
         points=3,
         control="batch",
-        shape="harm",
     ),
     Attack(
         "loopback network",
         "import socket\ntry:\n    s = socket.create_connection(('127.0.0.1', PORT), 2)\n"
         "    print('HARM' + 'ED')\nexcept OSError as e: print(e)",
         control="harm",
-        shape="harm",
     ),
     Attack(
         "namespaces and tracing",
@@ -684,45 +643,27 @@ HARMING = [
         "won.append(done.returncode == 0)\n"
         "if any(won): print('HARM' + 'ED', won)",
         control=UNSAFE,
-        shape="harm",
-        solved=True,
-        points=16,
+        **SOLVED,
     ),
-    Attack("symlink to the solution", place=link_to_solution, shape="harm"),
-    Attack("folder that is another's", place=link_as_folder, shape="harm"),
-    Attack("hard link to another's", place=hard_link_to_solution, shape="harm"),
-    Attack(
-        "symlinked extra files",
-        place=link_to_secret,
-        solved=True,
-        points=16,
-        control="harm",
-        shape="harm",
-    ),
-    Attack("a pipe as notebook", place=fifo, control=UNSAFE, shape="harm"),
-    Attack("25 MiB cell", place=large, control=UNSAFE, shape="harm"),
-    Attack("2000 cells", place=many_cells, control=UNSAFE, shape="harm"),
-    Attack("deep JSON", place=content('{"cells":' + "[" * 100_000), control="batch", shape="harm"),
-    Attack("broken JSON", place=content('{"cells": ['), control="batch", shape="harm"),
-    Attack("no notebook", place=content("[1, 2]"), control="batch", shape="harm"),
-    Attack("no text", place=content(b"\0\xff\xfe" * 100), control="batch", shape="harm"),
-    Attack(
-        "NUL and surrogates",
-        edit=surrogates,
-        solved=True,
-        points=16,
-        control="batch",
-        shape="harm",
-    ),
+    Attack("symlink to the solution", place=link_to_solution),
+    Attack("folder that is another's", place=link_as_folder),
+    Attack("hard link to another's", place=hard_link_to_solution),
+    Attack("symlinked extra files", place=link_to_secret, **SOLVED, control="harm"),
+    Attack("a pipe as notebook", place=fifo, control=UNSAFE),
+    Attack("25 MiB cell", place=large, control=UNSAFE),
+    Attack("2000 cells", place=many_cells, control=UNSAFE),
+    Attack("deep JSON", place=content('{"cells":' + "[" * 100_000), control="batch"),
+    Attack("broken JSON", place=content('{"cells": ['), control="batch"),
+    Attack("no notebook", place=content("[1, 2]"), control="batch"),
+    Attack("no text", place=content(b"\0\xff\xfe" * 100), control="batch"),
+    Attack("NUL and surrogates", edit=surrogates, **SOLVED, control="batch"),
     Attack(
         "half a surrogate pair shown",
         "print('a\\ud800b')\nraise ValueError('c\\udfffd')",
-        solved=True,
-        points=16,
+        **SOLVED,
         control="not tried",
-        shape="harm",
     ),
-    Attack("markup in feedback", edit=markup, solved=True, points=16, control="harm", shape="harm"),
+    Attack("markup in feedback", edit=markup, **SOLVED, control="harm"),
     Attack(
         "warnings",
         "import warnings, sys, numpy as np\nwarnings.warn('careful')\n"
@@ -732,10 +673,8 @@ HARMING = [
                 "    ### BEGIN", "    import warnings; warnings.warn('hm')\n    ### BEGIN"
             )
         ),
-        solved=True,
-        points=16,
+        **SOLVED,
         control="loses",
-        shape="harm",
     ),
     Attack(
         "values beyond the bounds",
@@ -747,13 +686,11 @@ HARMING = [
             + every_answer("next(wild)")
         ),
         control="nothing gained",
-        shape="harm",
     ),
     Attack(
         "exceptions beyond Exception",
         edit=answers(every_answer("(_ for _ in ()).throw(GeneratorExit)")),
         control="nothing gained",
-        shape="harm",
     ),
 ]
 
