@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from odd_calls import ENDLESS, ODD, Asked, without
+from odd_calls import ENDLESS, ODD, Asked, front_test, refusal_test, without
 
 from mplab import (
     BF16,
@@ -45,7 +45,7 @@ HOW = {
     "accumulator_format": "format",
     "product_format": (without("format", None),),
     "output_format": (without("format", None),),
-    "order": "word",
+    "order": ("word", ("blocked(0)",)),
     "rounding": "member",
     "overflow": "member",
     "stream": "object",
@@ -189,6 +189,7 @@ UPDATES = [
          "seed": SEED},
     ),
 ]  # fmt: skip
+AWAY = (Rounding.TIES_TO_AWAY, Rounding.TOWARD_POSITIVE)
 ROW, ONE = np.ones((1, 32)), np.ones((1, 1))
 NO_PAIRS = ((FP16, "FP16"), (FP16,) * 3, (float, FP16), (float, float), (FP16, BF16))
 UNITS = [
@@ -202,7 +203,7 @@ UNITS = [
          "group": ("count", (0, 8)), "sum_bits": (without("count", None), (39,)),
          "lanes": ("count", (0, 3)), "flush": "switch",
          "written_bits": ("count", (0, 24)), "products_normalised": "switch",
-         "alignment": ("member", (Rounding.STOCHASTIC, Rounding.TIES_TO_AWAY)),
+         "alignment": ("member", (Rounding.STOCHASTIC, *AWAY)),
          "writing": ("member", (Rounding.STOCHASTIC,))},
     ),
     Asked("unit_of", lab.unit_of, {"architecture": "hopper", "input_format": FP16},
@@ -302,17 +303,8 @@ NO_FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)
-def test_every_odd_call_is_refused_with_the_function_and_the_argument_named(asked):
-    asked.call(**asked.right)
-    complaints = list(asked.complaints())
-    assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
-
-
-def test_every_name_of_the_front_is_asked_oddly_and_often():
-    asked = {a.name.split(".")[0] for a in EVERYTHING}
-    assert set(lab.__all__) - NO_FUNCTIONS <= asked
-    assert sum(1 for a in EVERYTHING for _ in a.odd_calls()) > 3000
+test_every_odd_call_is_refused_by_name = refusal_test(EVERYTHING)
+test_every_name_of_the_front_is_asked = front_test(EVERYTHING, lab, but=NO_FUNCTIONS, least=3000)
 
 
 def test_a_stochastic_call_without_a_stream_and_a_misspelt_option_are_refused_by_name():

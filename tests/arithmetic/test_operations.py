@@ -432,17 +432,6 @@ def test_operands_that_are_no_values_of_the_format_are_refused_by_name():
         sqrt(-0.0, mplab.FP8_E4M3FNUZ)
 
 
-def test_operands_must_be_floating_point_and_the_format_a_format():
-    with pytest.raises(TypeError, match="add: a must be an array of float32"):
-        add(np.array([True, False]), 1.0, FP16)
-    with pytest.raises(TypeError, match="divide: fmt must be an mplab Format"):
-        divide(1.0, 1.0, "FP16")
-    with pytest.raises(TypeError, match="rounding must be a member of Rounding"):
-        add(1.0, 1.0, FP16, rounding="up")
-    with pytest.raises(ValueError, match="raised: operation must be one of add"):
-        raised(np.add, 1.0, 1.0, FP16)
-
-
 def test_operands_broadcast_and_half_precision_arrays_are_taken():
     column = np.array([[1.0], [2.0]], np.float16)
     row = np.array([0.5, 0.25], np.float32)

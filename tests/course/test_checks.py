@@ -286,12 +286,6 @@ def test_an_interrupt_passes_through():
         check("smallest_scale", interrupted)
 
 
-def test_a_limit_that_is_no_time_is_refused():
-    for wrong in (0, -1.0, math.nan):
-        with pytest.raises(ValueError, match="check: seconds must be positive; got"):
-            check("smallest_scale", forever, seconds=wrong)
-
-
 def test_every_right_answer_takes_a_small_part_of_the_limit():
     for name in SUMS:  # the longest
         begun = time.process_time()

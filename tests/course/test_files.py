@@ -71,11 +71,6 @@ def test_the_data_readme_states_the_checksum_that_is_enforced():
     assert re.findall(r"`([0-9a-f]{64})`", text) == [digits.DIGITS_SHA256]
 
 
-def test_an_unknown_folder_name_is_an_error():
-    with pytest.raises(ValueError, match="course_folder: name must be 'lessons' or 'data'"):
-        course_folder("solutions")
-
-
 def test_an_installed_package_reads_the_course_inside_itself(tmp_path, monkeypatch):
     inside = tmp_path / "site-packages" / "mplab" / "_course" / "data"
     inside.mkdir(parents=True)

@@ -1,8 +1,7 @@
 """What the explorers say to odd calls: the explorer and the argument, by name."""
 
 import numpy as np
-import pytest
-from odd_calls import HUGE, NAMES_OF_FORMATS, ODD, WORDS, Asked
+from odd_calls import HUGE, NAMES_OF_FORMATS, ODD, WORDS, Asked, front_test, refusal_test
 
 from mplab import FP8_E4M3, FP16, Rounding, explorers
 from mplab.training import exponent_histogram
@@ -73,17 +72,10 @@ NO_ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)
-def test_every_odd_call_is_refused_with_the_explorer_and_the_argument_named(asked):
-    if asked.right:
-        asked.call(**asked.right)
-    complaints = list(asked.complaints())
-    assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
-
-
-def test_every_explorer_with_arguments_is_asked_oddly():
-    assert {asked.name for asked in EVERYTHING} == set(explorers.__all__) - NO_ARGUMENTS
-    assert sum(1 for asked in EVERYTHING for _ in asked.odd_calls()) > 500
+test_every_odd_call_is_refused_by_name = refusal_test(EVERYTHING, untried=("TrainingTheatre",))
+test_every_name_of_the_front_is_asked = front_test(
+    EVERYTHING, explorers, but=NO_ARGUMENTS, least=500
+)
 
 
 def test_what_is_right_though_unusual_stays_right():

@@ -1,9 +1,8 @@
 """What the watch says to odd calls: the function and the argument, by name."""
 
 import numpy as np
-import pytest
 import torch
-from odd_calls import HUGE, ODD, Asked
+from odd_calls import HUGE, ODD, Asked, refusal_test
 
 from mplab import FP16
 from mplab.health import CASES, Digest, Health, compare
@@ -69,12 +68,7 @@ WATCH = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("asked", WATCH, ids=lambda asked: asked.name)
-def test_every_odd_call_is_refused_with_the_function_and_the_argument_named(asked):
-    if asked.name != "run":  # which is slow, and tested elsewhere
-        asked.call(**asked.right)
-    complaints = list(asked.complaints())
-    assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
+test_every_odd_call_is_refused_by_name = refusal_test(WATCH, untried=("run",))
 
 
 def test_what_is_right_though_unusual_stays_right():

@@ -449,13 +449,6 @@ def test_what_is_no_loss_is_refused_by_name(wrong, said):
     assert health.steps == []
 
 
-def test_what_is_no_model_and_no_optimizer_is_refused_by_name():
-    with pytest.raises(TypeError, match=r"Health: model must be a torch\.nn\.Module; got <f"):
-        Health(mlp)
-    with pytest.raises(TypeError, match=r"Health: optimizer must be .*; got \[\]\."):
-        Health(mlp(), [])
-
-
 WATCHES = pytest.mark.parametrize("watch", [Health, Digest])
 
 

@@ -40,12 +40,6 @@ def test_three_flat_losses_have_three_patterns_of_shares():
     assert re.search("frozen-weights: .*updates that are lost 100%", picture.alt)
 
 
-@pytest.mark.parametrize("figure", [figures.clinic, figures.look_alikes])
-def test_a_figure_of_no_case_is_refused(figure):
-    with pytest.raises(ValueError, match="cases must not be empty"):
-        figure([])
-
-
 # Two runs ----------------------------------------------------------------------------------
 def digest(layers=2, start=0, change=None, steps=6):
     torch.manual_seed(0)

@@ -14,7 +14,6 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding, pictures, ulp
-from mplab.pictures import canvas
 
 SIX = [FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2]
 LOG_UNIFORM = 10.0 ** np.random.default_rng(0).uniform(-12, 8, 20_000)
@@ -136,11 +135,6 @@ def test_a_code_table_holds_what_ml_dtypes_decodes(fmt, dtype):
     every = np.arange(256, dtype=np.uint8).view(dtype).astype(float)
     different = np.unique(every[np.isfinite(every)]).size
     assert f"256 codes, {different} different numbers" in picture.claim
-
-
-def test_a_table_of_a_wide_format_is_refused():
-    with pytest.raises(ValueError, match="code_table: fmt must have at most 8 bits; got FP16"):
-        pictures.code_table(FP16)
 
 
 def test_lines_count_their_values():
@@ -271,19 +265,3 @@ def test_fates_add_up_to_all_numbers():
     words = [text for text, _ in drawn_texts(picture)]
     assert {"normal", "subnormal", "becomes 0", "overflows"} <= set(words)
     assert picture.claim.startswith("FP8_E4M3 loses")
-
-
-def test_nothing_to_draw_is_refused_by_name():
-    for draw, argument in (
-        (pictures.bit_fields, "formats"),
-        (pictures.running_sums, "sums"),
-    ):
-        given = (1.0, []) if draw is pictures.bit_fields else (0.0, 1.0, 2, [])
-        with pytest.raises(ValueError, match=f"{draw.__name__}: {argument} must not be empty"):
-            draw(*given)
-    for draw in (pictures.spacing, pictures.dynamic_ranges, pictures.decimal_digits):
-        with pytest.raises(ValueError, match="formats must not be empty"):
-            draw([])
-    with pytest.raises(ValueError, match="fates: tallies must not be empty"):
-        pictures.fates({})
-    assert canvas.style(TF32) == canvas.REFERENCE

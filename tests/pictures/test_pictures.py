@@ -503,20 +503,12 @@ def test_the_cost_title_names_the_fastest_peer():
     assert ours.claim == "For 10,000,000 elements round_to takes 1.2 to 1.5 copies"
 
 
-def test_what_cannot_be_drawn_is_refused_by_name():
-    with pytest.raises(ValueError, match="loss_curves: histories must hold a run"):
-        pictures.loss_curves([])
-    with pytest.raises(TypeError, match="loss_curves: histories must be a list of runs; got <Hist"):
-        pictures.loss_curves(history())
+def test_runs_without_what_is_drawn_are_refused_by_name():
     nothing = np.zeros(0)
     with pytest.raises(ValueError, match="results_table: histories must hold a run and each"):
         pictures.results_table([history(loss=nothing, loss_scale=nothing, skipped=nothing)])
     with pytest.raises(ValueError, match=r"flushed_share: history\.flushed must not be empty"):
         pictures.flushed_share(history())
-    with pytest.raises(ValueError, match="gradient_exponents: layers must not be empty"):
-        pictures.gradient_exponents({}, FP16)
-    with pytest.raises(TypeError, match="gradient_exponents: fmt must be an mplab Format"):
-        pictures.gradient_exponents(LAYERS, "FP16")
 
 
 def test_a_scale_that_falls_to_zero_ends_where_it_was_last_positive():

@@ -99,9 +99,3 @@ def test_marks_of_a_layer_stand_apart_in_its_row_and_infinite_errors_in_the_band
             for row, x in found.items():
                 assert x == (2 if np.isinf(rows[row]) else np.log2(rows[row]))
         assert axes.get_xlim()[1] > 2
-
-
-@pytest.mark.parametrize("errors", [{}, {FP16: {}}, {FP16: {"a": 1.0}, BF16: {"b": 1.0}}])
-def test_errors_that_cannot_be_compared_are_refused(errors):
-    with pytest.raises(ValueError, match="sensitivity: errors must hold the same layers"):
-        pictures.sensitivity(errors)

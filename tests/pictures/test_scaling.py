@@ -1,7 +1,6 @@
 """The figures of scales: what they claim, and whether they can be read."""
 
 import numpy as np
-import pytest
 from legible import assert_legible, drawn_texts
 
 from mplab import FP8_E4M3
@@ -91,9 +90,3 @@ def test_one_panel_is_enough():
     name, window = windows().popitem()
     assert_legible(figures.scaling_windows({name: window}))
     assert_legible(figures.scale_rules({"the dynamic rule": traces()["the dynamic rule"]}))
-
-
-@pytest.mark.parametrize("draw", [figures.scale_rules, figures.scaling_windows])
-def test_nothing_to_draw_is_refused(draw):
-    with pytest.raises(ValueError, match="must not be empty"):
-        draw({})

@@ -63,9 +63,6 @@ def test_products_of_small_operands_are_measured_and_say_so():
     picture = figures.accumulators(found)
     assert_legible(picture)
     assert picture.claim.startswith("Operands from 0 to 2⁻¹²: after 64 products, ")
-    for wrong in (0.0, -1.0, 0.3, 2.0**-25, 2.0**16, np.nan, np.inf):
-        with pytest.raises(ValueError, match="product_errors: below must be a power of two"):
-            figures.product_errors(below=wrong)
 
 
 @pytest.mark.slow
@@ -147,9 +144,3 @@ def test_the_scatter_of_coins_is_drawn_about_the_exact_line():
         f"ones scatter by ±{many[-1].std():.2g}."
     )
     assert {"to nearest", "exact", "one of them", "their mean"} <= words_of(picture)
-
-
-@pytest.mark.parametrize("draw", [figures.descents, figures.least_updates])
-def test_nothing_to_draw_is_refused(draw):
-    with pytest.raises(ValueError, match=f"{draw.__name__}: \\w+ must not be empty"):
-        draw([])

@@ -123,19 +123,6 @@ def test_scalings_without_state_say_so():
             scaling.load_state_dict({"scale": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"amax_history_len": 0}, "amax_history_len must be an integer, at least 1"),
-        ({"amax_compute": "mean"}, "DelayedScaling: amax_compute must be 'max' or 'most_recent'"),
-        ({"margin": -200}, "DelayedScaling: margin must be an integer, at least -126"),
-    ],
-)
-def test_a_bad_option_of_delayed_scaling_is_refused(options, error):
-    with pytest.raises(ValueError, match=error):
-        DelayedScaling(FP8_E4M3, **options)
-
-
 def test_a_longer_history_than_there_is_room_for_is_refused():
     state = {"scale": 2.0, "amax_history": [1.0] * 5}
     scaling = DelayedScaling(FP8_E4M3, amax_history_len=4)

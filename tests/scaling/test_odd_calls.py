@@ -1,9 +1,8 @@
 """What the scales say to odd calls: the function and the argument, by name."""
 
 import numpy as np
-import pytest
 import torch
-from odd_calls import HUGE, ODD, Asked
+from odd_calls import HUGE, ODD, Asked, front_test, refusal_test
 
 from mplab import FP4_E2M1, FP8_E4M3, FP16, Overflow, Rounding
 from mplab import scaling as lab
@@ -228,17 +227,8 @@ EVERYTHING = [*LOSS, *TENSORS, *QUANTIZED]
 NO_FUNCTIONS = {"Headroom", "Trace", "Turn", "ScaleRule", "MX_BLOCK"}
 
 
-@pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)
-def test_every_odd_call_is_refused_with_the_function_and_the_argument_named(asked):
-    asked.call(**asked.right)
-    complaints = list(asked.complaints())
-    assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
-
-
-def test_every_name_of_the_front_is_asked_oddly_and_often():
-    asked = {a.name.split(".")[0] for a in EVERYTHING}
-    assert set(lab.__all__) - NO_FUNCTIONS <= asked
-    assert sum(1 for a in EVERYTHING for _ in a.odd_calls()) > 1000
+test_every_odd_call_is_refused_by_name = refusal_test(EVERYTHING)
+test_every_name_of_the_front_is_asked = front_test(EVERYTHING, lab, but=NO_FUNCTIONS, least=1000)
 
 
 def test_what_is_right_though_unusual_stays_right():

@@ -1,7 +1,6 @@
 """Tensors as codes and scales, against torch, ml_dtypes, and the MX rules in fractions."""
 
 import math
-import re
 from fractions import Fraction
 
 import numpy as np
@@ -18,7 +17,6 @@ from mplab import (
     FP8_E4M3,
     FP8_E5M2,
     FP8_E8M0,
-    FP16,
     Overflow,
     Rounding,
     Stream,
@@ -279,32 +277,9 @@ def test_blocks_keep_small_numbers_beside_large_ones():
 # Bad input -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("block", [(), (0,), (3,), (5, 8), (1, 1, 1, 8), (8.0,), (-8,)])
-def test_a_block_that_does_not_divide_the_shape_is_refused(block):
-    message = "block must divide the last axes of the shape (2, 6, 8)"
-    with pytest.raises(ValueError, match=re.escape(f"amax_of: {message}")):
-        amax_of(torch.zeros(2, 6, 8), block=block)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        quantize(torch.ones(2, 6, 8), FP8_E4M3, block=block)
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: quantize(torch.ones(2), FP16), TypeError, "fmt must have at most 8 bits"),
-        (lambda: quantize(torch.ones(2).int(), FP8_E4M3), TypeError, "must be a floating-point"),
-        (lambda: quantize(np.ones(2), FP8_E4M3), TypeError, "got ndarray"),
-        (
-            lambda: quantize(torch.ones(2).to(torch.float8_e5m2), FP8_E5M2),
-            TypeError,
-            "Quantized.of",
-        ),
-        (
-            lambda: quantize(torch.ones(2), FP8_E4M3, scale=0.0),
-            ValueError,
-            "scale must be positive",
-        ),
-        (lambda: quantize(torch.ones(2), FP8_E4M3, scale=1e39), ValueError, "finite in float32"),
         (
             lambda: quantize(torch.ones(4), FP8_E4M3, scale=torch.ones(3), block=(2,)),
             ValueError,
@@ -315,10 +290,7 @@ def test_a_block_that_does_not_divide_the_shape_is_refused(block):
             ValueError,
             "must not hold NaN, which FP4_E2M1 lacks",
         ),
-        (lambda: Quantized.of(torch.ones(2)), TypeError, "must be a tensor of a float8 dtype"),
         (lambda: quantize(torch.ones(2), FP4_E2M1).data, TypeError, "got FP4_E2M1"),
-        (lambda: scale_for(-1.0, FP8_E4M3), ValueError, "amax must not be negative"),
-        (lambda: scale_for(1.0, FP8_E4M3, rule="mx"), TypeError, "rule must be a ScaleRule"),
         (
             lambda: scale_for(1.0, FP4_E2M1, rule=ScaleRule.NVFP4),
             ValueError,

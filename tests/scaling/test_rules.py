@@ -233,21 +233,3 @@ def test_clipping_before_unscaling_spoils_the_autoencoder(record_property):
     after, before = (autoencoder(LossScaler(), clip=when)[0] for when in ("after", "before"))
     record_property("R², clipped after and before unscaling", f"{after:.3f} {before:.3f}")
     assert before < after - 0.1
-
-
-# Bad input -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: DoublingScaler(max_scale=0.0), "DoublingScaler: max_scale must be a positive"),
-        (lambda: NudgedScaler(small=-1e-7), "NudgedScaler: small must be a positive"),
-        (lambda: NudgedScaler(nudge=math.nan), "NudgedScaler: nudge must be a positive"),
-        (lambda: FlooredScaler(min_scale=True), "FlooredScaler: min_scale must be a positive"),
-        (lambda: KerasScaler(0.0), "init_scale must be positive"),
-    ],
-)
-def test_an_argument_out_of_range_is_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

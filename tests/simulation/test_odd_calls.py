@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from functools import cache, partial
 
 import numpy as np
-import pytest
 import torch
-from odd_calls import ODD, Asked, without
+from odd_calls import ODD, Asked, front_test, refusal_test, without
 from torch import nn
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32, Format, Overflow, Rounding, Stream
@@ -204,17 +203,8 @@ NO_FUNCTIONS = {"CPU_AUTOCAST", "CUDA_AUTOCAST", "EVERYTHING", "Explanation", "K
 NO_FUNCTIONS |= {"FoundPolicy", "POLICIES", "Run", "SCALINGS", "Sensitivity"}
 
 
-@pytest.mark.parametrize("asked", EVERYTHING, ids=lambda asked: asked.name)
-def test_every_odd_call_is_refused_with_the_function_and_the_argument_named(asked):
-    asked.call(**asked.right)
-    complaints = list(asked.complaints())
-    assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
-
-
-def test_every_name_of_the_front_is_asked_oddly_and_often():
-    asked = {a.name.split(".")[0] for a in EVERYTHING}
-    assert set(lab.__all__) - NO_FUNCTIONS <= asked
-    assert sum(1 for a in EVERYTHING for _ in a.odd_calls()) > 700
+test_every_odd_call_is_refused_by_name = refusal_test(EVERYTHING)
+test_every_name_of_the_front_is_asked = front_test(EVERYTHING, lab, but=NO_FUNCTIONS, least=700)
 
 
 def test_what_is_right_though_unusual_stays_right():

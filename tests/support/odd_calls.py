@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
+import pytest
 
 from mplab import FP16, Rounding
 
@@ -85,6 +86,33 @@ class Asked:
                 yield f"{told}: {type(error).__name__}: {error}"
             else:
                 yield f"{told}: accepted: {shown(got)}"
+
+
+def refusal_test(everything, untried=()):
+    """A test that each odd call is refused by name, and that what it is made from is right.
+
+    `untried` are names whose right calls are left out: slow ones, or those that leave a file.
+    """
+
+    @pytest.mark.parametrize("asked", everything, ids=lambda asked: asked.name)
+    def refused(asked):
+        if asked.name not in untried:
+            asked.call(**asked.right)
+        complaints = list(asked.complaints())
+        assert not complaints, f"{len(complaints)} of them:\n" + "\n".join(complaints)
+
+    return refused
+
+
+def front_test(everything, front, *, but, least):
+    """A test that all names of a front `but` some are asked, in more than `least` odd calls."""
+
+    def asked_often():
+        asked = {a.name.split(".")[0] for a in everything}
+        assert not set(front.__all__) - set(but) - asked, "names that nobody asks oddly"
+        assert sum(1 for a in everything for _ in a.odd_calls()) > least
+
+    return asked_often
 
 
 def shown(x):
