@@ -119,9 +119,8 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pictur
     lengths = curves[0].lengths
     for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
         limits = [min(1.0, bound(int(n), bounds_of)) for n in lengths]
-        axes.plot(lengths, limits, color="black", linewidth=0.9)
         words = f"{name} for {bounds_of.name}"
-        ends.append(c.End(axes, float(lengths[-1]), limits[-1], words, "black"))
+        ends.append(c.curve(axes, lengths, limits, words, c.REFERENCE, linewidth=0.9))
     last = {curve.name: float(curve.errors[-1]) for curve in curves}
     worst, best = max(last, key=lambda k: last[k]), min(last, key=lambda k: last[k])
     sentence = (
@@ -166,11 +165,10 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     stops: list[str] = []
     for fmt in formats:
         running = cumsum(np.ones(most), accumulator_format=fmt)
-        look, last = c.style(fmt), float(running[-1])
-        axes.plot(counts, running, color=look.colour, linestyle=look.dash)
+        last = float(running[-1])
         stuck = last < most
         words = f"{fmt.name} stops at {last:g}" if stuck else f"{fmt.name} goes on"
-        ends.append(c.End(axes, float(most), last, words, look.colour))
+        ends.append(c.curve(axes, counts, running, words, c.style(fmt)))
         if stuck:
             stops.append(f"{last:g} in {fmt.name}")
     claim = f"Adding ones stops at {', '.join(stops)}." if stops else "No sum of ones has stopped."
@@ -197,15 +195,12 @@ def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
     axes = picture.subplots()
     axes.set_xlabel("step")
     axes.set_ylabel("loss")
-    axes.plot(counts, values, color="black", linewidth=0.9)
-    ends = [c.End(axes, float(counts[-1]), float(values[-1]), "the loss itself", "black")]
+    ends = [c.curve(axes, counts, values, "the loss itself", c.REFERENCE, linewidth=0.9)]
     reports = []
     for fmt in formats:
         means = cumsum(values, accumulator_format=fmt) / counts
-        look = c.style(fmt)
-        axes.plot(counts, means, color=look.colour, linestyle=look.dash)
         words = f"its mean, summed in {fmt.name}"
-        ends.append(c.End(axes, float(counts[-1]), float(means[-1]), words, look.colour))
+        ends.append(c.curve(axes, counts, means, words, c.style(fmt)))
         reports.append(f"{means[-1]:.3g} in {fmt.name}")
     axes.set_ylim(bottom=0)
     sentence = (
@@ -291,16 +286,10 @@ def accumulators(found: ProductErrors) -> c.Picture:
     for (product, accumulator), errors in found.errors.items():
         look = c.style(accumulator)
         kind = "exact" if product is None else product.name
-        axes.plot(
-            found.lengths,
-            errors,
-            color=look.colour,
-            linestyle="solid" if product is None else "dotted",
-            marker=look.marker,
-        )
         words = f"{kind} products, {accumulator.name} sum"
         last[words] = float(errors[-1])
-        ends.append(c.End(axes, float(found.lengths[-1]), last[words], words, look.colour))
+        how = {"linestyle": "solid" if product is None else "dotted", "marker": look.marker}
+        ends.append(c.curve(axes, found.lengths, errors, words, look, **how))
     listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
     narrow = next(f for _, f in found.errors if f != FP32)
     limit = "1" if found.below == 1 else c.power_of_two(found.below)

@@ -147,13 +147,10 @@ def rows(
     sizes = {len(x) for x in found.values()} | ({len(like)} if like is not None else set())
     if len(sizes) > 1:
         raise ValueError(
-            f"{function}: {argument} must be rows of one length; got {_listed(sizes)}. Cut them."
+            f"{function}: {argument} must be rows of one length; got "
+            f"{', '.join(map(str, sorted(sizes)))}. Cut them."
         )
     return found
-
-
-def _listed(sizes: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(sizes)))
 
 
 # Words -----------------------------------------------------------------------------------

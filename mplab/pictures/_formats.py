@@ -370,9 +370,8 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
     for fmt in formats:
         x = _magnitudes(fmt, window, each=16)
         digits = np.log10(x / ulp(x, fmt))
-        look = c.style(fmt)
-        axes.plot(np.log2(x), digits, color=look.colour, linewidth=1.2)
-        ends.append(c.End(axes, float(np.log2(x[-1])), float(digits[-1]), fmt.name, look.colour))
+        how = {"linestyle": "solid", "linewidth": 1.2}
+        ends.append(c.curve(axes, np.log2(x), digits, fmt.name, c.style(fmt), **how))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
     axes.set_ylim(bottom=0)

@@ -156,12 +156,10 @@ def four_bit_errors(found: FourBitErrors) -> c.Picture:
     for name, errors in found.curves.items():
         kind, variant, _ = name.partition(" with")
         colour = _COLOURS[kinds.index(kind)]
-        dash = "dashed" if variant else "solid"
         marker = "so"[kinds.index(kind)] if found.binary else ""
-        face = "white" if variant else colour
-        axes.plot(found.x, errors, color=colour, linestyle=dash, marker=marker,
-                  markerfacecolor=face)  # fmt: skip
-        ends.append(c.End(axes, float(found.x[-1]), float(errors[-1]), name, colour))
+        look = c.Style(colour, marker, "dashed" if variant else "solid")
+        how = {"marker": marker, "markerfacecolor": "white" if variant else colour}
+        ends.append(c.curve(axes, found.x, errors, name, look, **how))
         told = float(errors.max() if found.binary else errors[-1])
         said.append(f"{name} {c.percent(told, 1.0)}")
     every = np.log2(np.array(list(found.curves.values())))

@@ -305,16 +305,15 @@ def running_sums(
     picture = c.Picture(height=3.8, width=8.4)
     axes = picture.subplots()
     exact = start + term * times
-    axes.plot([0, times], [start, exact], color="black", linewidth=1)
-    ends, words = [c.End(axes, times, exact, "exact", "black")], []
+    way = [0, times], [start, exact]
+    ends, words = [c.curve(axes, *way, "exact", c.REFERENCE, linewidth=1)], []
     shown = np.unique(np.linspace(0, times, 600).astype(int))
     for entry in sums:
         how = entry if isinstance(entry, Sum) else Sum(entry)
         running = _running(start, term, times, how, seed)
         look = c.style(how.fmt)
         dash = "dotted" if how.rounding is Rounding.STOCHASTIC else look.dash
-        axes.plot(shown, running[shown], color=look.colour, linestyle=dash)
-        ends.append(c.End(axes, times, float(running[-1]), how.name, look.colour))
+        ends.append(c.curve(axes, shown, running[shown], how.name, look, linestyle=dash))
         words.append(f"{how.name} ends at {number(float(running[-1]))}")
     axes.set_xlabel(f"times {number(term)} was added")
     axes.set_ylabel("running sum")

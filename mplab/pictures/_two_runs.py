@@ -203,9 +203,8 @@ def one_ulp(pairs: Sequence[RunsApart]) -> c.Picture:
         look = c.style("BF16" if "bf16" in recipe else "FP16" if "fp16" in recipe else "FP32")
         for pair in of_it:
             shown = np.where(pair.distances > 0, pair.distances, np.nan)
-            axes.plot(np.arange(1, len(shown) + 1), shown, color=look.colour, linestyle=look.dash)
             words = f"{recipe}, seed {pair.seed}"
-            ends.append(c.End(axes, len(shown), float(shown[-1]), words, look.colour))
+            ends.append(c.curve(axes, np.arange(1, len(shown) + 1), shown, words, look))
         last = [float(pair.distances[-1]) for pair in of_it]
         said.append(f"{min(last):.0e} to {max(last):.0e} apart in {recipe}")
     axes.set_yscale("log")
@@ -344,12 +343,10 @@ def mismatch(found: RolloutGaps) -> c.Picture:
     axes = picture.subplots()
     ends, said = [], []
     for name, gap in found.gaps.items():
-        look = c.style(name)
         spread = np.cumsum(gap, axis=1).std(axis=0)
         n = np.arange(1, len(spread) + 1)
-        axes.plot(n, np.where(spread > 0, spread, np.nan), color=look.colour, linestyle=look.dash)
+        ends.append(c.curve(axes, n, np.where(spread > 0, spread, np.nan), name, c.style(name)))
         axes.plot(n, float(np.sqrt(np.mean(gap**2))) * np.sqrt(n), color="black", linewidth=0.8)
-        ends.append(c.End(axes, len(spread), float(spread[-1]), name, look.colour))
         said.append(f"{spread[-1]:.2g} in {name}")
     c.log_axes(axes, "length of the text (black: grows like its root)",
                "standard deviation of the gap")  # fmt: skip

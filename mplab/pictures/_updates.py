@@ -91,13 +91,11 @@ def least_updates(formats: Sequence[Format], *, update: float | None = None) -> 
     ends, words = [], []
     for fmt in formats:
         half = np.asarray(ulp(weights, fmt)) / 2
-        look = c.style(fmt)
-        axes.plot(weights, half, color=look.colour, linestyle=look.dash)
-        ends.append(c.End(axes, float(weights[-1]), float(half[-1]), fmt.name, look.colour))
+        ends.append(c.curve(axes, weights, half, fmt.name, c.style(fmt)))
         words.append(f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}")
     if update is not None:
-        axes.plot(weights[[0, -1]], [update, update], color="black", linewidth=0.9)
-        ends.append(c.End(axes, float(weights[-1]), update, f"Δ = {update:g}", "black"))
+        level = weights[[0, -1]], [update, update]
+        ends.append(c.curve(axes, *level, f"Δ = {update:g}", c.REFERENCE, linewidth=0.9))
     sentence = f"To raise a weight of 1, an update must exceed {c.listed(words)}."
     details = "Staircases, both axes logarithmic: half an ulp of the weight, doubling with it."
     c.label_ends(picture, ends)
@@ -138,7 +136,7 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
 
 
 def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[c.End]:
-    dash, _ = METHOD_STYLES[run.method]
+    dash, words = METHOD_STYLES[run.method]
     look = c.style(FP32 if run.method == "master" else run.fmt)
     steps = np.arange(len(run.loss))
     above.plot(steps, run.loss, color=look.colour, linestyle=dash)
@@ -147,15 +145,11 @@ def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[c.End]:
     share = 100 * run.arrived[:kept].reshape(-1, width).mean(axis=1)
     places = steps[:kept].reshape(-1, width).mean(axis=1)
     below.plot(places, share, color=look.colour, linestyle=dash)
-    name, x = _name(run), float(steps[-1])
+    name, x = f"{run.fmt.name}, {words}", float(steps[-1])
     return [
         c.End(above, x, float(run.loss[-1]), name, look.colour),
         c.End(below, x, float(share[-1]), name, look.colour),
     ]
-
-
-def _name(run: Descent) -> str:
-    return f"{run.fmt.name}, {METHOD_STYLES[run.method][1]}"
 
 
 def _late(run: Descent) -> float:

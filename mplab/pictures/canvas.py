@@ -339,6 +339,15 @@ class End(NamedTuple):
     colour: str
 
 
+def curve(axes: Axes, x: Any, y: Any, name: str, look: Style, **how: Any) -> End:
+    """Draw a line as something looks, without its marker, and give its end, to be named.
+
+    `how` is what `Axes.plot` takes beside that, such as a marker, or another dash.
+    """
+    axes.plot(x, y, **{"color": look.colour, "linestyle": look.dash, **how})
+    return End(axes, float(x[-1]), float(y[-1]), name, look.colour)
+
+
 def label_ends(picture: Picture, ends: Sequence[End]) -> None:
     """Name each line where it ends, with a leader; move the names apart within each panel.
 

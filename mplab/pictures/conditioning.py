@@ -253,8 +253,7 @@ def formulas(found: FormulaErrors) -> c.Picture:
     axes = picture.subplots()
     places = np.arange(len(asked.levels))
     due = np.minimum(np.median(found.conditions, axis=1) * u, 1.0)
-    axes.plot(places, due, color="black", linewidth=0.9)
-    ends = [c.End(axes, float(places[-1]), float(due[-1]), "condition × u", "black")]
+    ends = [c.curve(axes, places, due, "condition × u", c.REFERENCE, linewidth=0.9)]
     worst = []
     for (name, errors), (colour, dash, marker) in zip(found.errors.items(), _LOOKS, strict=True):
         median = np.maximum(medians(errors), _LEAST)

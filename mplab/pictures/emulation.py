@@ -96,8 +96,7 @@ def emulations(found: Mapping[str, Sequence[float]]) -> c.Picture:
         look, errors = _look(name, k), _checks.row("emulations", "found", row)
         shown = np.clip(errors, _LEAST, 1.0)
         places = np.arange(1, len(shown) + 1)
-        axes.plot(shown, places, color=look.colour, linestyle=look.dash, marker=look.marker)
-        ends.append(c.End(axes, float(shown[-1]), float(places[-1]), name, look.colour))
+        ends.append(c.curve(axes, shown, places, name, look, marker=look.marker))
         enough = np.flatnonzero(errors <= 2.0**-52)
         if len(enough):
             reached.append(f"{name} with {enough[0] + 1}")
@@ -232,8 +231,7 @@ def one_bit_too_many(found: WrongSums) -> c.Picture:
     axes = picture.subplots()
     ends, said = [], []
     for look, (kind, shares) in zip(c.STYLES.values(), found.shares.items(), strict=False):
-        axes.plot(found.bits, shares, color=look.colour, linestyle=look.dash, marker=look.marker)
-        ends.append(c.End(axes, float(found.bits[-1]), float(shares[-1]), kind, look.colour))
+        ends.append(c.curve(axes, found.bits, shares, kind, look, marker=look.marker))
         wrong = found.bits[shares > 0]
         said.append(f"{kind}, {f'from {wrong[0]} bits on' if len(wrong) else 'never'}")
     axes.axvline(found.rule, color="black", linewidth=0.9)
@@ -317,10 +315,7 @@ def slice_counts(curves: Sequence[SlicesNeeded]) -> c.Picture:
     ends, said = [], []
     for k, curve in enumerate(curves):
         look, middle = _look(curve.unit, k), np.median(curve.counts, axis=1)
-        axes.plot(curve.spreads, middle, color=look.colour, linestyle=look.dash, marker=look.marker)
-        ends.append(
-            c.End(axes, float(curve.spreads[-1]), float(middle[-1]), curve.unit, look.colour)
-        )
+        ends.append(c.curve(axes, curve.spreads, middle, curve.unit, look, marker=look.marker))
         said.append(f"{curve.unit} {middle[0]:g} to {middle[-1]:g}")
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -156,8 +156,7 @@ def refinements(found: Mapping[str, Refinement]) -> c.Picture:
         if not len(run.backward_errors):
             continue
         shown = np.clip(run.backward_errors, _LEAST, 1.0)
-        axes.plot(shown, color=look.colour, linestyle=look.dash, marker=look.marker)
-        ends.append(c.End(axes, len(shown) - 1.0, float(shown[-1]), name, look.colour))
+        ends.append(c.curve(axes, range(len(shown)), shown, name, look, marker=look.marker))
     axes.axhline(2.0**-52, color="black", linewidth=0.9)
     axes.set_yscale("log", base=2)
     axes.set_ylim(_LEAST / 2, 2)
@@ -204,8 +203,7 @@ def refinement_limits(curves: Sequence[RefinementCosts]) -> c.Picture:
         axes.axvline(1 / curve.fmt.unit_roundoff, color=look.colour, linestyle=":", linewidth=1)
         if not inside.any():
             continue
-        axes.plot(x, median, color=look.colour, linestyle=look.dash, marker=look.marker)
-        ends.append(c.End(axes, float(x[-1]), float(median[-1]), curve.fmt.name, look.colour))
+        ends.append(c.curve(axes, x, median, curve.fmt.name, look, marker=look.marker))
     axes.set_xscale("log", base=2)
     axes.set_xlim(curves[0].conditions[0] / 1.5, curves[0].conditions[-1] * 1.5)
     axes.set_ylim(bottom=0)

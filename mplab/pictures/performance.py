@@ -99,8 +99,8 @@ def _cost_lines(axes: Axes, rows: Sequence[Any]) -> list[c.End]:
         x, y = [row.size for row in here], [row.ratio for row in here]
         look = c.style(here[0].fmt) if name not in _PEERS else c.REFERENCE
         marker = look.marker if name == _INTO else ""
-        axes.plot(x, y, color=look.colour, marker=marker, linestyle=dash, linewidth=width)
-        ends.append(c.End(axes, x[-1], y[-1], words, look.colour))
+        how = {"marker": marker, "linestyle": dash, "linewidth": width}
+        ends.append(c.curve(axes, x, y, words, look, **how))
     return ends
 
 
@@ -162,18 +162,14 @@ def roofline(roof: Roofline) -> c.Picture:
     ends, names = [], list(dict.fromkeys(p.fmt for p in roof.products))
     for name in names:
         here = [p for p in roof.products if p.fmt == name]
-        x, y = [p.per_byte for p in here], [p.per_second for p in here]
-        ends.append(_draw_line(axes, x, y, name))
+        x, y, look = [p.per_byte for p in here], [p.per_second for p in here], c.style(name)
+        ends.append(c.curve(axes, x, y, name, look, marker=look.marker))
     rates = [p.per_second for p in roof.products]
     low, high = min(p.per_byte for p in roof.products), max(rates) / roof.bytes_per_second
     high = min(max(high, 2 * low), max(p.per_byte for p in roof.products))
     ends_of_limit = np.array([low, high])
-    axes.plot(
-        ends_of_limit, ends_of_limit * roof.bytes_per_second, color=c.REFERENCE.colour, linewidth=1
-    )
-    ends.append(
-        c.End(axes, high, high * roof.bytes_per_second, "limit of memory", c.REFERENCE.colour)
-    )
+    limit = ends_of_limit, ends_of_limit * roof.bytes_per_second
+    ends.append(c.curve(axes, *limit, "limit of memory", c.REFERENCE, linewidth=1))
     axes.set_ylim(min(*rates, low * roof.bytes_per_second) / 2, max(rates) * 3)
     c.label_ends(picture, ends)
     details = "; ".join(f"{p.fmt} {p.size}: {p.per_second:.3g}/s" for p in roof.products)
@@ -190,12 +186,8 @@ def _roofline_claim(roof: Roofline, names: Sequence[str]) -> str:
         own = {p.size: p.per_second for p in roof.products if p.fmt == name}
         wide = {p.size: p.per_second for p in roof.products if p.fmt == "FP32"}
         size = max(own.keys() & wide.keys())
-        parts.append(f"{name} {_ratio(own[size] / wide[size])} at size {size}")
+        parts.append(f"{name} {own[size] / wide[size]:.2g}× at size {size}")
     return f"Speed of FP32 products is multiplied: {', '.join(parts)} ({roof.where})"
-
-
-def _ratio(x: float) -> str:
-    return f"{x:.2g}×"
 
 
 @c.in_house_style
@@ -215,21 +207,14 @@ def matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     ends = []
     for name in dict.fromkeys(row.fmt for row in rows):
         here = [row for row in rows if row.fmt == name]
-        x, y = [row.size for row in here], [row.error for row in here]
-        ends.append(_draw_line(axes, x, y, name))
+        x, y, look = [row.size for row in here], [row.error for row in here], c.style(name)
+        ends.append(c.curve(axes, x, y, name, look, marker=look.marker))
     c.label_ends(picture, ends)
     largest = max(row.size for row in rows)
     last = ", ".join(f"{row.fmt} {row.error:.1g}" for row in rows if row.size == largest)
     details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
     claim = f"Relative errors of products of size {largest}: {last}"
     return c.titled(picture, claim, f"Line chart. {details}.")
-
-
-def _draw_line(axes: Axes, x: list[int] | list[float], y: list[float], name: str) -> c.End:
-    """A line in the look of a format, and its end, to be named."""
-    look = c.style(name)
-    axes.plot(x, y, color=look.colour, marker=look.marker or None, linestyle=look.dash)
-    return c.End(axes, x[-1], y[-1], name, look.colour)
 
 
 # The memory of a step --------------------------------------------------------------------

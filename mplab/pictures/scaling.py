@@ -107,10 +107,7 @@ def clipped_norms(
     for place, (name, lengths) in enumerate(norms.items()):
         look = (c.style(FP32), c.style(FP16))[place % 2]
         height = np.log2(lengths)
-        axes.plot(
-            np.log2(scales), height, color=look.colour, marker=look.marker, linestyle=look.dash
-        )
-        ends.append(c.End(axes, float(np.log2(scales[-1])), float(height[-1]), name, look.colour))
+        ends.append(c.curve(axes, np.log2(scales), height, name, look, marker=look.marker))
     axes.margins(y=0.2)
     c.binary_axis(axes.xaxis, "loss scale")
     c.binary_axis(axes.yaxis, "length of the gradient\nthat arrives", count=6)
@@ -214,7 +211,7 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
         rows[0].text(0.012, y, word, transform=rows[0].transAxes, va=va)
     rows[-1].set_xlabel("tensor, one in each step")
     picture.supylabel("largest magnitude", fontsize=10)
-    counts = {name: _spoilt(window) for name, window in windows.items()}
+    counts = {name: int(np.sum(w.saturated + w.flushed > 0.5)) for name, w in windows.items()}
     parts = c.listed(f"{count} with {name}" for name, count in counts.items())
     total = len(next(iter(windows.values())).amaxes)
     fates = "; ".join(f"{name}: {_fate(w)}".replace("\n", ", ") for name, w in windows.items())
@@ -243,11 +240,6 @@ def _draw_window(axes: Axes, window: Window, low: float, high: float) -> None:
     axes.plot(steps, np.log2(window.amaxes), look.marker, color=look.colour, markersize=4)
     axes.set_ylim(low, high)
     axes.set_xlim(-0.5, len(steps) - 0.5)
-
-
-def _spoilt(window: Window) -> int:
-    """How many tensors lose more than half of their numbers."""
-    return int(np.sum(window.saturated + window.flushed > 0.5))
 
 
 def _fate(window: Window) -> str:

@@ -194,11 +194,8 @@ def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
     for k, (name, given) in enumerate(runs.items()):
         run = _checks.row("time_courses", "runs", given)
         look = c.REFERENCE if name == "exact" else _LOOKS[k % len(_LOOKS)]
-        axes.plot(
-            np.linspace(0, until, len(run)), run, color=look.colour, linestyle=look.dash,
-            linewidth=0.9 if name == "exact" else None,
-        )  # fmt: skip
-        ends.append(c.End(axes, until, float(run[-1]), name, look.colour))
+        width, times = 0.9 if name == "exact" else None, np.linspace(0, until, len(run))
+        ends.append(c.curve(axes, times, run, name, look, linewidth=width))
         said.append(f"{number(float(run[-1]), digits=5)} ({name})")
     axes.set_xlabel("minutes")
     axes.set_ylabel("temperature (°C)")
@@ -272,9 +269,8 @@ def simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
     ends, said = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), METHOD_STYLES[curve.method]
-        axes.plot(curve.x, curve.errors, color=look.colour, linestyle=dash, marker=look.marker)
-        name = f"{curve.fmt.name} {words}"
-        ends.append(c.End(axes, curve.x[-1], curve.errors[-1], name, look.colour))
+        name, how = f"{curve.fmt.name} {words}", {"linestyle": dash, "marker": look.marker}
+        ends.append(c.curve(axes, curve.x, curve.errors, name, look, **how))
         best = int(np.argmin(curve.errors))
         said.append(f"{name} {curve.errors[best]:.2g} at {curve.x[best]:.2g}")
     if curves[0].x[0] > curves[0].x[-1]:

@@ -202,8 +202,8 @@ def _loss_axis(axes: Axes, task: str) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
-def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
-    """Which runs end within `near` of FP32, and how far from it the others do."""
+def _loss_claim(histories: Sequence[History]) -> str:
+    """Which runs end within a tenth of FP32's loss, and how far from it the others do."""
     wide = [run for run in histories if run.compute_format == FP32.name]
     others = [run for run in histories if run.compute_format != FP32.name]
     if not (wide and others):
@@ -214,14 +214,12 @@ def _loss_claim(histories: Sequence[History], *, near: float = 0.1) -> str:
     for (name, _), runs in alike(others).items():
         found = [final_loss(run) / by_seed.get(run.seed, usual) for run in runs]
         ratios.setdefault(name, []).extend(found)
-    close = [name for name, found in ratios.items() if all(abs(r - 1) <= near for r in found)]
+    close = [name for name, found in ratios.items() if all(abs(r - 1) <= 0.1 for r in found)]
     parts = [f"{name} ends {_times(r)}" for name, r in ratios.items() if name not in close]
     if close:
         verb = "end" if len(close) > 1 else "ends"
         named = any(FP32.name in part for part in parts)
-        parts.append(
-            f"{c.listed(close)} {verb} within {near:.0%} of {'it' if named else FP32.name}"
-        )
+        parts.append(f"{c.listed(close)} {verb} within 10% of {'it' if named else FP32.name}")
     return "; ".join(parts)
 
 
