@@ -299,10 +299,11 @@ def _counterexample(
 
 def _sentence(exercise: Exercise, given: list[Any]) -> str:
     """That of the misconception which agrees with the answer on every case, else the reason."""
-    for misconception in exercise.misconceptions:
-        pairs = zip(given, exercise.outcomes(misconception.answer), strict=True)
-        if all(equal(*pair, exercise) for pair in pairs):
-            return misconception.sentence
+    for wrong, sentence in exercise.misconceptions:
+        by_case = (_outcome(wrong, case) for case in exercise.cases)  # until the first differs
+        theirs = by_case if callable(exercise.answer) else [wrong]
+        if all(equal(*pair, exercise) for pair in zip(given, theirs, strict=True)):
+            return sentence
     return exercise.reason
 
 
