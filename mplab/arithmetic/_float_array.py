@@ -253,7 +253,7 @@ them: x.to(FP16).
         plain, named = _plain(arguments), _plain(options)
         if listed not in _numpy_functions.GIVING_VALUES:
             return call(*plain, **named)
-        for number in _floats((plain, named)):
+        for number in filter(_is_float, _leaves((plain, named))):
             _checks.operand(name, "arguments", number, self.fmt)
         return self._of_the_format(name, call(*plain, **named))
 
@@ -269,8 +269,8 @@ them: x.to(FP16).
         return FloatArray(_checks.operand(name, "arguments", answer, self.fmt), self.fmt)
 
     def _require_one_format(self, name: str, arguments: Any) -> None:
-        for other in _float_arrays(arguments):
-            if other.fmt != self.fmt:
+        for other in _leaves(arguments):
+            if isinstance(other, FloatArray) and other.fmt != self.fmt:
                 raise TypeError(
                     f"{name}: arguments must have one format; got {self.fmt.name} and "
                     f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
@@ -349,23 +349,10 @@ def _is_float(x: Any) -> bool:
     )
 
 
-def _floats(arguments: Any) -> Iterator[Any]:
-    """Every float and array of floats among arguments, also in lists."""
-    if _is_float(arguments):
+def _leaves(arguments: Any) -> Iterator[Any]:
+    """Every argument, also those in lists and mappings."""
+    if isinstance(arguments, list | tuple | dict):
+        for argument in arguments.values() if isinstance(arguments, dict) else arguments:
+            yield from _leaves(argument)
+    else:
         yield arguments
-    elif isinstance(arguments, list | tuple):
-        for argument in arguments:
-            yield from _floats(argument)
-    elif isinstance(arguments, dict):
-        yield from _floats(list(arguments.values()))
-
-
-def _float_arrays(arguments: Any) -> Iterator[FloatArray]:
-    """Every FloatArray among arguments, also in lists."""
-    if isinstance(arguments, FloatArray):
-        yield arguments
-    elif isinstance(arguments, list | tuple):
-        for argument in arguments:
-            yield from _float_arrays(argument)
-    elif isinstance(arguments, dict):
-        yield from _float_arrays(list(arguments.values()))

@@ -55,10 +55,6 @@ class Nothing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-def _autocast() -> AbstractContextManager[Any]:
-    return torch.amp.autocast("cpu", dtype=torch.float16)
-
-
 WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "FP32": nullcontext,
     "empty dispatch mode": Nothing,
@@ -66,7 +62,7 @@ WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "simulated FP16, tally": lambda: simulated(FP16),
     "replayed FP16, tally": lambda: simulated(FP16),
     "replayed FP32": nullcontext,
-    "real CPU AMP FP16": _autocast,
+    "real CPU AMP FP16": lambda: torch.amp.autocast("cpu", dtype=torch.float16),
 }
 """Ways of running a step; each makes a context for forward and backward.
 
@@ -136,30 +132,27 @@ def step_of(network: str, optimizer: str, way: str) -> Callable[[], Tensor]:
     return step
 
 
-def measure_steps(
-    *, rounds: int, seconds: float, repeats: int = 20, ways: Sequence[str] = tuple(WAYS)
-) -> list[StepRow]:
+def measure_steps(*, rounds: int, seconds: float, repeats: int = 20) -> list[StepRow]:
     """Measure all ways in turn, `rounds` times or for about `seconds` a network, at least thrice.
 
     Args:
         rounds: how often each way has its turn.
         seconds: a limit for each network with each optimizer.
         repeats: steps in a turn.
-        ways: of `WAYS`, "FP32" among them.
     """
     return [
         row
         for network in NETWORKS
         for optimizer in OPTIMIZERS
-        for row in _measure(network, optimizer, rounds, seconds, repeats, ways)
+        for row in _measure(network, optimizer, rounds, seconds, repeats)
     ]
 
 
 def _measure(
-    network: str, optimizer: str, rounds: int, seconds: float, repeats: int, ways: Sequence[str]
+    network: str, optimizer: str, rounds: int, seconds: float, repeats: int
 ) -> Iterator[StepRow]:
-    steps = {way: step_of(network, optimizer, way) for way in ways}
-    counts = {way: max(1, repeats // 5) if way.startswith("real") else repeats for way in ways}
+    steps = {way: step_of(network, optimizer, way) for way in WAYS}
+    counts = {way: max(1, repeats // 5) if way.startswith("real") else repeats for way in WAYS}
     times = in_turn(steps, rounds=rounds, seconds=seconds, clock=CPU_TIME, repeats=counts, warm=3)
     for way, taken in times.items():
         typical, ratio = compared(taken, times["FP32"])
