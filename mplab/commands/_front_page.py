@@ -41,7 +41,7 @@ def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference
         f'<p class="headline"><img class="mplab-card" alt="{escape(alt, quote=True)}" '
         f'src="data:image/png;base64,{base64.b64encode(headline).decode()}"></p>'
     )
-    hand = _HAND.format(alive(BitExplorer("0.1").get_state()))
+    hand = _HAND.format(smaller(alive(BitExplorer("0.1"))))
     try_it = hand + (_TRY.format(frozen) if frozen else "")
     link = _REFERENCE if reference else ""
     clone = f"git clone {address}\n" if (address := repository()) else ""

@@ -13,15 +13,27 @@ from nbconvert.filters import Highlight2HTML, markdown2html
 
 from mplab.commands._site import smaller
 from mplab.explorers.freezing import Frozen
-from mplab.explorers.modules import alive, once
+from mplab.explorers.modules import STILL, once
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 FROZEN = "application/vnd.mplab.frozen+json"
 
-_PIECES = re.compile(r"(?m)^(?=## |\*\*Predict\.\*\*)")
+_ASKED = re.compile(r"\*\*Predict(?:[.:]\*\*|\*\* )")  # not in: At each **Predict**, write
+
+_PIECES = re.compile(rf"(?m)^(?=## |.*{_ASKED.pattern})")
 
 _SUMMARY = "I have written my answer down"
+
+_NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.</p>'
+
+_EXERCISES = '<h2 id="Exercises">Exercises</h2>'
+
+_HERE = {
+    "before you run the next cell": "before you open what follows",
+    _EXERCISES: f'{_EXERCISES}<p class="note">In JupyterLab each answer is checked at once.</p>',
+}
+"""What a lesson says of JupyterLab, and a page says instead."""
 
 
 def title_of(notebook: Any) -> str:
@@ -57,17 +69,19 @@ def lesson_body(notebook: Any) -> str:
                 parts.append(f'<details class="answer" open><summary>{_SUMMARY}</summary>')
                 hidden, asked = True, False
             parts.append(text(piece) if is_text else "".join(_code(notebook, piece, frozen)))
-            asked = asked or (is_text and piece.startswith("**Predict.**"))
+            asked = asked or (is_text and bool(_ASKED.search(piece)))
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', "".join(parts))
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)
-    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
+    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>{_NOTE}'
     return smaller(once("".join([*parts[:1], contents * bool(links), *parts[1:]])))
 
 
 def text(markdown: str) -> str:
     """Markdown as HTML, wide tables in a box of their own that scrolls."""
     html = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(markdown))
+    for said, here in _HERE.items():
+        html = html.replace(said, here)
     html = html.replace("<table>", '<div class="scrolled" tabindex="0"><table>')
     return html.replace("</table>", "</table></div>")
 
@@ -87,6 +101,8 @@ def _code(notebook: Any, cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
         colours = Highlight2HTML(pygments_lexer="ipython3")  # type: ignore[no-untyped-call]
         highlighted: str = colours(cell.source)
         yield highlighted.replace("<pre>", '<pre tabindex="0">')
+    if "mplab.check(" in cell.source:  # nobody has answered
+        return
     for output in cell.get("outputs", []):
         if shown := _shown(notebook, output, frozen):
             yield f'<div class="output">{shown}</div>'
@@ -97,12 +113,13 @@ def _shown(notebook: Any, output: Any, frozen: dict[str, Any]) -> str:
     data = output.get("data", {})
     if VIEW in data:
         model = data[VIEW]["model_id"]
-        if model in frozen:
-            return explorer(model, Frozen(*frozen[model]))
-        return snapshot(notebook, model)
+        drawn = frozen.get(model)
+        if isinstance(drawn, str):
+            return f'<div class="explorer">{drawn}</div>'
+        return explorer(model, Frozen(*drawn)) if drawn else snapshot(notebook, model)
     if "text/html" in data:
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
-        if html.startswith("<table"):
+        if html.startswith(("<table", "<img")):
             return f'<div class="scrolled" tabindex="0">{html}</div>'
         return html.replace("<pre ", '<pre tabindex="0" ')  # so that keys scroll it
     if "image/png" in data:
@@ -129,8 +146,7 @@ def explorer(model: str, frozen: Frozen) -> str:
         f'<div class="controls" hidden>{moved}</div>'
         f'<div class="picture" tabindex="0">{picture}</div>'
         f'<p class="sentence" role="status">{escape(sentence)}</p>'
-        f'<p class="note">{coarser}<span class="still">Here the picture stands still; with '
-        "JavaScript in a newer browser, or in JupyterLab, it moves.</span></p>"
+        f'<p class="note">{coarser}<span class="still">{STILL}</span></p>'
         f'<script type="application/octet-stream" class="states">{packed}</script></div>'
     )
 
@@ -164,12 +180,10 @@ def _control(
 
 
 def snapshot(notebook: Any, model: str) -> str:
-    """An explorer that is a module, alive; of another widget, what it shows at first."""
+    """What another widget shows at first."""
     state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
     if _is_progress(state, model):
         return ""
-    if "_esm" in (own := state.get(model, {}).get("state", {})):
-        return f'<div class="explorer">{alive(own)}</div>'
     moves = ", ".join(escape(name) for name in dict.fromkeys(_controls(state, model)))
     note = f'<p class="note">In JupyterLab you can change: {moves}.</p>' if moves else ""
     still = "".join(_parts(state, model))

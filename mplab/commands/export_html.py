@@ -149,6 +149,7 @@ def _executed(path: Path) -> Any:
             timeout=_SECONDS,
             resources={"metadata": {"path": folder}},
             store_widget_state=True,
+            coalesce_streams=True,  # what is printed comes in pieces
         )
         places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         environment = {

@@ -14,6 +14,7 @@ import numpy as np
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import decode
 from mplab.numbers.formats import Format
+from mplab.numbers.words import number as in_digits
 
 Number = Fraction | float
 """An exact number; a float stands for NaN, ±infinity and −0, which no Fraction is."""
@@ -127,8 +128,10 @@ def _quoted(typed: str) -> str:
     return f"“{typed}”" if len(typed) <= 30 else f"“{typed[:30]}…”"
 
 
-def first_words(function: str, argument: str, given: object, read: Callable[[str], object]) -> str:
-    """What an explorer starts with, as it would be typed.
+def first_words(
+    function: str, argument: str, given: object, read: Callable[[str], Number]
+) -> tuple[str, Number]:
+    """What an explorer starts with, as it would be typed, and the number that it is.
 
     Args:
         function: the explorer's name, for messages.
@@ -145,10 +148,41 @@ def first_words(function: str, argument: str, given: object, read: Callable[[str
         raise TypeError(f"{rule}; got {quoted(given)}. Pass 0.1 or '0.1'.")
     try:
         words = str(given)
-        read(words)
+        return words, read(words)
     except ValueError as mistake:
         raise ValueError(f"{rule}; got {quoted(given)}. {mistake}") from None
-    return words
+
+
+def least_of(fmt: Format) -> float:
+    """The least finite value of a format."""
+    return -fmt.max_finite if fmt.signed else float(decode(0, fmt))
+
+
+def read_within(what: str, typed: str, fmt: Format, within: Format) -> Number:
+    """The number that a reader typed, which a format's range must hold.
+
+    Args:
+        what: the number's name in the message.
+        typed: what was typed.
+        fmt: the format of codes.
+        within: the format whose range it is.
+
+    Raises:
+        ValueError: it cannot be read, is not finite, or is not in the range of `within`.
+
+    Examples:
+        >>> read_within("The middle", "-449", FP16, FP8_E4M3)
+        Traceback (most recent call last):
+        ValueError: The middle must be finite and from −448 to 448, the range of FP8_E4M3; got -449.
+    """
+    low = least_of(within)
+    number = read_number(typed, fmt)
+    if not low <= number <= within.max_finite:  # NaN too
+        raise ValueError(
+            f"{what} must be finite and from {in_digits(low)} to {in_digits(within.max_finite)}, "
+            f"the range of {within.name}; got {typed}."
+        )
+    return number
 
 
 def require_kind(function: str, argument: str, given: object, kind: type) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import anywidget
 import traitlets
 
-from mplab.explorers._entry import first_words, read_number, require_kind
-from mplab.explorers.modules import css, facts, module
+from mplab.explorers._entry import first_words, read_within, require_kind
+from mplab.explorers.modules import PageExplorer, module
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Format
+from mplab.pictures._formats import number_lines
 
 FORMATS = (FP8_E4M3, FP8_E5M2, BF16, FP16, FP32)
 
 _NARROWEST, _WIDEST = -20, 18  # ends of the slider
 
 
-class NumberLine(anywidget.AnyWidget):
+class NumberLine(PageExplorer):
     """How far apart are the numbers, and what rounds to each of them?
 
     Two formats over one stretch of the number line. Ticks are values; the areas over them
@@ -53,13 +52,11 @@ class NumberLine(anywidget.AnyWidget):
     """
 
     _esm = module("number_line.js")
-    _css = css()
     around = traitlets.Unicode().tag(sync=True)
     zoom = traitlets.Int().tag(sync=True)
     first = traitlets.Unicode().tag(sync=True)
     second = traitlets.Unicode().tag(sync=True)
     mode = traitlets.Unicode("TIES_TO_EVEN").tag(sync=True)
-    formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(
         self,
@@ -72,17 +69,21 @@ class NumberLine(anywidget.AnyWidget):
         for name, fmt in (("first", first), ("second", second)):
             require_kind("NumberLine", name, fmt, Format)
         integer("NumberLine", "zoom", zoom, least=-math.inf)
-        words = first_words("NumberLine", "around", around, lambda typed: _check(typed, first))
+        zoom = min(max(zoom, _NARROWEST), _WIDEST)
+        words, middle = first_words(
+            "NumberLine",
+            "around",
+            around,
+            lambda typed: read_within("The middle", typed, first, FP32),
+        )
+        few = [fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16]  # can be drawn
+        half = max(2.0 ** (zoom - 1), abs(float(middle)) * 2.0**-40)  # as in the module
+        ends = float(middle) - half, float(middle) + half
         super().__init__(
+            (*FORMATS, first, second),
+            lambda: number_lines(few, *ends) if few else None,
             around=words,
-            zoom=min(max(zoom, _NARROWEST), _WIDEST),
+            zoom=zoom,
             first=first.name,
             second=second.name,
-            formats=[facts(fmt) for fmt in dict.fromkeys((*FORMATS, first, second))],
         )
-
-
-def _check(typed: str, fmt: Format) -> None:
-    """Refuse a middle that is not finite in FP32."""
-    if not -FP32.max_finite <= read_number(typed, fmt) <= FP32.max_finite:  # NaN too
-        raise ValueError(f"The middle must be finite and in FP32's range; got {typed}.")

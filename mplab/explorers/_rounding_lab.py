@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import anywidget
 import traitlets
 
-from mplab.explorers._entry import first_words, read_number, require_kind
-from mplab.explorers.modules import css, facts, module
+from mplab.explorers._entry import first_words, least_of, read_within, require_kind
+from mplab.explorers.modules import PageExplorer, module
 from mplab.numbers.checks import integer
-from mplab.numbers.codes import decode
+from mplab.numbers.codes import ulp
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Rounding, require_format
-from mplab.numbers.words import number as in_digits
+from mplab.pictures._rounding import rounding_profile
 
 FORMATS = (FP8_E4M3, FP8_E5M2, BF16, FP16)
 
+_DRAWN = (Rounding.TIES_TO_EVEN, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
 
-class RoundingLab(anywidget.AnyWidget):
+
+class RoundingLab(PageExplorer):
     """Which bits decide where a number goes?
 
     The bits of a number, cut where the format ends: the bits it keeps, then guard, round
@@ -54,14 +53,12 @@ class RoundingLab(anywidget.AnyWidget):
     """
 
     _esm = module("rounding_lab.js")
-    _css = css()
     entry = traitlets.Unicode().tag(sync=True)
     eighths = traitlets.Int().tag(sync=True)
     format = traitlets.Unicode().tag(sync=True)
     mode = traitlets.Unicode().tag(sync=True)
     # JavaScript's numbers end at 2^53
     seed = traitlets.Int().tag(sync=True, to_json=lambda seed, widget: str(seed))
-    formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(
         self,
@@ -72,26 +69,25 @@ class RoundingLab(anywidget.AnyWidget):
         seed: int = 0,
     ) -> None:
         first = require_format("RoundingLab", fmt)
-        words = first_words("RoundingLab", "number", number, lambda typed: _check(typed, fmt))
+        words, exact = first_words(
+            "RoundingLab",
+            "number",
+            number,
+            lambda typed: read_within("The number", typed, fmt, fmt),
+        )
         require_kind("RoundingLab", "mode", mode, Rounding)
         if mode is Rounding.TO_ODD:
             raise ValueError(
                 f"RoundingLab: mode must be one of the lessons; got {mode!r}. Choose from the menu."
             )
+        seed = integer("RoundingLab", "seed", seed, most=2**64 - 1)
+        middle, reach = float(exact), 2 * float(ulp(float(exact), fmt))
+        low, high = max(middle - reach, least_of(fmt)), min(middle + reach, fmt.max_finite)
         super().__init__(
+            (*FORMATS, first),
+            lambda: rounding_profile(fmt, _DRAWN, low, high, seed=seed),
             entry=words,
             format=first.name,
             mode=mode.name,
-            seed=integer("RoundingLab", "seed", seed, most=2**64 - 1),
-            formats=[facts(fmt) for fmt in dict.fromkeys((*FORMATS, first))],
-        )
-
-
-def _check(typed: str, fmt: Format) -> None:
-    """Refuse a number that is not finite, or past the ends of the format."""
-    low = -fmt.max_finite if fmt.signed else float(decode(0, fmt))
-    if not low <= read_number(typed, fmt) <= fmt.max_finite:  # NaN too
-        raise ValueError(
-            f"The number must be finite and from {in_digits(low)} to {in_digits(fmt.max_finite)}, "
-            f"the range of {fmt.name}; got {typed}."
+            seed=seed,
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from fractions import Fraction
 
-import anywidget
 import traitlets
 
 from mplab.explorers._entry import first_words, read_number
-from mplab.explorers.modules import css, facts, module
+from mplab.explorers.modules import PageExplorer, module
 from mplab.numbers.formats import (
     BF16,
     FP8_E4M3,
@@ -19,12 +18,13 @@ from mplab.numbers.formats import (
     Format,
     require_format,
 )
+from mplab.pictures._formats import bit_fields
 from mplab.pictures.canvas import FIELDS
 
 SHOWN = (FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2)
 
 
-class BitExplorer(anywidget.AnyWidget):
+class BitExplorer(PageExplorer):
     """Which bits make this number, and what do the other formats make of it?
 
     Click a bit, drag over several (or move to them with Tab and the arrows, and press Space), move
@@ -54,14 +54,19 @@ class BitExplorer(anywidget.AnyWidget):
     """
 
     _esm = module("bit_explorer.js")
-    _css = css()
     entry = traitlets.Unicode().tag(sync=True)
     format = traitlets.Unicode().tag(sync=True)
-    formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
     colours = traitlets.Dict(FIELDS).tag(sync=True)
 
     def __init__(self, number: str | float = "0.1", fmt: Format = FP16) -> None:
         first = require_format("BitExplorer", fmt)
-        words = first_words("BitExplorer", "number", number, lambda typed: read_number(typed, fmt))
-        formats = SHOWN if first in SHOWN else (*SHOWN, first)
-        super().__init__(entry=words, format=first.name, formats=[facts(f) for f in formats])
+        words, exact = first_words(
+            "BitExplorer", "number", number, lambda typed: read_number(typed, fmt)
+        )
+        formats = tuple(dict.fromkeys((*SHOWN, first)))
+        super().__init__(
+            formats,
+            lambda: bit_fields(exact, formats) if isinstance(exact, Fraction) else None,
+            entry=words,
+            format=first.name,
+        )

@@ -19,6 +19,7 @@ import ipywidgets
 from ipywidgets.widgets.widget import _instances
 
 from mplab.explorers._explorer import Explorer
+from mplab.explorers.modules import PageExplorer, alive
 
 MOST = 4000
 """Positions that are drawn, so that an export takes minutes."""
@@ -81,10 +82,15 @@ class Frozen(NamedTuple):
     packed: str
 
 
-def all_frozen() -> dict[str, Frozen]:
-    """Every explorer of this process that can be frozen, by the id of its model."""
-    explorers = [each for each in _instances.values() if isinstance(each, Explorer)]
-    return {each.model_id: frozen for each in explorers if (frozen := freeze(each))}
+def all_frozen() -> dict[str, Frozen | str]:
+    """Every explorer of this process for a page, by the id of its model: frozen, or alive as HTML.
+
+    One of ipywidgets that takes free text is left out.
+    """
+    widgets = list(_instances.values())
+    living = {each.model_id: alive(each) for each in widgets if isinstance(each, PageExplorer)}
+    explorers = [each for each in widgets if isinstance(each, Explorer)]
+    return living | {each.model_id: frozen for each in explorers if (frozen := freeze(each))}
 
 
 def freeze(explorer: Explorer) -> Frozen | None:

@@ -194,7 +194,7 @@ def test_a_link_follows_what_is_done_and_opens_it_again(chromium, tmp_path):
 
 
 def test_several_explorers_share_what_they_have_in_common(chromium, tmp_path):
-    pages_of = [modules.alive(each.get_state()) for each in three()]
+    pages_of = [modules.alive(each) for each in three()]
     together = modules.once("".join(pages_of))
     assert together.count("globalThis.mplab = ") == 1
     assert together.count("export function round(") == 1

@@ -42,7 +42,7 @@ def browser():
 def opened(running, explorer, folder, *more, hash="", width=1000, **options):
     """The page of an explorer, or of more; fails if it complained, or asked for another file."""
     path = folder / "page.html"
-    parts = [alive(each.get_state()) for each in (explorer, *more)]
+    parts = [alive(each) for each in (explorer, *more)]
     path.write_text(PAGE.format(once("".join(parts))), encoding="utf-8")
     context = running.new_context(viewport={"width": width, "height": 900}, **options)
     page = context.new_page()

@@ -13,7 +13,6 @@ import {
   isCode,
   kindOf,
   MODES,
-  makeFormat,
   modeNamed,
   next,
   read,
@@ -455,8 +454,7 @@ function build(act, now) {
 }
 
 /** What the model holds, as a state; the number is still to be read. */
-function begin(model) {
-  const formats = model.get("formats").map(makeFormat);
+function begin(model, formats) {
   const f = formatNamed(model.get("format"), formats);
   return coded({ formats, f, mode: 0, saturate: false }, 0);
 }

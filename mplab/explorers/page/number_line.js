@@ -6,14 +6,16 @@ import {
   exact,
   formatNamed,
   including,
+  LESSON_MODES,
   leastOf,
   MODES,
-  makeFormat,
   modeNamed,
+  NEGATIVE,
+  POSITIVE,
   power,
-  quoted,
-  read,
+  readWithin,
   round,
+  STOCHASTIC,
   shown,
   wholeNumber,
 } from "./numbers.js";
@@ -22,8 +24,7 @@ import {
   element,
   labelled,
   line,
-  linkedTo,
-  linkOf,
+  links,
   live,
   modeWords,
   raised,
@@ -35,7 +36,6 @@ import {
 
 // Values and what rounds to them ----------------------------------------------------------
 
-const [UP, DOWN, BY_CHANCE] = ["TOWARD_POSITIVE", "TOWARD_NEGATIVE", "STOCHASTIC"].map(modeNamed);
 const [NARROWEST, WIDEST] = [-20, 18]; // widths of the stretch, as powers of two
 
 /** The number of values between a value and 0, negative on its other side. */
@@ -47,8 +47,8 @@ export const atRank = (rank, f) => (rank < 0 ? -decode(-rank, f) : decode(rank, 
 /** Ranks of the first and the last finite value from `low` to `high`, of which there may be none. */
 export function ranksBetween(low, high, f) {
   if (low > f.maxFinite || high < leastOf(f)) return [0, -1];
-  const first = round(Math.max(low, leastOf(f)), f, UP).value;
-  const last = round(Math.min(high, f.maxFinite), f, DOWN).value;
+  const first = round(Math.max(low, leastOf(f)), f, POSITIVE).value;
+  const last = round(Math.min(high, f.maxFinite), f, NEGATIVE).value;
   return [rankOf(first, f), rankOf(last, f)];
 }
 
@@ -63,7 +63,7 @@ function reached(rank, f) {
 function edge(rank, neighbour, f, mode) {
   const value = atRank(rank, f);
   const other = reached(neighbour, f);
-  if (mode === BY_CHANCE) return other;
+  if (mode === STOCHASTIC) return other;
   const middle = (value + other) / 2;
   if (round((middle + other) / 2, f, mode).value === value) return other;
   return round((value + middle) / 2, f, mode).value === value ? middle : value;
@@ -103,9 +103,9 @@ function included({ value, low, high }, f, mode) {
 function around({ middle, mode }, f) {
   if (Math.abs(middle) > f.maxFinite) return `${f.name} ends at ${brief(f.maxFinite)}.`;
   if (middle < leastOf(f)) return `${f.name} starts at ${brief(leastOf(f))}.`;
-  const found = bin(rankOf(round(middle, f, DOWN).value, f), f, mode);
+  const found = bin(rankOf(round(middle, f, NEGATIVE).value, f), f, mode);
   const [low, high, value] = [found.low, found.high, found.value].map((x) => shown(exact(x)));
-  if (mode === BY_CHANCE) {
+  if (mode === STOCHASTIC) {
     return `In ${f.name} some of what lies between ${low} and ${high} becomes ${value}.`;
   }
   const ends = included(found, f, mode);
@@ -127,15 +127,6 @@ export function sentence(state) {
 
 // What the reader does --------------------------------------------------------------------
 
-/** The middle that was typed, finite in FP32, as a double. */
-function middleOf(typed, f, formats) {
-  const middle = double(read(typed, f));
-  if (!(Math.abs(middle) <= formatNamed("FP32", formats).maxFinite)) {
-    throw new RangeError(`The middle must be finite and in FP32's range; got ${quoted(typed)}.`);
-  }
-  return middle;
-}
-
 /** What the model holds of a state. */
 export const plain = ({ around: typed, zoom, first, second, mode }) => ({
   around: typed,
@@ -151,7 +142,8 @@ export function changed(state, record) {
   const first = formatNamed(wanted.first, state.formats);
   const second = formatNamed(wanted.second, state.formats);
   const formats = including(including(state.formats, first), second);
-  const middle = middleOf(wanted.around, first, formats);
+  const widest = formatNamed("FP32", formats);
+  const middle = double(readWithin("The middle", wanted.around, first, widest));
   const zoom = wholeNumber("The width's exponent", wanted.zoom, NARROWEST, WIDEST);
   return {
     formats,
@@ -200,7 +192,9 @@ function binShapes(rank, f, mode, ends) {
   const { value, low, high } = bin(rank, f, mode);
   const tent = [low, high].filter((end) => end !== value).map((end) => slope(value, end, ends));
   const parts =
-    mode === BY_CHANCE ? tent : [area(low, high, ends, { "fill-opacity": rank % 2 ? 0.38 : 0.16 })];
+    mode === STOCHASTIC
+      ? tent
+      : [area(low, high, ends, { "fill-opacity": rank % 2 ? 0.38 : 0.16 })];
   if (value < ends[0] || value > ends[1]) return parts;
   const x = percent(place(value, ends));
   return [...parts, shape("line", { x1: x, x2: x, y1: 0, y2: TICK, "stroke-width": 1.8 })];
@@ -259,7 +253,6 @@ function build(act) {
   const zoom = slider(NARROWEST, WIDEST, change("zoom"));
   const [first, second, mode] = ["first", "second", "mode"].map((name) => chooser(change(name)));
   const picture = element("div", { class: "mplab-figure", role: "img" });
-  const modes = MODES.filter((name) => name !== "TO_ODD");
 
   function show(state, note) {
     const names = state.formats.map(({ name }) => name);
@@ -267,7 +260,7 @@ function build(act) {
     zoom.value = state.zoom;
     showChoice(first, names, state.first.name);
     showChoice(second, names, state.second.name);
-    showChoice(mode, modes, MODES[state.mode], modeWords);
+    showChoice(mode, LESSON_MODES, MODES[state.mode], modeWords);
     const rows = [state.first, state.second].map((f) => rowShapes(state, f));
     picture.replaceChildren(...rows, axis(state));
     picture.setAttribute("aria-label", `Values on a line from ${stretch(state)}.`);
@@ -283,20 +276,16 @@ function build(act) {
 }
 
 /** What the model holds, as a state; the middle is still to be read. */
-function begin(model) {
-  const formats = model.get("formats").map(makeFormat);
+function begin(model, formats) {
   const [first, second] = ["first", "second"].map((name) => formatNamed(model.get(name), formats));
   return { formats, around: "1", middle: 1, zoom: 1, first, second, mode: 0 };
 }
 
-const permalink = (state) => linkOf("line", plain(state));
-const linked = (state, hash) => changed(state, linkedTo("line", hash));
-
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
-export function render({ model, el }) {
+export function render(place) {
   const question = "How far apart are the numbers, and what rounds to each?";
-  const functions = { begin, build, sentence, plain, changed, permalink, linked };
-  return live({ model, el }, { question, ...functions });
+  const functions = { begin, build, sentence, plain, changed, ...links("line", plain, changed) };
+  return live(place, { question, ...functions });
 }
 
 export default { render };

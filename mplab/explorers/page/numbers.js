@@ -13,7 +13,10 @@ export const MODES = [
   "STOCHASTIC",
   "TO_ODD",
 ];
-const [EVEN, AWAY, ZERO, POSITIVE, NEGATIVE, STOCHASTIC, ODD] = MODES.keys();
+export const [EVEN, AWAY, ZERO, POSITIVE, NEGATIVE, STOCHASTIC, ODD] = MODES.keys();
+
+/** The modes that lessons know. */
+export const LESSON_MODES = MODES.slice(0, ODD);
 
 export const EVENTS = { INEXACT: 1, UNDERFLOW: 2, OVERFLOW: 4, INVALID: 8 };
 
@@ -506,4 +509,16 @@ function readDecimal(words, typed) {
   if (Math.abs(n.toString().length - 1 + e) > FURTHEST) throw tooFar(typed);
   const by = 10n ** BigInt(Math.abs(e));
   return e < 0 ? { negative, n, d: by } : { negative, n: n * by, d: 1n };
+}
+
+/** The number that was typed, finite and within the range of a format, its own or another. */
+export function readWithin(what, typed, f, range = f) {
+  const number = read(typed, f);
+  const size = double(number);
+  const [low, high] = [leastOf(range), range.maxFinite];
+  if (!(size >= low && size <= high)) {
+    const ends = `from ${brief(low)} to ${brief(high)}, the range of ${range.name}`;
+    throw new RangeError(`${what} must be finite and ${ends}; got ${quoted(typed)}.`);
+  }
+  return number;
 }

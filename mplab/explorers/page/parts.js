@@ -1,6 +1,8 @@
 // What the explorers of the page share: elements, controls, the life of a state, and a model where
 // there is no kernel.
 
+import { makeFormat } from "./numbers.js";
+
 function filled(made, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") made.addEventListener(name, value);
@@ -57,15 +59,15 @@ export const raised = (k) => String(k).replace(/./g, (c) => (c === "-" ? "⁻" :
 /** The name of a rounding mode as readers see it. */
 export const modeWords = (name) => name.toLowerCase().replaceAll("_", " ");
 
-/** The permalink of an explorer's words and numbers. */
-export const linkOf = (name, record) => `#${name}?${new URLSearchParams(record)}`;
-
-/** What a permalink says to the explorer of a name; nothing if it is another's. */
-export function linkedTo(name, hash) {
+/** The `permalink` and `linked` of an explorer whose link is its name and what its model holds. */
+export function links(name, plain, changed) {
   const start = `#${name}?`;
-  return Object.fromEntries(
-    new URLSearchParams(hash.startsWith(start) ? hash.slice(start.length) : ""),
-  );
+  const said = (hash) =>
+    new URLSearchParams(hash.startsWith(start) ? hash.slice(start.length) : "");
+  return {
+    permalink: (state) => `${start}${new URLSearchParams(plain(state))}`,
+    linked: (state, hash) => changed(state, Object.fromEntries(said(hash))),
+  };
 }
 
 const REST = 250; // ms without a move until the address follows: browsers refuse hundreds of changes
@@ -74,14 +76,14 @@ const REST = 250; // ms without a move until the address follows: browsers refus
  * Show an explorer in an element, and keep its state in step with the reader, the model and, in a
  * page without a kernel, the address. It returns what ends that.
  *
- * The explorer is its `question` and functions: `begin(model)` gives the first state,
- * `build(act, now)` the parts over and below the sentence and `show(state, note)`, `sentence(state)` the state in words,
- * `plain(state)` what the model holds of it, `changed(state, record)` the state with some of that
- * changed, `permalink(state)` its link, and `linked(state, hash)` the state that a link names. What
- * cannot be is thrown as a RangeError, whose sentence is shown, and the state stays.
+ * The explorer is its `question` and functions: `begin(model, formats)` gives the first state,
+ * `build(act, now)` the parts over and below the sentence and `show(state, note)`, `sentence(state)`
+ * the state in words, `plain(state)` what the model holds of it, `changed(state, record)` the state
+ * with some of that changed, `permalink(state)` its link, and `linked(state, hash)` the state that a
+ * link names. What cannot be is thrown as a RangeError, whose sentence is shown, and the state stays.
  */
 export function live({ model, el }, explorer) {
-  let state = explorer.begin(model);
+  let state = explorer.begin(model, model.get("formats").map(makeFormat));
   let telling = false;
   let resting;
   const { parts, below = [], show } = explorer.build(act, () => state);

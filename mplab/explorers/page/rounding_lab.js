@@ -6,13 +6,14 @@ import {
   formatNamed,
   including,
   inHex,
-  leastOf,
+  LESSON_MODES,
   MODES,
-  makeFormat,
   modeNamed,
-  quoted,
-  read,
+  NEGATIVE,
+  POSITIVE,
+  readWithin,
   round,
+  STOCHASTIC,
   shown,
   stream,
   ulp,
@@ -23,8 +24,7 @@ import {
   element,
   labelled,
   line,
-  linkedTo,
-  linkOf,
+  links,
   live,
   modeWords,
   shape,
@@ -36,8 +36,6 @@ import {
 // The number and its roundings ------------------------------------------------------------
 
 const DRAWS = 1000; // how many times stochastic rounding is tried
-const [UP, DOWN, BY_CHANCE] = ["TOWARD_POSITIVE", "TOWARD_NEGATIVE", "STOCHASTIC"].map(modeNamed);
-const OFFERED = MODES.filter((name) => name !== "TO_ODD");
 
 /** |x| in units of the format's last place there: whole ones, and the rest as a fraction. */
 function units({ n, d }, f) {
@@ -58,7 +56,7 @@ export function found(state) {
   const { f } = state;
   const x = numberOf(state);
   const nearby = double(x, true);
-  const results = OFFERED.map((_, mode) => round(nearby, f, mode).value);
+  const results = LESSON_MODES.map((_, mode) => round(nearby, f, mode).value);
   const rest = units(x, f);
   const eighths = Number((rest.n * 8n) / rest.d);
   const bits = [
@@ -68,14 +66,22 @@ export function found(state) {
   ];
   const down = x.negative && rest.n ? rest.d - rest.n : rest.n;
   const chance = { negative: false, n: down, d: rest.d }; // of the upper neighbour, by chance
-  return { x, results, low: results[DOWN], high: results[UP], kept: rest.whole, bits, chance };
+  return {
+    x,
+    results,
+    low: results[NEGATIVE],
+    high: results[POSITIVE],
+    kept: rest.whole,
+    bits,
+    chance,
+  };
 }
 
 /** How often stochastic rounding takes the upper neighbour in 1,000 draws of the library's. */
 export function timesUp({ f, seed }, { x, low }) {
   const [random, near] = [stream(seed), double(x)];
   const indices = Array.from({ length: DRAWS }, (_, i) => i);
-  return indices.filter((i) => round(near, f, BY_CHANCE, false, random(i)).value !== low).length;
+  return indices.filter((i) => round(near, f, STOCHASTIC, false, random(i)).value !== low).length;
 }
 
 // In words --------------------------------------------------------------------------------
@@ -93,7 +99,7 @@ const inWords = (x) => shown(exact(x));
 /** The result of the chosen mode. */
 function result(state, all) {
   const { f, mode } = state;
-  if (mode !== BY_CHANCE) {
+  if (mode !== STOCHASTIC) {
     const value = all.results[mode];
     return `${inWords(value)} (${inHex(encode(value, f), f)})`;
   }
@@ -118,18 +124,6 @@ export function sentence(state) {
 
 // What the reader does --------------------------------------------------------------------
 
-/** The number that was typed; finite, and not past the ends of the format. */
-function numberIn(typed, f) {
-  const number = read(typed, f);
-  const size = double(number);
-  const [low, high] = [leastOf(f), f.maxFinite];
-  if (!(size >= low && size <= high)) {
-    const ends = `from ${brief(low)} to ${brief(high)}, the range of ${f.name}`;
-    throw new RangeError(`The number must be finite and ${ends}; got ${quoted(typed)}.`);
-  }
-  return number;
-}
-
 /** What the model holds of a state. */
 export const plain = ({ entry, eighths, f, mode }) => ({
   entry,
@@ -142,7 +136,7 @@ export const plain = ({ entry, eighths, f, mode }) => ({
 export function changed(state, record) {
   const wanted = { ...plain(state), ...record };
   const f = formatNamed(wanted.format, state.formats);
-  const base = numberIn(wanted.entry, f);
+  const base = readWithin("The number", wanted.entry, f);
   const eighths = wholeNumber("The slider", wanted.eighths, 0, 16);
   const formats = including(state.formats, f);
   return { ...state, formats, f, entry: wanted.entry, base, eighths, mode: modeNamed(wanted.mode) };
@@ -208,13 +202,14 @@ function placePicture(all, f) {
 /** What a mode gives, and its code. */
 function outcome(all, f, mode) {
   const value = all.results[mode];
-  if (mode !== BY_CHANCE || all.low === all.high) return [brief(value), inHex(encode(value, f), f)];
+  if (mode !== STOCHASTIC || all.low === all.high)
+    return [brief(value), inHex(encode(value, f), f)];
   return [`${brief(all.high)} at ${brief(100 * double(all.chance), 3)}%`, ""];
 }
 
 /** A line for each mode, the chosen one marked. */
 const modeRows = (all, { f, mode }) =>
-  OFFERED.map((name, i) => {
+  LESSON_MODES.map((name, i) => {
     const [value, code] = outcome(all, f, i).map((words) => element("td", { role: "cell" }, words));
     const head = element("th", { scope: "row", role: "rowheader" }, modeWords(name));
     return element("tr", { role: "row", class: i === mode && "mplab-chosen" }, head, value, code);
@@ -240,7 +235,7 @@ function build(act) {
       state.formats.map(({ name }) => name),
       state.f.name,
     );
-    showChoice(mode, OFFERED, MODES[state.mode], modeWords);
+    showChoice(mode, LESSON_MODES, MODES[state.mode], modeWords);
     bits.replaceChildren(...bitParts(all, state.f));
     place.replaceChildren(placePicture(all, state.f));
     place.setAttribute("aria-label", `The place of ${shown(all.x)} between its neighbours.`);
@@ -262,20 +257,16 @@ function build(act) {
 }
 
 /** What the model holds, as a state; the number is still to be read. */
-function begin(model) {
-  const formats = model.get("formats").map(makeFormat);
+function begin(model, formats) {
   const f = formatNamed(model.get("format"), formats);
   return { formats, f, entry: "0", base: exact(0), eighths: 0, mode: 0, seed: model.get("seed") };
 }
 
-const permalink = (state) => linkOf("rounding", plain(state));
-const linked = (state, hash) => changed(state, linkedTo("rounding", hash));
-
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
-export function render({ model, el }) {
+export function render(place) {
   const question = "Which bits decide where a number goes?";
-  const functions = { begin, build, sentence, plain, changed, permalink, linked };
-  return live({ model, el }, { question, ...functions });
+  const functions = { begin, build, sentence, plain, changed, ...links("rounding", plain, changed) };
+  return live(place, { question, ...functions });
 }
 
 export default { render };
