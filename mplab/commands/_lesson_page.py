@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from html import escape
@@ -45,8 +46,29 @@ def title_of(notebook: Any) -> str:
     return "mplab"
 
 
-def lesson_body(notebook: Any) -> str:
-    """The cells as HTML, with contents after the first of them.
+def in_colab(name: str) -> str:
+    """The way to a lesson in Colab, and the first cell there, where GitHub publishes the page.
+
+    Args:
+        name: of the notebook.
+    """
+    server, repository, branch = (
+        os.environ.get(f"GITHUB_{what}") for what in ("SERVER_URL", "REPOSITORY", "REF_NAME")
+    )
+    if server != "https://github.com" or not (repository and branch):
+        return ""
+    there = escape(
+        f"https://colab.research.google.com/github/{repository}/blob/{branch}/lessons/{name}"
+    )
+    cell = escape(f'%pip install "mplab[lab] @ git+{server}/{repository}@{branch}"')
+    return (
+        f'<p class="note">Or <a href="{there}">open it in Colab</a>, with this as its first cell. '
+        f'Explorers may not move there.</p><pre tabindex="0">{cell}</pre>'
+    )
+
+
+def lesson_body(notebook: Any, more: str = "") -> str:
+    """The cells as HTML, with contents and `more` after the first of them.
 
     What follows a prediction, up to the next one or the next section, is in a `details` element
     that stays open without JavaScript.
@@ -73,8 +95,10 @@ def lesson_body(notebook: Any) -> str:
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', "".join(parts))
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)
-    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>{_NOTE}'
-    return smaller(once("".join([*parts[:1], contents * bool(links), *parts[1:]])))
+    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>' * bool(
+        links
+    )
+    return smaller(once("".join([*parts[:1], contents, _NOTE, more, *parts[1:]])))
 
 
 def text(markdown: str) -> str:

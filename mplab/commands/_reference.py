@@ -15,6 +15,7 @@ from typing import Any
 
 from pdoc import doc, doc_ast, render
 
+from mplab.commands._site import policy
 from mplab.commands.main import COMMANDS
 from mplab.course.files import replace_file
 from mplab.numbers.installation import VERSION
@@ -58,11 +59,21 @@ def write_reference(folder: Path) -> None:
         pages = _pages()
         for name, page in pages.items():
             path = folder / f"{name.replace('.', '/')}.html"
-            replace_file(path, render.html_module(page, pages).encode())
-        replace_file(folder / "index.html", render.html_index(pages).encode())
+            replace_file(path, _guarded(render.html_module(page, pages)).encode())
+        replace_file(folder / "index.html", _guarded(render.html_index(pages)).encode())
         # Without the door: what it offers, a search finds in the rooms.
         rooms = {name: page for name, page in pages.items() if name != "mplab"}
         replace_file(folder / "search.js", render.search_index(rooms).encode())
+
+
+def _guarded(html: str) -> str:
+    """A page under the policy of all pages, each of its links with words that can be read out.
+
+    Its own script loads the index of the search.
+    """
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    html = re.sub(r'(<a class="headerlink" href="#([^"]+)")>', r'\1 aria-label="link to \2">', html)
+    return html.replace("<head>", "<head>" + policy(scripts, more="'strict-dynamic'"), 1)
 
 
 def _pages() -> dict[str, doc.Module]:
@@ -217,6 +228,9 @@ def _tables(pages: Mapping[str, doc.Module]) -> str:
 
 _STYLE = """
 html, main { scroll-behavior: auto }
+main.pdoc a:not(.headerlink) { text-decoration: underline }
+.pdoc { --def: #006400 }
+.pdoc-code :is(.k, .kc, .nb, .bp, .c1) { color: #006400 }
 @media (min-width: 770px) { main { width: calc(64rem + var(--sidebar-width)) } }
 main { overflow-wrap: break-word }
 .pdoc .attr, .pdoc pre { overflow-wrap: anywhere }

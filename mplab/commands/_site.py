@@ -29,9 +29,6 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
         kind: the class of the main part.
     """
     style, script = ((_FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
-    scripts = [script, *_MODULE.findall(body)]
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     links = "".join(f"<li{' class=last' * ('next' in way)}>{way}</li>" for way in ways)
     head, foot = (
         f'<nav aria-label="{name}"><ul class="ways">{links}</ul></nav>' if links else ""
@@ -40,8 +37,7 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; \
-style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'">
+{policy([script, *_MODULE.findall(body)])}
 <style>{style}</style></head><body>
 <a class="skip" href="#main">Skip to the text</a>
 <header>{head}</header>
@@ -51,6 +47,25 @@ style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'n
 <footer>{foot}<p>mplab {VERSION}</p></footer>
 <script>{script}</script></body></html>
 """
+
+
+def policy(scripts: Sequence[str], *, more: str = "") -> str:
+    """What a page may do, as an element of its head: run these scripts, and ask for nothing.
+
+    Args:
+        scripts: as they stand in the page.
+        more: other sources of scripts, in the policy's own words.
+
+    Examples:
+        >>> "script-src 'sha256-" in policy(["let x = 0"])
+        True
+    """
+    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    allowed = " ".join([*(f"'sha256-{digest}'" for digest in hashes), more]).strip()
+    return (
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        f"style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'\">"
+    )
 
 
 def smaller(html: str, *, width: int | None = None) -> str:

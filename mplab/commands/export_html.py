@@ -116,7 +116,7 @@ def lesson_page(path: Path, before: Path | None = None, after: Path | None = Non
     Raises:
         UserError: a cell fails.
     """
-    from mplab.commands._lesson_page import lesson_body, title_of
+    from mplab.commands._lesson_page import in_colab, lesson_body, title_of
     from mplab.commands._site import page
 
     notebook = _executed(path)
@@ -126,7 +126,7 @@ def lesson_page(path: Path, before: Path | None = None, after: Path | None = Non
         if other is not None:
             words = escape(f"{name}: {title_of(_read(other))}")
             ways.append(f'<a rel="{name[:4]}" href="{other.stem}.html">{words}</a>')
-    return page(f"{title} · mplab", lesson_body(notebook), ways=ways)
+    return page(f"{title} · mplab", lesson_body(notebook, in_colab(path.name)), ways=ways)
 
 
 def _read(path: Path) -> Any:

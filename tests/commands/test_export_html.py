@@ -6,12 +6,15 @@ from importlib import import_module
 from pathlib import Path
 
 import nbformat
+import page as pages
 import pytest
 
 import mplab
 from mplab import FP16, pictures
 from mplab.commands import _front_page, export_html, main
 from mplab.commands._errors import UserError
+from mplab.commands._lesson_page import in_colab, lesson_body
+from mplab.course.files import course_folder
 from mplab.numbers import installation
 
 pytestmark = pytest.mark.slow
@@ -24,7 +27,9 @@ CELLS = [
     "import numpy as np\nfrom tqdm.auto import tqdm\nfrom mplab import explorers\n"
     "from mplab.training import exponent_histogram\nfor _ in tqdm(range(2)):\n    pass\n"
     "explorers.RangeMap(exponent_histogram(np.array([3e-9, 3e-6])))",
+    "import time\nfor i in range(3):\n    print('line', i, flush=True)\n    time.sleep(0.3)",
 ]
+LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -60,8 +65,46 @@ def test_a_page_shows_the_explorer_and_asks_for_nothing(lessons):
     assert "<svg" in page and "Which loss scale keeps the gradients inside FP16?" in page
     assert "loss scale 2^" in page and 'class="states"' in page
     assert "2/2" not in page  # progress has nothing to say afterwards
+    assert "line 0\nline 1\nline 2" in page
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page)
     assert "A lesson &lt;about&gt; nothing" in (out / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_each_prediction_of_a_lesson_hides_the_next_cell(path):
+    page = lesson_body(nbformat.read(path, as_version=4))
+    asked = list(re.finditer("<strong>Predict(?!</strong>, write)", page))
+    assert len(asked) > 3
+    for each in asked:
+        cell = page.index("highlight hl-", each.end())
+        assert '<details class="answer"' in page[each.end() : cell], page[each.end() :][:80]
+    assert "run the next cell" not in page
+
+
+def test_what_a_check_says_of_no_answer_is_left_out():
+    new = nbformat.v4
+    calls = {"mplab.check('a', a)": "not attempted", "print(a)": "shown"}
+    cells = [
+        new.new_code_cell(source, outputs=[new.new_output("stream", text=words)])
+        for source, words in calls.items()
+    ]
+    page = lesson_body(new.new_notebook(cells=cells))
+    assert "not attempted" not in page and "shown" in page
+
+
+def test_colab_is_offered_where_github_publishes_and_nowhere_else(monkeypatch):
+    known = {"SERVER_URL": "https://github.com", "REPOSITORY": "a/b", "REF_NAME": "main"}
+    for name, value in known.items():
+        monkeypatch.setenv(f"GITHUB_{name}", value)
+    said = unescape(in_colab("01_x.ipynb"))
+    assert (
+        'href="https://colab.research.google.com/github/a/b/blob/main/lessons/01_x.ipynb"' in said
+    )
+    assert '%pip install "mplab[lab] @ git+https://github.com/a/b@main"' in said
+    for name in known:
+        with monkeypatch.context() as patch:
+            patch.delenv(f"GITHUB_{name}")
+            assert in_colab("01_x.ipynb") == ""
 
 
 def test_an_explorer_that_needs_no_python_lives_in_the_page(lessons):
@@ -223,6 +266,7 @@ def test_the_reference_fetches_nothing_from_elsewhere(reference):
         page = path.read_text(encoding="utf-8")
         assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page), path.name
         assert not re.search(r"@import|url\(['\"]?(https?:)?//", page), path.name
+        assert path.suffix == ".js" or "Content-Security-Policy" in page
 
 
 CUT = """() => [...document.querySelectorAll('main, main pre, main .attr, main td')]
@@ -241,6 +285,15 @@ def test_nothing_is_cut_off_at_the_right(reference, browser, width):
     page.add_style_tag(content="pre, .attr, .attr * { white-space: pre !important }")
     assert page.evaluate(CUT) != [] or width > 400  # the measure sees what is cut off
     page.close()
+
+
+@pytest.mark.browser
+def test_an_audit_of_the_reference_finds_nothing_serious(reference, browser):
+    for name in [*FRONTS, "mplab.numbers.tensors"]:
+        page = browser.new_page(bypass_csp=True)
+        page.goto((reference / f"{name.replace('.', '/')}.html").as_uri())
+        assert pages.serious(page) == [], name
+        page.close()
 
 
 @pytest.mark.browser

@@ -66,6 +66,25 @@ def test_it_fits_every_width_and_its_words_stand_out(name, width, scheme, chromi
         assert all(left >= 0 and right <= width for left, right, _, _ in words)
 
 
+@every_explorer
+def test_without_javascript_it_stands_still_with_a_word(name, chromium, tmp_path):
+    explorer = EXPLORERS[name]()
+    with pages.opened(chromium, explorer, tmp_path, java_script_enabled=False) as page:
+        picture = page.locator("main img")
+        assert picture.is_visible() and picture.get_attribute("alt") == explorer.still().alt
+        assert "it moves" in page.locator("main").inner_text()
+    with pages.opened(chromium, explorer, tmp_path) as page:
+        assert page.locator("main img").count() == 0
+
+
+def test_what_cannot_be_drawn_has_no_still_picture():
+    assert explorers.BitExplorer("nan").still() is None
+    assert explorers.NumberLine(FP32, FP32).still() is None
+    assert explorers.NumberLine(FP16, FP32, around=1e30).still() is not None
+    assert explorers.RoundingLab("65504", FP16).still() is not None
+    assert "<img" not in modules.alive(explorers.BitExplorer("inf"))
+
+
 def test_the_table_of_formats_keeps_its_roles_on_a_narrow_page(chromium, tmp_path):
     explorer = EXPLORERS["BitExplorer"]()
     with pages.opened(chromium, explorer, tmp_path, width=360) as page:

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from lab_browser import CHROMIUM
@@ -23,6 +24,25 @@ MOVES = """() => Array.from({ length: 100 }, (_, i) => {
     document.body.offsetHeight;  // laid out
     return performance.now() - before;
 })"""
+
+
+# What axe-core finds to be serious.
+SERIOUS = """axe.run().then(found => found.violations
+    .filter(each => ["serious", "critical"].includes(each.impact))
+    .map(each => [each.id, each.nodes[0].html]))"""
+
+
+def serious(page):
+    """What an audit of accessibility finds, which must find what is broken afterwards."""
+    place = os.environ.get("MPLAB_AXE")
+    if not place:
+        pytest.skip("MPLAB_AXE does not name axe.min.js of the npm package axe-core")
+    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    page.evaluate(Path(place).read_text(encoding="utf-8"))
+    found = page.evaluate(SERIOUS)
+    page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src>')")
+    assert "image-alt" in [name for name, _ in page.evaluate(SERIOUS)]
+    return found
 
 
 @contextmanager
