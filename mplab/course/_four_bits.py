@@ -108,7 +108,7 @@ _DRAWS = np.array([0.0, 0.125, 0.5, 0.875])
 
 _ROUNDED_CASES = (
     Arguments((np.array([1.25]), np.array([0.25]))),
-    Arguments((np.array([0.5, 1.0, 4.0, 6.0, 0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0]))),
+    Arguments((np.array([0.5, 1.0, 4.0, 6.0, -0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0]))),
     Arguments((np.array([0.1, 0.2, 0.25, 0.3]), np.full(4, 0.5))),
     Arguments((np.array([2.25, 2.75, 3.25, 4.5, 5.5]), np.array([0.5, 0.5, 0.125, 0.125, 0.5]))),
     Arguments((np.array([-0.125, -1.25, -2.25, -5.0]), np.array([0.5, 0.375, 0.125, 0.25]))),
@@ -196,6 +196,10 @@ EXERCISES: dict[str, Exercise] = {
                 "Every number has a u of its own; with a common one errors do not average out.",
             ),
             (lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."),
+            (
+                lambda x, u: np.sign(x) * np.abs(_stochastic_e2m1(x, u)),
+                "-0 stays -0, and np.sign(-0.0) is 0.",
+            ),
             (_upward, "Round the magnitude, and put the sign back after it."),
             (_past_the_end, "E2M1 ends at 6."),
         ),

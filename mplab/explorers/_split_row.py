@@ -11,7 +11,7 @@ import numpy as np
 from mplab.arithmetic.reductions import Accumulation, matmul
 from mplab.explorers._explorer import Explorer, svg
 from mplab.numbers.codes import encode
-from mplab.numbers.formats import BF16, FP16, FP32
+from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.numbers.rounding import round_to
 from mplab.pictures.canvas import BAND
 
@@ -25,15 +25,19 @@ WAYS: dict[str, Accumulation] = {
 TERMS, NUMBERS, MOST = 256, 12, 16
 
 
+def _stored(way: str) -> Format:
+    """The format of the row."""
+    return WAYS[way].get("output_format") or WAYS[way]["accumulator_format"]
+
+
 @cache
 def _codes(way: str, parts: int) -> tuple[int, ...]:
     """The bits of the row."""
     rng = np.random.default_rng(19)
     x = round_to(rng.standard_normal((1, TERMS)), BF16)
     w = round_to(rng.standard_normal((TERMS, NUMBERS)), BF16)
-    how = WAYS[way]
-    row = matmul(x, w, split_k=parts, **how)[0]
-    return tuple(encode(row, how.get("output_format") or how["accumulator_format"]).tolist())
+    row = matmul(x, w, split_k=parts, **WAYS[way])[0]
+    return tuple(encode(row, _stored(way)).tolist())
 
 
 class SplitRow(Explorer):
@@ -83,18 +87,20 @@ class SplitRow(Explorer):
             f"{NUMBERS} numbers have other bits than in one part. Splits of 1 to {MOST} parts make "
             f"{len(set(others))} different row{'s' * (len(set(others)) > 1)}."
         )
-        bits = 32 if self.way.value == "FP32" else 16
-        return _bits(others[parts - 1], self.flips, bits, parts, sentence), sentence
+        fmt = _stored(self.way.value)
+        return _bits(others[parts - 1], self.flips, fmt, parts, sentence), sentence
 
 
 # SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, TOP, CELL, LINE = 780, 92, 46, 20, 22
+WIDTH, LEFT, TOP, CELL, LINE, GAP = 780, 92, 46, 20, 22, 8
 
 BAD = "#882255"
 
 
-def _bits(codes: tuple[int, ...], flips: list[int], bits: int, parts: int, description: str) -> str:
-    whole = CELL * 32
+def _bits(
+    codes: tuple[int, ...], flips: list[int], fmt: Format, parts: int, description: str
+) -> str:
+    whole = CELL * 32 + 2 * GAP
     ends = [LEFT + whole * (c * TERMS // parts) / TERMS for c in range(parts + 1)]
     drawn = [f'<text x="{LEFT - 8}" y="26" text-anchor="end">256 terms</text>']
     drawn += [
@@ -105,8 +111,9 @@ def _bits(codes: tuple[int, ...], flips: list[int], bits: int, parts: int, descr
     for k, (code, flip) in enumerate(zip(codes, flips, strict=True)):
         y = TOP + LINE * (k + 1)
         drawn.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">number {k + 1}</text>')
-        for place in range(bits):
-            x, at = LEFT + CELL * (place + 0.5), bits - 1 - place
+        for place in range(fmt.bits):
+            gaps = (place > 0) + (place > fmt.exponent_bits)
+            x, at = LEFT + CELL * (place + 0.5) + GAP * gaps, fmt.bits - 1 - place
             other = flip >> at & 1
             if other:
                 drawn.append(

@@ -72,7 +72,8 @@ class Site(NamedTuple):
 
     def __str__(self) -> str:
         layer = f"{self.layer} ({self.kind})" if self.layer else f"the model ({self.kind})"
-        what = f"the {self.what} of {layer}"
+        named = self.what not in ("input", "output")
+        what = f'"{self.what}" of {layer}' if named else f"the {self.what} of {layer}"
         words = {
             "start": f"{what} before the first step",
             "backward": f"the gradient with respect to {what}",

@@ -74,7 +74,9 @@ def scale_errors(*, seed: int = 0) -> FourBitErrors:
         name: np.array([_error(fake_quantize(x, FP4_E2M1, **way), x) for x in scaled])
         for name, way in ways.items()
     }
-    return FourBitErrors("4,096 normal numbers", "their standard deviation", sizes, curves)
+    return FourBitErrors(
+        "4,096 normally distributed numbers", "their standard deviation", sizes, curves
+    )
 
 
 def outlier_errors(*, seed: int = 0) -> FourBitErrors:

@@ -53,15 +53,15 @@ def order_errors(*, size: int = 256, orders: int = 1000, seed: int = 0) -> Order
     Examples:
         >>> found = order_errors(orders=20)
         >>> {name: len(offsets) for name, offsets in found.offsets.items()}
-        {'FP32': 9, 'FP16': 9, 'BF16': 9, 'FP32, then FP16': 1, 'FP32, then BF16': 1}
+        {'FP32': 9, 'FP16': 9, 'BF16': 9, 'FP32 then FP16': 1, 'FP32 then BF16': 1}
     """
     size = integer("order_errors", "size", size, least=1, most=1 << 12)
     orders = integer("order_errors", "orders", orders, least=1, most=1 << 12)
     rng = np.random.default_rng(_checks.seed("order_errors", seed))
     vectors = rng.standard_normal((2, size))
     found = {}
-    ways = (("", FP32, FP32), ("", FP16, FP16), ("", BF16, BF16), ("FP32, then ", FP32, FP16),
-            ("FP32, then ", FP32, BF16))  # fmt: skip
+    ways = (("", FP32, FP32), ("", FP16, FP16), ("", BF16, BF16), ("FP32 then ", FP32, FP16),
+            ("FP32 then ", FP32, BF16))  # fmt: skip
     for words, inner, last in ways:
         a, b = round_to(vectors, last)
         terms = round_to(a * b, inner)

@@ -137,7 +137,7 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
     row = _checks.row(name, "x", x).astype(np.float64)
     slices = integer(name, "slices", slices, least=1, most=6)
     bits = integer(name, "bits", bits, least=2, most=12)
-    ways = {"each number by itself": row[:, None], "one grid for the row": row[None, :]}
+    ways = {"each number by itself": row[:, None], "the row on one grid": row[None, :]}
     picture = c.Picture(height=1.6 + 0.62 * len(row), width=8.0)
     panels, said = picture.subplots(2, 1, sharex=True), []
     for axes, (way, numbers) in zip(panels, ways.items(), strict=True):
@@ -154,11 +154,10 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
         axes.set_yticks(range(len(row)), [f"{value:.3g}".replace("-", "−") for value in row])
         axes.set_title(way)
         axes.set_ylim(len(row) - 0.4, -0.6)
-        several = len(set(units.tolist()))
-        said.append(f"{way}: {several} unit{'s' * (several != 1)}")
+        said.append(f"{len(set(units.tolist()))} for {way}")
     panels[0].xaxis.set_inverted(True)
     c.binary_axis(panels[1].xaxis, "place of the bits of a slice")
-    sentence = f"The first slices have their units. {said[0].capitalize()}; {said[1]}."
+    sentence = f"Different units of the first slices: {said[0]}, {said[1]}."
     return c.titled(picture, sentence, "Two panels of boxes, one for each slice of a number.")
 
 

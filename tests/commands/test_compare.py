@@ -30,7 +30,7 @@ def test_equal_runs_end_with_0_and_others_with_1(runs, capsys):
     assert capsys.readouterr().out == "The runs do not differ: 9 digests of 1 step are equal.\n"
     assert compared(runs, "a", "other") == 1
     said = capsys.readouterr().out
-    assert said.startswith("The runs part in step 0, start: the weight of the model (Linear)")
+    assert said.startswith('The runs part in step 0, start: "weight" of the model (Linear)')
 
 
 def test_the_figure_is_written(runs, capsys):

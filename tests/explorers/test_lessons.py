@@ -412,6 +412,19 @@ def test_each_row_is_that_of_a_loop_over_the_parts():
         )
 
 
+def test_gaps_part_sign_exponent_and_significand_of_what_is_stored():
+    explorer = explorers.SplitRow()
+    for way, exponent, bits in (
+        ("FP32", 8, 32), ("FP32, the result in BF16", 8, 16), ("FP16", 5, 16), ("BF16", 8, 16),
+    ):  # fmt: skip
+        explorer.way.value = way
+        rows = re.findall(r'<text x="(\d+)" y="(\d+)" text-anchor="middle"', explorer.picture.value)
+        for y in {y for _, y in rows}:
+            steps = np.diff([int(x) for x, at in rows if at == y])
+            assert len(steps) == bits - 1
+            assert np.flatnonzero(steps > steps.min()).tolist() == [0, exponent]
+
+
 # The clinic ------------------------------------------------------------------------------
 
 

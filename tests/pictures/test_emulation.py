@@ -68,7 +68,7 @@ def test_the_grid_shows_the_slices_of_split_and_their_units():
     x = [0.8, -0.3, 0.045, -0.0071]
     picture = pictures.slice_grid(x)
     assert_legible(picture)
-    assert "Each number by itself: 4 units; one grid for the row: 1 unit" in picture.claim
+    assert ": 4 for each number by itself, 1 for the row on one grid." in picture.claim
     shown = [text.get_text().replace("−", "-") for text in picture.axes[1].texts]
     parts, exponents, _ = split(x, 3, 4)
     assert shown == [f"{v:.0f}" for v in parts.T.ravel()]

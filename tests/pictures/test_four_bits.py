@@ -73,7 +73,10 @@ def test_quiet_weights_stop_to_nearest_and_go_on_at_random(seed):
 @pytest.mark.parametrize(
     ("found", "claim"),
     [
-        (pictures.scale_errors(), "The error of 4,096 normal numbers, at worst: MXFP4 11.7%, "),
+        (
+            pictures.scale_errors(),
+            "The error of 4,096 normally distributed numbers, at worst: MXFP4 11.7%, ",
+        ),
         (pictures.outlier_errors(), "The error of a product of matrices, at worst: MXFP4 22.1%, "),
         (pictures.quiet_errors(steps=30), "The error of 15 quiet weights, at the end: to nearest "),
     ],

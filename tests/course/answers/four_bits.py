@@ -156,6 +156,7 @@ WRONG = {
         (toward_positive, "Round the magnitude"),
         (between(lambda share, u: u < share, largest=math.inf), "ends at 6"),
         (lambda x, u: abs(by_table(x, u)), "stay negative"),
+        (lambda x, u: np.sign(x) * abs(by_table(x, u)), "-0 stays -0"),
         (at_most_by_table, "less, not at most"),
         (lambda x, u: by_table(x, u * 0.5), "share of the way"),
     ],
