@@ -157,7 +157,7 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
         said.append(f"{len(set(units.tolist()))} for {way}")
     panels[0].xaxis.set_inverted(True)
     c.binary_axis(panels[1].xaxis, "place of the bits of a slice")
-    sentence = f"Different units of the first slices: {said[0]}, {said[1]}."
+    sentence = f"Units of the first slices: {said[0]}, {said[1]}."
     return c.titled(picture, sentence, "Two panels of boxes, one for each slice of a number.")
 
 

@@ -1,7 +1,9 @@
 """What lessons 8 to 13, lesson 18 and the instructor's guide claim, computed again."""
 
+import math
 import re
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
 
 import nbformat
@@ -316,6 +318,24 @@ def test_a_single_product_gets_worse_by_stochastic_rounding(seed):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
+    assert "nearly all gradients of the quiet weights are rounded to 0" in prose(18)
+    generator = torch.Generator().manual_seed(seed)
+    goal, kept, weights = torch.randn(16, generator=generator), [], torch.zeros(16)
+    loud = torch.rand(600, generator=generator) * 10 + 10
+    noise = loud * (torch.randint(2, (600,), generator=generator) * 2 - 1)
+    for shock in noise:
+        gradient = weights - goal
+        gradient[0] += shock
+        step = fake_quantize(gradient, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,))
+        kept.append(float((step[1:] != 0).float().mean()))
+        weights = weights - step / 50
+    assert np.mean(kept[200:]) < 0.05 < np.mean(kept[:50])
+    assert 0.2 < float((weights - goal)[1:].norm() / goal[1:].norm()) < 0.45  # "a third"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
     """Measured, R², seeds 0 to 4: FP32 .987–.995, to nearest .935–.969, all stochastic .852–.914,
@@ -449,6 +469,35 @@ def test_a_lesson_and_the_guide_state_the_same_range_of_minutes(number):
     guide = (FOLDER / "README.md").read_text("utf-8")
     row = next(line for line in guide.splitlines() if line.startswith(f"| {number} · "))
     assert f" | {low}–{high} | " in row
+
+
+@pytest.mark.parametrize("name", ["a8", "a9"])
+def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
+    guide = (FOLDER / "README.md").read_text("utf-8")
+    row = next(line for line in guide.splitlines() if line.startswith(f"| {name.upper()} · "))
+    section = guide.partition(f"\n### {name.upper()} · ")[2].partition("\n### ")[0]
+    title, asks, minutes, wrong, *_ = section.split("\n\n")
+    assert f"[{title}]" in row
+    notebook = nbformat.read(FOLDER / "assignments" / name / f"{name}.ipynb", as_version=4)
+    graded = [
+        cell.metadata.nbgrader
+        for cell in notebook.cells
+        if cell.metadata.get("nbgrader", {}).get("grade")
+    ]
+    parts = re.findall(r"\d: (\d+), (\d+)", minutes)
+    assert [int(points) for _, points in parts] == [cell.points for cell in graded]
+    sums = [sum(map(int, column)) for column in zip(*parts, strict=True)]
+    assert [int(n) for n in re.findall(r"\((\d+)\)", minutes)] == sums
+    assert [int(n) for n in row.split("|")[2:4]] == sums
+    for words in (asks, wrong):
+        assert re.findall(r"`(\w+)`", words)[:5] == [cell.grade_id for cell in graded[:-1]]
+
+
+def test_chance_pays_at_once_at_the_middle_and_late_beside_a_neighbour():
+    assert "it takes 49 casts, and 1.25 takes one" in (FOLDER / "README.md").read_text("utf-8")
+    for x, casts in ((1.01, 49), (1.25, 1)):
+        above, below = Fraction(3, 2) - Fraction(str(x)), Fraction(str(x)) - 1
+        assert math.ceil(above * below / min(above, below) ** 2) == casts
 
 
 def test_students_do_not_get_the_model_answers(tmp_path):

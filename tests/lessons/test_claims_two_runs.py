@@ -94,7 +94,8 @@ def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
     assert 1e-10 < gradient[1] < 1e-9
     assert min(gradient[0], gradient[2]) > 1e-3
     assert "after one step key biases are about a hundred thousand times farther apart" in prose()
-    assert np.all((apart[1] / apart[::2] > 5e4) & (apart[1] / apart[::2] < 2.5e5))
+    ratios = (apart[1] / apart[::2]).tolist()
+    assert 5e4 < min(ratios) <= max(ratios) < 2.5e5
     assert "they move a hundredth as far" in prose()
     moved = bias.detach().view(3, 32).norm(dim=1).tolist()
     assert 0.005 < moved[1] / moved[0] < 0.02

@@ -88,7 +88,7 @@ def test_first_weights_that_differ_are_drawn_before_the_first_step():
     assert_legible(picture)
     (ring,) = picture.axes[2].lines
     assert ring.get_xydata().tolist() == [[0.5, 0.5]]
-    assert picture.axes[2].get_xticklabels()[0].get_text() == "-1"
+    assert picture.axes[2].get_xticklabels()[0].get_text() == "−1"
     assert cells(picture.axes[2])[0, 0] == 0  # one ulp
 
 
