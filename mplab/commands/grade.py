@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needs("grading", "nbgrader", "psutil", "nh3")
     if rest and options.step != "serve":
         _parser().error(f"unknown arguments: {' '.join(rest)}")
+    from sqlalchemy.exc import OperationalError
+
     from mplab.grading.folder import Course
     from mplab.grading.sandbox import NoSandbox
 
@@ -45,7 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _serve(course, rest)
         return _STEPS[options.step](course, options)
     except (NoSandbox, ValueError) as error:
-        print(f"mplab grade {options.step}: {error}", file=sys.stderr)
+        reason = str(error).removeprefix(f"{options.step}: ")  # of a function of the same name
+        print(f"mplab grade {options.step}: {reason}", file=sys.stderr)
+        return 2
+    except OperationalError as error:
+        print(
+            f"mplab grade {options.step}: the gradebook's database must answer; got "
+            f"{' '.join(str(error.orig).split())}. Start it, or end what holds it, and give the "
+            "same command again: what is done stays.",
+            file=sys.stderr,
+        )
         return 2
     except KeyboardInterrupt:
         print(
@@ -80,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     init = step("init", "make a course folder with the assignments in it")
-    init.add_argument("folder", type=Path)
+    init.add_argument("folder", type=Path, metavar="FOLDER", help="made if it is not there")
     init.add_argument("--course-id", help="what students see (default: the folder's name)")
     init.add_argument(
         "--exchange",
@@ -90,7 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
     collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
     collect.add_argument(
-        "place", type=Path, nargs="?", help="(default: what came in through the exchange)"
+        "place",
+        type=Path,
+        nargs="?",
+        metavar="PLACE",
+        help="folder or zip, as it was downloaded (default: what came in through the exchange)",
     )
     collect.add_argument(
         "--times", type=Path, help="when each came in: Moodle's worksheet, Canvas's JSON, or a CSV"
@@ -99,7 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     feedback = step("feedback", "write a page for each graded submission", assignment="?")
     for command, again in ((grade, "grade again what has been graded"), (feedback, "all pages")):
         command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
-        command.add_argument("--student", action="append", default=[], help="only this id")
+        command.add_argument(
+            "--student", action="append", default=[], help="only this id; may be repeated"
+        )
         command.add_argument("--force", action="store_true", help=again)
     for command in (*trusting, feedback):
         command.add_argument(
@@ -113,7 +130,9 @@ def _parser() -> argparse.ArgumentParser:
             help="run without a sandbox: every submission is harmless",
         )
     export = step("export", "write the grades as CSV", assignment="*")
-    export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
+    export.add_argument(
+        "--to", choices=("csv", "canvas", "moodle"), default="csv", help="(default: csv)"
+    )
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
     for name, what in _PAGES.items():
         step(name, f"write {what}", assignment="?")
@@ -178,8 +197,9 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.collecting import collect
     from mplab.grading.exchanging import inbound
 
-    if options.place is None and options.assignment and options.assignment not in course.names():
-        options.assignment, options.place = None, Path(options.assignment)  # one word, a place
+    word = options.assignment
+    if options.place is None and word and word not in course.names() and Path(word).exists():
+        options.assignment, options.place = None, Path(word)  # one word, a place
     name, place = _one(course, options), options.place or inbound(course)
     collected = collect(course, name, place, times=options.times)
     for problem in collected.problems:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -30,6 +31,9 @@ _SILENT_SECONDS = 120.0
 
 _UNSEEN_SECONDS = 60.0
 """How long a file of another host may be unseen here: NFS keeps what it knows of a folder so."""
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""A number of this machine that no other has, even of the same name; new with each start."""
 
 _CLAIMS = Table(
     "mplab_claims",
@@ -61,24 +65,28 @@ def one_engine() -> Iterator[None]:
     """Let nbgrader keep one connection pool, and look at the schema once, in all its steps.
 
     It opens the gradebook eight times for a submission. With a pool of its own each time,
-    SQLAlchemy compiles every statement anew; and each time it asks for every table and the course.
+    SQLAlchemy compiles every statement anew; and each time it connects, and asks for every table
+    and the course.
     """
     from nbgrader import api
 
-    make, first = api.create_engine, api.Gradebook.__init__
+    book = api.Gradebook
+    before = api.create_engine, book.__init__, book.close
+    first = book.__init__
 
-    def reopen(book: Any, *what: Any) -> None:
+    def reopen(opened: Any, *what: Any) -> None:
         if known := _GRADEBOOKS.get(what):
-            vars(book).update(vars(known), db=scoped_session(known.db.session_factory))
+            vars(opened).update(vars(known), db=scoped_session(known.db.session_factory))
         else:
-            first(book, *what)
-            _GRADEBOOKS[what] = book
+            first(opened, *what)
+            _GRADEBOOKS[what] = opened
 
-    api.create_engine, api.Gradebook.__init__ = _create_engine, reopen
+    api.create_engine, book.__init__ = _create_engine, reopen
+    book.close = lambda opened: opened.db.remove()
     try:
         yield
     finally:
-        api.create_engine, api.Gradebook.__init__ = make, first
+        api.create_engine, book.__init__, book.close = before
 
 
 def disconnect() -> None:
@@ -184,9 +192,13 @@ def _now(database: Any) -> float:
 
 
 def _host() -> str:
-    """This machine; a container with processes of its own is another one."""
+    """This machine since it started, whatever others are called.
+
+    A container with processes of its own is another one.
+    """
+    boot = _BOOT.read_text(encoding="ascii").strip() if _BOOT.exists() else ""
     space = "/proc/self/ns/pid"
-    return f"{socket.gethostname()}/{os.readlink(space) if os.path.exists(space) else ''}"
+    return f"{socket.gethostname()}/{boot}/{os.readlink(space) if os.path.exists(space) else ''}"
 
 
 def _runs(process: int) -> bool:

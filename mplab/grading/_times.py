@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from mplab.grading.folder import read_table
 
 _WORKSHEET = ("Identifier", "Last modified (submission)")  # Moodle's grading worksheet
 
@@ -71,8 +71,10 @@ def read_times(path: Path) -> dict[tuple[str, str], datetime]:
         ValueError: the file is none of these, or a time in it cannot be read.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows = _canvas(json.loads(text)) if path.suffix == ".json" else _table(text)
+        if path.suffix == ".json":
+            rows = _canvas(json.loads(path.read_text(encoding="utf-8-sig")))
+        else:
+            rows = _table(*read_table(path))
         return {key: utc(time) for key, time in rows if time.strip() not in ("", "-")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(
@@ -102,9 +104,8 @@ def _canvas(rows: list[dict[str, Any]]) -> list[tuple[tuple[str, str], str]]:
     return [(("number", str(row["user_id"])), row["submitted_at"] or "") for row in rows]
 
 
-def _table(text: str) -> list[tuple[tuple[str, str], str]]:
-    rows = csv.DictReader(io.StringIO(text, newline=""))
-    columns = rows.fieldnames or []
+def _table(columns: list[str], lines: list[tuple[int, Any]]) -> list[tuple[tuple[str, str], str]]:
+    rows = [line for _, line in lines]
     if set(_WORKSHEET) <= set(columns):
         who, when = _WORKSHEET
         return [(("number", row[who].split()[-1]), row[when]) for row in rows]

@@ -24,7 +24,7 @@ class Told:
             error: what it raised; its kind and text are the reason where nothing was logged.
         """
         causes = list(dict.fromkeys(_CAUSE.findall(self.text.getvalue())))
-        return " ".join(causes) or f"{type(error).__name__}: {error}"
+        return " ".join((" ".join(causes) or f"{type(error).__name__}: {error}").split())
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,10 +31,11 @@ from mplab.grading._isolation import die_with_parent
 from mplab.grading._kept import Kept, read_answers, read_kept
 from mplab.grading._notebooks import Refused, add_note, read_submission, refusal
 from mplab.grading._times import claims_its_time, copy_timestamp, read_received
+from mplab.grading._told import listening
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, is_student_id
 from mplab.grading.sandbox import require_sandbox
-from mplab.grading.teams import superseded
+from mplab.grading.teams import counting, superseded
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
 
@@ -96,7 +98,7 @@ def autograde(
     Args:
         course: the course.
         assignment: a released assignment.
-        students: ids to grade; all that have submitted if empty.
+        students: ids to grade, each standing for its team; all that have submitted if empty.
         shard: i and n: only the i-th of n parts, counted from 0. A student's part depends on the id
             alone.
         jobs: processes, each with a share of its own.
@@ -183,16 +185,18 @@ def _chosen(
     """Ids with a submission that are named, and in this part."""
     part, parts = shard
     present, strangers = submitted_students(course, assignment)
+    owners = counting(course, assignment)
+    wanted = {owners.get(name, name) for name in students}
     for name in strangers:
         tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
     for name, other in superseded(course, assignment).items():
         tell(f"{name}: not graded: {other} of the same team handed in later, or stands first")
-    if missing := sorted(set(students) - set(present)):
+    if missing := sorted(wanted - set(present)):
         raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
     return [
         name
         for name in present
-        if (not students or name in students) and zlib.crc32(name.encode()) % parts == part
+        if (not wanted or name in wanted) and zlib.crc32(name.encode()) % parts == part
     ]
 
 
@@ -383,8 +387,9 @@ class Grader:
         self._write(student, record)
 
     def _write(self, student: str, record: dict[str, Any]) -> None:
-        content = json.dumps(record).encode()
-        replace_file(_journal(self.course, self.assignment, student), content)
+        with suppress(OSError):  # a grade that cannot be written down counts as not given
+            content = json.dumps(record).encode()
+            replace_file(_journal(self.course, self.assignment, student), content)
 
     def _graded(self, student: str) -> Path:
         return self.course.root / "autograded" / student / self.assignment
@@ -440,13 +445,14 @@ class Grader:
 
     def _convert(self, student: str) -> None:
         self._directory.student_id = student
-        with one_engine(), warnings.catch_warnings():
+        with one_engine(), listening() as told, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
             steps = _rebuilt_autograde()(coursedir=self._directory, config=self._config, force=True)
             try:
                 steps.start()
             except Exception as error:  # nbgrader's own tells only that there was one
-                raise steps.failure or error.__context__ or error from error
+                cause = steps.failure or error.__context__
+                raise cause or RuntimeError(told.reason(error)) from error
 
     def _run_remarks(self, student: str) -> str:
         """Why a kernel ended early, or was interrupted, if one was."""
@@ -553,7 +559,7 @@ def _edition(course: Course, assignment: str, student: str) -> int:
 
 def _read_line(course: Course, assignment: str, student: str) -> Line:
     record = read_journal(course, assignment, student)
-    remark = str(record.get("remark", "not graded yet: the grader was killed"))
+    remark = str(record.get("remark", "not graded yet: the grader was killed, or its disk full"))
     seconds = float(record.get("seconds", 0.0))
     return Line(student, record.get("score"), record.get("max_score"), remark, seconds, True)
 

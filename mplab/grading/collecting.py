@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import pwd
 import re
 import shutil
@@ -14,7 +15,7 @@ import time
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -45,6 +46,10 @@ _CANVAS = re.compile(
 _EXCHANGE = re.compile(r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?")
 
 
+_ANOTHER = "it belongs to another account"
+"""Why what lies in the exchange under a student's name is not that student's."""
+
+
 class _NotTaken(Exception):
     """A file that is left out; the message is the reason."""
 
@@ -56,7 +61,7 @@ class _File(NamedTuple):
         path: in the download.
         open: opens it; raises `_NotTaken` if it must not be read.
         time: when the download says that it was written; None if it says nothing.
-        clock: who says so: "zip", "folder" or "exchange".
+        clock: who says so: "zip", "folder" or "exchange"; _ANOTHER if it names somebody else.
     """
 
     path: PurePosixPath
@@ -167,8 +172,11 @@ def _deliveries(
             continue
         if top not in owners:
             owners[top] = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
+            reason = "no student of the roster is recognised in it"
+            if file.clock == _ANOTHER:
+                owners[top], reason = None, _ANOTHER
             if owners[top] is None:
-                problems.append(f"{_shown(top)}: no student of the roster is recognised in it")
+                problems.append(f"{_shown(top)}: {reason}")
         owner = owners[top]
         if owner is None:
             continue
@@ -282,6 +290,9 @@ def _folder_files(folder: Path) -> Iterator[_File]:
         if top.is_dir() and not top.is_symlink():
             paths = top.rglob("*")  # does not follow links to folders
         exchange = _EXCHANGE.fullmatch(top.name)
+        if exchange and not _is_of(top.lstat(), exchange["id"]):  # else it would be a submission
+            yield _File(PurePosixPath(top.name), partial(_refuse, _ANOTHER), clock=_ANOTHER)
+            continue
         try:
             found = sorted(islice(paths, _STUDENT_FILES + 1))
         except (OSError, RecursionError) as error:
@@ -313,10 +324,17 @@ def _open_file(path: Path, user: str) -> IO[bytes]:
         raise _NotTaken("it is no ordinary file")
     if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
         raise _NotTaken("it is a hard link to somebody else's file")
-    with suppress(KeyError):
-        if user and pwd.getpwnam(user).pw_uid != status.st_uid:
-            raise _NotTaken(f"it does not belong to {_shown(user)}")
+    if user and not _is_of(status, user):
+        raise _NotTaken(_ANOTHER)
     return path.open("rb")
+
+
+def _is_of(status: os.stat_result, user: str) -> bool:
+    """Whether a file belongs to a user, or nobody here knows the user."""
+    try:
+        return pwd.getpwnam(user).pw_uid == status.st_uid
+    except KeyError:
+        return True
 
 
 def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +45,8 @@ def neutral(text: str) -> str:
         ("'=1+1", 'Ada')
     """
     text = "".join(c if c.isprintable() else " " for c in text)
-    return f"'{text}" if text.lstrip()[:1] in ("=", "+", "-", "@", "|", "%") else text
+    first = unicodedata.normalize("NFKC", text.lstrip()[:1])  # some take wide signs for the same
+    return f"'{text}" if first in ("=", "+", "-", "@", "|", "%") else text
 
 
 def grades(course: Course, assignments: list[str]) -> list[Grade]:

@@ -73,7 +73,9 @@ c.ClearSolutions.code_stub = {{"python": "raise NotImplementedError"}}
 README = """\
 # A course of mplab
 
-1. Write the students into `roster.csv`: one line each, `id,first_name,last_name,email`.
+1. Write the students into `roster.csv`: one line each, `id,first_name,last_name,email`, or put
+   there what Canvas exports as its gradebook or Moodle as its grades. Who hands in as a team stands
+   in `teams.csv`: one line each, `team,id`.
 2. `mplab grade release a1`, and give out the folder `release/a1` (notebook and `checks.json`).
 3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student; without
    either, what came in through nbgrader's exchange). A due date is set in formgrader; whoever has
@@ -82,8 +84,11 @@ README = """\
 5. `mplab grade serve`: formgrader in JupyterLab, to read and to grade by hand.
 6. `mplab grade feedback a1`, and give out `feedback/`.
 7. `mplab grade export a1 --to canvas`
+8. `mplab grade statistics a1` and `mplab grade similarity a1`: how the class did, and answers to
+   read side by side, as pages.
 
-On a JupyterHub, steps 2 and 6 take `--publish`, and students fetch and hand in themselves.
+More is in `lessons/assignments/README.md` of mplab. On a JupyterHub, steps 2 and 6 take
+`--publish`, and students fetch and hand in themselves.
 
 Plain `nbgrader` commands work here as well. Keep `.mplab/key` secret and keep it: the hidden
 cases of each student come from it, and with another key the same answers get other cases.
@@ -108,6 +113,25 @@ _CANVAS = ("SIS User ID", "Student", "Student", "SIS Login ID")
 
 _ROSTERS = (Student._fields, _CANVAS, ("ID number", "First name", "Last name", "Email address"))
 """The columns of a roster: ours, those of Canvas's gradebook and of Moodle's grades."""
+
+
+def read_table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
+    """The columns of a table that a person or a platform wrote, and its lines with their numbers.
+
+    Raises:
+        ValueError: it is no CSV in UTF-8, or a quotation mark in it is never closed, so that the
+            lines after it would be one name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        lines = [(table.line_num, line) for line in table]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"{path} must be CSV with commas, in UTF-8, each quotation mark closed; got {error}. "
+            "Save it so."
+        ) from error
+    return list(table.fieldnames or []), lines
 
 
 def _student(line: Mapping[str, str | None], columns: Sequence[str]) -> Student | None:
@@ -195,12 +219,8 @@ class Course:
         path = self.root / "roster.csv"
         if not path.is_file():
             return []
-        try:
-            table = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
-            lines, columns = list(table), table.fieldnames or ["id"]
-        except UnicodeDecodeError:
-            columns = ["letters that are not UTF-8"]
-        known = next((names for names in _ROSTERS if names[0] in columns), None)
+        columns, lines = read_table(path)
+        known = next((names for names in _ROSTERS if names[0] in (columns or ["id"])), None)
         if known is None:
             raise ValueError(
                 f"{path} must begin with the line {','.join(Student._fields)}; got "
@@ -208,7 +228,7 @@ class Course:
             )
         students: list[Student] = []
         seen: set[str] = set()
-        for number, line in enumerate(lines, 2):
+        for number, line in lines:
             student = _student(line, known)
             if student is None:
                 continue
@@ -232,8 +252,7 @@ class Course:
             return {}
         known = {student.id for student in self.roster()}
         found = {}
-        table = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
-        for line in table:
+        for number, line in read_table(path)[1]:
             try:
                 who, what = line["id"].strip(), line["assignment"].strip()
                 time = timedelta(hours=float(line["hours"]))
@@ -241,7 +260,7 @@ class Course:
                     raise ValueError("nobody of the roster has this id")
             except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
                 raise ValueError(
-                    f"{path}, line {table.line_num}: extensions must be lines of "
+                    f"{path}, line {number}: extensions must be lines of "
                     f"id,assignment,hours; got {list(line.values())} ({error}). Correct the line."
                 ) from error
             if what == assignment:

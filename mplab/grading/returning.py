@@ -42,7 +42,7 @@ def write_feedback(
     Args:
         course: the course.
         assignment: an assignment of it.
-        students: ids; all if empty.
+        students: ids, each standing for its team; all if empty.
         jobs: processes.
         force: also the pages that are as they should be.
 
@@ -59,9 +59,11 @@ def write_feedback(
         for name in submitted_students(course, assignment)[0]
         if "digest" in read_journal(course, assignment, name)  # graded, not only tried
     ]
-    if missing := sorted(set(students) - set(present)):
+    owners = counting(course, assignment)
+    wanted = {owners.get(name, name) for name in students}
+    if missing := sorted(wanted - set(present)):
         raise ValueError(f"--student must be an id that has been graded; got {', '.join(missing)}.")
-    chosen = [name for name in present if not students or name in students]
+    chosen = [name for name in present if not wanted or name in wanted]
     digests = _digests(course, assignment, chosen)
     todo = [n for n in chosen if force or not _is_written(course, assignment, n, digests[n])]
     pages = {name: Page(name, False, "") for name in chosen}
@@ -72,7 +74,7 @@ def write_feedback(
                 place = _record(course, assignment, page.student)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(place, digests[page.student].encode())
-    for member, owner in counting(course, assignment).items():
+    for member, owner in owners.items():
         if member != owner and owner in pages:
             for page in (course.root / "feedback" / owner / assignment).glob("*.html"):
                 content = page.read_bytes()

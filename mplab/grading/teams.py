@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 from mplab.grading._times import read_received
-from mplab.grading.folder import Course
+from mplab.grading.folder import Course, read_table
 
 
 def read_teams(course: Course) -> list[list[str]]:
@@ -21,14 +18,13 @@ def read_teams(course: Course) -> list[list[str]]:
     known = {student.id for student in course.roster()}
     teams: dict[str, list[str]] = {}
     seen: set[str] = set()
-    text = path.read_bytes().decode("utf-8-sig", "replace")
-    table = csv.DictReader(io.StringIO(text, newline=""))
-    for line in table:
+    for number, line in read_table(path)[1]:
         team, who = ((line.get(name) or "").strip() for name in ("team", "id"))
         if not team or who in seen or who not in known:
+            why = "twice" if who in seen else "no id of the roster" if team else "no team"
             raise ValueError(
-                f"{path}, line {table.line_num}: teams must be lines of team,id, each id of the "
-                f"roster at most once; got {list(line.values())}. Correct the line."
+                f"{path}, line {number}: teams must be lines of team,id, each id of the roster at "
+                f"most once; got {list(line.values())} ({why}). Correct the line."
             )
         seen.add(who)
         teams.setdefault(team, []).append(who)

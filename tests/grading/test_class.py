@@ -7,6 +7,7 @@ import warnings
 import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
+from mplab.grading._times import read_times
 from mplab.grading.autograding import autograde, submitted_students
 from mplab.grading.exporting import grades
 from mplab.grading.folder import Course, create_course
@@ -14,7 +15,7 @@ from mplab.grading.releasing import release
 from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import sandbox_problem
 from mplab.grading.statistics import statistics
-from mplab.grading.teams import counting, superseded
+from mplab.grading.teams import counting, read_teams, superseded
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
 
@@ -68,12 +69,41 @@ def test_without_teams_everybody_counts(bare):
     ("text", "line"),
     [("team,id\nred,s01\nblue,s01\n", 3), ("team,id\nred,s09\n", 2), ("team,id\n,s01\n", 2),
      ("a,b\nred,s01\n", 2), ("team;id\nred;s01\n", 2), ("team,id\nred\n", 2),
-     ("team,id\nr\ufffdd,../s01\n", 2)],
+     ("team,id\n\nred,../s01\n", 3)],
 )  # fmt: skip
 def test_teams_that_cannot_be_are_refused_with_the_line(bare, text, line):
-    (bare.root / "teams.csv").write_bytes(text.encode("latin-1", "replace"))
+    (bare.root / "teams.csv").write_text(text)
     with pytest.raises(ValueError, match=f"line {line}: teams must be lines of team,id"):
         counting(bare, "a1")
+
+
+@pytest.mark.parametrize("name", ["roster.csv", "teams.csv", "extensions.csv", "times.csv"])
+@pytest.mark.parametrize(
+    "text",
+    # Two teams in Latin-1 were one, and after a quotation mark that nobody closed all lines one
+    # name.
+    [b"gr\xe9,s01\ngr\xe8,s03\n", b'red,"s01\nblue,s02\n', b"r," + b"x" * 200_000],
+    ids=["latin-1", "quote", "long"],
+)
+def test_a_table_that_would_be_misread_is_refused_with_its_name(bare, name, text):
+    path = bare.root / name
+    heads = {"roster.csv": "first_name,id", "teams.csv": "team,id", "times.csv": "time,id"}
+    head = heads.get(name, "assignment,id,hours")
+    reads = {"roster.csv": bare.roster, "teams.csv": lambda: counting(bare, "a1"),
+             "extensions.csv": lambda: bare.extensions("a1"),
+             "times.csv": lambda: read_times(path)}  # fmt: skip
+    path.write_bytes(head.encode() + b"\n" + text)
+    with pytest.raises(ValueError, match=rf"{name} must be CSV with commas, in UTF-8, each"):
+        reads[name]()
+
+
+def test_a_spreadsheet_s_mark_and_line_ends_change_nothing(bare):
+    before = read_teams(bare)
+    for name in ("roster.csv", "teams.csv"):
+        path = bare.root / name
+        text = path.read_text(encoding="utf-8").replace("\n", "\r\n")
+        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert read_teams(bare) == before == [["s02", "s01"], ["s03", "s04"]]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +133,10 @@ def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course
     lines = autograde(course, "a1", tell=told.append)
     assert [(line.student, line.score) for line in lines] == [("s02", 16.0)]
     assert "s01: not graded: s02 of the same team handed in later, or stands first" in told
-    assert [page.student for page in write_feedback(course, "a1")] == ["s02"]
+    with pytest.raises(ValueError, match="an id with a submission; got s03"):
+        autograde(course, "a1", students=["s04", "s03"], tell=str)
+    assert [line.student for line in autograde(course, "a1", students=["s04"], tell=str)] == ["s02"]
+    assert [page.student for page in write_feedback(course, "a1", students=["s01"])] == ["s02"]
     pages = [course.root / f"feedback/{s}/a1/a1.html" for s in ("s01", "s02", "s04")]
     assert len({page.read_bytes() for page in pages}) == 1
     found = {grade.student.id: grade for grade in grades(course, ["a1"])}

@@ -108,6 +108,9 @@ def test_a_process_looks_at_the_schema_once_and_each_gradebook_has_a_session_of_
             one.add_student("s01")
             assert [student.id for student in other.students] == ["s01"]
             assert one.db() is not other.db()
+        event.listen(engine, "connect", lambda *about: pytest.fail("a connection that is kept"))
+        with api.Gradebook(url, "x") as again:
+            assert again.students
         asked.clear()
         with api.Gradebook(url, "y"):  # another course of the database is looked at
             assert asked
@@ -143,6 +146,16 @@ def test_who_may_have_a_submission_that_another_held(course, holder, monkeypatch
             assert not claims_of(course, "third")._take("s01")
         assert Claims(course, "a2").free(["s01"]) == ["s01"]
     assert claims.free(["s01"]) == (["s01"] if free else [])
+
+
+def test_two_machines_of_one_name_are_two(tmp_path, monkeypatch):
+    """Each once took what the other was at, since no process of that number ran here."""
+    hosts = []
+    for number in "12":
+        monkeypatch.setattr(_database, "_BOOT", tmp_path / number)
+        _database._BOOT.write_text(f"{number}\n")
+        hosts += [_database._host(), _database._host()]
+    assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
 
 
 def test_of_many_that_ask_at_once_one_has_each_submission(course):
@@ -356,8 +369,7 @@ def cluster_run(released, tmp_path, url, count):
         warnings.simplefilter("ignore")
         release(course, "a1")
     close_lanes()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     groups = []
 
@@ -405,6 +417,45 @@ def cluster_run(released, tmp_path, url, count):
     assert points(course) == points(alone)
     assert len(points(course)) >= 6 * count
     return begun.total() - count
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_cluster_grades_one_exercise_anew_and_leaves_the_others(released, tmp_path):
+    course, log = handed_in(released, tmp_path / "course", 3)
+    autograde(course, "a1", tell=str)
+    close_lanes()
+    before = points(course)
+    path = course.root / "checks/a1/exercises.py"
+    text = path.read_text(encoding="utf-8").replace("answer=2 * (2**8 - 2**3)", "answer=7")
+    wrong = text.replace("return tuple(int(part)", "return tuple(1 + int(part)")
+    path.write_text(wrong, encoding="utf-8")  # finite_codes, and fields
+    port = free_port()
+    address = f"tcp://127.0.0.1:{port}"
+    scheduler = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port]
+    worker = ["distributed.cli.dask_worker", address, "--nthreads", "1"]
+    groups = [started([*words, "--no-dashboard"], tmp_path) for words in (scheduler, worker)]
+    try:
+        command = ["mplab", "grade", "autograde", "a1", "--dask", address]
+        groups.append(
+            started([*command, "--exercise", "finite_codes"], course.root, subprocess.PIPE)
+        )
+        said, _ = groups[-1].communicate(timeout=300)
+    finally:
+        for group in groups:
+            if group.poll() is None:
+                os.killpg(group.pid, signal.SIGKILL)
+            group.communicate()
+    assert groups[-1].returncode == 0 and "3 graded now, 0 before." in said
+    assert gradings(log)[1] == dict.fromkeys(["s0000", "s0001", "s0002"], 2)
+    lost = {key for key, score in before.items() if key[1] == "finite_codes" and score}
+    assert lost and any(score for (_, name), score in before.items() if name == "fields")
+    assert points(course) == before | dict.fromkeys(lost, 0)
 
 
 @pytest.mark.slow

@@ -3,17 +3,20 @@
 import io
 import json
 import os
+import stat
 import struct
 import tracemalloc
 import zipfile
 from datetime import UTC, datetime
 
 import pytest
-from classroom import ROSTER
+from classroom import ROSTER, submit
 
+from mplab.grading import collecting
 from mplab.grading._times import read_received
 from mplab.grading.collecting import collect
 from mplab.grading.folder import create_course
+from mplab.grading.teams import counting
 
 HONEST = {"s02/a1.ipynb": "honest"}
 
@@ -304,13 +307,25 @@ def test_in_the_exchange_the_file_system_s_time_counts_and_not_the_name_s(course
                ).total_seconds() < 60  # fmt: skip
 
 
-def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path):
+def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypatch):
+    """A folder under another's name was once that student's, and for a team the newest."""
     (course.root / "roster.csv").write_text(ROSTER + "nobody,No,Body,\n", encoding="utf-8")
+    (course.root / "teams.csv").write_text("team,id\nred,s01\nred,nobody\n")
     try:
+        submit(course, "s01", "{}")
         folder = tmp_path / "nobody+a1+2026-01-01 00:00:00.000000 UTC+x"
         folder.mkdir()
         (folder / "a1.ipynb").write_text("x")
-        assert "does not belong to 'nobody'" in collect(course, "a1", tmp_path).problems[0]
-        assert taken(course) == {}
+        link = tmp_path / "nobody+a1+2027-01-01 00:00:00.000000 UTC+x"
+        link.symlink_to(folder)
+        collected = collect(course, "a1", tmp_path)
+        assert collected.students == [] and len(collected.problems) == 2
+        assert all("it belongs to another account" in line for line in collected.problems)
+        assert counting(course, "a1") == {"s01": "s01", "nobody": "s01"}
+        # the folder is theirs, and not what is in it
+        monkeypatch.setattr(collecting, "_is_of", lambda status, _: stat.S_ISDIR(status.st_mode))
+        collected = collect(course, "a1", tmp_path)
+        assert "a1.ipynb': it belongs to another account" in collected.problems[-1]
     finally:
         (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+        (course.root / "teams.csv").unlink()

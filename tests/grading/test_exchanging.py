@@ -198,6 +198,12 @@ def test_collect_without_a_place_takes_the_exchange_and_one_word_may_be_a_place(
     for word in ("a1", str(tmp_path)):
         assert grade.main(["collect", word, "--course", str(course.root)]) == 0
     assert capsys.readouterr().out.count("1 submissions are in") == 2
+    for words, reason in (
+        (["a77"], "ASSIGNMENT must be one of a1; got 'a77'"),
+        (["a1", "no.zip"], "PLACE must be a folder or a zip file; got no.zip"),
+    ):
+        assert grade.main(["collect", *words, "--course", str(course.root)]) == 2
+        assert capsys.readouterr().err.startswith(f"mplab grade collect: {reason}")
     assert {p.name for p in (course.root / "submitted").iterdir()} == {"s01", "s02"}
 
 

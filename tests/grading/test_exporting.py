@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from mplab.grading import exporting
-from mplab.grading.exporting import BY_HAND, Grade, export
+from mplab.grading.exporting import BY_HAND, Grade, export, neutral
 from mplab.grading.folder import Course, Student, create_course
 from mplab.grading.plugin import CsvPlugin
 
@@ -53,6 +53,14 @@ def test_what_is_exported_can_be_the_roster(tmp_path, monkeypatch, to):
     monkeypatch.setattr(exporting, "grades", lambda *_: found)
     export(None, ["a1"], to=to, path=tmp_path / "roster.csv")
     assert Course(tmp_path).roster() == people
+
+
+@pytest.mark.parametrize("sign", "=+-@|%")
+@pytest.mark.parametrize("shown", ["{}1", " {}1", "\t{}1", "\u200b{}1", "\ufeff{}1"])
+def test_no_text_is_a_formula_whatever_stands_before_its_sign_and_however_wide_it_is(sign, shown):
+    for form in (sign, chr(ord(sign) + 0xFEE0)):  # Unicode's full width
+        assert neutral(shown.format(form)).startswith("'")
+    assert neutral(f"a{sign}1") == f"a{sign}1"
 
 
 def test_canvas_s_own_lines_are_nobody_and_a_student_without_an_id_is_told(tmp_path):

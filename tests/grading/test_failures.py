@@ -116,6 +116,17 @@ def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(course, mon
     )
 
 
+def test_a_database_that_does_not_answer_is_told_in_a_line(tmp_path, capsys):
+    course = create_course(tmp_path / "course")
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write(f"c.CourseDirectory.db_url = 'sqlite:///{tmp_path}/nowhere/x.db'\n")
+    for step in ("export", "statistics"):
+        assert grade.main([step, "a1", "--course", str(course.root)]) == 2
+        told = capsys.readouterr().err
+        assert told.startswith(f"mplab grade {step}: the gradebook's database must answer; got una")
+        assert told.count("\n") == 1
+
+
 @pytest.mark.slow
 @with_walls
 def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(course, monkeypatch):
@@ -128,12 +139,27 @@ def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(course,
         )
         lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [16.0, None, 16.0, 16.0]
-    assert lines[1].remark == "not graded yet: the grader was killed"
+    assert lines[1].remark == "not graded yet: the grader was killed, or its disk full"
     [tries] = read_tries(course.root, "a1", ["s01", "s02", "s03", "s04"])
     assert tries[:1] + tries[2:] == ("s02", "the grader ended early, or is at it", False)
     again = autograde(course, "a1", tell=str)
     assert [line.score for line in again] == [16.0] * 4
     assert [line.done_before for line in again] == [True, False, True, True]
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_grade_that_cannot_be_written_down_counts_as_not_given(course, monkeypatch):
+    submit(course, "s01", notebook(course))
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(autograding, "replace_file", full)
+        [line] = autograde(course, "a1", tell=str)
+    assert (line.score, line.remark[-16:]) == (None, "or its disk full")
+    assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0]
 
 
 @pytest.mark.slow
