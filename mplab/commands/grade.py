@@ -101,11 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
     collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
     collect.add_argument(
-        "place",
-        type=Path,
-        nargs="?",
-        metavar="PLACE",
-        help="folder or zip, as it was downloaded (default: what came in through the exchange)",
+        "place", type=Path, nargs="?", metavar="PLACE", help="folder or zip (default: the exchange)"
     )
     collect.add_argument(
         "--times", type=Path, help="when each came in: Moodle's worksheet, Canvas's JSON, or a CSV"
@@ -114,9 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     feedback = step("feedback", "write a page for each graded submission", assignment="?")
     for command, again in ((grade, "grade again what has been graded"), (feedback, "all pages")):
         command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
-        command.add_argument(
-            "--student", action="append", default=[], help="only this id; may be repeated"
-        )
+        command.add_argument("--student", action="append", default=[], help="only this id")
         command.add_argument("--force", action="store_true", help=again)
     for command in (*trusting, feedback):
         command.add_argument(
@@ -130,9 +124,7 @@ def _parser() -> argparse.ArgumentParser:
             help="run without a sandbox: every submission is harmless",
         )
     export = step("export", "write the grades as CSV", assignment="*")
-    export.add_argument(
-        "--to", choices=("csv", "canvas", "moodle"), default="csv", help="(default: csv)"
-    )
+    export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
     for name, what in _PAGES.items():
         step(name, f"write {what}", assignment="?")

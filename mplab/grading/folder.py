@@ -115,7 +115,7 @@ _ROSTERS = (Student._fields, _CANVAS, ("ID number", "First name", "Last name", "
 """The columns of a roster: ours, those of Canvas's gradebook and of Moodle's grades."""
 
 
-def read_table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str | None]]]]:
+def read_table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
     """The columns of a table that a person or a platform wrote, and its lines with their numbers.
 
     Raises:
