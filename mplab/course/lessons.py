@@ -24,29 +24,8 @@ from mplab.course._time_steps import EXERCISES as TIME_STEPS
 from mplab.course._training import EXERCISES as TRAINING
 from mplab.course._two_runs import EXERCISES as TWO_RUNS
 from mplab.course._updates import EXERCISES as UPDATES
-from mplab.course.exercise import (
-    TIME_LIMIT,
-    Arguments,
-    Exercise,
-    Misconception,
-    Sealed,
-    Verdict,
-    as_float,
-    equal,
-    verdict_on,
-)
+from mplab.course.exercise import TIME_LIMIT, Exercise, Verdict, as_float, verdict_on
 from mplab.numbers.checks import quoted
-
-__all__ = [
-    "EXERCISES",
-    "Arguments",
-    "Exercise",
-    "Misconception",
-    "Sealed",
-    "Verdict",
-    "check",
-    "equal",
-]
 
 EXERCISES: dict[str, Exercise] = {
     **TRAINING,

@@ -11,8 +11,6 @@ from torch import Tensor
 from mplab.numbers.checks import quoted
 from mplab.scaling.loss import LossScaler
 
-__all__ = ["GradScaler"]
-
 
 class Stepped(Protocol):
     """What `GradScaler` asks of an optimizer of torch, or of what wraps one."""

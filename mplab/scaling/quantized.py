@@ -31,19 +31,6 @@ from mplab.numbers.rounding import Stream
 from mplab.numbers.tensors import round_tensor
 from mplab.scaling.amax import ScaleRule, scale_for, two_levels
 
-__all__ = [
-    "MX_BLOCK",
-    "Quantized",
-    "ScaleRule",
-    "amax_of",
-    "dequantize",
-    "fake_quantize",
-    "hadamard",
-    "multiply_and_round",
-    "quantize",
-    "scale_for",
-]
-
 MX_BLOCK = (32,)
 """The block of the OCP MX formats: 32 elements along the last axis."""
 

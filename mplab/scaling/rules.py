@@ -15,18 +15,6 @@ from mplab.numbers.checks import quoted
 from mplab.scaling._checks import in_float32, positive
 from mplab.scaling.loss import LossScaler
 
-__all__ = [
-    "DoublingScaler",
-    "FlooredScaler",
-    "Headroom",
-    "KerasScaler",
-    "NudgedScaler",
-    "Trace",
-    "Turn",
-    "play",
-    "turns",
-]
-
 
 class DoublingScaler(LossScaler):
     """Doubles the scale after every good step, up to a maximum; halves and skips after a bad one.
