@@ -38,15 +38,24 @@ def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference
     frozen = _explorer(pages[:1])  # the words before it are of lesson 1
     alt = Image.open(io.BytesIO(headline)).info["Description"]
     picture = (
-        f'<p class="headline"><img class="mplab-card" alt="{escape(alt, quote=True)}" '
+        '<p class="headline scrolled" tabindex="0">'
+        f'<img class="mplab-card" alt="{escape(alt, quote=True)}" '
         f'src="data:image/png;base64,{base64.b64encode(headline).decode()}"></p>'
     )
     hand = _HAND.format(smaller(alive(BitExplorer("0.1"))))
     try_it = hand + (_TRY.format(frozen) if frozen else "")
     link = _REFERENCE if reference else ""
     clone = f"git clone {address}\n" if (address := repository()) else ""
+    begin = "".join(
+        f' <a href="{each.name}">Begin with lesson 1</a>.' for each in pages[:1] if each.exists()
+    )
     body = _FRONT.format(
-        picture=smaller(picture), try_it=try_it, cards=cards, reference=link, clone=clone
+        picture=smaller(picture),
+        begin=begin,
+        try_it=try_it,
+        cards=cards,
+        reference=link,
+        clone=clone,
     )
     ways = ['<a href="#lessons">Lessons</a>', '<a href="#run">Run it</a>',
             '<a href="teaching.html">Teach with it</a>']  # fmt: skip
@@ -133,7 +142,8 @@ weights: in FP32, in FP16, and in FP16 with one multiplication more. One run sto
 nothing complains: no error, no warning, no NaN.</p>
 {picture}
 <p>mplab is a course that finds out why. It computes in FP16, BF16, FP8 and other formats bit for
-bit on any computer, and each lesson asks you to predict before it shows.</p>
+bit on any computer, and each lesson asks you to predict before it shows. For the first you need to
+know what a gradient is, and nothing about floating point.{begin}</p>
 {try_it}
 <section aria-labelledby="lessons"><h2 id="lessons">Lessons</h2>
 <ul class="lessons">

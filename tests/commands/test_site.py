@@ -198,6 +198,8 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
     ]
     assert "A first sentence. A second one." in page.locator(".lessons li").first.inner_text()
     assert page.locator(".lessons img").count() == 1 and page.locator(".frozen").count() == 1
+    begin = page.get_by_role("link", name="Begin with lesson 1")
+    assert begin.get_attribute("href") == "01_first.html"
     ids = {
         n: set(re.findall(r'\bid="([^"]+)"', (site / n).read_text("utf-8"))) for n in names(site)
     }
