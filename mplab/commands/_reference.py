@@ -230,6 +230,7 @@ _STYLE = """
 html, main { scroll-behavior: auto }
 main.pdoc a:not(.headerlink) { text-decoration: underline }
 .pdoc { --def: #006400 }
+.pdoc .attribution { opacity: 1 }
 .pdoc-code :is(.k, .kc, .nb, .bp, .c1) { color: #006400 }
 @media (min-width: 770px) { main { width: calc(64rem + var(--sidebar-width)) } }
 main { overflow-wrap: break-word }

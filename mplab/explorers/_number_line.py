@@ -10,7 +10,7 @@ from mplab.explorers._entry import first_words, read_within, require_kind
 from mplab.explorers.modules import PageExplorer, module
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Format
-from mplab.pictures._formats import number_lines
+from mplab.pictures.formats import number_lines
 
 FORMATS = (FP8_E4M3, FP8_E5M2, BF16, FP16, FP32)
 

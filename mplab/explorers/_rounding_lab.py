@@ -9,7 +9,7 @@ from mplab.explorers.modules import PageExplorer, module
 from mplab.numbers.checks import integer
 from mplab.numbers.codes import ulp
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Rounding, require_format
-from mplab.pictures._rounding import rounding_profile
+from mplab.pictures.rounding import rounding_profile
 
 FORMATS = (FP8_E4M3, FP8_E5M2, BF16, FP16)
 

@@ -18,8 +18,8 @@ from mplab.numbers.formats import (
     Format,
     require_format,
 )
-from mplab.pictures._formats import bit_fields
 from mplab.pictures.canvas import FIELDS
+from mplab.pictures.formats import bit_fields
 
 SHOWN = (FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2)
 

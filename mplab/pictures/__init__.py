@@ -15,14 +15,6 @@ from mplab.pictures._arithmetic import (
 )
 from mplab.pictures._eight_bits import block_errors, by_seed
 from mplab.pictures._events import end_of_range, fates, landing, near_zero
-from mplab.pictures._formats import (
-    bit_fields,
-    code_table,
-    decimal_digits,
-    dynamic_ranges,
-    number_lines,
-    spacing,
-)
 from mplab.pictures._four_bits import (
     four_bit_errors,
     outlier_errors,
@@ -43,13 +35,6 @@ from mplab.pictures._recorded import (
     recorded_network,
     recorded_runs,
     recorded_units,
-)
-from mplab.pictures._rounding import (
-    Sum,
-    double_rounding,
-    mean_errors,
-    rounding_profile,
-    running_sums,
 )
 from mplab.pictures._two_runs import (
     mismatch,
@@ -78,6 +63,14 @@ from mplab.pictures.emulation import (
     slices_needed,
     wrong_sums,
 )
+from mplab.pictures.formats import (
+    bit_fields,
+    code_table,
+    decimal_digits,
+    dynamic_ranges,
+    number_lines,
+    spacing,
+)
 from mplab.pictures.linear import (
     random_system,
     refinement_costs,
@@ -92,6 +85,13 @@ from mplab.pictures.performance import (
     memory_table,
     roofline,
     stage_times,
+)
+from mplab.pictures.rounding import (
+    Sum,
+    double_rounding,
+    mean_errors,
+    rounding_profile,
+    running_sums,
 )
 from mplab.pictures.scaling import (
     Window,
