@@ -448,7 +448,7 @@ function build(act, now) {
     ),
     ...code.parts,
     line(step("next value down", -1), step("next value up", 1), ...rules),
-    element("div", { class: "mplab-wide" }, table),
+    element("div", { class: "mplab-wide", tabindex: 0 }, table),
   ];
   return { parts, below: [inDigits], show };
 }
