@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from mplab.course._limit import ends_within
 from mplab.course.calls import refusal, watched
+from mplab.course.limit import ends_within
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format, require_format

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from mplab.course.limit import InLine
 from mplab.grading._walls import import_path, sandboxed
 
 _MESSAGE_BYTES = 4 << 20
@@ -59,8 +60,8 @@ class Limits:
             and what the buffers of their sockets can hold.
         processes: at once.
         cpu_seconds: of each process.
-        cell_seconds: until a cell is interrupted.
-        total_seconds: until the submission is ended.
+        cell_seconds: until a cell is interrupted; time in line for a processor does not count.
+        total_seconds: until the submission is ended; at most as many in line do not count.
         disk_bytes: of its working folder, which lies in memory.
     """
 
@@ -275,7 +276,8 @@ class Session:
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
-        self._looked = time.monotonic()
+        self._line: InLine | None = None
+        self._looked, self._spare = time.monotonic(), lane.limits.total_seconds
         self.interrupts = 0
         """How often something ran too long and was interrupted."""
 
@@ -327,6 +329,7 @@ class Session:
         body = json.dumps({**message, "id": self._number}).encode()
         allowed = self._lane.limits.cell_seconds if seconds is None else seconds
         deadline = min(time.monotonic() + allowed, self._end)
+        self._line = None
         self._send(struct.pack(">I", len(body)) + body, deadline)
         data = self._receive(deadline)
         self._received += len(data)
@@ -358,6 +361,10 @@ class Session:
         data, wanted, interrupted = bytearray(), 4, False
         while len(data) < wanted:
             if time.monotonic() > deadline:
+                if self._line and (more := min(self._line.more(), self._spare)):
+                    self._spare -= more
+                    deadline, self._end = deadline + more, self._end + more
+                    continue
                 if interrupted or deadline >= self._end:
                     raise self._broken("it ran too long and could not be interrupted")
                 self._lane.order("interrupt")
@@ -391,9 +398,10 @@ class Session:
         for process in processes:
             with contextlib.suppress(psutil.Error, OSError):
                 held += _held(process)
-        if self._lane.walled and processes:
-            with contextlib.suppress(psutil.Error, OSError):  # the newest is the submission's
-                newest = max(processes, key=psutil.Process.create_time)
+        with contextlib.suppress(psutil.Error, OSError, ValueError):
+            newest = max(processes, key=lambda p: (p.create_time(), p.pid))  # the submission's
+            self._line = self._line or InLine(f"/proc/{newest.pid}")
+            if self._lane.walled:
                 sockets = Path(f"/proc/{newest.pid}/net/unix").read_bytes().count(b"\n") - 1
                 held += sockets * _SOCKET_BYTES
         if held > limit:

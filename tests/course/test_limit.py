@@ -1,14 +1,16 @@
 """The limit itself: where an interruption may arrive, and where it must not."""
 
+import os
 import sys
 import threading
 import time
 
 import nbformat
 import pytest
+from busy import crowded_processor
 from nbclient import NotebookClient
 
-from mplab.course._limit import TooLong, _Watcher, ends_within
+from mplab.course.limit import TooLong, _Watcher, ends_within
 
 
 def spin(seconds=float("inf")):
@@ -132,3 +134,23 @@ def test_what_is_profiled_after_a_limit_ends():
     assert ends_within(1.0, profiled)
     assert not ends_within(0.02, forever)
     assert ends_within(1.0, profiled)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells how long a thread waited")
+def test_time_in_line_for_a_busy_processor_does_not_count():
+    def work(seconds):
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+
+    before = os.sched_getaffinity(0)
+    with crowded_processor() as core:
+        os.sched_setaffinity(0, [core])  # of this thread alone
+        try:
+            begun = time.monotonic()
+            assert ends_within(1.0, lambda: work(0.6))
+            assert time.monotonic() - begun > 1.0, "the processor was not busy"
+            assert not ends_within(0.3, lambda: work(60))
+        finally:
+            os.sched_setaffinity(0, before)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from busy import crowded_processor
 
 from mplab.grading import sandbox
 from mplab.grading._isolation import filter_program
@@ -97,6 +98,19 @@ def test_nothing_of_one_submission_is_there_for_the_next(lane):
         shown = said(session.run(probe))
     assert shown.startswith("False False False")
     assert sandbox_problem() or shown == "False False False False\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells how long a process waited")
+def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(lane):
+    work = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
+    with lane.session({}) as session, crowded_processor() as core:
+        for process in psutil.Process(lane.process_id).children(recursive=True):
+            process.cpu_affinity([core])
+        begun = time.monotonic()
+        assert session.run(work.format(0.6), seconds=1).ok
+        assert time.monotonic() - begun > 1, "the processor was not busy"
+        assert session.run(work.format(60), seconds=1).outputs[-1]["error"] == "KeyboardInterrupt"
 
 
 @pytest.mark.slow

@@ -7,9 +7,13 @@ output, its context variables and torch's modes, and an interrupt reaches it as 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +29,38 @@ class TooLong(BaseException):
     """Raised in code whose time is up; no `Exception`, so that code which catches those ends."""
 
 
+class InLine:
+    """How long a thread or process stands in line for a processor: others' fault, not its own.
+
+    Args:
+        task: its folder, such as "/proc/1" or "/proc/self/task/1".
+    """
+
+    def __init__(self, task: str) -> None:
+        self._stat, self._begun, self._told = Path(task, "stat"), time.monotonic(), 0.0
+        self._used = self._look()[1]
+
+    def more(self) -> float:
+        """Seconds in line since it was made that were not told before.
+
+        0.0 while it sleeps, for less than a tenth, and where nobody tells (Linux alone does).
+        """
+        wants, used = self._look()
+        waited = time.monotonic() - self._begun - (used - self._used) - self._told
+        if not wants or waited < 0.1:
+            return 0.0
+        self._told += waited
+        return waited
+
+    def _look(self) -> tuple[bool, float]:
+        """Whether it wants a processor now, and for how many seconds it has had one."""
+        with suppress(OSError):
+            fields = self._stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+            state, *numbers = fields.split()
+            return state == "R", sum(map(int, numbers[10:12])) / os.sysconf("SC_CLK_TCK")
+        return False, 0.0
+
+
 class _Watcher:
     """Interrupts the thread that made it while that runs a call of `run`."""
 
@@ -32,6 +68,7 @@ class _Watcher:
         self.fired = False
         self._seconds = min(seconds, threading.TIMEOUT_MAX)
         self._runner = threading.get_ident()
+        self._task = f"/proc/self/task/{threading.get_native_id()}"
         self._frame: FrameType | None = None
         self._running = threading.Lock()
         self._running.acquire()
@@ -43,8 +80,10 @@ class _Watcher:
         code()
 
     def _watch(self) -> None:
-        wait = self._seconds
+        wait, line = self._seconds, InLine(self._task)
         while not self._running.acquire(timeout=wait):
+            if not self.fired and (wait := line.more()):
+                continue
             between = self._files_up_to_run()
             if any(file.startswith("<frozen importlib") for file in between or ()):
                 wait = self._seconds  # half an import would stay broken, and it is not the answer's
@@ -84,10 +123,10 @@ class _Watcher:
 def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
     """Run code, and say whether it ended by itself in time; what it raises is raised.
 
-    The time begins anew where an import is under way when it is up. Python raises between two steps
-    of its own: a single call into compiled code, such as
-    `sum(itertools.count())`, is not stopped before it returns. Nor is an endless
-    loop in a handler of `BaseException` that begins the loop again each time.
+    Time in line for a busy processor does not count (Linux). The time begins anew where an import
+    is under way when it is up. Python raises between two steps of its own: a single call into
+    compiled code, such as `sum(itertools.count())`, is not stopped before it returns. Nor is an
+    endless loop in a handler of `BaseException` that begins the loop again each time.
 
     Args:
         seconds: the limit; `math.inf` for none.
