@@ -458,12 +458,6 @@ def test_a_cluster_grades_one_exercise_anew_and_leaves_the_others(released, tmp_
     assert points(course) == before | dict.fromkeys(lost, 0)
 
 
-@pytest.mark.slow
-@with_walls
-def test_a_cluster_loses_a_worker_and_its_scheduler_and_no_grade(released, tmp_path, database):
-    cluster_run(released, tmp_path, database("twelve"), 12)
-
-
 @pytest.mark.full
 @with_walls
 def test_two_hundred_are_graded_once_each_by_a_cluster_that_is_hurt(
