@@ -10,7 +10,6 @@ import ctypes
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,28 +28,21 @@ class TooLong(BaseException):
     """Raised in code whose time is up; no `Exception`, so that code which catches those ends."""
 
 
-class InLine:
-    """How long a thread or process stands in line for a processor: others' fault, not its own.
+class OwnTime:
+    """The time that a thread or process has had a processor since this was made (Linux).
 
     Args:
         task: its folder, such as "/proc/1" or "/proc/self/task/1".
     """
 
     def __init__(self, task: str) -> None:
-        self._stat, self._begun, self._told = Path(task, "stat"), time.monotonic(), 0.0
-        self._used = self._look()[1]
+        self._stat = Path(task, "stat")
+        self._before = self._look()[1]
 
-    def more(self) -> float:
-        """Seconds in line since it was made that were not told before.
-
-        0.0 while it sleeps, for less than a tenth, and where nobody tells (Linux alone does).
-        """
+    def left(self, seconds: float) -> float:
+        """Of so many seconds those that it has not had, if it wants a processor now, else 0.0."""
         wants, used = self._look()
-        waited = time.monotonic() - self._begun - (used - self._used) - self._told
-        if not wants or waited < 0.1:
-            return 0.0
-        self._told += waited
-        return waited
+        return max(0.0, seconds - (used - self._before)) if wants else 0.0
 
     def _look(self) -> tuple[bool, float]:
         """Whether it wants a processor now, and for how many seconds it has had one."""
@@ -80,10 +72,10 @@ class _Watcher:
         code()
 
     def _watch(self) -> None:
-        wait, line = self._seconds, InLine(self._task)
+        wait, own = self._seconds, OwnTime(self._task)
         while not self._running.acquire(timeout=wait):
-            if not self.fired and (wait := line.more()):
-                continue
+            if not self.fired and (wait := own.left(self._seconds)):
+                continue  # others have the processor
             between = self._files_up_to_run()
             if any(file.startswith("<frozen importlib") for file in between or ()):
                 wait = self._seconds  # half an import would stay broken, and it is not the answer's

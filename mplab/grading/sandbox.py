@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from mplab.course.limit import InLine
+from mplab.course.limit import OwnTime
 from mplab.grading._walls import import_path, sandboxed
 
 _MESSAGE_BYTES = 4 << 20
@@ -276,7 +276,7 @@ class Session:
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
-        self._line: InLine | None = None
+        self._own: OwnTime | None = None
         self._looked, self._spare = time.monotonic(), lane.limits.total_seconds
         self.interrupts = 0
         """How often something ran too long and was interrupted."""
@@ -329,9 +329,9 @@ class Session:
         body = json.dumps({**message, "id": self._number}).encode()
         allowed = self._lane.limits.cell_seconds if seconds is None else seconds
         deadline = min(time.monotonic() + allowed, self._end)
-        self._line = None
+        self._own = None
         self._send(struct.pack(">I", len(body)) + body, deadline)
-        data = self._receive(deadline)
+        data = self._receive(deadline, allowed)
         self._received += len(data)
         try:
             reply = _parsed(data)
@@ -357,11 +357,11 @@ class Session:
             except OSError as error:
                 raise self._broken("its process ended") from error
 
-    def _receive(self, deadline: float) -> bytes:
+    def _receive(self, deadline: float, allowed: float) -> bytes:
         data, wanted, interrupted = bytearray(), 4, False
         while len(data) < wanted:
             if time.monotonic() > deadline:
-                if self._line and (more := min(self._line.more(), self._spare)):
+                if self._own and (more := min(self._own.left(allowed), self._spare)):
                     self._spare -= more
                     deadline, self._end = deadline + more, self._end + more
                     continue
@@ -400,7 +400,7 @@ class Session:
                 held += _held(process)
         with contextlib.suppress(psutil.Error, OSError, ValueError):
             newest = max(processes, key=lambda p: (p.create_time(), p.pid))  # the submission's
-            self._line = self._line or InLine(f"/proc/{newest.pid}")
+            self._own = self._own or OwnTime(f"/proc/{newest.pid}")
             if self._lane.walled:
                 sockets = Path(f"/proc/{newest.pid}/net/unix").read_bytes().count(b"\n") - 1
                 held += sockets * _SOCKET_BYTES

@@ -12,8 +12,8 @@ from corpus import NAMES, answer, assignment, judge
 import mplab
 from mplab import FP8_E4M3, FP16, Overflow, Rounding
 from mplab.course import EXERCISES, equal
-from mplab.course.limit import ends_within
 from mplab.course.calls import watched
+from mplab.course.limit import ends_within
 
 TOY = 'mplab.Format("toy", exponent_bits=exponent_bits, precision=trailing_bits + 1)'
 BY_LIBRARY = {
