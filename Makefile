@@ -42,11 +42,11 @@ fast:
 
 test: check  ## check, and the slow tests, the lessons and the browser (under twenty minutes)
 	$(RUN) pytest --numprocesses 2 -m "slow and not (browser or full)"
-	$(RUN) pytest -m "browser and not full"
+	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
 
 test-all: test  ## test, and what takes too long for every day
 	$(RUN) pytest --numprocesses 2 -m "full and not browser"
-	$(RUN) pytest -m "full and browser"
+	$(RUN) pytest --numprocesses 2 -m "full and browser"
 
 bench: $(DEVELOPER)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
 	$(VENV)/bin/mplab bench $(BENCH_ARGS)
