@@ -51,10 +51,8 @@ WATCH = """area => {
     area.addEventListener('change', event => {
         if (event.target.type !== 'range') window.pressed = event.timeStamp;
     }, true);
-    const picture = () => {
-        const shown = area.querySelector('svg, img, table');
-        return shown?.src || shown?.outerHTML;
-    };
+    const picture = () => [...area.querySelectorAll('svg, img, table')]
+        .map(shown => shown.src || shown.outerHTML).join();
     let last = picture();
     new MutationObserver(() => {
         if (picture() === last) return;
