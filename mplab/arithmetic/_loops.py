@@ -28,7 +28,7 @@ from mplab.numbers import kernels
 from mplab.numbers.compiled import Compiled
 from mplab.numbers.facts import Facts
 from mplab.numbers.formats import Rounding
-from mplab.numbers.kernels import _random_bits, _round_bits, _unpack
+from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
 from mplab.numbers.threads import parallel
 
 _EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
@@ -74,7 +74,7 @@ def _to_odd(x, y, mode):
 @njit(forceinline=True)
 def _enter(bits, mode, rare, index, key0, key1, known):
     random = _random_bits(index, key0, key1) if mode == _STOCHASTIC else np.uint32(0)
-    return np.int64(_round_bits(bits, mode, rare, random, known)[0]).view(np.float64)
+    return np.int64(_round_bits(bits, mode, rare, random, known, ANY)[0]).view(np.float64)
 
 
 @njit(forceinline=True)

@@ -32,7 +32,9 @@ FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
 
 BLOCK = 2048
-"""Elements counted at a time: in place they are copied first, and counters of 32 bits suffice."""
+"""Elements that `_in_blocks` takes at a time: few enough for counters of 32 bits."""
+
+ANY, FINITE, NORMAL = range(3)  # kinds of numbers; none past the largest; and none tiny but 0
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 
@@ -184,11 +186,12 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
 
 
 @njit(forceinline=True)
-def _round_bits(bits, mode, rare, random, facts):
+def _round_bits(bits, mode, rare, random, facts, kind):
     """Round one number, given by its bits: the bits of the result, and its flags.
 
     `facts` is what `mplab.numbers.facts.facts_of` returns. The sign is handled apart; all else is
-    done on the magnitude, whose bits order as the numbers do.
+    done on the magnitude, whose bits order as the numbers do. Where the caller knows the `kind` of
+    the number, the compiler leaves out what cannot happen to it.
     """
     (shift, tiny_shift, odd, grid_below, anchor, quantum, per_quantum, min_normal, max_finite,
      beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
@@ -200,26 +203,28 @@ def _round_bits(bits, mode, rare, random, facts):
     if rare and a < flush_in:
         a = _as(bits, 0)
     r = _round_in_place(a, shift, mode, away, odd, random)
+    if kind == NORMAL:
+        return _as(bits, r | sign), _as(bits, _mask(bits, r != a) & INEXACT)
     # no larger number takes part in floating point, where a signaling NaN would raise a flag
     low = a if a < grid_below else _as(bits, grid_below)
     grid = _round_to_grid(low, anchor, quantum, per_quantum, mode, away, random)
     r = grid if a < grid_below else r
-    past = r > max_finite
+    past = kind == ANY and r > max_finite
     limit = beyond
     if mode == _TO_ODD or _TOWARD_ZERO <= mode <= _TOWARD_NEGATIVE:
         inward = mode == _TOWARD_ZERO or not away
         limit = max_finite if inward and original != infinity else beyond
     r = limit if past else r
-    is_nan = original > infinity
+    is_nan = kind == ANY and original > infinity
     if rare:
         is_nan = is_nan or (sign & no_sign != 0 and a > 0)
         r = floor_value if r < floor else r
         sign = _as(bits, sign & ~(no_minus_zero if r == 0 else no_sign))
-    result = nan if is_nan or r > infinity else _as(bits, r | sign)
+    result = nan if kind == ANY and (is_nan or r > infinity) else _as(bits, r | sign)
 
     unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
-    was_nan = _mask(bits, original > infinity)
-    was_infinite = _mask(bits, original == infinity)
+    was_nan = _mask(bits, kind == ANY and original > infinity)
+    was_infinite = _mask(bits, kind == ANY and original == infinity)
     refused = was_infinite & _mask(bits, r > infinity)
     no_number = was_nan
     inexact = _mask(bits, r != original) & ~was_nan
@@ -314,12 +319,12 @@ def _add(typing, x, y):
 
 
 @njit(forceinline=True)
-def _round_one(bits, i, start, key0, key1, mode, rare, known):
+def _round_one(bits, i, start, key0, key1, mode, rare, known, kind):
     """Round `bits[i]`, element `start + i` of its call."""
     random = np.uint32(0)
     if mode == _STOCHASTIC:
         random = _random_at(_add(np.uint32(start), np.uint32(i)), key0, key1)  # type: ignore[call-arg]
-    return _round_bits(bits[i], mode, rare, random, known)
+    return _round_bits(bits[i], mode, rare, random, known, kind)
 
 
 @njit(forceinline=True)
@@ -334,26 +339,19 @@ def _apart(x, r, scratch):
 
 
 @njit(forceinline=True)
-def _round_all(bits, out, facts, start, key0, key1, mode, rare):
-    """Round `bits` into `out`: one loop where they are the same memory, one where they share none.
-
-    In either LLVM sees that SIMD is safe.
-    """
-    known = _unpack(facts)
-    if bits.ctypes.data == out.ctypes.data:
-        for i in range(out.size):
-            out[i] = _round_one(out, i, start, key0, key1, mode, rare, known)[0]
-    else:
-        for i in range(out.size):
-            out[i] = _round_one(bits, i, start, key0, key1, mode, rare, known)[0]
-
-
-@njit(forceinline=True)
-def _flag_all(bits, flags, facts, start, key0, key1, mode, rare):
-    """Write the flag bytes of `bits`."""
-    known = _unpack(facts)
-    for i in range(flags.size):
-        flags[i] = _round_one(bits, i, start, key0, key1, mode, rare, known)[1]
+def _kind_of(bits, known):
+    """The kind of these numbers: whether one is past the largest, or else one tiny but not zero."""
+    min_normal, max_finite = known[7], known[8]
+    magnitude, largest = _as(min_normal, ~known[16]), _as(min_normal, 0)
+    least = magnitude
+    for i in range(bits.size):
+        a = _as(largest, bits[i] & magnitude)
+        largest = a if a > largest else largest
+        a = _as(largest, _as(largest, a - 1) & magnitude)  # zero comes after all others
+        least = a if a < least else least
+    if largest > max_finite:
+        return ANY
+    return NORMAL if least >= min_normal - 1 else FINITE
 
 
 @njit(forceinline=True)
@@ -362,14 +360,14 @@ def _bit(flags, bit):
 
 
 @njit(forceinline=True)
-def _count_block(bits, out, totals, start, key0, key1, mode, rare, known):
-    """Round at most `BLOCK` numbers, and count their flags.
+def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
+    """Round at most `BLOCK` numbers of a kind, and count their flags if there are `totals`.
 
     A counter has the width of the bits, so that it takes part in SIMD.
     """
     a = b = c = d = e = f = g = h = _as(bits[0], 0)  # d for INVALID, which no tally knows
     for i in range(out.size):
-        out[i], flags = _round_one(bits, i, start, key0, key1, mode, rare, known)
+        out[i], flags = _round_one(bits, i, start, key0, key1, mode, rare, known, kind)
         a = _as(a, a + _bit(flags, 0))
         b = _as(a, b + _bit(flags, 1))
         c = _as(a, c + _bit(flags, 2))
@@ -377,32 +375,72 @@ def _count_block(bits, out, totals, start, key0, key1, mode, rare, known):
         f = _as(a, f + _bit(flags, 5))
         g = _as(a, g + _bit(flags, 6))
         h = _as(a, h + _bit(flags, 7))
-    for bit, count in enumerate((a, b, c, d, e, f, g, h)):
-        totals[bit] += count
+    if totals is not None:
+        for bit, count in enumerate((a, b, c, d, e, f, g, h)):
+            totals[bit] += count
 
 
 @njit(forceinline=True)
-def _count_all(bits, out, totals, facts, start, key0, key1, mode, rare):
-    """Round `bits` into `out`, and add to `totals[b]` how many have flag b.
+def _in_blocks(bits, out, totals, facts, start, key0, key1, mode, rare, looks):
+    """Round `bits` into `out`, and add to `totals[b]`, if they are not None, how many have flag b.
 
-    `out` may be `bits`, or hold just one block, if nobody wants the results.
+    Unless `looks` is None, a look at each block before tells what cannot happen in it, which spares
+    most of the work. `out` may be `bits`, or hold just one block, if nobody wants the results.
     """
     known = _unpack(facts)
     scratch = np.empty(BLOCK, bits.dtype)
     for block in range(0, bits.size, BLOCK):
         x = bits[block : block + BLOCK]
         r = out[block : block + BLOCK] if out.size == bits.size else out[: x.size]
-        x = _apart(x, r, scratch)
-        _count_block(x, r, totals, start + block, key0, key1, mode, rare, known)
+        x, begin = _apart(x, r, scratch), start + block
+        kind = ANY
+        if looks is not None:
+            kind = _kind_of(x, known)
+            if kind == NORMAL:
+                _round_block(x, r, totals, begin, key0, key1, mode, rare, known, NORMAL)
+            elif kind == FINITE:
+                _round_block(x, r, totals, begin, key0, key1, mode, rare, known, FINITE)
+        if kind == ANY:
+            _round_block(x, r, totals, begin, key0, key1, mode, rare, known, ANY)
+
+
+def _looks(mode: int, rare: bool) -> Any:
+    """Whether `_in_blocks` looks: it is worth the longer compilation for the usual modes alone."""
+    return True if mode in (_TIES_TO_EVEN, _STOCHASTIC) and not rare else None
+
+
+@njit(forceinline=True)
+def _round_all(bits, out, facts, mode, rare):
+    """Round `bits` into `out`, without random bits.
+
+    There is one loop where they are the same memory, one where they share none: in either LLVM
+    sees that SIMD is safe.
+    """
+    known, random = _unpack(facts), np.uint32(0)
+    if bits.ctypes.data == out.ctypes.data:
+        for i in range(out.size):
+            out[i] = _round_bits(out[i], mode, rare, random, known, ANY)[0]
+    else:
+        for i in range(out.size):
+            out[i] = _round_bits(bits[i], mode, rare, random, known, ANY)[0]
+
+
+@njit(forceinline=True)
+def _flag_all(bits, flags, facts, start, key0, key1, mode, rare):
+    """Write the flag bytes of `bits`."""
+    known = _unpack(facts)
+    for i in range(flags.size):
+        flags[i] = _round_one(bits, i, start, key0, key1, mode, rare, known, ANY)[1]
 
 
 @cache
 def _loop_for(mode: int, rare: bool, what: str) -> Callable[..., None]:
-    """A loop over arrays: to "round", "flag" or "count"."""
+    """A loop over arrays: to "round" stochastically, to "flag", or to "count"."""
+    looks = _looks(mode, rare)
 
     def round_all(bits, out, facts, start, key0, key1):
         _wide_vectors()
-        _round_all(bits, out, facts, start, key0, key1, mode, rare)
+        _in_blocks(bits, out, None, facts, start, key0, key1, mode, rare, looks)
 
     def flag_all(bits, flags, facts, start, key0, key1):
         _wide_vectors()
@@ -410,7 +448,7 @@ def _loop_for(mode: int, rare: bool, what: str) -> Callable[..., None]:
 
     def count_all(bits, out, facts, start, key0, key1, totals):
         _wide_vectors()
-        _count_all(bits, out, totals, facts, start, key0, key1, mode, rare)
+        _in_blocks(bits, out, totals, facts, start, key0, key1, mode, rare, looks)
 
     loops: dict[str, Callable[..., None]]
     loops = {"round": round_all, "flag": flag_all, "count": count_all}
@@ -440,12 +478,12 @@ def _inner_loop(mode: int, rare: bool, width: int) -> Any:
         size, source, target, known = sizes[0], args[0], args[1], carray(facts, 19)
         if size == 1 or (strides[0] == width // 8 and strides[1] == width // 8):
             bits, out = carray(_at(source, facts), size), carray(_at(target, facts), size)
-            _round_all(bits, out, known, 0, 0, 0, mode, rare)
+            _round_all(bits, out, known, mode, rare)
             return
         for i in range(size):
             bits = carray(_at(source + i * strides[0], facts), 1)
             out = carray(_at(target + i * strides[1], facts), 1)
-            _round_all(bits, out, known, 0, 0, 0, mode, rare)
+            _round_all(bits, out, known, mode, rare)
 
     integer = types.CPointer(types.int32 if width == 32 else types.int64)
     return callback(types.void(_ADDRESSES, _ADDRESSES, _ADDRESSES, integer), loop)
@@ -485,20 +523,28 @@ def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
     many there are, below 2^32; the address of `Facts.numbers`; two keys, or zeros; if counting,
     the address of eight int64 to add to. The caller keeps the memory alive.
     """
+    looks = _looks(mode, rare)
 
     def round_at(source, target, size, facts, key0, key1):
         _wide_vectors()
         bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
-        _round_all(bits, out, carray(_int32_at(facts), 19), 0, key0, key1, mode, rare)
+        _round_all(bits, out, carray(_int32_at(facts), 19), mode, rare)
+
+    def blocks_at(source, target, size, facts, key0, key1):
+        _wide_vectors()
+        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
+        known = carray(_int32_at(facts), 19)
+        _in_blocks(bits, out, None, known, 0, key0, key1, mode, rare, looks)
 
     def count_at(source, target, size, facts, key0, key1, counts):
         _wide_vectors()
         bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
         totals = carray(_int32_at(counts), 16).view(np.int64)
         known = carray(_int32_at(facts), 19)
-        _count_all(bits, out, totals, known, 0, key0, key1, mode, rare)
+        _in_blocks(bits, out, totals, known, 0, key0, key1, mode, rare, looks)
 
-    return Compiled(count_at if counting else round_at).ready(*(6 + counting) * [types.int64])
+    loop = count_at if counting else blocks_at if mode == _STOCHASTIC else round_at
+    return Compiled(loop).ready(*(6 + counting) * [types.int64])
 
 
 def run(

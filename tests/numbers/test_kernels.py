@@ -19,6 +19,7 @@ from mplab import (
     FP8_E4M3,
     FP8_E5M2,
     FP16,
+    Event,
     Overflow,
     Rounding,
     Specials,
@@ -413,6 +414,42 @@ def test_one_number_rounds_as_many_do_and_as_they_do_with_counts(name, dtype):
         assert_same_bits(round_to(x, fmt, **rules), counted, x)
         alone = [round_to(x[i : i + 1], fmt, **rules) for i in range(x.size)]
         assert_same_bits(np.concatenate(alone), counted, x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["FP16", "BF16", "FP8_E4M3", "FP4_E2M1"])
+@pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC])
+def test_a_number_rounds_and_counts_alike_whatever_else_is_in_its_block(rounding, name, dtype):
+    fmt, random, size = getattr(mplab, name), np.random.default_rng(5), kernels.BLOCK
+    ends = np.array([fmt.min_normal, fmt.max_finite, 0], dtype)
+    normal = np.exp2(random.uniform(fmt.emin, fmt.emax, size)).astype(dtype)
+    normal = np.concatenate([ends, -ends, normal, -normal])[: size - 1]
+    below, above = np.nextafter(ends[0], 0), np.nextafter(ends[1], dtype(np.inf))
+    most = min(1.5 * fmt.max_finite, float(np.finfo(dtype).max))
+    results = []
+    tiny, past = (below, -below, 0.75 * ends[0], ends[0] / 64), (above, most, np.inf)
+    for last in (1, *ends, *tiny, *past, np.nan):
+        x, counted = np.append(normal, dtype(last)), Tally()
+        ways = [{"rounding": rounding} for _ in range(3)]
+        for way in ways if rounding is Rounding.STOCHASTIC else ():
+            way["stream"] = Stream(3)
+        r, happened = round_to(x, fmt, **ways[0]), events(x, fmt, **ways[1])
+        assert_same_bits(round_to(x, fmt, tally=counted, **ways[2]), r, x)
+        results.append(r[:-1])
+        number = ~np.isnan(r)
+        expected = {
+            "inexact": happened & int(Event.INEXACT),
+            "underflow": happened & int(Event.UNDERFLOW),
+            "overflow": happened & int(Event.OVERFLOW),
+            "flushed": number & (r == 0) & (x != 0),
+            "subnormal": number & (r != 0) & (abs(r) < fmt.min_normal),
+            "nan": np.isnan(x),
+            "infinite": np.isinf(x),
+        }
+        for field, met in expected.items():
+            assert getattr(counted, field) == np.count_nonzero(met), (last, field)
+    for r in results[1:]:
+        assert_same_bits(r, results[0], normal)
 
 
 def test_signaling_nans_and_ends_raise_no_flag_that_numpy_would_warn_of():

@@ -186,6 +186,22 @@ def test_gradients_of_any_dtype_are_unscaled_to_the_bits_of_torch(dtype, scale):
     assert_same(*found)
 
 
+@pytest.mark.parametrize("bad", [None, 0, 1, 2, 3])
+def test_gradients_of_several_dtypes_are_all_unscaled_and_looked_at(bad):
+    dtypes = (torch.float32, torch.bfloat16, torch.float64, torch.complex64)
+    weights = [nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in dtypes]
+    optimizer, scaler = torch.optim.SGD(weights, lr=0.5), GradScaler(LossScaler(4.0))
+    scaler.scale(torch.ones(()))
+    for number, weight in enumerate(weights):
+        weight.grad = torch.full_like(weight, 12.0)
+        if number == bad:
+            weight.grad[1] = math.nan
+    scaler.unscale_(optimizer)
+    assert all(weight.grad[2] == 3 for weight in weights)
+    scaler.step(optimizer)
+    assert all((weight[0] == 1) == (bad is not None) for weight in weights)
+
+
 def test_sparse_gradients_are_unscaled_where_they_are_stored():
     table = nn.Embedding(10, 3, sparse=True)
     scaler, optimizer = GradScaler(), torch.optim.SGD(table.parameters(), lr=1.0)
