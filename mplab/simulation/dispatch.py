@@ -212,11 +212,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rules = self.rules
         rule = rules.get(id(func)) or rules.of(func)
         if rule.view:
-            out = rule.call(*args, **kwargs)
-            self.keep(out)
+            out, node = rule.call(*args, **kwargs), _current_node()
+            if node is None or _grad_enabled():
+                self.keep(out)
             if graph.next != next_number() and graph.is_here():
                 self._note_view(rule, args, kwargs)
-            if rule.follows and (node := _current_node()) is not None:
+            if node is not None and rule.follows:
                 self._follow_gradient(node, rule, args[0])
             return out
         if rule.composite:  # some arrive whole, in inference mode most
