@@ -220,7 +220,9 @@ def _round_bits(bits, mode, rare, random, facts, kind):
         is_nan = is_nan or (sign & no_sign != 0 and a > 0)
         r = floor_value if r < floor else r
         sign = _as(bits, sign & ~(no_minus_zero if r == 0 else no_sign))
-    result = nan if kind == ANY and (is_nan or r > infinity) else _as(bits, r | sign)
+    # a loop asks once whether anything past the largest becomes NaN
+    to_nan = is_nan or (beyond > infinity and r > infinity)
+    result = nan if kind == ANY and to_nan else _as(bits, r | sign)
 
     unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
     was_nan = _mask(bits, kind == ANY and original > infinity)
@@ -341,9 +343,8 @@ def _apart(x, r, scratch):
 @njit(forceinline=True)
 def _kind_of(bits, known):
     """The kind of these numbers: whether one is past the largest, or else one tiny but not zero."""
-    min_normal, max_finite = known[7], known[8]
-    magnitude, largest = _as(min_normal, ~known[16]), _as(min_normal, 0)
-    least = magnitude
+    min_normal, max_finite, magnitude = known[7], known[8], _as(known[16], ~known[16])
+    largest, least = _as(magnitude, 0), magnitude
     for i in range(bits.size):
         a = _as(largest, bits[i] & magnitude)
         largest = a if a > largest else largest
@@ -384,16 +385,15 @@ def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
 def _in_blocks(bits, out, totals, facts, start, key0, key1, mode, rare, looks):
     """Round `bits` into `out`, and add to `totals[b]`, if they are not None, how many have flag b.
 
-    Unless `looks` is None, a look at each block before tells what cannot happen in it, which spares
-    most of the work. `out` may be `bits`, or hold just one block, if nobody wants the results.
+    Unless `looks` is None, a look at each block tells before what cannot happen in it. `out` may be
+    `bits`, or hold just one block, if nobody wants the results.
     """
     known = _unpack(facts)
     scratch = np.empty(BLOCK, bits.dtype)
     for block in range(0, bits.size, BLOCK):
         x = bits[block : block + BLOCK]
         r = out[block : block + BLOCK] if out.size == bits.size else out[: x.size]
-        x, begin = _apart(x, r, scratch), start + block
-        kind = ANY
+        x, begin, kind = _apart(x, r, scratch), start + block, ANY
         if looks is not None:
             kind = _kind_of(x, known)
             if kind == NORMAL:
@@ -413,8 +413,7 @@ def _looks(mode: int, rare: bool) -> Any:
 def _round_all(bits, out, facts, mode, rare):
     """Round `bits` into `out`, without random bits.
 
-    There is one loop where they are the same memory, one where they share none: in either LLVM
-    sees that SIMD is safe.
+    One loop is for the same memory, one for memory apart: LLVM sees in either that SIMD is safe.
     """
     known, random = _unpack(facts), np.uint32(0)
     if bits.ctypes.data == out.ctypes.data:
@@ -456,17 +455,18 @@ def _loop_for(mode: int, rare: bool, what: str) -> Callable[..., None]:
 
 
 def _pointer(_context, address, like):
-    """A pointer of the type of `like` to an address."""
+    """A pointer to an address, of the type of `like` or to its type."""
+    kind = like if isinstance(like, types.CPointer) else types.CPointer(like)
 
     def convert(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-    return like(address, like), convert
+    return kind(address, like), convert
 
 
 _at: Any = intrinsic(_pointer)
 
-_ADDRESSES = types.CPointer(types.intp)
+_ADDRESSES, _INT32 = types.CPointer(types.intp), np.int32(0)
 
 
 @cache
@@ -505,16 +505,6 @@ def ufunc(facts: Facts, mode: Rounding) -> Any:
     return known.call
 
 
-def _int32_pointer(_context, address):
-    def convert(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.int32)(types.intp), convert
-
-
-_int32_at: Any = intrinsic(_int32_pointer)
-
-
 @cache
 def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
     """A loop for float32 by address, since numba takes a microsecond to look at each array.
@@ -527,20 +517,20 @@ def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
 
     def round_at(source, target, size, facts, key0, key1):
         _wide_vectors()
-        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
-        _round_all(bits, out, carray(_int32_at(facts), 19), mode, rare)
+        bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
+        _round_all(bits, out, carray(_at(facts, _INT32), 19), mode, rare)
 
     def blocks_at(source, target, size, facts, key0, key1):
         _wide_vectors()
-        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
-        known = carray(_int32_at(facts), 19)
+        bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
+        known = carray(_at(facts, _INT32), 19)
         _in_blocks(bits, out, None, known, 0, key0, key1, mode, rare, looks)
 
     def count_at(source, target, size, facts, key0, key1, counts):
         _wide_vectors()
-        bits, out = carray(_int32_at(source), size), carray(_int32_at(target), size)
-        totals = carray(_int32_at(counts), 16).view(np.int64)
-        known = carray(_int32_at(facts), 19)
+        bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
+        totals = carray(_at(counts, _INT32), 16).view(np.int64)
+        known = carray(_at(facts, _INT32), 19)
         _in_blocks(bits, out, totals, known, 0, key0, key1, mode, rare, looks)
 
     loop = count_at if counting else blocks_at if mode == _STOCHASTIC else round_at
