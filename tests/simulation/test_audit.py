@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tiers import mostly_slow
+from tiers import mostly_full, mostly_slow
 
 from mplab import BF16, FP16
 from mplab.commands.audit import record
@@ -204,7 +204,7 @@ def test_cuda_kernels_round_functions_of_one_number_once(fmt):
 
 
 @pytest.mark.slow
-@FORMATS
+@pytest.mark.parametrize("fmt", mostly_full([FP16, BF16], [FP16]), ids=lambda f: f.name)
 def test_the_whole_audit_explains_every_operation_with_a_complete_replica(fmt, record_property):
     rows = [row for row in audit([fmt]) if isinstance(row, Row)]
     by_title = {row.operation: row for row in rows}
