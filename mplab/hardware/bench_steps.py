@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.hardware._timing import CPU_TIME, compared, in_turn
@@ -41,8 +42,28 @@ class StepRow(NamedTuple):
     """Median ratio to the plain FP32 step of the same round."""
 
 
+class _NothingAbove(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 class Nothing(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that sees every operation and does nothing: what Python alone costs."""
+    """Two modes, as a simulation needs them, that do nothing: what Python alone costs."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._above = _NothingAbove()
+
+    def __enter__(self) -> Any:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        self._above.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._above.__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -57,7 +78,7 @@ class Nothing(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "FP32": nullcontext,
-    "empty dispatch mode": Nothing,
+    "two empty modes": Nothing,
     "simulated FP16": lambda: simulated(FP16, tally=False),
     "simulated FP16, tally": lambda: simulated(FP16),
     "replayed FP16, tally": lambda: simulated(FP16),
