@@ -42,7 +42,7 @@ fast:
 
 test: check  ## check, and the slow tests, the lessons and the browser (under twenty minutes)
 	$(RUN) pytest --numprocesses 2 -m "slow and not (browser or full)"
-	$(RUN) pytest --numprocesses 2 --dist worksteal -m "browser and not full"
+	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
 
 test-all: test  ## test, and what takes too long for every day
 	$(RUN) pytest --numprocesses 2 -m "full and not browser"
