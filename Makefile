@@ -40,7 +40,7 @@ javascript:  # lint and format, where there is Node; its tests are skipped too w
 fast:
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "not (slow or browser or full)"
 
-test: check  ## check, and the slow tests, the lessons and the browser (under twenty minutes)
+test: check  ## check, and the slow tests, the lessons and the browser (about twenty minutes)
 	$(RUN) pytest --numprocesses 2 -m "slow and not (browser or full)"
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
 
