@@ -34,7 +34,7 @@ EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
 BLOCK = 2048
 """Elements that `_in_blocks` takes at a time: few enough for counters of 32 bits."""
 
-ANY, FINITE, NORMAL = range(3)  # kinds of numbers; none past the largest; and none tiny but 0
+ANY, FINITE, NORMAL = range(3)  # kinds of numbers: any; none past the largest; nor tiny, but 0
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 

@@ -104,7 +104,7 @@ NOT_IN_FLOAT32 = {
     "name",
     [
         *sized([n for n in (*TABLED, *WIDER) if n != "TF32"], least=13, fast=SMALL[::4]),
-        pytest.param("TF32", marks=pytest.mark.full),  # of the many codes
+        pytest.param("TF32", marks=pytest.mark.full),  # has by far the most codes
     ],
 )
 def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype, record_property):
