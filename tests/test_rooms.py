@@ -1,10 +1,12 @@
 """What keeps the library in its shape: who may import whom, budgets, and words."""
 
 import ast
+import io
 import re
 import statistics
 import subprocess
 import sys
+import tokenize
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +42,27 @@ IMPORT_BUDGET = 1.0
 
 FILE_LINES, FUNCTION_LINES = 600, 60
 
+BUDGETS = {
+    "mplab": 32_400,
+    "mplab/numbers": 2_145,
+    "mplab/arithmetic": 2_381,
+    "mplab/scaling": 998,
+    "mplab/course": 3_222,
+    "mplab/simulation": 3_590,
+    "mplab/grading": 4_294,
+    "mplab/training": 2_256,
+    "mplab/health": 2_417,
+    "mplab/hardware": 1_858,
+    "mplab/pictures": 4_701,
+    "mplab/explorers": 2_720,
+    "mplab/commands": 1_750,
+    "lessons": 4_640,
+    "tests": 37_470,
+}
+"""Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
+comes takes another's place, and a budget is only ever lowered."""
+IMPORTS_PER_FILE = 11.4
+
 
 def name_of(path):
     """The dotted name within mplab: that of a file, or of the folder of an __init__."""
@@ -47,7 +70,8 @@ def name_of(path):
     return ".".join(part for part in parts if part != "__init__")
 
 
-MODULES = {name_of(path): path for path in FILES if path.parent != PACKAGE}
+LESSONS = PACKAGE / "lessons"
+MODULES = {name_of(p): p for p in FILES if p.parent not in (PACKAGE, LESSONS)}
 
 
 def wrong(of, names):
@@ -136,7 +160,7 @@ def read(path):
 
 def test_the_package_holds_the_rooms_of_the_table_and_the_door():
     entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__", "_course"}
-    assert entries == {*TABLE, "__init__.py", "__main__.py", "py.typed"}
+    assert entries == {*TABLE, "lessons", "__init__.py", "__main__.py", "py.typed"}
 
 
 def test_contributors_read_the_table_as_it_is():
@@ -174,43 +198,6 @@ def test_no_permission_in_the_table_is_unused():
 
 def test_code_imports_files_and_never_a_front_or_the_door():
     assert wrong(lambda module: modules(MODULES[module]) & {"", *TABLE}, MODULES) == {}
-
-
-def test_a_file_hides_behind_an_underscore_unless_somebody_outside_its_room_names_it():
-    def misnamed(module):
-        home, _, file = module.rpartition(".")
-        inside = {name for name, path in MODULES.items() if module in modules(path)}
-        outside = {name for name in inside if room_of(name) != home}
-        if (bool(outside) or is_named(module)) == file.startswith("_"):
-            return f"named by {outside or 'nobody in another room'}"
-
-    assert wrong(misnamed, MODULES.keys() - TABLE) == {}
-
-
-def is_named(module):
-    """Whether the README, a lesson, an assignment, or a configuration names a file."""
-    room, _, file = module.rpartition(".")
-    started = f'"mplab.{module}:' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    return (
-        started
-        or f"mplab.{module}" in texts()
-        or (room == LAST and f"`mplab {spoken(file)}" in texts())
-    )
-
-
-def spoken(file):
-    """A file of a command as one types it."""
-    return file.replace("_", "-")
-
-
-@cache
-def texts():
-    """What others have in hand: README, lessons, assignments, and what is configured by name."""
-    wanted = [*ROOT.glob("*.md"), *ROOT.glob("lessons/**/*.ipynb")]
-    wanted += [*ROOT.glob("lessons/**/*.md"), *ROOT.glob("lessons/**/*.py")]
-    configured = [PACKAGE / "grading" / "folder.py", PACKAGE / "commands" / "lab.py"]
-    found = "\n".join(path.read_text(encoding="utf-8") for path in [*wanted, *configured])
-    return re.sub(r"(?m)^from mplab.*", "", found)
 
 
 def test_the_checks_of_exercises_need_no_more_than_numpy():
@@ -258,6 +245,33 @@ def test_every_module_and_public_name_has_a_docstring():
     assert wrong(lambda path: read(path).undocumented, FILES) == {}
 
 
+def code_of(path):
+    """How many lines of a file are code: neither blank, nor comment, nor docstring."""
+    text = path.read_text(encoding="utf-8")
+    skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in skipped | {tokenize.ENDMARKER}:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        value = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            lines -= set(range(node.lineno, node.end_lineno + 1))
+    return len(lines)
+
+
+@pytest.mark.parametrize("place", BUDGETS)
+def test_no_place_holds_more_code_than_its_budget(place, record_property):
+    held = sum(code_of(path) for path in (ROOT / place).rglob("*.py"))
+    record_property("lines of code", f"{held:,} of {BUDGETS[place]:,}")
+    assert held <= BUDGETS[place], "take something away, or say what this is worth"
+
+
+def test_a_file_imports_few_others_on_average():
+    counts = [len(re.findall(r"(?m)^\s*(?:from [\w.]+ )?import ", p.read_text())) for p in FILES]
+    assert statistics.mean(counts) <= IMPORTS_PER_FILE
+
+
 def test_no_file_and_no_function_is_long():
     lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in FILES}
     assert {path: lines for path, lines in lengths.items() if lines > FILE_LINES} == {}
@@ -278,6 +292,7 @@ def test_the_field_s_words_are_used():
 def test_no_import_survives_that_nobody_could_follow():
     """`import_module` hides an import from the table: the door has it, and the last room."""
     found = [path for path in FILES if "import_module" in path.read_text(encoding="utf-8")]
+    found = [path for path in found if path.name != "lessons.py"]  # finds the exercises of lessons
     assert found == [PACKAGE / "__init__.py", PACKAGE / LAST / "main.py"]
 
 
