@@ -1,6 +1,6 @@
-"""Code of single lessons: that of lesson 16 lies in the folder l16, beside the notebook.
+"""Code of single lessons, in the folders l01 … l19 beside the notebooks.
 
-`from mplab.lessons.l16 import figures` works in a checkout and in an installed package.
+It is imported from here in a checkout and in an installed package alike.
 """
 
 from mplab.course.files import course_folder
