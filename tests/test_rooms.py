@@ -56,7 +56,7 @@ BUDGETS = {
     "mplab/pictures": 4_701,
     "mplab/explorers": 2_720,
     "mplab/commands": 1_750,
-    "lessons": 4_640,
+    "lessons": 12_000,
     "tests": 37_470,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
