@@ -3,10 +3,10 @@
 import subprocess
 import sys
 from importlib import import_module
-from types import ModuleType
 
 import pytest
 from cases import run_script
+from fronts import offered
 
 import mplab
 
@@ -81,18 +81,10 @@ every_front = pytest.mark.parametrize("room", FRONTS)
 @every_front
 def test_a_front_offers_these_names_and_no_others(room):
     front = import_module(f"mplab.{room}")
-    assert sorted(front.__all__) == sorted(FRONTS[room].split())
-    assert len(set(front.__all__)) == len(front.__all__)
-
-
-@every_front
-def test_no_name_of_a_front_is_missing_or_hidden_by_a_file_of_that_name(room):
-    front = import_module(f"mplab.{room}")
-    for file in {
-        name.rpartition(".")[2] for name in sys.modules if name.startswith(f"mplab.{room}.")
-    }:
-        assert file not in front.__all__, "a file of this name takes its place when it is imported"
-    assert not any(isinstance(getattr(front, name), ModuleType) for name in front.__all__)
+    names = offered(front)
+    assert sorted(names) == sorted(FRONTS[room].split())
+    files = {name.rpartition(".")[2] for name in sys.modules if name.startswith(f"mplab.{room}.")}
+    assert not files & set(names), "a file of this name takes its place when it is imported"
 
 
 @every_front

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from inspect import Signature, formatannotation
 from pathlib import Path
@@ -81,8 +81,7 @@ def _pages() -> dict[str, doc.Module]:
     rooms = [f"mplab.{room}" for room in ROOMS]
     pages = {}
     for name in ["mplab", *rooms]:
-        front = doc.Module.from_name(name).obj
-        pages[name] = _page(front, front.__all__)
+        pages[name] = _page(doc.Module.from_name(name).obj)
         for inner, names in MORE.items():
             if inner.rpartition(".")[0] == name:
                 pages[inner] = _page(doc.Module.from_name(inner).obj, names)
@@ -101,10 +100,12 @@ def _pages() -> dict[str, doc.Module]:
     return pages
 
 
-def _page(module: ModuleType, names: list[str]) -> doc.Module:
-    """What pdoc says of these names of a module, those included that it gives only when asked."""
+def _page(module: ModuleType, names: Sequence[str] = ()) -> doc.Module:
+    """What pdoc says of these names of a module, else of all, lazily imported ones included."""
     front = ModuleType(module.__name__, module.__doc__)
-    vars(front).update({name: getattr(module, name) for name in names}, __all__=names)
+    every = {name: getattr(module, name) for name in names or dir(module) if name[0] != "_"}
+    held = {name: each for name, each in every.items() if not isinstance(each, ModuleType)}
+    vars(front).update(held, __all__=list(held))
     page = doc.Module(front)
     for entry in page.variables:
         entry.docstring = _described(entry.name, getattr(front, entry.name))
@@ -113,11 +114,10 @@ def _page(module: ModuleType, names: list[str]) -> doc.Module:
 
 def _described(name: str, value: object) -> str:
     """The docstring under a constant, in whichever file it is made, and the keys of a table."""
-    files = [module for file, module in sys.modules.items() if file.startswith("mplab.")]
     found = (
         doc_ast.walk_tree(module).var_docstrings.get(name)
-        for module in files
-        if vars(module).get(name) is value
+        for file, module in list(sys.modules.items())
+        if file.startswith("mplab.") and vars(module).get(name) is value
     )
     parts = [next(filter(None, found), "")]
     if isinstance(value, Mapping):

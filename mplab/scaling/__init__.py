@@ -4,76 +4,55 @@
 named; the rules of loss scales and the scales of tensors need none.
 """
 
-from typing import TYPE_CHECKING, Any
+import typing
 
-from mplab.numbers.installation import needs
+from mplab.numbers import installation
 from mplab.scaling.amax import (
-    CurrentScaling,
-    DelayedScaling,
-    FixedScaling,
-    ScaleRule,
-    scale_for,
+    CurrentScaling as CurrentScaling,
+    DelayedScaling as DelayedScaling,
+    FixedScaling as FixedScaling,
+    ScaleRule as ScaleRule,
+    scale_for as scale_for,
 )
-from mplab.scaling.loss import LossScaler
+from mplab.scaling.loss import LossScaler as LossScaler
 from mplab.scaling.rules import (
-    DoublingScaler,
-    FlooredScaler,
-    Headroom,
-    KerasScaler,
-    NudgedScaler,
-    Trace,
-    Turn,
-    play,
-    turns,
+    DoublingScaler as DoublingScaler,
+    FlooredScaler as FlooredScaler,
+    Headroom as Headroom,
+    KerasScaler as KerasScaler,
+    NudgedScaler as NudgedScaler,
+    Trace as Trace,
+    Turn as Turn,
+    play as play,
+    turns as turns,
 )
 
-if TYPE_CHECKING:
-    from mplab.scaling.grad_scaler import GradScaler
+if typing.TYPE_CHECKING:
+    from mplab.scaling.grad_scaler import GradScaler as GradScaler
     from mplab.scaling.quantized import (
-        MX_BLOCK,
-        Quantized,
-        amax_of,
-        dequantize,
-        fake_quantize,
-        hadamard,
-        quantize,
+        MX_BLOCK as MX_BLOCK,
+        Quantized as Quantized,
+        amax_of as amax_of,
+        dequantize as dequantize,
+        fake_quantize as fake_quantize,
+        hadamard as hadamard,
+        quantize as quantize,
     )
 
-__all__ = [
-    "MX_BLOCK",
-    "CurrentScaling",
-    "DelayedScaling",
-    "DoublingScaler",
-    "FixedScaling",
-    "FlooredScaler",
-    "GradScaler",
-    "Headroom",
-    "KerasScaler",
-    "LossScaler",
-    "NudgedScaler",
-    "Quantized",
-    "ScaleRule",
-    "Trace",
-    "Turn",
-    "amax_of",
-    "dequantize",
-    "fake_quantize",
-    "hadamard",
-    "play",
-    "quantize",
-    "scale_for",
-    "turns",
-]
+_WITH_TORCH = {
+    *("GradScaler", "MX_BLOCK", "Quantized", "amax_of", "dequantize", "fake_quantize"),
+    *("hadamard", "quantize"),
+}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
+def __getattr__(name: str) -> typing.Any:
+    if name not in _WITH_TORCH:
         raise AttributeError(f"module 'mplab.scaling' has no attribute {name!r}")
-    needs(f"mplab.scaling.{name}", "torch")
+    installation.needs(f"mplab.scaling.{name}", "torch")
     from mplab.scaling import grad_scaler, quantized
 
     return getattr(grad_scaler if name == "GradScaler" else quantized, name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*globals(), *_WITH_TORCH})

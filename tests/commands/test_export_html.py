@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import page as pages
 import pytest
+from fronts import offered
 
 import mplab
 from mplab import FP16, pictures
@@ -202,11 +203,11 @@ def test_the_reference_has_a_page_for_each_front_and_for_no_inner_file(reference
 def test_a_page_shows_what_its_front_offers_and_nothing_else(reference, name):
     front = import_module(name)
     shown = sections(page_of(reference, name))
-    assert list(shown) == list(front.__all__)
-    offered = {each: getattr(front, each) for each in front.__all__}
-    spoken = {each for each, value in offered.items() if callable(value) and value.__doc__}
+    assert sorted(shown) == sorted(offered(front))
+    values = {each: getattr(front, each) for each in offered(front)}
+    spoken = {each for each, value in values.items() if callable(value) and value.__doc__}
     assert {each for each in spoken if 'class="docstring"' not in shown[each]} == set()
-    classes = {each for each, value in offered.items() if isinstance(value, type)}
+    classes = {each for each, value in values.items() if isinstance(value, type)}
     assert {each for each in shown if '<div class="attr class">' in shown[each]} == classes
 
 
@@ -238,7 +239,7 @@ def test_the_first_page_is_the_table_of_rooms(reference):
         sentence = import_module(name).__doc__.partition("\n")[0].replace("`", "")
         link = f"{name.replace('.', '/')}.html"
         assert f'<a href="{link}">{name}</a>' in head and sentence in head
-        for each in import_module(name).__all__:
+        for each in offered(import_module(name)):
             assert f'<a href="{link}#{each}"><code>{each}</code></a>' in head
     assert all(f"mplab {command}" in head for command in main.COMMANDS)
 
