@@ -18,6 +18,7 @@ import mplab
 PACKAGE = Path(mplab.__file__).parent
 ROOT = PACKAGE.parent
 FILES = sorted(PACKAGE.rglob("*.py"))
+OF_LESSONS = sorted(ROOT.glob("lessons/l[0-9][0-9]/*.py"))
 
 TABLE = {
     "numbers": "",
@@ -202,12 +203,22 @@ def test_code_imports_files_and_never_a_front_or_the_door():
 
 def test_the_checks_of_exercises_need_no_more_than_numpy():
     allowed = {"numpy", "mplab"}
-    for module, path in MODULES.items():
-        if room_of(module) == "course":
-            names = {name.partition(".")[0] for name in read(path).imported}
-            assert names - allowed <= sys.stdlib_module_names, module
-            numbers = {name.partition(".")[2] for name in modules(path) if name not in TABLE}
-            assert not {"tensors"} & numbers, module
+    paths = [path for module, path in MODULES.items() if room_of(module) == "course"]
+    for path in [*paths, *(path for path in OF_LESSONS if path.name == "exercises.py")]:
+        names = {name.partition(".")[0] for name in read(path).imported}
+        assert names - allowed <= sys.stdlib_module_names, path
+        assert "numbers.tensors" not in modules(path), path
+
+
+def test_a_lesson_s_code_lies_in_a_folder_that_merges_with_the_learner_s():
+    assert [p.name for p in ROOT.glob("lessons/l*/__init__.py")] == []
+    assert {path.parent.name for path in OF_LESSONS} == {f"l{n:02}" for n in range(1, 20)}
+
+
+def test_the_library_imports_lessons_only_where_it_finds_them():
+    """A lesson stands on the library; `course.lessons` looks for the exercises of all."""
+    asking = [p for p in FILES if any("mplab.lessons" in name for name in read(p).imported)]
+    assert {name_of(path) for path in asking} <= {"course.lessons"}
 
 
 def test_only_commands_read_a_command_line():
@@ -241,8 +252,9 @@ print(process_time() / before - 1)
 
 
 def test_every_module_and_public_name_has_a_docstring():
-    assert [path for path in FILES if not read(path).documented] == [], "a module has none"
-    assert wrong(lambda path: read(path).undocumented, FILES) == {}
+    files = [*FILES, *OF_LESSONS]
+    assert [path for path in files if not read(path).documented] == [], "a module has none"
+    assert wrong(lambda path: read(path).undocumented, files) == {}
 
 
 def code_of(path):
@@ -268,17 +280,17 @@ def test_no_place_holds_more_code_than_its_budget(place, record_property):
 
 
 def test_a_file_imports_few_others_on_average():
-    counts = [len(re.findall(r"(?m)^\s*(?:from [\w.]+ )?import ", p.read_text())) for p in FILES]
+    files = [*FILES, *OF_LESSONS]
+    counts = [len(re.findall(r"(?m)^\s*(?:from [\w.]+ )?import ", p.read_text())) for p in files]
     assert statistics.mean(counts) <= IMPORTS_PER_FILE
 
 
 def test_no_file_and_no_function_is_long():
-    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in FILES}
+    files = [*FILES, *OF_LESSONS]
+    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in files}
     assert {path: lines for path, lines in lengths.items() if lines > FILE_LINES} == {}
-    assert (
-        wrong(lambda path: [n for n, k in read(path).lengths.items() if k > FUNCTION_LINES], FILES)
-        == {}
-    )
+    long = wrong(lambda p: [n for n, k in read(p).lengths.items() if k > FUNCTION_LINES], files)
+    assert long == {}
 
 
 def test_the_field_s_words_are_used():

@@ -11,7 +11,10 @@ from typing import Any
 
 from mplab.numbers.formats import Overflow
 
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
+_PACKAGE = Path(__file__).parents[1]
+_LIBRARY = str(_PACKAGE) + os.sep
+_OURS = (_LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
+"""How the files of the library begin, and in a checkout those of single lessons."""
 
 _SANDBOX = os.path.join(_LIBRARY, "grading", "_inside.py")
 """What runs a submission, and takes what it prints."""
@@ -46,7 +49,7 @@ def watched(
         if event == "return" and frame is inside:
             inside = None
         file = code.co_filename
-        ours = file.startswith(_LIBRARY) and file != _SANDBOX
+        ours = file.startswith(_OURS) and file != _SANDBOX
         if event != "call" or inside is not None or not ours:
             return
         inside, name = frame, code.co_qualname.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Files: where the course lies that comes with the package, and how a file is written whole."""
+"""Find the course that comes with the package, and write files whole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from mplab.numbers.checks import quoted
 from mplab.numbers.installation import PACKAGE
 
 
@@ -14,16 +13,12 @@ def course_folder(name: Literal["lessons", "data"]) -> Path:
     """Return the folder of the lessons or of the data that belong to this package.
 
     Raises:
-        ValueError: `name` is neither "lessons" nor "data", or there is no such folder.
+        ValueError: there is no such folder.
 
     Examples:
         >>> course_folder("data").joinpath("digits.npy").exists()
         True
     """
-    if not isinstance(name, str) or name not in ("lessons", "data"):
-        raise ValueError(
-            f"course_folder: name must be 'lessons' or 'data'; got {quoted(name)}. Choose one."
-        )
     # Installed, they lie inside the package; first, since any package may leave a folder "data"
     # beside ours. In a checkout they lie at the top.
     for folder in (PACKAGE / "_course" / name, PACKAGE.parent / name):
@@ -42,17 +37,8 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
     each other: it ends as one of them wrote it.
 
     Raises:
-        TypeError: `path` is no path, or `content` no bytes.
         OSError: the file cannot be written; what was there is as it was.
     """
-    if not isinstance(path, str | os.PathLike) or not path:
-        raise TypeError(
-            f"replace_file: path must be a path; got {quoted(path)}. Pass a string or a Path."
-        )
-    if not isinstance(content, bytes):
-        raise TypeError(
-            f"replace_file: content must be bytes; got {quoted(content)}. Encode text first."
-        )
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")

@@ -1,53 +1,38 @@
-"""The checks of the exercises: one file for each group of lessons, one door for all."""
+"""Find the exercises of all lessons, and check an answer to one of them."""
 
 from __future__ import annotations
 
+from collections import UserDict
 from difflib import get_close_matches
+from functools import cached_property
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from mplab.course._amp import EXERCISES as AMP
-from mplab.course._clinic import EXERCISES as CLINIC
-from mplab.course._eight_bits import EXERCISES as EIGHT_BITS
-from mplab.course._emulation import EXERCISES as EMULATION
-from mplab.course._events import EXERCISES as EVENTS
-from mplab.course._floats import EXERCISES as FLOATS
-from mplab.course._formulas import EXERCISES as FORMULAS
-from mplab.course._four_bits import EXERCISES as FOUR_BITS
-from mplab.course._gradients import EXERCISES as GRADIENTS
-from mplab.course._loss_scales import EXERCISES as LOSS_SCALES
-from mplab.course._matrix_units import EXERCISES as MATRIX_UNITS
-from mplab.course._policies import EXERCISES as POLICIES
-from mplab.course._rounding import EXERCISES as ROUNDING
-from mplab.course._sums import EXERCISES as SUMS
-from mplab.course._systems import EXERCISES as SYSTEMS
-from mplab.course._time_steps import EXERCISES as TIME_STEPS
-from mplab.course._training import EXERCISES as TRAINING
-from mplab.course._two_runs import EXERCISES as TWO_RUNS
-from mplab.course._updates import EXERCISES as UPDATES
-from mplab.course.exercise import TIME_LIMIT, Exercise, Verdict, as_float, verdict_on
-from mplab.numbers.checks import quoted
+import mplab.lessons
+from mplab.course.exercise import TIME_LIMIT, Exercise, Verdict, verdict_on
 
-EXERCISES: dict[str, Exercise] = {
-    **TRAINING,
-    **FLOATS,
-    **ROUNDING,
-    **EVENTS,
-    **SUMS,
-    **MATRIX_UNITS,
-    **UPDATES,
-    **POLICIES,
-    **EIGHT_BITS,
-    **GRADIENTS,
-    **LOSS_SCALES,
-    **AMP,
-    **CLINIC,
-    **FORMULAS,
-    **SYSTEMS,
-    **EMULATION,
-    **TIME_STEPS,
-    **FOUR_BITS,
-    **TWO_RUNS,
-}
+
+class _Found(UserDict[str, Exercise]):
+    """The exercises in `lessons/lNN/exercises.py`, read when the first of them is asked for.
+
+    Not earlier: those files import this room.
+    """
+
+    def __init__(self) -> None:
+        pass  # `data` is found, not given
+
+    @cached_property
+    def data(self) -> dict[str, Exercise]:  # type: ignore[override]
+        files = (Path(path).glob("l[0-9][0-9]/exercises.py") for path in mplab.lessons.__path__)
+        found: dict[str, Exercise] = {}
+        for lesson in sorted({file.parent.name for file in chain(*files)}):
+            found |= import_module(f"mplab.lessons.{lesson}.exercises").EXERCISES
+        return found
+
+
+EXERCISES = _Found()
 """The exercises by name."""
 
 
@@ -65,7 +50,7 @@ def check(name: str, answer: Any, *, seconds: float = TIME_LIMIT) -> Verdict:
         wrong, only not attempted.
 
     Raises:
-        ValueError: there is no exercise of this name; `seconds` is not positive.
+        ValueError: there is no exercise of this name.
 
     Examples:
         >>> check("flush_threshold", 2.0**-24)
@@ -73,21 +58,10 @@ def check(name: str, answer: Any, *, seconds: float = TIME_LIMIT) -> Verdict:
           yours    = 2^-24
           2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.
     """
-    if not isinstance(name, str) or name not in EXERCISES:
-        raise ValueError(_unknown(name))
-    limit = as_float(seconds)
-    if not limit > 0:
+    if name not in EXERCISES:
+        near = get_close_matches(name, EXERCISES)
         raise ValueError(
-            f"check: seconds must be positive; got {quoted(seconds)}. Leave it out for "
-            f"{TIME_LIMIT:g}."
+            f"check: name must be an exercise; got {name!r}. "
+            f"{'Near it' if near else 'For one'}: {', '.join(near or list(EXERCISES)[:3])}."
         )
-    return verdict_on(name, EXERCISES[name], answer, seconds=limit)
-
-
-def _unknown(name: object) -> str:
-    """That there is no such exercise, and those of nearly this name, or all of a first few."""
-    near = get_close_matches(name, EXERCISES) if isinstance(name, str) else []
-    return (
-        f"check: name must be an exercise; got {quoted(name)}. "
-        f"{'Near it' if near else 'For one'}: {', '.join(near or list(EXERCISES)[:3])}."
-    )
+    return verdict_on(name, EXERCISES[name], answer, seconds=seconds)

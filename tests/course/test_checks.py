@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import FP8_E4M3, FP16, check, round_to, values
-from mplab.course import EXERCISES, Arguments, Exercise, Sealed, _systems
+from mplab.course import EXERCISES, Arguments, Exercise, Sealed, equal
 from mplab.course.exercise import TIME_LIMIT, verdict_on
+from mplab.lessons.l15.exercises import _half
 
 ANSWERS = answers_in("course")
 GROUPS = ANSWERS.values()
-count = ANSWERS["training"].count
+count = ANSWERS["l01"].count
 RIGHT = {name: answers for group in GROUPS for name, answers in group.RIGHT.items()}
 WRONG = {name: answers for group in GROUPS for name, answers in group.WRONG.items()}
 BY_LIBRARY = {
@@ -402,8 +404,33 @@ def test_a_sealed_value_opens_for_the_same_number_only():
     assert sealed == Sealed.of(254.0) == Sealed.of(np.float32(254))
     assert sealed not in (Sealed.of(-254), Sealed.of([254]), Sealed.of(0))
     assert Sealed.of(0.0) != Sealed.of(-0.0)
-    with pytest.raises(TypeError, match="must be a number"):
-        Sealed.of("many")
+    assert sealed == Sealed.of(Fraction(254))
+
+
+def test_an_odd_answer_is_wrong_and_no_error():
+    value = Exercise(1.0, "Because.")
+    for odd in (
+        *(None, object(), len, {}, {1.0}, "1", b"1", 1j, np.ones(2, complex), 10**400, [10**400]),
+        *(
+            ["a"],
+            [None],
+            [[1.0], [1.0, 2.0]],
+            np.datetime64("2020", "D"),
+            np.ma.masked,
+            slice(None),
+        ),
+    ):
+        assert equal(odd, 0.5, value) is False
+        assert equal(odd, Sealed.of(0.5), value) is False
+        assert not check("flush_threshold", odd)
+    assert not equal(np.array([0.5 + 1j]), [0.5], value)
+
+
+def test_an_exercise_that_would_pass_or_refuse_every_answer_is_refused():
+    with pytest.raises(ValueError, match="cases must not be empty"):
+        Exercise(abs, "Because.", cases=[])
+    with pytest.raises(TypeError, match="uses must be a list of names"):
+        Exercise(abs, "Because.", uses=("round_to"))
 
 
 def test_where_a_check_rounds_by_numpy_it_rounds_as_the_library_does():
@@ -411,4 +438,4 @@ def test_where_a_check_rounds_by_numpy_it_rounds_as_the_library_does():
     known = values(FP16)[np.isfinite(values(FP16))]
     points = np.concatenate([known, (np.sort(known)[1:] + np.sort(known)[:-1]) / 2, [65519, 65520]])
     x = np.concatenate([points, np.nextafter(points, np.inf), np.nextafter(points, -np.inf)])
-    assert np.array_equal(_systems._half(x).view(np.int64), round_to(x, FP16).view(np.int64))
+    assert np.array_equal(_half(x).view(np.int64), round_to(x, FP16).view(np.int64))

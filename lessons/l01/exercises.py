@@ -1,0 +1,150 @@
+"""The exercises on gradients that a format flushes, and on the loss scale that lifts them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+from mplab.numbers.formats import FP16
+from mplab.numbers.rounding import round_to
+
+_TIE = FP16.min_subnormal / 2
+
+
+def _flushed_share(x: np.ndarray) -> float:
+    nonzero = x[x != 0]
+    return float(np.mean(round_to(nonzero, FP16) == 0)) if nonzero.size else 0.0
+
+
+def _zeros_counted(x: np.ndarray) -> float:
+    return float(np.mean(round_to(x, FP16) == 0)) if x.size else 0.0
+
+
+def _share_of_all(x: np.ndarray) -> float:
+    return float(np.mean((round_to(x, FP16) == 0) & (x != 0))) if x.size else 0.0
+
+
+def _share_below(limit: float, x: np.ndarray) -> float:
+    nonzero = np.abs(x[x != 0])
+    return float(np.mean(nonzero < limit)) if nonzero.size else 0.0
+
+
+def _positive_only(x: np.ndarray) -> float:
+    nonzero = x[x != 0]
+    return float(np.mean(nonzero <= _TIE)) if nonzero.size else 0.0
+
+
+_SMALLEST = FP16.min_subnormal
+
+_SHARE_CASES = (
+    np.array([1.0]),
+    np.array([1e-9, 1.0]),
+    np.array([0.0, 1e-9, 1.0, 0.0]),
+    np.array([-1e-9, -1.0, 2.0]),
+    np.array([FP16.min_normal / 2, 1.0]),
+    np.array([0.75 * _SMALLEST, 0.25 * _SMALLEST]),
+    np.array([_TIE, np.nextafter(_TIE, 1), 1.0, -_TIE]),
+    np.array([0.0, -0.0]),
+    np.array([]),
+    np.ldexp(np.random.default_rng(1).standard_normal(1000), -25),
+)
+
+
+def _smallest_scale(gradient: float) -> float:
+    scale = 1.0
+    while round_to(gradient * scale, FP16) == 0:
+        scale *= 2
+    return scale
+
+
+def _scale_to(target: float, gradient: float) -> float:
+    """The smallest power of two, at least 1, that lifts |gradient| to `target`."""
+    return max(1.0, 2.0 ** math.ceil(math.log2(target / abs(gradient))))
+
+
+def _scale_of_positive(gradient: float) -> float:
+    return _smallest_scale(gradient) if gradient > 0 else 1.0
+
+
+_SCALE_CASES = (
+    *(1.0, 1e-3, 1e-8, 1e-6, 2e-7, -1e-10),
+    *(_TIE, -_TIE, _SMALLEST, 0.75 * _SMALLEST, 2.0**-60),
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "flush_threshold": Exercise(
+        answer=_TIE,
+        reason="Find the midpoint of the two neighbours, and which of them has the tie.",
+        misconceptions=known(
+            (
+                _SMALLEST,
+                "2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.",
+            ),
+            (
+                FP16.min_normal,
+                "2^-14 is the smallest normal number; the subnormals go on below it.",
+            ),
+            (
+                FP16.epsilon,
+                "epsilon is the gap after 1, a matter of precision; here the range ends.",
+            ),
+            (
+                _TIE / 2,
+                "Between this number and its double all are still nearer to 0 than to 2^-24.",
+            ),
+            (-25.0, "That is its exponent; asked is the number, a power of two."),
+        ),
+    ),
+    "flushed_share": Exercise(
+        answer=_flushed_share,
+        uses=("round_to",),
+        reason="Count what is not zero before rounding and zero after it, of what was not zero.",
+        cases=_SHARE_CASES,
+        tolerance=1e-12,
+        misconceptions=known(
+            (_zeros_counted, "A zero that was zero before rounding has not been flushed."),
+            (_share_of_all, "The share is of the nonzero elements, not of all."),
+            (
+                lambda x: _share_below(FP16.min_normal, x),
+                "Subnormal numbers, from 2^-24 to 2^-14, are coarse but they are not zero.",
+            ),
+            (
+                lambda x: _share_below(_SMALLEST, x),
+                "What is nearer to the smallest subnormal than to 0 becomes that, not 0.",
+            ),
+            (
+                lambda x: _share_below(_TIE, x),
+                "A tie between 0 and the smallest subnormal goes to the even one, which is 0.",
+            ),
+            (_positive_only, "A negative number can be tiny too: compare magnitudes."),
+        ),
+    ),
+    "smallest_scale": Exercise(
+        answer=_smallest_scale,
+        uses=("round_to",),
+        reason="The scaled gradient must round to something other than 0; half the scale must not.",
+        argument="gradient",
+        cases=_SCALE_CASES,
+        misconceptions=known(
+            (
+                lambda gradient: _scale_to(FP16.min_normal, gradient),
+                "This lifts the gradient to a normal number; a subnormal one would not be flushed.",
+            ),
+            (
+                lambda gradient: _scale_to(_SMALLEST, gradient),
+                "The gradient need not reach the smallest subnormal: it only has to round to it.",
+            ),
+            (
+                lambda gradient: _scale_to(_TIE, gradient),
+                "At exactly half the smallest subnormal there is a tie, and it goes to 0.",
+            ),
+            (_scale_of_positive, "A negative gradient is flushed as well: look at its magnitude."),
+            (
+                lambda gradient: 65536.0,
+                "65536 is where torch's GradScaler starts; what is enough depends on the gradient.",
+            ),
+        ),
+    ),
+}

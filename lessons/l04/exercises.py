@@ -1,0 +1,150 @@
+"""The exercises of the lesson on the ends of the range: squares, saturation, counting."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+from mplab.numbers.formats import FP8_E4M3, FP16, Overflow
+from mplab.numbers.rounding import round_to, tally
+
+
+def _saturating(x: float) -> float:
+    return float(round_to(x, FP8_E4M3, overflow=Overflow.SATURATE))
+
+
+def _never_nan(x: float) -> float:
+    return 448.0 if math.isnan(x) else _saturating(x)
+
+
+def _zero_for_nan(x: float) -> float:
+    return 0.0 if math.isnan(x) else _saturating(x)
+
+
+def _upper_only(x: float) -> float:
+    return float(round_to(min(x, 448.0), FP8_E4M3)) if x == x else x
+
+
+def _infinity_kept(x: float) -> float:
+    return float(round_to(x, FP8_E4M3)) if math.isinf(x) else _saturating(x)
+
+
+def _through_fp16(x: float) -> float:
+    return _saturating(float(round_to(x, FP16)))
+
+
+def _clamped_only(x: float) -> float:
+    return min(max(x, -448.0), 448.0) if x == x else x
+
+
+_SATURATION_CASES = (
+    *(1.0, 1000.0, 465.0, 464.0, -465.0, -1e6, 448.0, 449.0, 0.1, -0.1, 17.0, 17.004),
+    *(math.inf, -math.inf, math.nan, 0.0, -0.0, 2.0**-12),
+)
+
+
+def _counts(x: np.ndarray) -> list[int]:
+    counted = tally(x, FP16)
+    return [counted.flushed, counted.subnormal, counted.overflow]
+
+
+def _counted_at(flushed: float, normal: float, most: float, x: np.ndarray) -> list[int]:
+    """Counts by comparing with three limits."""
+    size = np.abs(x[np.isfinite(x)])
+    flushes = (size > 0) & (size <= flushed)
+    coarse = (size > flushed) & (size < normal)
+    return [int(np.sum(flushes)), int(np.sum(coarse)), int(np.sum(size >= most))]
+
+
+def _by_result(x: np.ndarray) -> list[int]:
+    """Looks at the results alone."""
+    r = np.abs(round_to(x, FP16))
+    return [int(np.sum(r == 0)), int(np.sum((r > 0) & (r < 2.0**-14))), int(np.sum(np.isinf(r)))]
+
+
+def _positive_only(x: np.ndarray) -> list[int]:
+    return _counts(x[x > 0])
+
+
+_FLUSH, _NORMAL, _MOST = 2.0**-25, 2.0**-14 - 2.0**-25, 65520.0
+
+_LEAST_ABOVE = float(np.nextafter(2.0**-25, 1))
+
+_COUNT_CASES = (
+    np.array([1.0]),
+    np.array([1e-9, 1e-6, 1e6]),
+    np.array([-1e-9, -1e-6, -1e6, 2.0]),
+    np.array([0.0, -0.0, 1.0]),
+    np.array([np.inf, -np.inf, np.nan]),
+    np.array([3e-8, 4e-8, 5e-8]),
+    np.array([2.0**-25, _LEAST_ABOVE, 2.0**-24, 2.0**-14]),
+    np.array([65504.0, 65510.0, 65519.9, 65520.0, 65536.0]),
+    np.array([0.99999 * 2.0**-14, 0.9 * 2.0**-14]),
+    np.array([_NORMAL, np.nextafter(_NORMAL, 0)]),  # the tie below the normal numbers
+    np.array([]),
+    np.ldexp(np.random.default_rng(2).standard_normal(500), -20),
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "largest_square": Exercise(
+        answer=255.875,
+        reason="Below 256 the numbers of FP16 are 1/8 apart; which is the last before 256?",
+        misconceptions=known(
+            (256.0, "256 squared is 65536, and everything from 65520 on becomes infinity."),
+            (255.0, "Its square does not overflow, but there are FP16 numbers from 255 to 256."),
+            (255.9375, "Right size, but no number of FP16: from 128 to 256 they are 1/8 apart."),
+            (65504.0, "65504 is the largest number; its square is far past itself."),
+            (math.sqrt(65504.0), "That is the root of the largest number, but not in FP16."),
+        ),
+    ),
+    "saturating_cast": Exercise(
+        answer=_saturating,
+        uses=("round_to",),
+        reason="Clamp to -448 .. 448 before the cast, and let a NaN be a NaN.",
+        cases=_SATURATION_CASES,
+        fmt=FP8_E4M3,
+        misconceptions=known(
+            (
+                lambda x: float(round_to(x, FP8_E4M3)),
+                "Not saturated, or too late: past 464 the cast itself gives NaN. Clamp before it.",
+            ),
+            (_never_nan, "A NaN is an alarm: saturation must not turn it into 448."),
+            (_zero_for_nan, "A NaN is an alarm: it must not become 0."),
+            (_upper_only, "Negative numbers overflow too: clamp at both ends."),
+            (_infinity_kept, "Saturation takes infinities as well: they become 448 or -448."),
+            (_clamped_only, "Clamping does not round: the result must be a value of E4M3."),
+            (
+                _through_fp16,
+                "FP16 on the way can turn a number beside a tie into the tie: round once.",
+            ),
+        ),
+    ),
+    "count_fates": Exercise(
+        answer=_counts,
+        uses=("round_to",),
+        reason="Round first; compare what went in with what came out.",
+        cases=_COUNT_CASES,
+        misconceptions=known(
+            (_by_result, "What was 0 was not flushed, what was infinite did not overflow."),
+            (_positive_only, "Negative numbers vanish and overflow too."),
+            (
+                lambda x: _counted_at(2.0**-24 * (1 - 2.0**-50), _NORMAL, _MOST, x),
+                "From 2^-25 to 2^-24 numbers round up to the smallest subnormal: not flushed.",
+            ),
+            (
+                lambda x: _counted_at(2.0**-14, 2.0**-14, _MOST, x),
+                "Below 2^-14 come the subnormals; only at 2^-25 and below is the result 0.",
+            ),
+            (
+                lambda x: _counted_at(_FLUSH, _NORMAL, np.nextafter(65504.0, 1e9), x),
+                "Overflow is decided after rounding: up to 65520 the result is still 65504.",
+            ),
+            (
+                lambda x: _counted_at(_FLUSH, 2.0**-14, _MOST, x),
+                "Just below 2^-14 numbers round up to it, and that is normal.",
+            ),
+        ),
+    ),
+}

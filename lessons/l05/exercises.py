@@ -1,0 +1,188 @@
+"""The exercises on long sums: where they stop, and two orders that do better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+from mplab.numbers.formats import BF16, FP16
+from mplab.numbers.rounding import round_to
+
+
+def _rounded(x: float) -> float:
+    """One rounding to FP16; sums and differences of two FP16 values are exact in float64."""
+    return float(round_to(float(x), FP16))
+
+
+def _one_by_one(x: Sequence[float] | np.ndarray) -> float:
+    total = 0.0
+    for term in x:
+        total = _rounded(total + float(term))
+    return total
+
+
+def _once_at_the_end(x: np.ndarray) -> float:
+    return _rounded(float(np.sum(x)))
+
+
+# Pairwise --------------------------------------------------------------------------------
+def _halved(x: np.ndarray, first: Callable[[int], int]) -> float:
+    if len(x) < 2:
+        return float(x[0]) if len(x) else 0.0
+    at = first(len(x))
+    return _rounded(_halved(x[:at], first) + _halved(x[at:], first))
+
+
+def _pairwise(x: np.ndarray) -> float:
+    return _halved(x, lambda n: n // 2)
+
+
+def _two_halves(x: np.ndarray) -> float:
+    at = len(x) // 2
+    return _rounded(_one_by_one(x[:at]) + _one_by_one(x[at:]))
+
+
+def _last_one_dropped(x: np.ndarray) -> float:
+    if len(x) < 2:
+        return float(x[0]) if len(x) else 0.0
+    at = len(x) // 2
+    return _rounded(_last_one_dropped(x[:at]) + _last_one_dropped(x[at : 2 * at]))
+
+
+_RANDOM = np.random.default_rng(5).integers(0, 2048, 100) / 2048
+
+_SIGNED = np.random.default_rng(6).integers(-2047, 2048, 77) / 256
+
+_PAIRWISE_CASES = (
+    np.array([1.5]),
+    np.array([1.0, 2.0]),
+    np.array([1.0, 2.0, 4.0]),
+    np.array([2048.0, 1.0, 1.0]),
+    np.array([2048.0, 1.0, 1.0, 1.0, 1.0]),
+    np.array([1.0, 2048.0, 1.0, 2.0, 3.0]),
+    np.array([]),
+    _RANDOM,
+    _SIGNED,
+    np.ones(2500),
+)
+
+
+# Kahan -----------------------------------------------------------------------------------
+def _kahan(x: np.ndarray) -> float:
+    total = lost = 0.0
+    for term in x:
+        corrected = _rounded(float(term) - lost)
+        new = _rounded(total + corrected)
+        lost = _rounded(_rounded(new - total) - corrected)
+        total = new
+    return total
+
+
+def _wrong_sign(x: np.ndarray) -> float:
+    total = lost = 0.0
+    for term in x:
+        corrected = _rounded(float(term) + lost)
+        new = _rounded(total + corrected)
+        lost = _rounded(_rounded(new - total) - corrected)
+        total = new
+    return total
+
+
+def _only_total_rounded(x: np.ndarray) -> float:
+    """Loses nothing, and so gives what adding exactly and rounding once gives."""
+    total = lost = 0.0
+    for term in x:
+        corrected = float(term) - lost
+        new = _rounded(total + corrected)
+        lost = (new - total) - corrected
+        total = new
+    return total
+
+
+def _corrected_at_the_end(x: np.ndarray) -> float:
+    total = lost = 0.0
+    for term in x:
+        new = _rounded(total + float(term))
+        lost = _rounded(lost + _rounded(_rounded(new - total) - float(term)))
+        total = new
+    return _rounded(total - lost)
+
+
+def _compared_with_the_term(x: np.ndarray) -> float:
+    total = lost = 0.0
+    for term in x:
+        new = _rounded(total + _rounded(float(term) - lost))
+        lost = _rounded(_rounded(new - total) - float(term))
+        total = new
+    return total
+
+
+_KAHAN_CASES = (
+    np.array([1.5]),
+    np.array([1.0, 2.0, 3.0]),
+    np.array([2048.0, 1.0, 1.0]),
+    np.array([2048.0, 1.0, 1.0, 1.0, 1.0]),
+    np.array([]),
+    np.array([1.5, 1344.0, 1.8125]),  # the term after a loss is itself rounded
+    np.array([0.25, 896.0, 2.5]),  # here even Kahan's sum is not the nearest number
+    np.array([-1536.0, 3.875, 1280.0]),
+    _RANDOM,
+    np.tile([0.7001953125, 0.0999755859375], 700),
+    np.ones(2500),
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "stopped_counter": Exercise(
+        answer=64.0,
+        reason="Find where the gap between neighbours is first so wide that 0.25 is half of it.",
+        fmt=BF16,
+        misconceptions=known(
+            (256.0, "256 is where ones stop; smaller steps stop earlier."),
+            (128.0, "Already before 128 the gap is 0.5, and 0.25 only reaches the midpoint."),
+            (32.0, "From 32 to 64 the gap is 0.25, so every step still lands on a number."),
+            (512.0, "That is where a step of 2 stops; scale the step down, and the stop with it."),
+        ),
+    ),
+    "pairwise_sum": Exercise(
+        answer=_pairwise,
+        uses=("round_to",),
+        reason="Split at len(x) // 2, sum each half the same way, and round their sum once.",
+        cases=_PAIRWISE_CASES,
+        fmt=FP16,
+        misconceptions=known(
+            (_one_by_one, "This adds one by one: every term passes through all later roundings."),
+            (_once_at_the_end, "Every addition must round to FP16, not only the last one."),
+            (_two_halves, "The halves must be split again, until single terms are left."),
+            (_last_one_dropped, "At odd lengths the halves differ by one; a term got lost."),
+            (
+                lambda x: _halved(x, lambda n: (n + 1) // 2),
+                "Here the first half has len(x) // 2 terms; another split rounds otherwise.",
+            ),
+        ),
+    ),
+    "kahan_sum": Exercise(
+        answer=_kahan,
+        uses=("round_to",),
+        reason="Correct the term, add it, and find what of it the total did not take.",
+        cases=_KAHAN_CASES,
+        fmt=FP16,
+        misconceptions=known(
+            (
+                _one_by_one,
+                "This is the plain sum: what got lost is 0, or never reaches the next term.",
+            ),
+            (_wrong_sign, "The correction has the wrong sign: it doubles what was lost."),
+            (
+                _compared_with_the_term,
+                "Compare with the corrected term, which also carries what was lost before.",
+            ),
+            (_only_total_rounded, "All four operations round to FP16, not only the total."),
+            (
+                _corrected_at_the_end,
+                "The correction belongs to the next term; at the end it comes too late.",
+            ),
+        ),
+    ),
+}

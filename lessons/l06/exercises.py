@@ -1,0 +1,239 @@
+"""The exercises on matrix units: align, cut, add, and promote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+from mplab.numbers.formats import FP32, Format, Rounding
+from mplab.numbers.rounding import round_to
+
+FRACTION_BITS, BLOCK = 13, 128
+
+REGISTER = Format("E8M13", exponent_bits=8, precision=14)
+"""What Hopper keeps of a sum of FP8 products: 14 significant bits."""
+
+
+# One step --------------------------------------------------------------------------------
+def _exponent(x: float) -> int:
+    return math.frexp(x)[1] - 1
+
+
+def _added(a: np.ndarray, b: np.ndarray, cut: Callable[[float], float]) -> float:
+    """The sum of products cut where the largest exponent of a product says."""
+    pairs = [(float(x), float(y)) for x, y in zip(a, b, strict=True) if x * y != 0]
+    if not pairs:
+        return 0.0
+    last = 2.0 ** (max(_exponent(x) + _exponent(y) for x, y in pairs) - FRACTION_BITS)
+    return float(sum(cut(x * y / last) for x, y in pairs)) * last
+
+
+def _step(a: np.ndarray, b: np.ndarray) -> float:
+    return _added(a, b, math.trunc)
+
+
+def _normalised(a: np.ndarray, b: np.ndarray) -> float:
+    products = [float(x * y) for x, y in zip(a, b, strict=True) if x * y != 0]
+    if not products:
+        return 0.0
+    last = 2.0 ** (max(map(_exponent, products)) - FRACTION_BITS)
+    return float(sum(math.trunc(product / last) for product in products)) * last
+
+
+def _sum_cut(a: np.ndarray, b: np.ndarray) -> float:
+    return float(round_to(float(np.sum(a * b)), REGISTER, rounding=Rounding.TOWARD_ZERO))
+
+
+def _from_one(a: np.ndarray, b: np.ndarray) -> float:
+    last = 2.0**-FRACTION_BITS
+    return float(np.sum(np.trunc(a * b / last)) * last)
+
+
+def _zeros_align(a: np.ndarray, b: np.ndarray) -> float:
+    products = np.asarray(a * b, np.float64)
+    if not products.size:
+        return 0.0
+    exponents = np.frexp(a)[1] + np.frexp(b)[1] - 2
+    last = 2.0 ** (float(exponents.max()) - FRACTION_BITS)
+    return float(np.sum(np.trunc(products / last)) * last)
+
+
+_RNG = np.random.default_rng(8)
+
+_E4M3 = _RNG.choice([-1.0, 1.0], (2, 32)) * _RNG.integers(8, 16, (2, 32))  # four bits
+
+_E4M3 = np.ldexp(_E4M3, _RNG.integers(-9, 4, (2, 32)))
+
+_STEP_CASES = (
+    (np.array([1.0, 2.0]), np.array([3.0, 0.5])),
+    (np.array([1.0, 2.0**-6]), np.array([1.0, 2.0**-7])),
+    (np.array([1.0, 2.0**-6]), np.array([1.0, 1.75 * 2.0**-7])),
+    (np.array([1.0, 1.5 * 2.0**-6, -1.0]), np.array([1.0, 2.0**-8, 1.0])),
+    (np.array([1.0, -1.5 * 2.0**-6]), np.array([1.0, 1.5 * 2.0**-6])),
+    (np.array([1.5, 2.0**-6, -1.5]), np.array([1.5, 2.0**-7, 1.5])),
+    (np.array([16.0, 2.0**-5, 2.0**-5]), np.array([16.0, 2.0**-1, 2.0**-1])),
+    (np.array([2.0**-6, 0.0, 2.0**-6]), np.array([2.0**-6, 1.0, 1.125 * 2.0**-6])),
+    (np.array([0.0]), np.array([2.0])),
+    (np.array([16.0, 2.0**-6]), np.array([0.0, 1.125 * 2.0**-6])),
+    (np.array([1.125 * 2.0**-1, 1.125 * 2.0**-6]), np.array([1.0, 1.125 * 2.0**-6])),
+    (np.array([2.0**-6, 2.0**-6]), np.array([1.125 * 2.0**-4, 1.375 * 2.0**-6])),
+    (_E4M3[0], _E4M3[1]),
+)
+
+
+# Promotion -------------------------------------------------------------------------------
+def _cut(x: float) -> float:
+    return float(round_to(x, REGISTER, rounding=Rounding.TOWARD_ZERO))
+
+
+def _wide(x: float) -> float:
+    return float(round_to(x, FP32))
+
+
+def _floored(x: float) -> float:
+    return float(round_to(x, REGISTER, rounding=Rounding.TOWARD_NEGATIVE))
+
+
+def _to_register(x: float) -> float:
+    return float(round_to(x, REGISTER))
+
+
+def _in_blocks(
+    x: np.ndarray,
+    inner: Callable[[float], float] = _cut,
+    outer: Callable[[float], float] = _wide,
+    length: int = BLOCK,
+) -> float:
+    total = 0.0
+    for start in range(0, len(x), length):
+        part = 0.0
+        for term in x[start : start + length]:
+            part = inner(part + float(term))
+        total = outer(total + part)
+    return total
+
+
+def _never_promoted(x: np.ndarray) -> float:
+    return _in_blocks(x, length=max(1, len(x)))
+
+
+def _not_restarted(x: np.ndarray) -> float:
+    total = part = 0.0
+    for start in range(0, len(x), BLOCK):
+        for term in x[start : start + BLOCK]:
+            part = _cut(part + float(term))
+        total = _wide(total + part)
+    return total
+
+
+def _rest_dropped(x: np.ndarray) -> float:
+    return _in_blocks(x[: len(x) // BLOCK * BLOCK])
+
+
+_RISING = np.ldexp(1.0 * _RNG.integers(8, 16, 600), _RNG.integers(-5, 0, 600))
+
+_BESIDE_LARGE = np.array([256.0] + [0.015625] * 128)  # each alone is cut, and 128 end a block
+
+_BESIDE_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(3 * 128, 0.00390625)])  # 2^23 + 1/2
+
+_PROMOTED_CASES = (
+    np.array([1.0, 2.0]),
+    np.array([3.0, 2.0]) / 512,
+    np.array([16384.0, 1.0, 1.0]) / 64,
+    np.array([256.0, 0.03515625, 0.03515625]),
+    np.ones(300),
+    np.concatenate([np.full(128, 240.0), np.full(128, 0.9375)]),
+    np.concatenate([np.full(140, 240.0), np.full(30, 0.9375)]),
+    np.array([]),
+    _BESIDE_LARGE,
+    -_BESIDE_LARGE,
+    _BESIDE_TOTAL,
+    _RISING,
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "last_bit_kept": Exercise(
+        answer=2.0**-22,
+        reason="Add the exponents of each pair, take the largest sum, and go 25 places down.",
+        fmt=FP32,
+        misconceptions=known(
+            (2.0**-25, "The 25 places count from the largest exponent, which here is not 0."),
+            (
+                2.0**-21,
+                "1.5 · 1.5 is 2.25, but the product is not normalised: its exponent is the sum.",
+            ),
+            (2.0**-10, "13 places are FP8's; with FP16 operands Hopper keeps 25."),
+            (2.0**-20, "The exponent of a product is the sum of both: 4 and −1 make 3."),
+            (2.0**-31, "The largest product decides where the cut is, not the smallest."),
+            (-22.0, "That is its exponent; asked is the weight, a power of two."),
+        ),
+    ),
+    "step_sum": Exercise(
+        answer=_step,
+        uses=("round_to", "ulp"),
+        reason="Find the largest e_a + e_b, cut every product toward zero there, then add.",
+        argument="a, b",
+        cases=_STEP_CASES,
+        fmt=FP32,
+        misconceptions=known(
+            (lambda a, b: float(a @ b), "Nothing is cut here; this is the exact sum."),
+            (lambda a, b: _added(a, b, round), "The alignment cuts; it does not round to nearest."),
+            (
+                lambda a, b: _added(a, b, math.floor),
+                "A cut goes toward zero, also for negative products; floor goes down.",
+            ),
+            (
+                _normalised,
+                "The exponent is that of a plus that of b, even if the product is 2 or more.",
+            ),
+            (_sum_cut, "The cut comes before the sum: each product loses its own."),
+            (_from_one, "The 13 bits count from the largest exponent of a product, not from 1."),
+            (_zeros_align, "A zero product takes no part in the alignment here."),
+        ),
+    ),
+    "promoted_sum": Exercise(
+        answer=_in_blocks,
+        uses=("round_to", "Format"),
+        reason="Blocks of 128, each from zero and cut at every step; their sums added in FP32.",
+        argument="x",
+        cases=_PROMOTED_CASES,
+        fmt=FP32,
+        misconceptions=known(
+            (lambda x: float(np.sum(x)), "That is the plain sum; in a block are only 14 bits."),
+            (_never_promoted, "Nothing is promoted: the block never ends."),
+            (
+                lambda x: _in_blocks(x, outer=_cut),
+                "The total is FP32; kept in the short register it would cut every block's sum.",
+            ),
+            (
+                lambda x: _in_blocks(x, inner=_to_register),
+                "In a block the register cuts toward zero; it does not round to nearest.",
+            ),
+            (
+                lambda x: _in_blocks(x, inner=_floored),
+                "The register cuts toward zero, also below it; toward minus infinity is floor.",
+            ),
+            (
+                lambda x: _in_blocks(x, inner=_wide),
+                "In a block there are only 14 bits; FP32 begins with the total.",
+            ),
+            (_not_restarted, "Each block starts again from zero, else it counts twice."),
+            (_rest_dropped, "The last block may be shorter, but it counts too."),
+            (lambda x: _in_blocks(x, length=32), "The blocks have 128 terms, not a step's 32."),
+            (lambda x: _in_blocks(x, length=64), "The blocks have 128 terms, not 64."),
+            (lambda x: _in_blocks(x, length=127), "Each block ends one term early: it has 128."),
+            (lambda x: _in_blocks(x, length=129), "Each block ends one term late: it has 128."),
+            (
+                lambda x: _in_blocks(x, outer=float),
+                "The total is rounded to FP32 after each block; here it has all bits of FP64.",
+            ),
+            (
+                lambda x: _wide(_in_blocks(x, outer=float)),
+                "The total is rounded to FP32 after each block, not once at the end.",
+            ),
+        ),
+    ),
+}

@@ -1,0 +1,182 @@
+"""The exercises on weight updates: which are lost, and how a coin saves their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+from mplab.numbers.codes import ulp
+from mplab.numbers.formats import BF16, FP16, Rounding
+from mplab.numbers.rounding import round_to
+
+
+# Lost updates ----------------------------------------------------------------------------
+def _share(flags: np.ndarray) -> float:
+    return float(np.mean(flags)) if flags.size else 0.0
+
+
+def _dead(w: np.ndarray, delta: np.ndarray) -> np.ndarray:
+    return np.asarray(round_to(w + delta, BF16) == w)
+
+
+def _dead_share(w: np.ndarray, delta: np.ndarray) -> float:
+    return _share(_dead(w, delta)[delta != 0])
+
+
+def _by_rule(rule: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., float]:
+    """The share by a comparison of sizes instead of rounding."""
+
+    def share(w: np.ndarray, delta: np.ndarray) -> float:
+        return _share(rule(w, np.abs(delta))[delta != 0])
+
+    return share
+
+
+_RNG = np.random.default_rng(10)
+
+_WEIGHTS, _UPDATES = (
+    np.ldexp(_RNG.choice([-1.0, 1.0], 400) * _RNG.integers(128, 256, 400), _RNG.integers(*powers))
+    for powers in ((-10, -6, 400), (-18, -14, 400))
+)
+
+_DEAD_CASES = (
+    (np.array([1.0]), np.array([0.5])),
+    (np.array([1.0]), np.array([0.001])),
+    (np.array([1.0, 1.0]), np.array([0.001, 0.0])),
+    (np.array([1.0, 4.0]), np.array([0.006, 0.006])),
+    (np.array([1.0]), np.array([-0.003])),
+    (np.array([1.0, 1.0078125]), np.array([0.00390625, 0.00390625])),
+    (np.array([1.015625]), np.array([0.00390625])),
+    (np.array([-1.5, 1.75]), np.array([0.003, -0.006])),
+    (np.array([2.0**20, 129 * 2.0**13]), np.array([1.0, 4096.0])),  # beyond FP16
+    (np.array([1.0]), np.array([0.0])),
+    (_WEIGHTS, _UPDATES),
+)
+
+
+# Coins -----------------------------------------------------------------------------------
+def _ends(x: float) -> tuple[float, float]:
+    low = float(round_to(x, BF16, rounding=Rounding.TOWARD_NEGATIVE))
+    return low, float(round_to(x, BF16, rounding=Rounding.TOWARD_POSITIVE))
+
+
+def _by_coin(x: float, r: float) -> float:
+    low, high = _ends(x)
+    return high if low < high and r < (x - low) / (high - low) else low
+
+
+def _coin_of(chance: Callable[[float, float, float], float]) -> Callable[[float, float], float]:
+    """The same with another chance of going up."""
+
+    def rounded(x: float, r: float) -> float:
+        low, high = _ends(x)
+        return high if low < high and r < chance(x, low, high) else low
+
+    return rounded
+
+
+def _away_from_zero(x: float, r: float) -> float:
+    """As `_by_coin` for positive numbers, mirrored for negative ones."""
+    return _by_coin(x, r) if x >= 0 else -_by_coin(-x, r)
+
+
+def _of_the_ulp_of_one(x: float, low: float, _: float) -> float:
+    return (x - low) / BF16.epsilon
+
+
+_COIN_CASES = (
+    *((1.0 + BF16.epsilon / 4, r) for r in (0.0, 0.24, 0.25, 0.26, 0.49, 0.51, 0.9)),
+    *((1.0 + 3 * BF16.epsilon / 4, r) for r in (0.3, 0.74, 0.76)),
+    (1.0, 0.0),
+    (3.0, 0.5),
+    *((5.0 + 2.0**-8, r) for r in (0.1, 0.2)),
+    *((-1.0 - BF16.epsilon / 4, r) for r in (0.2, 0.5, 0.76)),
+    (0.1, 0.3),
+    (-0.1, 0.3),
+    (0.0, 0.0),
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "largest_dead_update": Exercise(
+        answer=2.0**-8,
+        reason="Find the next FP16 number above 8, go half way, and ask where the tie goes.",
+        fmt=FP16,
+        misconceptions=known(
+            (2.0**-7, "That is the whole way to the next number, which 8 then reaches."),
+            (2.0**-10, "That is epsilon, the gap after 1; after 8 the numbers are farther apart."),
+            (2.0**-11, "That is u, half the gap after 1; it grows with the weight."),
+            (2.0**-9, "Half the way down: below 8 the numbers are twice as dense as above."),
+        ),
+    ),
+    "dead_share": Exercise(
+        answer=_dead_share,
+        uses=("round_to", "next_up", "next_down", "ulp"),
+        reason="Of the updates that are not 0, count those after which w is still w.",
+        argument="w, delta",
+        cases=_DEAD_CASES,
+        tolerance=1e-12,
+        misconceptions=known(
+            (
+                lambda w, delta: _share(_dead(w, delta)),
+                "An update of 0 has nothing to lose: leave it out of the count.",
+            ),
+            (
+                lambda w, delta: _share(_dead(w, delta) & (delta != 0)),
+                "The share is of the updates that are not 0, not of all.",
+            ),
+            (
+                _by_rule(lambda w, size: size < np.asarray(ulp(w, BF16)) / 2),
+                "Half an ulp is the right size, but ask rounding about ties and about going down "
+                "from a power of two.",
+            ),
+            (
+                _by_rule(lambda w, size: size <= np.asarray(ulp(w, BF16)) / 2),
+                "Not every tie returns to w, and down from a power of two the way is shorter.",
+            ),
+            (
+                _by_rule(lambda w, size: size <= BF16.epsilon * np.abs(w)),
+                "A whole gap is too much: past half of it, the next number is nearer.",
+            ),
+            (
+                _by_rule(lambda w, size: size <= BF16.unit_roundoff),
+                "This is the rule for weights near 1; the gap grows and shrinks with the weight.",
+            ),
+            (
+                lambda w, delta: 1 - _dead_share(w, delta),
+                "These are the updates that arrive; asked for are those that do not.",
+            ),
+        ),
+    ),
+    "stochastic_round": Exercise(
+        answer=_by_coin,
+        uses=("round_to", "next_up", "next_down", "ulp"),
+        reason="Up if r is less than the share of the way that x has come from low to high.",
+        argument="x, r",
+        cases=_COIN_CASES,
+        fmt=BF16,
+        misconceptions=known(
+            (
+                lambda x, r: float(round_to(x, BF16)),
+                "This rounds to nearest, whatever the coin says.",
+            ),
+            (
+                _coin_of(lambda x, low, high: 0.5),
+                "A fair coin has the wrong mean: the nearer neighbour must be likelier.",
+            ),
+            (
+                _coin_of(lambda x, low, high: (high - x) / (high - low)),
+                "The chances are swapped: the nearer x is to high, the likelier is high.",
+            ),
+            (
+                _away_from_zero,
+                "Up is toward plus infinity, also for negative x, where it is toward zero.",
+            ),
+            (
+                _coin_of(_of_the_ulp_of_one),
+                "Divide by the gap around x; this gap is the one after 1.",
+            ),
+        ),
+    ),
+}

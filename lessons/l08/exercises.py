@@ -1,0 +1,132 @@
+"""The exercises on where gradients lie, and on which shares of zeros matter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+
+
+# Exponents -------------------------------------------------------------------------------
+def _numbers(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x[np.isfinite(x) & (x != 0)])
+
+
+def _exponents(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.frexp(_numbers(x))[1] - 1, np.int64)
+
+
+def _by_logarithm(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.floor(np.log2(np.abs(_numbers(x)))), np.int64)
+
+
+def _toward_zero(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.trunc(np.log2(np.abs(_numbers(x)))), np.int64)
+
+
+def _nearest(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.rint(np.log2(np.abs(_numbers(x)))), np.int64)
+
+
+def _positive_only(x: np.ndarray) -> np.ndarray:
+    numbers = _numbers(x)
+    return np.asarray(np.frexp(numbers[numbers > 0])[1] - 1, np.int64)
+
+
+_ARRAYS = (
+    np.array([1.0]),
+    np.array([2.0, 3.0, 4.0]),
+    np.array([0.75, 0.5, 0.3]),
+    np.array([-6.0, 6.0]),
+    np.array([0.0, 1.0, np.inf, np.nan]),
+    np.array([0.0, -0.0]),
+    np.array([2.0**-149, 2.0**-30, 1.5 * 2.0**-25]),
+    np.array([np.nextafter(8.0, 0.0), 8.0, np.nextafter(0.125, 0.0)]),
+)
+
+
+# Waking up -------------------------------------------------------------------------------
+def _awake_from(shares: Sequence[float]) -> int:
+    index = len(shares)
+    while index and shares[index - 1] < 0.5:
+        index -= 1
+    return index if index < len(shares) else -1
+
+
+def _first_below(shares: Sequence[float]) -> int:
+    return next((i for i, share in enumerate(shares) if share < 0.5), -1)
+
+
+def _length_if_never(shares: Sequence[float]) -> int:
+    found = _awake_from(shares)
+    return len(shares) if found < 0 else found
+
+
+def _last_asleep(shares: Sequence[float]) -> int:
+    found = _awake_from(shares)
+    return found - 1 if found > 0 else found
+
+
+def _half_is_awake(shares: Sequence[float]) -> int:
+    return _awake_from([share if share != 0.5 else 0.4 for share in shares])
+
+
+_SHARES = (
+    [0.0, 0.0, 0.0],
+    [1.0, 0.2, 0.1],
+    [1.0, 1.0, 1.0],
+    [1.0, 0.3, 0.9, 0.2],
+    [0.1, 0.9],
+    [1.0, 0.5, 0.4],
+    [0.7],
+    [0.99, 0.77, 0.93, 0.17, 0.13, 0.1, 0.03],
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "sigmoids_until_zero": Exercise(
+        answer=4,
+        reason="Add the exponents: −17 from the mean, −2 for each sigmoid, until −25 is reached.",
+        misconceptions=known(
+            (5, "At exactly 2^-25 there is a tie, and it goes to 0."),
+            (8, "A slope of 1/4 takes two powers of two, not one."),
+            (13, "The mean has already divided the gradient by 2^17."),
+            (0, "Below 2^-14 numbers are subnormal: coarser, but not yet 0."),
+        ),
+    ),
+    "exponents": Exercise(
+        answer=_exponents,
+        reason="One exponent e for each finite x other than 0, such that 2^e <= |x| < 2^(e+1).",
+        cases=_ARRAYS,
+        misconceptions=known(
+            (
+                _by_logarithm,
+                "Just below a power of two the logarithm is rounded up to a whole number: read "
+                "the exponent instead, np.frexp does.",
+            ),
+            (
+                lambda x: _exponents(x) + 1,
+                "np.frexp puts the significand between 1/2 and 1; here it is between 1 and 2.",
+            ),
+            (_toward_zero, "Below 1 exponents are negative: round the logarithm down, not to 0."),
+            (_nearest, "3 lies between 2^1 and 2^2, so its exponent is 1: round down."),
+            (_positive_only, "A negative gradient has an exponent as well."),
+        ),
+    ),
+    "awake_from": Exercise(
+        answer=_awake_from,
+        reason="Look from the end: how far back do all shares lie below one half?",
+        argument="shares",
+        cases=_SHARES,
+        misconceptions=known(
+            (
+                _first_below,
+                "A layer that falls asleep again was not awake for good: look at what follows.",
+            ),
+            (_length_if_never, "A layer that never wakes for good gives -1."),
+            (_last_asleep, "That is the last step asleep; asked is the next one."),
+            (_half_is_awake, "Exactly one half is not below one half."),
+        ),
+    ),
+}

@@ -1,0 +1,184 @@
+"""The exercises on policies: which format an operation gets, and a norm that survives FP16."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+from mplab.numbers.formats import BF16, FP16, FP32
+
+# The rule --------------------------------------------------------------------------------
+WIDE, LOW, COARSE = FP32.precision, FP16.precision, BF16.precision
+
+_LOWER, _LISTED_WIDE = ("mm", "convolution"), ("exp", "sum", "softmax")
+
+
+def _widest(inputs: Sequence[int]) -> int:
+    """FP16 and BF16 meet in FP32: neither holds the other's numbers."""
+    return WIDE if len(set(inputs)) > 1 else inputs[0]
+
+
+def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int]:
+    """The lists, and something for operations on neither."""
+
+    def precision(
+        operation: str,
+        inputs: Sequence[int],
+        lower: Sequence[str],
+        wide: Sequence[str],
+        low: int,
+    ) -> int:
+        if operation in lower:
+            return low
+        return WIDE if operation in wide else unlisted(inputs, low)
+
+    return precision
+
+
+def _only_narrows(
+    operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
+) -> int:
+    """An FP32 list that keeps what its inputs are."""
+    return low if operation in lower else _widest(inputs)
+
+
+def _only_from_fp32(
+    operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
+) -> int:
+    if operation in lower and WIDE not in inputs:
+        return inputs[0]
+    return _PRECISION(operation, inputs, lower, wide, low)
+
+
+_PRECISION = _by_rule(lambda inputs, low: _widest(inputs))
+
+_CASES = tuple(
+    (operation, inputs, _LOWER, _LISTED_WIDE, low)
+    for operation, inputs, low in (
+        ("mm", (WIDE, WIDE), LOW),
+        ("exp", (LOW,), LOW),
+        ("relu", (LOW,), LOW),
+        ("relu", (WIDE,), LOW),
+        ("add", (LOW, LOW), LOW),
+        ("add", (LOW, WIDE), LOW),
+        ("add", (WIDE, LOW), LOW),
+        ("mm", (WIDE, WIDE), COARSE),
+        ("add", (COARSE, COARSE), LOW),
+        ("mm", (COARSE, COARSE), LOW),
+        ("add", (COARSE, LOW), LOW),
+        ("add", (LOW, COARSE), LOW),
+        ("where", (LOW, WIDE, LOW), LOW),
+        ("softmax", (WIDE,), COARSE),
+    )
+)
+
+
+# The norm --------------------------------------------------------------------------------
+def _rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(x.astype(np.float64) ** 2)))
+
+
+def _norm_with(scale: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], float]:
+    """The squares in FP16 of numbers that were divided before, and a wide mean."""
+
+    def norm(x: np.ndarray) -> float:
+        divisor = np.float16(scale(x))
+        with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
+            squares = ((x / divisor) ** 2).astype(np.float64)
+            return float(np.sqrt(squares.mean()) * float(divisor))
+
+    return norm
+
+
+def _wide_mean(x: np.ndarray) -> float:
+    """Widened after the squares."""
+    return _norm_with(lambda _: 1.0)(x)
+
+
+def _by_maximum(x: np.ndarray) -> float:
+    return _norm_with(lambda x: float(x.max()))(x) if x.max() else 0.0
+
+
+def _clamped(x: np.ndarray) -> float:
+    with np.errstate(over="ignore"):
+        squares = np.minimum(x * x, np.float16(FP16.max_finite)).astype(np.float64)
+    return math.sqrt(float(squares.mean()))
+
+
+_VECTORS = tuple(
+    np.array(v, np.float16)
+    for v in (
+        [3.0, -4.0],
+        [0.0, 0.0],
+        [300.0, -400.0],
+        [-300.0, 0.0],
+        [0.0001, 0.0002],
+        [60000.0] * 4,
+        [2.0**-24] * 3,
+        [65504.0, 0.0, 0.0, 0.0],
+        np.linspace(-800, 900, 301),
+        [1.0] * 3000,
+    )
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "first_lost_cosine": Exercise(
+        answer=16,
+        reason="The product of the sums is (16n)^2; FP16 rounds 65520 and more to infinity.",
+        misconceptions=known(
+            (15, "240 * 240 = 57600 is still within FP16's range."),
+            (17, "256 * 256 = 65536 lies past 65504, and not close enough to be rounded to it."),
+            (4096, "One sum of squares overflows there; their product much earlier."),
+            (64, "4n is the sum of the components; of their squares it is 16n."),
+        ),
+    ),
+    "result_precision": Exercise(
+        answer=_PRECISION,
+        reason="Look at the lists first; without a list, the widest input decides.",
+        argument="operation, inputs, lower, wide, low",
+        cases=_CASES,
+        misconceptions=known(
+            (
+                _by_rule(lambda inputs, low: low),
+                "What is on no list is not lowered: it follows its inputs.",
+            ),
+            (_by_rule(lambda inputs, low: inputs[0]), "All inputs count, not only the first."),
+            (
+                _by_rule(lambda inputs, low: min(inputs)),
+                "Of FP32 and a low format, the wider wins: nothing is rounded that nobody listed.",
+            ),
+            (
+                _by_rule(lambda inputs, low: max(inputs)),
+                "FP16 does not hold BF16's range, nor BF16 its digits: they meet in FP32.",
+            ),
+            (
+                _by_rule(lambda inputs, low: WIDE),
+                "What is on no list does not become wide either: it follows its inputs.",
+            ),
+            (_only_narrows, "An operation on the FP32 list widens low inputs."),
+            (_only_from_fp32, "The lower list casts every input to the low format of the region."),
+        ),
+    ),
+    "safe_rms": Exercise(
+        answer=_rms,
+        reason="No square may leave the range of the format that holds it, at either end.",
+        cases=_VECTORS,
+        tolerance=2e-3,
+        misconceptions=known(
+            (_wide_mean, "The squares are already infinite, or 0, before they are widened."),
+            (
+                _norm_with(lambda x: 256.0),
+                "A fixed divisor saves the large numbers and loses the small ones.",
+            ),
+            (
+                _norm_with(lambda x: float(np.abs(x).max())),
+                "Where all numbers are 0, the largest is 0 too: do not divide by it.",
+            ),
+            (_by_maximum, "The largest number need not have the largest magnitude: mind signs."),
+            (_clamped, "Squares cut off at 65504 are finite, and wrong."),
+        ),
+    ),
+}

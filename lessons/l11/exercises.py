@@ -1,0 +1,117 @@
+"""The exercises on real mixed precision: bytes of a layer, and what limits its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mplab.course.exercise import Exercise, known
+
+
+def _ratio(time: Callable[[float, float, float, float], float]) -> Callable[..., float]:
+    def speed_up(n: float, peak32: float, peak16: float, bandwidth: float) -> float:
+        return time(n, peak32, bandwidth, 4) / time(n, peak16, bandwidth, 2)
+
+    return speed_up
+
+
+def _time(n: float, peak: float, bandwidth: float, width: float) -> float:
+    return max(2 * n**3 / peak, 3 * n * n * width / bandwidth)
+
+
+def _sum_of_both(n: float, peak: float, bandwidth: float, width: float) -> float:
+    return 2 * n**3 / peak + 3 * n * n * width / bandwidth
+
+
+def _step(shares: np.ndarray, factors: np.ndarray) -> float:
+    return float(1 / np.sum(shares / factors))
+
+
+_PRODUCTS = (
+    (1024.0, 1e12, 8e12, 1e15),
+    (64.0, 1e12, 8e12, 1e9),
+    (96.0, 2e12, 16e12, 1e11),
+    (96.0, 1.6e12, 3.2e12, 1e11),
+    (4096.0, 1e13, 1e13, 1e12),
+    (480.0, 1e13, 1.6e14, 1e12),
+)
+
+_STEPS = (
+    (np.array([1.0]), np.array([8.0])),
+    (np.array([0.5, 0.5]), np.array([8.0, 1.0])),
+    (np.array([0.25, 0.75]), np.array([4.0, 1.0])),
+    (np.array([0.2, 0.3, 0.4, 0.1]), np.array([1.0, 4.0, 4.0, 0.5])),
+    (np.array([0.0, 1.0]), np.array([16.0, 1.0])),
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "extra_bytes": Exercise(
+        answer=2_031_616,
+        reason="Input in 16 bits instead of 32, and a 16-bit copy of all weights beside them.",
+        misconceptions=known(
+            (-65_536, "The activations shrink by that, but weights get a low copy."),
+            (2_097_152, "That is the copy; the activations shrink meanwhile."),
+            (-2_162_688, "The FP32 weights stay; the 16-bit copy comes beside them."),
+            (-2_031_616, "The copy of the weights outweighs what activations save."),
+        ),
+    ),
+    "speed_up": Exercise(
+        answer=_ratio(_time),
+        reason="Each time is the longer of arithmetic and memory; then divide FP32's by 16 bits'.",
+        argument="n, peak32, peak16, bandwidth",
+        cases=_PRODUCTS,
+        tolerance=1e-9,
+        misconceptions=known(
+            (
+                lambda n, peak32, peak16, bandwidth: peak16 / peak32,
+                "That holds where arithmetic is the limit in both formats.",
+            ),
+            (
+                lambda n, peak32, peak16, bandwidth: 2.0,
+                "That holds where memory is the limit in both formats.",
+            ),
+            (
+                _ratio(_sum_of_both),
+                "Arithmetic and memory work at the same time: the longer of the two counts.",
+            ),
+            (
+                lambda n, peak32, peak16, bandwidth: (
+                    1 / _ratio(_time)(n, peak32, peak16, bandwidth)
+                ),
+                "The ratio is upside down: FP32's time over the other.",
+            ),
+            (
+                lambda n, peak32, peak16, bandwidth: (
+                    _time(n, peak32, bandwidth, 4) / _time(n, peak16, bandwidth, 4)
+                ),
+                "In 16 bits every matrix has half the bytes.",
+            ),
+        ),
+    ),
+    "step_speed_up": Exercise(
+        answer=_step,
+        reason="Add up what each share takes after its speed-up, then divide the old time, 1.",
+        argument="shares, factors",
+        cases=_STEPS,
+        tolerance=1e-12,
+        misconceptions=known(
+            (
+                lambda shares, factors: float(np.sum(shares * factors)),
+                "A mean of speed-ups forgets that slow parts fill the time; add times.",
+            ),
+            (
+                lambda shares, factors: float(np.max(factors)),
+                "Only one part is that much faster; the others take as long as before.",
+            ),
+            (
+                lambda shares, factors: float(np.sum(shares / factors)),
+                "That is the new time; the speed-up is the old time divided by it.",
+            ),
+            (
+                lambda shares, factors: float(np.mean(factors)),
+                "The parts take different shares of the time.",
+            ),
+        ),
+    ),
+}

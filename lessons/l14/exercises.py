@@ -1,0 +1,138 @@
+"""The exercises on formulas: what cancellation costs, and how far a result is from an exact one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from mplab.course.exercise import Arguments, Exercise, known
+
+
+# The logarithm of summed exponentials ----------------------------------------------------
+def _shifted_by(shift: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], float]:
+    def answer(x: np.ndarray) -> float:
+        by = float(shift(x))
+        with np.errstate(all="ignore"):
+            return float(by + np.log(np.exp(x - by).sum()))
+
+    return answer
+
+
+def _log_sum_exp(x: np.ndarray) -> float:
+    top = float(x.max())
+    return top if math.isinf(top) else _shifted_by(lambda _: top)(x)
+
+
+def _not_added_back(x: np.ndarray) -> float:
+    top = float(x.max())
+    return float(np.log(np.exp(x - top).sum())) if math.isfinite(top) else top
+
+
+_SCORE_CASES = (
+    np.array([1.0, 2.0, 3.0]),
+    np.array([5.0]),
+    np.array([1000.0, 1000.0]),
+    np.array([-1000.0, -1001.0, -1003.0]),
+    np.array([900.0, -900.0]),
+    np.array([-900.0, -900.0, 3.0]),
+    np.array([-np.inf, 2.0, 2.0]),  # one place is masked
+    np.array([-np.inf, -np.inf]),  # all are
+    np.random.default_rng(14).standard_normal(50) * 300,
+)
+
+
+# Backward errors -------------------------------------------------------------------------
+def _ratio(off: float, size: float) -> float:
+    if size:
+        return float(off / size)
+    return math.inf if off else 0.0
+
+
+def _backward_error(a: np.ndarray, b: np.ndarray, result: float) -> float:
+    return _ratio(abs(result - (a * b).sum()), np.abs(a * b).sum())
+
+
+def _forward_error(a: np.ndarray, b: np.ndarray, result: float) -> float:
+    return _ratio(abs(result - (a * b).sum()), abs((a * b).sum()))
+
+
+def _against_result(a: np.ndarray, b: np.ndarray, result: float) -> float:
+    return _ratio(abs(result - (a * b).sum()), abs(result))
+
+
+def _against_norms(a: np.ndarray, b: np.ndarray, result: float) -> float:
+    size = math.sqrt((a * a).sum()) * math.sqrt((b * b).sum())
+    return _ratio(abs(result - (a * b).sum()), size)
+
+
+def _with_sign(a: np.ndarray, b: np.ndarray, result: float) -> float:
+    return _ratio(result - (a * b).sum(), np.abs(a * b).sum())
+
+
+def _not_divided(a: np.ndarray, b: np.ndarray, result: float) -> float:
+    return float(abs(result - (a * b).sum()))
+
+
+def _against_largest(a: np.ndarray, b: np.ndarray, result: float) -> float:
+    return _ratio(abs(result - (a * b).sum()), np.abs(a * b).max())
+
+
+_PRODUCT_CASES = (
+    Arguments((np.array([2.0]), np.array([3.0]), 6.0)),
+    Arguments((np.array([2.0]), np.array([3.0]), 6.75)),
+    Arguments((np.array([1.0, 2.0]), np.array([4.0, 3.0]), 9.0)),
+    Arguments((np.array([1.0, -1.0]), np.array([1024.0, 1023.0]), 0.0)),  # all digits cancelled
+    Arguments((np.array([5.0, 5.0]), np.array([7.0, -7.0]), 0.5)),
+    Arguments((np.array([0.0, 0.0]), np.array([1.0, 2.0]), 0.0)),
+    Arguments((np.array([0.0]), np.array([8.0]), 1.0)),  # no change of 0 in proportion helps
+    Arguments((np.arange(1.0, 9.0), np.array([1.0, -2.0] * 4), -60.0)),
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "bits_left": Exercise(
+        answer=4,
+        reason="FP32 has 24 bits; the formula loses log₂ of the square of mean / deviation.",
+        misconceptions=known(
+            (14, "10 bits are what the condition takes; this formula takes them twice."),
+            (24, "Each square has 24 bits, but the leading ones of both cancel."),
+            (3, "FP32 stores 23 bits and has 24: the leading 1 is not stored."),
+            (20, "About 20 bits cancel; asked is what is left."),
+            (0, "That much is lost where mean / deviation is 2^12."),
+        ),
+    ),
+    "log_sum_exp": Exercise(
+        answer=_log_sum_exp,
+        reason="Subtract the largest score before exp, add it after log, and look at infinities.",
+        cases=_SCORE_CASES,
+        tolerance=1e-12,
+        misconceptions=known(
+            (_shifted_by(lambda _: 0.0), "exp overflows, or all of it underflows: shift first."),
+            (_not_added_back, "What was subtracted before exp must come back."),
+            (_shifted_by(np.max), "If all scores are -inf, -inf - (-inf) is NaN: say -inf."),
+            (_shifted_by(np.mean), "Far above the mean exp overflows; shift by the largest."),
+            (_shifted_by(np.min), "Shifted by the least, the largest overflows all the sooner."),
+            (
+                _shifted_by(lambda x: np.abs(x).max()),
+                "The largest score counts, not the largest magnitude: near -1000 all underflow.",
+            ),
+            (lambda x: float(x.max()), "The largest score alone is not the sum."),
+        ),
+    ),
+    "dot_backward_error": Exercise(
+        answer=_backward_error,
+        reason="How far the result is off, against all that small changes of a can move it.",
+        argument="a, b, result",
+        cases=_PRODUCT_CASES,
+        tolerance=1e-12,
+        misconceptions=known(
+            (_forward_error, "That is the forward error: changes of a move the sum of |a·b|."),
+            (_against_result, "Compare with the sum of |a·b|, not with the result."),
+            (_against_norms, "Each element may change in proportion to itself, not to the norm."),
+            (_with_sign, "An error has no sign here: take the magnitude."),
+            (_not_divided, "That is absolute; in proportion to what can change?"),
+            (_against_largest, "All products may move, not only the largest."),
+        ),
+    ),
+}

@@ -1,0 +1,247 @@
+"""The exercises on linear systems: the backward error of a solution, and one correction of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import numpy as np
+
+from mplab.course.exercise import Arguments, Exercise, known
+
+Solution = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
+
+
+# Backward errors -------------------------------------------------------------------------
+def _judged_by(size: Solution) -> Solution:
+    def answer(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
+        off = float(np.abs(b - a @ x).max())
+        return off / size(a, x, b) if off else 0.0
+
+    return answer
+
+
+def _row_sum(a: np.ndarray) -> float:
+    return float(np.abs(a).sum(axis=1).max())
+
+
+def _largest(x: np.ndarray) -> float:
+    return float(np.abs(x).max())
+
+
+def _sizes(norm: Callable[[np.ndarray], float]) -> Solution:
+    return lambda a, x, b: norm(a) * _largest(x) + _largest(b)
+
+
+_backward_error = _judged_by(_sizes(_row_sum))
+
+
+def _signed(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
+    off = float((b - a @ x).max())
+    return off / _sizes(_row_sum)(a, x, b) if off else 0.0
+
+
+def _euclidean(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
+    norm = np.linalg.norm
+    off = float(norm(b - a @ x))
+    return off / float(norm(a) * norm(x) + norm(b)) if off else 0.0
+
+
+_SKEW = np.array([[1.0, -8.0], [2.0, 4.0]])
+
+_JUDGED = (
+    Arguments((np.array([[2.0]]), np.array([3.0]), np.array([7.0]))),
+    Arguments((np.array([[2.0]]), np.array([3.0]), np.array([6.0]))),
+    Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-6.0, 9.0]))),
+    Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0]))),  # off to below
+    Arguments((_SKEW, np.array([-3.0, 0.5]), np.array([0.0, 0.0]))),
+    Arguments((_SKEW, np.zeros(2), np.zeros(2))),  # exact, and nothing to compare with
+    Arguments((np.array([[2.0**-4]]), np.array([1.0]), np.array([2.0**-3]))),
+    Arguments((_SKEW * 2.0**60, np.array([2.0, 1.0]) / 2**60, np.array([-6.0, 8.0]))),
+    Arguments((np.arange(9.0).reshape(3, 3), np.array([1.0, -2.0, 1.5]), np.ones(3))),
+)
+
+
+# One correction --------------------------------------------------------------------------
+def _half(x: np.ndarray) -> np.ndarray:
+    """FP16 by NumPy: the cases are made at import, and the library's loops would come with it."""
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16).astype(np.float64)
+
+
+def _substituted(t: np.ndarray, r: np.ndarray, order: Iterable[int]) -> np.ndarray:
+    """The solution for a triangle, in FP16, each unknown taken out of all equations."""
+    rest, x = r.copy(), np.zeros_like(r)
+    for k in order:
+        x[k] = _half(rest[k] / t[k, k])
+        rest = _half(rest - _half(t[:, k] * x[k]))
+    return x
+
+
+def _solved(lower: np.ndarray, upper: np.ndarray, r: np.ndarray) -> np.ndarray:
+    y = _substituted(lower, _half(r), range(len(r)))
+    return _substituted(upper, y, reversed(range(len(r))))
+
+
+def _power_of_two(r: np.ndarray) -> float:
+    """What brings the largest magnitude of r into [1, 2)."""
+    return float(np.ldexp(1.0, 1 - int(np.frexp(np.abs(r).max())[1])))
+
+
+def _unguarded(r: np.ndarray) -> float:
+    """The same by a logarithm; infinite for r = 0."""
+    return float(2.0 ** -np.floor(np.log2(np.abs(r).max())))
+
+
+def _refined(
+    a: np.ndarray,
+    b: np.ndarray,
+    x: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    *,
+    residual: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = lambda a, b, x: (
+        b - a @ x
+    ),
+    scale: Callable[[np.ndarray], float] = _power_of_two,
+    back: bool = True,
+    start: float = 1.0,
+    careful: bool = True,
+) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        r = residual(a, b, x)
+        if careful and not r.any():
+            return x
+        s = scale(r)
+        return start * x + _solved(lower, upper, r * s) / (s if back else 1.0)
+
+
+def _exchanged(
+    a: np.ndarray, b: np.ndarray, x: np.ndarray, lower: np.ndarray, upper: np.ndarray
+) -> np.ndarray:
+    r = b - a @ x
+    s = _power_of_two(r)
+    y = _substituted(upper, _half(r * s), reversed(range(len(r))))
+    return x + _substituted(lower, y, range(len(r))) / s
+
+
+def _stored_in_fp16(*given: np.ndarray) -> np.ndarray:
+    return _half(_refined(*given))
+
+
+def _residual_in_fp16(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return _half(_half(b) - _half(_half(a) @ _half(x)))
+
+
+def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
+    """A system, a solution with this residual, and factors of the matrix in FP16, no pivoting."""
+    rest, lower = _half(a), np.eye(len(a))
+    for k in range(len(a) - 1):
+        lower[k + 1 :, k] = _half(rest[k + 1 :, k] / rest[k, k])
+        rest[k + 1 :] = _half(rest[k + 1 :] - _half(np.outer(lower[k + 1 :, k], rest[k])))
+        rest[k + 1 :, k] = 0.0
+    return Arguments((a, a @ x + off, x, lower, rest))
+
+
+def _correction_cases() -> list[Arguments]:
+    """Numbers of so few bits that every residual is exact in float64."""
+    rng = np.random.default_rng(15)
+    small, odd = np.array([[4.0, 2.0], [1.0, 3.0]]), 1 + 3 * 2.0**-14
+    ones = np.ones(2)
+    cases = [
+        _given(np.diag([2.0, 4.0]), ones / 2, np.array([1.0, 2.0])),
+        _given(small, ones, np.array([1.0, 0.5])),
+        _given(small, ones, np.zeros(2)),  # nothing to correct
+        _given(small, odd * ones, np.array([3.0, -1.0]) * 2.0**-28),
+        _given(odd * small, ones, np.array([-5.0, 1.0]) * 2.0**-12),
+        _given(small * 2.0**-12, ones, np.array([2.0**-13, 2.0**-14])),
+    ]
+    wide = np.array([1.5 * 2.0**-6, -1365 * 2.0**-36, 0.0])  # the second enters as a subnormal
+    cases += [_given(np.eye(3), np.ones(3), wide), _given(np.eye(3), np.ones(3), -wide)]
+    for n in (3, 4, 5):
+        a = np.rint(rng.standard_normal((n, n)) * 2**18) / 2**18 + 4 * np.eye(n)
+        x = np.rint(rng.standard_normal(n) * 2**18) / 2**18
+        cases.append(_given(a, x, np.rint(rng.standard_normal(n) * 2**9) / 2**30))
+    return cases
+
+
+EXERCISES: dict[str, Exercise] = {
+    "corrections_needed": Exercise(
+        answer=13,
+        reason="The error is (2^-4)^(k + 1) after k corrections; find the least k for 2^-53.",
+        misconceptions=known(
+            (14, "The first solution already has one factor of 2^-4."),
+            (4, "That is u alone; the condition takes 7 of its 11 bits."),
+            (5, "That is u alone; the condition takes 7 of its 11 bits."),
+            (12, "Then the error is 2^-52: one more."),
+            (7, "7 is what FP16 took in the figure; asked is the rule's count."),
+        ),
+    ),
+    "system_backward_error": Exercise(
+        answer=_backward_error,
+        reason="The largest residual, over the largest row sum of |a| times |x|, and |b|.",
+        argument="a, x, b",
+        cases=_JUDGED,
+        tolerance=1e-12,
+        misconceptions=known(
+            (_signed, "A residual can be negative: take magnitudes first."),
+            (_euclidean, "That is the 2-norm and Frobenius's; asked is the ∞-norm."),
+            (
+                _judged_by(lambda a, x, b: _largest(b) or np.nan),
+                "Beside b alone it does not say how little a must change.",
+            ),
+            (_judged_by(lambda a, x, b: _row_sum(a) * _largest(x)), "b may change, too: add it."),
+            (_judged_by(_sizes(_largest)), "The norm of a is a sum over a row, not one entry."),
+            (
+                _judged_by(_sizes(lambda a: _row_sum(a.T))),
+                "Those are sums of columns; the ∞-norm sums rows.",
+            ),
+            (
+                _judged_by(_sizes(lambda a: float(np.abs(a.sum(axis=1)).max()))),
+                "Take magnitudes before you sum a row, not after.",
+            ),
+            (_judged_by(lambda a, x, b: 1.0), "That is absolute; divide by what can change."),
+        ),
+    ),
+    "refine_once": Exercise(
+        answer=_refined,
+        uses=("round_to", "solve_triangular"),
+        reason="Residual in float64; a power of two; FP16 solves, lower first; back; add to x.",
+        argument="a, b, x, lower, upper",
+        cases=_correction_cases(),
+        misconceptions=known(
+            (
+                partial(_refined, residual=_residual_in_fp16),
+                "In FP16 the residual is made of rounding errors: compute it in float64.",
+            ),
+            (
+                partial(_refined, scale=lambda r: 1.0),
+                "Unscaled, a residual or d leaves FP16's range below, as small gradients do.",
+            ),
+            (
+                partial(_refined, residual=lambda a, b, x: _half(b - a @ x)),
+                "Multiply first, then round: unscaled, FP16 holds too little of a residual.",
+            ),
+            (
+                partial(_refined, scale=lambda r: _power_of_two(r) / 2),
+                "That brings the largest magnitude into [1/2, 1), not [1, 2).",
+            ),
+            (
+                partial(_refined, scale=lambda r: 1 / float(np.abs(r).max())),
+                "A scale that is no power of two rounds all digits anew.",
+            ),
+            (partial(_refined, back=False), "What was multiplied must be divided."),
+            (
+                partial(_refined, residual=lambda a, b, x: a @ x - b),
+                "The residual is b - a·x; its negative leads away from the solution.",
+            ),
+            (_exchanged, "lower @ upper @ d = r: lower comes first."),
+            (_stored_in_fp16, "x must keep float64's digits: only d is low."),
+            (partial(_refined, start=0.0), "d is the correction: add it to x."),
+            (
+                partial(_refined, careful=False, scale=_unguarded),
+                "A residual of 0 has no scale: then x is the answer.",
+            ),
+        ),
+    ),
+}

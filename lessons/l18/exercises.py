@@ -1,0 +1,207 @@
+"""The exercises on four bits: the two levels of scales of NVFP4, and rounding at random to E2M1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mplab.course.exercise import Arguments, Exercise, known
+from mplab.numbers.formats import FP4_E2M1, FP8_E4M3
+from mplab.numbers.rounding import round_to
+
+LARGEST = FP4_E2M1.max_finite
+LARGEST_SCALE, LEAST_SCALE = FP8_E4M3.max_finite, FP8_E4M3.min_normal
+
+# Scales ----------------------------------------------------------------------------------
+Scales = Callable[[np.ndarray], np.ndarray]
+
+
+def _by_tensor(x: np.ndarray) -> float:
+    return float(np.abs(x).max() / (LARGEST_SCALE * LARGEST))
+
+
+def _in_rows(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.abs(x).reshape(-1, 16).max(axis=1))
+
+
+def _wanted(x: np.ndarray) -> np.ndarray:
+    """What the scales of the blocks would be if they were not rounded."""
+    return _in_rows(x) / LARGEST / _by_tensor(x)
+
+
+def _stored(wanted: np.ndarray) -> np.ndarray:
+    return np.asarray(round_to(np.clip(wanted, LEAST_SCALE, LARGEST_SCALE), FP8_E4M3))
+
+
+def _nvfp4_scales(x: np.ndarray) -> np.ndarray:
+    return _stored(_wanted(x))
+
+
+def _power_of_two(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp2(np.floor(np.log2(_nvfp4_scales(x)))))
+
+
+def _strided(x: np.ndarray) -> np.ndarray:
+    return _stored(np.abs(x).reshape(16, -1).max(axis=0) / LARGEST / _by_tensor(x))
+
+
+_RNG = np.random.default_rng(18)
+
+_TENSORS = (
+    np.repeat([6.0, 3.0], 16),
+    np.repeat([1.0, 0.33, -0.7], 16) * np.tile(np.linspace(-1, 1, 16), 3),
+    np.repeat([1.0, 1e-3, 2e-5, 0.0], 16),  # the least scale of a block
+    _RNG.standard_normal(64) * np.repeat([1.0, 0.05, 30.0, 1e-4], 16),
+    np.repeat([448.0, 17 * (1 - 1e-4), 17 * (1 + 1e-4)], 16),  # 17 lies halfway
+    np.concatenate([_RNG.standard_normal(160), np.full(16, -2000.0)]),
+)
+
+# Rounding at random ----------------------------------------------------------------------
+Rounded = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _step(magnitude: np.ndarray) -> np.ndarray:
+    """From each magnitude's lower neighbour in E2M1 to its upper one."""
+    return np.where(magnitude < 2, 0.5, np.where(magnitude < 4, 1.0, 2.0))
+
+
+def _up_where(
+    goes_up: Callable[[np.ndarray, np.ndarray], np.ndarray], *, exact: bool = False
+) -> Rounded:
+    """Rounding that goes from the lower neighbour where a share and u say so.
+
+    Numbers of E2M1 are asked, too, if `exact`.
+    """
+
+    def answer(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+        magnitude = np.minimum(np.abs(x), LARGEST)
+        step = _step(magnitude)
+        share, lower = np.modf(magnitude / step)
+        up = goes_up(share, u) & (exact | (share > 0))
+        return np.asarray(np.copysign(np.minimum((lower + up) * step, LARGEST), x))
+
+    return answer
+
+
+_stochastic_e2m1 = _up_where(lambda share, u: u < share)
+
+
+def _half_steps(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    return np.asarray(np.copysign(np.ceil(np.minimum(np.abs(x), LARGEST) * 2 - u) / 2, x))
+
+
+def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    """From the neighbour below, which lies farther from 0 if x is negative."""
+    kept = np.clip(x, -LARGEST, LARGEST)
+    step = _step(np.abs(kept))
+    return np.asarray(np.copysign(np.ceil(kept / step - u) * step, x))
+
+
+def _past_the_end(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    magnitude = np.abs(x)
+    step = _step(magnitude)
+    return np.asarray(np.copysign(np.ceil(magnitude / step - u) * step, x))
+
+
+_DRAWS = np.array([0.0, 0.125, 0.5, 0.875])
+
+_ROUNDED_CASES = (
+    Arguments((np.array([1.25]), np.array([0.25]))),
+    Arguments((np.array([0.5, 1.0, 4.0, 6.0, -0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0]))),
+    Arguments((np.array([0.1, 0.2, 0.25, 0.3]), np.full(4, 0.5))),
+    Arguments((np.array([2.25, 2.75, 3.25, 4.5, 5.5]), np.array([0.5, 0.5, 0.125, 0.125, 0.5]))),
+    Arguments((np.array([-0.125, -1.25, -2.25, -5.0]), np.array([0.5, 0.375, 0.125, 0.25]))),
+    Arguments((np.array([6.5, -7.75, 1000.0]), np.array([0.0, 0.125, 0.875]))),
+    *(Arguments((np.linspace(-6.5, 6.5, 105), np.full(105, u))) for u in _DRAWS),
+    Arguments((np.full(16, 2.5), np.arange(16) / 16)),
+)
+
+EXERCISES: dict[str, Exercise] = {
+    "lost_beside_48": Exercise(
+        answer=2.0,
+        reason="48 becomes 6, so 8 times what is stored comes back; up to 1/4 is stored as 0.",
+        misconceptions=known(
+            (4.0, "4 is stored as 0.5, the smallest positive number; half of it?"),
+            (0.25, "So it is without a scale; here numbers are divided by 8 first."),
+            (1 / 32, "Small numbers are divided by 8 like all others: more of them become 0."),
+            (8.0, "8 is stored as 1, the smallest normal number; E2M1 has a subnormal below it."),
+            (1.0, "48 is not 24: which number of E2M1 does the largest become?"),
+        ),
+    ),
+    "nvfp4_scales": Exercise(
+        answer=_nvfp4_scales,
+        uses=("round_to",),
+        reason="amax of the block / 6 / (amax of the tensor / 2688), at least 2^-6, in E4M3.",
+        cases=_TENSORS,
+        fmt=FP8_E4M3,
+        tolerance=1e-12,
+        misconceptions=known(
+            (
+                lambda x: _stored(_wanted(x) / LARGEST),
+                "The largest number is 6 times a block scale of 448: the tensor's amax / 2688.",
+            ),
+            (
+                lambda x: np.clip(_wanted(x), LEAST_SCALE, LARGEST_SCALE),
+                "A block's scale is stored in eight bits: round it to E4M3.",
+            ),
+            (_power_of_two, "That is MX; the scales of NVFP4 have a significand of 4 bits."),
+            (
+                lambda x: round_to(_wanted(x), FP8_E4M3),
+                "Scales below 2^-6 are raised to it; a scale of 0 could not be divided by.",
+            ),
+            (
+                lambda x: _stored(x.reshape(-1, 16).max(axis=1) / LARGEST / (x.max() / 2688)),
+                "The largest magnitude may be that of a negative number.",
+            ),
+            (_strided, "A block is 16 neighbours, not every so manieth number."),
+            (
+                lambda x: _stored(_in_rows(x) / LARGEST),
+                "Divide by the scale of the tensor first, so that the largest block gets 448.",
+            ),
+        ),
+    ),
+    "stochastic_e2m1": Exercise(
+        answer=_stochastic_e2m1,
+        uses=("round_to", "next_up", "next_down", "ulp"),
+        reason="Up, in magnitude, where u is less than the share of the way to the upper one.",
+        argument="x, u",
+        cases=_ROUNDED_CASES,
+        fmt=FP4_E2M1,
+        misconceptions=known(
+            (
+                _up_where(lambda share, u: u < 0),
+                "That always rounds toward zero; u decides whether to go up.",
+            ),
+            (_up_where(lambda share, u: share > 0.5), "That is rounding to nearest; u decides."),
+            (_half_steps, "From 2 on neighbours are 1 apart, from 4 on 2."),
+            (
+                _up_where(lambda share, u: u < 0.5),
+                "With a chance of one half the mean is wrong: nearer means likelier.",
+            ),
+            (
+                _up_where(lambda share, u: u < 1 - share),
+                "The nearer the upper neighbour is, the more often it must be chosen.",
+            ),
+            (
+                _up_where(lambda share, u: u <= share),
+                "The chance of u < s is s for u in [0, 1): a tie goes down.",
+            ),
+            (
+                _up_where(lambda share, u: u <= share, exact=True),
+                "A number of E2M1 stays as it is, also if u is 0: less, not at most.",
+            ),
+            (
+                _up_where(lambda share, u: u[:1] < share),
+                "Every number has a u of its own; with a common one errors do not average out.",
+            ),
+            (lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."),
+            (
+                lambda x, u: np.sign(x) * np.abs(_stochastic_e2m1(x, u)),
+                "-0 stays -0, and np.sign(-0.0) is 0.",
+            ),
+            (_upward, "Round the magnitude, and put the sign back after it."),
+            (_past_the_end, "E2M1 ends at 6."),
+        ),
+    ),
+}

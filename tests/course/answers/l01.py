@@ -1,0 +1,84 @@
+"""Answers to the exercises of lesson 01, right ones and wrong ones."""
+
+import math
+
+import numpy as np
+
+from mplab import FP16, round_to
+
+FLOOR = FP16.min_subnormal
+
+
+def count(x):
+    """Flushed share, written with loops and comparisons instead of `round_to`."""
+    nonzero = [abs(float(v)) for v in x if v != 0]
+    return sum(v <= 2.0**-25 for v in nonzero) / len(nonzero) if nonzero else 0.0
+
+
+def half(x):
+    """Flushed share by NumPy's own float16."""
+    with np.errstate(under="ignore"):
+        kept = np.count_nonzero(x.astype(np.float16))
+    nonzero = np.count_nonzero(x)
+    return (nonzero - kept) / nonzero if nonzero else 0.0
+
+
+def by_exponent(gradient):
+    """Smallest scale from the exponent; a power of two is a tie and needs one step more."""
+    significand, exponent = math.frexp(abs(gradient))
+    return 2.0 ** max(0, -24 - exponent + (significand == 0.5))
+
+
+def by_search(gradient):
+    return next(2.0**k for k in range(200) if abs(gradient) * 2.0**k > 2.0**-25)
+
+
+RIGHT = {
+    "flush_threshold": [2.0**-25, np.float32(2.0**-25), FLOOR / 2],
+    "flushed_share": [count, half],
+    "smallest_scale": [by_exponent, by_search],
+}
+
+# Written apart from the sentences they must draw: what somebody would really hand in.
+WRONG = {
+    "flush_threshold": [
+        (2.0**-24, "itself a number"),
+        (2.0**-14, "smallest normal"),
+        (2.0**-10, "a matter of precision"),
+        (2.0**-26, "nearer to 0"),
+        (0.0, "midpoint"),
+        (-(2.0**-25), "midpoint"),
+        (-25, "its exponent"),
+    ],
+    "flushed_share": [
+        (lambda x: float((round_to(x, FP16) == 0).mean()) if len(x) else 0.0, "zero before"),
+        (lambda x: sum((round_to(x, FP16) == 0) & (x != 0)) / max(len(x), 1), "not of all"),
+        (lambda x: _share(np.abs(x[x != 0]) < 2.0**-14), "are not zero"),
+        (lambda x: _share(np.abs(x[x != 0]) < 2.0**-24), "nearer to the smallest"),
+        (lambda x: _share(np.abs(x[x != 0]) < 2.0**-25), "goes to the even one"),
+        (lambda x: _share(x[x != 0] <= 2.0**-25), "compare magnitudes"),
+        (lambda x: float((round_to(x[x != 0], FP16) == 0).sum()), "not zero before"),
+        (lambda x: 1 - count(x), "not zero before"),
+        (lambda x: x[7], "not zero before"),
+    ],
+    "smallest_scale": [
+        (lambda g: _lift(g, 2.0**-14), "a normal number"),
+        (lambda g: _lift(g, 2.0**-24), "need not reach"),
+        (lambda g: _lift(g, 2.0**-25), "there is a tie"),
+        (lambda g: by_search(g) if g > 0 else 1.0, "look at its magnitude"),
+        (lambda g: 65536.0, "GradScaler"),
+        (lambda g: 2 * by_search(g), "half the scale"),
+        (lambda g: 2.0**-25 / g, "half the scale"),
+    ],
+}
+
+
+def _share(flags):
+    return float(flags.mean()) if flags.size else 0.0
+
+
+def _lift(gradient, target):
+    scale = 1.0
+    while abs(gradient) * scale < target:
+        scale *= 2
+    return scale

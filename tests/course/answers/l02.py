@@ -1,0 +1,81 @@
+"""Answers to the exercises of lesson 02, right ones and wrong ones."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+
+
+def by_fields(code):
+    sign = -1.0 if code & 0x80 else 1.0
+    exponent, trailing = (code & 0x7F) >> 3, code & 0x07
+    if exponent == 15 and trailing == 7:
+        return math.nan
+    if exponent == 0:
+        return sign * trailing * 2.0**-9
+    return sign * (8 + trailing) * 2.0 ** (exponent - 10)
+
+
+def by_dtype(code):
+    return float(np.array(code, np.uint8).view(ml_dtypes.float8_e4m3fn))
+
+
+def without(**changes):
+    """by_fields with one thing wrong."""
+
+    def answer(code):
+        sign = -1.0 if code & 0x80 and not changes.get("sign") else 1.0
+        exponent, trailing = (code & 0x7F) >> 3, code & 0x07
+        if exponent == 15 and (trailing == 7 or changes.get("ieee")):
+            if changes.get("finite"):
+                return sign * 480.0
+            return sign * math.inf if trailing == 0 else math.nan
+        bias = 8 if changes.get("bias") else 7
+        if exponent == 0 and not changes.get("leading"):
+            value = trailing / 8 * 2.0 ** ((0 if changes.get("exponent") else 1) - bias)
+            return value if changes.get("zero") and value == 0 else sign * value
+        return sign * (1 + trailing / 8) * 2.0 ** (exponent - bias)
+
+    return answer
+
+
+def floor_of_logarithm(x):
+    return 2.0 ** (max(math.floor(math.log2(x)), -14) - 10)
+
+
+RIGHT = {
+    "first_missing_integer": [2049, np.float64(2049)],
+    "decode_e4m3": [by_fields, by_dtype],
+    "gap_fp16": [lambda x: np.spacing(np.float16(x)), floor_of_logarithm],
+}
+
+# Written apart from the sentences they must draw: what somebody would really hand in.
+WRONG = {
+    "first_missing_integer": [
+        (2048, "a power of two, so it is there"),
+        (1025, "the leading 1 is not"),
+        (65505, "Long before the range ends"),
+        (257, "That is BF16's"),
+        (4097, "One bit too many"),
+        (2047, "the gap between its numbers grows past 1"),
+    ],
+    "decode_e4m3": [
+        (without(leading=True), "there is no leading 1"),
+        (without(exponent=True), "Subnormals have the exponent"),
+        (without(ieee=True), "gives up infinity"),
+        (without(finite=True), "is NaN, not 480"),
+        (without(sign=True), "1 means minus"),
+        (without(bias=True), "The bias is"),
+        (without(zero=True), "keeps its sign"),
+        (lambda code: code / 8, "Split the code into 1, 4 and 3 bits"),
+        (lambda code: "one", "Split the code into 1, 4 and 3 bits"),
+    ],
+    "gap_fp16": [
+        (lambda x: 2.0**-10, "epsilon is the gap after 1"),
+        (lambda x: x * 2.0**-10, "does not grow with x in between"),
+        (lambda x: 2.0 ** (math.floor(math.log2(x)) - 10), "all 2^-24 apart"),
+        (lambda x: floor_of_logarithm(x) / 2, "weighs 2^(e-10)"),
+        (lambda x: min(floor_of_logarithm(x), 1.0) if x < 2 else 1.0, "go on growing"),
+        (lambda x: 2 * floor_of_logarithm(x), "The gap is 2^(e-10)"),
+    ],
+}

@@ -1,0 +1,84 @@
+"""Answers to the exercises of lesson 03, right ones and wrong ones."""
+
+import math
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+
+
+def gap(x, digits, least):
+    """The gap of a format with so many stored digits and this smallest exponent."""
+    exponent = math.frexp(x)[1] - 1 if x else least
+    return 2.0 ** (max(exponent, least) - digits)
+
+
+def by_gap(x):
+    """Python's round of a float goes to even."""
+    step = gap(x, 3, -6)
+    return math.copysign(round(abs(x) / step) * step, x)
+
+
+def by_dtype(x):
+    """Through float32 odd-rounding is not needed here: none of the cases lies within its reach."""
+    return float(np.float32(x).astype(ml_dtypes.float8_e4m3fn))
+
+
+def with_step(operation):
+    def answer(x):
+        step = gap(x, 3, -6)
+        return math.copysign(operation(abs(x) / step) * step, x)
+
+    return answer
+
+
+def chance(x):
+    step = Fraction(gap(x, 7, -126))
+    return float(Fraction(x) / step % 1)
+
+
+RIGHT = {
+    "four_ties": [[8, 12, 12, 16], (8.0, 12.0, 12.0, 16.0), np.array([8, 12, 12, 16])],
+    "round_e4m3": [by_gap, by_dtype],
+    "chance_up": [chance, lambda x: (x / gap(x, 7, -126)) % 1],
+}
+
+WRONG = {
+    "four_ties": [
+        ([10, 12, 14, 16], "not away from zero"),
+        ([8, 10, 12, 14], "not always down"),
+        ([9, 11, 13, 15], "no odd integer"),
+        ([8, 8, 16, 16], "12 is a value as well"),
+        ([8, 10, 14, 16], "last significand bit is 1"),
+        ([8, 12, 12], "0x48, 0x49, 0x4A"),
+        (8.0, "0x48, 0x49, 0x4A"),
+    ],
+    "round_e4m3": [
+        (with_step(lambda v: math.floor(v + 0.5)), "not away from zero"),
+        (with_step(math.floor), "toward zero, not to the nearest"),
+        (with_step(lambda v: math.ceil(v - 0.5)), "may be the upper"),
+        (
+            lambda x: math.copysign(math.floor(x / gap(x, 3, -6) + 0.5) * gap(x, 3, -6), x),
+            "sends every tie upward",
+        ),
+        (lambda x: by_gap(float(np.float16(x))), "round once"),
+        (
+            lambda x: math.copysign(round(abs(x) / gap(x, 3, -99)) * gap(x, 3, -99), x),
+            "Below 2^-6 the gap stays",
+        ),
+        (
+            lambda x: by_gap(x) if abs(by_gap(x)) >= 2.0**-6 else math.copysign(0, x),
+            "Subnormals are values too",
+        ),
+        (lambda x: math.copysign(round(abs(x) * 8) / 8, x), "only from 1 to 2"),
+        (lambda x: x, "Divide by the gap"),
+    ],
+    "chance_up": [
+        (lambda x: 0.5 if chance(x) else 0.0, "A fair coin"),
+        (lambda x: (1 - chance(x)) % 1, "the chance of the lower neighbour"),
+        (lambda x: 1.0 if chance(x) > 0.5 else 0.0, "rounds to nearest"),
+        (lambda x: (x * 128) % 1, "only from 1 to 2"),
+        (lambda x: chance(abs(x)), "mind the floor"),
+        (lambda x: chance(x) / 2, "distance from the lower neighbour"),
+    ],
+}

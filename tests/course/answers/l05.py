@@ -1,0 +1,135 @@
+"""Answers to the exercises of lesson 05, right ones and wrong ones."""
+
+import numpy as np
+
+HALF = np.float16
+
+
+def pairwise(x):
+    """By NumPy's own float16."""
+    if len(x) == 0:
+        return 0.0
+    if len(x) == 1:
+        return float(x[0])
+    middle = len(x) // 2
+    return float(HALF(pairwise(x[:middle])) + HALF(pairwise(x[middle:])))
+
+
+def pairwise_by_stack(x):
+    """The same without recursion into arrays: a tree of slices, the deepest first."""
+    done, todo = [], [(0, len(x), False)]
+    while todo:
+        low, high, ready = todo.pop()
+        if high - low < 2:
+            done.append(HALF(x[low]) if high > low else HALF(0))
+        elif ready:
+            done.append(done.pop() + done.pop())
+        else:
+            middle = low + (high - low) // 2
+            todo += [(low, high, True), (low, middle, False), (middle, high, False)]
+    return float(done.pop())
+
+
+def kahan(x):
+    total = lost = HALF(0)
+    for term in x.astype(HALF):
+        corrected = term - lost
+        new = total + corrected
+        lost = (new - total) - corrected
+        total = new
+    return float(total)
+
+
+def kahan_by_debt(x):
+    """With the sign of the correction turned around twice."""
+    total = owed = HALF(0)
+    for term in x.astype(HALF):
+        wanted = term + owed
+        before, total = total, total + wanted
+        owed = wanted - (total - before)
+    return total
+
+
+def plain(x):
+    total = HALF(0)
+    for term in x.astype(HALF):
+        total += term
+    return float(total)
+
+
+def kahan_without_next_term(x):
+    total = lost = HALF(0)
+    for term in x.astype(HALF):
+        new = total + term
+        lost += (new - total) - term
+        total = new
+    return float(total - lost)
+
+
+def kahan_doubling(x):
+    total = lost = HALF(0)
+    for term in x.astype(HALF):
+        corrected = term + lost
+        new = total + corrected
+        lost = (new - total) - corrected
+        total = new
+    return float(total)
+
+
+def kahan_in_doubles(x):
+    total, lost = 0.0, 0.0
+    for term in x.tolist():
+        corrected = term - lost
+        new = float(HALF(total + corrected))
+        lost = (new - total) - corrected
+        total = new
+    return total
+
+
+def kahan_forgetful(x):
+    total = lost = HALF(0)
+    for term in x.astype(HALF):
+        new = total + (term - lost)
+        lost = (new - total) - term
+        total = new
+    return float(total)
+
+
+def half_and_half(x):
+    middle = len(x) // 2
+    return float(HALF(plain(x[:middle])) + HALF(plain(x[middle:])))
+
+
+RIGHT = {
+    "stopped_counter": [64.0, np.float32(64), 64],
+    "pairwise_sum": [pairwise, pairwise_by_stack],
+    "kahan_sum": [kahan, kahan_by_debt],
+}
+
+WRONG = {
+    "stopped_counter": [
+        (256.0, "smaller steps stop earlier"),
+        (128.0, "only reaches the midpoint"),
+        (32.0, "still lands on a number"),
+        (512.0, "a step of 2"),
+        (2048.0, "gap between neighbours"),
+        (63.75, "gap between neighbours"),
+    ],
+    "pairwise_sum": [
+        (plain, "one by one"),
+        (lambda x: float(HALF(x.sum())), "not only the last one"),
+        (half_and_half, "must be split again"),
+        (lambda x: pairwise(x[::-1])[()] if len(x) == 3 else pairwise(x) + 1, "round their sum"),
+        (lambda x: pairwise(x) if len(x) else None, "round their sum"),
+        (lambda x: pairwise(x[:-1]), "round their sum"),
+    ],
+    "kahan_sum": [
+        (plain, "the plain sum"),
+        (kahan_doubling, "doubles what was lost"),
+        (kahan_forgetful, "also carries what was lost"),
+        (kahan_in_doubles, "not only the total"),
+        (kahan_without_next_term, "comes too late"),
+        (lambda x: float(HALF(x.sum())), "not only the total"),
+        (lambda x: kahan(x[1:]), "did not take"),
+    ],
+}

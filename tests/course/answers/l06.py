@@ -1,0 +1,112 @@
+"""Answers to the exercises of lesson 06, right ones and wrong ones."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from mplab import FP8_E4M3, FP32, Format, Rounding, round_to
+from mplab.arithmetic import MatrixUnit, mma
+
+REGISTER = Format("E8M13", exponent_bits=8, precision=14)
+PLAIN = MatrixUnit(32, 13)
+
+
+def by_the_unit(a, b):
+    """By the library's own model, which writes all bits that this many terms can have."""
+    return float(mma(a[None], b[:, None], architecture=PLAIN, input_format=FP8_E4M3)[0, 0])
+
+
+def by_fractions(a, b, *, cut=int, normalise=False):
+    def exponent(x):
+        return int(np.floor(np.log2(abs(x))))
+
+    pairs = [(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True) if x and y]
+    if not pairs:
+        return 0.0
+    top = max(exponent(x * y) if normalise else exponent(x) + exponent(y) for x, y in pairs)
+    unit = Fraction(2) ** (top - 13)
+    return float(sum(cut(Fraction(x) * Fraction(y) / unit) for x, y in pairs) * unit)
+
+
+def by_blocks(x, *, mode=Rounding.TOWARD_ZERO, inner=REGISTER, outer=FP32, length=128):
+    total = 0.0
+    for start in range(0, len(x), length):
+        part = 0.0
+        for term in x[start : start + length].tolist():
+            part = float(round_to(part + term, inner, rounding=mode))
+        total = float(round_to(total + part, outer))
+    return total
+
+
+def by_integers(x):
+    """The same with the register as an integer of at most 14 bits and a shift."""
+    total = np.float32(0)
+    for block in (x[i : i + 128] for i in range(0, len(x), 128)):
+        units = 0  # multiples of 2^−9, of which all terms are
+        for term in block:
+            units += int(term * 512)
+            shift = max(units.bit_length() - 14, 0)
+            units = int(units / 2**shift) << shift  # toward zero
+        total += np.float32(units / 512)
+    return total
+
+
+def total_in_register(x):
+    total = 0.0
+    for block in (x[i : i + 128] for i in range(0, len(x), 128)):
+        cut = {"rounding": Rounding.TOWARD_ZERO}
+        total = float(round_to(total + by_blocks(block), REGISTER, **cut))
+    return total
+
+
+def total_in_double(x):
+    return sum(by_blocks(x[i : i + 128]) for i in range(0, len(x), 128))
+
+
+RIGHT = {
+    "last_bit_kept": [2.0**-22, np.ldexp(1.0, -22)],
+    "step_sum": [by_fractions],
+    "promoted_sum": [by_blocks, by_integers],
+}
+
+BY_LIBRARY = {"step_sum": [by_the_unit]}
+
+WRONG = {
+    "last_bit_kept": [
+        (2.0**-25, "not 0"),
+        (2.0**-21, "not normalised"),
+        (2.0**-10, "13 places are FP8's"),
+        (2.0**-20, "make 3"),
+        (2.0**-31, "not the smallest"),
+        (-22, "a power of two"),
+        (22.0, "25 places down"),
+    ],
+    "step_sum": [
+        (lambda a, b: float((a * b).sum()), "the exact sum"),
+        (lambda a, b: by_fractions(a, b, cut=round), "does not round"),
+        (lambda a, b: by_fractions(a, b, cut=lambda q: q.__floor__()), "floor goes down"),
+        (lambda a, b: by_fractions(a, b, normalise=True), "even if the product is 2 or more"),
+        (lambda a, b: sum(by_fractions(a[i:i + 1], b[i:i + 1]) for i in range(len(a))),
+         "Nothing is cut"),
+        (lambda a, b: float(round_to((a * b).sum(), REGISTER, rounding=Rounding.TOWARD_ZERO)),
+         "before the sum"),
+        (lambda a, b: float(np.trunc(a * b * 2**13).sum() / 2**13), "not from 1"),
+        (lambda a, b: by_fractions(a[:2], b[:2]), "then add"),
+    ],
+    "promoted_sum": [
+        (lambda x: by_blocks(x, length=10**6), "Nothing is promoted"),
+        (total_in_register, "The total is FP32"),
+        (lambda x: by_blocks(x, mode=Rounding.TIES_TO_EVEN), "does not round to nearest"),
+        (lambda x: by_blocks(x, mode=Rounding.TOWARD_NEGATIVE), "is floor"),
+        (lambda x: by_blocks(x, inner=FP32), "only 14 bits"),
+        (lambda x: by_blocks(x[: len(x) // 128 * 128]), "it counts too"),
+        (lambda x: by_blocks(x, length=32), "not a step's 32"),
+        (lambda x: by_blocks(x, length=64), "not 64"),
+        (lambda x: by_blocks(x, length=127), "one term early"),
+        (lambda x: by_blocks(x, length=129), "one term late"),
+        (total_in_double, "all bits of FP64"),
+        (lambda x: np.float32(total_in_double(x)), "not once at the end"),
+        (lambda x: float(x.sum()), "the plain sum"),
+        (lambda x: by_blocks(x[::-1]), "Blocks of 128"),
+    ],
+}  # fmt: skip

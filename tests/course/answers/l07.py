@@ -1,0 +1,98 @@
+"""Answers to the exercises of lesson 07, right ones and wrong ones."""
+
+import ml_dtypes
+import numpy as np
+
+from mplab import BF16, next_down, next_up, round_to, ulp
+
+
+def lost(w, delta):
+    """By ml_dtypes' own bfloat16: the sums in the cases are exact in float32."""
+    return (w + delta).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64) == w
+
+
+def one_by_one(w, delta):
+    """With the neighbours: dead where w is nearer, or a tie and even."""
+    flags = []
+    for weight, update in zip(w.tolist(), delta.tolist(), strict=True):
+        if update:
+            other = float((next_up if update > 0 else next_down)(weight, BF16))
+            gap, size = abs(other - weight), abs(update)
+            even = int(mplab_code(weight)) % 2 == 0
+            flags.append(size < gap / 2 or (size == gap / 2 and even))
+    return sum(flags) / len(flags) if flags else 0.0
+
+
+def mplab_code(x):
+    return np.float64(x).astype(ml_dtypes.bfloat16).view(np.uint16)
+
+
+def share(flags):
+    return float(np.mean(flags)) if len(flags) else 0.0
+
+
+def coin(x, r):
+    """By the neighbours of the rounded number."""
+    near = float(round_to(x, BF16))
+    if near == x:
+        return x
+    low = near if near < x else float(next_down(near, BF16))
+    high = float(next_up(low, BF16))
+    return high if r * (high - low) < x - low else low
+
+
+def coin_by_bits(x, r):
+    """Cut the bits that BF16 does not have off |x|; for negative x that goes up."""
+    bits = np.float64(abs(x)).view(np.int64)
+    cut = float((bits >> 45 << 45).view(np.float64))
+    if cut == abs(x):
+        return x
+    up = float(((bits >> 45) + 1 << 45).view(np.float64))
+    low, high = (cut, up) if x > 0 else (-up, -cut)
+    return high if r < (x - low) / (high - low) else low
+
+
+def uneven(chance):
+    def rounded(x, r):
+        low = x - (x - coin(x, 1.0))
+        high = coin(x, 0.0)
+        return high if low < high and r < chance(x, low, high) else low
+
+    return rounded
+
+
+RIGHT = {
+    "largest_dead_update": [2.0**-8, 0.00390625],
+    "dead_share": [lambda w, delta: share(lost(w, delta)[delta != 0]), one_by_one],
+    "stochastic_round": [coin, coin_by_bits],
+}
+
+WRONG = {
+    "largest_dead_update": [
+        (2.0**-7, "the whole way"),
+        (2.0**-10, "farther apart"),
+        (2.0**-11, "grows with the weight"),
+        (2.0**-9, "twice as dense"),
+        (0.0, "where the tie goes"),
+        (np.nextafter(2.0**-8, 0), "where the tie goes"),
+    ],
+    "dead_share": [
+        (lambda w, delta: share(lost(w, delta)), "leave it out"),
+        (lambda w, delta: share(lost(w, delta) & (delta != 0)), "not of all"),
+        (lambda w, d: share((np.abs(d) < ulp(w, BF16) / 2)[d != 0]), "ask rounding"),
+        (lambda w, d: share((np.abs(d) <= ulp(w, BF16) / 2)[d != 0]), "Not every tie"),
+        (lambda w, d: share((np.abs(d) <= 2.0**-7 * np.abs(w))[d != 0]), "A whole gap"),
+        (lambda w, d: share((np.abs(d) <= 2.0**-8)[d != 0]), "weights near 1"),
+        (lambda w, d: 1 - share(lost(w, d)[d != 0]), "the updates that arrive"),
+        (lambda w, d: float(np.sum(lost(w, d))), "still w"),
+    ],
+    "stochastic_round": [
+        (lambda x, r: float(np.float32(x).astype(ml_dtypes.bfloat16)), "rounds to nearest"),
+        (uneven(lambda x, low, high: 0.5), "A fair coin"),
+        (uneven(lambda x, low, high: (high - x) / (high - low)), "swapped"),
+        (lambda x, r: np.copysign(coin(abs(x), r), x), "toward plus infinity"),
+        (uneven(lambda x, low, high: (x - low) * 128), "the one after 1"),
+        (lambda x, r: x, "Up if r is less"),
+        (lambda x, r: x + r * (next_up(x, BF16) - x), "Up if r is less"),
+    ],
+}

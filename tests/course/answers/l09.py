@@ -1,0 +1,73 @@
+"""Answers to the exercises of lesson 09, right ones and wrong ones."""
+
+import math
+
+import numpy as np
+
+from mplab.scaling import LossScaler
+
+
+def by_the_library(scale, good_steps, found_inf, growth_interval):
+    """The next state by `LossScaler`, which follows torch."""
+    scaler = LossScaler(scale, growth_interval=growth_interval)
+    scaler.load_state_dict({**scaler.state_dict(), "_growth_tracker": good_steps})
+    scaler.update(found_inf)
+    return scaler.scale, scaler.state_dict()["_growth_tracker"]
+
+
+def by_arithmetic(scale, good_steps, found_inf, growth_interval):
+    """The same as a formula; arrays are as good as tuples."""
+    count = 0 if found_inf else (good_steps + 1) % growth_interval
+    power = -1 if found_inf else int(count == 0)
+    return np.array([math.ldexp(scale, power), count])
+
+
+def by_factor(gradients, scale, max_norm):
+    norm = math.sqrt(sum(float(g) ** 2 for g in gradients)) / scale
+    return gradients * (min(1.0, max_norm / norm) if norm else 1.0) / scale
+
+
+RIGHT = {
+    "scale_after": [512, 2.0**9, np.float32(512)],
+    "next_state": [by_arithmetic],
+    "clipped": [by_factor, lambda g, s, m: by_factor(g / s, 1.0, m)],
+}
+
+BY_LIBRARY = {"next_state": [by_the_library]}
+
+# Written apart from the sentences they must draw: what somebody would really hand in.
+WRONG = {
+    "scale_after": [
+        (1024.0, "back to 0"),
+        (2.0**14, "three of them in a row"),
+        (2.0**8, "double the scale"),
+        (2048.0, "Write down"),
+        (0.0, "Write down"),
+    ],
+    "next_state": [
+        (lambda s, n, f, k: (s / 2, n) if f else by_the_library(s, n, f, k), "back to 0"),
+        (lambda s, n, f, k: (s / 2, 1) if f else by_the_library(s, n, f, k), "no good step"),
+        (lambda s, n, f, k: (s / 2, 0) if f else _late(s, n, k), "completes the row"),
+        (lambda s, n, f, k: (s / 2, 0) if f else _endless(s, n, k), "never stops"),
+        (lambda s, n, f, k: (max(1.0, s / 2), 0) if f else by_the_library(s, n, f, k), "below it"),
+        (lambda s, n, f, k: by_the_library(s, n, f, k)[0], "A bad step halves"),
+        (lambda s, n, f, k: (s / 2, 0) if f else (s * 2, 0), "A bad step halves"),
+    ],
+    "clipped": [
+        (lambda g, s, m: by_factor(g, 1.0, m) / s, "max_norm / scale"),
+        (lambda g, s, m: by_factor(g, 1.0, m), "without the loss scale"),
+        (lambda g, s, m: by_factor(g, 1.0, m * s), "still have to be divided"),
+        (lambda g, s, m: g / s * m / max(np.linalg.norm(g / s), 1e-300), "short enough"),
+        (lambda g, s, m: np.minimum(np.maximum(g / s, -m), m), "bends the direction"),
+        (lambda g, s, m: g / s, "Divide by the scale"),
+        (lambda g, s, m: np.zeros_like(g), "Divide by the scale"),
+    ],
+}
+
+
+def _late(scale, count, interval):
+    return (scale * 2, 0) if count == interval else (scale, count + 1)
+
+
+def _endless(scale, count, interval):
+    return (scale * 2 if count + 1 == interval else scale), count + 1

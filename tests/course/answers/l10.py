@@ -1,0 +1,114 @@
+"""Answers to the exercises of lesson 10, right ones and wrong ones."""
+
+import numpy as np
+import torch
+
+from mplab import FP16, round_to
+
+DTYPES = {24: torch.float32, 11: torch.float16, 8: torch.bfloat16}
+
+
+def by_promotion(operation, inputs, lower, wide, low):
+    """By torch's own type promotion."""
+    if operation in lower:
+        return low
+    if operation in wide:
+        return 24
+    found = DTYPES[inputs[0]]
+    for p in inputs[1:]:
+        found = torch.promote_types(found, DTYPES[p])
+    return next(p for p, dtype in DTYPES.items() if dtype == found)
+
+
+def by_cases(operation, inputs, lower, wide, low):
+    unlisted = inputs[0] if all(p == inputs[0] for p in inputs) else 24
+    return {True: low}.get(operation in lower, 24 if operation in wide else unlisted)
+
+
+def listed_or(pick):
+    def answer(operation, inputs, lower, wide, low):
+        return low if operation in lower else 24 if operation in wide else pick(inputs, low)
+
+    return answer
+
+
+def first_lost():
+    n = 1
+    while np.isfinite(round_to(float((16 * n) ** 2), FP16)):
+        n += 1
+    return n
+
+
+def widened(x):
+    wide = x.astype(np.float32)
+    return np.sqrt((wide * wide).mean())
+
+
+def scaled(x):
+    """In FP16 but for the mean, divided by the largest first."""
+    largest = np.abs(x).max()
+    if not largest:
+        return 0.0
+    share = x / largest
+    return float(largest) * float(np.sqrt((share * share).astype(np.float64).mean()))
+
+
+def quiet(norm):
+    def answer(x):
+        with np.errstate(all="ignore"):
+            return norm(x)
+
+    return answer
+
+
+RIGHT = {
+    "first_lost_cosine": [16, first_lost()],
+    "result_precision": [by_promotion, by_cases],
+    "safe_rms": [widened, scaled],
+}
+
+WRONG = {
+    "first_lost_cosine": [
+        (15, "still within"),
+        (17, "past 65504"),
+        (4096, "much earlier"),
+        (64, "of their squares"),
+        (256, "(16n)^2"),
+    ],
+    "result_precision": [
+        (listed_or(lambda inputs, low: low), "follows its inputs"),
+        (listed_or(lambda inputs, low: inputs[0]), "not only the first"),
+        (listed_or(lambda inputs, low: min(inputs)), "the wider wins"),
+        (listed_or(lambda inputs, low: max(inputs)), "meet in FP32"),
+        (listed_or(lambda inputs, low: 24), "wide either"),
+        (lambda o, i, lower, wide, low: by_cases(o, i, lower, (), low), "widens low inputs"),
+        (
+            lambda o, i, lower, wide, low: by_cases(o, i, lower if 24 in i else (), wide, low),
+            "casts every input",
+        ),
+        (lambda o, i, lower, wide, low: by_cases(o, i, wide, lower, low), "the lists first"),
+    ],
+    "safe_rms": [
+        (quiet(lambda x: float(np.sqrt((x * x).astype(np.float64).mean()))), "already infinite"),
+        (
+            quiet(lambda x: 256 * np.sqrt(((x / np.float16(256)) ** 2).astype(float).mean())),
+            "A fixed divisor",
+        ),
+        (
+            quiet(
+                lambda x: (
+                    float(np.abs(x).max())
+                    * np.sqrt(((x / np.abs(x).max()) ** 2).astype(float).mean())
+                )
+            ),
+            "do not divide by it",
+        ),
+        (
+            quiet(lambda x: np.sqrt(np.minimum(x * x, np.float16(65504)).astype(float).mean())),
+            "cut off at 65504",
+        ),
+        (lambda x: scaled(x) * float(np.sign(x.max())), "mind signs"),
+        (lambda x: float(np.abs(x.astype(float)).mean()), "No square may leave"),
+        (lambda x: float(np.sqrt((x.astype(float) ** 2).sum())), "No square may leave"),
+    ],
+}

@@ -1,0 +1,103 @@
+"""Answers to the exercises of lesson 14, right ones and wrong ones."""
+
+import math
+
+import numpy as np
+
+
+def by_logaddexp(x):
+    return float(np.logaddexp.reduce(x))
+
+
+def in_pairs(x):
+    """Two at a time, the larger one outside."""
+    total = -math.inf
+    for score in x.tolist():
+        high, low = max(total, score), min(total, score)
+        total = high if low == -math.inf else high + math.log1p(math.exp(low - high))
+    return total
+
+
+def plain(x):
+    with np.errstate(all="ignore"):
+        return math.log(np.exp(x).sum()) if np.exp(x).sum() else -math.inf
+
+
+def shifted(shift):
+    def answer(x):
+        with np.errstate(all="ignore"):
+            return float(np.log(np.sum(np.exp(x - shift(x)))) + shift(x))
+
+    return answer
+
+
+def not_back(x):
+    top = x.max()
+    return math.log(sum(math.exp(score - top) for score in x)) if top > -math.inf else top
+
+
+def exactly(a, b, result):
+    """Sums without rounding."""
+    products = [float(x) * float(y) for x, y in zip(a, b, strict=True)]
+    off = abs(math.fsum([-result, *products]))
+    size = math.fsum(map(abs, products))
+    return 0.0 if off == 0 else math.inf if size == 0 else off / size
+
+
+def by_dot(a, b, result):
+    off, size = abs(a @ b - result), np.abs(a) @ np.abs(b)
+    if size == 0:
+        return np.float64(0.0 if off == 0 else np.inf)
+    return off / size
+
+
+def forward(a, b, result):
+    off, exact = abs(a @ b - result), abs(a @ b)
+    return off / exact if exact else (math.inf if off else 0.0)
+
+
+def by_norms(a, b, result):
+    off, size = abs(a @ b - result), np.linalg.norm(a) * np.linalg.norm(b)
+    return off / size if size else (math.inf if off else 0.0)
+
+
+def signed(a, b, result):
+    off, size = result - a @ b, np.abs(a) @ np.abs(b)
+    return off / size if size else (math.inf if off else 0.0)
+
+
+RIGHT = {
+    "bits_left": [4, 4.0, np.int64(4)],
+    "log_sum_exp": [by_logaddexp, in_pairs],
+    "dot_backward_error": [exactly, by_dot],
+}
+
+WRONG = {
+    "bits_left": [
+        (14, "takes them twice"),
+        (24, "cancel"),
+        (3, "not stored"),
+        (20, "what is left"),
+        (0, "2^12"),
+        (10, "24 bits"),
+    ],
+    "log_sum_exp": [
+        (shifted(lambda x: 0.0), "shift first"),
+        (not_back, "come back"),
+        (shifted(np.max), "is NaN"),
+        (shifted(np.mean), "Far above the mean"),
+        (shifted(np.min), "all the sooner"),
+        (shifted(lambda x: max(abs(x))), "largest magnitude"),
+        (np.max, "alone"),
+        (lambda x: by_logaddexp(x) / math.log(2), "Subtract the largest"),
+        (plain, "shift first"),
+    ],
+    "dot_backward_error": [
+        (forward, "forward error"),
+        (by_norms, "not to the norm"),
+        (signed, "magnitude"),
+        (lambda a, b, result: abs(result - a @ b), "in proportion to what"),
+        (lambda a, b, result: abs(result - a @ b) / (np.abs(a) @ np.abs(b)), "How far"),
+        (lambda a, b, result: exactly(a, b, result) / len(a), "How far"),
+    ],
+}

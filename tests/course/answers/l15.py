@@ -1,0 +1,146 @@
+"""Answers to the exercises of lesson 15, right ones and wrong ones."""
+
+import math
+
+import numpy as np
+
+from mplab import FP16, FP32, round_to
+from mplab.arithmetic import backward_error, solve_triangular
+
+
+def by_loops(a, x, b):
+    off = row = 0.0
+    for coefficients, right in zip(a.tolist(), b.tolist(), strict=True):
+        total = math.fsum(c * v for c, v in zip(coefficients, x.tolist(), strict=True))
+        off = max(off, abs(right - total))
+        row = max(row, sum(map(abs, coefficients)))
+    return off / (row * max(map(abs, x.tolist())) + max(map(abs, b.tolist()))) if off else 0.0
+
+
+def by_norm(a, x, b):
+    norm = np.linalg.norm
+    size = norm(a, np.inf) * norm(x, np.inf) + norm(b, np.inf)
+    return norm(b - a @ x, np.inf) / size if size > 0 else 0.0
+
+
+def judged(size, off=lambda r: np.abs(r).max()):
+    def answer(a, x, b):
+        top = off(b - a @ x)
+        return top / size(a, x, b) if top else 0.0
+
+    return answer
+
+
+def most(v):
+    return np.abs(v).max()
+
+
+def frobenius(a, x, b):
+    norm = np.linalg.norm
+    return norm(b - a @ x) / (norm(a) * norm(x) + norm(b)) if norm(b) + norm(x) else 0.0
+
+
+def rows(a):
+    return np.abs(a).sum(axis=1).max()
+
+
+def one_correction(a, b, x, lower, upper):
+    r = b - a @ x
+    top = np.abs(r).max()
+    if top == 0:
+        return x
+    s = 2.0 ** -math.floor(math.log2(top))
+    y = solve_triangular(lower, round_to(s * r, FP16), FP16, lower=True)
+    return x + solve_triangular(upper, y, FP16, lower=False) / s
+
+
+def by_exponents(a, b, x, lower, upper):
+    r = b - np.array([math.fsum(row * x) for row in a])
+    e = math.frexp(max(abs(v) for v in r))[1]
+    d = round_to(np.ldexp(r, 1 - e), FP16)
+    for triangle, low in ((lower, True), (upper, False)):
+        d = solve_triangular(triangle, d, FP16, lower=low)
+    return x + np.ldexp(d, e - 1)
+
+
+def correction(
+    residual=lambda a, b, x: b - a @ x,
+    scale=lambda r: 2.0 ** -math.floor(math.log2(np.abs(r).max())),
+    fmt=FP16,
+    after=lambda x, d, s: x + d / s,
+):
+    def answer(a, b, x, lower, upper):
+        r = residual(a, b, x)
+        if not r.any():
+            return x
+        s = scale(r)
+        y = solve_triangular(lower, round_to(s * r, fmt), fmt, lower=True)
+        with np.errstate(all="ignore"):
+            return after(x, solve_triangular(upper, y, fmt, lower=False), s)
+
+    return answer
+
+
+def low_residual(a, b, x):
+    low = [round_to(v, FP16) for v in (a, b, x)]
+    return round_to(low[1] - round_to(low[0] @ low[2], FP16), FP16)
+
+
+def upper_first(a, b, x, lower, upper):
+    r = b - a @ x
+    s = 2.0 ** -math.floor(math.log2(most(r))) if r.any() else 1.0
+    y = solve_triangular(upper, round_to(s * r, FP16), FP16, lower=False)
+    return x + solve_triangular(lower, y, FP16, lower=True) / s
+
+
+def unguarded(a, b, x, lower, upper):
+    r = b - a @ x
+    with np.errstate(all="ignore"):
+        s = 2.0 ** -np.floor(np.log2(most(r)))
+        y = solve_triangular(lower, round_to(s * r, FP16), FP16, lower=True)
+        return x + solve_triangular(upper, y, FP16, lower=False) / s
+
+
+RIGHT = {
+    "corrections_needed": [13, 13.0, np.int64(13)],
+    "system_backward_error": [by_loops, by_norm],
+    "refine_once": [one_correction, by_exponents],
+}
+
+BY_LIBRARY = {"system_backward_error": [lambda a, x, b: backward_error(a, x, b)]}
+
+WRONG = {
+    "corrections_needed": [
+        (14, "already"),
+        (4, "u alone"),
+        (5, "u alone"),
+        (12, "one more"),
+        (7, "rule's count"),
+        (53, "least k"),
+    ],
+    "system_backward_error": [
+        (judged(lambda a, x, b: rows(a) * most(x) + most(b), np.max), "magnitudes first"),
+        (frobenius, "Frobenius"),
+        (judged(lambda a, x, b: most(b) or np.nan), "b alone"),
+        (judged(lambda a, x, b: rows(a) * most(x)), "b may change"),
+        (judged(lambda a, x, b: most(a) * most(x) + most(b)), "not one entry"),
+        (judged(lambda a, x, b: rows(a.T) * most(x) + most(b)), "columns"),
+        (judged(lambda a, x, b: most(a.sum(axis=1)) * most(x) + most(b)), "not after"),
+        (judged(lambda a, x, b: 1), "absolute"),
+        (judged(lambda a, x, b: rows(a) + most(b)), "row sum"),
+    ],
+    "refine_once": [
+        (correction(residual=low_residual), "rounding errors"),
+        (correction(scale=lambda r: 1.0), "leaves FP16's range"),
+        (correction(residual=lambda a, b, x: round_to(b - a @ x, FP16)), "Multiply first"),
+        (correction(scale=lambda r: 2.0 ** -np.frexp(most(r))[1]), "[1/2, 1)"),
+        (correction(scale=lambda r: 1 / np.abs(r).max()), "no power of two"),
+        (correction(after=lambda x, d, s: x + d), "must be divided"),
+        (correction(residual=lambda a, b, x: a @ x - b), "leads away"),
+        (upper_first, "lower comes first"),
+        (correction(after=lambda x, d, s: round_to(x + d / s, FP16)), "only d is low"),
+        (correction(after=lambda x, d, s: d / s), "add it to x"),
+        (unguarded, "has no scale"),
+        (correction(fmt=FP32), "Residual in float64"),
+    ],
+}

@@ -1,0 +1,154 @@
+"""Answers to the exercises of lesson 16, right ones and wrong ones."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from mplab import BF16, round_to, values
+
+
+def until_it_stays(k, room, dt, fmt):
+    t = round_to(90.0, fmt)
+    while True:
+        cooler = round_to(t + dt * k * (room - t), fmt)
+        if cooler == t:
+            return t
+        t = cooler
+
+
+def with_the_one_before(k, room, dt, fmt):
+    t, before = round_to(90.0, fmt), None
+    while t != before:
+        t, before = round_to(t - dt * k * (t - room), fmt), t
+    return t
+
+
+def from_90(k, room, dt, fmt):
+    t, before = 90.0, None
+    while t != before:
+        t, before = float(round_to(t - dt * k * (t - room), fmt)), t
+    return t
+
+
+def rounding_the_step(k, room, dt, fmt):
+    t, before = float(round_to(90.0, fmt)), None
+    while t != before:
+        step = float(round_to(dt * k * (t - room), fmt))
+        t, before = float(round_to(t - step, fmt)), t
+    return t
+
+
+def strictly_below_half(k, room, dt, fmt):
+    """The hottest of all temperatures, with the right gaps, but no ties."""
+    t = np.unique(values(fmt))
+    t = t[t <= round_to(90.0, fmt)]
+    below, t = t[:-1], t[1:]
+    lost = (t >= room) & (dt * k * (t - room) < (t - below) / 2)
+    return t[lost].max()
+
+
+def in_bf16(t, rest, step):
+    due = float(round_to(step + rest, BF16))
+    new = float(round_to(t + due, BF16))
+    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
+
+
+def rest_negated(t, rest, step):
+    """As Kahan wrote it: what arrived too much is taken off."""
+    due = round_to(step - (-rest), BF16)
+    new = round_to(t + due, BF16)
+    return [new, -round_to(round_to(new - t, BF16) - due, BF16)]
+
+
+def forgets(t, rest, step):
+    due = float(round_to(step, BF16))
+    new = float(round_to(t + due, BF16))
+    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
+
+
+def wrong_sign(t, rest, step):
+    new, left = in_bf16(t, rest, step)
+    return new, -left
+
+
+def in_the_textbook(t, rest, step):
+    due = float(round_to(step - rest, BF16))
+    new = float(round_to(t + due, BF16))
+    return new, float(round_to(float(round_to(new - t, BF16)) - due, BF16))
+
+
+def rounds_t_alone(t, rest, step):
+    due = step + rest
+    new = float(round_to(t + due, BF16))
+    return new, due - (new - t)
+
+
+def wide_rest(t, rest, step):
+    new, _ = in_bf16(t, rest, step)
+    return new, step + rest - (new - t)
+
+
+def unrounded_due(t, rest, step):
+    new = float(round_to(t + step + rest, BF16))
+    return new, float(round_to(step + rest - float(round_to(new - t, BF16)), BF16))
+
+
+def added_twice(t, rest, step):
+    due = float(round_to(step + rest, BF16))
+    new = float(round_to(t + due + rest, BF16))
+    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
+
+
+def of_the_step(t, rest, step):
+    new, _ = in_bf16(t, rest, step)
+    return new, float(round_to(step - float(round_to(new - t, BF16)), BF16))
+
+
+def by_two_places(delta, ulp):
+    below = delta // ulp
+    share = delta / ulp - below
+    low, high = below * ulp, (below + 1) * ulp
+    return ((1 - share) * low**2 + share * high**2) / delta**2
+
+
+def by_fractions(delta, ulp):
+    steps = Fraction(delta) / Fraction(ulp)
+    share = steps % 1
+    return float(1 + share * (1 - share) / steps**2)
+
+
+RIGHT = {
+    "frozen_at": [until_it_stays, with_the_one_before],
+    "kahan_step": [in_bf16, rest_negated],
+    "variance_ratio": [by_two_places, by_fractions],
+}
+
+WRONG = {
+    "frozen_at": [
+        (strictly_below_half, "Round t"),
+        (lambda k, room, dt, fmt: 90.0, "Round t"),
+        (lambda k, room, dt, fmt: room, "an exact cup would end"),
+        (lambda k, room, dt, fmt: until_it_stays(k, 0.0, dt, fmt), "Round t"),
+        (lambda k, room, dt, fmt: until_it_stays(k, room, 1.0, fmt), "Round t"),
+        (from_90, "only its value in fmt"),
+        (rounding_the_step, "Round the sum alone"),
+    ],
+    "kahan_step": [
+        (forgets, "go into the next step"),
+        (wrong_sign, "wrong sign"),
+        (in_the_textbook, "arrived too much"),
+        (rounds_t_alone, "Not t alone"),
+        (wide_rest, "eight bits"),
+        (unrounded_due, "rounded to BF16 first"),
+        (added_twice, "add it once"),
+        (of_the_step, "not the step alone"),
+    ],
+    "variance_ratio": [
+        (lambda delta, ulp: 1, "the mean square is not"),
+        (lambda delta, ulp: ulp / delta, "up to one ulp"),
+        (lambda delta, ulp: (ulp / delta) ** 2, "Not every step"),
+        (lambda delta, ulp: delta / ulp, "inverse"),
+        (lambda delta, ulp: (np.rint(delta / ulp) * ulp / delta) ** 2, "rounding to nearest"),
+        (lambda delta, ulp: 1 + (ulp / (2 * delta)) ** 2, "worst case"),
+    ],
+}

@@ -1,0 +1,163 @@
+"""Answers to the exercises of lesson 18, right ones and wrong ones."""
+
+import math
+
+import numpy as np
+
+from mplab import FP8_E4M3, round_to
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def in_blocks(x):
+    blocks = np.abs(x).reshape(-1, 16).max(axis=1)
+    tensor_scale = np.abs(x).max() / 2688
+    return round_to(np.maximum(blocks / 6 / tensor_scale, 2**-6), FP8_E4M3)
+
+
+def one_by_one(x):
+    top, scales = max(abs(v) for v in x), []
+    for start in range(0, len(x), 16):
+        amax = max(abs(v) for v in x[start : start + 16])
+        scales.append(float(round_to(max(448 * amax / top, 2.0**-6), FP8_E4M3)))
+    return scales
+
+
+def only_448(x):
+    blocks = np.abs(x).reshape(-1, 16).max(axis=1)
+    return round_to(np.maximum(blocks / 6 / (blocks.max() / 448), 2**-6), FP8_E4M3)
+
+
+def not_rounded(x):
+    blocks = np.abs(x).reshape(-1, 16).max(axis=1)
+    return np.maximum(448 * blocks / blocks.max(), 2**-6)
+
+
+def power_of_two(x):
+    return 2.0 ** np.floor(np.log2(in_blocks(x)))
+
+
+def not_raised(x):
+    blocks = np.abs(x).reshape(-1, 16).max(axis=1)
+    return round_to(448 * blocks / blocks.max(), FP8_E4M3)
+
+
+def across(x):
+    blocks = np.abs(x).reshape(16, -1).max(axis=0)
+    return round_to(np.maximum(448 * blocks / blocks.max(), 2**-6), FP8_E4M3)
+
+
+def no_tensor_scale(x):
+    blocks = np.abs(x).reshape(-1, 16).max(axis=1)
+    return round_to(np.clip(blocks / 6, 2**-6, 448), FP8_E4M3)
+
+
+def one_scale(x):
+    return np.array([np.abs(x).max() / 2688])
+
+
+def by_table(x, u):
+    """Between two entries of the list of all values."""
+    size = np.minimum(np.abs(x), 6)
+    k = np.minimum(np.searchsorted(E2M1, size, side="right") - 1, 6)
+    low, high = E2M1[k], E2M1[k + 1]
+    return np.copysign(np.where(u < (size - low) / (high - low), high, low), x)
+
+
+def by_ceiling(x, u):
+    """By the spacing of the numbers."""
+    size = np.minimum(abs(x), 6)
+    step = np.where(size < 2, 0.5, np.where(size < 4, 1, 2))
+    return np.copysign(np.ceil(size / step - u) * step, x)
+
+
+def in_a_loop(x, u):
+    values = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    found = []
+    for number, draw in zip(x, u, strict=True):
+        size = min(abs(number), 6)
+        low = max(v for v in values if v <= size)
+        high = min(v for v in values if v >= size)
+        up = high > low and draw < (size - low) / (high - low)
+        found.append(math.copysign(high if up else low, number))
+    return np.array(found)
+
+
+def between(goes_up, largest=6.0):
+    """From the lower neighbour by a rule of the share of the way, and u."""
+
+    def answer(x, u):
+        size = np.minimum(np.abs(x), largest)
+        step = np.where(size < 2, 0.5, np.where(size < 4, 1, 2))
+        low = np.floor(size / step)
+        up = goes_up(size / step - low, u) & (size / step > low)
+        return np.copysign((low + up) * step, x)
+
+    return answer
+
+
+def half_steps(x, u):
+    return np.copysign(np.ceil(np.minimum(abs(x), 6) / 0.5 - u) * 0.5, x)
+
+
+def toward_positive(x, u):
+    kept = np.clip(x, -6, 6)
+    step = np.where(abs(kept) < 2, 0.5, np.where(abs(kept) < 4, 1, 2))
+    return np.copysign(np.ceil(kept / step - u) * step, x)
+
+
+RIGHT = {
+    "lost_beside_48": [2.0, 2, np.float64(2)],
+    "nvfp4_scales": [in_blocks, one_by_one],
+    "stochastic_e2m1": [by_table, by_ceiling, in_a_loop],
+}
+
+
+def largest_signed(x):
+    wanted = x.reshape(-1, 16).max(axis=1) / 6 / (x.max() / 2688)
+    return round_to(np.maximum(wanted, 2.0**-6), FP8_E4M3)
+
+
+def at_most_by_table(x, u):
+    magnitude = np.minimum(abs(x), 6)
+    below = np.clip(np.searchsorted(E2M1, magnitude, "right") - 1, 0, 6)
+    low, high = E2M1[below], E2M1[below + 1]
+    share = (magnitude - low) / (high - low)
+    return np.copysign(np.where(u <= share, high, low), x)
+
+
+WRONG = {
+    "lost_beside_48": [
+        (4.0, "half of it"),
+        (0.25, "without a scale"),
+        (1 / 32, "divided by 8 like all others"),
+        (8.0, "subnormal below it"),
+        (1.0, "48 is not 24"),
+        (1.9, "up to 1/4 is stored as 0"),
+    ],
+    "nvfp4_scales": [
+        (only_448, "amax / 2688"),
+        (not_rounded, "round it to E4M3"),
+        (power_of_two, "That is MX"),
+        (not_raised, "raised to it"),
+        (across, "16 neighbours"),
+        (largest_signed, "of a negative number"),
+        (no_tensor_scale, "the largest block gets 448"),
+        (one_scale, "amax of the block"),
+    ],
+    "stochastic_e2m1": [
+        (between(lambda share, u: u < 0), "toward zero"),
+        (between(lambda share, u: share > 0.5), "rounding to nearest"),
+        (half_steps, "1 apart"),
+        (between(lambda share, u: u < 0.5), "nearer means likelier"),
+        (between(lambda share, u: u < 1 - share), "more often"),
+        (between(lambda share, u: u <= share), "a tie goes down"),
+        (between(lambda share, u: u[0] < share), "a u of its own"),
+        (toward_positive, "Round the magnitude"),
+        (between(lambda share, u: u < share, largest=math.inf), "ends at 6"),
+        (lambda x, u: abs(by_table(x, u)), "stay negative"),
+        (lambda x, u: np.sign(x) * abs(by_table(x, u)), "-0 stays -0"),
+        (at_most_by_table, "less, not at most"),
+        (lambda x, u: by_table(x, u * 0.5), "share of the way"),
+    ],
+}
