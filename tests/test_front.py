@@ -43,7 +43,7 @@ FRONTS = {
     """,
     "training": """
         train TASKS RECIPES Task Split Recipe Watcher History headroom memory stage_times
-        gather load_runs save_runs ExponentHistogram exponent_histogram
+        gather load_runs ExponentHistogram exponent_histogram
     """,
     "health": "Health Report Finding CASES Case scale_too_high Digest Comparison compare",
     "hardware": """

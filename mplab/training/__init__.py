@@ -9,7 +9,7 @@ from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History
 from mplab.training.loop import Watcher, train
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.runs import gather, load_runs, save_runs
+from mplab.training.runs import gather, load_runs
 from mplab.training.stages import memory, stage_times
 from mplab.training.tasks import TASKS, Split, Task
 
@@ -27,7 +27,6 @@ __all__ = [
     "headroom",
     "load_runs",
     "memory",
-    "save_runs",
     "stage_times",
     "train",
 ]

@@ -23,7 +23,6 @@ from mplab.training._optimizers import LowOptimizer
 from mplab.training.parallel import processes
 from mplab.training.recipes import Recipe
 from mplab.training.replay import Replay, is_straight
-from mplab.training.tasks import loss_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Of predictions and targets, a scalar."""
@@ -95,7 +94,7 @@ class Simulated:
 
     def _step(self, inputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
         with self.simulation or nullcontext():  # FP8 layers round for themselves
-            loss = loss_of("train", self.loss(run(self.model, inputs, self.recipe), targets))
+            loss = self.loss(run(self.model, inputs, self.recipe), targets)
             (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
@@ -193,7 +192,7 @@ class Real:
         with self._autocast():
             output = self.network(self._cast(inputs))
             output = output.float() if self.dtype != torch.float32 else output
-            loss = loss_of("train", self.loss(output, targets))
+            loss = self.loss(output, targets)
         scale = self.amp.get_scale()
         self.amp.scale(loss).backward()  # type: ignore[no-untyped-call]
         return scale, loss.detach()

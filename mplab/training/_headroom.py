@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from mplab.scaling.rules import Headroom
-from mplab.training.loop import known, numbers_of, train
+from mplab.training.loop import known, train
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task, loss_of, model_of
+from mplab.training.tasks import TASKS, Task
 
 __all__ = ["Headroom", "headroom"]
 
@@ -43,7 +43,6 @@ def headroom(
         progress: show a bar.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: as in `train`; or the recipe is not simulated, so that its own scaler would
             also see the repeated passes.
 
@@ -56,7 +55,6 @@ def headroom(
     """
     what: Task = known("task", task, TASKS, where="headroom")
     how: Recipe = known("recipe", recipe, RECIPES, where="headroom")
-    seed, steps = numbers_of("headroom", what, seed, steps, progress)
     if not how.simulated:
         raise ValueError(f"headroom: recipe must be simulated; got {how.name}. Use 'fp16-scaled'.")
     search = _Search(what)
@@ -76,12 +74,12 @@ class _Search:
         self.exponent = 16  # where the search begins: the last step's answer
 
     def model(self) -> nn.Module:
-        network = model_of("headroom", self.task)
+        network = self.task.model()
         self.weights = list(network.parameters())
         return network
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        loss = loss_of("headroom", self.task.loss(output, targets))
+        loss = self.task.loss(output, targets)
         k, found = self.exponent, None
         while k <= _FURTHEST and (tried := self._gradients(loss, k)) is not None:
             k, found = k + 1, tried

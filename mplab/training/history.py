@@ -1,10 +1,12 @@
-"""What a training run leaves behind, and its file."""
+"""The history of a training run, and its file."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +14,6 @@ import numpy as np
 from mplab.course.files import replace_file
 from mplab.numbers.checks import quoted
 from mplab.numbers.rounding import Tally
-from mplab.simulation.checks import path_of
 from mplab.training.exponents import ExponentHistogram
 
 _VERSION = 3
@@ -107,9 +108,7 @@ class History:
 
         Raises:
             OSError: the file cannot be written; what was there is as it was.
-            TypeError: `path` is no path.
         """
-        path = path_of("History.save", "path", path)
         replace_file(path, json.dumps(self.to_json(), allow_nan=True).encode())
 
     @classmethod
@@ -118,12 +117,10 @@ class History:
 
         Raises:
             OSError: the file cannot be read.
-            TypeError: `path` is no path.
             ValueError: the file does not hold a History of this version.
         """
-        path = path_of("History.load", "path", path)
         try:
-            return read_history(json.loads(path.read_text(encoding="utf-8")))
+            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
         except ValueError as error:
             raise ValueError(
                 f"History.load: {path} must hold a History of version {_VERSION}; got {error}. "
@@ -132,7 +129,25 @@ class History:
 
     def to_json(self) -> dict[str, Any]:
         """The run as a JSON document: numbers in decimal digits that name them exactly."""
-        return _to_json(self)
+        plain = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in vars(self).items()
+        }
+        recorded: dict[str, Callable[[Any], Any]] = {
+            "gradients": lambda h: [h.exponents.tolist(), h.counts.tolist(), h.zeros, h.nonfinite],
+            "samples": lambda kept: [part.tolist() for part in kept],
+            "flushed": list,
+        }
+        for name, stored in recorded.items():
+            plain[name] = {
+                str(step): {layer: stored(found) for layer, found in layers.items()}
+                for step, layers in plain[name].items()
+            }
+        plain["tally"] = {
+            kind: {name: asdict(counted) for name, counted in tallies.items()}
+            for kind, tallies in self.tally.items()
+        }
+        return {"mplab history": _VERSION, **plain}
 
     @classmethod
     def from_json(cls, stored: Any) -> History:
@@ -142,123 +157,45 @@ class History:
             ValueError: it does not hold a History of this version.
         """
         try:
-            return read_history(stored)
-        except ValueError as error:
-            raise ValueError(
-                f"History.from_json: stored must hold a History of version {_VERSION}; got "
-                f"{error}. Pass what to_json returned."
-            ) from error
-
-
-def read_history(stored: Any) -> History:
-    """The run in a JSON document, for those who say in their own name what is wrong with it.
-
-    Raises:
-        ValueError: it does not hold a History of this version; names neither it nor a function.
-    """
-    try:
-        return _from_json(stored)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _to_json(history: History) -> dict[str, Any]:
-    plain = {
-        f.name: getattr(history, f.name).tolist()
-        if isinstance(getattr(history, f.name), np.ndarray)
-        else getattr(history, f.name)
-        for f in fields(history)
-    }
-    plain["gradients"] = {
-        str(step): {
-            layer: [h.exponents.tolist(), h.counts.tolist(), h.zeros, h.nonfinite]
-            for layer, h in layers.items()
-        }
-        for step, layers in history.gradients.items()
-    }
-    plain["samples"] = {
-        str(step): {layer: [part.tolist() for part in kept] for layer, kept in layers.items()}
-        for step, layers in history.samples.items()
-    }
-    plain["flushed"] = {str(step): layers for step, layers in history.flushed.items()}
-    plain["tally"] = {
-        kind: {name: asdict(counted) for name, counted in tallies.items()}
-        for kind, tallies in history.tally.items()
-    }
-    return {"mplab history": _VERSION, **plain}
+            return _from_json(stored)
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+            raise ValueError(f"no such document ({type(error).__name__}: {error})") from error
 
 
 def _from_json(stored: Any) -> History:
-    """The run in a JSON document; raises ValueError, TypeError or KeyError if it is none."""
-    if not isinstance(stored, dict):
-        raise TypeError(f"{quoted(stored)} is no document")
     stored = dict(stored)
     version = stored.pop("mplab history", None)
     if version != _VERSION:
-        raise ValueError(f"no History of version {_VERSION}, but {version!r}")
+        raise ValueError(f"version {quoted(version)}")
     names = {f.name for f in fields(History)}
     if set(stored) != names:
         raise ValueError(f"fields {sorted(set(stored) ^ names)} missing or unknown")
-    for name, kind in _PLAIN.items():
-        if type(stored[name]) is not kind:
-            raise TypeError(f"{name} is {quoted(stored[name])}, no {kind.__name__}")
-    _require_values(stored, "metrics", float, int)
-    _require_values(stored, "environment", str)
-    loss, scale = (_list_of(stored.pop(name), float, int) for name in ("loss", "loss_scale"))
-    skipped = _list_of(stored.pop("skipped"), bool)
-    if not loss.shape == scale.shape == skipped.shape == (loss.size,):
-        raise ValueError("loss, loss_scale and skipped differ in length")
-    gradients = {
-        int(step): {
-            layer: ExponentHistogram(
-                np.array(exponents, np.int64), np.array(counts, np.int64), zeros, nonfinite
-            )
-            for layer, (exponents, counts, zeros, nonfinite) in layers.items()
+    recorded: dict[str, Callable[[Any], Any]] = {
+        "gradients": _histogram_from,
+        "samples": _sample_from,
+        "flushed": lambda counts: (int(counts[0]), int(counts[1])),
+    }
+    for name, found in recorded.items():
+        stored[name] = {
+            int(step): {layer: found(kept) for layer, kept in layers.items()}
+            for step, layers in stored[name].items()
         }
-        for step, layers in stored.pop("gradients").items()
-    }
-    flushed = {
-        int(step): {layer: (int(lost), int(total)) for layer, (lost, total) in layers.items()}
-        for step, layers in stored.pop("flushed").items()
-    }
-    samples = {
-        int(step): {layer: _sample_from(kept) for layer, kept in layers.items()}
-        for step, layers in stored.pop("samples").items()
-    }
-    tally = {
+    stored["tally"] = {
         kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
-        for kind, tallies in stored.pop("tally").items()
+        for kind, tallies in stored["tally"].items()
     }
-    return History(
-        loss=loss,
-        loss_scale=scale,
-        skipped=skipped,
-        gradients=gradients,
-        flushed=flushed,
-        samples=samples,
-        tally=tally,
-        **stored,
+    for name, dtype in (("loss", np.float64), ("loss_scale", np.float64), ("skipped", np.bool_)):
+        stored[name] = np.array(stored[name], dtype)
+        if stored[name].shape != (len(stored["skipped"]),):
+            raise ValueError("loss, loss_scale and skipped differ in length")
+    return History(**stored)
+
+
+def _histogram_from(kept: Any) -> ExponentHistogram:
+    exponents, counts, zeros, nonfinite = kept
+    return ExponentHistogram(
+        np.array(exponents, np.int64), np.array(counts, np.int64), zeros, nonfinite
     )
-
-
-_PLAIN: dict[str, type] = {
-    **dict.fromkeys(("task", "recipe", "compute_format", "device"), str),
-    **{"seed": int, "simulated": bool, "settings": dict},
-}
-"""What JSON has of the fields that are stored as they are."""
-
-
-def _require_values(stored: Any, name: str, *kinds: type) -> None:
-    """Refuse a field that is no dictionary, or has values of another type."""
-    if not all(type(value) in kinds for value in stored[name].values()):
-        raise TypeError(f"{name} is {quoted(stored[name])}")
-
-
-def _list_of(values: Any, *kinds: type) -> np.ndarray:
-    """An array of a list whose members are all of these types; of the first of them."""
-    if not isinstance(values, list) or not all(type(value) in kinds for value in values):
-        raise TypeError(f"{quoted(values)} is no list of {kinds[0].__name__}")
-    return np.array(values, kinds[0])
 
 
 def _sample_from(kept: Any) -> Sample:

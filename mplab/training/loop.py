@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,37 +17,26 @@ import torch
 from torch import Tensor, nn
 
 from mplab.course.files import replace_file
-from mplab.numbers.checks import integer, quoted, switch
+from mplab.numbers.checks import integer, one_of
 from mplab.numbers.formats import FP32
 from mplab.numbers.installation import environment, needs
-from mplab.simulation.checks import device_of, function_of, items, path_of, seed_of
 from mplab.simulation.linears import conversion
 from mplab.training._engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample
 from mplab.training.parallel import from_first, mean, processes, rank
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import (
-    TASKS,
-    Batch,
-    Split,
-    Task,
-    data_of,
-    loss_of,
-    metrics_of,
-    model_of,
-    optimizer_of,
-)
+from mplab.training.tasks import TASKS, Batch, Split, Task, metrics_of
 
 
 class Watcher(Protocol):
-    """What looks on while a model is trained, and is told after each step."""
+    """An observer of a training run, called after each step."""
 
     def step(self, loss: float, scale: float, skipped: bool) -> None:
-        """One step is over: its loss, its loss scale, and whether its update was skipped."""
+        """One step has ended: its loss, its loss scale, and whether its update was skipped."""
 
     def close(self) -> None:
-        """The run is over, or was broken off by an error."""
+        """The run has ended, or was interrupted by an error."""
 
 
 def train(
@@ -101,11 +90,11 @@ def train(
         The history, which saves to one file.
 
     Raises:
-        TypeError: an argument of another type, or a task whose functions return another.
-        ValueError: an unknown name, a negative number of steps, a step to record that the run
-            does not have, a checkpoint that does not belong to this run, a simulated recipe in
-            a process group, a batch that is larger than the data or does not divide by the
-            number of processes, or a device that torch cannot use here.
+        TypeError: the task's metrics are not one number by each name.
+        ValueError: an unknown name, a seed or a number of steps that is negative, a step to
+            record that the run does not have, a checkpoint that does not belong to this run, a
+            simulated recipe in a process group, or a batch that is larger than the data or does
+            not divide by the number of processes.
 
     Examples:
         >>> run = train("digits-autoencoder", "fp32", steps=3, progress=False)
@@ -114,98 +103,51 @@ def train(
     """
     chosen: Task = known("task", task, TASKS)
     how: Recipe = known("recipe", recipe, RECIPES)
-    seed, count = numbers_of("train", chosen, seed, steps, progress)
-    recorded = _recorded(record_gradients_at, count)
-    function_of("train", "watch", watch, optional=True)
-    path = None if checkpoint is None else path_of("train", "checkpoint", checkpoint)
-    save_every = integer("train", "save_every", save_every, least=1, advice="50 is usual.")
-    again = switch("train", "replay", replay) and watch is None
-    place = device_of("train", device_for(how) if device is None else device)
+    seed = integer("train", "seed", seed, most=2**64 - 1)
+    count = integer("train", "steps", chosen.steps if steps is None else steps)
+    recorded = tuple(
+        integer("train", "record_gradients_at", step, most=max(0, count - 1))
+        for step in record_gradients_at
+    )
+    path = None if checkpoint is None else Path(checkpoint)
+    place = torch.device(device or how.device or default_device(how))
     with _one_thread(place), _own_randomness(seed, place):
-        run = _Run(chosen, how, seed, place, count, recorded, replay=again)
+        run = _Run(chosen, how, seed, place, count, recorded, replay=replay and watch is None)
         run.resume(path)
-        if count and not run.losses:  # what is wrong with them is told before it costs a run
+        if count and not run.losses:  # fail early on invalid metrics
             run.metrics()
-        watcher = None if watch is None else _watcher(watch(run.model, run.optimizer))
+        watcher: Any = None if watch is None else watch(run.model, run.optimizer)
         try:
             for _ in _counted(run, progress):
-                run.step(watcher)
+                run.step()
                 done = len(run.losses)
+                if watch is not None:
+                    watcher.step(run.losses[-1], run.scales[-1], run.skipped[-1])
                 if path is not None and (done % save_every == 0 or done == count):
                     run.save(path)
         finally:
-            if watcher is not None:
+            if watch is not None:
                 watcher.close()
         return run.history()
 
 
-def known(kind: str, wanted: Any, names: dict[str, Any], *, where: str = "train") -> Any:
-    """What a name stands for; a task or a recipe itself is returned as it is.
+def known(kind: str, wanted: Any, names: Mapping[str, Any], *, where: str = "train") -> Any:
+    """Look up a task or a recipe by its name; return one that is given as it is.
 
     Args:
-        kind: the argument that was given.
-        wanted: the name, or what it would stand for.
-        names: all of them.
+        kind: the name of the argument.
+        wanted: the name, or the task or recipe.
+        names: all names.
         where: the function that was called.
 
     Raises:
-        TypeError: `wanted` is neither.
         ValueError: the name is not among `names`.
     """
-    if isinstance(wanted, str) and wanted in names:
-        return names[wanted]
-    own = type(next(iter(names.values())))
-    if isinstance(wanted, own):
-        return wanted
-    raise (ValueError if isinstance(wanted, str) else TypeError)(
-        f"{where}: {kind} must be one of {', '.join(names)}, or a {own.__name__}; got "
-        f"{quoted(wanted)}. Choose one of them."
-    )
-
-
-def numbers_of(
-    where: str, task: Task, seed: Any, steps: Any, progress: Any, *, least: int = 0
-) -> tuple[int, int]:
-    """The seed and the number of steps, once these and the switch for the bar are checked."""
-    switch(where, "progress", progress)
-    if steps is None:
-        steps = task.steps
-    advice = "Leave it out for the task's own."
-    return seed_of(where, seed), integer(where, "steps", steps, least=least, advice=advice)
-
-
-def _recorded(wanted: Any, steps: int) -> tuple[int, ...]:
-    """The steps whose gradients are recorded; the first one may be asked for where there is none.
-
-    Raises:
-        TypeError: that is no list of integers.
-        ValueError: the run has no such step.
-    """
-    name, advice = "record_gradients_at", f"The run has steps from 0 to {steps - 1}."
-    given = items("train", name, wanted, "steps")
-    return tuple(
-        integer("train", name, step, most=max(0, steps - 1), advice=advice) for step in given
-    )
-
-
-def _watcher(found: Any) -> Watcher:
-    """What `watch` returned."""
-    for method in ("step", "close"):
-        if isinstance(found, type) or not callable(getattr(found, method, None)):
-            raise TypeError(
-                f"train: watch must return what has step(loss, scale, skipped) and close(); got "
-                f"{quoted(found)} from it. Return a Watcher."
-            )
-    return found  # type: ignore[no-any-return]
-
-
-def device_for(recipe: Recipe) -> str:
-    """Where a recipe runs: as it says, or else on its default device."""
-    return default_device(recipe) if recipe.device is None else recipe.device
+    return names[one_of(where, kind, wanted, names)] if isinstance(wanted, str) else wanted
 
 
 def default_device(recipe: Recipe) -> str:
-    """Where a recipe runs if nobody says: "cuda" or "cpu"."""
+    """The device of a recipe without one: "cuda" or "cpu"."""
     real = not recipe.simulated and (recipe.compute_format != FP32 or processes() > 1)
     return "cuda" if real and torch.cuda.is_available() else "cpu"
 
@@ -249,10 +191,10 @@ class _Batches:
         self.inputs, self.targets = split.train
         self.size = len(self.inputs) if size is None else size
         self.whole = size is None
-        if self.size > len(self.inputs):
+        if not 1 <= self.size <= len(self.inputs):
             raise ValueError(
-                f"train: task must have a batch of at most its {len(self.inputs)} training "
-                f"examples; got {self.size}. Make it smaller, or None for all."
+                f"train: task must have a batch of 1 to {len(self.inputs)} examples, as many as "
+                f"its data; got {self.size}. Change it, or use None for all."
             )
         if self.size % processes():
             raise ValueError(
@@ -304,10 +246,10 @@ class _Run:
             )
         self.task, self.recipe, self.seed, self.device = task, recipe, seed, device
         self.steps, self.recorded = steps, recorded
-        self.model = model_of("train", task).to(device)
-        self.split = data_of("train", task).to(device)
+        self.model = task.model().to(device)
+        self.split = task.data().to(device)
         self.batches = _Batches(self.split, task.batch, seed)
-        self.optimizer = optimizer_of("train", task, self.model)
+        self.optimizer = task.optimizer(self.model.parameters())
         given = (self.model, task.loss, self.optimizer, recipe, seed)
         self.engine = Simulated(*given, replay=replay) if recipe.simulated else Real(*given)
         self.losses: list[float] = []
@@ -317,7 +259,7 @@ class _Run:
         self.flushed: dict[int, dict[str, tuple[int, int]]] = {}
         self.samples: dict[int, dict[str, Sample]] = {}
 
-    def step(self, watcher: Watcher | None) -> None:
+    def step(self) -> None:
         """One step: forward, backward, and an update unless the scaler skips it."""
         inputs, targets = self.batches.next()
         number = len(self.losses)
@@ -342,8 +284,6 @@ class _Run:
             self.samples[number] = {
                 layer: sample(gradient, seen[layer]) for layer, gradient in reference.items()
             }
-        if watcher is not None:
-            watcher.step(self.losses[-1], scale, self.skipped[-1])
 
     def _aside(self) -> AbstractContextManager[None]:
         """What happens here leaves the randomness of the run as it is."""
@@ -353,7 +293,7 @@ class _Run:
         """The task's metrics on the test data, in the recipe's own format."""
         with self._aside():
             output = self.engine.predict(self.split.test[0])
-            return metrics_of("train", self.task, output, self.split)
+            return metrics_of(self.task, output, self.split)
 
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients that FP32 has at the present weights, by layer."""
@@ -361,8 +301,7 @@ class _Run:
             model = self.task.model().to(self.device)  # plain layers, whatever the recipe's are
             model.load_state_dict(self.model.state_dict(), strict=False)
             with _recording(model, True) as seen:
-                loss = loss_of("train", self.task.loss(model(inputs), targets))
-                loss.backward()  # type: ignore[no-untyped-call]
+                self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         return seen
 
     # Checkpoints

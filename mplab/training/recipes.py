@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from mplab.numbers.checks import named_format, number_that, one_of, switch, text
+from mplab.numbers.checks import one_of
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import DoublingScaler, FlooredScaler, KerasScaler
 from mplab.simulation.casts import SCALINGS
-from mplab.simulation.checks import facts_of
 from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
 """How a new weight enters the format that weights are kept in."""
 
-SCALE_RULES: dict[str, type[LossScaler]] = {
-    "torch": LossScaler,
-    "doubling": DoublingScaler,
-    "floored": FlooredScaler,
-    "keras": KerasScaler,
+SCALE_RULES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "torch": (LossScaler, ("growth_factor", "backoff_factor", "growth_interval", "dynamic")),
+    "doubling": (DoublingScaler, ()),
+    "floored": (FlooredScaler, ("growth_interval",)),
+    "keras": (KerasScaler, ("growth_interval",)),
 }
-"""How the loss scale follows overflows, by name; see `mplab.scaling`."""
+"""How the loss scale follows overflows, by name, and its options; see `mplab.scaling`."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,6 @@ class Recipe:
             own do on the CPU; see `simulated`.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: the parts do not go together, or a number is out of its range.
 
     Examples:
@@ -70,7 +66,7 @@ class Recipe:
         Traceback (most recent call last):
         ...
         ValueError: Recipe: init_scale must be None where torch keeps FP16 weights, whose \
-gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=True.
+gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=True.
     """
 
     name: str
@@ -93,39 +89,6 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
     native: bool = False
 
     def __post_init__(self) -> None:
-        self._check_types()
-        self._check_scale()
-        if self.fp8 is not None:
-            self._check_fp8()
-        if self.max_norm is not None:
-            number_that(
-                "Recipe", "max_norm", self.max_norm, "positive or None", lambda norm: norm > 0
-            )
-        if self.scale_rule != "torch" and (self.init_scale is None or not self.dynamic):
-            rule = "'torch' without a dynamic loss scale"
-            raise _invalid("scale_rule", rule, self.scale_rule, "Set init_scale.")
-        if self.update_rounding != "nearest" and self.weight_format == FP32:
-            rule = "'nearest' for weights in FP32, which keep every update"
-            raise _invalid(
-                "update_rounding", rule, self.update_rounding, "Set weight_format, say to BF16."
-            )
-        if not self.simulated:
-            self._check_real()
-
-    def _check_types(self) -> None:
-        """Refuse what is of another type, or none of the known words."""
-        for field in fields(self):  # NumPy's scalars become Python's, which JSON has
-            value = getattr(self, field.name)
-            if isinstance(value, np.generic):
-                object.__setattr__(self, field.name, value.item())
-        text("Recipe", "name", self.name)
-        for name in ("simulated", "dynamic", "checkpointing", "native"):
-            switch("Recipe", name, getattr(self, name))
-        if self.device is not None and not text("Recipe", "device", self.device):
-            raise _invalid("device", "the name of a device, or None", "", "Use 'cpu'.")
-        check = facts_of if self.simulated else named_format
-        for name in ("compute_format", "weight_format", "optimizer_format"):
-            check("Recipe", name, getattr(self, name))
         for name, known in (
             ("policy", POLICIES),
             ("scale_rule", SCALE_RULES),
@@ -133,87 +96,72 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
             ("fp8", (None, *SCALINGS)),
         ):
             one_of("Recipe", name, getattr(self, name), known)
+        self.scaler()  # refuses numbers with which no loss scale begins or moves
+        if self.max_norm is not None:
+            self._require("max_norm", self.max_norm > 0, "positive or None", "Use 1.0.")
+        if self.scale_rule != "torch":
+            scaled = self.init_scale is not None and self.dynamic
+            rule = "'torch' without a dynamic loss scale"
+            self._require("scale_rule", scaled, rule, "Set init_scale.")
+        if self.update_rounding != "nearest":
+            rule = "'nearest' for weights in FP32, which keep every update"
+            low = self.weight_format != FP32
+            self._require("update_rounding", low, rule, "Set weight_format, say to BF16.")
+        if self.fp8 is not None:
+            self._check_fp8()
+        if not self.simulated:
+            self._check_real()
 
-    def _check_scale(self) -> None:
-        """Refuse numbers with which no loss scale begins or moves, also where there is none."""
-        try:
-            self._torch_scaler(1.0 if self.init_scale is None else self.init_scale)
-            self.scaler()
-        except (TypeError, ValueError) as error:
-            words = str(error).partition(": ")[2]
-            raise type(error)(f"Recipe: {words}") from None
+    def _require(
+        self, argument: str, holds: bool, rule: str, cure: str = "Set simulated=True."
+    ) -> None:
+        if not holds:
+            value = getattr(self, argument)
+            given = value.name if isinstance(value, Format) else repr(value)
+            raise ValueError(f"Recipe: {argument} must be {rule}; got {given}. {cure}")
 
     def _check_fp8(self) -> None:
-        """Refuse what does not go with linear layers of few bits."""
-        low = SCALINGS[str(self.fp8)]
-        if self.compute_format != low.input.fmt:
-            rule = f"{low.input.fmt.name} with fp8={self.fp8!r}"
-            raise _invalid("compute_format", rule, self.compute_format, "Leave fp8 out.")
-        if self.policy != CUDA_AUTOCAST.name:
-            rule = "left out with low linear layers, beside which all is FP32"
-            raise _invalid("policy", rule, self.policy, "Leave fp8 out.")
-        if self.native:
-            rule = "False with low linear layers, which round for themselves"
-            raise _invalid("native", rule, True, "Leave it out.")
-        if self.checkpointing and self.fp8 == "delayed":
-            rule = "False with delayed scaling, which would count each tensor twice"
-            raise _invalid("checkpointing", rule, True, "Use fp8='current'.")
+        """Reject what does not go with linear layers of few bits."""
+        low = SCALINGS[str(self.fp8)].input.fmt
+        twice = self.checkpointing and self.fp8 == "delayed"
+        for name, holds, rule in (
+            ("compute_format", self.compute_format == low, f"{low.name} with fp8={self.fp8!r}"),
+            ("policy", self.policy == CUDA_AUTOCAST.name, "left out with low linear layers"),
+            ("native", not self.native, "False with low linear layers, which round for themselves"),
+            ("checkpointing", not twice, "False with delayed scaling: it would see tensors twice"),
+        ):
+            self._require(name, holds, rule, "Leave fp8 out.")
 
     def _check_real(self) -> None:
-        """Refuse what torch's own arithmetic has not."""
-        if self.native:
-            raise _invalid("native", "False for torch's own arithmetic, which is native", True)
-        if self.policy != CUDA_AUTOCAST.name:
-            rule = "left out for torch's own arithmetic, which has its own"
-            raise _invalid("policy", rule, self.policy)
-        if self.fp8 is not None and not SCALINGS[self.fp8].is_real():
-            names = ", ".join(name for name, way in SCALINGS.items() if way.is_real())
-            raise _invalid("fp8", f"one of {names} for torch's own arithmetic", self.fp8)
-        if self.scale_rule != "torch":
-            raise _invalid("scale_rule", "'torch' for torch's own arithmetic", self.scale_rule)
-        if self.fp8 is None and self.compute_format not in (FP32, FP16, BF16):
-            rule = "FP32, FP16 or BF16 for torch's own arithmetic"
-            raise _invalid("compute_format", rule, self.compute_format)
-        if self.init_scale is not None and not self.dynamic:
-            rule = "True for torch's own arithmetic, since torch.amp.GradScaler has no static scale"
-            raise _invalid("dynamic", rule, False)
-        if self.weight_format not in (FP32, self.compute_format):
-            rule = f"FP32 or {self.compute_format.name}, as torch computes in the weights' format"
-            raise _invalid("weight_format", rule, self.weight_format)
-        if self.optimizer_format != self.weight_format:
-            rule = f"{self.weight_format.name} as the weights, which torch's optimizers follow"
-            raise _invalid("optimizer_format", rule, self.optimizer_format)
-        if self.update_rounding != "nearest":
-            rule = "'nearest' for torch's own arithmetic"
-            raise _invalid("update_rounding", rule, self.update_rounding)
-        if self.weight_format != FP32 and self.init_scale is not None:
-            raise _invalid(
-                "init_scale",
-                f"None where torch keeps {self.weight_format.name} weights, whose gradients its "
-                "GradScaler refuses",
-                self.init_scale,
-                "Keep weights in FP32, or set simulated=True.",
-            )
+        """Reject what torch's own arithmetic does not have."""
+        weights, computed, own = self.weight_format, self.compute_format, "torch's own arithmetic"
+        ways = [name for name, way in SCALINGS.items() if way.is_real()]
+        known = self.fp8 is not None or computed in (FP32, FP16, BF16)
+        moves = self.init_scale is None or self.dynamic
+        alike = self.optimizer_format == weights
+        for name, holds, rule in (
+            ("native", not self.native, f"False for {own}, which is native"),
+            ("policy", self.policy == CUDA_AUTOCAST.name, f"left out for {own}, which has its own"),
+            ("fp8", self.fp8 in (None, *ways), f"one of {', '.join(ways)} for {own}"),
+            ("scale_rule", self.scale_rule == "torch", f"'torch' for {own}"),
+            ("compute_format", known, f"FP32, FP16 or BF16 for {own}"),
+            ("dynamic", moves, f"True for {own}: torch.amp.GradScaler has no static scale"),
+            ("weight_format", weights in (FP32, computed), f"FP32 or {computed.name} for {own}"),
+            ("optimizer_format", alike, f"{weights.name} as the weights for {own}"),
+            ("update_rounding", self.update_rounding == "nearest", f"'nearest' for {own}"),
+        ):
+            self._require(name, holds, rule)
+        scaled = weights != FP32 and self.init_scale is not None
+        rule = f"None where torch keeps {weights.name} weights, whose gradients GradScaler refuses"
+        cure = "Keep weights in FP32, or set simulated=True."
+        self._require("init_scale", not scaled, rule, cure)
 
-    def scaler(self) -> LossScaler:
+    def scaler(self) -> Any:
         """A fresh loss scaler; one that stays at 1 for a recipe without a scale."""
         if self.init_scale is None:
             return LossScaler(1.0, dynamic=False)
-        if self.scale_rule == "doubling":
-            return DoublingScaler(self.init_scale)
-        if self.scale_rule != "torch":
-            rule: Any = SCALE_RULES[self.scale_rule]
-            return rule(self.init_scale, growth_interval=self.growth_interval)  # type: ignore[no-any-return]
-        return self._torch_scaler(self.init_scale)
-
-    def _torch_scaler(self, scale: float) -> LossScaler:
-        return LossScaler(
-            scale,
-            growth_factor=self.growth_factor,
-            backoff_factor=self.backoff_factor,
-            growth_interval=self.growth_interval,
-            dynamic=self.dynamic,
-        )
+        rule, options = SCALE_RULES[self.scale_rule]
+        return rule(self.init_scale, **{name: getattr(self, name) for name in options})
 
     def settings(self) -> dict[str, Any]:
         """All that decides what the recipe does, as JSON has it: formats by their names.
@@ -222,16 +170,19 @@ gradients its GradScaler refuses; got 8.0. Keep weights in FP32, or set simulate
             >>> RECIPES["bf16-kahan"].settings()["weight_format"]
             'BF16'
         """
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
-        return {k: v.name if isinstance(v, Format) else v for k, v in values.items()}
-
-
-def _invalid(argument: str, rule: str, value: Any, cure: str = "Set simulated=True.") -> ValueError:
-    given = value.name if isinstance(value, Format) else repr(value)
-    return ValueError(f"Recipe: {argument} must be {rule}; got {given}. {cure}")
+        plain = {}
+        for name, value in vars(self).items():
+            value = value.item() if hasattr(value, "item") else value  # NumPy's scalars
+            plain[name] = value.name if isinstance(value, Format) else value
+        del plain["name"]
+        return plain
 
 
 # The table -------------------------------------------------------------------------------
+def _all_in(fmt: Format) -> dict[str, Any]:
+    return {"weight_format": fmt, "optimizer_format": fmt}
+
+
 _FP16 = Recipe("fp16-naive", FP16, simulated=True)
 
 _BF16 = Recipe("bf16", BF16, simulated=True)
@@ -251,22 +202,10 @@ RECIPES: dict[str, Recipe] = {
         replace(_FP16, name="fp16-static", init_scale=65536.0, dynamic=False),
         replace(_FP16, name="fp16-overflow", **_TOO_HIGH),
         replace(_FP16, name="fp16-doubling", init_scale=65536.0, scale_rule="doubling"),
-        replace(
-            _FP16,
-            name="fp16-pure",
-            policy=EVERYTHING.name,
-            weight_format=FP16,
-            optimizer_format=FP16,
-        ),
+        replace(_FP16, name="fp16-pure", policy=EVERYTHING.name, **_all_in(FP16)),
         # BF16: small updates are lost unless the weights are wider, or the rounding careful.
         _BF16,
-        replace(
-            _BF16,
-            name="bf16-pure",
-            policy=EVERYTHING.name,
-            weight_format=BF16,
-            optimizer_format=BF16,
-        ),
+        replace(_BF16, name="bf16-pure", policy=EVERYTHING.name, **_all_in(BF16)),
         _KEPT_IN_BF16,
         replace(_KEPT_IN_BF16, name="bf16-stochastic", update_rounding="stochastic"),
         replace(_KEPT_IN_BF16, name="bf16-kahan", update_rounding="kahan"),
@@ -283,8 +222,8 @@ RECIPES: dict[str, Recipe] = {
         Recipe("amp-fp16-overflow", FP16, **_TOO_HIGH),
         Recipe("amp-bf16", BF16),
         Recipe("amp-fp8-current", FP8_E4M3, fp8="current"),
-        Recipe("torch-fp16-pure", FP16, weight_format=FP16, optimizer_format=FP16),
-        Recipe("torch-bf16-pure", BF16, weight_format=BF16, optimizer_format=BF16),
+        Recipe("torch-fp16-pure", FP16, **_all_in(FP16)),
+        Recipe("torch-bf16-pure", BF16, **_all_in(BF16)),
     )
 }
 """The named recipes. Those that begin with "amp" or "torch", and fp32, are torch's own

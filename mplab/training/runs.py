@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from mplab.course.files import replace_file
-from mplab.numbers.checks import instance, integer
-from mplab.simulation.checks import LARGEST_SEED, device_of, function_of, items, path_of
-from mplab.training.history import History, read_history
-from mplab.training.loop import known, numbers_of, train
+from mplab.numbers.checks import integer
+from mplab.training.history import History
+from mplab.training.loop import known, train
 from mplab.training.parallel import from_first, rank
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
@@ -29,25 +28,13 @@ def load_runs(path: str | Path) -> list[History]:
 
     Raises:
         OSError: the file cannot be read.
-        TypeError: `path` is no path.
         ValueError: the file does not hold runs of this version.
     """
-    place = path_of("load_runs", "path", path)
-    return _parsed(place.read_bytes(), place)
+    return _parsed(Path(path).read_bytes(), path)
 
 
-def save_runs(path: str | Path, runs: Sequence[History]) -> None:
-    """Write runs to a file, whole or not at all.
-
-    Raises:
-        OSError: the file cannot be written; what was there is as it was.
-        TypeError: `path` is no path, or `runs` no list of histories.
-    """
-    path = path_of("save_runs", "path", path)
-    runs = items("save_runs", "runs", runs, "histories")
-    for run in runs:
-        rule, advice = "a list of histories", "Pass what train returned."
-        instance("save_runs", "runs", run, History, rule, advice)
+def _save(path: Path, runs: Sequence[History]) -> None:
+    """Write runs to a file, whole or not at all."""
     stored = {"mplab runs": _VERSION, "runs": [run.to_json() for run in runs]}
     replace_file(path, json.dumps(stored, allow_nan=True).encode())
 
@@ -57,7 +44,7 @@ def _parsed(content: bytes, path: str | Path) -> list[History]:
         stored = json.loads(content)
         if not isinstance(stored, dict) or stored.get("mplab runs") != _VERSION:
             raise ValueError(f"no runs of version {_VERSION}")
-        return [read_history(run) for run in stored["runs"]]
+        return [History.from_json(run) for run in stored["runs"]]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"load_runs: {path} must hold runs of version {_VERSION}; got {error}. "
@@ -124,10 +111,8 @@ def gather(
         The runs of these recipes and seeds, recipe by recipe.
 
     Raises:
-        TypeError: an argument of another type.
-        ValueError: unknown names, two recipes of one name, no recipe, no seed, fewer than one
-            step, a device that torch cannot use here, a file with runs that the new ones cannot
-            join, or one that another process writes.
+        ValueError: unknown names, two recipes of one name, fewer than one step, a file with
+            runs that the new ones cannot join, or one that another process writes.
         OSError: the file cannot be read or written.
 
     Examples:
@@ -138,14 +123,11 @@ def gather(
         [('fp32', 0, 2)]
     """
     learned: Task = known("task", task, TASKS, where="gather")
-    chosen, numbers = _chosen(recipes), _seeds(seeds)
-    out = path_of("gather", "out", out)
-    _, steps = numbers_of("gather", learned, 0, steps, progress, least=1)
-    if device is not None:
-        device = str(device_of("gather", device, here=False))
-    save_every = integer("gather", "save_every", save_every, least=1, advice="50 is usual.")
-    function_of("gather", "told", told, optional=True)
-    wanted = [(recipe, seed) for recipe in chosen.values() for seed in numbers]
+    chosen = _by_name(recipes)
+    out = Path(out)
+    steps = integer("gather", "steps", learned.steps if steps is None else steps, least=1)
+    save_every = integer("gather", "save_every", save_every, least=1)
+    wanted = [(recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(seeds)]
     with _alone(out):
         content = out.read_bytes() if rank() == 0 and out.exists() else None
         content = from_first(content)
@@ -153,8 +135,6 @@ def gather(
         for run in runs:
             _require_same(run, out, learned, steps, device, chosen)
         done = {(run.recipe, run.seed): run for run in runs}
-        if device is not None and any((recipe.name, seed) not in done for recipe, seed in wanted):
-            device_of("gather", device)
         for recipe, seed in wanted:
             if (recipe.name, seed) in done:
                 continue
@@ -171,7 +151,7 @@ def gather(
             runs.append(run)
             done[recipe.name, seed] = run
             if rank() == 0:
-                save_runs(out, runs)
+                _save(out, runs)
                 if told is not None:
                     told(run)
         if rank() == 0:
@@ -180,29 +160,17 @@ def gather(
         return [done[recipe.name, seed] for recipe, seed in wanted]
 
 
-def _chosen(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
+def _by_name(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
     """The recipes by their names, by which a file knows its runs."""
     chosen: dict[str, Recipe] = {}
-    for wanted in items("gather", "recipes", recipes, "names or recipes"):
+    for wanted in recipes:
         recipe: Recipe = known("recipe", wanted, RECIPES, where="gather")
         if chosen.setdefault(recipe.name, recipe) != recipe:
             raise ValueError(
                 f"gather: recipes must have names of their own; got two with other settings that "
                 f"are both called {recipe.name!r}. Rename one: replace(recipe, name=...)."
             )
-    if not chosen:
-        raise ValueError("gather: recipes must hold at least one; got none. Name one: ['fp32'].")
     return chosen
-
-
-def _seeds(seeds: Sequence[int]) -> list[int]:
-    """The seeds, each once."""
-    given = items("gather", "seeds", seeds, "integers")
-    advice = "Seeds go from 0 to 2^64-1."
-    numbers = [integer("gather", "seeds", n, most=LARGEST_SEED, advice=advice) for n in given]
-    if not numbers:
-        raise ValueError("gather: seeds must hold at least one number; got none. Leave it out.")
-    return list(dict.fromkeys(numbers))
 
 
 def checkpoint_path(out: Path, recipe: str, seed: int) -> Path:

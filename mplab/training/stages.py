@@ -12,21 +12,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from mplab.numbers.checks import integer, switch
+from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32
 from mplab.scaling.grad_scaler import GradScaler
-from mplab.simulation.checks import device_of
 from mplab.simulation.context import simulated
 from mplab.training.activations import children_of, predicted_activations
 from mplab.training.loop import known
 from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task, data_of, model_of, optimizer_of
+from mplab.training.tasks import TASKS, Task
 
 STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 """The parts of a step, in order."""
@@ -103,12 +103,10 @@ def memory(
             where a child is a block of several layers, and costs some where it is one layer.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: an unknown name; a recipe that needs more than autocast's policy and a loss
-            scale; more examples than the task has; a device that torch cannot use here; a model
-            that is no `Sequential` and is to be checkpointed.
+            scale; more examples than the task has; a model that is no `Sequential` and is to be
+            checkpointed.
     """
-    switch("memory", "checkpointed", checkpointed)
     step = _Step("memory", task, recipe, batch, device, checkpointed)
     if checkpointed:
         children_of("memory", step.model)
@@ -116,10 +114,11 @@ def memory(
     cuda = step.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    with step.simulation():
+    with step.simulation:
         kept, loss = kept_bytes(lambda: step.loss(x, y), model, (x, y))
-        step.backward(loss)
-    step.update()
+        step.scaler.scale(loss).backward()
+    for call in step.after_backward():
+        call()
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     state = (t for s in step.optimizer.state.values() for t in s.values())
     low = None if step.recipe.compute_format is FP32 else step.recipe.compute_format.bits / 8
@@ -163,14 +162,19 @@ class _Step:
     ) -> None:
         self.task: Task = known("task", task, TASKS, where=where)
         self.recipe = _plain(where, known("recipe", recipe, RECIPES, where=where))
-        self.device, self.checkpointed = device_of(where, device), checkpointed
+        self.device, self.checkpointed = torch.device(device), checkpointed
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.model = copy.deepcopy(model_of(where, self.task)).to(self.device)
-        self.train = data_of(where, self.task).train
-        self.size = _examples(where, batch, self.task, len(self.train[0]))
-        self.optimizer = optimizer_of(where, self.task, self.model)
-        self.simulator = simulated(self.recipe.compute_format, model=self.model, tally=False)
+            self.model = copy.deepcopy(self.task.model()).to(self.device)
+        self.train = self.task.data().train
+        self.size = self.task.batch if batch is None else batch
+        if self.size is not None:
+            integer(where, "batch", self.size, least=1, most=len(self.train[0]))
+        self.optimizer = self.task.optimizer(self.model.parameters())
+        self.simulation: AbstractContextManager[Any] = nullcontext()
+        if self.recipe.simulated:
+            fmt = self.recipe.compute_format
+            self.simulation = simulated(fmt, model=self.model, tally=False)
         scaled = self.recipe.init_scale is not None
         self.scaler: Any = torch.amp.GradScaler(
             self.device.type, init_scale=self.recipe.init_scale or 1.0, enabled=scaled
@@ -185,10 +189,6 @@ class _Step:
         order = torch.randperm(len(x))[: self.size] if self.size else slice(None)
         return x[order].to(self.device), y[order].to(self.device)
 
-    def simulation(self) -> AbstractContextManager[Any]:
-        """The simulator around forward and backward, or nothing."""
-        return self.simulator if self.recipe.simulated else nullcontext()
-
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Forward, in the recipe's format."""
         real = not self.recipe.simulated and self.recipe.compute_format is not FP32
@@ -200,27 +200,10 @@ class _Step:
                 return self.task.loss(x, y)
             return self.task.loss(self.model(x), y)
 
-    def backward(self, loss: Tensor) -> None:
-        """Backward of the scaled loss."""
-        self.scaler.scale(loss).backward()
-
-    def unscale(self) -> None:
-        """Divide the gradients by the scale, and look whether they are finite."""
-        self.scaler.unscale_(self.optimizer)
-
-    def step(self) -> None:
-        """Update the weights, unless a gradient is not finite."""
-        self.scaler.step(self.optimizer)
-
-    def rescale(self) -> None:
-        """Let the scale follow."""
-        self.scaler.update()
-
-    def update(self) -> None:
-        """All that comes after the backward pass."""
-        self.unscale()
-        self.step()
-        self.rescale()
+    def after_backward(self) -> Sequence[Callable[[], Any]]:
+        """Unscale the gradients, update the weights, update the scale."""
+        scaler, optimizer = self.scaler, self.optimizer
+        return partial(scaler.unscale_, optimizer), partial(scaler.step, optimizer), scaler.update
 
 
 def _plain(where: str, recipe: Recipe) -> Recipe:
@@ -239,15 +222,6 @@ _BEYOND = (
     "native",
 )
 """What a recipe may ask for that a step here does not do."""
-
-
-def _examples(where: str, batch: Any, task: Task, most: int) -> int | None:
-    """How many examples a step takes; None takes all."""
-    size = task.batch if batch is None else batch
-    if size is None:
-        return None
-    advice = f"The task has {most} training examples."
-    return integer(where, "batch", size, least=1, most=most, advice=advice)
 
 
 @dataclass(frozen=True)
@@ -292,10 +266,8 @@ def stage_times(
         device: "cpu" or "cuda".
 
     Raises:
-        TypeError: an argument of another type.
-        ValueError: as in `memory`; no step.
+        ValueError: as in `memory`.
     """
-    steps = integer("stage_times", "steps", steps, least=1)
     step = _Step("stage_times", task, recipe, batch, device, False)
     clock = _Clock(step.device)
     for number in range(steps + 2):
@@ -304,12 +276,12 @@ def stage_times(
         step.optimizer.zero_grad()
         with clock("data"):
             x, y = step.data()
-        with step.simulation():
+        with step.simulation:
             with clock("forward"):
                 loss = step.loss(x, y)
             with clock("backward"):
-                step.backward(loss)
-        for stage, call in zip(STAGES[3:], (step.unscale, step.step, step.rescale), strict=True):
+                step.scaler.scale(loss).backward()
+        for stage, call in zip(STAGES[3:], step.after_backward(), strict=True):
             with clock(stage):
                 call()
     cuda = step.device.type == "cuda"

@@ -26,7 +26,7 @@ def run(task, recipe, *, seed, steps, again):
         torch.manual_seed(seed)
         made = _Run(task, RECIPES[recipe], seed, torch.device("cpu"), steps, (0, 3), replay=again)
         for _ in range(steps):
-            made.step(None)
+            made.step()
         history = json.dumps(made.history().to_json())  # equal text is equal bit for bit
         state = [*made.model.state_dict().values(), torch.get_rng_state()]
         state += [t for kept in made.optimizer.state.values() for t in kept.values()]
