@@ -56,7 +56,7 @@ FRONTS = {
         dynamic_ranges end_of_range error_growth errors_by_depth fates flushed_over_steps
         flushed_share follow gradient_exponents health landing least_updates look_alikes
         loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
-        memory_table near_zero number_lines parting precision_map product_errors promotion
+        near_zero number_lines parting precision_map product_errors promotion
         random_system recorded_gradients recorded_network recorded_runs recorded_units
         emulation_error emulations one_bit_too_many slice_counts slice_grid slices_needed wrong_sums
         four_bit_errors outlier_errors quiet_errors scale_errors refinement_costs

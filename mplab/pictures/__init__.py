@@ -82,7 +82,6 @@ from mplab.pictures.performance import (
     costs,
     matmul_errors,
     memory,
-    memory_table,
     roofline,
     stage_times,
 )
@@ -163,7 +162,6 @@ __all__ = [
     "mean_errors",
     "measured_errors",
     "memory",
-    "memory_table",
     "mismatch",
     "near_zero",
     "number_lines",

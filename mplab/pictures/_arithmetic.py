@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
-from mplab.arithmetic.reductions import ORDERS, Accumulation, cumsum, matmul, sum
-from mplab.numbers.checks import integer, quoted, switch
-from mplab.numbers.formats import FP16, FP32, Format, Rounding, require_format
+from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
+from mplab.numbers.formats import FP16, FP32, Format, Rounding
 from mplab.numbers.rounding import round_to
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}
 
 _PERSONS = ("kahan", "neumaier")  # orders of summation with a name that is written large
-
-_MOST = 1 << 29
-"""Terms of a sum that float64 holds exactly."""
 
 
 # Errors of long sums ---------------------------------------------------------------------
@@ -65,12 +57,7 @@ def measured_errors(
         >>> measured_errors(FP16, most=8).lengths
         array([2, 4, 8])
     """
-    require_format("measured_errors", fmt)
-    switch("measured_errors", "signed", signed)
-    most = integer("measured_errors", "most", most, least=2, most=_MOST)
-    draws = integer("measured_errors", "draws", draws, least=1, most=_MOST)
-    _require_order(order)
-    rng = np.random.default_rng(_checks.seed("measured_errors", seed))
+    rng = np.random.default_rng(seed)
     terms = round_to(rng.random((most, draws)), FP16, rounding=Rounding.TOWARD_ZERO)
     if signed:
         terms = terms * rng.choice([-1.0, 1.0], terms.shape)
@@ -83,18 +70,6 @@ def measured_errors(
         sums = np.stack([sum(terms[:n], axis=0, **how) for n in lengths])
     relative = (sums - exact[lengths - 1]) / np.cumsum(np.abs(terms), axis=0)[lengths - 1]
     return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
-
-
-def _require_order(order: object) -> None:
-    """Refuse what is no order of summation."""
-    known = isinstance(order, str) and (
-        order in ORDERS or re.fullmatch(r"blocked\([0-9]+\)", order)
-    )
-    if not known or order == "blocked(k)":
-        raise ValueError(
-            f"measured_errors: order must be one of {', '.join(ORDERS)}; got {quoted(order)}. "
-            "For k write a number, as in blocked(128)."
-        )
 
 
 @c.in_house_style
@@ -110,8 +85,6 @@ def error_growth(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pictur
     Returns:
         A figure whose title says which curve ends highest and which lowest.
     """
-    c.require_some("error_growth", "curves", curves, ErrorCurve)
-    c.require_a("error_growth", "bounds_of", bounds_of, Format, "Pass FP16, for one.")
     picture = c.Picture(height=4.4)
     axes = picture.subplots()
     c.log_axes(axes, "number of terms n", "error / sum of |terms|")
@@ -155,8 +128,6 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     Returns:
         A figure whose title says where each format stops.
     """
-    c.require_some("stagnation", "formats", formats, Format)
-    integer("stagnation", "most", most, least=1)
     picture = c.Picture(height=4.0, width=8.4)
     axes = picture.subplots()
     c.log_axes(axes, "ones added", "running sum")
@@ -188,8 +159,7 @@ def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
     Returns:
         A figure whose title says what the first format reports at the end.
     """
-    values = np.asarray(_checks.row("loss_meter", "losses", losses), np.float64)
-    c.require_some("loss_meter", "formats", formats, Format)
+    values = np.asarray(losses, np.float64)
     counts = np.arange(1, len(values) + 1)
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
@@ -249,17 +219,7 @@ def product_errors(
     Exactness:
         The sums they are compared with are float64's, within 2^−38 of the exact ones.
     """
-    require_format("product_errors", fmt)
-    most = integer("product_errors", "most", most, least=16, most=_MOST)
-    draws = integer("product_errors", "draws", draws, least=1, most=_MOST)
-    given: Any = below
-    number = isinstance(given, Real) and not isinstance(given, bool)
-    if not number or not 2.0**-24 <= below <= 2.0**15 or math.frexp(below)[0] != 0.5:
-        raise ValueError(
-            "product_errors: below must be a power of two from 2**-24 to 2**15, which FP16 has; "
-            f"got {quoted(below)}. Choose another."
-        )
-    rng = np.random.default_rng(_checks.seed("product_errors", seed))
+    rng = np.random.default_rng(seed)
     a, b = (round_to(below * rng.random((draws, most)), FP16) for _ in range(2))
     lengths = 1 << np.arange(4, most.bit_length(), 2)
     errors = {}
@@ -278,7 +238,6 @@ def product_errors(
 @c.in_house_style
 def accumulators(found: ProductErrors) -> c.Picture:
     """Errors of inner products: is it the products or the sum that should be wide?"""
-    c.require_a("accumulators", "found", found, ProductErrors, "Pass product_errors().")
     picture = c.Picture(height=4.2, width=8.2)
     axes = picture.subplots()
     c.log_axes(axes, "products added", "error / sum of |products|")

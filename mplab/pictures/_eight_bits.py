@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers.checks import integer, quoted
 from mplab.numbers.formats import FP8_E4M3
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
 
@@ -29,14 +26,8 @@ def by_seed(
 
     Returns:
         A figure whose title says by how much each way changes the metric, seed by seed.
-
-    Raises:
-        ValueError: there are fewer than two ways, or their seeds differ in number.
     """
-    _checks.word("by_seed", "metric", metric, empty=False)
-    _checks.word("by_seed", "source", source)
-    values = _rectangle(results)
-    names = list(results)
+    names, values = list(results), np.array(list(results.values()), float)
     picture = c.Picture(height=1.7 + 0.42 * len(names))
     axes = picture.subplots()
     axes.axvspan(values[0].min(), values[0].max(), color=c.BAND, alpha=c.COARSE, linewidth=0)
@@ -65,29 +56,6 @@ def by_seed(
     )
     claim += f" ({source})" * bool(source)
     return c.titled(picture, claim, f"Marks in rows. {reached}.")
-
-
-def _rectangle(results: Mapping[str, Sequence[float]]) -> np.ndarray:
-    """The results as an array, a row for each way."""
-    if not isinstance(results, Mapping) or results:
-        c.require_named("by_seed", "results", results, Sequence, np.ndarray)
-    if not all(isinstance(name, str) and name.strip() for name in results):
-        raise TypeError(
-            f"by_seed: results must be a mapping from names; got the keys {quoted(list(results))}. "
-            "Name each way of training."
-        )
-    scores: Any
-    for scores in results.values():
-        if isinstance(scores, str | bytes) or (isinstance(scores, np.ndarray) and not scores.ndim):
-            _checks.row("by_seed", "results", scores)
-    lengths = {len(scores) for scores in results.values()}
-    if len(results) < 2 or len(lengths) != 1 or lengths == {0}:
-        given = ", ".join(f"{name}: {len(scores)}" for name, scores in results.items())
-        raise ValueError(
-            f"by_seed: results must hold at least two ways with the same number of seeds; got "
-            f"{given or 'none'}. Train each way on the same seeds."
-        )
-    return np.array(list(_checks.rows("by_seed", "results", results).values()), float)
 
 
 def look_of(name: str) -> c.Style:
@@ -119,20 +87,11 @@ def block_errors(
     Returns:
         A figure whose title gives the median error of the blocks: the root of the sum of
         squared errors, over that of squares.
-
-    Raises:
-        ValueError: the numbers are no whole blocks.
     """
-    c.require_named("block_errors", "quantized", quantized)
-    integer("block_errors", "block", block, least=1)
-    numbers = np.asarray(_checks.row("block_errors", "exact", exact), float)
-    if numbers.size % block:
-        raise ValueError(
-            f"block_errors: exact must be whole blocks of {block} numbers; got shape "
-            f"{numbers.shape}. Cut it, or change block."
-        )
-    made = _checks.rows("block_errors", "quantized", quantized, like=numbers)
-    errors = {name: _block_errors(numbers, np.asarray(x, float), block) for name, x in made.items()}
+    numbers = np.asarray(exact, float)
+    errors = {
+        name: _block_errors(numbers, np.asarray(x, float), block) for name, x in quantized.items()
+    }
     picture = c.Picture(height=3.4)
     axes = picture.subplots()
     ends = [

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from numbers import Real
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers import checks
-from mplab.numbers.checks import integer, quoted
 from mplab.numbers.codes import decode
-from mplab.numbers.formats import Format, Overflow, require_format
+from mplab.numbers.formats import Format, Overflow
 from mplab.numbers.rounding import Tally, round_to
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
@@ -31,14 +28,6 @@ def landing(numbers: Mapping[str, float], formats: Sequence[Format]) -> c.Pictur
     Returns:
         A figure whose title says what becomes of the last number.
     """
-    c.require_named("landing", "numbers", numbers, Real)
-    c.require_some("landing", "formats", formats, Format)
-    for name, x in numbers.items():
-        if not isinstance(name, str) or not 0 < abs(checks.real("landing", "numbers", x)) == x:
-            raise ValueError(
-                f"landing: numbers must be positive numbers by words; got {quoted(x)} for "
-                f"{quoted(name)}. Leave out the sign, and zeros."
-            )
     places = [math.log2(x) for x in numbers.values()]
     picture = c.Picture(height=1.6 + 0.5 * len(formats))
     axes = picture.subplots()
@@ -87,10 +76,6 @@ def _draw_fate(axes: Axes, row: int, place: float, value: float, fmt: Format) ->
 
 
 # Near zero -------------------------------------------------------------------------------
-_READABLE = 1 << 16
-"""Ticks on a line, and far more than can be told apart."""
-
-
 @c.in_house_style
 def near_zero(fmt: Format, *, binades: int = 3) -> c.Picture:
     """The values next to 0, with subnormal numbers and with all of them flushed to 0.
@@ -102,13 +87,6 @@ def near_zero(fmt: Format, *, binades: int = 3) -> c.Picture:
     Returns:
         A figure whose title compares the gap next to 0 with the gap after it.
     """
-    require_format("near_zero", fmt)
-    most = min(fmt.emax - fmt.emin, (_READABLE >> (fmt.precision - 1)) - 1)
-    if most < 1:
-        raise ValueError(
-            f"near_zero: fmt must have few bits; got {fmt.name} with {fmt.bits}. Use FP8_E4M3."
-        )
-    binades = integer("near_zero", "binades", binades, least=1, most=most)
     high = fmt.min_normal * 2.0**binades
     count = (binades + 1) << (fmt.precision - 1)
     grid = decode(np.arange(count + 1), fmt)
@@ -144,7 +122,6 @@ def end_of_range(formats: Sequence[Format]) -> c.Picture:
     Returns:
         A figure whose title says where each format overflows, and to what.
     """
-    c.require_some("end_of_range", "formats", formats, Format)
     picture = c.Picture(height=3.3, width=3.0 + 2.8 * len(formats))
     words = []
     for axes, fmt in zip(picture.subplots(1, len(formats), squeeze=False)[0], formats, strict=True):
@@ -204,7 +181,6 @@ def fates(tallies: Mapping[str, Tally]) -> c.Picture:
     Returns:
         A figure whose title names the tally that lost most, and the one that lost least.
     """
-    c.require_named("fates", "tallies", tallies, Tally)
     picture = c.Picture(height=1.5 + 0.4 * len(tallies))
     axes = picture.subplots()
     looks = (("#5790FC", ""), ("#C5D8FE", ""), ("#1A1A1A", ""), ("#EE6677", "///"))

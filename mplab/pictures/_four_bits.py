@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP4_E2M1, Rounding
 from mplab.numbers.rounding import Stream
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 from mplab.scaling.amax import ScaleRule
 from mplab.scaling.quantized import MX_BLOCK, fake_quantize, hadamard
@@ -40,9 +38,9 @@ class FourBitErrors(NamedTuple):
     binary: bool = True
 
 
-def _normal(function: str, seed: int, *shape: int) -> tuple[Tensor, torch.Generator]:
+def _normal(seed: int, *shape: int) -> tuple[Tensor, torch.Generator]:
     """Normally distributed numbers, and where more random ones come from."""
-    generator = torch.Generator().manual_seed(_checks.seed(function, seed, most=2**63 - 1))
+    generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator), generator
 
 
@@ -62,7 +60,7 @@ def scale_errors(*, seed: int = 0) -> FourBitErrors:
         >>> [f"{errors[0]:.2f}" for errors in found.curves.values()]
         ['0.12', '0.09', '1.00']
     """
-    numbers, _ = _normal("scale_errors", seed, 4096)
+    numbers, _ = _normal(seed, 4096)
     ways = {
         "MXFP4": _MXFP4,
         "NVFP4": _NVFP4,
@@ -87,7 +85,7 @@ def outlier_errors(*, seed: int = 0) -> FourBitErrors:
     Args:
         seed: of the matrices and the signs.
     """
-    both, generator = _normal("outlier_errors", seed, 2, 128, 512)
+    both, generator = _normal(seed, 2, 128, 512)
     outliers = torch.rand(both.shape, generator=generator) < 0.005
     signs = torch.randint(2, (16,), generator=generator) * 2 - 1
     sizes = 2.0 ** np.arange(9)
@@ -113,8 +111,7 @@ def quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
         steps: how many.
         seed: of the goals, of the noise and of the rounding.
     """
-    steps = integer("quiet_errors", "steps", steps, least=1, most=1 << 16)
-    goal, generator = _normal("quiet_errors", seed, 16)
+    goal, generator = _normal(seed, 16)
     loud = torch.rand(steps, generator=generator) * 10 + 10
     noise = loud * (torch.randint(2, (steps,), generator=generator) * 2 - 1)
     curves = {}
@@ -149,8 +146,6 @@ def four_bit_errors(found: FourBitErrors) -> c.Picture:
     Returns:
         A figure whose title gives the largest error of each line, or the last one after steps.
     """
-    advice = "Pass scale_errors()."
-    c.require_a("four_bit_errors", "found", found, FourBitErrors, advice)
     picture = c.Picture(height=4.2, width=8.0)
     axes = picture.subplots()
     kinds = list(dict.fromkeys(name.partition(" with")[0] for name in found.curves))

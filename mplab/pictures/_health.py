@@ -33,8 +33,6 @@ def health(report: Report) -> c.Picture:
     Returns:
         A figure whose title is the gravest finding.
     """
-    c.require_a("health", "report", report, Report, "Pass watch.report().")
-    c.require_some("health", "report.steps", list(report.steps))
     all_layers = pooled_layers(report.steps)
     layers = _worst(all_layers)
     picture = c.Picture(height=3.6 + 0.3 * len(layers), width=8.6)
@@ -212,7 +210,6 @@ def clinic(cases: Sequence[Case]) -> c.Picture:
     Returns:
         A figure whose title counts the cures and the remedies that helped.
     """
-    c.require_some("clinic", "cases", cases, Case)
     rows = [(case, [case.run(treatment) for treatment in TREATMENTS]) for case in cases]
     picture = c.Picture(height=1.1 + 0.36 * len(rows), width=9.4)
     axes = picture.subplots()
@@ -273,7 +270,6 @@ def look_alikes(cases: Sequence[Case]) -> c.Picture:
     Returns:
         A figure whose title says how much the losses changed.
     """
-    c.require_some("look_alikes", "cases", cases, Case)
     runs: list[tuple[Case, Outcome]] = [(case, case.broken()) for case in cases]
     picture = c.Picture(height=1.5 + 0.42 * len(runs), width=9.0)
     grid = picture.subplots(1, 3, sharey=True)

@@ -10,24 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from mplab.arithmetic.architectures import (
-    ARCHITECTURES,
     Input,
     MatrixUnit,
-    pair_of,
-    unit_for,
     unit_of,
 )
 from mplab.arithmetic.matrix_steps import StepBits, step_bits
 from mplab.arithmetic.matrix_units import mma
-from mplab.numbers import checks
-from mplab.numbers.checks import integer, quoted, switch
 from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Rounding
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
-from mplab.pictures import _checks, canvas
-
-_MOST = 1 << 29
-"""Terms of a sum that float64 holds exactly."""
+from mplab.pictures import canvas
 
 
 # Long products ---------------------------------------------------------------------------
@@ -64,12 +56,7 @@ def errors_by_depth(
     Exactness:
         The products they are compared with are exact: sums of 8-bit products in float64.
     """
-    known = [name for name, units in ARCHITECTURES.items() if FP8_E4M3.name in units]
-    checks.one_of("errors_by_depth", "architecture", architecture, known)
-    switch("errors_by_depth", "signed", signed)
-    most = integer("errors_by_depth", "most", most, least=1, most=_MOST)
-    every = _interval(every, most, unit_of(architecture, FP8_E4M3))
-    rng = np.random.default_rng(_checks.seed("errors_by_depth", seed))
+    rng = np.random.default_rng(seed)
     drawn = [rng.standard_normal((32, most)) for _ in range(2)]
     a, b = (round_to(x if signed else np.abs(x), FP8_E4M3) for x in drawn)
     depths = every << np.arange((most // every).bit_length())
@@ -82,21 +69,9 @@ def errors_by_depth(
     return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every, signed)
 
 
-def _interval(every: Any, most: int, unit: MatrixUnit) -> int:
-    """After how many terms to promote: whole steps of the unit, and no more than `most`."""
-    found = integer("errors_by_depth", "every", every, least=1)
-    if found % unit.terms or found > most:
-        raise ValueError(
-            f"errors_by_depth: every and most must be a multiple of {unit.terms}, the terms of a "
-            f"step, and no less than that; got {quoted(every)} and {most}. Pass every=128."
-        )
-    return found
-
-
 @canvas.in_house_style
 def promotion(errors: DepthErrors) -> canvas.Picture:
     """The error of FP8 products against depth: all steps in the unit, or promoted to FP32."""
-    canvas.require_a("promotion", "errors", errors, DepthErrors, "Pass errors_by_depth().")
     picture = canvas.Picture(height=3.6)
     axes = picture.subplots()
     canvas.log_axes(axes, "terms per element K", "largest error / sum of |products|")
@@ -151,15 +126,7 @@ def cut_errors(
     Exactness:
         The products they are compared with are exact: multiples of 2^−22 below 2^30 in float64.
     """
-    known = [
-        name
-        for name, units in ARCHITECTURES.items()
-        if FP16.name in units and units[FP16.name].at_once  # the others have no such cut
-    ]
-    checks.one_of("cut_errors", "architecture", architecture, known)
-    terms = integer("cut_errors", "terms", terms, least=1, most=_MOST)
-    draws = integer("cut_errors", "draws", draws, least=1, most=_MOST)
-    rng = np.random.default_rng(_checks.seed("cut_errors", seed))
+    rng = np.random.default_rng(seed)
     shape = (draws, terms)
     a, b = (round_to(rng.uniform(0.5, 1, shape), FP16) for _ in range(2))
     unit = unit_of(architecture, FP16)
@@ -175,7 +142,6 @@ def cut_errors(
 @canvas.in_house_style
 def cutting(errors: CutErrors) -> canvas.Picture:
     """How far sums lie from the exact ones: cut twice a step, as the unit does it, once, never."""
-    canvas.require_a("cutting", "errors", errors, CutErrors, "Pass cut_errors().")
     picture = canvas.Picture(height=3.4)
     axes = picture.subplots()
     unit = FP32.unit_roundoff
@@ -232,7 +198,6 @@ def bits_of_a_step(
         A figure of one row per term, aligned to the largest exponent, then the sum and what is
         written. Bits past the line are cut.
     """
-    _require_step(a, b, c, architecture, input_format)
     step = step_bits(a, b, c=c, architecture=architecture, input_format=input_format)
     picture = canvas.Picture(height=1.5 + 0.36 * len(step.rows), width=9.4)
     _draw_rows(picture.subplots(), step)
@@ -245,15 +210,6 @@ def bits_of_a_step(
     )
     words = "; ".join(f"{row.words}: {float(row.value):.8g}" for row in step.rows)
     return canvas.titled(picture, claim, f"Rows of bits under powers of two. {words}.")
-
-
-def _require_step(a: Any, b: Any, c: Any, architecture: Any, input_format: Any) -> None:
-    """Refuse what no unit takes in one step."""
-    where = "bits_of_a_step"
-    if unit_for(where, architecture, input_format).at_once:  # else the step itself refuses
-        for name, x, fmt in zip("ab", (a, b), pair_of(where, input_format), strict=True):
-            require_values(where, name, _checks.row(where, name, x), fmt)
-    require_values(where, "c", checks.real(where, "c", c), FP32)
 
 
 def _draw_rows(axes: Axes, step: StepBits) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from mplab.numbers import checks
-from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP32, Format
 from mplab.pictures import canvas as c
 from mplab.simulation.explanation import Explanation, Row
@@ -40,18 +37,13 @@ def precision_map(explanation: Explanation) -> c.Picture:
         A figure with a panel for the forward and one for the backward pass, whose title says how
         many operations ran in which format. Two markers in one cell: two formats.
 
-    Raises:
-        ValueError: there is no operation.
-
     Examples:
         >>> import torch
         >>> from mplab.simulation import explain
         >>> precision_map(explain(torch.nn.Linear(2, 2), torch.ones(1, 2))).claim
         'CUDA_AUTOCAST runs 3 of 3 operations of Linear in FP16'
     """
-    c.require_a("precision_map", "explanation", explanation, Explanation, "Pass explain(...).")
     rows = explanation.rows
-    c.require_some("precision_map", "explanation", rows)
     modules = list(dict.fromkeys(row.module for row in rows))
     phases = [phase for phase in ("forward", "backward") if _of(rows, phase)]
     columns = {
@@ -149,12 +141,9 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
         and the most that any other costs. Of what was measured there is a panel for each pass:
         the error of the output, and that of the gradient in the module where it is greatest. The
         title then names the layers that put one of them off by more than half.
-
-    Raises:
-        ValueError: there is no layer, or the formats have different ones.
     """
     measured = isinstance(errors, Sensitivity)
-    panels = _passes(errors) if isinstance(errors, Sensitivity) else {"": _required(errors)}
+    panels = _passes(errors) if isinstance(errors, Sensitivity) else {"": errors}
     formats = list(next(iter(panels.values())))
     layers = list(next(iter(panels.values()))[formats[0]])
     picture = c.Picture(height=1.7 + (0.44 if measured else 0.36) * len(layers))
@@ -196,27 +185,6 @@ _LABELS = {
     "backward": "relative error of the gradient",
 }
 """What an axis measures, by the pass."""
-
-
-def _required(errors: Any) -> Mapping[Format, Mapping[str, float]]:
-    """Errors by format and layer, not negative, the layers the same for each format."""
-    if not isinstance(errors, Mapping) or errors:
-        c.require_named("sensitivity", "errors", errors, Mapping)
-    for fmt, found in errors.items():
-        numbers = [checks.real("sensitivity", "errors", x) for x in found.values()]
-        if not isinstance(fmt, Format) or any(x < 0 for x in numbers):
-            raise ValueError(
-                "sensitivity: errors must map formats to errors by layer, not negative; got "
-                f"{quoted(found)} for {quoted(fmt)}. Compare with the output in FP32."
-            )
-    layers = list(next(iter(errors.values()), {}))
-    if not layers or any(list(found) != layers for found in errors.values()):
-        given = {fmt.name: list(found) for fmt, found in errors.items()}
-        raise ValueError(
-            f"sensitivity: errors must hold the same layers for each format; got "
-            f"{quoted(given)}. Run every layer in every format."
-        )
-    return errors  # type: ignore[no-any-return]
 
 
 def _passes(found: Sensitivity) -> dict[str, dict[Format, dict[str, float]]]:

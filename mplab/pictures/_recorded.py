@@ -14,9 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from mplab.hardware import recordings
-from mplab.numbers import checks
-from mplab.numbers.formats import FP16, Format, require_format
-from mplab.pictures import _checks
+from mplab.numbers.formats import FP16, Format
 from mplab.pictures import canvas as c
 from mplab.pictures._eight_bits import by_seed, look_of
 from mplab.pictures.pages import METRICS
@@ -58,11 +56,6 @@ def recorded_runs(
         The figure of `by_seed`, with the seeds that all these recipes were recorded with; None
         without them.
     """
-    from mplab.training.tasks import TASKS
-
-    checks.one_of("recorded_runs", "task", task, TASKS)
-    recipes = _checks.names("recorded_runs", "recipes", recipes, _KNOWN)
-    where = _checks.folder("recorded_runs", where)
     recording = recordings.first("training", where=where)
     if recording is None:
         return None
@@ -95,7 +88,6 @@ def recorded_network(*, where: Where = None) -> c.Picture | None:
         A figure whose title gives the multiples of the fastest recipe; None without a recording
         of FP32 and another recipe.
     """
-    where = _checks.folder("recorded_network", where)
     recording = recordings.first("larger", where=where)
     rows = [r for r in recording.data.get("runs", []) if "problem" not in r] if recording else []
     if recording is None or len(rows) < 2 or rows[0]["recipe"] != "fp32":
@@ -148,9 +140,6 @@ def recorded_gradients(
         A figure with the layers from top to bottom, darker where more of a layer's gradients
         are; None without a recording.
     """
-    fmt = require_format("recorded_gradients", fmt)
-    checks.one_of("recorded_gradients", "recipe", recipe, _KNOWN)
-    where = _checks.folder("recorded_gradients", where)
     recording = recordings.first("exponents", where=where)
     runs = recording.data.get("runs", []) if recording else []
     run = next((r for r in runs if r["recipe"] == recipe and "layers" in r), None)
@@ -219,7 +208,6 @@ def recorded_units(*, where: Where = None) -> c.Picture | None:
         A figure with a row for each format and a column for each architecture, whose title
         names the models that are never wrong; None without a recording of blocks.
     """
-    where = _checks.folder("recorded_units", where)
     recording = recordings.first("tensorcores", where=where)
     blocks = recording.data.get("blocks", {}) if recording else {}
     blocks = {

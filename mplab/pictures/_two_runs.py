@@ -12,15 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mplab.arithmetic.reductions import distinct_sums
-from mplab.numbers.checks import integer, quoted, text
 from mplab.numbers.formats import BF16, FP16, FP32
 from mplab.numbers.rounding import round_to
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
-from mplab.simulation.checks import seed_of
-from mplab.training.loop import known, train
-from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task
+from mplab.training.loop import train
+from mplab.training.recipes import Recipe
+from mplab.training.tasks import Task
 
 
 # Orders of one sum -----------------------------------------------------------------------
@@ -55,9 +52,7 @@ def order_errors(*, size: int = 256, orders: int = 1000, seed: int = 0) -> Order
         >>> {name: len(offsets) for name, offsets in found.offsets.items()}
         {'FP32': 9, 'FP16': 9, 'BF16': 9, 'FP32 then FP16': 1, 'FP32 then BF16': 1}
     """
-    size = integer("order_errors", "size", size, least=1, most=1 << 12)
-    orders = integer("order_errors", "orders", orders, least=1, most=1 << 12)
-    rng = np.random.default_rng(_checks.seed("order_errors", seed))
+    rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((2, size))
     found = {}
     ways = (("", FP32, FP32), ("", FP16, FP16), ("", BF16, BF16), ("FP32 then ", FP32, FP16),
@@ -81,7 +76,6 @@ def order_sums(found: OrderErrors) -> c.Picture:
     Returns:
         A figure whose title counts the different sums of each way.
     """
-    c.require_a("order_sums", "found", found, OrderErrors, "Pass order_errors().")
     picture = c.Picture(height=1.7 + 0.42 * len(found.offsets), width=8.0)
     axes = picture.subplots()
     axes.axvline(0, color="black", linewidth=0.8)
@@ -132,7 +126,7 @@ class _Weights:
         if self.without and not {self.without} < names:
             raise ValueError(
                 "runs_apart: without must be empty, or one of several names of tensors; got "
-                f"{quoted(self.without)}. This network's are {c.listed(sorted(names))}."
+                f"{self.without!r}. This network's are {c.listed(sorted(names))}."
             )
         if self.nudged:
             with torch.no_grad():
@@ -167,11 +161,6 @@ def runs_apart(
         >>> bool(0 < found.distances[0] < 1e-5)
         True
     """
-    where = "runs_apart"
-    known("task", task, TASKS, where=where)
-    known("recipe", recipe, RECIPES, where=where)
-    seed, steps = seed_of(where, seed), integer(where, "steps", steps, least=1)
-    without = text(where, "without", without)
     watches = [_Weights(nudged, without) for nudged in (False, True)]
     how: dict[str, Any] = {"progress": False, "record_gradients_at": ()}
     runs = [train(task, recipe, seed=seed, steps=steps, watch=w, **how) for w in watches]
@@ -193,7 +182,6 @@ def one_ulp(pairs: Sequence[RunsApart]) -> c.Picture:
     Returns:
         A figure whose title says how far apart the pairs of each recipe end.
     """
-    c.require_some("one_ulp", "pairs", pairs, RunsApart)
     picture = c.Picture(height=4.2, width=8.0)
     axes = picture.subplots()
     recipes = list(dict.fromkeys(pair.recipe for pair in pairs))
@@ -314,9 +302,6 @@ def rollout_gaps(*, length: int = 128, rows: int = 64, seed: int = 0) -> Rollout
         >>> bool(abs(gaps["FP32"]).max() < 1e-5 < abs(gaps["BF16"]).max())
         True
     """
-    length = integer("rollout_gaps", "length", length, least=2, most=1 << 12)
-    rows = integer("rollout_gaps", "rows", rows, least=2, most=1 << 12)
-    seed = _checks.seed("rollout_gaps", seed, most=2**63 - 1)
     gaps = {}
     for name, dtype in (("FP32", torch.float32), ("FP16", torch.float16), ("BF16", torch.bfloat16)):
         with torch.random.fork_rng():
@@ -338,7 +323,6 @@ def mismatch(found: RolloutGaps) -> c.Picture:
     Returns:
         A figure whose title says by how much whole texts are off, in each format.
     """
-    c.require_a("mismatch", "found", found, RolloutGaps, "Pass rollout_gaps().")
     picture = c.Picture(height=4.2, width=8.0)
     axes = picture.subplots()
     ends, said = [], []

@@ -8,12 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab.arithmetic.updates import Descent
-from mplab.numbers import checks
 from mplab.numbers.codes import ulp
-from mplab.numbers.formats import BF16, FP32, Format, require_format
+from mplab.numbers.formats import BF16, FP32, Format
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
 METHOD_STYLES = {
@@ -44,9 +42,6 @@ def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.P
     Returns:
         A figure whose title says how far each weight came.
     """
-    require_format("weight_paths", fmt)
-    checks.real("weight_paths", "update", update)
-    paths = _checks.paths("weight_paths", paths)
     steps = len(paths) - 1
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
@@ -80,9 +75,6 @@ def least_updates(formats: Sequence[Format], *, update: float | None = None) -> 
     Returns:
         A figure whose title says what it takes to move a weight of 1 upward.
     """
-    c.require_some("least_updates", "formats", formats, Format)
-    if update is not None:
-        checks.real("least_updates", "update", update, positive=True)
     picture = c.Picture(height=4.2)
     axes = picture.subplots()
     c.log_axes(axes, "weight", "largest update that does nothing")
@@ -112,7 +104,6 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
     Returns:
         A figure of two panels whose title says where each run ends.
     """
-    c.require_some("descents", "runs", runs, Descent)
     picture = c.Picture(height=5.0, width=8.2)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     above.set_yscale("log", base=2)
@@ -170,9 +161,6 @@ def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -
     Returns:
         A figure whose title compares their mean and their scatter with the exact sum.
     """
-    require_format("stochastic_spread", fmt)
-    checks.real("stochastic_spread", "update", update)
-    paths = _checks.paths("stochastic_spread", paths)
     steps, exact = len(paths) - 1, float(paths[0, 0] + update * (len(paths) - 1))
     picture = c.Picture(height=3.8)
     axes = picture.subplots()

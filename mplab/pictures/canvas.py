@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from mplab.numbers.checks import quoted, real
 from mplab.numbers.formats import Format
 from mplab.numbers.words import superscript
-from mplab.pictures._checks import path as checked_path
 from mplab.training.exponents import exponent_of, zones
 
 P = ParamSpec("P")
@@ -155,10 +152,6 @@ CARD_STYLE = f'<style>[data-jp-theme-light="false"] {DIMMED}</style>'
 
 
 # A figure that can be read aloud ---------------------------------------------------------
-_LONGEST, _LARGEST = 1000, 50
-"""Inches of a side, and pixels for each of the page's, that memory still holds."""
-
-
 class Picture(Figure):
     """A matplotlib Figure with a description, shown by Jupyter as an image with alt text.
 
@@ -169,8 +162,6 @@ class Picture(Figure):
     alt: str = ""
 
     def __init__(self, *, height: float, width: float = 7.6) -> None:
-        for argument, size in (("height", height), ("width", width)):
-            real("Picture", argument, size, positive=True, most=_LONGEST)
         super().__init__(figsize=(width, height), dpi=100, layout="constrained")
 
     @property
@@ -180,20 +171,11 @@ class Picture(Figure):
 
     def png(self, *, zoom: float = 2.0) -> bytes:
         """The figure as PNG, `zoom` pixels to each of the page's."""
-        real("png", "zoom", zoom, positive=True, most=_LARGEST)
         return self._drawn("png", dpi=zoom * self.dpi)
 
     def save(self, path: str | Path) -> None:
-        """Write the figure, and its description in the file's metadata, as .png or .svg.
-
-        Raises:
-            ValueError: the name has another ending.
-        """
-        kind = Path(checked_path("save", "path", path)).suffix.removeprefix(".")
-        if kind not in ("png", "svg"):
-            raise ValueError(
-                f"save: path must end in .png or .svg; got {quoted(str(path))}. Rename it."
-            )
+        """Write the figure, and its description in the file's metadata, as .png or .svg."""
+        kind = Path(path).suffix.removeprefix(".")
         Path(path).write_bytes(self._drawn(kind, dpi=2 * self.dpi))
 
     def _drawn(self, kind: str, *, dpi: float) -> bytes:
@@ -237,54 +219,6 @@ def titled(picture: Picture, sentence: str, details: str) -> Picture:
     title.set_text("\n".join(lines))
     picture.alt = " ".join(f"{sentence.removesuffix('.')}. {details}".split())
     return picture
-
-
-def require_some(function: str, argument: str, data: object, *kinds: type) -> None:
-    """Refuse by name what is no collection, has a member of none of the `kinds`, or is empty."""
-    right = isinstance(data, Collection) and not isinstance(data, str | bytes | Mapping)
-    if not right or (isinstance(data, np.ndarray) and not data.ndim):
-        raise TypeError(_wanted(function, argument, data, kinds, "a list"))
-    _require_members(function, argument, data, data, kinds, "a list")
-
-
-def require_named(function: str, argument: str, data: object, *kinds: type) -> None:
-    """Refuse by name what is no mapping, has a value of none of the `kinds`, or is empty."""
-    if not isinstance(data, Mapping):
-        raise TypeError(_wanted(function, argument, data, kinds, "a mapping from names"))
-    _require_members(function, argument, data, data.values(), kinds, "a mapping from names")
-
-
-def require_a(function: str, argument: str, given: object, kind: type, advice: str) -> None:
-    """Refuse by name what is not of a type."""
-    if not isinstance(given, kind):
-        raise TypeError(
-            f"{function}: {argument} must be a {kind.__name__}; got {quoted(given)}. {advice}"
-        )
-
-
-def _require_members(
-    function: str,
-    argument: str,
-    data: object,
-    members: Any,
-    kinds: tuple[type, ...],
-    what: str,
-) -> None:
-    if not len(members):
-        raise ValueError(
-            f"{function}: {argument} must not be empty; got {quoted(data)}. Record some."
-        )
-    if kinds and not all(isinstance(x, kinds) and not isinstance(x, bool) for x in members):
-        raise TypeError(_wanted(function, argument, data, kinds, what))
-
-
-def _wanted(function: str, argument: str, data: object, kinds: tuple[type, ...], what: str) -> str:
-    """What must be given, in the words of an error."""
-    of = f"{' to' if 'from' in what else ' of'} {' or '.join(kind.__name__ for kind in kinds)}"
-    return (
-        f"{function}: {argument} must be {what}{of * bool(kinds)}; got {quoted(data)}. Pass "
-        "several, or one in a list or mapping of its own."
-    )
 
 
 # Parts of figures ------------------------------------------------------------------------

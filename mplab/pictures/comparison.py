@@ -28,7 +28,6 @@ def parting(comparison: Comparison) -> c.Picture:
         A figure whose title is the verdict. Of many layers it shows those that part first; first
         weights that differ are updates of step −1.
     """
-    c.require_a("parting", "comparison", comparison, Comparison, "Pass compare(a, b).")
     found = comparison.differences
     layers = list(dict.fromkeys(d.site.layer for d in found))[:_READABLE] or [""]
     first = {_cell(d)[1] for d in found[:1]}

@@ -9,14 +9,10 @@ import numpy as np
 
 from mplab.arithmetic.operations import add, divide, multiply, sqrt, subtract
 from mplab.arithmetic.reductions import sum, variance
-from mplab.numbers.checks import integer, one_of
-from mplab.numbers.formats import Format, Rounding, require_format
+from mplab.numbers.formats import Format, Rounding
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import superscript
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
-
-_MOST_DRAWS = 1 << 12
 
 Data = tuple[np.ndarray, ...]
 
@@ -199,10 +195,7 @@ def formula_errors(problem: str, fmt: Format, *, draws: int = 64, seed: int = 0)
         >>> found.conditions.shape
         (13, 4)
     """
-    one_of("formula_errors", "problem", problem, tuple(PROBLEMS))
-    require_format("formula_errors", fmt)
-    draws = integer("formula_errors", "draws", draws, least=1, most=_MOST_DRAWS)
-    rng = np.random.default_rng(_checks.seed("formula_errors", seed))
+    rng = np.random.default_rng(seed)
     asked = PROBLEMS[problem]
     data = [asked.draw(rng, level, fmt, draws) for _, level in asked.levels]
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -247,7 +240,6 @@ def formulas(found: FormulaErrors) -> c.Picture:
     Returns:
         A figure whose title says where each formula is worst.
     """
-    c.require_a("formulas", "found", found, FormulaErrors, "Pass formula_errors('variance', FP32).")
     asked, u = PROBLEMS[found.problem], found.fmt.unit_roundoff
     picture = c.Picture(height=4.3, width=8.4)
     axes = picture.subplots()
@@ -284,7 +276,6 @@ def blame(found: FormulaErrors) -> c.Picture:
     Returns:
         A figure whose title counts how many errors the condition does not explain.
     """
-    c.require_a("blame", "found", found, FormulaErrors, "Pass formula_errors('small root', FP32).")
     u = found.fmt.unit_roundoff
     picture = c.Picture(height=4.4, width=8.4)
     axes = picture.subplots()
@@ -341,9 +332,7 @@ def derivative_errors(fmt: Format, *, draws: int = 256, seed: int = 0) -> Deriva
     Exactness:
         Compared with 1 / (2√x) in float64.
     """
-    require_format("derivative_errors", fmt)
-    draws = integer("derivative_errors", "draws", draws, least=1, most=_MOST_DRAWS)
-    rng = np.random.default_rng(_checks.seed("derivative_errors", seed))
+    rng = np.random.default_rng(seed)
     x = round_to(1 + rng.random(draws), fmt)
     steps = 2.0 ** -np.arange(0, fmt.precision + 1)
     errors = []
@@ -364,7 +353,6 @@ def derivatives(curves: Sequence[DerivativeErrors]) -> c.Picture:
     Returns:
         A figure whose title gives the best step of each format.
     """
-    c.require_some("derivatives", "curves", curves, DerivativeErrors)
     picture = c.Picture(height=4.2, width=8.0)
     axes = picture.subplots()
     c.log_axes(axes, "step h", "relative error (median)")

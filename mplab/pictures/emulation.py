@@ -11,9 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from mplab.arithmetic.emulation import emulation_bound, slice_bits, split
 from mplab.arithmetic.matrix_units import mma
-from mplab.numbers.checks import integer, one_of
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
 _LOOKS = {
@@ -41,7 +39,6 @@ def emulation_error(found: Any, a: Any, b: Any) -> float:
         Infinity if an element is not 0, but |a| @ |b| is 0 there.
 
     Raises:
-        TypeError: an argument holds no real numbers.
         ValueError: a number is not finite, or shapes do not fit.
 
     Exactness:
@@ -51,13 +48,11 @@ def emulation_error(found: Any, a: Any, b: Any) -> float:
         >>> emulation_error([[0.03]], [[0.1]], [[0.3]]) < 2.0**-53
         True
     """
-    name = "emulation_error"
-    given = [_checks.matrix(name, *pair) for pair in (("found", found), ("a", a), ("b", b))]
-    c_, a_, b_ = given
-    if a_.shape[1] != b_.shape[0] or c_.shape != (a_.shape[0], b_.shape[1]):
+    c_, a_, b_ = (np.asarray(x, np.float64) for x in (found, a, b))
+    if c_.shape != (a_ @ b_).shape or not all(np.isfinite(x).all() for x in (c_, a_, b_)):
         raise ValueError(
-            f"{name}: found, a and b must have shapes (M, N), (M, K) and (K, N); got {c_.shape}, "
-            f"{a_.shape} and {b_.shape}. Reshape them."
+            "emulation_error: found must be finite and of the shape of a @ b, and so must a and b "
+            f"be; got shapes {c_.shape}, {a_.shape} and {b_.shape}. Reshape them."
         )
     (whole, unit), (left, one), (right, other) = map(_integers, (c_, a_, b_))
     low = min(unit, one + other)
@@ -88,12 +83,11 @@ def emulations(found: Mapping[str, Sequence[float]]) -> c.Picture:
     Returns:
         A figure whose title says with how many slices each comes to 2⁻⁵² or below.
     """
-    c.require_named("emulations", "found", found, list, tuple, np.ndarray)
     picture = c.Picture(height=4.4, width=8.0)
     axes = picture.subplots()
     ends, reached, stuck = [], [], []
     for k, (name, row) in enumerate(found.items()):
-        look, errors = _look(name, k), _checks.row("emulations", "found", row)
+        look, errors = _look(name, k), np.asarray(row)
         shown = np.clip(errors, _LEAST, 1.0)
         places = np.arange(1, len(shown) + 1)
         ends.append(c.curve(axes, shown, places, name, look, marker=look.marker))
@@ -133,10 +127,7 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
     Returns:
         Two panels; a box is a slice, from its unit upwards, and holds its integer.
     """
-    name = "slice_grid"
-    row = _checks.row(name, "x", x).astype(np.float64)
-    slices = integer(name, "slices", slices, least=1, most=6)
-    bits = integer(name, "bits", bits, least=2, most=12)
+    row = np.asarray(x, np.float64)
     ways = {"each number by itself": row[:, None], "the row on one grid": row[None, :]}
     picture = c.Picture(height=1.6 + 0.62 * len(row), width=8.0)
     panels, said = picture.subplots(2, 1, sharex=True), []
@@ -201,8 +192,6 @@ def wrong_sums(k: int = 64, *, seed: int = 0) -> WrongSums:
     Exactness:
         What the unit gives is compared with the sum in integers, which float64 holds.
     """
-    k = integer("wrong_sums", "k", k, least=16, most=4096)
-    seed = _checks.seed("wrong_sums", seed)
     tried, shares = np.arange(7, FP16.precision + 2), {}
     for kind, draw in KINDS.items():
         rng = np.random.default_rng(seed)
@@ -225,7 +214,6 @@ def one_bit_too_many(found: WrongSums) -> c.Picture:
     Returns:
         A figure whose title says from how many bits on each kind shows an error.
     """
-    c.require_a("one_bit_too_many", "found", found, WrongSums, "Pass what wrong_sums gives.")
     picture = c.Picture(height=3.8, width=8.0)
     axes = picture.subplots()
     ends, said = [], []
@@ -276,14 +264,7 @@ def slices_needed(unit: str, *, draws: int = 3, seed: int = 0) -> SlicesNeeded:
         unit: "FP16", "BF16", "FP8_E4M3", "INT8" or "moduli".
         draws: products for each φ.
         seed: of the numbers.
-
-    Raises:
-        ValueError: there is no such unit.
     """
-    name = "slices_needed"
-    one_of(name, "unit", unit, _UNITS)
-    draws = integer(name, "draws", draws, least=1, most=64)
-    seed = _checks.seed(name, seed)
     spreads, rng = np.array([0.0, 1.0, 2.0, 4.0, 8.0]), np.random.default_rng(seed)
     counts = np.zeros((len(spreads), draws), np.int64)
     for i, j in np.ndindex(*counts.shape):
@@ -308,7 +289,6 @@ def slice_counts(curves: Sequence[SlicesNeeded]) -> c.Picture:
     Returns:
         A figure whose title says from how many to how many each unit goes.
     """
-    c.require_some("slice_counts", "curves", curves, SlicesNeeded)
     picture = c.Picture(height=4.0, width=8.0)
     axes = picture.subplots()
     ends, said = [], []

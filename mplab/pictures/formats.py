@@ -10,21 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from mplab.numbers import checks
-from mplab.numbers.checks import quoted, switch
 from mplab.numbers.codes import decode, encode, ulp, values
-from mplab.numbers.formats import Format, require_format
+from mplab.numbers.formats import Format
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 
 INTEGERS = "INT8"
-
-_FEW = 20
-"""Bits of a format whose values can be listed."""
-
-_INTEGER_LOOK = {"color": "black", "linestyle": "dotted"}
 
 
 # Bits ------------------------------------------------------------------------------------
@@ -39,8 +31,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
     Returns:
         A figure whose title says how many different numbers are stored.
     """
-    c.require_some("bit_fields", "formats", formats, Format)
-    asked = _checks.exact("bit_fields", "x", x)
+    asked = Fraction(x) if isinstance(x, str) else x
     stored = [float(round_to(x, fmt)) for fmt in formats]
     picture = c.Picture(height=0.7 + 0.42 * len(formats), width=8.6)
     axes = picture.subplots()
@@ -97,7 +88,6 @@ def code_table(fmt: Format) -> c.Picture:
         A figure with one row for each exponent field and one column for each trailing
         significand; its title counts the codes.
     """
-    require_format("code_table", fmt)
     if fmt.bits > 8:
         raise ValueError(
             f"code_table: fmt must have at most 8 bits; got {fmt.name} with {fmt.bits}. "
@@ -180,15 +170,6 @@ def number_lines(
     Returns:
         A figure whose title counts the values.
     """
-    c.require_some("number_lines", "formats", formats, Format)
-    switch("number_lines", "integers", integers)
-    _checks.interval("number_lines", low, high)
-    for fmt in formats:
-        if fmt.bits > _FEW:
-            raise ValueError(
-                f"number_lines: formats must have at most {_FEW} bits each; got {fmt.name} with "
-                f"{fmt.bits}. Leave it out: its values would lie too close."
-            )
     rows = [(fmt.name, _between(values(fmt), low, high), c.style(fmt).colour) for fmt in formats]
     if integers:
         rows.append((INTEGERS, _between(np.arange(-128.0, 128.0), low, high), "black"))
@@ -241,14 +222,6 @@ def spacing(
     Returns:
         A figure whose title names the gap of each format at `at`.
     """
-    c.require_some("spacing", "formats", formats, Format)
-    switch("spacing", "integers", integers)
-    window = _checks.exponents("spacing", window, formats)
-    if abs(checks.real("spacing", "at", at)) > min(fmt.max_finite for fmt in formats):
-        raise ValueError(
-            f"spacing: at must be a number within the range of each format; got {quoted(at)}. "
-            "Choose a smaller one."
-        )
     picture = c.Picture(height=4.3)
     axes = picture.subplots()
     stairs, gaps = [], []
@@ -317,8 +290,6 @@ def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> c.Pi
     Returns:
         A figure whose title says how many powers of two the widest and the narrowest span.
     """
-    c.require_some("dynamic_ranges", "formats", formats, Format)
-    switch("dynamic_ranges", "integers", integers)
     bars = [
         (fmt.name, math.log2(fmt.min_subnormal), fmt.emin, math.log2(fmt.max_finite), c.style(fmt))
         for fmt in formats
@@ -362,8 +333,6 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
     Returns:
         A figure whose title says what the normal numbers of each format have.
     """
-    c.require_some("decimal_digits", "formats", formats, Format)
-    window = _checks.exponents("decimal_digits", window, formats)
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
     ends, words = [], []

@@ -9,12 +9,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from mplab.arithmetic.linear import Refinement, refine
-from mplab.numbers.checks import integer, number_that, one_of
-from mplab.numbers.formats import Format, require_format
-from mplab.pictures import _checks
+from mplab.numbers.formats import Format
 from mplab.pictures import canvas as c
-
-_LARGEST_SIZE, _MOST_DRAWS = 256, 64
 
 
 class System(NamedTuple):
@@ -50,12 +46,7 @@ def random_system(condition: float, *, size: int = 64, seed: int = 0) -> System:
         >>> bool(np.all(system.a @ system.x == system.b))
         True
     """
-    name = "random_system"
-    condition = number_that(
-        name, "condition", condition, "a number from 1 to 10^10", lambda x: 1 <= x <= 1e10
-    )
-    size = integer(name, "size", size, least=2, most=_LARGEST_SIZE)
-    rng = np.random.default_rng(_checks.seed(name, seed))
+    rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(2))
     a = (left * condition ** -np.linspace(0, 1, size)) @ right
     grid = 2.0 ** (53 - (9 * size).bit_length())  # a sum of `size` products has 53 bits
@@ -106,12 +97,6 @@ def refinement_costs(
     Exactness:
         A system has converged if its backward error, computed without rounding, is at most 2^−52.
     """
-    name = "refinement_costs"
-    require_format(name, fmt)
-    one_of(name, "method", method, ("classic", "gmres"))
-    size = integer(name, "size", size, least=2, most=_LARGEST_SIZE)
-    draws = integer(name, "draws", draws, least=1, most=_MOST_DRAWS)
-    seed = _checks.seed(name, seed)
     conditions = 2.0 ** np.arange(0, 33, 2)
     taken = np.full((len(conditions), draws), np.nan)
     for i, condition in enumerate(conditions.tolist()):
@@ -141,7 +126,6 @@ def refinements(found: Mapping[str, Refinement]) -> c.Picture:
     Returns:
         A figure whose title says which have converged, in how many steps.
     """
-    c.require_named("refinements", "found", found, Refinement)
     picture = c.Picture(height=4.2, width=8.0)
     axes = picture.subplots()
     ends, said = [], []
@@ -180,18 +164,8 @@ def refinement_limits(curves: Sequence[RefinementCosts]) -> c.Picture:
 
     Returns:
         A figure whose title says how far each format reaches.
-
-    Raises:
-        ValueError: the curves have different methods or sizes.
     """
-    c.require_some("refinement_limits", "curves", curves, RefinementCosts)
-    kinds = {(curve.method, curve.size) for curve in curves}
-    if len(kinds) > 1:
-        raise ValueError(
-            "refinement_limits: curves must share their method and size; got "
-            f"{c.listed(f'{method}, {size}' for method, size in sorted(kinds))}. Draw two figures."
-        )
-    ((method, size),) = kinds
+    ((method, size),) = {(curve.method, curve.size) for curve in curves}  # of one kind
     picture = c.Picture(height=4.2, width=8.0)
     axes = picture.subplots()
     ends, said = [], []

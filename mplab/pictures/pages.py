@@ -9,16 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mplab.numbers.checks import quoted
 from mplab.numbers.tables import Table
-from mplab.pictures import _checks
 from mplab.pictures.canvas import Picture, listed
 from mplab.pictures.training import (
     alike,
     final_loss,
     loss_curves,
     loss_scale,
-    require_runs,
     run_name,
     run_place,
     scale_words,
@@ -43,7 +40,6 @@ def results_table(histories: Sequence[History]) -> Table:
 
     Runs that differ by their seeds share a row: the median, and in brackets the range.
     """
-    require_runs("results_table", histories)
     keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
     names = tuple(METRICS.get(key, key) for key in keys)
     header = ("run", "where", "training loss", *names, "skipped steps", "last loss scale")
@@ -90,11 +86,6 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
     Returns:
         HTML with the figures inside and a description of each. Equal runs give equal pages.
     """
-    require_runs("report", histories)
-    if source is not None and not Path(_checks.path("report", "source", source)).is_file():
-        raise ValueError(
-            f"report: source must be a file; got {quoted(str(source))}. Correct the path."
-        )
     curves = loss_curves(histories)
     scaled = [run for run in histories if np.any(run.loss_scale != run.loss_scale[0])]
     firsts = {(run_name(run), run_place(run)): run for run in reversed(scaled)}

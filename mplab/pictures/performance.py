@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from mplab.hardware.rooflines import ProductError, Roofline
-from mplab.numbers.checks import quoted
-from mplab.numbers.tables import Table
 from mplab.numbers.words import superscript
 from mplab.pictures import canvas as c
 from mplab.training.recipes import RECIPES
@@ -46,11 +43,7 @@ def costs(rows: Sequence[Any]) -> c.Picture:
         A figure whose title compares `round_to` with the fastest other library at the largest
         size, and says from which size on it is the fastest, if not always.
     """
-    c.require_some("costs", "rows", rows)
-    for row in rows:
-        _require_cost(row)
     rows = [row for row in rows if row.name in _LINES]  # a copy is the line at 1
-    c.require_some("costs", "rows", [row for row in rows if row.name == _INTO])
     formats = list(dict.fromkeys(row.fmt for row in rows))
     columns = min(2, len(formats))
     lines = -(-len(formats) // columns)
@@ -76,17 +69,6 @@ def costs(rows: Sequence[Any]) -> c.Picture:
     c.label_ends(picture, ends)
     details = "; ".join(f"{r.name} {r.fmt} {r.size:,}: {r.ratio:.2f}" for r in rows)
     return c.titled(picture, _cost_claim(rows), f"Line chart, times in copies. {details}.")
-
-
-def _require_cost(row: Any) -> None:
-    """Refuse what was measured by nobody."""
-    name, fmt, *facts = (getattr(row, x, None) for x in ("name", "fmt", "size", "ratio"))
-    numbers = all(isinstance(x, Real) and float(x) > 0 for x in facts)
-    if not (isinstance(name, str) and isinstance(fmt, str) and numbers):
-        raise TypeError(
-            "costs: rows must have a name, a format's name, a size and a ratio each; got "
-            f"{quoted(row)}. Pass what bench_rounding measured."
-        )
 
 
 def _cost_lines(axes: Axes, rows: Sequence[Any]) -> list[c.End]:
@@ -154,8 +136,6 @@ def roofline(roof: Roofline) -> c.Picture:
     Returns:
         A figure whose title compares each format with FP32 at the largest common size.
     """
-    c.require_a("roofline", "roof", roof, Roofline, "Measure one with roofline().")
-    c.require_some("roofline", "roof.products", list(roof.products))
     picture = c.Picture(height=4.2, width=8.2)
     axes = picture.subplots()
     c.log_axes(axes, "operations per byte", "operations per second")
@@ -200,7 +180,6 @@ def matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     Returns:
         A figure whose title gives the error at the largest size.
     """
-    c.require_some("matmul_errors", "rows", rows, ProductError)
     picture = c.Picture(height=3.6)
     axes = picture.subplots()
     c.log_axes(axes, "size of the matrices", "relative error of the product")
@@ -232,7 +211,6 @@ def memory(rows: Sequence[Memory]) -> c.Picture:
     Returns:
         A figure whose title says what mixed precision saves, and what it does not.
     """
-    c.require_some("memory", "rows", rows, Memory)
     unit, size = _unit(max(sum(_parts(row)) for row in rows))
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
     table = np.array([_parts(row) for row in rows]) / size
@@ -259,23 +237,6 @@ def _memory_claim(rows: Sequence[Memory]) -> str:
         f"Mixed precision {words}; activations with the copies of weights take "
         f"{ratio:.2f}× those of {first.recipe} ({_recipe_words(saved)})"
     )
-
-
-def memory_table(rows: Sequence[Memory]) -> Table:
-    """The same in numbers: bytes by component, and what was predicted."""
-    c.require_some("memory_table", "rows", rows, Memory)
-    header = ("recipe", *_COMPONENTS[:3], "kept, measured", "kept, predicted", "would keep", "peak")
-    cells = tuple(
-        (
-            _recipe_words(row).replace(" (in hardware)", ""),
-            *(f"{count:,}" for count in (row.parameters, row.gradients, row.optimizer, row.kept)),
-            "–" if row.activations is None else f"{row.activations + (row.casts or 0):,}",
-            "–" if row.would is None else f"{row.would:,}",
-            "–" if row.peak is None else f"{row.peak:,}",
-        )
-        for row in rows
-    )
-    return Table("Bytes of one training step", header, cells)
 
 
 def _parts(row: Memory) -> list[int]:
@@ -312,7 +273,6 @@ def stage_times(rows: Sequence[Times]) -> c.Picture:
         A figure whose title names the largest share, and whose key the stages that these
         recipes have: without a loss scale there is no unscaling and no scaler.
     """
-    c.require_some("stage_times", "rows", rows, Times)
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
     table = np.array([[_seconds(row, stage) for stage in STAGES] for row in rows])
     shares = 100 * table / table.sum(1, keepdims=True)

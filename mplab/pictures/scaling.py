@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
-from mplab.numbers import checks
-from mplab.numbers.checks import quoted
-from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Format, Overflow, require_format
+from mplab.numbers.formats import FP8_E4M3, FP16, FP32, Format, Overflow
 from mplab.numbers.rounding import tally
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 from mplab.pictures.training import summed
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
@@ -32,7 +29,6 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
     Returns:
         A figure whose title counts the steps that each rule skips.
     """
-    c.require_named("scale_rules", "traces", traces, Trace)
     picture = c.Picture(height=1.3 + 1.0 * len(traces))
     rows = picture.subplots(len(traces), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     with np.errstate(divide="ignore"):
@@ -89,10 +85,6 @@ def clipped_norms(
     Returns:
         A figure whose title says whether the length depends on the scale.
     """
-    c.require_named("clipped_norms", "norms", norms)
-    scales = _checks.row("clipped_norms", "scales", scales, positive=True)
-    norms = _checks.rows("clipped_norms", "norms", norms, like=scales, positive=True)
-    checks.real("clipped_norms", "max_norm", max_norm, positive=True)
     picture = c.Picture(height=3.4)
     axes = picture.subplots()
     axes.axhline(np.log2(max_norm), color=c.REFERENCE.colour, linewidth=0.8)
@@ -154,37 +146,13 @@ def follow(
         >>> follow(DelayedScaling(FP8_E4M3, amax_history_len=2), row).saturated
         array([0., 1., 0.])
     """
-    require_format("follow", fmt)
-    if not isinstance(scaling, FixedScaling | CurrentScaling | DelayedScaling):
-        raise TypeError(
-            "follow: scaling must be a FixedScaling, a CurrentScaling or a DelayedScaling; got "
-            f"{quoted(scaling)}. Pass CurrentScaling(FP8_E4M3), for one."
-        )
     rows = []
-    for x in _tensors(tensors):
+    for x in tensors:
         amax = float(np.abs(x).max())
         scale = scaling.update(amax)
         counts = tally(np.asarray(x * scale, float), fmt, overflow=Overflow.SATURATE)
         rows.append((amax, scale, counts.overflow / x.size, counts.flushed / x.size))
     return Window(fmt, *np.array(rows).T)
-
-
-def _tensors(tensors: Any) -> list[np.ndarray]:
-    """Arrays of finite numbers, at least one."""
-    problem = (
-        "follow: tensors must be arrays of finite numbers, none of them empty; got {}. Put one in "
-        "a list."
-    )
-    if not isinstance(tensors, Iterable) or isinstance(tensors, str | bytes | Mapping | type):
-        raise TypeError(problem.format(quoted(tensors)))
-    found = list(tensors)
-    for x in found:
-        right = isinstance(x, np.ndarray) and x.dtype.kind not in "bcOUSM"
-        if not right or not x.size or not np.isfinite(x).all():
-            raise TypeError(problem.format(quoted(x)))
-    if not found:
-        raise ValueError(problem.format(quoted(tensors)))
-    return found
 
 
 @c.in_house_style
@@ -198,7 +166,6 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
         A figure with a panel for each scaling: grey above is what saturates, grey below what
         becomes zero. Its title counts the tensors that lose most of their numbers.
     """
-    c.require_named("scaling_windows", "windows", windows, Window)
     picture = c.Picture(height=1.4 + 1.45 * len(windows))
     rows = picture.subplots(len(windows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     low, high = _heights(windows.values())
@@ -264,16 +231,6 @@ def shares_and_outcomes(
         A figure with two joined marks for each, FP32's and FP16's; its title names the run that
         loses most gradients at first and the one that falls farthest below FP32.
     """
-    c.require_named("shares_and_outcomes", "runs", runs, tuple)
-    _checks.word("shares_and_outcomes", "label", label)
-    for pair in runs.values():
-        if len(pair) != 2 or not all(isinstance(x, History) for x in pair) or not pair[1].flushed:
-            raise TypeError(
-                "shares_and_outcomes: runs must hold a run in FP32 and one in FP16 that recorded "
-                f"gradients; got {quoted(pair)}. Pass two of what train() gave."
-            )
-        for run in pair:
-            checks.one_of("shares_and_outcomes", "metric", metric, run.metrics)
     picture = c.Picture(height=3.9)
     axes = picture.subplots()
     ends, facts = [], {}
@@ -324,9 +281,6 @@ def flushed_over_steps(runs: Mapping[str, History]) -> c.Picture:
     Returns:
         A figure with one panel for each run: layers down, steps across, dark where all is lost.
     """
-    c.require_named("flushed_over_steps", "runs", runs, History)
-    for run in runs.values():
-        c.require_some("flushed_over_steps", "run.flushed", list(run.flushed))
     deepest = max(len(run.flushed[min(run.flushed)]) for run in runs.values())
     picture = c.Picture(height=1.5 + 0.3 * deepest, width=9.4 if len(runs) > 1 else 7.6)
     grid = picture.subplots(1, len(runs), squeeze=False)[0]

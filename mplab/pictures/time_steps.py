@@ -8,13 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic.integration import freezes, integrate
-from mplab.arithmetic.updates import METHODS
-from mplab.numbers.checks import one_of, real
 from mplab.numbers.codes import values
-from mplab.numbers.formats import Format, require_format
+from mplab.numbers.formats import Format
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
-from mplab.pictures import _checks
 from mplab.pictures import canvas as c
 from mplab.pictures._updates import METHOD_STYLES
 
@@ -58,12 +55,6 @@ def freezing_points(fmt: Format) -> FreezingPoints:
         >>> found.run_steps[[0, 4]], found.reached[[0, 4]]
         (array([1.    , 0.0625]), array([20.5, 40. ]))
     """
-    require_format("freezing_points", fmt)
-    if fmt.bits > 16 or fmt.max_finite < HOT:
-        raise ValueError(
-            f"freezing_points: fmt must have at most 16 bits and reach {HOT:g}; got {fmt.name}. "
-            "Use one like FP16."
-        )
     steps = 2.0 ** (np.arange(-64, 1) / 8)
     predicted = hottest_frozen(fmt, steps)
     run_steps = 2.0 ** np.arange(0, -8, -1)
@@ -119,7 +110,6 @@ def step_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> Simul
     Exactness:
         Compared with the solution of the equation for the rounded first temperatures.
     """
-    seed = _asked("step_errors", fmt, method, seed)
     start = round_to(np.random.default_rng(seed).uniform(60, 95, 32), fmt)
     exact = ROOM + (start - ROOM) * np.exp(-10 * RATE)
     counts, errors = 2 ** np.arange(2, 14), []
@@ -144,7 +134,6 @@ def grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> Simul
     Exactness:
         Compared with the solution of the equation, in the Euclidean norm.
     """
-    seed = _asked("grid_errors", fmt, method, seed)
     sizes, errors = 2 ** np.arange(3, 7), []
     for n in sizes.tolist():
         form = np.sin(np.pi * np.arange(1, n) / n)
@@ -165,12 +154,6 @@ def _heated(n: int, form: np.ndarray) -> Callable[[np.ndarray], Any]:
     return rate
 
 
-def _asked(function: str, fmt: Any, method: Any, seed: Any) -> int:
-    require_format(function, fmt)
-    one_of(function, "method", method, METHODS)
-    return _checks.seed(function, seed, most=2**64 - 1)
-
-
 # Figures ---------------------------------------------------------------------------------
 _LOOKS = list(c.STYLES.values())
 
@@ -186,13 +169,10 @@ def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
     Returns:
         A figure whose title says where each run ends.
     """
-    until = real("time_courses", "until", until, positive=True)
-    c.require_named("time_courses", "runs", runs, np.ndarray)
     picture = c.Picture(height=4.0, width=8.0)
     axes = picture.subplots()
     ends, said = [], []
-    for k, (name, given) in enumerate(runs.items()):
-        run = _checks.row("time_courses", "runs", given)
+    for k, (name, run) in enumerate(runs.items()):
         look = c.REFERENCE if name == "exact" else _LOOKS[k % len(_LOOKS)]
         width, times = 0.9 if name == "exact" else None, np.linspace(0, until, len(run))
         ends.append(c.curve(axes, times, run, name, look, linewidth=width))
@@ -216,7 +196,6 @@ def freezing_lines(found: Sequence[FreezingPoints]) -> c.Picture:
     Returns:
         A figure whose title says how many runs end where the rule says.
     """
-    c.require_some("freezing_lines", "found", found, FreezingPoints)
     picture = c.Picture(height=4.2, width=8.0)
     axes = picture.subplots()
     ends, right, all_runs = [], 0, 0
@@ -252,20 +231,11 @@ def simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
 
     Returns:
         A figure whose title says where each line is lowest.
-
-    Raises:
-        ValueError: the curves are of two kinds.
     """
-    c.require_some("simulation_errors", "curves", curves, SimulationErrors)
-    subject, axis = curves[0].subject, curves[0].axis
-    if any(curve.axis != axis for curve in curves):
-        raise ValueError(
-            "simulation_errors: curves must be of one kind; got errors against "
-            f"{c.listed(dict.fromkeys(curve.axis for curve in curves))}. Draw two figures."
-        )
+    ((subject, axis, quantity),) = {(k.subject, k.axis, k.quantity) for k in curves}  # of one kind
     picture = c.Picture(height=4.4, width=8.4)
     axes = picture.subplots()
-    c.log_axes(axes, axis, curves[0].quantity)
+    c.log_axes(axes, axis, quantity)
     ends, said = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), METHOD_STYLES[curve.method]
@@ -291,17 +261,10 @@ def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
     Returns:
         A figure whose title counts the different states of each run, and says its cycle's length.
     """
-    c.require_named("orbits", "runs", runs, np.ndarray)
     picture = c.Picture(height=3.9, width=8.4)
     panels = picture.subplots(1, len(runs), sharex=True, sharey=True, squeeze=False)[0]
     said = []
     for k, (axes, (name, run)) in enumerate(zip(panels, runs.items(), strict=True)):
-        if run.ndim != 2 or run.shape[1] != 3:
-            raise ValueError(
-                f"orbits: runs must have shape (steps + 1, 3); got {run.shape}. Integrate three "
-                f"numbers."
-            )
-        _checks.row("orbits", "runs", run.ravel())
         axes.plot(run[:, 0], run[:, 2], linestyle="", marker=".", markersize=1.5, color="#7A21DD")
         axes.set_title(name)
         axes.set_xlabel("x")

@@ -13,9 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import FillStyleType
 from numpy.typing import NDArray
 
-from mplab.numbers import checks
-from mplab.numbers.checks import quoted
-from mplab.numbers.formats import FP16, FP32, Format, require_format
+from mplab.numbers.formats import FP16, FP32, Format
 from mplab.pictures import canvas as c
 from mplab.training.exponents import (
     ExponentHistogram,
@@ -101,21 +99,6 @@ def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
     return places or {"": wide}
 
 
-def require_runs(function: str, histories: Sequence[History]) -> None:
-    """Refuse what is not at least one run of at least one step."""
-    listed = isinstance(histories, Sequence)
-    if not listed or not all(isinstance(run, History) for run in histories):
-        raise TypeError(
-            f"{function}: histories must be a list of runs; got {quoted(histories)}. Put one in "
-            "a list."
-        )
-    if not histories or not all(len(run.loss) for run in histories):
-        raise ValueError(
-            f"{function}: histories must hold a run and each run a step; got {quoted(histories)}. "
-            "Train for longer."
-        )
-
-
 def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> c.End:
     """Where a curve ends: at its last finite value, which the name says if it is not the last."""
     finite = np.flatnonzero(np.isfinite(values))
@@ -135,7 +118,6 @@ def loss_curves(histories: Sequence[History]) -> c.Picture:
     Returns:
         A figure whose title says which runs end with FP32 and which above it.
     """
-    require_runs("loss_curves", histories)
     panels = _panels(histories)
     most = max(len(alike(runs)) for runs in panels.values())
     picture = c.Picture(height=3.6 + 0.3 * max(0, most - 6), width=7.6 if len(panels) == 1 else 9.4)
@@ -251,13 +233,6 @@ def gradient_exponents(
         A figure with one row for each layer: filled bars keep full precision, pale ones
         become subnormal, and hollow ones are lost, to zero or past the largest value.
     """
-    require_format("gradient_exponents", fmt)
-    c.require_named("gradient_exponents", "layers", layers, ExponentHistogram)
-    if math.frexp(checks.real("gradient_exponents", "loss_scale", loss_scale))[0] != 0.5:
-        raise ValueError(
-            "gradient_exponents: loss_scale must be a positive power of two; got "
-            f"{quoted(loss_scale)}. Other scales also round."
-        )
     picture = c.Picture(height=1.5 + 0.62 * max(3, len(layers)))
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     shift = exponent_of(loss_scale)
@@ -342,8 +317,6 @@ def flushed_share(history: History) -> c.Picture:
     Returns:
         A figure with one column of bars for each recorded step.
     """
-    c.require_a("flushed_share", "history", history, History, "Pass what train() gave.")
-    c.require_some("flushed_share", "history.flushed", list(history.flushed))
     steps = sorted(history.flushed)
     picture = c.Picture(height=1.3 + 0.34 * len(history.flushed[steps[0]]))
     grid = picture.subplots(1, len(steps), sharey=True, squeeze=False)[0]
@@ -387,7 +360,6 @@ def loss_scale(histories: Sequence[History]) -> c.Picture:
     Returns:
         A figure whose title says how many steps were skipped and where the scale went.
     """
-    require_runs("loss_scale", histories)
     picture = c.Picture(height=3.2)
     axes = picture.subplots()
     ends = []

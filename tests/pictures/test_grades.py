@@ -29,14 +29,3 @@ def test_the_title_names_the_part_that_the_fewest_have_right():
 @pytest.mark.parametrize("size", [1, 40])
 def test_one_part_and_many_can_be_read(size):
     assert_legible(class_parts({f"part {i}": dict.fromkeys(KINDS, i) for i in range(size)}))
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [{}, 5, [{"right": 1}], {"a": 5}, {"a": {}}, {"a": {"right": -1}}, {"a": {"right": 1.5}},
-     {"a": {"right": True}}, {"a": {"right": 1}, "b": {"wrong": 1}},
-     {"a": dict.fromkeys("vwxyz", 1)}],
-)  # fmt: skip
-def test_what_is_no_count_of_parts_is_refused_by_name(parts):
-    with pytest.raises((TypeError, ValueError), match="class_parts: parts must "):
-        class_parts(parts)

@@ -79,7 +79,7 @@ def test_where_more_than_n_inner_steps_are_taken_the_title_says_so():
 def test_curves_of_two_methods_or_sizes_are_no_figure():
     one = costs_of([[8.0], [9.0]])
     for other in (costs_of([[8.0], [9.0]], method="gmres"), costs_of([[8.0], [9.0]], size=9)):
-        with pytest.raises(ValueError, match="curves must share their method and size; got"):
+        with pytest.raises(ValueError):
             pictures.refinement_limits([one, other])
 
 
