@@ -67,9 +67,7 @@ FRONTS = {
         shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths
     """,
     "explorers": """
-        AccumulatorRace AmaxHistory BitExplorer Clinic ErrorBudget Explorer FourBitBlock FreezingCup
-        MatrixStep NumberLine PolicyExplorer RangeMap Refiner RoundingLab ScalerTimeline SliceSums
-        SpeedUp SplitRow TrainingTheatre UpdateStagnation
+        BitExplorer Explorer NumberLine RangeMap RoundingLab
     """,
     "grading": "Graded Part load_public encode_value decode_value",
 }

@@ -14,8 +14,7 @@ from PIL import Image
 
 from mplab.commands._lesson_page import text, title_of
 from mplab.commands._site import page, smaller
-from mplab.explorers.bit_explorer import BitExplorer
-from mplab.explorers.modules import alive
+from mplab.explorers.modules import BitExplorer, alive
 
 _SENTENCES = 230
 """Characters of a lesson's beginning that its card may show."""

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import ipywidgets
 from ipywidgets.widgets.widget import _instances
 
-from mplab.explorers._explorer import Explorer
 from mplab.explorers.modules import PageExplorer, alive
+from mplab.explorers.widget import Explorer
 
 MOST = 4000
 """Positions that are drawn, so that an export takes minutes."""
@@ -103,7 +103,7 @@ def freeze(explorer: Explorer) -> Frozen | None:
         A state is what `draw` gives in that position.
 
     Examples:
-        >>> from mplab.explorers import SpeedUp
+        >>> from mplab.lessons.l11.explorer import SpeedUp
         >>> frozen = freeze(SpeedUp())
         >>> [control.name for control in frozen.controls], frozen.positions
         (['rows (batch)', "layer's width", '16-bit units'], 500)

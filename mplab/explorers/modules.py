@@ -1,4 +1,4 @@
-"""The explorers in the page's own language: their modules, and the facts they are given."""
+"""Explorers that live in the page, as ES modules: they move without Python."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,20 @@ from typing import Any
 import anywidget
 import traitlets
 
-from mplab.numbers.formats import Format
-from mplab.pictures.canvas import Picture, style
+from mplab.numbers.codes import decode, ulp
+from mplab.numbers.formats import (
+    BF16,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    Rounding,
+)
+from mplab.pictures.canvas import FIELDS, Picture, style
+from mplab.pictures.formats import bit_fields, number_lines
+from mplab.pictures.rounding import rounding_profile
 
 _FOLDER = Path(__file__).parent / "page"
 
@@ -104,3 +117,191 @@ _SHARED = (
     f'<style>{css()}</style><script type="module">{_CORE}\n'
     f"globalThis.mplab = {{{_NAMES}}};</script>"
 )
+
+SHOWN = (FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2)
+
+_NARROWEST, _WIDEST = -20, 18  # ends of the number line's slider
+
+_DRAWN = (Rounding.TIES_TO_EVEN, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
+
+
+def _exact(typed: str | float) -> Fraction | None:
+    """The exact number of a decimal or a fraction; None for all else, such as codes and −0."""
+    try:
+        exact = Fraction(str(typed))
+    except (ValueError, ZeroDivisionError):
+        return None
+    return None if exact == 0 and str(typed).strip().startswith("-") else exact
+
+
+class BitExplorer(PageExplorer):
+    """Which bits make this number, and what do the other formats make of it?
+
+    Click a bit, drag over several (or move to them with Tab and the arrows, and press Space), move
+    the exponent or the significand, step to a neighbour, or type a number or a code: all formats
+    show what they hold instead, and by how much they miss. It lives in the page, without Python.
+
+    Args:
+        number: what to start with: anything that can be typed, or a float.
+        fmt: the format whose bits can be clicked.
+
+    Attributes:
+        entry: the number or code that was typed; setting it shows another.
+        format: the name of the format whose bits are shown; setting it chooses another.
+        formats: the facts of all formats that are shown.
+
+    Exactness:
+        That of `mplab.round_to`, once from the exact number.
+
+    Examples:
+        >>> explorer = BitExplorer("0.1")
+        >>> explorer.entry, explorer.format
+        ('0.1', 'FP16')
+    """
+
+    _esm = module("bit_explorer.js")
+    entry = traitlets.Unicode().tag(sync=True)
+    format = traitlets.Unicode().tag(sync=True)
+    colours = traitlets.Dict(FIELDS).tag(sync=True)
+
+    def __init__(self, number: str | float = "0.1", fmt: Format = FP16) -> None:
+        formats = tuple(dict.fromkeys((*SHOWN, fmt)))
+
+        def still() -> Picture | None:
+            exact = _exact(number)
+            return None if exact is None else bit_fields(exact, formats)
+
+        super().__init__(formats, still, entry=str(number), format=fmt.name)
+
+
+class NumberLine(PageExplorer):
+    """How far apart are the numbers, and what rounds to each of them?
+
+    Two formats over one stretch of the number line. Ticks are values; the areas over them
+    show what rounds to each, in the chosen mode. Zoom with the slider. It lives in the page,
+    without Python.
+
+    Args:
+        first: the upper format.
+        second: the lower one.
+        around: the middle of the stretch.
+        zoom: its width is 2^zoom.
+
+    Attributes:
+        around: the middle, as it was typed; setting it, as each of these, shows another.
+        zoom: the exponent of the width.
+        first: the name of the upper format.
+        second: that of the lower one.
+        mode: that of the rounding mode.
+        formats: the facts of all formats that are offered.
+
+    Exactness:
+        Counts are exact; the ends of areas are where `mplab.round_to` changes.
+
+    Examples:
+        >>> line = NumberLine(around="1.5", zoom=0)
+        >>> line.around, line.first, line.mode
+        ('1.5', 'FP8_E4M3', 'TIES_TO_EVEN')
+    """
+
+    _esm = module("number_line.js")
+    around = traitlets.Unicode().tag(sync=True)
+    zoom = traitlets.Int().tag(sync=True)
+    first = traitlets.Unicode().tag(sync=True)
+    second = traitlets.Unicode().tag(sync=True)
+    mode = traitlets.Unicode("TIES_TO_EVEN").tag(sync=True)
+
+    def __init__(
+        self,
+        first: Format = FP8_E4M3,
+        second: Format = FP8_E5M2,
+        *,
+        around: str | float = "1",
+        zoom: int = 1,
+    ) -> None:
+        zoom = min(max(zoom, _NARROWEST), _WIDEST)
+        few = [fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16]  # can be drawn
+
+        def still() -> Picture | None:
+            exact = _exact(around)
+            if exact is None or not few:
+                return None
+            middle = float(exact)
+            half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)  # as in the module
+            return number_lines(few, middle - half, middle + half)
+
+        super().__init__(
+            (FP8_E4M3, FP8_E5M2, BF16, FP16, FP32, first, second),
+            still,
+            around=str(around),
+            zoom=zoom,
+            first=first.name,
+            second=second.name,
+        )
+
+
+class RoundingLab(PageExplorer):
+    """Which bits decide where a number goes?
+
+    The bits of a number, cut where the format ends: the bits it keeps, then guard, round
+    and sticky. Below, what each of the six modes makes of it. The slider adds eighths of
+    an ulp to the magnitude, which are exactly the patterns of those three bits: a negative
+    number moves away from 0, as a positive one does. It lives in the page, without Python.
+
+    Args:
+        number: what to start with: anything that can be typed, or a float.
+        fmt: the format to enter.
+        mode: the mode to point out.
+        seed: of the draws of stochastic rounding.
+
+    Attributes:
+        entry: the number that was typed; setting it, as each of these, shows another.
+        eighths: what is added to its magnitude, in eighths of an ulp, 0 to 16.
+        format: the name of the format.
+        mode: that of the rounding mode.
+        seed: of the draws.
+        formats: the facts of all formats that are offered.
+
+    Exactness:
+        The number and its chances are exact; results are those of `mplab.round_to`, for chance
+        with the bits of `mplab.Stream(seed)`.
+
+    Examples:
+        >>> lab = RoundingLab("17")
+        >>> lab.entry, lab.format, lab.mode
+        ('17', 'FP8_E4M3', 'TIES_TO_EVEN')
+    """
+
+    _esm = module("rounding_lab.js")
+    entry = traitlets.Unicode().tag(sync=True)
+    eighths = traitlets.Int().tag(sync=True)
+    format = traitlets.Unicode().tag(sync=True)
+    mode = traitlets.Unicode().tag(sync=True)
+    # JavaScript's numbers end at 2^53
+    seed = traitlets.Int().tag(sync=True, to_json=lambda seed, widget: str(seed))
+
+    def __init__(
+        self,
+        number: str | float = "17",
+        fmt: Format = FP8_E4M3,
+        *,
+        mode: Rounding = Rounding.TIES_TO_EVEN,
+        seed: int = 0,
+    ) -> None:
+        def still() -> Picture | None:
+            exact = _exact(number)
+            if exact is None:
+                return None
+            middle, reach = float(exact), 2 * float(ulp(float(exact), fmt))
+            least = -fmt.max_finite if fmt.signed else float(decode(0, fmt))
+            low, high = max(middle - reach, least), min(middle + reach, fmt.max_finite)
+            return rounding_profile(fmt, _DRAWN, low, high, seed=seed)
+
+        super().__init__(
+            (FP8_E4M3, FP8_E5M2, BF16, FP16, fmt),
+            still,
+            entry=str(number),
+            format=fmt.name,
+            mode=mode.name,
+            seed=seed,
+        )

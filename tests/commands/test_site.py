@@ -9,10 +9,13 @@ import pytest
 from mplab import FP16, explorers, pictures
 from mplab.commands import _front_page, export_html
 from mplab.course.files import course_folder
+from mplab.lessons.l11.explorer import SpeedUp
+from mplab.lessons.l18.explorer import FourBitBlock
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
-TIMELINE = """x = explorers.ScalerTimeline([4.0] * 8 + [64.0] * 20)
+TIMELINE = """from mplab.lessons.l09.explorer import ScalerTimeline
+x = ScalerTimeline([4.0] * 8 + [64.0] * 20)
 x.rule.options, x.interval.options = x.rule.options[:1], [5]
 x.start.value = x.start.min = x.start.max = 3"""
 
@@ -22,11 +25,11 @@ FIRST = [
     "## 1. A question\n\n**Predict.** Which?",
     "pictures.bit_fields(0.1, [FP16])",
     "**What happened?** This.\n\n**Predict.** And now?",
-    "explorers.SpeedUp()",
+    "from mplab.lessons.l11.explorer import SpeedUp\nSpeedUp()",
     "Words after it.\n\n## 2. Another\n\nIn the open.\n\n| a | b |\n|---|---|\n| 1 | 2 |",
     "print('a line of a hundred letters ' * 4)",
-    "explorers.SpeedUp()",
-    "explorers.FourBitBlock()",
+    "SpeedUp()",
+    "from mplab.lessons.l18.explorer import FourBitBlock\nFourBitBlock()",
     f"{TIMELINE}\nx",
     "explorers.BitExplorer('0.1', FP16)",
 ]
@@ -116,7 +119,7 @@ def test_on_paper_and_without_scripts_everything_is_open(opened):
     frozen = still.locator(".frozen").first
     assert frozen.locator("svg").is_visible() and not frozen.locator(".controls").is_visible()
     assert "it moves" in frozen.locator(".note").inner_text()
-    assert frozen.locator(".sentence").inner_text() == explorers.SpeedUp().draw()[1]
+    assert frozen.locator(".sentence").inner_text() == SpeedUp().draw()[1]
     living = still.locator(".explorer").last
     assert living.locator("img").bounding_box()["width"] < 360
     assert "it moves" in living.inner_text()
@@ -124,7 +127,7 @@ def test_on_paper_and_without_scripts_everything_is_open(opened):
 
 def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
     page = opened("01_first.html")
-    live = explorers.SpeedUp()
+    live = SpeedUp()
     frozen = page.locator(".frozen").nth(1)
     rows, size, _ = frozen.locator("input[type=range]").all()
     picture = (
@@ -140,7 +143,7 @@ def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
         assert frozen.locator("output").all_inner_texts()[0] == live.rows.label
     other = page.locator(".frozen").nth(0)
     page.locator("summary").nth(1).click()
-    assert other.locator(".sentence").inner_text() == explorers.SpeedUp().draw()[1]
+    assert other.locator(".sentence").inner_text() == SpeedUp().draw()[1]
 
 
 def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):
@@ -148,7 +151,7 @@ def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):
     block = page.locator(".frozen").nth(2)
     block.locator("input[type=checkbox]").press("Space")
     block.locator("select").select_option(index=2)
-    live = explorers.FourBitBlock()
+    live = FourBitBlock()
     live.turned.value, live.way.index = True, 2
     assert block.locator(".sentence").inner_text() == live.draw()[1]
     line, here = page.locator(".frozen").nth(3), {"explorers": explorers}

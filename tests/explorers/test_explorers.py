@@ -1,8 +1,11 @@
 """The explorers: their numbers, their pictures, and what a reader without a mouse or eyes gets."""
 
+import doctest
 import re
+import sys
 from xml.etree import ElementTree
 
+import every_explorer
 import ipywidgets
 import numpy as np
 import pytest
@@ -125,15 +128,6 @@ def test_a_run_shows_its_first_recorded_step():
     assert range_map.layer not in range_map.children
 
 
-def test_what_cannot_be_shown_is_refused():
-    with pytest.raises(TypeError, match="RangeMap: source must be a History"):
-        explorers.RangeMap(np.ones(3))
-    with pytest.raises(TypeError, match="RangeMap: fmt must be an mplab Format"):
-        explorers.RangeMap(exponent_histogram(np.ones(3)), "FP16")
-    with pytest.raises(ValueError, match="RangeMap: source must hold a nonzero gradient"):
-        explorers.RangeMap(exponent_histogram(np.zeros(3)))
-
-
 class Broken(explorers.Explorer):
     def __init__(self):
         self.slider = ipywidgets.IntSlider(max=3)
@@ -149,3 +143,10 @@ def test_an_error_in_a_callback_is_not_swallowed():
     with pytest.raises(ZeroDivisionError):  # outside Jupyter; in it, the Output widget shows it
         broken.slider.value = 2
     assert broken.errors in broken.children
+
+
+@pytest.mark.parametrize("name", every_explorer.kinds())
+def test_the_examples_of_an_explorer_are_true(name):
+    module = sys.modules[every_explorer.kinds()[name].__module__]
+    found = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert found.attempted and not found.failed

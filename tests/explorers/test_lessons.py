@@ -17,33 +17,43 @@ from positions import (
 )
 from tiers import mostly_slow
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, explorers, round_to
+from mplab import BF16, FP8_E4M3, FP16, FP32, round_to
 from mplab.arithmetic import mma, path, refine
-from mplab.explorers._accumulator_race import LENGTHS
-from mplab.explorers._matrix_step import UNITS
-from mplab.explorers._policy_explorer import OPERATIONS
 from mplab.health import CASES
+from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
+from mplab.lessons.l06.explorer import UNITS, MatrixStep
+from mplab.lessons.l07.explorer import UpdateStagnation
+from mplab.lessons.l10.explorer import OPERATIONS, PolicyExplorer
+from mplab.lessons.l11.explorer import SpeedUp
+from mplab.lessons.l12.explorer import AmaxHistory
+from mplab.lessons.l13.explorer import Clinic
+from mplab.lessons.l14.explorer import ErrorBudget
+from mplab.lessons.l15.explorer import Refiner
+from mplab.lessons.l16.explorer import FreezingCup
+from mplab.lessons.l17.explorer import SliceSums
+from mplab.lessons.l18.explorer import FourBitBlock
+from mplab.lessons.l19.explorer import SplitRow
 from mplab.pictures import random_system
 from mplab.pictures.canvas import STYLES
 
 EXPLORERS = [
-    explorers.AccumulatorRace,
-    explorers.AmaxHistory,
-    explorers.Clinic,
-    explorers.ErrorBudget,
-    explorers.FourBitBlock,
-    explorers.FreezingCup,
-    explorers.MatrixStep,
-    explorers.PolicyExplorer,
-    explorers.Refiner,
-    explorers.SliceSums,
-    explorers.SpeedUp,
-    explorers.SplitRow,
-    explorers.UpdateStagnation,
+    AccumulatorRace,
+    AmaxHistory,
+    Clinic,
+    ErrorBudget,
+    FourBitBlock,
+    FreezingCup,
+    MatrixStep,
+    PolicyExplorer,
+    Refiner,
+    SliceSums,
+    SpeedUp,
+    SplitRow,
+    UpdateStagnation,
 ]
 every_explorer = pytest.mark.parametrize(
     "kind",  # all runs of the clinic take long, and a test below sees each of them
-    mostly_slow(EXPLORERS, [kind for kind in EXPLORERS if kind is not explorers.Clinic]),
+    mostly_slow(EXPLORERS, [kind for kind in EXPLORERS if kind is not Clinic]),
     ids=lambda kind: kind.__name__,
 )
 
@@ -77,7 +87,7 @@ def loop(terms, fmt):
 
 
 def test_the_race_of_ones_ends_where_loops_end():
-    race = explorers.AccumulatorRace()
+    race = AccumulatorRace()
     race.length.value = 4096
     by_name = {standing.lane.name: standing for standing in race.standings}
     for name, fmt in (("E4M3", FP8_E4M3), ("BF16", BF16), ("FP16", FP16)):
@@ -92,7 +102,7 @@ def test_the_race_of_ones_ends_where_loops_end():
 
 
 def test_random_terms_are_numbers_of_every_format_in_the_race():
-    race = explorers.AccumulatorRace(seed=3)
+    race = AccumulatorRace(seed=3)
     for name, terms in race._terms.items():
         for fmt in (FP8_E4M3, BF16, FP16, FP32):
             np.testing.assert_array_equal(round_to(terms, fmt), terms)
@@ -104,7 +114,7 @@ def test_random_terms_are_numbers_of_every_format_in_the_race():
 
 
 def test_the_bars_of_the_race_are_as_long_as_their_sums():
-    race = explorers.AccumulatorRace()
+    race = AccumulatorRace()
     race.length.value = 4096
     svg = ElementTree.fromstring(race.picture.value)
     widths = [float(bar.get("width")) for bar in svg.iter("rect")][1:]
@@ -117,7 +127,7 @@ def test_the_bars_of_the_race_are_as_long_as_their_sums():
 
 
 def test_the_step_writes_what_the_unit_writes_at_every_position():
-    explorer = explorers.MatrixStep()
+    explorer = MatrixStep()
     for unit, large, small, back in product(UNITS, (-12, 0, 7, 16), (-12, -5, 4), (True, False)):
         explorer.unit.value, explorer.back.value = unit, back
         explorer.large.value, explorer.small.value = large, small
@@ -136,7 +146,7 @@ def test_the_step_writes_what_the_unit_writes_at_every_position():
 
 
 def test_the_line_stands_between_what_is_kept_and_what_is_cut():
-    explorer = explorers.MatrixStep()
+    explorer = MatrixStep()
     explorer.small.value = -8  # the last bit kept is 1
     svg = ElementTree.fromstring(explorer.picture.value)
     line = next(path for path in svg.iter("path") if path.get("stroke") == "black")
@@ -152,7 +162,7 @@ def test_the_line_stands_between_what_is_kept_and_what_is_cut():
 
 def test_the_answer_to_its_question_moves_with_the_large_product():
     """E4M3 on Hopper keeps bits down to 13 places below the large product's exponent."""
-    explorer = explorers.MatrixStep()
+    explorer = MatrixStep()
     for large in (1, 2, 3):
         explorer.large.value = large
         explorer.small.value = large - 13
@@ -167,7 +177,7 @@ def test_the_answer_to_its_question_moves_with_the_large_product():
 
 @pytest.mark.slow
 def test_the_explorer_of_updates_follows_the_weights():
-    explorer = explorers.UpdateStagnation(seed=5)
+    explorer = UpdateStagnation(seed=5)
     kinds = {"to nearest": "nearest", "Kahan": "kahan", "FP32 master": "master"}
     for method, weight, exponent in product(kinds, (0.25, 1.0, 3.0), (-16, -9, -4)):
         explorer.method.value, explorer.weight.value = method, weight
@@ -178,7 +188,7 @@ def test_the_explorer_of_updates_follows_the_weights():
 
 
 def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
-    explorer = explorers.UpdateStagnation()
+    explorer = UpdateStagnation()
     explorer.update.value = -8
     assert "exactly half, so rounding to nearest returns to the weight" in explorer.state.value
     explorer.direction.value = "down"
@@ -188,7 +198,7 @@ def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
 
 
 def test_the_chart_rises_with_the_update():
-    explorer = explorers.UpdateStagnation()
+    explorer = UpdateStagnation()
     for direction, sign in (("up", -1), ("down", 1)):  # heights count downward
         explorer.direction.value = direction
         svg = ElementTree.fromstring(explorer.picture.value)
@@ -206,7 +216,7 @@ def test_the_chart_rises_with_the_update():
 @pytest.mark.parametrize("rule", ["the largest in the history", "the latest"])
 @pytest.mark.parametrize("fmt", ["E4M3", "E5M2"])
 def test_each_scale_of_the_history_is_that_of_the_tensors_before(rule, fmt):
-    explorer = explorers.AmaxHistory(seed=2)
+    explorer = AmaxHistory(seed=2)
     explorer.rule.value, explorer.fmt.value = rule, fmt
     dtype, largest = {
         "E4M3": (ml_dtypes.float8_e4m3fn, 448.0),
@@ -228,7 +238,7 @@ def test_each_scale_of_the_history_is_that_of_the_tensors_before(rule, fmt):
 
 
 def test_the_tensor_itself_never_saturates_and_a_margin_saves_a_small_spike():
-    explorer = explorers.AmaxHistory()
+    explorer = AmaxHistory()
     assert explorer.window.saturated[14] > 0.9
     assert "step 14 is 2¹⁸ times as large. Of the spike 100% saturates" in explorer.state.value
     explorer.spike.value = 4
@@ -242,7 +252,7 @@ def test_the_tensor_itself_never_saturates_and_a_margin_saves_a_small_spike():
 
 
 def test_the_step_that_is_looked_at_is_the_one_in_words():
-    explorer = explorers.AmaxHistory()
+    explorer = AmaxHistory()
     for step in (0, 14, 30, 31):
         explorer.step.value = step
         window = explorer.window
@@ -258,7 +268,7 @@ def test_the_step_that_is_looked_at_is_the_one_in_words():
 @pytest.mark.parametrize("inputs", ["low format", "FP32", "one of each"])
 def test_the_policy_of_the_cpu_gives_what_autocast_on_the_cpu_gives(low, inputs):
     """The dtypes of torch itself, operation by operation."""
-    explorer = explorers.PolicyExplorer()
+    explorer = PolicyExplorer()
     explorer.fmt.value, explorer.inputs.value = low, inputs
     dtypes = {"FP16": torch.float16, "BF16": torch.bfloat16, "FP32": torch.float32}
     formats = {"low format": (low, low), "FP32": ("FP32", "FP32")}.get(inputs, (low, "FP32"))
@@ -274,7 +284,7 @@ def test_the_policy_of_the_cpu_gives_what_autocast_on_the_cpu_gives(low, inputs)
 
 
 def test_exp_is_listed_on_cuda_only_and_a_choice_for_the_layer_overrules_all():
-    explorer = explorers.PolicyExplorer()
+    explorer = PolicyExplorer()
     rules = {name: verdict.rule for name, verdict in explorer.verdicts.items()}
     assert rules["CUDA_AUTOCAST"] == "listed: exp runs in FP32"
     assert rules["CPU_AUTOCAST"].startswith("not listed")
@@ -285,7 +295,7 @@ def test_exp_is_listed_on_cuda_only_and_a_choice_for_the_layer_overrules_all():
 
 
 def test_rounding_for_an_operation_is_counted():
-    explorer = explorers.PolicyExplorer()
+    explorer = PolicyExplorer()
     explorer.operation.value, explorer.inputs.value = "matmul: a @ b", "one of each"
     for verdict in explorer.verdicts.values():
         assert (verdict.rounded, verdict.gives, verdict.takes) == (1, FP16, (FP16, FP16))
@@ -296,7 +306,7 @@ def test_rounding_for_an_operation_is_counted():
 
 
 def test_what_torch_takes_apart_is_said_to_be_several_steps():
-    explorer = explorers.PolicyExplorer()
+    explorer = PolicyExplorer()
     explorer.operation.value = "cross_entropy"  # a log_softmax, and a choice from it
     verdict = explorer.verdicts["CPU_AUTOCAST"]
     assert (verdict.steps, verdict.note) == (2, "in 2 steps, the first shown")
@@ -304,7 +314,7 @@ def test_what_torch_takes_apart_is_said_to_be_several_steps():
 
 
 def test_attention_that_torch_has_a_kernel_for_is_one_step():
-    explorer = explorers.PolicyExplorer()
+    explorer = PolicyExplorer()
     explorer.operation.value, explorer.inputs.value = "attention", "one of each"
     for verdict in explorer.verdicts.values():
         assert (verdict.steps, verdict.rounded) == (1, 2)  # key and value are the wide input
@@ -315,7 +325,7 @@ def test_attention_that_torch_has_a_kernel_for_is_one_step():
 
 
 def test_refinement_is_drawn_as_it_is_computed():
-    explorer = explorers.Refiner()
+    explorer = Refiner()
     for fmt, level, power, scale in ((FP16, 7, 0, False), (BF16, 3, 12, True), (FP16, 20, 0, True)):
         explorer.fmt.value, explorer.level.value = fmt.name, level
         explorer.power.value, explorer.scale.value = power, scale
@@ -332,7 +342,7 @@ def test_refinement_is_drawn_as_it_is_computed():
 
 
 def test_where_there_are_no_factors_the_explorer_says_why():
-    explorer = explorers.Refiner()
+    explorer = Refiner()
     explorer.power.value = 20
     assert "factors in FP16 broke down: column 0 meets inf." in explorer.state.value
     assert "broke down: column 0 meets inf<" in explorer.picture.value
@@ -347,7 +357,7 @@ def test_where_there_are_no_factors_the_explorer_says_why():
 
 def test_each_number_of_the_block_comes_back_from_the_nearest_value_of_its_scale():
     e2m1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-    explorer = explorers.FourBitBlock()
+    explorer = FourBitBlock()
     for way, position in product(explorer.way.options, range(14)):
         explorer.way.value, explorer.outlier.value = way, position
         exact, stored, back = np.array(explorer.fates).T
@@ -370,7 +380,7 @@ def test_each_number_of_the_block_comes_back_from_the_nearest_value_of_its_scale
 
 
 def test_the_growing_sum_and_its_verdict_are_those_of_integers():
-    explorer = explorers.SliceSums()
+    explorer = SliceSums()
     for bits, level, kind in ((10, 6, "positive"), (11, 6, "nearly equal"), (12, 0, "positive")):
         explorer.bits.value, explorer.level.value, explorer.kind.value = bits, level, kind
         found, k = explorer.found, 2**level
@@ -396,7 +406,7 @@ def test_the_growing_sum_and_its_verdict_are_those_of_integers():
 def test_each_row_is_that_of_a_loop_over_the_parts():
     rng = np.random.default_rng(19)
     x, w = (round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 12)))
-    explorer, rows = explorers.SplitRow(), {}
+    explorer, rows = SplitRow(), {}
     for parts in (1, 3, 16):
         total = np.zeros(12, np.float32)
         for c in range(parts):
@@ -413,7 +423,7 @@ def test_each_row_is_that_of_a_loop_over_the_parts():
 
 
 def test_gaps_part_sign_exponent_and_significand_of_what_is_stored():
-    explorer = explorers.SplitRow()
+    explorer = SplitRow()
     for way, exponent, bits in (
         ("FP32", 8, 32), ("FP32, the result in BF16", 8, 16), ("FP16", 5, 16), ("BF16", 8, 16),
     ):  # fmt: skip
@@ -430,7 +440,7 @@ def test_gaps_part_sign_exponent_and_significand_of_what_is_stored():
 
 @pytest.mark.slow
 def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
-    explorer = explorers.Clinic()
+    explorer = Clinic()
     for name, case in CASES.items():
         explorer.case.value = name
         for words, treatment in (("none", "broken"), ("usual remedy", "wrong"), ("cure", "fixed")):
@@ -444,7 +454,7 @@ def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
 
 
 def test_the_clinic_says_that_it_trains_a_run_and_only_the_first_time():
-    explorer, shown = explorers.Clinic(), []
+    explorer, shown = Clinic(), []
     explorer.picture.observe(lambda change: shown.append(change["new"]), names="value")
     explorer.case.value = "positions"
     assert ["Training positions, treatment: none …" in picture for picture in shown] == [
@@ -461,7 +471,7 @@ def test_the_clinic_says_that_it_trains_a_run_and_only_the_first_time():
 
 def verdicts(problem, fmt):
     """Who is to blame for each formula, at every position of the slider."""
-    budget = explorers.ErrorBudget()
+    budget = ErrorBudget()
     budget.problem.value, budget.fmt.value = problem, fmt
     said = []
     for level in range(budget.level.max + 1):

@@ -8,6 +8,7 @@ from fractions import Fraction
 import node
 import numpy as np
 import pytest
+from typed import read_number
 
 from mplab import (
     BF16,
@@ -18,11 +19,9 @@ from mplab import (
     FP32,
     Rounding,
     Stream,
-    explorers,
     round_to,
     values,
 )
-from mplab.explorers import _entry
 from mplab.explorers.modules import facts, module
 
 MODES = [mode for mode in Rounding if mode is not Rounding.TO_ODD]
@@ -75,20 +74,20 @@ def same(a, b):
     ],
 )
 def test_a_typed_number_is_read_exactly(typed, number):
-    assert _entry.read_number(typed, FP16) == number
+    assert read_number(typed, FP16) == number
 
 
 def test_minus_zero_and_nan_are_read_too():
-    assert same(_entry.read_number("-0", FP16), -0.0)
-    assert math.isnan(_entry.read_number("nan", FP16))
-    assert same(_entry.read_number("0x8000", FP16), -0.0)
-    assert same(_entry.read_number("-0x0p0", FP16), -0.0)
+    assert same(read_number("-0", FP16), -0.0)
+    assert math.isnan(read_number("nan", FP16))
+    assert same(read_number("0x8000", FP16), -0.0)
+    assert same(read_number("-0x0p0", FP16), -0.0)
 
 
 @pytest.mark.parametrize("x", [0.1, -(2.0**-1074), 1.7976931348623157e308, 1e22, 1 / 3, -0.0])
 def test_a_double_s_hexadecimal_and_all_its_decimals_are_read_back(x):
-    assert same(float(_entry.read_number(x.hex(), FP16)), x)
-    assert same(float(_entry.read_number(f"{Decimal(x):f}", FP16)), x)
+    assert same(float(read_number(x.hex(), FP16)), x)
+    assert same(float(read_number(f"{Decimal(x):f}", FP16)), x)
 
 
 # The number line -------------------------------------------------------------------------
@@ -232,8 +231,6 @@ def test_what_cannot_be_on_a_line_is_refused_in_a_sentence(tmp_path):
         words = "cannot be read|too far|too long|needs|must be|There is no"
         assert any(part in answer["refused"] for part in words.split("|")), change
         assert answer["refused"].endswith("."), change
-    with pytest.raises(ValueError, match=r"must be finite and from .* the range of FP32"):
-        explorers.NumberLine(around="nan")
 
 
 # Rounding --------------------------------------------------------------------------------
@@ -383,9 +380,6 @@ def test_numbers_past_the_range_are_refused_in_words(tmp_path):
     for change, answer in zip(changes, found, strict=True):
         assert any(part in answer["refused"] for part in words.split("|")), change
     assert "from −448 to 448, the range of FP8_E4M3; got “1000”." in found[1]["refused"]
-    for typed, fmt in (("nan", FP8_E4M3), ("449", FP8_E4M3), ("-1", FORMATS["FP8_E8M0"])):
-        with pytest.raises(ValueError, match="must be finite and from"):
-            explorers.RoundingLab(typed, fmt)
 
 
 def test_past_the_largest_number_the_library_decides(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from cases import ODD_FORMATS, RULES, WIDER, assert_same_bits, breakpoints, directed
 from oracle import random_bits, shown
+from typed import read_number
 
 from mplab import (
     FORMATS,
@@ -26,7 +27,6 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.explorers import _entry
 from mplab.explorers.modules import facts
 from mplab.numbers.inputs import as_array
 
@@ -260,7 +260,7 @@ def test_what_is_typed_is_read_exactly_and_made_a_double_once(tmp_path):
     words = typed_numbers()
     read = node.run(READ, tmp_path, {"fmt": facts(FP16), "typed": words})
     for typed, page in zip(words, read, strict=True):
-        number = _entry.read_number(typed, FP16)
+        number = read_number(typed, FP16)
         nearest, odd = (int(bits) for bits in page["doubles"])
         double = np.array([nearest, odd], np.uint64).view(np.float64)
         negative, n, d = page["q"][0], *(int(digits, 16) for digits in page["q"][1:])
@@ -288,7 +288,7 @@ def test_what_cannot_be_read_is_answered_in_the_library_s_words(tmp_path):
     said = node.run(READ, tmp_path, {"fmt": facts(FP16), "typed": [*wrong, "9" * 20001]})
     for typed, answer in zip(wrong, said, strict=False):
         with pytest.raises(ValueError) as refused:
-            _entry.read_number(typed, FP16)
+            read_number(typed, FP16)
         assert answer == {"said": str(refused.value)}, typed
     assert said[-1]["said"].endswith("is too long: 20001 characters. Type at most 20000.")
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from positions import assert_texts_within
 
-from mplab import FP16, encode, explorers
+from mplab import FP16, encode
+from mplab.lessons.l08.explorer import TrainingTheatre
 from mplab.training import RECIPES, History, exponent_histogram
 from mplab.training.history import sample
 
@@ -61,7 +62,7 @@ def three():
 
 def test_every_position_says_what_each_run_has():
     runs = three()
-    theatre = explorers.TrainingTheatre(runs)
+    theatre = TrainingTheatre(runs)
     seen = set()
     for step in STEPS:
         for layer in ("layer 1", "layer 2"):
@@ -83,7 +84,7 @@ def test_every_position_says_what_each_run_has():
 
 
 def test_the_bits_drawn_are_those_of_the_code():
-    theatre = explorers.TrainingTheatre(three())
+    theatre = TrainingTheatre(three())
     svg = ElementTree.fromstring(theatre.picture.value)
     cells = [b for b in svg.iter("rect") if b.get("height") == "14.0"]
     assert len(cells) == 32 + 16 + 16
@@ -93,13 +94,13 @@ def test_the_bits_drawn_are_those_of_the_code():
 
 
 def test_words_say_where_the_runs_part_and_the_button_goes_there():
-    theatre = explorers.TrainingTheatre(three())
+    theatre = TrainingTheatre(three())
     assert theatre.parting == 30  # until step 13 the losses are above 0.8 in all
     assert "The losses part at step 30." in theatre.state.value
     theatre.jump.click()
     assert theatre.step.value == 30
     assert "this one" in theatre.state.value
-    alike = explorers.TrainingTheatre([run(), run("bf16")])
+    alike = TrainingTheatre([run(), run("bf16")])
     assert alike.parting is None
     assert alike.jump.disabled
     assert "No run ends a tenth above the first" in alike.state.value
@@ -108,7 +109,7 @@ def test_words_say_where_the_runs_part_and_the_button_goes_there():
 def test_a_run_that_becomes_nan_parts_there_and_can_be_drawn():
     lost = run("fp16-static", scale=65536.0)
     lost.loss[5:] = np.nan
-    theatre = explorers.TrainingTheatre([run(), lost])
+    theatre = TrainingTheatre([run(), lost])
     assert theatre.parting == 10
     theatre.step.value = 30
     assert "loss nan" in theatre.state.value
@@ -119,7 +120,7 @@ def test_a_run_that_becomes_nan_parts_there_and_can_be_drawn():
 def test_gradients_that_are_no_numbers_have_bits_too(value):
     bad = run("fp16-naive")
     bad.samples[0]["layer 1"].stored[0] = value
-    theatre = explorers.TrainingTheatre([run(), bad])
+    theatre = TrainingTheatre([run(), bad])
     assert "0x7E00" in theatre.picture.value or "C00" in theatre.picture.value
     assert ("NaN" if np.isnan(value) else "∞") in theatre.state.value
 
@@ -127,22 +128,14 @@ def test_gradients_that_are_no_numbers_have_bits_too(value):
 def test_a_scale_of_zero_or_no_power_of_two_can_be_drawn():
     for scale in (0.0, 1126.4, np.inf):
         odd = replace(run("fp16-scaled"), loss_scale=np.full(40, scale))
-        ElementTree.fromstring(explorers.TrainingTheatre([run(), odd]).picture.value)
+        ElementTree.fromstring(TrainingTheatre([run(), odd]).picture.value)
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_no_word_runs_out_of_the_picture(count):
-    assert_texts_within(lambda: explorers.TrainingTheatre([*three(), run("bf16")][:count]))
+    assert_texts_within(lambda: TrainingTheatre([*three(), run("bf16")][:count]))
 
 
-def test_what_cannot_stand_side_by_side_is_refused():
-    with pytest.raises(TypeError, match="runs must be a list of runs"):
-        explorers.TrainingTheatre(run())
-    for runs, rule in (
-        ([run()], "must be 2 to 4; got 1"),
-        ([run()] * 5, "must be 2 to 4; got 5"),
-        ([run(), run(task="u")], "must be of one task; got t, u"),
-        ([run(), replace(run(), samples={})], "gradients of a common step"),
-    ):
-        with pytest.raises(ValueError, match=rule):
-            explorers.TrainingTheatre(runs)
+def test_runs_of_two_tasks_are_refused():
+    with pytest.raises(ValueError, match="runs must be of one task"):
+        TrainingTheatre([run(), run(task="u")])

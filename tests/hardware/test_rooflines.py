@@ -7,9 +7,10 @@ import pytest
 import torch
 from legible import assert_legible
 
-from mplab import BF16, FP16, FP32, explorers, pictures
+from mplab import BF16, FP16, FP32, pictures
 from mplab.hardware import Recording, Roofline, rooflines
 from mplab.hardware.rooflines import Product, ProductError
+from mplab.lessons.l11.explorer import SpeedUp
 
 
 def made():
@@ -93,7 +94,7 @@ def test_the_figure_of_errors_says_the_last_ones():
 
 
 def test_the_model_machine_gains_by_what_limits_it():
-    explorer = explorers.SpeedUp()
+    explorer = SpeedUp()
     explorer.rows.value = explorer.size.value = 8192
     for gain in (1, 2, 8):
         explorer.gain.value = gain

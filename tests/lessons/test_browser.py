@@ -104,6 +104,7 @@ def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
 
 BROKEN = """
 import ipywidgets
+from mplab import explorers
 class Broken(explorers.Explorer):
     def __init__(self):
         self.slider = ipywidgets.IntSlider()
@@ -117,7 +118,7 @@ Broken()
 def test_every_explorer_is_operated_by_keyboard_and_by_mouse(
     open_lesson, tmp_path, record_property
 ):
-    """Whatever `mplab.explorers` offers: each control moves the picture and the sentence."""
+    """Those of the library and of all lessons: each control moves the picture and the sentence."""
     name = every_explorer.write(tmp_path / "lessons", BROKEN)
     with open_lesson(name, snapshots=False) as lesson:
         lesson.run_all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, explorers, pictures, round_to, ulp
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, pictures, round_to, ulp
 from mplab.arithmetic import (
     Weights,
     backward_error,
@@ -23,7 +23,10 @@ from mplab.arithmetic import (
     variance,
 )
 from mplab.course.files import course_folder
-from mplab.explorers._accumulator_race import LENGTHS
+from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
+from mplab.lessons.l06.explorer import MatrixStep
+from mplab.lessons.l15.explorer import Refiner
+from mplab.lessons.l16.explorer import FreezingCup
 from mplab.pictures.time_steps import cycle
 from mplab.training import TASKS, train
 
@@ -191,7 +194,7 @@ def test_random_terms_stay_below_the_law_of_the_coins_for_thousands():
 def test_e4m3_stops_at_64_after_24_losses_and_four_sums_keep_up():
     said = re.search(r"E4M3 stops at (\d+), after (\d+) losses", prose(5))
     assert "in BF16, stay within 0.4 percent, the FP32 sum is exact" in prose(5)
-    race, worst = explorers.AccumulatorRace(), {}
+    race, worst = AccumulatorRace(), {}
     race.terms.value = "losses near 2.5"
     for length in LENGTHS:
         race.length.value = length
@@ -219,7 +222,7 @@ def test_rounding_products_is_cheap_in_the_normal_range_and_ruinous_below_it():
 
 
 def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
-    text, step = prose(6), explorers.MatrixStep()
+    text, step = prose(6), MatrixStep()
     for unit, large, gone in (
         ("Hopper, E4M3", 4, "2⁻¹⁰ downward with the large one at 2⁴"),
         ("Hopper, E4M3", 5, "2⁻⁹ with it at 2⁵"),
@@ -445,7 +448,7 @@ def test_the_explorer_answers_what_the_lesson_says():
     assert "The factors alone do up to condition 2¹⁴" in prose(15)
     assert "no factors from 2¹⁸ on. At 2⁻¹⁴ it takes 42 corrections, at 2⁻¹⁵ more" in prose(15)
     assert "than the 50 allowed, and from 2⁻¹⁶ down none helps" in prose(15)
-    refiner = explorers.Refiner()
+    refiner = Refiner()
     refiner.level.value = 14
     assert refiner.found.converged
     refiner.level.value = 15
@@ -525,7 +528,7 @@ def test_kahan_doubles_the_bits_and_no_more():
 
 def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
     assert "At 2⁻⁴ minutes." in prose(16)
-    cup, lines = explorers.FreezingCup(), {}
+    cup, lines = FreezingCup(), {}
     for power in range(cup.power.min, cup.power.max + 1):
         cup.power.value = power
         lines[power] = cup.path[-1]

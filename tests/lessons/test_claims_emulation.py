@@ -6,10 +6,10 @@ import nbformat
 import numpy as np
 import pytest
 
-from mplab import BF16, FP8_E4M3, FP16, explorers, pictures, round_to
+from mplab import BF16, FP8_E4M3, FP16, pictures, round_to
 from mplab.arithmetic import matmul_fp64, mma, slice_bits, split
 from mplab.course.files import course_folder
-from mplab.explorers._slice_sums import _filled
+from mplab.lessons.l17.explorer import SliceSums, _filled
 from mplab.pictures import emulation_error
 
 CELLS = nbformat.read(next(course_folder("lessons").glob("17_*.ipynb")), as_version=4).cells
@@ -97,7 +97,7 @@ def test_the_explorer_answers_what_the_lesson_says():
     assert min(k for k in found if found[k].wrong) == wrong
     assert f"({found[wrong].wrong} of the 64 sums)" in PROSE
     assert max(k for k in found if found[k].bound <= 24) == passed
-    assert explorers.SliceSums().found.rule == 10
+    assert SliceSums().found.rule == 10
 
 
 @pytest.mark.slow

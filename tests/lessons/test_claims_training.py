@@ -16,9 +16,11 @@ from torch.nn import functional as F
 import mplab
 from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, Rounding, Stream, arithmetic, round_to
 from mplab.course.files import course_folder
-from mplab.explorers import AmaxHistory, FourBitBlock, PolicyExplorer, SpeedUp
-from mplab.explorers._four_bit_block import OUTLIERS, PLACE, WAYS
 from mplab.health import CASES
+from mplab.lessons.l10.explorer import PolicyExplorer
+from mplab.lessons.l11.explorer import SpeedUp
+from mplab.lessons.l12.explorer import AmaxHistory
+from mplab.lessons.l18.explorer import OUTLIERS, PLACE, WAYS, FourBitBlock
 from mplab.scaling import (
     MX_BLOCK,
     DoublingScaler,

@@ -10,7 +10,7 @@ from tiers import mostly_full
 
 from mplab import BF16, FP32, arithmetic, pictures, round_to
 from mplab.course.files import course_folder
-from mplab.explorers import SplitRow
+from mplab.lessons.l19.explorer import SplitRow
 from mplab.pictures._two_runs import Decoder
 from mplab.training import TASKS
 

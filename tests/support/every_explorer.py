@@ -1,15 +1,17 @@
 """A notebook with every explorer of the package, and how a reader operates one in a browser."""
 
 from collections import namedtuple
+from importlib import import_module
 
 import lab_browser
 import nbformat
 
-from mplab import explorers as room
+from mplab.course.files import course_folder
+from mplab.explorers.modules import PageExplorer
+from mplab.explorers.widget import Explorer as Live
 
 SETUP = """
 import numpy as np
-from mplab import explorers
 from mplab.training import exponent_histogram
 from mplab.training import train
 """
@@ -47,20 +49,28 @@ ANSWERED = f"""async (area, before) => {{
 }}"""
 
 
-def names():
-    """The explorers whose pictures come from the kernel, so that no new one is forgotten."""
-    kinds = {name: getattr(room, name) for name in room.__all__}
-    return [
-        name
-        for name, kind in kinds.items()
-        if issubclass(kind, room.Explorer) and kind is not room.Explorer
-    ]
+def kinds(base=Live):
+    """The explorers of the library and of all lessons by name, so that no new one is forgotten.
+
+    Those whose pictures come from the kernel, or, of `PageExplorer`, those that live in the page.
+    """
+    import_module("mplab.explorers")
+    for path in course_folder("lessons").glob("l*/explorer.py"):
+        import_module(f"mplab.lessons.{path.parent.name}.explorer")
+    ours = [kind for kind in base.__subclasses__() if kind.__module__.startswith("mplab.")]
+    return {kind.__name__: kind for kind in sorted(ours, key=lambda kind: kind.__name__)}
+
+
+def made(name, given=""):
+    """The source of a cell that makes an explorer."""
+    kind = (kinds() | kinds(PageExplorer))[name]
+    return f"from {kind.__module__} import {name}\n{name}({given})"
 
 
 def write(folder, *more):
     """Write a notebook into the new `folder`: a cell for each explorer, and `more`; its name."""
     folder.mkdir()
-    sources = [SETUP, *(f"explorers.{name}({SHOWN_WITH.get(name, '')})" for name in names()), *more]
+    sources = [SETUP, *(made(name, SHOWN_WITH.get(name, "")) for name in kinds()), *more]
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
     kernel = {"name": "python3", "display_name": "Python 3"}  # else JupyterLab asks which
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
@@ -71,7 +81,7 @@ def write(folder, *more):
 def explorers(lesson):
     """The explorers of the open notebook, by name."""
     areas = lesson.page.locator(f"{lab_browser.OUTPUT}:has(> .jupyter-widgets)")
-    return {name: Explorer(lesson.page, areas.nth(i)) for i, name in enumerate(names())}
+    return {name: Explorer(lesson.page, areas.nth(i)) for i, name in enumerate(kinds())}
 
 
 Way = namedtuple("Way", "there back")

@@ -24,13 +24,13 @@ import every_explorer
 import lab_browser
 import page as pages
 
-from mplab import explorers as room
 from mplab.commands import doctor
+from mplab.explorers.modules import PageExplorer
 
 GOALS = {"svg": 60, "img": 250, "page": 16}
 """Milliseconds that nine presses of ten should take, by what the picture is made of."""
 
-IN_PAGE = [name for name in room.__all__ if hasattr(getattr(room, name), "_esm")]
+IN_PAGE = every_explorer.kinds(PageExplorer)
 
 WATCHED = """
 import time
@@ -124,7 +124,7 @@ def main():
         folder, frames = Path(folder), []
         alone = [name for name in IN_PAGE if name in (options.explorers or IN_PAGE)]
         notebook = every_explorer.write(
-            folder / "lessons", WATCHED, *(f"explorers.{name}()" for name in alone)
+            folder / "lessons", WATCHED, *map(every_explorer.made, alone)
         )
         opened = lab_browser.open_lesson(
             notebook, chromium=chromium, folder=folder, artefacts=Path("artefacts/latency"),
@@ -150,7 +150,9 @@ def main():
                 print_page(name, lesson.page, area, options.presses, frames)
         with pages.browser() as running:
             for name in alone:
-                with pages.opened(running, getattr(room, name)(), folder) as page:
+                with pages.opened(
+                    running, every_explorer.kinds(PageExplorer)[name](), folder
+                ) as page:
                     area = page.locator(".mplab-page")
                     print_page(f"{name}, own page", page, area, options.presses, [])
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from mplab.arithmetic.emulation import slice_bits, split
 from mplab.arithmetic.matrix_units import mma
-from mplab.explorers._explorer import Explorer, svg
-from mplab.explorers._svg import line, text
+from mplab.explorers.chart import line, svg, text
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import FP16, FP32
 from mplab.numbers.words import superscript
 from mplab.pictures.canvas import BAND, style

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.explorers._explorer import Explorer, svg
-from mplab.explorers._svg import line, text
+from mplab.explorers.chart import line, svg, text
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.pictures.canvas import listed, style
 from mplab.simulation.context import explain

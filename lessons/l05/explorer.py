@@ -10,8 +10,8 @@ import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.reductions import cumsum, sum
-from mplab.explorers._explorer import Explorer, svg
-from mplab.numbers.checks import integer
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.numbers.rounding import round_to
 from mplab.pictures.canvas import BAND, percent, power_of_two, style
@@ -92,7 +92,7 @@ class AccumulatorRace(Explorer):
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        rng = np.random.default_rng(integer("AccumulatorRace", "seed", seed))
+        rng = np.random.default_rng(seed)
         random = round_to(rng.random(MOST), FP8_E4M3)
         self._terms = {
             "ones": np.ones(MOST),

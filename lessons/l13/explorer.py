@@ -6,7 +6,8 @@ import math
 
 import ipywidgets
 
-from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.health.broken_runs import Outcome, Treatment
 from mplab.health.clinic import CASES
 from mplab.pictures.canvas import BAND, STYLES

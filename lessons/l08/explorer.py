@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import ipywidgets
 import numpy as np
 
-from mplab.explorers import _svg as svg
-from mplab.explorers._explorer import Explorer
-from mplab.explorers._explorer import svg as framed
-from mplab.numbers.checks import quoted
+from mplab.explorers import chart as svg
+from mplab.explorers.chart import svg as framed
+from mplab.explorers.widget import Explorer
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import FORMATS, FP32, Format
 from mplab.numbers.rounding import round_to
@@ -20,9 +19,6 @@ from mplab.pictures.canvas import BAND, INK, STYLES, bands, percent, power_of_tw
 from mplab.pictures.training import run_name, scale_words
 from mplab.training.exponents import ExponentHistogram
 from mplab.training.history import History, Sample
-
-MOST = 4
-"""Runs that fit side by side."""
 
 
 class TrainingTheatre(Explorer):
@@ -33,8 +29,8 @@ class TrainingTheatre(Explorer):
     of the chosen layer's, and one gradient with its bits.
 
     Args:
-        runs: two to four runs of one task that recorded gradients at some common steps. A
-            first run in FP32 is what the others are compared with.
+        runs: two to four runs of one task that recorded gradients at some common steps. The
+            others are compared with the first, which should be one in FP32.
 
     Attributes:
         step: the slider of the recorded step.
@@ -58,7 +54,9 @@ class TrainingTheatre(Explorer):
     """
 
     def __init__(self, runs: Sequence[History]) -> None:
-        self.runs = _checked(runs)
+        if len({run.task for run in runs}) > 1:
+            raise ValueError("TrainingTheatre: runs must be of one task. Train them on the same.")
+        self.runs = list(runs)
         steps = sorted(set.intersection(*(set(run.samples) for run in self.runs)))
         layers = list(self.runs[0].samples[steps[0]])
         wide = {"description_width": "5rem"}
@@ -112,29 +110,6 @@ class TrainingTheatre(Explorer):
         finite = np.concatenate([run.loss[np.isfinite(run.loss)] for run in self.runs])
         logs = np.log(finite[finite > 0])
         return (float(logs.min()), float(logs.max()) + 1e-9) if logs.size else (0.0, 1.0)
-
-
-def _checked(runs: Sequence[History]) -> list[History]:
-    """The runs, if they can be shown side by side."""
-    if not isinstance(runs, Sequence) or not all(isinstance(run, History) for run in runs):
-        raise TypeError(
-            f"TrainingTheatre: runs must be a list of runs; got {quoted(runs)}. Pass "
-            "[train(task, recipe), …]."
-        )
-    if not 2 <= len(runs) <= MOST:
-        raise ValueError(f"TrainingTheatre: runs must be 2 to {MOST}; got {len(runs)}.")
-    tasks = {run.task for run in runs}
-    if len(tasks) > 1:
-        raise ValueError(
-            f"TrainingTheatre: runs must be of one task; got {', '.join(sorted(tasks))}."
-        )
-    common = set.intersection(*(set(run.samples) for run in runs))
-    if not common:
-        raise ValueError(
-            "TrainingTheatre: runs must have gradients of a common step; got none. Train with "
-            "record_gradients_at=(0, 100)."
-        )
-    return list(runs)
 
 
 def _loss_at(run: History, step: int) -> float:

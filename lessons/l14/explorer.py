@@ -9,7 +9,8 @@ from html import escape
 import ipywidgets
 import numpy as np
 
-from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.pictures.canvas import BAND, power_of_two
 from mplab.pictures.conditioning import PROBLEMS, FormulaErrors, formula_errors, medians

@@ -10,7 +10,8 @@ import ipywidgets
 import numpy as np
 import torch
 
-from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import FP4_E2M1
 from mplab.pictures.canvas import BAND, power_of_two
 from mplab.scaling.amax import ScaleRule

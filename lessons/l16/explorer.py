@@ -9,7 +9,8 @@ import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.integration import freezes, integrate
-from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.numbers.words import number, superscript
 from mplab.pictures.canvas import BAND, COARSE, style

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipywidgets
 
-from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.pictures.canvas import STYLES
 
 SIZES = tuple(2**k for k in range(4, 14))

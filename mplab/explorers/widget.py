@@ -7,36 +7,12 @@ ipywidgets. An error in a callback is shown under the explorer.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import ipywidgets
 
-from mplab.pictures.canvas import CARD, CARD_CLASS, CARD_STYLE, INK
-
-SIZE, LEAST = 13, 10
-"""Of letters: as drawn, and in the narrowest window, where a picture is scrolled, not smaller."""
-
-FONT = f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{SIZE}"'
-
-
-def svg(parts: Iterable[str], *, width: int, height: float, description: str) -> str:
-    """A picture on its own white background, with a description for screen readers.
-
-    It is as wide as there is room, at most `width`.
-
-    Examples:
-        >>> svg([], width=600, height=9, description="a < b")[:45]
-        '<svg role="img" aria-label="a &lt; b" viewBox'
-    """
-    least = width * LEAST // SIZE
-    return (
-        f'<svg role="img" aria-label="{escape(description, quote=True)}" '
-        f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" class="{CARD_CLASS}" '
-        f'style="width:100%;min-width:{least}px;max-width:{width}px;{CARD}">'
-        f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(parts)}</svg>'
-    )
-
+from mplab.pictures.canvas import CARD_STYLE
 
 _ARROW = (
     "url('data:image/svg+xml,<svg xmlns=%22http://www.w3.org/2000/svg%22 viewBox=%220 0 18 18%22>"

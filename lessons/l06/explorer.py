@@ -8,8 +8,8 @@ from fractions import Fraction
 import ipywidgets
 
 from mplab.arithmetic.matrix_steps import Row, StepBits, step_bits
-from mplab.explorers._explorer import Explorer, svg
-from mplab.explorers._svg import LINE
+from mplab.explorers.chart import LINE, svg
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import FP8_E4M3, FP16, Format
 from mplab.pictures.canvas import BAND, INK, STYLES, power_of_two
 

@@ -6,8 +6,8 @@ import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.updates import path
-from mplab.explorers._explorer import Explorer, svg
-from mplab.numbers.checks import integer
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.numbers.codes import next_down, next_up
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Format
 from mplab.numbers.rounding import round_to
@@ -57,7 +57,7 @@ class UpdateStagnation(Explorer):
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        self.seed = integer("UpdateStagnation", "seed", seed, most=2**64 - 1)
+        self.seed = seed
         wide = {"style": {"description_width": "5.5rem"}, "layout": {"width": "min(36rem, 98%)"}}
         self.weight = ipywidgets.SelectionSlider(
             options=WEIGHTS, value=1.0, description="weight", **wide

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 import ipywidgets
 import numpy as np
 
-from mplab.explorers import _svg as svg
-from mplab.explorers._explorer import Explorer
-from mplab.explorers._explorer import svg as framed
-from mplab.numbers.checks import quoted
+from mplab.explorers import chart as svg
+from mplab.explorers.chart import svg as framed
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import FORMATS, FP16
 from mplab.pictures.canvas import BAND, LOST, power_of_two, style, whole_ticks
 from mplab.scaling.loss import LossScaler
@@ -83,8 +82,12 @@ class ScalerTimeline(Explorer):
         self._recorded = [] if self._run is None else _recorded(self._run)
         if isinstance(source, History):
             self._headroom = Headroom(np.zeros(len(self._recorded)), np.zeros(0))
+        elif isinstance(source, Headroom):
+            self._headroom = source
+        elif source is None:
+            self._headroom = example()
         else:
-            self._headroom = _headroom(source)
+            self._headroom = Headroom(np.asarray(source, float), np.full(len(source), 1e-3))
         wide = {"style": {"description_width": "7rem"}, "layout": {"width": "min(36rem, 98%)"}}
         self.rule = ipywidgets.Dropdown(
             options=list(RULES), description="rule", style={"description_width": "7rem"}
@@ -148,30 +151,6 @@ class ScalerTimeline(Explorer):
         return self._run.recipe if self._run is not None else str(self.rule.value)
 
 
-def _headroom(source: object) -> Headroom:
-    """The limits to play on."""
-    if source is None:
-        return example()
-    if isinstance(source, Headroom):
-        return source
-    try:
-        limits = np.asarray(source)
-    except ValueError:  # rows of different lengths
-        limits = np.asarray(None)
-    wrong = (
-        not isinstance(source, Sequence | np.ndarray)
-        or isinstance(source, np.ma.MaskedArray)
-        or limits.dtype.kind not in "iuf"
-    )
-    if wrong or limits.ndim != 1 or not limits.size or np.isnan(limits).any():
-        raise (TypeError if wrong else ValueError)(
-            f"ScalerTimeline: source must be a run, a Headroom, or one limit for each step; got "
-            f"{quoted(source)}. Use headroom(task)."
-        )
-    limits = limits.astype(float)
-    return Headroom(limits, np.full(limits.shape, 1e-3))
-
-
 def _rule_of(run: History) -> LossScaler:
     """A fresh rule like the one that a run used."""
     settings = {k: v for k, v in run.settings.items() if k in _OF_RULE}
@@ -192,10 +171,10 @@ def _recorded(run: History) -> list[Turn]:
     rule = _rule_of(run)
     limits = np.where(run.skipped, 0.0, np.inf)
     played = list(turns(rule, limits))
-    if not played or [t.scale for t in played] != run.loss_scale.tolist():
+    if [turn.scale for turn in played] != run.loss_scale.tolist():
         raise ValueError(
-            f"ScalerTimeline: source must hold a step, and the scales that its recipe makes; got "
-            f"{run!r}. Train again with this version."
+            f"ScalerTimeline: source must hold the scales that its recipe makes; got {run!r}. "
+            "Train again with this version."
         )
     return played
 

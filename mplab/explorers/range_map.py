@@ -8,8 +8,9 @@ import ipywidgets
 import numpy as np
 from numpy.typing import NDArray
 
-from mplab.explorers._explorer import Explorer, svg
-from mplab.numbers.formats import FP16, Format, require_format
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
+from mplab.numbers.formats import FP16, Format
 from mplab.pictures.canvas import (
     BAND,
     bands,
@@ -68,7 +69,7 @@ class RangeMap(Explorer):
         source: History | ExponentHistogram | Mapping[str, ExponentHistogram],
         fmt: Format = FP16,
     ) -> None:
-        self.fmt = require_format("RangeMap", fmt)
+        self.fmt = fmt
         self.layers = _layers(source)
         every = self.layers[next(iter(self.layers))]
         top = int(every.exponents[-1])
@@ -118,29 +119,16 @@ class RangeMap(Explorer):
         return words
 
 
-def _layers(source: object) -> dict[str, ExponentHistogram]:
+def _layers(
+    source: History | ExponentHistogram | Mapping[str, ExponentHistogram],
+) -> dict[str, ExponentHistogram]:
     """The histograms to choose from, all of them pooled first where there are several."""
     if isinstance(source, History):
-        if not source.gradients:
-            raise ValueError(
-                "RangeMap: source must hold gradients; got a run that recorded none. "
-                "Train with record_gradients_at=(0,)."
-            )
         source = source.gradients[min(source.gradients)]
     if isinstance(source, ExponentHistogram):
-        layers = {"all gradients": source}
-    elif isinstance(source, Mapping):
-        layers = dict(source)
-    else:
-        raise TypeError(
-            f"RangeMap: source must be a History, an ExponentHistogram or a mapping of layers to "
-            f"them; got {type(source).__name__}. For an array use exponent_histogram(x)."
-        )
-    if len(layers) != 1:
-        layers = {"all layers": pooled(layers.values()), **layers}
-    if not len(next(iter(layers.values())).exponents):
-        raise ValueError("RangeMap: source must hold a nonzero gradient; got none. Train first.")
-    return layers
+        return {"all gradients": source}
+    layers = dict(source)
+    return layers if len(layers) == 1 else {"all layers": pooled(layers.values()), **layers}
 
 
 # SVG -------------------------------------------------------------------------------------

@@ -7,9 +7,8 @@ from collections.abc import Callable
 import ipywidgets
 import numpy as np
 
-from mplab.explorers._explorer import Explorer, svg
-from mplab.explorers._svg import box, line, text
-from mplab.numbers.checks import integer
+from mplab.explorers.chart import box, line, svg, text
+from mplab.explorers.widget import Explorer
 from mplab.numbers.formats import FP8_E4M3, FP8_E5M2, Format
 from mplab.pictures.canvas import BAND, LOST, percent, power_of_two, style, whole_ticks
 from mplab.pictures.scaling import Window, follow
@@ -54,7 +53,7 @@ class AmaxHistory(Explorer):
     """
 
     def __init__(self, *, seed: int = 0) -> None:
-        rng = np.random.default_rng(integer("AmaxHistory", "seed", seed))
+        rng = np.random.default_rng(seed)
         drift = np.cumsum(rng.normal(0, 0.12, STEPS))
         self._tensors = rng.normal(size=(STEPS, SIZE)) * np.exp2(drift)[:, None]
         wide = {"style": {"description_width": "5.5rem"}, "layout": {"width": "min(36rem, 98%)"}}

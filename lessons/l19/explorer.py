@@ -9,7 +9,8 @@ import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.reductions import Accumulation, matmul
-from mplab.explorers._explorer import Explorer, svg
+from mplab.explorers.chart import svg
+from mplab.explorers.widget import Explorer
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.numbers.rounding import round_to
