@@ -31,7 +31,7 @@ TABLE = {
     "health": "numbers course scaling simulation",
     "hardware": "numbers arithmetic course simulation training",
     "pictures": "numbers arithmetic scaling simulation training health hardware",
-    "explorers": "numbers arithmetic scaling simulation training health pictures",
+    "explorers": "numbers training pictures",
     "commands": "numbers arithmetic scaling course simulation grading training health hardware "
     "pictures explorers",
 }

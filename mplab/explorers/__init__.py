@@ -1,11 +1,11 @@
 """Widgets that answer one question each."""
 
-from mplab.numbers.installation import needs
+from mplab.numbers.installation import needs as _needs
 
-needs("mplab.explorers", "torch", "matplotlib", "ipywidgets", "anywidget")
+_needs("mplab.explorers", "torch", "matplotlib", "ipywidgets", "anywidget")
 
-from mplab.explorers.modules import BitExplorer, NumberLine, RoundingLab
-from mplab.explorers.range_map import RangeMap
-from mplab.explorers.widget import Explorer
-
-__all__ = ["BitExplorer", "Explorer", "NumberLine", "RangeMap", "RoundingLab"]
+from mplab.explorers.modules import BitExplorer as BitExplorer
+from mplab.explorers.modules import NumberLine as NumberLine
+from mplab.explorers.modules import RoundingLab as RoundingLab
+from mplab.explorers.range_map import RangeMap as RangeMap
+from mplab.explorers.widget import Explorer as Explorer
