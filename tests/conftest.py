@@ -1,11 +1,9 @@
 """What every test runs under."""
 
 import os
-import platform
 import subprocess
 import sys
 from collections import Counter
-from contextlib import nullcontext
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before torch: OpenMP's threads spin while they wait
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -72,14 +70,3 @@ def nothing_left_active():
         if left is not None:
             left.__exit__(None, None, None)
         assert left is None
-
-
-@pytest.fixture
-def replicated():
-    """FP16 kernels of torch that are replicated: its own, where oneDNN's add in another order."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        pytest.skip("the replicas are those of kernels for x86")
-    from mplab.simulation._products import holds_here, own_kernels
-
-    with nullcontext() if holds_here() else own_kernels():
-        yield

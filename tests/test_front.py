@@ -164,7 +164,6 @@ def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(room, lack
     ("command", "lacks", "extra"),
     [
         ("train --list", "torch", "torch"),
-        ("audit", "torch", "torch"),
         ("grade init x", "nbgrader", "grade"),
         ("export-html", "pdoc", "docs"),
         ("lab", "jupyterlab", "lab"),

@@ -19,7 +19,6 @@ COMMANDS = {
     "doctor": "say what this machine has, and what is missing",
     "train": "train a task by several recipes, compare",
     "compare": "say where two runs part, from their digests",
-    "audit": "compare simulated operations with torch's own kernels",
     "bench": "measure rounding, or training steps, against their peers",
     "probe": "compare a CUDA device's matrix units with the models",
     "record": "record what a CUDA device answers, for the lessons",

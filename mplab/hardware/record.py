@@ -27,14 +27,10 @@ import torch
 from mplab.hardware._casts import casts
 from mplab.hardware._matrix_units import tensorcores
 from mplab.hardware._parts import Found, Setting, problem_of
-from mplab.hardware._products import tf32
 from mplab.hardware._runs import SEEDS, exponents, larger, training
 from mplab.hardware._speed import speed
 from mplab.hardware.recordings import SCHEMA, Recording, load
-from mplab.numbers.formats import BF16, FP16
 from mplab.numbers.installation import VERSION, environment
-from mplab.simulation import audit
-from mplab.simulation.audit_cases import cases
 
 
 class Part(NamedTuple):
@@ -44,25 +40,6 @@ class Part(NamedTuple):
     budget: float
 
 
-def audited(to: Setting) -> Found:
-    """The operations of `mplab.simulation.audit`, each against torch's own kernel on the device."""
-    rows: dict[str, list[Any]] = {"rows": [], "refused": []}
-    compared = ((fmt, case) for fmt in (FP16, BF16) for case in cases(fmt, quick=to.rehearse))
-    with tf32(False):  # else convolutions of float32 are TF32's
-        for count, (fmt, case) in enumerate(compared, 1):
-            try:
-                row = audit.compare(case, fmt, device=to.device.type)
-                rows["rows"].append(row._asdict())
-            except Exception as error:  # whatever it is, the other operations go on
-                refused = audit.Refused(case.title, fmt.name, problem_of(error))
-                rows["refused"].append(refused._asdict())
-            if to.left() <= 0:
-                break
-            if count % 20 == 0:
-                yield from rows.items()
-    yield from rows.items()
-
-
 PARTS: dict[str, Part] = {  # in order of importance; the sum leaves a minute for seven starts
     "casts": Part(casts, 75),
     "tensorcores": Part(tensorcores, 45),
@@ -70,7 +47,6 @@ PARTS: dict[str, Part] = {  # in order of importance; the sum leaves a minute fo
     "larger": Part(larger, 35),
     "speed": Part(speed, 45),
     "exponents": Part(exponents, 15),
-    "audit": Part(audited, 45),
 }
 
 MINUTES = 7.9

@@ -34,7 +34,6 @@ from mplab.numbers.formats import FP16, FP32, Format, Overflow, Rounding
 from mplab.numbers.rounding import Stream, Tally
 from mplab.simulation import _regions
 from mplab.simulation._functions import Functions
-from mplab.simulation._replicas import require_native
 from mplab.simulation._rules import Scope
 from mplab.simulation.checks import facts_of, function_of
 from mplab.simulation.dispatch import Mode, rules_in
@@ -84,29 +83,22 @@ class simulated:
         stream: source of random bits.
         tally: count what each rounding did, at some cost in time.
         model: gives the layers their names; if omitted, the outermost module that is called.
-        native: FP16 and BF16 only: where a kernel of torch on the CPU is known to round between
-            its steps, or to add in another order, do the same; slowly. It knows torch's own
-            kernels on every x86 processor, and oneDNN's for BF16 with AVX512-BF16. On a
-            processor with AMX or AVX512-FP16, where oneDNN multiplies in an order that is not
-            known, set `torch.backends.mkldnn.enabled = False` first. See
-            `mplab.simulation._replicas`.
 
     Raises:
         TypeError: an argument of another type.
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
             that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
             a scalar, as an active `torch.autocast` makes.
-        RuntimeError: `backward()` is called after the context of its forward pass ended; `native`
-            on a processor whose kernels add in yet another order.
+        RuntimeError: `backward()` is called after the context of its forward pass ended.
 
     Exactness:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
-        own half kernels on the operations and data of tests/simulation/test_dispatch.py and
-        tests/simulation/test_autocast.py; kernels that round between their steps, such as
-        `sigmoid_backward`, differ. With `native=True` whole FP16 runs are bit-exact with
-        `torch.amp` on one thread of a CPU, those of tests/training/test_training.py, but for sums
-        over columns where the CPU has AVX2 and no AVX-512; BF16 runs are for some steps, since the
-        order of oneDNN's BF16 convolutions and of its sums of more than 512 products is not known.
+        own half kernels on the operations and data of tests/simulation/test_dispatch.py,
+        tests/simulation/test_kernels.py and tests/simulation/test_autocast.py. Kernels that
+        round between their steps, such as `sigmoid_backward`, or add in another order differ.
+        With torch's half kernels in place of the rounded float32 results whole runs are
+        bit-exact with `torch.amp` (tests/training/test_training.py): formats, casts and the
+        order of all operations are the same.
 
     Source:
         `Policy.source` of each policy.
@@ -130,14 +122,11 @@ class simulated:
         stream: Stream | None = None,
         tally: bool = True,
         model: nn.Module | None = None,
-        native: bool = False,
     ) -> None:
         _require_policy("simulated", policy)
         require_rounding("simulated", rounding, overflow, stream)
         facts_of("simulated", "fmt", fmt)
-        tally, native = switch("simulated", "tally", tally), switch("simulated", "native", native)
-        for low in {fmt, *(own for _, own in policy.layers)} - {FP32} if native else ():
-            require_native(low, rounding, overflow)
+        tally = switch("simulated", "tally", tally)
         into = Rounder(fmt, rounding, overflow, stream)
         self._into = {fmt: into}  # the doors, by the format of a layer
         for chosen in (own for _, own in policy.layers if own not in self._into):
@@ -145,7 +134,7 @@ class simulated:
                 chosen, rounding, overflow, stream, argument="policy's formats"
             )
         see = partial(Functions, doors=self._into)
-        self._mode = Mode(into, policy, tally=tally, native=native, functions=see)
+        self._mode = Mode(into, policy, tally=tally, functions=see)
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()

@@ -25,7 +25,6 @@ from mplab.simulation._operands import (
     tensors_of,
     written_format,
 )
-from mplab.simulation._replicas import native
 from mplab.simulation._rules import COMPLEX, Rule, Scope, rule_of
 from mplab.simulation.marks import (
     IN_HAND,
@@ -142,7 +141,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into: the door into the low format.
         policy: which operation runs in which format.
         tally: whether to count what the roundings do.
-        native: as in `simulated`.
         functions: makes what sees functions above autograd, beside this mode.
     """
 
@@ -152,11 +150,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         policy: Policy,
         *,
         tally: bool,
-        native: bool,
         functions: Callable[[Mode], TorchFunctionMode],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.policy, self.native = policy, native
+        self.policy = policy
         self.counters: dict[tuple[str, str, bool], Counter] | None = {} if tally else None
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
         self.entered: list[Place] = []
@@ -287,10 +284,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             into = low if run is Run.OUTPUT else None if run is Run.WIDE or wide else low_met
             exact = exact and not wide
-        call = rule.call
-        if self.native and into is not None and rule.written is None:
-            call = native(rule.name, call, into)
-        out = call(*args, **kwargs)
+        out = rule.call(*args, **kwargs)
         self.keep(out)
         if into is not None:
             if not isinstance(out, Tensor) or out.dim():
@@ -352,14 +346,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if self.record is not None:
                     self.record(rule, None, None, IN_HAND, args, args, out, "adds into .grad: FP32")
             return out
-        into, given, call = known.into, args, rule.call
+        into, given = known.into, args
         if into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
-            if self.native and rule.written is None:
-                call = native(rule.name, call, into)
         elif known.arrives is not None and args:
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
-        out = call(*args, **kwargs)
+        out = rule.call(*args, **kwargs)
         self._finish(rule, out, into, rule.exact, known)
         if self.graph.next != next_number() and self.graph.is_here():
             self.graph.note(Node(into, known.place))

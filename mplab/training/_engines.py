@@ -66,7 +66,7 @@ class Simulated:
             convert_linears(model, scaling=recipe.fp8)
         self.simulation = None if recipe.fp8 is not None else self._simulated(tally=True)
         self.earlier: dict[str, dict[str, Tally]] = {}
-        plain = not (recipe.fp8 or recipe.native or recipe.checkpointing)
+        plain = not (recipe.fp8 or recipe.checkpointing)
         self.replay = Replay(self._step, model) if replay and plain else None
         if self.replay is not None and not is_straight(model, loss):
             self.replay = None
@@ -74,8 +74,7 @@ class Simulated:
     def _simulated(self, *, tally: bool) -> simulated:
         policy = POLICIES[self.recipe.policy]
         fmt = self.recipe.compute_format
-        native = self.recipe.native
-        return simulated(fmt, policy=policy, model=self.model, tally=tally, native=native)
+        return simulated(fmt, policy=policy, model=self.model, tally=tally)
 
     def backward(
         self, inputs: Tensor, targets: Tensor, *, watched: bool = False

@@ -170,6 +170,7 @@ def _from_json(stored: Any) -> History:
     names = {f.name for f in fields(History)}
     if set(stored) != names:
         raise ValueError(f"fields {sorted(set(stored) ^ names)} missing or unknown")
+    stored["settings"] = settings_from(stored["settings"])
     recorded: dict[str, Callable[[Any], Any]] = {
         "gradients": _histogram_from,
         "samples": _sample_from,
@@ -196,6 +197,11 @@ def _histogram_from(kept: Any) -> ExponentHistogram:
     return ExponentHistogram(
         np.array(exponents, np.int64), np.array(counts, np.int64), zeros, nonfinite
     )
+
+
+def settings_from(stored: dict[str, Any]) -> dict[str, Any]:
+    """Settings of a recipe as they were stored, without `native=False`, once an option of all."""
+    return {name: x for name, x in stored.items() if (name, x) != ("native", False)}
 
 
 def _sample_from(kept: Any) -> Sample:

@@ -23,7 +23,7 @@ from mplab.numbers.installation import environment, needs
 from mplab.simulation.linears import conversion
 from mplab.training._engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
-from mplab.training.history import History, Sample, sample
+from mplab.training.history import History, Sample, sample, settings_from
 from mplab.training.parallel import from_first, mean, processes, rank
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Batch, Split, Task, metrics_of
@@ -375,6 +375,7 @@ class _Run:
                 io.BytesIO(content), map_location="cpu", weights_only=True
             )
             found = state["identity"]
+            found["settings"] = settings_from(found["settings"])
         except Exception as error:  # torch and pickle raise errors of many kinds
             raise ValueError(
                 f"train: checkpoint must be a file that train saved; got {path}, which gives "

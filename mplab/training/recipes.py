@@ -55,8 +55,6 @@ class Recipe:
             those that `convert_linears` converts without a filter.
         checkpointing: forget the activations in the forward pass, and compute them again in
             the backward pass.
-        native: round between the steps of a kernel, and add in the order, in which torch's
-            own do on the CPU; see `simulated`.
 
     Raises:
         ValueError: the parts do not go together, or a number is out of its range.
@@ -86,7 +84,6 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
     max_norm: float | None = None
     fp8: str | None = None
     checkpointing: bool = False
-    native: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -127,7 +124,6 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
         for name, holds, rule in (
             ("compute_format", self.compute_format == low, f"{low.name} with fp8={self.fp8!r}"),
             ("policy", self.policy == CUDA_AUTOCAST.name, "left out with low linear layers"),
-            ("native", not self.native, "False with low linear layers, which round for themselves"),
             ("checkpointing", not twice, "False with delayed scaling: it would see tensors twice"),
         ):
             self._require(name, holds, rule, "Leave fp8 out.")
@@ -140,7 +136,6 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
         moves = self.init_scale is None or self.dynamic
         alike = self.optimizer_format == weights
         for name, holds, rule in (
-            ("native", not self.native, f"False for {own}, which is native"),
             ("policy", self.policy == CUDA_AUTOCAST.name, f"left out for {own}, which has its own"),
             ("fp8", self.fp8 in (None, *ways), f"one of {', '.join(ways)} for {own}"),
             ("scale_rule", self.scale_rule == "torch", f"'torch' for {own}"),

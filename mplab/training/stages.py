@@ -217,10 +217,7 @@ def _plain(where: str, recipe: Recipe) -> Recipe:
     return recipe
 
 
-_BEYOND = (
-    *("policy", "weight_format", "optimizer_format", "max_norm", "fp8", "checkpointing"),
-    "native",
-)
+_BEYOND = ("policy", "weight_format", "optimizer_format", "max_norm", "fp8", "checkpointing")
 """What a recipe may ask for that a step here does not do."""
 
 

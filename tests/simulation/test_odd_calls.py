@@ -74,22 +74,15 @@ EVERYTHING = [
         "simulated",
         lab.simulated,
         {"fmt": FP16, "policy": lab.CPU_AUTOCAST, "rounding": Rounding.STOCHASTIC,
-         "overflow": Overflow.IEEE, "stream": Stream(1), "tally": True, "model": layer(),
-         "native": False},
+         "overflow": Overflow.IEEE, "stream": Stream(1), "tally": True, "model": layer()},
         {"fmt": FORMAT, "policy": POLICY, "rounding": "member", "overflow": "member",
-         "stream": (*STREAM, (None,)), "tally": "switch", "model": (without("object", None),),
-         "native": "switch"},
+         "stream": (*STREAM, (None,)), "tally": "switch", "model": (without("object", None),)},
     ),
     Asked("simulated", lab.simulated, {"fmt": FP16, "stream": None}, {"stream": STREAM}),
     Asked("simulated", lambda policy: lab.simulated(FP16, policy=policy),
           {"policy": lab.CPU_AUTOCAST},
           {"policy": ((lab.CPU_AUTOCAST.with_layers({"head": WIDE}),
                        lab.CPU_AUTOCAST.with_layers({"head": FP8_E8M0})),)}),
-    *[
-        Asked("simulated", lambda fmt, native=native: lab.simulated(fmt, native=native),
-              {"fmt": FP32}, {"fmt": (*FORMAT, ({1}, []))})
-        for native in (False, True)
-    ],
     Asked(
         "explain",
         lambda model, fmt, policy: lab.explain(model, X, fmt=fmt, policy=policy),

@@ -195,6 +195,26 @@ def test_gathering_again_trains_only_what_is_missing_and_returns_only_what_was_a
     assert [run.recipe for run in load_runs(out)] == ["fp32", "bf16", "fp16-scaled"]
 
 
+def test_runs_of_versions_that_had_the_option_native_are_read(tmp_path):
+    out, told = tmp_path / "run.json", []
+    first = gathered(["fp16-scaled"], out)
+    plain = out.read_text()
+    for native in ("false", "true"):
+        out.write_text(re.sub(r'"checkpointing": ?false', rf'\g<0>, "native": {native}', plain))
+        assert out.read_text() != plain
+        (run,) = load_runs(out)
+        assert run.settings == first[0].settings | ({"native": True} if native == "true" else {})
+        assert run.loss.tobytes() == first[0].loss.tobytes()
+        if native == "false":
+            assert text(gathered(["fp16-scaled"], out, told=told.append)) == text(first)
+        else:
+            with pytest.raises(
+                ValueError, match="must hold runs of the same fp16-scaled's setting"
+            ):
+                gathered(["fp16-scaled"], out, told=told.append)
+    assert told == []
+
+
 def test_gathering_goes_on_from_the_checkpoint_of_a_run_that_was_cut_off(tmp_path):
     out = tmp_path / "run.json"
     checkpoint = checkpoint_path(out, "fp16-scaled", 0)
@@ -220,6 +240,7 @@ def test_gathering_goes_on_from_the_checkpoint_of_a_run_that_was_cut_off(tmp_pat
     with pytest.raises(Break):
         train(TASK, "fp16-scaled", watch=Breaking, **options)
     before = torch.load(checkpoint, weights_only=True)
+    before["identity"]["settings"]["native"] = False  # as versions that had this option stored
     before["history"]["loss"][0] = 0.5  # a step that is not trained again keeps this
     torch.save(before, checkpoint)
     (run,) = gathered(["fp16-scaled"], out, steps=5)

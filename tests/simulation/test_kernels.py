@@ -1,0 +1,97 @@
+"""Single operations beside torch's own half-precision kernels, on every code of the format.
+
+Kernels that round between their steps, or compute by another formula than in float32, are left
+out: their results differ from the float32 result rounded once, which is what is simulated.
+"""
+
+import pytest
+import torch
+from networks import Within, assert_bits
+from tiers import mostly_slow
+
+from mplab import BF16, FP16
+from mplab.simulation import EVERYTHING, simulated
+
+UNARY = """
+    sigmoid tanh exp exp2 expm1 log log2 log10 log1p reciprocal relu silu mish softplus elu
+    hardswish hardsigmoid hardtanh leaky_relu abs neg sign ceil floor round trunc frac cos tan
+    acos atan log_sigmoid sinh cosh asinh acosh atanh erfc erfinv
+""".split()  # noqa: SIM905
+BINARY = """
+    add sub mul div fmod remainder maximum minimum atan2 logaddexp tanh_backward
+    silu_backward mish_backward hardswish_backward hardsigmoid_backward
+""".split()  # noqa: SIM905
+WITH_NUMBERS = {
+    "lerp": (0.3,),
+    "threshold_backward": (0,),
+    "hardtanh_backward": (-1, 1),
+    "leaky_relu_backward": (0.01, False),
+    "softplus_backward": (1, 20),
+}
+VECTORIZED = ("asin", "pow", "hypot")
+"""Computed in yet another way by kernels that are compiled without vector instructions."""
+SECOND = (0.0, 1.0, -1.0, 0.1, 0.75, 3.0, -3.0, 6e4, 6e-8, float("inf"), float("nan"))
+
+
+def codes(fmt):
+    return torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(fmt.torch_dtype)
+
+
+def wide(argument):
+    number = isinstance(argument, torch.Tensor) and argument.is_floating_point()
+    return argument.float() if number else argument
+
+
+def assert_kernel(name, fmt, *args):
+    operation = getattr(torch.ops.aten, name)
+    expected, given = operation(*args).float(), [wide(a) for a in args]
+    with simulated(fmt, policy=EVERYTHING):
+        actual = Within(operation)(*given)
+    both = expected.isnan() & actual.isnan()
+    assert_bits(actual.masked_fill(both, 0.0), expected.masked_fill(both, 0.0))
+
+
+@pytest.mark.parametrize("fmt", mostly_slow([FP16, BF16], [FP16]), ids=lambda fmt: fmt.name)
+def test_functions_of_one_and_two_numbers_equal_torch_s_half_kernels(fmt, record_property):
+    vectorized = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
+    x = codes(fmt)
+    for name in [*UNARY, *VECTORIZED[: int(vectorized)]]:
+        assert_kernel(name, fmt, x)
+    y = torch.tensor(SECOND).to(fmt.torch_dtype).repeat_interleave(len(x))
+    x = x.repeat(len(SECOND))
+    for name in [*BINARY, *WITH_NUMBERS, *VECTORIZED[1 if vectorized else 3 :]]:
+        assert_kernel(name, fmt, x, y, *WITH_NUMBERS.get(name, ()))
+    assert_kernel("elu_backward", fmt, x, 1, 1, 1, False, y)
+    record_property("results compared", len(x) * (len(BINARY) + len(WITH_NUMBERS)))
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+def test_sums_that_are_exact_in_float32_equal_torch_s_half_kernels(fmt):
+    generator = torch.Generator().manual_seed(0)
+
+    def eighths(*shape):
+        return (torch.randint(-8, 9, shape, generator=generator) / 8).to(fmt.torch_dtype)
+
+    a, b, x = eighths(64, 50), eighths(50, 60), eighths(64, 200)
+    for first in (a, a.t().contiguous().t()):
+        for second in (b, b.t().contiguous().t()):
+            assert_kernel("mm", fmt, first, second)
+            assert_kernel("addmm", fmt, eighths(60), first, second)
+    assert_kernel("bmm", fmt, eighths(4, 16, 20), eighths(4, 20, 18))
+    assert_kernel("baddbmm", fmt, eighths(4, 16, 18), eighths(4, 16, 20), eighths(4, 20, 18))
+    assert_kernel("mv", fmt, a, eighths(50))
+    assert_kernel("dot", fmt, eighths(500), eighths(500))
+    once = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    assert_kernel("convolution", fmt, eighths(8, 3, 9, 9), eighths(5, 3, 3, 3), eighths(5), *once)
+    for dim in (0, 1):
+        for name in ("sum", "mean"):
+            assert_kernel(name, fmt, x, [dim])
+    assert_kernel("cumsum", fmt, x, 1)
+    assert_kernel("linalg_vector_norm", fmt, x, 2, [1])
+    pictures = eighths(8, 5, 9, 9)
+    assert_kernel("avg_pool2d", fmt, pictures, [3, 3])
+    assert_kernel("_adaptive_avg_pool2d", fmt, pictures, [2, 2])
+    where = torch.arange(200) % 7
+    assert_kernel("index_add", fmt, eighths(10, 16), 0, where, eighths(200, 16))
+    places = where[:, None].expand(200, 16)
+    assert_kernel("scatter_add", fmt, eighths(10, 16), 0, places, eighths(200, 16))
