@@ -114,10 +114,6 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: _share_below(_SMALLEST, x),
                 "What is nearer to the smallest subnormal than to 0 becomes that, not 0.",
             ),
-            (
-                lambda x: _share_below(_TIE, x),
-                "A tie between 0 and the smallest subnormal goes to the even one, which is 0.",
-            ),
             (_positive_only, "A negative number can be tiny too: compare magnitudes."),
         ),
     ),

@@ -95,14 +95,9 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (_ieee, "E4M3 gives up infinity: of the top exponent only 0x7F and 0xFF are NaN."),
             (_all_finite, "The code of all ones, 0x7F or 0xFF, is NaN, not 480."),
-            (lambda code: abs(_decode(code)), "The highest bit is the sign: 1 means minus."),
             (
                 _decoded_by(_significand, lambda e: max(e, 1) - 8),
                 "The bias is 2^(4-1) - 1 = 7, so that the field 7 means 2^0.",
-            ),
-            (
-                lambda code: 0.0 if code == 0x80 else _decode(code),
-                "The code 0x80 is -0, which equals 0 but keeps its sign.",
             ),
         ),
     ),

@@ -27,25 +27,12 @@ def _floor_half(x: float) -> float:
     return math.copysign(math.floor(x / gap + 0.5) * gap, x)
 
 
-def _ties_down(x: float) -> float:
-    gap = float(ulp(x, FP8_E4M3))
-    return math.copysign(math.ceil(abs(x) / gap - 0.5) * gap, x)
-
-
 def _no_subnormals(x: float) -> float:
     """Keeps four bits however small the number is."""
     if x == 0:
         return x
     gap = 2.0 ** (math.frexp(x)[1] - 4)
     return math.copysign(round(abs(x) / gap) * gap, x)
-
-
-def _flushing(x: float) -> float:
-    return float(round_to(x, FP8_E4M3, flush_outputs=True))
-
-
-def _fixed_grid(x: float) -> float:
-    return math.copysign(round(abs(x) * 8) / 8, x)
 
 
 _ROUND_CASES = (
@@ -116,7 +103,6 @@ EXERCISES: dict[str, Exercise] = {
                 "A tie goes to the neighbour with an even last bit, not away from zero.",
             ),
             (_floor_half, "floor(v + 0.5) sends every tie upward; an even neighbour may be below."),
-            (_ties_down, "A tie goes to the even neighbour, which may be the upper."),
             (
                 lambda x: _in_mode(Rounding.TOWARD_ZERO, x),
                 "Dropping the bits past the fourth rounds toward zero, not to the nearest.",
@@ -129,8 +115,6 @@ EXERCISES: dict[str, Exercise] = {
                 _no_subnormals,
                 "Below 2^-6 the gap stays 2^-9: subnormals have fewer than four bits.",
             ),
-            (_flushing, "Subnormals are values too: only the nearest to 0 becomes 0."),
-            (_fixed_grid, "The gap is 1/8 only from 1 to 2; it doubles with each power of two."),
         ),
     ),
     "chance_up": Exercise(

@@ -47,20 +47,6 @@ def _sum_cut(a: np.ndarray, b: np.ndarray) -> float:
     return float(round_to(float(np.sum(a * b)), REGISTER, rounding=Rounding.TOWARD_ZERO))
 
 
-def _from_one(a: np.ndarray, b: np.ndarray) -> float:
-    last = 2.0**-FRACTION_BITS
-    return float(np.sum(np.trunc(a * b / last)) * last)
-
-
-def _zeros_align(a: np.ndarray, b: np.ndarray) -> float:
-    products = np.asarray(a * b, np.float64)
-    if not products.size:
-        return 0.0
-    exponents = np.frexp(a)[1] + np.frexp(b)[1] - 2
-    last = 2.0 ** (float(exponents.max()) - FRACTION_BITS)
-    return float(np.sum(np.trunc(products / last)) * last)
-
-
 _RNG = np.random.default_rng(8)
 
 _E4M3 = _RNG.choice([-1.0, 1.0], (2, 32)) * _RNG.integers(8, 16, (2, 32))  # four bits
@@ -93,10 +79,6 @@ def _wide(x: float) -> float:
     return float(round_to(x, FP32))
 
 
-def _floored(x: float) -> float:
-    return float(round_to(x, REGISTER, rounding=Rounding.TOWARD_NEGATIVE))
-
-
 def _to_register(x: float) -> float:
     return float(round_to(x, REGISTER))
 
@@ -127,10 +109,6 @@ def _not_restarted(x: np.ndarray) -> float:
             part = _cut(part + float(term))
         total = _wide(total + part)
     return total
-
-
-def _rest_dropped(x: np.ndarray) -> float:
-    return _in_blocks(x[: len(x) // BLOCK * BLOCK])
 
 
 _RISING = np.ldexp(1.0 * _RNG.integers(8, 16, 600), _RNG.integers(-5, 0, 600))
@@ -167,7 +145,6 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (2.0**-10, "13 places are FP8's; with FP16 operands Hopper keeps 25."),
             (2.0**-20, "The exponent of a product is the sum of both: 4 and −1 make 3."),
-            (2.0**-31, "The largest product decides where the cut is, not the smallest."),
             (-22.0, "That is its exponent; asked is the weight, a power of two."),
         ),
     ),
@@ -190,8 +167,6 @@ EXERCISES: dict[str, Exercise] = {
                 "The exponent is that of a plus that of b, even if the product is 2 or more.",
             ),
             (_sum_cut, "The cut comes before the sum: each product loses its own."),
-            (_from_one, "The 13 bits count from the largest exponent of a product, not from 1."),
-            (_zeros_align, "A zero product takes no part in the alignment here."),
         ),
     ),
     "promoted_sum": Exercise(
@@ -212,28 +187,7 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: _in_blocks(x, inner=_to_register),
                 "In a block the register cuts toward zero; it does not round to nearest.",
             ),
-            (
-                lambda x: _in_blocks(x, inner=_floored),
-                "The register cuts toward zero, also below it; toward minus infinity is floor.",
-            ),
-            (
-                lambda x: _in_blocks(x, inner=_wide),
-                "In a block there are only 14 bits; FP32 begins with the total.",
-            ),
             (_not_restarted, "Each block starts again from zero, else it counts twice."),
-            (_rest_dropped, "The last block may be shorter, but it counts too."),
-            (lambda x: _in_blocks(x, length=32), "The blocks have 128 terms, not a step's 32."),
-            (lambda x: _in_blocks(x, length=64), "The blocks have 128 terms, not 64."),
-            (lambda x: _in_blocks(x, length=127), "Each block ends one term early: it has 128."),
-            (lambda x: _in_blocks(x, length=129), "Each block ends one term late: it has 128."),
-            (
-                lambda x: _in_blocks(x, outer=float),
-                "The total is rounded to FP32 after each block; here it has all bits of FP64.",
-            ),
-            (
-                lambda x: _wide(_in_blocks(x, outer=float)),
-                "The total is rounded to FP32 after each block, not once at the end.",
-            ),
         ),
     ),
 }

@@ -132,16 +132,8 @@ EXERCISES: dict[str, Exercise] = {
                 "from a power of two.",
             ),
             (
-                _by_rule(lambda w, size: size <= np.asarray(ulp(w, BF16)) / 2),
-                "Not every tie returns to w, and down from a power of two the way is shorter.",
-            ),
-            (
                 _by_rule(lambda w, size: size <= BF16.epsilon * np.abs(w)),
                 "A whole gap is too much: past half of it, the next number is nearer.",
-            ),
-            (
-                _by_rule(lambda w, size: size <= BF16.unit_roundoff),
-                "This is the rule for weights near 1; the gap grows and shrinks with the weight.",
             ),
             (
                 lambda w, delta: 1 - _dead_share(w, delta),

@@ -147,16 +147,8 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (_by_rule(lambda inputs, low: inputs[0]), "All inputs count, not only the first."),
             (
-                _by_rule(lambda inputs, low: min(inputs)),
-                "Of FP32 and a low format, the wider wins: nothing is rounded that nobody listed.",
-            ),
-            (
                 _by_rule(lambda inputs, low: max(inputs)),
                 "FP16 does not hold BF16's range, nor BF16 its digits: they meet in FP32.",
-            ),
-            (
-                _by_rule(lambda inputs, low: WIDE),
-                "What is on no list does not become wide either: it follows its inputs.",
             ),
             (_only_narrows, "An operation on the FP32 list widens low inputs."),
             (_only_from_fp32, "The lower list casts every input to the low format of the region."),

@@ -67,13 +67,6 @@ def _one_longer(amaxes: np.ndarray, length: int) -> np.ndarray:
     return _delayed(amaxes, length + 1)
 
 
-def _mean(amaxes: np.ndarray, length: int) -> np.ndarray:
-    scales = [1.0] + [
-        _scale(float(np.mean(amaxes[max(0, k - length) : k]))) for k in range(1, len(amaxes))
-    ]
-    return np.array(scales)
-
-
 def _current(amaxes: np.ndarray, length: int) -> np.ndarray:
     return np.array([_scale(float(a)) for a in amaxes])
 
@@ -125,10 +118,6 @@ EXERCISES: dict[str, Exercise] = {
                 _power(lambda ratio: math.ceil(math.log2(ratio))),
                 "Rounded up, amax times the scale lies past 448: round down.",
             ),
-            (
-                _power(lambda ratio: round(math.log2(ratio))),
-                "The nearest power of two may be too large: round down.",
-            ),
             (_one_lower, "448 itself is a number of E4M3: it may be reached."),
             (lambda amax: 1 / _scale(amax), "The scale multiplies; this is what would divide."),
         ),
@@ -146,7 +135,6 @@ EXERCISES: dict[str, Exercise] = {
             (_for_ever, "What is older than `length` tensors is forgotten."),
             (_latest, "The largest of the history decides, not the latest."),
             (_one_longer, "The history holds one tensor too many."),
-            (_mean, "The largest magnitude decides, not their mean."),
             (_current, "This is current scaling: each tensor's own magnitude decides."),
         ),
     ),

@@ -18,14 +18,12 @@ _HOT = 90.0
 
 
 # Where a cup stops -----------------------------------------------------------------------
-def _frozen_at(
-    k: float, room: float, dt: float, fmt: Format, *, wide_start: bool = False, twice: bool = False
-) -> float:
+def _frozen_at(k: float, room: float, dt: float, fmt: Format, *, twice: bool = False) -> float:
     def cooler(t: float) -> float:
         step = dt * k * (t - room)
         return float(round_to(t - (round_to(step, fmt) if twice else step), fmt))
 
-    t = _HOT if wide_start else float(round_to(_HOT, fmt))
+    t = float(round_to(_HOT, fmt))
     while (new := cooler(t)) != t:
         t = new
     return t
@@ -67,10 +65,6 @@ def _even(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
 
 
 _half = _within(0.5, ties=_even)
-
-
-def _half_at(place: float) -> Lost:
-    return lambda step, t, fmt: _half(step, np.full_like(t, place), fmt)
 
 
 _CUPS = (
@@ -173,27 +167,11 @@ EXERCISES: dict[str, Exercise] = {
                 "Half an ulp is a tie: an odd significand goes on to its even neighbour.",
             ),
             (_hottest(_half), "Below a power of two the next number is half an ulp away."),
-            (_hottest(_within(1.0)), "From half an ulp on a step is rounded up to a whole one."),
-            (_hottest(_half_at(1.0)), "That is the ulp of 1: at t it is wider."),
-            (
-                _hottest(_half_at(88.0)),
-                "That is the ulp of the start: it shrinks as the cup cools.",
-            ),
             (
                 _hottest(_half, step=lambda k, room, dt, t: dt * k * t),
                 "A cup loses k times its distance from the room, not k times its temperature.",
             ),
-            (
-                _hottest(_half, step=lambda k, room, dt, t: k * (t - room)),
-                "That is the loss in a minute; a step has dt of it.",
-            ),
-            (
-                _hottest(_half, step=lambda k, room, dt, t: k * (t - room) / dt),
-                "A smaller dt makes a smaller step, which is lost sooner.",
-            ),
-            (partial(_frozen_at, wide_start=True), "Of 90, too, only its value in fmt is stored."),
             (partial(_frozen_at, twice=True), "Round the sum alone: the step is not stored."),
-            (lambda k, room, dt, fmt: room, "That is where an exact cup would end."),
         ),
         uses=("round_to", "next_up", "next_down", "ulp", "values"),
     ),
@@ -209,19 +187,10 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (partial(_kahan_step, sign=-1.0), "The rest has the wrong sign."),
             (
-                partial(_kahan_step, handed_on=-1.0, sign=-1.0),
-                "Yours is what arrived too much; here the rest is what is still due.",
-            ),
-            (
-                partial(_kahan_step, exact=True, shortened=True),
-                "Not t alone is rounded: so are step + rest and the new rest.",
-            ),
-            (
                 partial(_kahan_step, exact=True),
                 "The rest, too, is stored in BF16: it has eight bits, and loses what is beyond.",
             ),
             (partial(_kahan_step, shortened=True), "step + rest is rounded to BF16 first."),
-            (partial(_kahan_step, twice=1.0), "The rest is in step + rest; add it once."),
             (
                 partial(_kahan_step, of_the_step=True),
                 "What was due is step + rest, not the step alone.",
@@ -247,10 +216,6 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (lambda delta, ulp: delta / ulp, "That is its inverse: short steps are worse."),
             (_as_nearest, "That is rounding to nearest."),
-            (
-                lambda delta, ulp: 1 + (ulp / delta) ** 2 / 4,
-                "That is the worst case, a step half-way between two numbers.",
-            ),
         ),
     ),
 }

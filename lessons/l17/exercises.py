@@ -58,16 +58,13 @@ def _split_row(
     top: Callable[[np.ndarray], np.ndarray] = _top,
     whole: Callable[[np.ndarray], np.ndarray] = np.rint,
     shift: int = 1,
-    kept: Callable[[np.ndarray], np.ndarray] = lambda rest: rest,
-    late: bool = False,
-    scaled: bool = True,
 ) -> np.ndarray:
     unit, rest, parts = top(x) * 2.0**shift, x, []
-    for i, bits in enumerate(widths):
-        unit = unit / 2.0 ** (widths[max(i - 1, 0)] if late else bits)
+    for bits in widths:
+        unit = unit / 2.0**bits
         part = whole(rest / unit)
-        rest = kept(rest - part * unit)
-        parts.append(part if scaled else part * unit)
+        rest = rest - part * unit
+        parts.append(part)
     return np.array(parts)
 
 
@@ -81,10 +78,6 @@ def _all_of_x(x: np.ndarray, widths: list[int]) -> np.ndarray:
 
 def _at_least(x: np.ndarray) -> np.ndarray:
     return np.asarray(2.0 ** np.ceil(np.log2(np.abs(x).max() or 1.0)))
-
-
-def _largest(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.abs(x).max() or 1.0)
 
 
 _ODD = np.array([0.7998046875, -0.3, 0.0451, 0.0071, 1 / 3])  # no slice is -0
@@ -145,18 +138,6 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (partial(_products, most=1 << 20), "The format holds only slices up to p + 1 bits."),
             (
-                partial(_products, most=0),
-                "With its sign, an integer of p + 1 bits fits into p significant bits.",
-            ),
-            (
-                partial(_products, bits=lambda k, held: math.ceil((held + 2 - math.log2(k)) / 2)),
-                "Rounded up, one bit too many is taken: the sum may not fit.",
-            ),
-            (
-                lambda k, p, held, q: _products(k, p, held + 1, q),
-                "A bit more inside the unit is no use if it is not written.",
-            ),
-            (
                 partial(_products, all_pairs=True),
                 "Pairs with s + t past the number of slices lie below what is kept.",
             ),
@@ -173,7 +154,6 @@ EXERCISES: dict[str, Exercise] = {
                 partial(_split_row, top=_of_each),
                 "Numbers of one row must share their unit, or their products cannot be added.",
             ),
-            (partial(_split_row, top=_largest), "A unit that is no power of two costs a rounding."),
             (_all_of_x, "Go on with what is left, not with x again."),
             (
                 partial(_split_row, top=_at_least),
@@ -183,17 +163,7 @@ EXERCISES: dict[str, Exercise] = {
                 partial(_split_row, whole=np.trunc),
                 "Cut, the rest is up to a whole unit, and the next slice overflows its bits.",
             ),
-            (
-                partial(_split_row, whole=np.floor),
-                "Cut, the rest is up to a whole unit, and the next slice overflows its bits.",
-            ),
-            (
-                partial(_split_row, kept=lambda rest: rest.astype(np.float32).astype(float)),
-                "The rest must be exact: rounded, its last bits are in no slice.",
-            ),
             (partial(_split_row, shift=0), "The sign takes a bit: |slice| is at most 2^(b-1)."),
-            (partial(_split_row, late=True), "A slice's unit follows from its own bits."),
-            (partial(_split_row, scaled=False), "Return the integers, not their values."),
         ),
     ),
     "moduli_needed": Exercise(
@@ -225,10 +195,6 @@ EXERCISES: dict[str, Exercise] = {
             (
                 partial(_needed, size=lambda k, q: 2 * k * 2**q),
                 "A product of two integers of q bits has 2q bits.",
-            ),
-            (
-                partial(_needed, size=lambda k, q: 2 * k * 4**q - 1),
-                "If the product equals 2·k·4^q, the largest sum and its negative look alike.",
             ),
         ),
     ),

@@ -42,10 +42,6 @@ def _power_of_two(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp2(np.floor(np.log2(_nvfp4_scales(x)))))
 
 
-def _strided(x: np.ndarray) -> np.ndarray:
-    return _stored(np.abs(x).reshape(16, -1).max(axis=0) / LARGEST / _by_tensor(x))
-
-
 _RNG = np.random.default_rng(18)
 
 _TENSORS = (
@@ -98,12 +94,6 @@ def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     return np.asarray(np.copysign(np.ceil(kept / step - u) * step, x))
 
 
-def _past_the_end(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-    magnitude = np.abs(x)
-    step = _step(magnitude)
-    return np.asarray(np.copysign(np.ceil(magnitude / step - u) * step, x))
-
-
 _DRAWS = np.array([0.0, 0.125, 0.5, 0.875])
 
 _ROUNDED_CASES = (
@@ -151,11 +141,6 @@ EXERCISES: dict[str, Exercise] = {
                 "Scales below 2^-6 are raised to it; a scale of 0 could not be divided by.",
             ),
             (
-                lambda x: _stored(x.reshape(-1, 16).max(axis=1) / LARGEST / (x.max() / 2688)),
-                "The largest magnitude may be that of a negative number.",
-            ),
-            (_strided, "A block is 16 neighbours, not every so manieth number."),
-            (
                 lambda x: _stored(_in_rows(x) / LARGEST),
                 "Divide by the scale of the tensor first, so that the largest block gets 448.",
             ),
@@ -169,39 +154,17 @@ EXERCISES: dict[str, Exercise] = {
         cases=_ROUNDED_CASES,
         fmt=FP4_E2M1,
         misconceptions=known(
-            (
-                _up_where(lambda share, u: u < 0),
-                "That always rounds toward zero; u decides whether to go up.",
-            ),
-            (_up_where(lambda share, u: share > 0.5), "That is rounding to nearest; u decides."),
             (_half_steps, "From 2 on neighbours are 1 apart, from 4 on 2."),
-            (
-                _up_where(lambda share, u: u < 0.5),
-                "With a chance of one half the mean is wrong: nearer means likelier.",
-            ),
             (
                 _up_where(lambda share, u: u < 1 - share),
                 "The nearer the upper neighbour is, the more often it must be chosen.",
             ),
             (
-                _up_where(lambda share, u: u <= share),
-                "The chance of u < s is s for u in [0, 1): a tie goes down.",
-            ),
-            (
                 _up_where(lambda share, u: u <= share, exact=True),
                 "A number of E2M1 stays as it is, also if u is 0: less, not at most.",
             ),
-            (
-                _up_where(lambda share, u: u[:1] < share),
-                "Every number has a u of its own; with a common one errors do not average out.",
-            ),
             (lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."),
-            (
-                lambda x, u: np.sign(x) * np.abs(_stochastic_e2m1(x, u)),
-                "-0 stays -0, and np.sign(-0.0) is 0.",
-            ),
             (_upward, "Round the magnitude, and put the sign back after it."),
-            (_past_the_end, "E2M1 ends at 6."),
         ),
     ),
 }

@@ -151,11 +151,6 @@ def _last(a: Record, b: Record) -> object:
     return len(a) - 1 if _other_bits(a[-1][1], b[-1][1]) else None
 
 
-def _alphabetical(a: Record, b: Record) -> object:
-    order = sorted(range(len(a)), key=lambda k: a[k][0])
-    return next((k for k in order if _other_bits(a[k][1], b[k][1])), None)
-
-
 def _by_name(record: Record) -> Record:
     return list(dict(record).items())
 
@@ -234,10 +229,6 @@ EXERCISES: dict[str, Exercise] = {
             (_by_rows(ROWS, fill=False), "The last call has fewer rows than 8: fill it up."),
             (_uncut, "Return as many rows as x has, without those that filled it up."),
             (_padded_whole, "Filled up to a multiple of 8, a batch still decides the split."),
-            (
-                lambda kernel, x, w: (x.astype(np.float64) @ w).astype(np.float32),
-                "More digits give better sums, but not the bits that the kernel gives 8 rows.",
-            ),
         ),
         uses=("Kernel",),  # the one that the cases hand in
     ),
@@ -253,26 +244,13 @@ EXERCISES: dict[str, Exercise] = {
                 "One ulp is a difference: compare bits.",
             ),
             (
-                _first(lambda x, y: str(x) != str(y)),
-                "Numbers are printed with eight digits, which do not tell all of them apart.",
-            ),
-            (
                 lambda a, b: _first_divergence(_by_name(a), _by_name(b)),
                 "Names come again in each step, and a dictionary keeps the last ones alone.",
             ),
             (_last, "The last weights tell that runs differ, not where they part."),
-            (_alphabetical, "Names in their alphabetical order are not the order of computing."),
             (
                 _first(lambda x, y: not np.array_equal(x, y)),
                 "A NaN equals a NaN of the same bits, and -0 is not 0.",
-            ),
-            (
-                _first(lambda x, y: not np.array_equal(x, y, equal_nan=True)),
-                "-0 and 0 have other bits.",
-            ),
-            (
-                _first(lambda x, y: bool(x.sum() != y.sum() and not np.isnan(x.sum()))),
-                "Different tensors can have one sum: compare them number by number.",
             ),
         ),
     ),

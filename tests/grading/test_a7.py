@@ -89,10 +89,10 @@ def test_a_limit_times_a_constant_is_right_at_one_scale_only():
     [(x, y, _, limit, interval, _)] = MODULE["runs"](
         np.random.default_rng(5), 1, scales=(8, 9), limits=(-2, -1), fused=(0,)
     )
-    right, clipped = MODULE["trained"], {"clip": "scaled", "factor": 256.0}
+    right = MODULE["trained"]
     at_256, at_64 = (
         np.allclose(
-            right(x, y, scale, limit, interval, False, **clipped),
+            right(x, y, scale, 256.0 * limit, interval, False, clip="scaled"),
             right(x, y, scale, limit, interval, False),
             rtol=0.01,
         )

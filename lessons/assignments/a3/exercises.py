@@ -59,10 +59,6 @@ def power_above(step):
     return exponent - (significand == 0.5)
 
 
-def power_not_above(step):
-    return math.frexp(step)[1] - 1
-
-
 def power_beyond(step):
     return math.frexp(step)[1]
 
@@ -71,20 +67,10 @@ def no_power(step):
     return 0
 
 
-def stall_of(start, step, fmt, *, power=power_above, bits=0, digits=False, late=rounded,
-             after=rounded):  # fmt: skip
+def stall_of(start, step, fmt, *, power=power_above, bits=0, digits=False, late=rounded):
     """Up to the power of two whose gap is twice the step, which is a tie; one more from beyond."""
     stop = 2.0**fmt.precision * (step if digits else 2.0 ** (bits + power(step)))
-    return after(start + step, fmt) if start >= stop and after else late(stop, fmt)
-
-
-def stays(start, step, fmt):
-    stop = stall_of(0.0, step, fmt)
-    return start if start >= stop else stop
-
-
-def saturated(x, fmt):
-    return min(x, fmt.max_finite)
+    return rounded(start + step, fmt) if start >= stop else late(stop, fmt)
 
 
 STALL = Exercise(
@@ -103,17 +89,10 @@ STALL = Exercise(
             power=power_beyond),
         but(stall_of, "A step that is a whole gap, or more than half of one, moves the total.",
             bits=-1),
-        but(stall_of, "There the step is still more than half a gap, and moves the total.",
-            power=power_not_above),
         but(stall_of, "The gap changes at powers of two only, and the total stops at one.",
             digits=True),
-        but(stall_of, "A total that starts beyond that place does not come back to it.",
-            after=None),
-        Misconception(stays, "An odd total moves once more: a tie goes to its even neighbour."),
         but(stall_of, "That place lies beyond max_finite: the total overflows on the way.",
             late=exact),
-        but(stall_of, "Nothing saturates here: beyond max_finite is what `rounded` gives.",
-            late=saturated),
     ),
 )  # fmt: skip
 
@@ -199,10 +178,6 @@ def lanes_of(x, lanes, fmt, *, lane=strided, tree=far, last=None, within=rounded
     return rounded(totals[0], fmt)
 
 
-def one_lane(x, lanes, fmt):
-    return lanes_of(x, 1, fmt)
-
-
 _SEED = np.random.default_rng(3)
 _SHORT, _LONG = terms(_SEED, E4M3, 11, signed=True), terms(_SEED, E4M3, 40, low=-1, high=1)
 
@@ -217,17 +192,12 @@ LANES = Exercise(
         ([16.0, 1.0, 1.0, 0.5], 4), ([1.0, 16.0, 1.0, 18.0], 4), ([1.0] * 20, 4),
         (_SHORT, 2), (_SHORT, 4), (_LONG, 8), (_LONG, 1))],
     misconceptions=(
-        Misconception(one_lane, "This adds one after another; each lane has its own total."),
         but(lanes_of, "Term i goes to lane i % lanes: neighbours go to different lanes.",
             lane=in_blocks),
         but(lanes_of, "In this tree total i meets total i + n/2, not its neighbour.", tree=near),
         but(lanes_of, "The totals of the lanes are added in a tree, not one after another.",
             tree=chain),
         but(lanes_of, "The last terms do not fill all lanes, and count all the same.", last="cut"),
-        but(lanes_of, "The lanes add in the format, too: round each of their additions.",
-            within=exact),
-        but(lanes_of, "The tree adds in the format, too: round each of its additions.",
-            among=exact),
         but(lanes_of, "Every addition rounds, not only the last one.", within=exact, among=exact),
     ),
 )  # fmt: skip
@@ -259,15 +229,13 @@ def stagnating(rng):
 # Compensated -----------------------------------------------------------------------------
 
 
-def compensated_of(total, lost, x, fmt, *, use=1.0, classic=False, minus=False, against="corrected",
-                   op=rounded, fresh=False, fold=False):  # fmt: skip
-    total, lost = (0.0, 0.0) if fresh else (total, lost)
+def compensated_of(total, lost, x, fmt, *, use=1.0, against="corrected", op=rounded, fold=False):
     for term in map(float, x):
-        corrected = op(term + use * (-lost if classic else lost), fmt)
+        corrected = op(term + use * lost, fmt)
         new = rounded(total + corrected, fmt)
         took = op(new - total, fmt)
         given = corrected if against == "corrected" else term
-        lost = op(took - given if classic or minus else given - took, fmt)
+        lost = op(given - took, fmt)
         total = new
     return (rounded(total + lost, fmt), 0.0) if fold else (total, lost)
 
@@ -288,15 +256,10 @@ COMPENSATED = Exercise(
     misconceptions=(
         but(compensated_of, "What was lost never reaches the next term.", use=0.0),
         but(compensated_of, "The loss is taken away once more instead of given back.", use=-1.0),
-        but(compensated_of, "Here what was lost is what the total lacks: corrected minus taken.",
-            classic=True),
-        but(compensated_of, "Minus at one place only: the loss is doubled, not given back.",
-            minus=True),
         but(compensated_of, "Compare with the corrected term, which carries the earlier loss.",
             against="term"),
         but(compensated_of, "All four operations round to the format, not only the total.",
             op=exact),
-        but(compensated_of, "The sum goes on from the total and the loss given.", fresh=True),
         but(compensated_of, "Hand back the loss beside the total, which has no room for it.",
             fold=True),
     ),
@@ -349,13 +312,13 @@ def unrounded(x, fmt, wide):
 
 
 def promoted_of(a, b, every, fmt, wide, *, product=narrowly, inner=narrowly, outer=widely,
-                promoted=True, reset=True, tail=True):  # fmt: skip
+                reset=True, tail=True):  # fmt: skip
     total = partial_sum = 0.0
     count = len(a) if tail else len(a) // every * every
     for i in range(count):
         term = product(float(a[i]) * float(b[i]), fmt, wide)
         partial_sum = inner(partial_sum + term, fmt, wide)
-        if i + 1 == count or (promoted and (i + 1) % every == 0):
+        if i + 1 == count or (i + 1) % every == 0:
             total = outer(total + partial_sum, fmt, wide)
             partial_sum = 0.0 if reset else partial_sum
     return total
@@ -384,17 +347,11 @@ PROMOTED = Exercise(
             product=unrounded),
         but(promoted_of, "The partial sum is kept in the narrow format, that of the products.",
             inner=widely),
-        but(promoted_of, "The partial sum is rounded at every one of its additions.",
-            inner=unrounded),
         but(promoted_of, "The total is wide; in the narrow format it stops as before.",
             outer=narrowly),
-        but(promoted_of, "The total is of the wide format: each addition to it rounds.",
-            outer=unrounded),
         but(promoted_of, "A new partial sum begins at 0.0; the old one has been added.",
             reset=False),
         but(promoted_of, "The last group may be shorter, and counts all the same.", tail=False),
-        but(promoted_of, "This is one narrow sum: it is handed over only at the end.",
-            promoted=False),
     ),
 )  # fmt: skip
 
@@ -430,31 +387,15 @@ def rounded_once(mean, x, n, fmt):
     return rounded(mean + (x - mean) / n, fmt)
 
 
-def whole_difference(mean, x, n, fmt):
-    return rounded(mean + rounded((x - mean) / n, fmt), fmt)
-
-
-def whole_quotient(mean, x, n, fmt):
-    return rounded(mean + rounded(x - mean, fmt) / n, fmt)
-
-
 def quotients(mean, x, n, fmt):
     shift = rounded(rounded(x / n, fmt) - rounded(mean / n, fmt), fmt)
     return rounded(mean + shift, fmt)
 
 
-def weighted(mean, x, n, fmt):
-    old = rounded(rounded(mean * (n - 1), fmt) / n, fmt)
-    return rounded(old + rounded(x / n, fmt), fmt)
-
-
-def means_of(x, fmt, *, step=moved, count=exact, first=1, begun=False):
+def means_of(x, fmt, *, step=moved, first=1):
     mean, n, shown = 0.0, float(first), []
-    for i, term in enumerate(map(float, x)):
-        if begun and i == 0:
-            mean = term
-        else:
-            mean, n = step(mean, term, n, fmt), count(n + 1, fmt)
+    for term in map(float, x):
+        mean, n = step(mean, term, n, fmt), exact(n + 1, fmt)
         shown.append(mean)
     return np.array(shown)
 
@@ -487,14 +428,8 @@ MEANS = Exercise(
         Misconception(true_means, "This rounds only what is shown; the mean itself is in fmt."),
         but(means_of, "Difference, quotient and new mean are rounded, each of them.",
             step=rounded_once),
-        but(means_of, "The difference is rounded before it is divided.", step=whole_difference),
-        but(means_of, "The quotient is rounded before the mean takes it.", step=whole_quotient),
         but(means_of, "First the difference, then one division of it by n.", step=quotients),
-        but(means_of, "Times n - 1 the mean is a total again, and overflows.", step=weighted),
         but(means_of, "n counts the new term as well: it is 1 at the first one.", first=2),
-        but(means_of, "At the second term n is 2.", begun=True),
-        but(means_of, "n is an exact count; in the format it would stop as totals do.",
-            count=rounded),
     ),
 )  # fmt: skip
 

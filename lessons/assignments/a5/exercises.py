@@ -74,7 +74,7 @@ def lost(weights, inputs, targets, *, slip="", nudge=0):
     weights = [np.asarray(w, np.float64) for w in weights]
     inputs, targets = arrays((inputs, targets))
     wide = backward(weights, inputs, targets, fmt=None)
-    scale = 65536.0 if slip == "scaled" else {-1: 0.2, 0: 1.0, 1: 1.1}[nudge]
+    scale = {-1: 0.2, 0: 1.0, 1: 1.1}[nudge]
     targets = targets + nudge * np.maximum(targets * FP16.epsilon, FP16.min_subnormal)
     low = backward(weights, inputs, targets, scale=scale)
     if slip == "end":
@@ -85,13 +85,9 @@ def lost(weights, inputs, targets, *, slip="", nudge=0):
     gone = [(abs(a) <= floor) & (b != 0) for a, b in zip(low, wide, strict=True)]
     if slip == "all":
         return [float(np.mean(a == 0)) for a in low]
-    if slip == "pooled":
-        share = sum(g.sum() for g in gone) / max(sum(np.sum(b != 0) for b in wide), 1)
-        return [float(share)] * len(gone)
     empty = math.nan if slip == "empty" else 0.0
-    shares = [float(g.sum() / (b != 0).sum()) if (b != 0).any() else empty
-              for g, b in zip(gone, wide, strict=True)]  # fmt: skip
-    return shares[::-1] if slip == "order" else shares
+    return [float(g.sum() / (b != 0).sum()) if (b != 0).any() else empty
+            for g, b in zip(gone, wide, strict=True)]  # fmt: skip
 
 
 ONE, TINY = [[1.0]], 2.0**-27
@@ -118,12 +114,8 @@ LOST = Exercise(
         but(lost, "Rounding FP32's result comes too late: they were lost on the way back.", "end"),
         but(lost, "What is zero in FP32, too, is not lost.", "all"),
         but(lost, "Below 2^-14 FP16 has subnormal numbers: those are small, not lost.", "normal"),
-        but(lost, "With a loss scale you see the rescued run, not the one that failed.", "scaled"),
         but(lost, "The second backward pass added to the first: start from empty gradients.",
             "added"),
-        but(lost, "The first entry is that of the layer at the input.", "order"),
-        but(lost, "One share for all layers hides where it happens; count each by itself.",
-            "pooled"),
         but(lost, "A layer without a nonzero gradient has lost nothing: 0.0, not 0/0.", "empty"),
     ),
 )  # fmt: skip
@@ -210,9 +202,8 @@ class Run:
     def clear(self):
         self.grads = [np.zeros_like(w) for w in self.weights]
 
-    def add(self, batch, *, share=1.0, fmt=FP16, scale=None):
-        scale = (self.scale if scale is None else scale) * share
-        gradients = backward(self.weights, *arrays(batch), scale=scale, fmt=fmt)
+    def add(self, batch, *, share=1.0):
+        gradients = backward(self.weights, *arrays(batch), scale=self.scale * share)
         self.grads = [a + b for a, b in zip(self.grads, gradients, strict=True)]
 
     def unscale(self):
@@ -255,16 +246,12 @@ def steps(weights, batches, max_norm, scale, *, slip="", nudge=1.0):
     for inputs, targets in batches:
         if slip != "zero":
             run.clear()
-        run.add((np.asarray(inputs) * nudge, targets), fmt=None if slip == "wide" else FP16,
-                scale=1.0 if slip == "unscaled" else None)  # fmt: skip
+        run.add((np.asarray(inputs) * nudge, targets))
         found = not finite(run.grads)
-        early = slip in ("early", "threshold")
-        norm = run.clip(max_norm * (run.scale if slip == "threshold" else 1)) if early else 0.0
+        norm = run.clip(max_norm) if slip == "early" else 0.0
         run.unscale()
-        norm = norm if early else run.clip(max_norm)
+        norm = norm if slip == "early" else run.clip(max_norm)
         if not found or slip == "raw":
-            run.apply()
-        if slip == "both":
             run.apply()
         if slip != "update":
             run.update(found)
@@ -295,17 +282,11 @@ STEP = Exercise(
     tolerance=TOLERANCE,
     misconceptions=(
         but(steps, "The clip saw gradients times the scale: unscale them first.", "early"),
-        but(steps, "A threshold times the scale shrinks alike, but the norm is not the true one.",
-            "threshold"),
         but(steps, "The optimizer's own step also takes gradients that are infinite.", "raw"),
-        but(steps, "Two calls of step apply a good gradient twice, and a bad one once.", "both"),
         but(steps, "Without update the scale never changes, and the next step cannot unscale.",
             "update"),
-        but(steps, "The loss was not scaled, but its gradients were divided by the scale.",
-            "unscaled"),
         but(steps, "Gradients of the step before are still there; infinite ones stay for ever.",
             "zero"),
-        but(steps, "The forward pass ran in FP32: nothing overflows where FP16 would.", "wide"),
         but(steps, "Return the norm that the gradients had before they were clipped.", "after"),
     ),
 )  # fmt: skip
@@ -396,10 +377,6 @@ def partly(rng):
 # Windows of micro-batches ----------------------------------------------------------------
 
 
-def gathered(batches):
-    return tuple(np.concatenate([np.asarray(b[i], np.float64) for b in batches]) for i in (0, 1))
-
-
 @np.errstate(all="ignore")
 def windows(weights, parts, max_norm, scale, *, slip="", nudge=1.0):
     """Norm, optimizer's steps, scale, most rows at once and weights after each window."""
@@ -408,35 +385,21 @@ def windows(weights, parts, max_norm, scale, *, slip="", nudge=1.0):
         no_second_call(window, slip, "twice")
         window = [(np.asarray(x) * nudge, y) for x, y in window]
         norm = window_of(run, window, max_norm, slip)
-        sizes = [len(x) for x, _ in window]
-        rows.append(run.row(norm, float(sum(sizes) if slip == "one" else max(sizes))))
+        rows.append(run.row(norm, float(max(len(x) for x, _ in window))))
     return rows
 
 
 def window_of(run, window, max_norm, slip):
     """Accumulate one window, and step or skip."""
     total = sum(len(x) for x, _ in window)
-    if slip != "zero":
-        run.clear()
-    for batch in [gathered(window)] if slip == "one" else window:
+    run.clear()
+    for batch in window:
         share = {"equal": 1 / len(window), "sum": 1.0}.get(slip, len(batch[0]) / total)
         if slip in ("last", "each"):
             run.clear()
         run.add(batch, share=share)
         if slip == "each":
             norm = finish(run, max_norm)
-        if slip == "again":
-            found = not finite(run.grads)
-            run.unscale()
-            run.update(found)
-    if slip == "again":
-        norm = run.clip(max_norm)
-        run.unscale()
-        found = not finite(run.grads)
-        if not found:
-            run.apply()
-        run.update(found)
-        return norm
     return norm if slip == "each" else finish(run, max_norm)
 
 
@@ -474,13 +437,8 @@ WINDOW = Exercise(
         but(windows, "The losses are means: as they are, their sum is too long.", "sum"),
         but(windows, "Gradients can be unscaled once before an update: after the last micro-batch.",
             "twice"),
-        but(windows, "An update in each micro-batch lets unscale divide the earlier ones again.",
-            "again"),
         but(windows, "A step in each micro-batch makes many short steps of one long one.", "each"),
         but(windows, "Cleared in each micro-batch, only the last one is left.", "last"),
-        but(windows, "Gradients of the window before are still there; clear them once a window.",
-            "zero"),
-        but(windows, "All rows at once is what the memory has no room for.", "one"),
     ),
 )  # fmt: skip
 
@@ -530,13 +488,10 @@ def masters(start, targets, fmt, scale, rate, momentum, *, slip=""):
     velocity, low, rows = np.zeros_like(master), rounded(master, fmt), []
     for target in targets:
         grad = rounded((low - np.asarray(target)) * scale, fmt)
-        true = {"scaled": grad, "narrow": rounded(grad / scale, fmt)}.get(slip, grad / scale)
+        true = rounded(grad / scale, fmt) if slip == "narrow" else grad / scale
         fine = bool(np.isfinite(grad).all()) or slip == "blind"
-        if slip == "nan":
-            fine = not bool(np.isnan(grad).any())
-        if fine or slip == "late":
-            share = 1 - momentum if slip == "damped" else 1.0
-            velocity = momentum * velocity + share * true
+        if fine:
+            velocity = momentum * velocity + true
         if fine and slip == "low":
             master = low = rounded(low - rate * velocity, fmt)
         elif fine:
@@ -569,12 +524,7 @@ MASTER = Exercise(
         but(masters, "The working copy was not made anew, so the next gradient is an old one.",
             "stale"),
         but(masters, "Divided in 16 bits the gradient is flushed again: widen it first.", "narrow"),
-        but(masters, "The gradients are still multiplied by the scale.", "scaled"),
         but(masters, "A gradient that is infinite or NaN must change nothing.", "blind"),
-        but(masters, "The velocity took the infinite gradient in before you looked.", "late"),
-        but(masters, "An infinity is no NaN, and harms as much: ask torch.isfinite.", "nan"),
-        but(masters, "Here the velocity takes the whole gradient, not 1 - momentum of it.",
-            "damped"),
         but(masters, "A new tensor under the old name is gone on return: change it in place.",
             "name"),
     ),
@@ -631,7 +581,7 @@ def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
     skips = [] if skips is None else skips
     known, updates = state["scaler"], 0 if slip == "updates" else state["updates"]
     run = Run(state["weights"], known["scale"], interval=known["growth_interval"],
-              good=0 if slip == "good" else known["_growth_tracker"])  # fmt: skip
+              good=known["_growth_tracker"])  # fmt: skip
     if slip == "scaler":
         run = Run(state["weights"], 65536.0, interval=2000)
     velocity = [np.asarray(v, np.float64) * (slip != "velocity") for v in state["velocity"]]
@@ -642,13 +592,13 @@ def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
         found = not finite(run.grads)
         skips.append(found)
         if not found:
-            rate = RATE * (1.0 if slip == "rate" else min(1.0, (updates + 1) / 4))
+            rate = RATE * min(1.0, (updates + 1) / 4)
             velocity = [0.5 * v + g for v, g in zip(velocity, run.grads, strict=True)]
             run.weights = [w - rate * v for w, v in zip(run.weights, velocity, strict=True)]
         run.update(found)
         updates += slip == "skips" or not found
     weights = [rounded(w) for w in run.weights] if slip == "half" else run.weights
-    scaler = known if slip == "old" else {
+    scaler = {
         **known, "scale": run.scale, "growth_interval": run.interval, "_growth_tracker": run.good
     }  # fmt: skip
     return {"weights": weights, "velocity": velocity, "scaler": scaler, "updates": updates}
@@ -699,13 +649,10 @@ RESUME = Exercise(
     tolerance=TOLERANCE,
     misconceptions=(
         but(resumed, "A scaler that begins anew has another scale and another interval.", "scaler"),
-        but(resumed, "The scaler's count of good steps belongs to its state.", "good"),
         but(resumed, "Without its velocity the optimizer begins again from rest.", "velocity"),
         but(resumed, "The warm-up began again: it goes on from the number of updates.", "updates"),
         but(resumed, "A skipped step is no update: the warm-up must not count it.", "skips"),
-        but(resumed, "The first updates have a shorter learning rate.", "rate"),
         but(resumed, "Weights saved in 16 bits are no master weights any more.", "half"),
-        but(resumed, "The state that goes out holds the scaler as it came in.", "old"),
     ),
 )  # fmt: skip
 

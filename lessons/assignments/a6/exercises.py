@@ -17,9 +17,6 @@ from mplab import (
     FP8_E4M3FNUZ,
     FP8_E5M2,
     FP8_E5M2FNUZ,
-    FP16,
-    Overflow,
-    Rounding,
     decode,
     encode,
     round_to,
@@ -84,26 +81,21 @@ def largest(x):
     return float(np.max(x, initial=-math.inf)) if x.size else 0.0
 
 
-def scale_formula(
-    x, fmt, headroom, *, inverse=False, top=None, steps=math.floor, ratio=False, zero=1.0,
-    amax_of=magnitude, kept=True, bounded=True, exponents=False,
-):  # fmt: skip
+def scale_formula(x, fmt, headroom, *, steps=math.floor, zero=1.0, amax_of=magnitude,
+                  bounded=True, exponents=False):  # fmt: skip
     """The scale by somebody who overlooks something."""
     amax = amax_of(x)
     if not math.isfinite(amax):
         return math.nan
     if amax <= 0 and zero is not None:
         return zero
-    room = headroom if kept is True else kept(headroom)
-    most = (top or {}).get(fmt.name, fmt.max_finite)
-    c, e = math.frexp(most / (amax * room))
+    c, e = math.frexp(fmt.max_finite / (amax * headroom))
     exponent = e - 1 if steps is math.floor else steps(math.log2(c) + e)
     if exponents:
-        exponent = fmt.emax - (math.frexp(amax * room)[1] - 1)
+        exponent = fmt.emax - (math.frexp(amax * headroom)[1] - 1)
     if bounded:
         exponent = min(max(exponent, -126), 126)
-    scale = most / (amax * room) if ratio else math.ldexp(1.0, exponent)
-    return 1 / scale if inverse else scale
+    return math.ldexp(1.0, exponent)
 
 
 SCALE = Exercise(
@@ -117,33 +109,13 @@ SCALE = Exercise(
         ((1.0, math.inf), E4M3, 1.0), ((1.0, math.nan), E4M3, 1.0), ((math.nan, 1.0), E5M2, 1.0),
     )],
     misconceptions=(
-        but(scale_formula, "The scale multiplies before the cast; this is what would divide.",
-            inverse=True),
-        but(scale_formula, "448 is the largest number of E4M3 only: ask the format.",
-            top={"FP8_E5M2": 448.0}),
-        but(scale_formula, "E4M3 keeps no exponent for infinity: it reaches 448, not 240.",
-            top={"FP8_E4M3": 240.0}),
         but(scale_formula, "Rounded up to a power of two, the scale sends amax past the top.",
             steps=math.ceil),
-        but(scale_formula, "The nearest power of two may be the one above: then amax overflows.",
-            steps=round),
         but(scale_formula, "Exponents alone do not tell: 1.8 * 2^8 lies past 448.",
             exponents=True),
-        but(scale_formula, "A power of two is asked for, whose product rounds nothing.",
-            ratio=True),
-        but(scale_formula, "amax 0 needs a guard: an infinite scale makes NaN of every zero.",
-            zero=math.inf),
         but(scale_formula, "amax 0 needs a guard before anything is divided by it.", zero=None),
-        but(scale_formula, "A scale of 0 for a tensor of zeros cannot be undone: 0 / 0.",
-            zero=0.0),
         but(scale_formula, "A NaN or infinity taken out of amax is hidden from those who look.",
             amax_of=without_nan),
-        but(scale_formula, "What is not finite must show: here it was left out of amax.",
-            amax_of=finite_ones),
-        but(scale_formula, "Negative numbers have a magnitude, too.", amax_of=largest),
-        but(scale_formula, "Headroom keeps a part of the range free, so the scale is smaller.",
-            kept=lambda headroom: 1 / headroom),
-        but(scale_formula, "The headroom was left out.", kept=lambda headroom: 1.0),
         but(scale_formula, "Beyond 2^126 the scale or its inverse is no normal number of FP32.",
             bounded=False),
     ),
@@ -203,22 +175,16 @@ def to_codes(x, scale, fmt):
     return codes.astype(np.uint8)
 
 
-def codes_formula(
-    x, scale, fmt, *, divide=False, top=None, before=None, clamp="after", wide=True, signed=True,
-    through=None, rounding=Rounding.TIES_TO_EVEN,
-):  # fmt: skip
+def codes_formula(x, scale, fmt, *, divide=False, clamp="after", wide=True, signed=True):
     """A cast by somebody who overlooks something."""
-    x = (before(x) if before else x).astype(np.float64)
-    most = (top or {}).get(fmt.name, fmt.max_finite)
-    finite = np.isfinite(x) | (clamp == "everything")
-    x = np.where(finite, np.clip(x, -most, most), x) if clamp == "x" else x
+    x = x.astype(np.float64)
+    most, finite = fmt.max_finite, np.isfinite(x) | (clamp == "everything")
     with np.errstate(over="ignore"):
         y = x / scale if divide else x * scale
         y = y if wide else y.astype(np.float32).astype(np.float64)
-    y = np.asarray(round_to(y, through, overflow=Overflow.SATURATE)) if through else y
     if clamp in ("after", "everything"):
         y = np.where(finite, np.clip(y, -most, most), y)
-    y = np.asarray(round_to(y, fmt, rounding=rounding))
+    y = np.asarray(round_to(y, fmt))
     return np.asarray(encode(y if signed else np.where(y == 0, 0.0, y), fmt))
 
 
@@ -238,22 +204,13 @@ CODES = Exercise(
     misconceptions=(
         but(codes_formula, "The scale multiplies before the cast; dividing undoes it afterwards.",
             divide=True),
-        but(codes_formula, "Each format has a largest number of its own; 448 is that of E4M3.",
-            top={"FP8_E5M2": 448.0}),
-        but(codes_formula, "E4M3 keeps no exponent for infinity: it reaches 448, not 240.",
-            top={"FP8_E4M3": 240.0}),
         but(codes_formula, "The rounding does not saturate by itself: 480 must become 448.",
             clamp=""),
-        but(codes_formula, "The product has to fit, not the number before the scale.", clamp="x"),
         but(codes_formula, "Only finite numbers saturate; an infinity that does is hidden.",
             clamp="everything"),
-        but(codes_formula, "nan_to_num makes 0 of a NaN, and then nobody can find it.",
-            before=np.nan_to_num),
         but(codes_formula, "A product rounded to float32 can become a tie that it is not.",
             wide=False),
         but(codes_formula, "What comes to zero keeps the sign of x.", signed=False),
-        but(codes_formula, "A cast through FP16 rounds twice.", through=FP16),
-        but(codes_formula, "To nearest, not toward zero.", rounding=Rounding.TOWARD_ZERO),
     ),
 )  # fmt: skip
 
@@ -350,14 +307,8 @@ def latest(history):
     return history[-1:]
 
 
-def mean(history):
-    return [float(np.mean(history))] if history else []
-
-
-def delayed_formula(
-    tensors, fmt, length, headroom, *, own=False, longer=0, of=list, entering="both", edge=None,
-    lost="half", room=True, current=False,
-):  # fmt: skip
+def delayed_formula(tensors, fmt, length, headroom, *, own=False, longer=0, of=list,
+                    entering="both", lost="half"):  # fmt: skip
     """The history as kept by somebody who overlooks something, and the shares as counted."""
     history, rows = [], []
     for x in tensors:
@@ -367,24 +318,16 @@ def delayed_formula(
         )
         history += [amax] if own and enters else []
         kept = of(history[-(length + longer) :])
-        scale = scale_of(x if current else np.array(kept), fmt, headroom if room else 1.0)
+        scale = scale_of(np.array(kept), fmt, headroom)
         y = np.abs(x.astype(np.float64)) * scale
         finite = np.isfinite(x)
         least = {"subnormal": fmt.min_subnormal, "normal": fmt.min_normal}.get(lost)
         zeros = y < least if least else y <= fmt.min_subnormal / 2
         zeros &= (x != 0) | (lost == "zeros")
-        past = (y > fmt.max_finite) if edge is None else edge(y, fmt)
+        past = y > fmt.max_finite
         rows.append((scale, np.mean(past & finite), np.mean(zeros)))
         history += [amax] if enters and not own else []
     return np.array(rows).T
-
-
-def at_least(y, fmt):
-    return y >= fmt.max_finite
-
-
-def rounds_past(y, fmt):
-    return ~np.isfinite(round_to(y, fmt))
 
 
 def stack(*rows):
@@ -408,27 +351,12 @@ DELAYED = Exercise(
     )],
     misconceptions=(
         but(delayed_formula, "This tensor's magnitude is not known before its cast.", own=True),
-        but(delayed_formula, "That is current scaling: only this tensor counts.", current=True),
         but(delayed_formula, "What is older than `length` tensors is forgotten.", longer=10**6),
-        but(delayed_formula, "The history is one tensor too long.", longer=1),
         but(delayed_formula, "The largest of the history decides, not the latest.", of=latest),
-        but(delayed_formula, "The largest of the history decides; a mean lets it overflow.",
-            of=mean),
-        but(delayed_formula, "A tensor of zeros says nothing about the next, and takes no place.",
-            entering="zero"),
         but(delayed_formula, "With an infinity in the history every scale from it is NaN.",
             entering="infinity"),
-        but(delayed_formula, "A tensor with an infinity or NaN has to stay out as a whole.",
-            entering="finite part"),
-        but(delayed_formula, "What was 0 before the cast is not lost by it.", lost="zeros"),
         but(delayed_formula, "Between half and all of min_subnormal rounds up, not to 0.",
             lost="subnormal"),
-        but(delayed_formula, "Subnormal numbers are numbers; they are not flushed.",
-            lost="normal"),
-        but(delayed_formula, "max_finite itself is not clipped.", edge=at_least),
-        but(delayed_formula, "449 is cut off, too, although it would round to 448.",
-            edge=rounds_past),
-        but(delayed_formula, "The headroom was left out.", room=False),
     ),
 )  # fmt: skip
 
@@ -515,39 +443,24 @@ def log_up(amax):
     return log_of(amax) + (math.frexp(amax)[0] > 0.5)
 
 
-def log_in_float32(amax):
-    return int(np.floor(np.log2(np.float32(amax))))
-
-
-def mx_formula(
-    x, fmt, block, *, log=log_of, emax=True, bias=127, whole=False, divide=True, saturate=True,
-    zero=0, amax_of=magnitude, tail=True, fits=False, shown=True, first=True,
-):  # fmt: skip
+def mx_formula(x, fmt, block, *, log=log_of, emax=True, divide=True, tail=True, shown=True):
     """Blocks as packed by somebody who overlooks something."""
     packed = []
     stop = x.size if tail else x.size // block * block
     for start in range(0, stop, block):
         part = x[start : start + block]
-        amax = amax_of(x if whole else part)
+        amax = magnitude(part)
         if not math.isfinite(amax) and shown:
             packed += [255, *[fmt.nan_code] * part.size]
             continue
         if not shown:
             part = np.nan_to_num(part, posinf=0.0, neginf=0.0)
-            amax = amax_of(part)
-        exponent = log(amax) - emax * fmt.emax if amax > 0 else zero - 127
-        exponent += fits and amax * 2.0**-exponent > fmt.max_finite
-        exponent = max(exponent, -127)
-        how = {} if saturate else {"clamp": ""}
+            amax = magnitude(part)
+        exponent = max(log(amax) - emax * fmt.emax, -127) if amax > 0 else -127
         scale = 2.0**-exponent if divide else 2.0**exponent
-        codes = codes_formula(part, scale, fmt, **how).tolist()
-        scale_code = max(exponent + bias, 0)
-        packed += [scale_code, *codes] if first else [*codes, scale_code]
+        codes = codes_formula(part, scale, fmt).tolist()
+        packed += [exponent + 127, *codes]
     return np.array(packed, np.uint8)
-
-
-def signed_largest(x):
-    return abs(float(np.max(x)))
 
 
 BLOCKS = Exercise(
@@ -566,21 +479,11 @@ BLOCKS = Exercise(
         but(mx_formula, "The exponent of amax is rounded down: floor, not ceil.", log=log_up),
         but(mx_formula, "Take off emax: the largest number goes to the top of the range.",
             emax=False),
-        but(mx_formula, "This rule lets the top saturate; it does not ask for max_finite.",
-            fits=True),
-        but(mx_formula, "E8M0 stores the exponent plus 127.", bias=128),
         but(mx_formula, "This scale multiplies afterwards, so x is divided by it.",
             divide=False),
-        but(mx_formula, "Each block has a scale of its own.", whole=True),
-        but(mx_formula, "Past the largest number the element saturates.", saturate=False),
-        but(mx_formula, "A block of zeros gets the smallest scale, code 0.", zero=127),
-        but(mx_formula, "Negative numbers have a magnitude, too.", amax_of=signed_largest),
         but(mx_formula, "The last block may be shorter; it counts.", tail=False),
-        but(mx_formula, "log2 in float32 rounds up to the next integer; frexp is exact.",
-            log=log_in_float32),
         but(mx_formula, "A block that is not finite has to show it, in scale and codes.",
             shown=False),
-        but(mx_formula, "The scale comes before the codes of its block.", first=False),
     ),
 )  # fmt: skip
 
@@ -652,16 +555,13 @@ def product(which, x, w, g):
     return np.array(sums).astype(np.float32)
 
 
-def product_formula(
-    which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo="both", shared=False, top=None, raw="",
-    unscaled="", last=None, sums=np.float64, swapped=False,
-):  # fmt: skip
+def product_formula(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo="both", shared=False,
+                    raw=""):  # fmt: skip
     """A linear layer by somebody who overlooks something."""
     held, scales = {}, {}
     for name, tensor, fmt in zip("xwg", (x, w, g), formats, strict=True):
-        scale = scale_of(tensor, top or fmt, 1.0)
+        scale = scale_of(tensor, fmt, 1.0)
         scale = scales["x"] if shared and name == "w" else scale
-        scale = 1.0 if name in unscaled else scale
         codes = codes_formula(tensor.ravel(), scale, fmt).reshape(tensor.shape)
         held[name], scales[name] = np.asarray(decode(codes, fmt)), scale
         if name in raw and which != "output":
@@ -671,10 +571,9 @@ def product_formula(
     a = a.T if which == "grad_weight" else a
     b = b.T if which == "output" else b
     with np.errstate(over="ignore", invalid="ignore"):
-        total = (a @ b).astype(sums).astype(np.float64)
+        total = a @ b
     factor = {"both": scales[first] * scales[second], "first": scales[first], "none": 1.0}
     total = total * factor["both"] if undo == "multiply" else total / factor[undo]
-    total = np.asarray(round_to(total, last, overflow=Overflow.SATURATE)) if last else total
     with np.errstate(over="ignore"):
         return total.astype(np.float32)
 
@@ -694,21 +593,12 @@ PRODUCT = Exercise(
     ],
     misconceptions=(
         but(product_formula, "Gradients want range: E5M2, not E4M3.", formats=(E4M3, E4M3, E4M3)),
-        but(product_formula, "Weights and activations want digits: E4M3, not E5M2.",
-            formats=(E5M2, E5M2, E5M2)),
-        but(product_formula, "The formats are exchanged: E4M3 forward, E5M2 backward.",
-            formats=(E5M2, E5M2, E4M3)),
         but(product_formula, "The result still carries both scales.", undo="none"),
         but(product_formula, "Both operands were scaled, and only one scale is undone.",
             undo="first"),
-        but(product_formula, "To undo a scale that multiplied, divide.", undo="multiply"),
         but(product_formula, "Each tensor has a scale of its own.", shared=True),
-        but(product_formula, "The scale of a gradient follows from the range of E5M2.", top=E4M3),
-        but(product_formula, "Without a scale small gradients become 0.", unscaled="g"),
         but(product_formula, "The backward products read FP8 too, not what was saved in FP32.",
             raw="xw"),
-        but(product_formula, "Only the operands are FP8; the result is FP32.", last=E4M3),
-        but(product_formula, "A sum in FP16 has too few digits and overflows.", sums=np.float16),
     ),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, FP32, decode, encode, round_to
+from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, decode, encode, round_to
 from mplab.course import Arguments, Exercise, Misconception
 from mplab.grading import Graded, Part
 
@@ -49,23 +49,20 @@ def squares(errors):
     return math.fsum(e * e for e in errors)
 
 
-def tried(part, target, tensor, *, least=2.0**-6, stored=True, loss=squares, with_stored=True):
+def tried(part, target, tensor, *, stored=True, loss=squares):
     """The error, the scale and the codes of a block whose largest is to become `target`."""
-    wanted = min(max(max(map(abs, part)) / target / tensor, least), 448.0)
+    wanted = min(max(max(map(abs, part)) / target / tensor, 2.0**-6), 448.0)
     scale = fl(wanted, FP8_E4M3)
     used = scale if stored else wanted
     codes = [nearest_code(x / (used * tensor)) if used else 0 for x in part]
-    back = scale if with_stored else wanted
-    errors = [value_of(c) * (back * tensor) - x for c, x in zip(codes, part, strict=True)]
+    errors = [value_of(c) * (scale * tensor) - x for c, x in zip(codes, part, strict=True)]
     return loss(errors), scale, codes
 
 
-def packed(x, *, targets=(6.0, 4.0), top=1536.0, narrow=True, low_first=True, first_wins=True,
-           together=False, **ways):  # fmt: skip
+def packed(x, *, targets=(6.0, 4.0), top=1536.0, low_first=True, together=False, **ways):
     """Each block by the better of two scales, as bytes."""
     amax = float(np.abs(x).max())
-    tensor = float(np.float32(amax / top)) if narrow else amax / top
-    tensor = tensor or 1.0
+    tensor = float(np.float32(amax / top)) or 1.0
     blocks = x.reshape(-1, 16).tolist()
     found = [[tried(part, target, tensor, **ways) for target in targets] for part in blocks]
     if together:
@@ -73,8 +70,7 @@ def packed(x, *, targets=(6.0, 4.0), top=1536.0, narrow=True, low_first=True, fi
         found = [[row[int(np.argmin(sums))]] for row in found]
     out = []
     for row in found:
-        order = row if first_wins else row[::-1]
-        _, scale, codes = min(order, key=lambda trial: trial[0])
+        _, scale, codes = min(row, key=lambda trial: trial[0])
         out.append(int(encode(scale, FP8_E4M3)))
         for a, b in zip(codes[::2], codes[1::2], strict=True):
             out.append(a + 16 * b if low_first else b + 16 * a)
@@ -145,25 +141,15 @@ PACK = Exercise(
         np.round(np.random.default_rng(7).standard_normal(32) * 4) / 2,
     ],
     misconceptions=(
-        but(packed, "6 is not always the better goal: a block full of 5s lies between 4 and 6.",
-            targets=(6.0,)),
-        but(packed, "4 is not always the better goal: 6 has the larger range.", targets=(4.0,)),
         but(packed, "A scale for a goal of 4 is half as large again: 448 must have room for it.",
             top=2688.0),
         but(packed, "What is stored decides: divide by the scale after it was rounded.",
             stored=False),
-        but(packed, "The error is that of what comes back, by the stored scale.",
-            with_stored=False),
         but(packed, "Squares of the errors decide, not the largest error.",
             loss=lambda errors: max(map(abs, errors))),
-        but(packed, "Squares of the errors decide, not their magnitudes.",
-            loss=lambda errors: math.fsum(map(abs, errors))),
         but(packed, "Each block has a choice of its own.", together=True),
         but(packed, "The first of two numbers is in the lower half of the byte.",
             low_first=False),
-        but(packed, "A scale is at least 2^-6.", least=0.0),
-        but(packed, "Of two equal errors the goal of 6 is taken.", first_wins=False),
-        but(packed, "The scale of the tensor is a number of FP32.", narrow=False),
     ),
 )  # fmt: skip
 
@@ -175,11 +161,9 @@ def hadamard(n):
     return np.array([[(-1.0) ** (i & j).bit_count() for j in range(n)] for i in range(n)])
 
 
-def spread(x, signs, *, share=0.25, after=False, strided=False):
-    rows = x.reshape(16, -1).T if strided else x.reshape(-1, 16)
-    turned = (rows @ hadamard(16)) * signs if after else (rows * signs) @ hadamard(16)
-    turned = turned * share
-    return (turned.T if strided else turned).ravel()
+def spread(x, signs, *, share=0.25):
+    rows = x.reshape(-1, 16)
+    return (rows * signs @ hadamard(16) * share).ravel()
 
 
 def two_products(x, y, signs, *, right=True, other=False, late=False, **ways):
@@ -234,17 +218,13 @@ SPREAD = Exercise(
             share=1 / 16),
         but(two_products, "Spread before the cast: afterwards the outlier has done its harm.",
             late=True),
-        but(two_products, "A block is 16 neighbours, not every so manieth number.",
-            strided=True),
-        but(two_products, "Signs first, then the matrix.", after=True),
     ),
 )  # fmt: skip
 
 # What chance brings back -----------------------------------------------------------------
 
 
-def chance(x, scale, *, clamp=True, grid=None, share=None, mean=None, back=True, root=True,
-           steps=math.ceil, against="nearest"):  # fmt: skip
+def chance(x, scale, *, clamp=True, grid=None, share=None, back=True, against="nearest"):
     """Mean and deviation of a stochastic cast, and how many casts beat the nearest value."""
     columns = []
     for number in x.tolist():
@@ -254,12 +234,12 @@ def chance(x, scale, *, clamp=True, grid=None, share=None, mean=None, back=True,
         lower, upper = grid(size) if grid else (lower, upper)
         p = (size - lower) / (upper - lower)
         p = share(p) if share else p
-        middle = mean(lower, upper, size) if mean else lower + p * (upper - lower)
+        middle = lower + p * (upper - lower)
         variance = p * (1 - p) * (upper - lower) ** 2
         error = min(p, 1 - p) * (upper - lower)
         bound = upper - lower if against == "gap" else error
-        count = max(1, steps(variance / bound**2)) if bound else 1
-        spread = math.sqrt(max(variance, 0.0)) if root else variance
+        count = max(1, math.ceil(variance / bound**2)) if bound else 1
+        spread = math.sqrt(max(variance, 0.0))
         factor = scale if back else 1.0
         columns.append((math.copysign(middle * factor, number), spread * factor, float(count)))
     return np.array(columns).T
@@ -298,16 +278,7 @@ CHANCE = Exercise(
             clamp=False),
         but(chance, "From 2 on neighbours are 1 apart, from 4 on 2.", grid=half_steps),
         but(chance, "The nearer neighbour is the likelier one.", share=lambda p: 0.5 if p else p),
-        but(chance, "The chance of the upper neighbour is the share of the way that is done.",
-            share=lambda p: 1 - p if 0 < p < 1 else p),
-        but(chance, "That is the mean of rounding toward zero.",
-            mean=lambda a, b, v: b if v == b else a),
-        but(chance, "That is rounding to nearest, which is what chance is compared with.",
-            mean=lambda a, b, v: b if v - a > b - v else a),
         but(chance, "What comes back is multiplied by the scale.", back=False),
-        but(chance, "A deviation is the root of a variance.", root=False),
-        but(chance, "With fewer casts the error is larger than to nearest: round up.",
-            steps=math.floor),
         but(chance, "Compare with the error to the nearest neighbour, not with their distance.",
             against="gap"),
     ),
@@ -346,21 +317,19 @@ def results(terms, arrivals, size, fmt):
     return np.array(out)
 
 
-def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, wide=False, merged=True,
-             oldest=False):  # fmt: skip
+def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, merged=True, oldest=False):
     """Sums by somebody who overlooks something."""
-    inner = FP32 if wide else fmt
     nodes, part, inside, place, out = [], 0.0, 0, 0, []
 
     def finished(part):
         level = 0
         while merged and nodes and nodes[-1][0] == level:
-            part, level = fl(nodes.pop()[1] + part, inner), level + 1
+            part, level = fl(nodes.pop()[1] + part, fmt), level + 1
         nodes.append((level, part))
 
     for count in arrivals:
         for term in terms[place : place + count].tolist():
-            part = fl(part + term, inner)
+            part = fl(part + term, fmt)
             inside += 1
             if ends == "term" or (ends in ("size", "both") and inside == size):
                 finished(part)
@@ -372,7 +341,7 @@ def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, wide=Fals
         found = [part, *(node for _, node in nodes[::-1])]
         total = 0.0
         for node in found[::-1] if oldest else found:
-            total = fl(total + node, inner)
+            total = fl(total + node, fmt)
         out.append(total)
     return np.array(out)
 
@@ -415,17 +384,12 @@ STREAM = Exercise(
         ),
     ],
     misconceptions=(
-        but(arriving, "Arrivals must not decide the order: blocks are counted from the first term.",
-            ends="arrival"),
         but(arriving, "An arrival ends no block: the next term still belongs to it.",
             ends="both"),
         but(arriving, "What is unfinished is added for this result only; its block goes on.",
             folded=True),
         but(arriving, "A block has `size` terms, added from left to right.", ends="term"),
-        but(arriving, "Sums in FP32 have other bits: each one is rounded to the format.",
-            wide=True),
         but(arriving, "Two blocks of one level become one of the next, and so on.", merged=False),
-        but(arriving, "A result goes from the newest sum to the oldest.", oldest=True),
         but(arriving, "That adds blocks from left to right, and merges none.", oldest=True,
             merged=False),
     ),
@@ -484,28 +448,11 @@ def by_value(x, y):
     return not np.array_equal(x, y)
 
 
-def by_value_and_nan(x, y):
-    return not np.array_equal(x, y, equal_nan=True)
-
-
 def nearly(x, y):
     return not np.allclose(x, y, equal_nan=True)
 
 
-def nan_free(x, y):
-    kept = np.isfinite(x) & np.isfinite(y)
-    return distance(np.where(kept, x, 0), np.where(kept, y, 0))
-
-
 @np.errstate(all="ignore")
-def in_gaps(x, y):
-    """Differences over the gap of the first run's number."""
-    gaps = np.abs(x.astype(float) - y) / np.spacing(np.abs(x)).astype(float)
-    other = np.isnan(x) | np.isnan(y)
-    same = np.array([p.tobytes() == q.tobytes() for p, q in zip(x.ravel(), y.ravel(), strict=True)])
-    return float(np.max(np.where(same.reshape(x.shape), 0, np.where(other, np.inf, gaps))))
-
-
 def apart_on_average(x, y):
     return float(np.mean([distance(p, q) for p, q in zip(x.ravel(), y.ravel(), strict=True)]))
 
@@ -568,17 +515,10 @@ CULPRITS = Exercise(
     misconceptions=(
         but(judged, "A tensor need not read the one before it: look at what it reads.",
             by="before"),
-        but(judged, "What it reads itself decides; a difference that was hidden does not go on.",
-            by="all"),
         but(judged, "One ulp is a difference: compare bits.", differ=nearly),
         but(judged, "A NaN equals a NaN of the same bits, and -0 is not 0.", differ=by_value),
-        but(judged, "-0 and 0 have other bits.", differ=by_value_and_nan),
-        but(judged, "Where a difference went in and none came out it was hidden.",
-            hidden="same"),
         but(judged, "Bits of negative numbers count downward; 0 and -0 lie at the same place.",
             far=partial(distance, order=plain_bits)),
-        but(judged, "A NaN is infinitely far away.", far=nan_free),
-        but(judged, "Gaps change on the way: count the numbers between.", far=in_gaps),
         but(judged, "The largest distance is asked, not the mean.", far=apart_on_average),
     ),
 )  # fmt: skip

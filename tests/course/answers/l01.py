@@ -55,7 +55,6 @@ WRONG = {
         (lambda x: sum((round_to(x, FP16) == 0) & (x != 0)) / max(len(x), 1), "not of all"),
         (lambda x: _share(np.abs(x[x != 0]) < 2.0**-14), "are not zero"),
         (lambda x: _share(np.abs(x[x != 0]) < 2.0**-24), "nearer to the smallest"),
-        (lambda x: _share(np.abs(x[x != 0]) < 2.0**-25), "goes to the even one"),
         (lambda x: _share(x[x != 0] <= 2.0**-25), "compare magnitudes"),
         (lambda x: float((round_to(x[x != 0], FP16) == 0).sum()), "not zero before"),
         (lambda x: 1 - count(x), "not zero before"),

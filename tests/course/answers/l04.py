@@ -64,11 +64,9 @@ WRONG = {
         (e4m3, "the cast itself gives NaN"),
         (lambda x: np.clip(e4m3(x), -448.0, 448.0), "the cast itself gives NaN"),
         (lambda x: np.nan_to_num(clamped(x), nan=448.0), "turn it into 448"),
-        (lambda x: np.nan_to_num(clamped(x), nan=0.0), "it must not become 0"),
         (lambda x: e4m3(min(x, 448.0)) if x == x else x, "clamp at both ends"),
         (lambda x: e4m3(x) if math.isinf(x) else clamped(x), "takes infinities as well"),
         (lambda x: float(np.clip(x, -448.0, 448.0)), "does not round"),
-        (lambda x: clamped(np.float16(x)) if abs(x) < 1000 else clamped(x), "round once"),
         (lambda x: 448.0, "Clamp to -448"),
     ],
     "count_fates": [
@@ -77,7 +75,6 @@ WRONG = {
         (limits(np.nextafter(2.0**-24, 0), 2.0**-14 - 2.0**-25, 65520.0), "not flushed"),
         (limits(2.0**-14, 2.0**-14, 65520.0), "Below 2^-14 come the subnormals"),
         (limits(2.0**-25, 2.0**-14 - 2.0**-25, 65504.5), "decided after rounding"),
-        (limits(2.0**-25, 2.0**-14, 65520.0), "that is normal"),
         (lambda x: [0, 0, 0], "Round first"),
     ],
 }

@@ -78,9 +78,7 @@ WRONG = {
     "result_precision": [
         (listed_or(lambda inputs, low: low), "follows its inputs"),
         (listed_or(lambda inputs, low: inputs[0]), "not only the first"),
-        (listed_or(lambda inputs, low: min(inputs)), "the wider wins"),
         (listed_or(lambda inputs, low: max(inputs)), "meet in FP32"),
-        (listed_or(lambda inputs, low: 24), "wide either"),
         (lambda o, i, lower, wide, low: by_cases(o, i, lower, (), low), "widens low inputs"),
         (
             lambda o, i, lower, wide, low: by_cases(o, i, lower if 24 in i else (), wide, low),

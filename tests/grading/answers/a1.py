@@ -58,11 +58,9 @@ WRONG = {
     "value": [
         ("elif exponent == 0:", "elif False:", "there is no implicit 1"),
         ("if exponent == 2**exponent_bits - 1:", "if False:", "all ones: infinity and NaN"),
-        ("math.nan if trailing else math.inf", "math.inf", "the others are NaN"),
         ("(exponent_bits - 1) - 1\n", "(exponent_bits - 1)\n", "one less than half the codes"),
         ("1 - bias - trailing_bits", "-bias - trailing_bits", "of the smallest normal number"),
         ("-magnitude if sign else magnitude", "magnitude", "zero too"),
-        ("math.ldexp(trailing, 1 - bias - trailing_bits)", "0.0", "zero only if all other bits"),
     ],
     "max_finite": [
         ("2 - 2.0**-trailing_bits", "2.0", "first power of two beyond"),
@@ -74,16 +72,10 @@ WRONG = {
     "encode": [
         ("steps = round(", "steps = int(", "rounds toward zero"),
         ("steps = round(", "steps = math.floor(0.5 + ", "not away from zero"),
-        ("steps = round(", "steps = math.ceil(", "every neighbour above"),
         (
             "    steps = ",
             "    if abs(x) < 2.0 ** (1 - bias):\n        return sign\n    steps = ",
             "Numbers below the smallest normal one",
-        ),
-        (
-            "    code = ",
-            "    steps = 2**trailing_bits if steps == 2 * 2**trailing_bits else steps\n    code = ",
-            "raises the exponent",
         ),
         (
             "= (2**exponent_bits - 1) << trailing_bits",
@@ -91,13 +83,6 @@ WRONG = {
             "beyond the largest",
         ),
         ("math.isinf(x)", "abs(x) > max_finite(exponent_bits, trailing_bits)", "59000 rounds"),
-        ("(math.copysign(1, x) < 0)", "(x < 0)", "Zero has a sign"),
-        (
-            "    return sign + min",
-            "    code += 2**trailing_bits if code >= 2**trailing_bits else 0\n"
-            "    return sign + min",
-            "one less than half the codes",
-        ),
     ],
     "finite_codes": [
         ("2 * (2**8 - 2**3)", "2**9", "some of them are not finite"),

@@ -62,7 +62,6 @@ WRONG = {
         ("precision + 1", "precision", "counts the implicit bit"),
         ("[1] - 1 if", "[1] if", "the exponent is one less"),
         ("max(exponent, fmt.emin)", "exponent", "Below the smallest normal"),
-        ("max(exponent, fmt.emin)", "max(exponent, fmt.emax)", "not emax"),
         ("return math.ldexp", "return abs(x) * fmt.epsilon\n    math.ldexp", "one power of two to"),
         ("max(exponent, fmt.emin)", "0", "from 1 to 2 only"),
     ],
@@ -70,31 +69,15 @@ WRONG = {
         ("round(abs(x) / gap)", "int(abs(x) / gap)", "toward zero"),
         ("round(abs(x) / gap)", "math.floor(abs(x) / gap + 0.5)", "not away from zero"),
         (
-            "round(abs(x) / gap) * gap",
-            "abs(math.floor(x / gap + 0.5)) * gap",
-            "sends every tie up",
-        ),
-        (
             "gap = gap_at(x, fmt)",
             "gap = 2.0 ** ((math.frexp(x)[1] - 1 if x else fmt.emin) - fmt.precision + 1)",
             "Below the smallest normal",
         ),
-        (
-            "    if magnitude > fmt",
-            "    if abs(x) < fmt.min_normal:\n        magnitude = 0.0\n    if magnitude > fmt",
-            "Subnormal numbers are values",
-        ),
         ("math.inf if fmt.has_infinity else math.nan", "fmt.max_finite", "saturate to"),
-        ("if magnitude > fmt.max_finite", "if abs(x) > fmt.max_finite", "after rounding"),
         (
             "math.copysign(magnitude, x)",
             "magnitude if x > 0 else -magnitude + 0.0",
             "keeps the sign",
-        ),
-        (
-            "gap = gap_at(x, fmt)",
-            "x = float(mplab.round_to(x, mplab.FP16)); gap = gap_at(x, fmt)",
-            "beside a tie into one",
         ),
     ],
     "round_up": [
@@ -103,9 +86,6 @@ WRONG = {
             "math.copysign(math.ceil(abs(x) / gap), x)",
             "number comes nearer to zero",
         ),
-        ("math.ceil(x / gap)", "round(x / gap)", "to nearest"),
-        ("math.ceil(x / gap)", "int(x / gap)", "toward zero."),
-        ("math.ceil(x / gap)", "math.floor(x / gap)", "rounds down"),
         ("math.ceil(x / gap)", "(x // gap + 1)", "stays where it is"),
         (
             "    rounded = max(rounded, -fmt.max_finite) if rounded < 0 else rounded",
@@ -139,8 +119,6 @@ WRONG = {
     "round_random": [
         ("(r < steps", "(r <= steps", "must not move"),
         ("(r < steps - lower)", "(0 < steps - lower <= r)", "likelier"),
-        ("(r < steps - lower)", "(steps - lower > 0.5)", "to nearest whatever"),
-        ("(r < steps - lower)", "(steps > lower and r < 0.5)", "fair coin"),
         ("(lower + (r < steps - lower))", "math.floor(steps + r)", "other half of r"),
         (
             "gap_at(x, fmt)",

@@ -130,42 +130,17 @@ WRONG = {
             "largest * 2.0**k <= fmt.max_finite",
             "less than half a gap",
         ),
-        ("        k -= 1\n", "        pass\n", "There is a largest value"),
-        (
-            "if not np.isfinite(mplab.round_to(largest * 2.0**k, fmt))",
-            "if largest * 2.0**k > 2.0**fmt.emax",
-            "above the last power of two",
-        ),
         ("np.abs(gradients).max()", "gradients.max()", "look at magnitudes"),
-        ("np.abs(gradients).max()", "np.abs(gradients).mean()", "not the mean"),
-        ("    def zeros", "    k = max(k, 0)\n\n    def zeros", "special about a scale of 1"),
         ("(scaled != 0) & ", "", "0 anyway"),
         (
             "mplab.round_to(scaled, fmt) == 0",
             "abs(scaled) < fmt.min_normal",
             "nearest to 0 becomes 0",
         ),
-        (
-            "mplab.round_to(scaled, fmt) == 0",
-            "abs(scaled) < fmt.min_subnormal",
-            "rounding goes up",
-        ),
-        ("    largest", "    fmt = mplab.FP16\n    largest", "not always FP16"),
         ("zeros(gradients), ", "zeros(gradients * 2.0**k), ", "as they are, unscaled"),
     ],
     "after_run": [
         ("steps, 0\n", "steps, state['_growth_tracker']\n", "begins at 0 again"),
-        ("steps, 0\n", "steps, 1\n", "not at 1"),
-        (
-            "    return {",
-            "    if found_inf:\n"
-            "        n = state['_growth_tracker'] + steps\n"
-            "        grown, tracker = divmod(n, state['growth_interval'])\n"
-            "        scale = scale * state['growth_factor'] ** min(grown, 99)\n"
-            "    return {",
-            "never grows after it",
-        ),
-        ('state["backoff_factor"]', "1.0", "makes the scale smaller"),
         (
             'divmod(total, state["growth_interval"])',
             'divmod(total, state["growth_interval"] + 1)',
@@ -178,28 +153,10 @@ WRONG = {
         ),
         (
             "    for _",
-            '    tracker = 0 if found_inf else state["_growth_tracker"] + steps\n    for _',
-            "not at the interval",
-        ),
-        ("        if moved in", "        moved = max(moved, 1.0)\n        if moved in", "about 1:"),
-        (
-            "    for _",
             "    factor = 0.5 if found_inf else 2.0\n    for _",
             "not always 2 and 1/2",
         ),
         ("float(mplab.round_to(scale * factor, mplab.FP32))", "scale * factor", "is a float32"),
-        ("if moved in (scale, math.inf)", "if moved == scale", "Before infinity"),
-        (
-            "            break\n",
-            "            tracker = 0 if found_inf else total\n            break\n",
-            "cannot grow any more",
-        ),
-        (
-            "if moved in (scale, math.inf)",
-            "if moved in (scale, math.inf) or moved > max(2.0**24, scale)",
-            "no largest scale",
-        ),
-        ("in range(times)", "in range(min(times, 1))", "several times"),
     ],
     "window_gradient": [
         (
@@ -207,7 +164,6 @@ WRONG = {
             LENGTHS.replace("return gradient", "return gradient / scale"),
             "Clipped while scaled",
         ),
-        ("gradient / scale", "gradient / 1", "wants gradients without the scale"),
         (
             "    gradient = np.sum(micro, axis=0) / len(micro)\n    gradient = gradient / scale",
             "    gradient = np.zeros(len(micro[0]))\n"
@@ -218,31 +174,8 @@ WRONG = {
             "Divide once per window",
         ),
         ("np.sum(micro, axis=0) / len(micro)", "np.sum(micro, axis=0)", "is the mean of"),
-        ("np.sum(micro, axis=0) / len(micro)", "micro[-1]", "is all of its"),
-        (
-            WINDOW + LENGTHS,
-            "    if not np.isfinite(micro).all():\n"
-            "        return None\n"
-            "    norms = [np.linalg.norm(g) / scale for g in micro]\n"
-            "    factors = [max_norm / max(n, max_norm) / scale for n in norms]\n"
-            "    return np.mean([g * f for g, f in zip(micro, factors)], axis=0)",
-            "not that of each micro-batch",
-        ),
         (LENGTHS, "    return np.clip(gradient, -max_norm, max_norm)", "bends the direction"),
-        ("if norm > max_norm", "if norm > 0", "short enough stays"),
         (*blind("np.any(np.equal(micro, math.nan) | np.isinf(micro))"), "not even itself"),
-        (*blind("np.isnan(micro).any()"), "no NaN"),
-        (*blind("np.any(np.equal(micro, math.inf) | np.isnan(micro))"), "may be negative"),
-        (
-            f"    if not {FINITE}:\n",
-            "    micro = [g for g in micro if np.isfinite(g).all()]\n    if not micro:\n",
-            "spoils the window",
-        ),
-        (
-            f"    if not {FINITE}:\n        return None\n",
-            "    micro = np.nan_to_num(micro, nan=0.0, posinf=0.0, neginf=0.0)\n",
-            "silence the alarm",
-        ),
     ],
     "end_window": [
         (
@@ -253,18 +186,12 @@ WRONG = {
             "however many optimizers",
         ),
         ("return stepped,", "return [not found_inf] * len(stepped),", "not for those of another"),
-        ("return stepped,", "return [True] * len(stepped),", "Halving alone"),
         ("found_inf, 1", "False, 1", "Skipping alone"),
-        ("not all(stepped)", "not any(stepped)", "is enough to back off"),
-        ("not all(stepped)", "not stepped[-1]", "The last optimizer"),
-        ("not all(stepped)", "not stepped[0]", "The first optimizer"),
         (
             "np.isfinite(g).all()",
             "not any(x == math.nan or abs(x) == math.inf for x in g)",
             "not even itself",
         ),
-        ("np.isfinite(g).all()", "not np.isnan(g).any()", "no NaN"),
-        ("np.isfinite(g).all()", "(g < math.inf).all()", "may be negative"),
         ("for g in own)", "for g in own[:1])", "several parameters"),
     ],
     "replay": [
@@ -273,29 +200,9 @@ WRONG = {
             'state, updates = {**saved[0], "scale": 65536.0, "_growth_tracker": 0}, saved[1]',
             "not with 65536",
         ),
-        ("            saved = state, ", "            saved = saved[0], ", "not begin anew"),
-        (
-            "state, updates = saved",
-            'state, updates = {**saved[0], "_growth_tracker": 0}, saved[1]',
-            "belongs to the saved state",
-        ),
         ("state, updates = saved", "updates = saved[1]", "what the scaler did"),
         ("state, updates = saved", "state = saved[0]", "and their warm-up"),
         ("updates += not found_inf", "updates += 1", "must not count it"),
-        ("0.0 if found_inf else ", "", "updates nothing"),
-        ('state["scale"] > entry', 'state["scale"] >= entry', "only a larger scale"),
         ("(updates + 1) / warmup", "updates / warmup", "The first update already"),
-        (
-            'for entry in log:\n        if entry == "save":\n            saved = state, updates',
-            'for i, entry in enumerate(log):\n        if entry == "save":\n'
-            '            saved = saved if "save" in log[:i] else (state, updates)',
-            "not the first",
-        ),
-        ("            saved = state, ", "            _ = state, ", "where it was saved"),
-        (
-            SAVED,
-            SAVED.replace("    saved", "    begin = saved", 1) + "            saved = begin\n",
-            "after it has been used",
-        ),
     ],
 }  # fmt: skip

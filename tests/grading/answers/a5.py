@@ -119,22 +119,9 @@ WRONG = {
         ("b[a != 0] == 0", "b.flatten() == 0", "zero in FP32, too"),
         ("b[a != 0] == 0", "b[a != 0].abs() < 2.0**-14", "subnormal numbers"),
         (
-            "loss.backward()",
-            "(loss * (2.0**16 if enabled else 1.0)).backward()",
-            "the rescued run",
-        ),
-        (
             "        model.zero_grad()\n",
             "",
             "start from empty gradients",
-        ),
-        ("return shares", "return shares[::-1]", "layer at the input"),
-        (
-            "    return shares",
-            "    whole = torch.cat([a.flatten() for a in wide])\n"
-            "    gone = torch.cat([b.flatten() for b in low])[whole != 0] == 0\n"
-            "    return [gone.float().mean().item() if len(gone) else 0.0] * len(wide)",
-            "count each by itself",
         ),
         (" if len(gone) else 0.0", "", "not 0/0"),
     ],
@@ -145,25 +132,9 @@ WRONG = {
             f"{CLIP}    scaler.unscale_(optimizer)\n",
             "unscale them first",
         ),
-        (
-            f"    scaler.unscale_(optimizer)\n{CLIP}",
-            CLIP.replace("max_norm)", "max_norm * scaler.get_scale())"),
-            "not the true one",
-        ),
         ("scaler.step(optimizer)", "optimizer.step()", "that are infinite"),
-        (
-            "scaler.step(optimizer)",
-            "scaler.step(optimizer)\n    optimizer.step()",
-            "a bad one once",
-        ),
         ("    scaler.update()\n", "", "cannot unscale"),
-        (
-            "scaler.scale(loss).backward()",
-            "loss.backward(); scaler.scale(loss)",
-            "loss was not scaled",
-        ),
         ("    optimizer.zero_grad()\n", "", "stay for ever"),
-        ("dtype=torch.float16)", "dtype=torch.float16, enabled=False)", "ran in FP32"),
         ("return norm", "return min(norm, max_norm)", "before they were clipped"),
     ],
     "window_step": [
@@ -175,11 +146,6 @@ WRONG = {
             "once before an update",
         ),
         (
-            "(loss).backward()\n    scaler.unscale_(optimizer)\n",
-            "(loss).backward()\n        scaler.unscale_(optimizer)\n        scaler.update()\n",
-            "divide the earlier ones again",
-        ),
-        (
             FINISH,
             FINISH.replace("    ", "        ") + "        optimizer.zero_grad()\n",
             "many short steps",
@@ -188,13 +154,6 @@ WRONG = {
             "    for inputs, targets in micro_batches:\n",
             "    for inputs, targets in micro_batches:\n        optimizer.zero_grad()\n",
             "only the last one is left",
-        ),
-        ("    optimizer.zero_grad()\n", "", "window before are still"),
-        (
-            "    for inputs, targets in micro_batches:\n",
-            "    micro_batches = [tuple(map(torch.cat, zip(*micro_batches)))]\n"
-            "    for inputs, targets in micro_batches:\n",
-            "no room for",
         ),
     ],
     "master_step": [
@@ -205,21 +164,11 @@ WRONG = {
         ),
         ("    low.copy_(master)\n", "", "an old one"),
         ("low.grad.float() / scale", "(low.grad / scale).float()", "widen it first"),
-        ("low.grad.float() / scale", "low.grad.float()", "still multiplied"),
         (
             "    if not torch.isfinite(gradient).all():\n        return False\n",
             "",
             "must change nothing",
         ),
-        (
-            "    if not torch.isfinite(gradient).all():\n        return False\n"
-            "    velocity.mul_(momentum).add_(gradient)\n",
-            "    velocity.mul_(momentum).add_(gradient)\n"
-            "    if not torch.isfinite(gradient).all():\n        return False\n",
-            "before you looked",
-        ),
-        ("not torch.isfinite(gradient).all()", "gradient.isnan().any()", "is no NaN"),
-        ("add_(gradient)", "add_((1 - momentum) * gradient)", "the whole gradient"),
         (
             "velocity.mul_(momentum).add_(gradient)",
             "velocity = momentum * velocity + gradient",
@@ -232,16 +181,9 @@ WRONG = {
             '    scaler = torch.amp.GradScaler("cpu")\n',
             "begins anew",
         ),
-        (
-            'scaler.load_state_dict(state["scaler"])',
-            'scaler.load_state_dict({**state["scaler"], "_growth_tracker": 0})',
-            "count of good steps",
-        ),
         ("= torch.tensor(rows)\n", "= torch.zeros_like(p)\n", "again from rest"),
         ('updates = state["updates"]', "updates = 0", "warm-up began again"),
         ("updates += scaler.get_scale() >= scale", "updates += 1", "must not count it"),
-        (" * min(1.0, (updates + 1) / 4)", "", "shorter learning rate"),
         ("p.tolist() for p", "p.half().tolist() for p", "no master weights any more"),
-        ('"scaler": scaler.state_dict()', '"scaler": state["scaler"]', "as it came in"),
     ],
 }

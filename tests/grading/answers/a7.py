@@ -133,26 +133,12 @@ WRONG = {
             '    if record["weights"] == "float16":\n        return "half"\n    for i in steps:',
             "is a suspicion",
         ),
-        ('record["skipped"][i] else "half"', 'i > 0 else "half"', "the number of the step"),
-        ("not math.isfinite(loss[i])", "loss[i] == math.nan", "NaN is not equal to itself"),
         ('if not record["skipped"][i]]', "if True]", "nothing is meant to move"),
         (
             '    if np.mean([record["zeros"]',
             '    if np.mean([record["moved"][i] for i in applied]) < 0.5:\n'
             '        return "updates"\n    if np.mean([record["zeros"]',
             "ask for the gradients first",
-        ),
-        (
-            '    if np.mean([record["zeros"]',
-            "    if applied[0] + 1 in steps and all(\n"
-            "        loss[i] == loss[i + 1] for i in applied if i + 1 in steps\n"
-            '    ):\n        return "copies"\n    if np.mean([record["zeros"]',
-            "stale if they moved",
-        ),
-        (
-            'if np.mean([record["zeros"][i] for i in applied]) > 0.5',
-            'if any(record["zeros"][i] for i in applied)',
-            "some are no fault",
         ),
     ],
     "norm": [
@@ -161,18 +147,6 @@ WRONG = {
             "wide = x.astype(np.float32)",
             "wide, eps = x, max(eps, 1e-3)",
             "infinite already",
-        ),
-        (
-            "wide = x.astype(np.float32)\n    mean = wide.mean(-1, keepdims=True)\n"
-            "    centred = wide - mean\n    variance = (centred * centred)",
-            "centred = x - x.mean(-1, keepdims=True)\n"
-            "    variance = np.minimum(centred * centred, np.float16(65504))",
-            "with the wrong size",
-        ),
-        (
-            "wide = x.astype(np.float32)",
-            "wide, eps = x / np.float16(256), eps / 256**2",
-            "vanish at the other end",
         ),
         (
             "(centred * centred)",
@@ -196,26 +170,14 @@ WRONG = {
             "(q @ k.T).astype(np.float32)",
             "the softmax sees inf - inf",
         ),
-        (
-            "(q.astype(np.float32) @ k.astype(np.float32).T)",
-            "np.nan_to_num(q @ k.T).astype(np.float32)",
-            "which was larger is lost",
-        ),
         ("logits, -np.inf)", "logits, -1e9)", "A row that sees nothing"),
         ("logits, -np.inf)", "logits, -65504.0)", "true logits lie below it"),
-        ("logits, -np.inf)", "logits, -1e-20)", "exp(0) is 1"),
-        (
-            "np.where(keep, logits, -np.inf)",
-            "logits + (1 - keep) * np.float16(-1e9)",
-            "chosen, not multiplied",
-        ),
         ("np.exp(hidden - peak)", "np.exp(hidden)", "exp overflows FP32"),
         (
             "np.maximum(hidden.max(-1, keepdims=True), -1e30)",
             "hidden.max(-1, keepdims=True)",
             "Where all is -inf",
         ),
-        ("np.where(keep.any(0)[:, None], v, 0)", "v", "what padding holds"),
     ],
     "train": [
         (
@@ -223,12 +185,6 @@ WRONG = {
             "layer.parameters(), limit)",
             "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
             "before unscale_",
-        ),
-        (
-            "scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_("
-            "layer.parameters(), limit)",
-            "torch.nn.utils.clip_grad_norm_(layer.parameters(), 65536 * limit)",
-            "fits one scale",
         ),
         (
             "scaler.step(optimizer)",
@@ -240,12 +196,6 @@ WRONG = {
             "updates += scaler.get_scale() >= now",
             "updates += scaler.get_scale() == now",
             "only a fall means a skip",
-        ),
-        (
-            "scaler.step(optimizer)\n        scaler.update()\n"
-            "        updates += scaler.get_scale() >= now",
-            _CALLS,
-            "calls do not count",
         ),
         (
             "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
