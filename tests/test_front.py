@@ -50,21 +50,12 @@ FRONTS = {
         Recording available caption first load PROBES Roofline measured recorded matmul_errors
     """,
     "pictures": """
-        Picture Sum Table Window accumulators bit_fields bits_of_a_step blame block_errors by_seed
-        clinic clipped_norms code_table costs cut_errors cutting decimal_digits derivative_errors
-        derivatives descents double_rounding formula_errors formulas
-        dynamic_ranges end_of_range error_growth errors_by_depth fates flushed_over_steps
-        flushed_share follow gradient_exponents health landing least_updates look_alikes
-        loss_curves loss_meter loss_scale matmul_errors mean_errors measured_errors memory
-        near_zero number_lines parting precision_map product_errors promotion
-        random_system recorded_gradients recorded_network recorded_runs recorded_units
-        emulation_error emulations one_bit_too_many slice_counts slice_grid slices_needed wrong_sums
-        four_bit_errors outlier_errors quiet_errors scale_errors refinement_costs
-        freezing_lines freezing_points grid_errors mismatch one_ulp orbits order_errors order_sums
-        rollout_gaps runs_apart simulation_errors step_errors time_courses
-        refinement_limits refinements report results_table roofline rounding_profile running_sums
-        scale_rules scaling_windows sensitivity
-        shares_and_outcomes spacing stage_times stagnation stochastic_spread weight_paths
+        Picture Sum Table Window bit_fields by_seed code_table costs decimal_digits follow
+        gradient_exponents health loss_curves loss_meter loss_scale memory number_lines parting
+        precision_map
+        recorded_runs report results_table
+        roofline rounding_profile running_sums scaling_windows sensitivity
+        stage_times
     """,
     "explorers": """
         BitExplorer Explorer NumberLine RangeMap RoundingLab

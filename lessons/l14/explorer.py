@@ -11,9 +11,9 @@ import numpy as np
 
 from mplab.explorers.chart import svg
 from mplab.explorers.widget import Explorer
+from mplab.lessons.l14.figures import PROBLEMS, FormulaErrors, measure_formula_errors, medians
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.pictures.canvas import BAND, power_of_two
-from mplab.pictures.conditioning import PROBLEMS, FormulaErrors, formula_errors, medians
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
 
@@ -23,7 +23,7 @@ TOLERATED = 4
 SPOILT = 2.0**-4
 """A relative error past which little is left of a result."""
 
-_of = cache(formula_errors)
+_of = cache(measure_formula_errors)
 
 
 class ErrorBudget(Explorer):

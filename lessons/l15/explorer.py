@@ -12,10 +12,10 @@ import numpy as np
 from mplab.arithmetic.linear import Refinement, refine
 from mplab.explorers.chart import svg
 from mplab.explorers.widget import Explorer
+from mplab.lessons.l15.figures import random_system
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
 from mplab.numbers.words import superscript
 from mplab.pictures.canvas import BAND, style
-from mplab.pictures.linear import random_system
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2)}
 

@@ -11,10 +11,10 @@ import numpy as np
 from mplab.arithmetic.integration import freezes, integrate
 from mplab.explorers.chart import svg
 from mplab.explorers.widget import Explorer
+from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.numbers.words import number, superscript
 from mplab.pictures.canvas import BAND, COARSE, style
-from mplab.pictures.time_steps import HOT, RATE, ROOM, cooling, temperatures
 
 FORMATS = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)}
 

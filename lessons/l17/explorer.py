@@ -13,10 +13,10 @@ from mplab.arithmetic.emulation import slice_bits, split
 from mplab.arithmetic.matrix_units import mma
 from mplab.explorers.chart import line, svg, text
 from mplab.explorers.widget import Explorer
+from mplab.lessons.l17.figures import KINDS
 from mplab.numbers.formats import FP16, FP32
 from mplab.numbers.words import superscript
 from mplab.pictures.canvas import BAND, style
-from mplab.pictures.emulation import KINDS
 
 SUMS, LONGEST = 8, 12
 """Rows, and columns; a power of two of products at most."""

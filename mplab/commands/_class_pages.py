@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from mplab.grading.feedback import POLICY
 from mplab.grading.statistics import KNOWN, MISSED, OTHER, RIGHT, Statistics
 from mplab.numbers.tables import Table
-from mplab.pictures.grades import class_parts
-from mplab.pictures.pages import page
+from mplab.pictures.pages import class_parts, page
 
 if TYPE_CHECKING:
     from mplab.grading.folder import Course

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(str(error)) from error
     print(found)
     if options.plot:
-        from mplab.pictures.comparison import parting
+        from mplab.pictures.monitoring import parting
 
         parting(found).save(options.plot)
         print(f"Written: {options.plot}")

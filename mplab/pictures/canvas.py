@@ -48,6 +48,14 @@ STYLES: dict[str, Style] = {  # blue wide, green and violet sixteen, reds eight
 
 REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a colour
 
+METHOD_STYLES = {
+    "nearest": ("solid", "to nearest"),
+    "stochastic": ("dotted", "stochastic"),
+    "kahan": ("dashed", "Kahan"),
+    "master": ("dashdot", "FP32 master"),
+}
+"""How the ways of adding updates look and are called; colour stays that of the format."""
+
 FIELDS = {"sign": "#663D1F", "exponent": "#371279", "trailing significand": "#606B99"}
 """The fields of a code: no format has one of these colours, and white words can be read on each."""
 

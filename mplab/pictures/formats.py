@@ -195,131 +195,12 @@ def _between(every: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 # Gaps, ranges, digits --------------------------------------------------------------------
-def _magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarray:
+def magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarray:
     """Magnitudes of a format within 2^low to 2^high, `each` to a power of two."""
     low = max(window[0], fmt.emin - fmt.precision + 1)
     exponents = np.arange(low * each, min(window[1], fmt.emax + 1) * each) / each
     last = min(fmt.max_finite, 2.0 ** window[1])
     return np.append(2.0**exponents, last)
-
-
-@c.in_house_style
-def spacing(
-    formats: Sequence[Format],
-    *,
-    integers: bool = False,
-    at: float = 1.0,
-    window: tuple[int, int] = (-30, 18),
-) -> c.Picture:
-    """The gap from each magnitude to the next number, both axes to base 2.
-
-    Args:
-        formats: one line each.
-        integers: whether INT8 has a line too.
-        at: where the title reads the gaps off.
-        window: exponents at which the axis of magnitudes begins and ends.
-
-    Returns:
-        A figure whose title names the gap of each format at `at`.
-    """
-    picture = c.Picture(height=4.3)
-    axes = picture.subplots()
-    stairs, gaps = [], []
-    for fmt in formats:
-        x, look = _magnitudes(fmt, window, each=1), c.style(fmt)
-        stairs.append((np.log2(x), np.log2(ulp(x, fmt)), fmt.name, look.colour, look.dash))
-        gaps.append(f"{c.power_of_two(float(ulp(at, fmt)))} in {fmt.name}")
-    if integers:
-        top = np.array([0, math.log2(127)])
-        stairs.append((top, 0 * top, INTEGERS, "black", "dotted"))
-        gaps.append(f"1 in {INTEGERS}")
-    levels = _levels([(float(x[-1]), float(gap[-1])) for x, gap, *_ in stairs])
-    ends = []
-    for (x, gap, name, colour, dash), level in zip(stairs, levels, strict=True):
-        axes.step(x, gap, where="post", color=colour, linestyle=dash)
-        end = float(x[-1]), float(gap[-1])
-        ends.append(_end(axes, end, level, name, window, colour))
-    c.binary_axis(axes.xaxis, "magnitude")
-    c.binary_axis(axes.yaxis, "distance to the next number", count=9)
-    sentence = f"At {number(at)} the next number is {c.listed(gaps)} away"
-    details = (
-        "Stairs: the distance doubles at each power of two; at the left, among the subnormal "
-        "numbers, it is level."
-    )
-    c.titled(picture, sentence, details)
-    c.label_ends(picture, ends)
-    return picture
-
-
-def _levels(ends: Sequence[tuple[float, float]]) -> list[float]:
-    """At which height each name stands: that of its line's end, or the nearest that is free.
-
-    Lines that end further right choose first; names stand 2 apart, so no leader hides another.
-    """
-    taken: dict[int, float] = {}
-    for place in sorted(range(len(ends)), key=lambda i: -ends[i][0]):
-        steps = sorted(range(-4 * len(ends), 4 * len(ends) + 1), key=lambda k: (abs(k), -k))
-        heights = [ends[place][1] + k for k in steps]
-        taken[place] = next(h for h in heights if all(abs(h - y) >= 2 for y in taken.values()))
-    return [taken[place] for place in range(len(ends))]
-
-
-def _end(
-    axes: Axes,
-    end: tuple[float, float],
-    level: float,
-    name: str,
-    window: tuple[int, int],
-    colour: str,
-) -> c.End:
-    """A dot where a line ends, and a dotted grey leader, no line of data, to its name."""
-    if end[0] < window[1]:
-        axes.scatter([end[0]], [end[1]], s=16, color=colour)
-    axes.plot([end[0], window[1]], [end[1], level], color=c.BAND, linestyle="dotted", linewidth=0.8)
-    return c.End(axes, float(window[1]), level, name, colour)
-
-
-@c.in_house_style
-def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> c.Picture:
-    """From the smallest to the largest positive number of each format.
-
-    Args:
-        formats: one bar each.
-        integers: whether INT8 has a bar too.
-
-    Returns:
-        A figure whose title says how many powers of two the widest and the narrowest span.
-    """
-    bars = [
-        (fmt.name, math.log2(fmt.min_subnormal), fmt.emin, math.log2(fmt.max_finite), c.style(fmt))
-        for fmt in formats
-    ]
-    rows = [(name, low, emin, high, look.colour) for name, low, emin, high, look in bars]
-    if integers:
-        rows.append((INTEGERS, 0.0, 0, math.log2(127), "black"))
-    picture = c.Picture(height=1.2 + 0.42 * len(rows))
-    axes = picture.subplots()
-    spans = {}
-    for row, (name, low, emin, high, colour) in enumerate(rows):
-        axes.barh(row, emin - low, left=low, height=0.6, color=colour, alpha=0.35)
-        axes.barh(row, high - emin, left=emin, height=0.6, color=colour)
-        spans[name] = round(high - low)
-        axes.text(high + 4, row, f"{spans[name]}", va="center", ha="left", fontsize=9)
-    axes.set_yticks(range(len(rows)), [row[0] for row in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    left, right = axes.get_xlim()
-    axes.set_xlim(left, right + 12)
-    c.binary_axis(axes.xaxis, "magnitude; pale: subnormal numbers")
-    most, least = max(spans, key=lambda k: spans[k]), min(spans, key=lambda k: spans[k])
-    sentence = (
-        f"From its smallest to its largest number {most} spans {spans[most]} powers of two, "
-        f"{least} {spans[least]}"
-    )
-    words = "; ".join(
-        f"{name} {c.power_of_two(2.0 ** round(low))} to {number(2.0**high)}"
-        for name, low, _, high, _ in rows
-    )
-    return c.titled(picture, sentence, f"Bars over powers of two. {words}.")
 
 
 @c.in_house_style
@@ -337,7 +218,7 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
     axes = picture.subplots()
     ends, words = [], []
     for fmt in formats:
-        x = _magnitudes(fmt, window, each=16)
+        x = magnitudes(fmt, window, each=16)
         digits = np.log10(x / ulp(x, fmt))
         how = {"linestyle": "solid", "linewidth": 1.2}
         ends.append(c.curve(axes, np.log2(x), digits, fmt.name, c.style(fmt), **how))

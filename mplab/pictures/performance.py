@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from mplab.hardware.rooflines import ProductError, Roofline
+from mplab.hardware.rooflines import Roofline
 from mplab.numbers.words import superscript
 from mplab.pictures import canvas as c
 from mplab.training.recipes import RECIPES
@@ -168,32 +168,6 @@ def _roofline_claim(roof: Roofline, names: Sequence[str]) -> str:
         size = max(own.keys() & wide.keys())
         parts.append(f"{name} {own[size] / wide[size]:.2g}× at size {size}")
     return f"Speed of FP32 products is multiplied: {', '.join(parts)} ({roof.where})"
-
-
-@c.in_house_style
-def matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
-    """The error of products by size and format.
-
-    Args:
-        rows: what `mplab.hardware.matmul_errors` measured.
-
-    Returns:
-        A figure whose title gives the error at the largest size.
-    """
-    picture = c.Picture(height=3.6)
-    axes = picture.subplots()
-    c.log_axes(axes, "size of the matrices", "relative error of the product")
-    ends = []
-    for name in dict.fromkeys(row.fmt for row in rows):
-        here = [row for row in rows if row.fmt == name]
-        x, y, look = [row.size for row in here], [row.error for row in here], c.style(name)
-        ends.append(c.curve(axes, x, y, name, look, marker=look.marker))
-    c.label_ends(picture, ends)
-    largest = max(row.size for row in rows)
-    last = ", ".join(f"{row.fmt} {row.error:.1g}" for row in rows if row.size == largest)
-    details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
-    claim = f"Relative errors of products of size {largest}: {last}"
-    return c.titled(picture, claim, f"Line chart. {details}.")
 
 
 # The memory of a step --------------------------------------------------------------------

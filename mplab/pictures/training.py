@@ -1,4 +1,4 @@
-"""The figures of training runs: losses, gradients over a format's range, and loss scales."""
+"""The figures of training runs: losses, gradients over a format's range, loss scales and seeds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from mplab.training.history import History
 # Runs ------------------------------------------------------------------------------------
 LOSSES = {"mse_loss": "mean squared error", "cross_entropy": "cross entropy"}
 
+
 UNSCALED = " without scaling"  # how the name of an FP16 run without a loss scaler ends
+
 
 _TWINS: tuple[tuple[FillStyleType, Any], ...] = (
     ("full", None),
@@ -38,6 +40,7 @@ _TWINS: tuple[tuple[FillStyleType, Any], ...] = (
     ("right", (0, (1.5, 1))),
 )
 """The marker's fill and the dash, None for the format's own, of runs of one format in a panel."""
+
 
 UPDATES = {"stochastic": "stochastic ", "kahan": "Kahan "}
 
@@ -307,48 +310,6 @@ def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
     return "" if there == c.percent(*summed(pairs)) else f" ({there} in {c.listed(names)})"
 
 
-@c.in_house_style
-def flushed_share(history: History) -> c.Picture:
-    """Share of each layer's gradients that became zero in a simulated run.
-
-    Args:
-        history: a simulated run that recorded gradients.
-
-    Returns:
-        A figure with one column of bars for each recorded step.
-    """
-    steps = sorted(history.flushed)
-    picture = c.Picture(height=1.3 + 0.34 * len(history.flushed[steps[0]]))
-    grid = picture.subplots(1, len(steps), sharey=True, squeeze=False)[0]
-    for axes, step in zip(grid, steps, strict=True):
-        _draw_flushed(axes, step, history)
-    grid[0].invert_yaxis()
-    grid[0].set_ylabel("layer, the input at the top")
-    total = {step: summed(history.flushed[step]) for step in steps}
-    parts = [f"{c.percent(*total[step])} at step {step}" for step in steps[1:]]
-    start = f"{c.percent(*total[steps[0]])} of the gradients are flushed to 0 at step {steps[0]}"
-    claim = f"{run_name(history)}: {c.listed([start, *parts])}"
-    layers = "; ".join(
-        f"step {step}: "
-        + ", ".join(f"{name} {c.percent(*pair)}" for name, pair in history.flushed[step].items())
-        for step in steps
-    )
-    return c.titled(picture, claim, f"Bar charts by layer. {layers}.")
-
-
-def _draw_flushed(axes: Axes, step: int, history: History) -> None:
-    """Bars for one step, each with its number."""
-    layers = history.flushed[step]
-    values = [100 * lost / max(1, total) for lost, total in layers.values()]
-    colour = c.style(history.compute_format).colour
-    bars = axes.barh(list(layers), values, color=colour, height=0.62)
-    axes.bar_label(bars, [c.percent(*pair) for pair in layers.values()], padding=4)
-    axes.set_xlim(0, 132)
-    axes.set_xticks([0, 50, 100])
-    axes.set_title(f"step {step}")
-    axes.set_xlabel("flushed to 0 (%)")
-
-
 # The loss scale --------------------------------------------------------------------------
 @c.in_house_style
 def loss_scale(histories: Sequence[History]) -> c.Picture:
@@ -398,3 +359,64 @@ def _scale_claim(run: History) -> str:
 def scale_words(scale: float) -> str:
     """A loss scale as a power of two, or in digits if it is none."""
     return c.power_of_two(scale) if math.frexp(scale)[0] == 0.5 else f"{scale:.4g}"
+
+
+# Seeds -----------------------------------------------------------------------------------
+@c.in_house_style
+def by_seed(
+    results: Mapping[str, Sequence[float]], *, metric: str = "test accuracy", source: str = ""
+) -> c.Picture:
+    """What runs of several seeds reach, a row for each way of training.
+
+    Args:
+        results: the metric of each seed, in one order, by the way of training; the first way
+            is what the others are compared with.
+        metric: what is measured.
+        source: where the results come from, if not from runs made here.
+
+    Returns:
+        A figure whose title says by how much each way changes the metric, seed by seed.
+    """
+    names, values = list(results), np.array(list(results.values()), float)
+    picture = c.Picture(height=1.7 + 0.42 * len(names))
+    axes = picture.subplots()
+    axes.axvspan(values[0].min(), values[0].max(), color=c.BAND, alpha=c.COARSE, linewidth=0)
+    for row, (name, scores) in enumerate(zip(names, values, strict=True)):
+        look = look_of(name)
+        axes.plot(
+            scores,
+            np.full(len(scores), row),
+            look.marker or "o",
+            color=look.colour,
+            markersize=7,
+            alpha=0.75,
+        )
+        axes.text(1.02, row, _range(scores), transform=axes.get_yaxis_transform(), va="center")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlabel(f"{metric}, one mark a seed (grey: the range of {names[0]})")
+    changes = [
+        f"{_range(v - values[0], sign='+')} with {n}" for n, v in zip(names, values, strict=True)
+    ]
+    seeds = values.shape[1]
+    each = "1 seed" if seeds == 1 else f"each of {seeds} seeds"
+    reached = "; ".join(f"{n}: {_range(v)}" for n, v in zip(names, values, strict=True))
+    claim = (
+        f"{metric[0].upper()}{metric[1:]} against {names[0]}, on {each}: {c.listed(changes[1:])}"
+    )
+    claim += f" ({source})" * bool(source)
+    return c.titled(picture, claim, f"Marks in rows. {reached}.")
+
+
+def look_of(name: str) -> c.Style:
+    """The palette's entry for the format that a way of training begins with."""
+    names = {"E4M3": "FP8_E4M3", "E5M2": "FP8_E5M2", "FP8": "FP8_E4M3"}
+    first = name.split()[0].strip(",:")
+    return c.STYLES.get(names.get(first, first), c.STYLES["FP8_E4M3"])
+
+
+def _range(values: np.ndarray, *, sign: str = "") -> str:
+    """The least and the greatest, or the only one, in three decimals."""
+    ends = [f"{value:{sign}.3f}" for value in (values.min(), values.max())]
+    words = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+    return words.replace("-", "−").replace("+0.000", "0.000").replace("−0.000", "0.000")

@@ -29,11 +29,11 @@ from mplab.lessons.l12.explorer import AmaxHistory
 from mplab.lessons.l13.explorer import Clinic
 from mplab.lessons.l14.explorer import ErrorBudget
 from mplab.lessons.l15.explorer import Refiner
+from mplab.lessons.l15.figures import random_system
 from mplab.lessons.l16.explorer import FreezingCup
 from mplab.lessons.l17.explorer import SliceSums
 from mplab.lessons.l18.explorer import FourBitBlock
 from mplab.lessons.l19.explorer import SplitRow
-from mplab.pictures import random_system
 from mplab.pictures.canvas import STYLES
 
 EXPLORERS = [

@@ -10,6 +10,7 @@ from legible import assert_legible
 from mplab import BF16, FP16, FP32, pictures
 from mplab.hardware import Recording, Roofline, rooflines
 from mplab.hardware.rooflines import Product, ProductError
+from mplab.lessons.l11 import figures as l11
 from mplab.lessons.l11.explorer import SpeedUp
 
 
@@ -88,7 +89,7 @@ def test_the_figure_of_a_roofline_compares_with_fp32_at_the_largest_size():
 
 def test_the_figure_of_errors_says_the_last_ones():
     rows = [ProductError(n, f, e * n) for f, e in (("FP16", 1e-5), ("BF16", 1e-4)) for n in (8, 64)]
-    picture = pictures.matmul_errors(rows)
+    picture = l11.plot_matmul_errors(rows)
     assert_legible(picture)
     assert picture.claim == "Relative errors of products of size 64: FP16 0.0006, BF16 0.006"
 

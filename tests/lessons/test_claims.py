@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, pictures, round_to, ulp
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, round_to, ulp
 from mplab.arithmetic import (
     Weights,
     backward_error,
@@ -23,11 +23,16 @@ from mplab.arithmetic import (
     variance,
 )
 from mplab.course.files import course_folder
+from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
+from mplab.lessons.l06 import figures as l06
 from mplab.lessons.l06.explorer import MatrixStep
+from mplab.lessons.l14 import figures as l14
+from mplab.lessons.l15 import figures as l15
 from mplab.lessons.l15.explorer import Refiner
+from mplab.lessons.l16 import figures as l16
 from mplab.lessons.l16.explorer import FreezingCup
-from mplab.pictures.time_steps import cycle
+from mplab.lessons.l16.figures import cycle
 from mplab.training import TASKS, train
 
 
@@ -185,7 +190,7 @@ def test_a_sum_of_equal_terms_passes_the_law_of_the_coins_long_before_it_stagnat
 
 def test_random_terms_stay_below_the_law_of_the_coins_for_thousands():
     assert "For thousands of these random terms the errors stay below √n·u" in prose(5)
-    curve = pictures.measured_errors(FP16)
+    curve = l05.measure_sum_errors(FP16)
     below = curve.errors < np.sqrt(curve.lengths) * FP16.unit_roundoff
     assert np.all(below[curve.lengths <= 4096])
     assert not below[-1]
@@ -210,7 +215,7 @@ def test_e4m3_stops_at_64_after_24_losses_and_four_sums_keep_up():
 
 def test_rounding_products_is_cheap_in_the_normal_range_and_ruinous_below_it():
     assert "about two fifths of the sum are lost" in prose(5)
-    large, small = (pictures.product_errors(most=1024, below=x).errors for x in (1.0, 2.0**-12))
+    large, small = (l05.measure_product_errors(most=1024, below=x).errors for x in (1.0, 2.0**-12))
     assert large[FP16, FP32][-1] < large[FP16, FP32][0] / 5
     assert large[FP16, FP32][-1] < FP16.unit_roundoff
     assert small[FP16, FP32][-1] == pytest.approx(2 / 5, abs=0.02)
@@ -241,7 +246,7 @@ def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
 
 def test_most_of_the_cut_is_that_of_the_products():
     text = prose(6)
-    errors, unit = pictures.cut_errors(architecture="hopper", terms=4096), FP32.unit_roundoff
+    errors, unit = l06.measure_cut_errors(architecture="hopper", terms=4096), FP32.unit_roundoff
     all_cuts, writing = -errors.cut.mean() / unit, -errors.written.mean() / unit
     assert f"make {writing:.0f} of the {all_cuts:.0f} *u*; five sixths come from" in text
     assert (all_cuts - writing) / all_cuts == pytest.approx(5 / 6, abs=0.01)
@@ -257,7 +262,7 @@ def test_most_of_the_cut_is_that_of_the_products():
 def test_errors_grow_with_the_length_for_positive_products_and_hardly_for_signed_ones():
     text = prose(6)
     assert "about in proportion to K" in text and "with positive products" in text
-    positive, signed = (pictures.errors_by_depth(signed=x, most=4096) for x in (False, True))
+    positive, signed = (l06.measure_depth_errors(signed=x, most=4096) for x in (False, True))
     steps = positive.chained[1:] / positive.chained[:-1]
     assert np.all((steps > 1.8) & (steps < 2.6))
     assert positive.promoted[-1] < positive.promoted[0]
@@ -285,7 +290,7 @@ def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
 def test_one_pass_in_bf16_is_lost_long_before_the_data_are(seed):
     assert "One pass is lost at a mean of 2⁴ deviations" in prose(14)
     assert "The line reaches 2⁰ near 2⁸" in prose(14)
-    found = pictures.formula_errors("variance", BF16, seed=seed)
+    found = l14.measure_formula_errors("variance", BF16, seed=seed)
     bad, good = (np.median(errors, axis=1) for errors in found.errors.values())
     assert bad[2] < 0.2
     assert bad[4] > 0.9
@@ -298,7 +303,7 @@ def test_one_pass_in_bf16_is_lost_long_before_the_data_are(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_far_from_0_have_no_sum_of_exponentials_in_fp16(seed):
     assert "From about −16 to 7. Above, exp(11) alone would fit" in prose(14)
-    found = pictures.formula_errors("log-sum-exp", FP16, seed=seed)
+    found = l14.measure_formula_errors("log-sum-exp", FP16, seed=seed)
     bad, good = (np.median(errors, axis=1) for errors in found.errors.values())
     assert [bool(share == 1) for share in bad] == [True] * 4 + [False] * 6 + [True] * 3
     assert good.max() < 2 * FP16.unit_roundoff
@@ -307,7 +312,7 @@ def test_scores_far_from_0_have_no_sum_of_exponentials_in_fp16(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_the_easy_equations_are_those_that_the_first_formula_fails(seed):
     assert "the first formula fails on them by up to a factor of 2¹⁰" in prose(14)
-    found = pictures.formula_errors("small root", FP32, seed=seed)
+    found = l14.measure_formula_errors("small root", FP32, seed=seed)
     bad, good = found.errors.values()
     over = bad > 4 * found.conditions * FP32.unit_roundoff
     assert found.conditions[over].max() < 2.5
@@ -332,7 +337,7 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
     assert "(b). The backward error is about u/3" in text
     assert "The error of x is about a hundred times that" in text
     assert "After seven steps the backward error is below 2⁻⁵²" in text
-    a, b, x = pictures.random_system(2**7, seed=seed)
+    a, b, x = l15.random_system(2**7, seed=seed)
     assert round(condition(a)) == 128
     low = lu(round_to(a, FP16), FP16)
 
@@ -358,7 +363,7 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
 @every_seed
 def test_refinement_ends_where_its_residual_ends(seed):
     assert "Each ends near the u of its residual: 2⁻¹² in FP16, where it began" in prose(15)
-    a, b, _ = pictures.random_system(2**7, seed=seed)
+    a, b, _ = l15.random_system(2**7, seed=seed)
     runs = [refine(a, b, factor_format=FP16, residual_format=fmt) for fmt in (FP16, FP32, None)]
     low, middle, exact = (run.backward_errors for run in runs)
     assert 2.0**-13 < low[-1] < 2.0**-11
@@ -371,7 +376,7 @@ def test_refinement_ends_where_its_residual_ends(seed):
 @every_seed
 def test_bf16_takes_twice_the_steps_of_fp16_and_e4m3_gets_nowhere(seed):
     assert "it arrives all the same, in about twice FP16's steps" in prose(15)
-    a, b, _ = pictures.random_system(2**7, seed=seed)
+    a, b, _ = l15.random_system(2**7, seed=seed)
     steps = {fmt: refine(a, b, factor_format=fmt).steps for fmt in (FP32, FP16, BF16)}
     assert (steps[FP32], steps[FP16]) == (2, 7)
     assert 2 <= steps[BF16] / 7 < 3.5
@@ -385,19 +390,19 @@ def test_bf16_takes_twice_the_steps_of_fp16_and_e4m3_gets_nowhere(seed):
 def test_the_factors_alone_end_within_a_factor_of_four_of_1_over_u(seed):
     assert "within a factor of four of 1/u, the dotted lines: 2²⁴, 2¹¹ and 2⁸" in prose(15)
     for fmt in (FP32, FP16, BF16):
-        reach = pictures.refinement_costs(fmt, seed=seed).reach
+        reach = l15.measure_refinement_costs(fmt, seed=seed).reach
         assert 1 / 4 <= reach * fmt.unit_roundoff <= 4
-    assert pictures.refinement_costs(FP8_E4M3, seed=seed).reach == 0
+    assert l15.measure_refinement_costs(FP8_E4M3, seed=seed).reach == 0
 
 
 @every_seed
 def test_eight_bits_solve_sixteen_equations_and_not_more(seed):
     assert "With n = 16 E4M3 does solve systems of condition 8, in about 20 steps" in prose(15)
-    a, b, _ = pictures.random_system(8, size=16, seed=seed)
+    a, b, _ = l15.random_system(8, size=16, seed=seed)
     found = refine(a, b, factor_format=FP8_E4M3)
     assert found.converged
     assert 16 <= found.steps <= 24
-    a, b, _ = pictures.random_system(1, size=128, seed=seed)
+    a, b, _ = l15.random_system(1, size=128, seed=seed)
     assert not refine(a, b, factor_format=FP8_E4M3).converged
 
 
@@ -410,7 +415,7 @@ def test_inner_steps_rise_to_all_that_there_are(seed):
     assert "E4M3 comes near that line at 2¹⁰" in text
     taken = {}
     for level in (2, 7, 16, 18, 32):
-        a, b, _ = pictures.random_system(2.0**level, seed=seed)
+        a, b, _ = l15.random_system(2.0**level, seed=seed)
         found = refine(a, b, factor_format=FP16, method="gmres")
         assert found.converged
         taken[level] = found.inner_steps / found.steps
@@ -418,7 +423,7 @@ def test_inner_steps_rise_to_all_that_there_are(seed):
     assert 19 <= taken[16] <= 30
     assert 32 < taken[18] < 50
     assert 60 <= taken[32] <= 64
-    a, b, _ = pictures.random_system(2.0**10, seed=seed)
+    a, b, _ = l15.random_system(2.0**10, seed=seed)
     found = refine(a, b, factor_format=FP8_E4M3, method="gmres")
     assert 54 <= found.inner_steps / found.steps <= 64
 
@@ -428,7 +433,7 @@ def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_ch
     text = prose(15)
     assert "more than half the entries become 0, and the others one of a few multiples" in text
     assert "takes the same seven steps as before, bit for bit" in text
-    a, b, _ = pictures.random_system(2**7, seed=seed)
+    a, b, _ = l15.random_system(2**7, seed=seed)
     large, small = 2.0**20 * a, 2.0**-20 * a
     assert not refine(large, b, factor_format=FP16, scale=False).steps
     stored = round_to(small, FP16)
@@ -544,7 +549,7 @@ def test_nearest_has_a_best_step_of_a_tenth_of_a_degree_and_kahan_none(seed):
     assert "lowest point lies between 2⁻⁵ and 2⁻³ minutes, at about a tenth" in prose(16)
     assert "stays below a degree where nearest is off by nearly forty" in prose(16)
     found = {
-        method: pictures.step_errors(FP16, method=method, seed=seed)
+        method: l16.measure_step_errors(FP16, method=method, seed=seed)
         for method in ("nearest", "stochastic", "kahan")
     }
     nearest, stochastic, kahan = (curve.errors for curve in found.values())
@@ -556,7 +561,7 @@ def test_nearest_has_a_best_step_of_a_tenth_of_a_degree_and_kahan_none(seed):
     assert 0 < stochastic.argmin() < len(stochastic) - 1
     assert stochastic[-3:].max() < 2 * stochastic[-3:].min()
     assert kahan[-1] < 0.012
-    wide = pictures.step_errors(FP32, seed=seed).errors
+    wide = l16.measure_step_errors(FP32, seed=seed).errors
     assert wide.argmin() == len(wide) - 1
 
 
@@ -585,19 +590,19 @@ def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
         16
     )
     if not seed:
-        nearest = pictures.grid_errors(BF16).errors
+        nearest = l16.measure_grid_errors(BF16).errors
         np.testing.assert_allclose(nearest[1:], [0.167, 0.465, 0.751], atol=0.006)
         assert nearest.argmin() == 0
-        wide = pictures.grid_errors(FP32).errors
+        wide = l16.measure_grid_errors(FP32).errors
         assert np.all((wide[:-1] / wide[1:] > 3.5) & (wide[:-1] / wide[1:] < 4.5))
         np.testing.assert_allclose(
-            pictures.grid_errors(BF16, method="kahan").errors[2:], 2**-9, rtol=0.05
+            l16.measure_grid_errors(BF16, method="kahan").errors[2:], 2**-9, rtol=0.05
         )
         ends = {n: rod(n) for n in (32, 64, 128)}
         assert rod_error(ends[128]) == pytest.approx(0.93, abs=0.005)
         steps = [np.abs(ends[n] - ends[2 * n][::2]).max() for n in (32, 64)]
         assert steps[1] < steps[0]
-    stochastic = pictures.grid_errors(BF16, method="stochastic", seed=seed).errors
+    stochastic = l16.measure_grid_errors(BF16, method="stochastic", seed=seed).errors
     assert stochastic.max() < 0.02
     assert stochastic[-1] > 0.003
 

@@ -6,11 +6,12 @@ import nbformat
 import numpy as np
 import pytest
 
-from mplab import BF16, FP8_E4M3, FP16, pictures, round_to
+from mplab import BF16, FP8_E4M3, FP16, round_to
 from mplab.arithmetic import matmul_fp64, mma, slice_bits, split
 from mplab.course.files import course_folder
+from mplab.lessons.l17 import figures as l17
 from mplab.lessons.l17.explorer import SliceSums, _filled
-from mplab.pictures import emulation_error
+from mplab.lessons.l17.figures import emulation_error
 
 CELLS = nbformat.read(next(course_folder("lessons").glob("17_*.ipynb")), as_version=4).cells
 PROSE = "\n\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
@@ -74,7 +75,7 @@ def test_the_rule_gives_the_bits_that_the_lesson_lists():
 def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
     assert "about a fifth of the positive sums wrong, and nearly all sums of nearly equal" in PROSE
     assert "*With random signs not one is wrong*, and with two bits too many still none" in PROSE
-    found = pictures.wrong_sums(64, seed=seed)
+    found = l17.measure_wrong_sums(64, seed=seed)
     assert found.bits.tolist()[-3:] == [found.rule, found.rule + 1, found.rule + 2]
     assert 0.14 < found.shares["positive"][-2] < 0.3
     assert found.shares["nearly equal"][-2] > 0.9
@@ -142,7 +143,7 @@ def test_fourteen_bits_are_enough_for_64_products_of_e4m3_slices_and_not_for_128
 def test_spread_numbers_need_about_ten_fp16_slices_instead_of_six(seed):
     assert "At φ = 8 magnitudes differ by factors of 10²⁰ and more" in PROSE
     assert "FP16 needs only about 10 slices instead of 6" in PROSE
-    counts = pictures.slices_needed("FP16", draws=1, seed=seed).counts[:, 0]
+    counts = l17.measure_slices_needed("FP16", draws=1, seed=seed).counts[:, 0]
     assert counts[0] == 6
     assert 10 <= counts[-1] <= 12
     sizes = np.exp(8 * np.random.default_rng(seed).standard_normal((16, 64)))

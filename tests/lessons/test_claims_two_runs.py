@@ -8,10 +8,11 @@ import pytest
 import torch
 from tiers import mostly_full
 
-from mplab import BF16, FP32, arithmetic, pictures, round_to
+from mplab import BF16, FP32, arithmetic, round_to
 from mplab.course.files import course_folder
+from mplab.lessons.l19 import figures as l19
 from mplab.lessons.l19.explorer import SplitRow
-from mplab.pictures._two_runs import Decoder
+from mplab.lessons.l19.figures import Decoder
 from mplab.training import TASKS
 
 CELLS = nbformat.read(next(course_folder("lessons").glob("19_*.ipynb")), as_version=4).cells
@@ -34,7 +35,7 @@ ONE_SEED = pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_a_thousand_orders_share_a_few_dozen_places_and_one_after_a_cast(seed):
     assert "a thousand orders have to share a few dozen places" in prose()
     assert "other seeds gave up to 200" in prose()
-    found = pictures.order_errors(seed=seed).offsets
+    found = l19.measure_order_errors(seed=seed).offsets
     counts = [len(found[name]) for name in ("FP32", "FP16", "BF16")]
     assert 15 <= min(counts) <= max(counts) <= 200
     assert max(counts) < 1.5 * min(counts)
@@ -182,7 +183,7 @@ def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
     assert "they differ, but by less than 0.005" in prose()
     how = {"seed": seed, "steps": 150, "without": "in_proj_bias"}
     wide, narrow = (
-        pictures.runs_apart("sequence-transformer", recipe, **how)
+        l19.measure_runs_apart("sequence-transformer", recipe, **how)
         for recipe in ("fp32", "amp-bf16")
     )
     assert narrow.distances[0] < 1e-9 < wide.distances[0] < 1e-7
@@ -198,7 +199,7 @@ def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
 @SEEDS
 def test_gaps_have_a_ratio_of_eight_and_grow_like_the_root(seed):
     assert "By about 8 = 2³, and like √T" in prose()
-    found = pictures.rollout_gaps(seed=seed).gaps
+    found = l19.measure_rollout_gaps(seed=seed).gaps
     fp16, bf16 = (np.abs(found[name]).mean() for name in ("FP16", "BF16"))
     assert 7 < bf16 / fp16 < 9
     spread = np.cumsum(found["BF16"], axis=1).std(axis=0)

@@ -5,10 +5,7 @@ import re
 from collections import namedtuple
 from functools import cache
 from html import escape
-from importlib import import_module
 from itertools import combinations
-from pkgutil import iter_modules
-from types import ModuleType
 
 import matplotlib
 import numpy as np
@@ -21,6 +18,7 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
+from mplab.lessons.l01 import figures
 from mplab.pictures import canvas
 from mplab.training import ExponentHistogram, History, exponent_histogram
 from mplab.training import exponents as ranges
@@ -218,8 +216,8 @@ FIGURES = {
     "gradients in BF16": lambda: pictures.gradient_exponents(bumpy(-50, -25), BF16),
     "gradients in E4M3": lambda: pictures.gradient_exponents(bumpy(-50, -25), FP8_E4M3),
     "one layer": lambda: pictures.gradient_exponents({"all": histogram(-9, [1])}, FP16),
-    "flushed at three steps": lambda: pictures.flushed_share(history(flushed=FLUSHED)),
-    "flushed at one step": lambda: pictures.flushed_share(history(flushed={0: FLUSHED[0]})),
+    "flushed at three steps": lambda: figures.flushed_share(history(flushed=FLUSHED)),
+    "flushed at one step": lambda: figures.flushed_share(history(flushed={0: FLUSHED[0]})),
     "a loss scale that falls": lambda: pictures.loss_scale(
         [history("fp16-scaled", **high_start())]
     ),
@@ -473,7 +471,7 @@ def test_a_layer_without_nonzero_gradients_is_named_so():
 
 
 def test_flushed_bars_have_the_recorded_lengths():
-    figure = pictures.flushed_share(history(flushed=FLUSHED))
+    figure = figures.flushed_share(history(flushed=FLUSHED))
     assert [bar.get_width() for bar in figure.axes[0].patches] == [100, 99, 26, 8, 1, 0]
     assert figure.axes[0].yaxis.get_inverted()
     assert figure.claim == (
@@ -520,15 +518,3 @@ def test_the_table_has_headings_for_screen_readers():
     assert table.rows[0] == ("FP32", "torch on cpu", "0.0307", "0.500", "0 of 60", "none")
     assert table.rows[1][3:] == ("0.500", "10 of 60", "2³⁰")
     assert "10 of 60" in str(table)
-
-
-# The room --------------------------------------------------------------------------------
-
-
-def test_no_file_of_the_room_can_stand_where_a_figure_is_looked_for():
-    files = {file.name for file in iter_modules(pictures.__path__)}
-    assert files & set(pictures.__all__) == set()
-    for file in files:
-        import_module(f"mplab.pictures.{file}")
-    found = {name for name in pictures.__all__ if isinstance(getattr(pictures, name), ModuleType)}
-    assert found == set()

@@ -1,0 +1,230 @@
+"""Errors of long sums and products, and sums that stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
+from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
+from mplab.numbers.formats import FP16, FP32, Format, Rounding
+from mplab.numbers.rounding import round_to
+from mplab.pictures import canvas as c
+
+_DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}
+
+
+_PERSONS = ("kahan", "neumaier")  # orders of summation with a name that is written large
+
+
+# Errors of long sums ---------------------------------------------------------------------
+class ErrorCurve(NamedTuple):
+    """Errors of sums of growing length in one format and order, relative to the sum of |terms|."""
+
+    fmt: Format
+    order: str
+    lengths: np.ndarray
+    errors: np.ndarray
+    signed: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the curve is called in a figure."""
+        order = self.order.capitalize() if self.order in _PERSONS else self.order
+        return f"{self.fmt.name} {order}" + (", mixed signs" if self.signed else "")
+
+
+def measure_sum_errors(
+    fmt: Format,
+    *,
+    order: str = "sequential",
+    signed: bool = False,
+    most: int = 1 << 14,
+    draws: int = 16,
+    seed: int = 0,
+) -> ErrorCurve:
+    """The root mean square error of sums of 2, 4, 8 .. `most` random terms.
+
+    The terms are FP16 values in [0, 1), or in (−1, 1) if `signed`, the same for every format and
+    order; a narrower format rounds them as it adds.
+
+    Exactness:
+        The sums they are compared with are exact: multiples of 2^−24 below 2^29 in float64.
+
+    Examples:
+        >>> measure_sum_errors(FP16, most=8).lengths
+        array([2, 4, 8])
+    """
+    rng = np.random.default_rng(seed)
+    terms = round_to(rng.random((most, draws)), FP16, rounding=Rounding.TOWARD_ZERO)
+    if signed:
+        terms = terms * rng.choice([-1.0, 1.0], terms.shape)
+    exact = np.cumsum(terms, axis=0)
+    lengths = 1 << np.arange(1, most.bit_length())
+    how: Accumulation = {"accumulator_format": fmt, "order": order}
+    if order in ("sequential", "kahan"):
+        sums = cumsum(terms, axis=0, **how)[lengths - 1]
+    else:
+        sums = np.stack([sum(terms[:n], axis=0, **how) for n in lengths])
+    relative = (sums - exact[lengths - 1]) / np.cumsum(np.abs(terms), axis=0)[lengths - 1]
+    return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
+
+
+@c.in_house_style
+def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Picture:
+    """Errors against the number of terms, with the bounds n·u and √n·u of one format.
+
+    Errors of zero are not drawn.
+
+    Args:
+        curves: from `measure_sum_errors`, of one range of lengths.
+        bounds_of: the format whose bounds are drawn.
+
+    Returns:
+        A figure whose title says which curve ends highest and which lowest.
+    """
+    picture = c.Picture(height=4.4)
+    axes = picture.subplots()
+    c.log_axes(axes, "number of terms n", "error / sum of |terms|")
+    ends = [_draw_errors(axes, curve) for curve in curves if np.any(curve.errors > 0)]
+    lengths = curves[0].lengths
+    for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
+        limits = [min(1.0, bound(int(n), bounds_of)) for n in lengths]
+        words = f"{name} for {bounds_of.name}"
+        ends.append(c.curve(axes, lengths, limits, words, c.REFERENCE, linewidth=0.9))
+    last = {curve.name: float(curve.errors[-1]) for curve in curves}
+    worst, best = max(last, key=lambda k: last[k]), min(last, key=lambda k: last[k])
+    sentence = (
+        f"After {int(lengths[-1]):,} terms the error is {last[worst]:.2g} in {worst}, "
+        f"{last[best]:.2g} in {best}."
+    )
+    every = "; ".join(f"{name} {error:.2g}" for name, error in last.items())
+    c.titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {every}.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+def _draw_errors(axes: Axes, curve: ErrorCurve) -> c.End:
+    look = c.style(curve.fmt)
+    shown = np.where(curve.errors > 0, curve.errors, np.nan)
+    dash = "dashdot" if curve.signed else _DASHES.get(curve.order, "dashdot")
+    axes.plot(
+        curve.lengths, shown, color=look.colour, linestyle=dash, marker=look.marker, markevery=2
+    )
+    at = int(np.flatnonzero(curve.errors > 0)[-1])
+    return c.End(axes, float(curve.lengths[at]), float(curve.errors[at]), curve.name, look.colour)
+
+
+@c.in_house_style
+def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
+    """Running sums of ones in each format: where adding 1 no longer changes them.
+
+    Args:
+        formats: the accumulators, drawn in their colours.
+        most: how many ones.
+
+    Returns:
+        A figure whose title says where each format stops.
+    """
+    picture = c.Picture(height=4.0, width=8.4)
+    axes = picture.subplots()
+    c.log_axes(axes, "ones added", "running sum")
+    counts = np.arange(1, most + 1)
+    ends: list[c.End] = []
+    stops: list[str] = []
+    for fmt in formats:
+        running = cumsum(np.ones(most), accumulator_format=fmt)
+        last = float(running[-1])
+        stuck = last < most
+        words = f"{fmt.name} stops at {last:g}" if stuck else f"{fmt.name} goes on"
+        ends.append(c.curve(axes, counts, running, words, c.style(fmt)))
+        if stuck:
+            stops.append(f"{last:g} in {fmt.name}")
+    claim = f"Adding ones stops at {', '.join(stops)}." if stops else "No sum of ones has stopped."
+    c.titled(picture, claim, "Line chart of running sums, both axes logarithmic.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+# Errors of long products -----------------------------------------------------------------
+class ProductErrors(NamedTuple):
+    """Errors of inner products of growing length, relative to the sum of |products|.
+
+    Attributes:
+        lengths: how many products.
+        errors: root mean square errors by the formats of products and of accumulator; products
+            of None are exact.
+        below: the operands lie between 0 and this.
+    """
+
+    lengths: np.ndarray
+    errors: dict[tuple[Format | None, Format], np.ndarray]
+    below: float = 1.0
+
+
+def measure_product_errors(
+    fmt: Format = FP16,
+    *,
+    most: int = 1 << 14,
+    draws: int = 6,
+    below: float = 1.0,
+    seed: int = 0,
+) -> ProductErrors:
+    """Errors of inner products of random FP16 vectors, elements between 0 and `below`.
+
+    Args:
+        fmt: what products and the accumulator are rounded to, or only one of them; the other
+            accumulator is FP32.
+        most: the greatest length.
+        draws: how many vectors on either side; every pair is multiplied.
+        below: a power of two from 2^−24 to 2^15: where elements end.
+        seed: of the vectors.
+
+    Exactness:
+        The sums they are compared with are float64's, within 2^−38 of the exact ones.
+    """
+    rng = np.random.default_rng(seed)
+    a, b = (round_to(below * rng.random((draws, most)), FP16) for _ in range(2))
+    lengths = 1 << np.arange(4, most.bit_length(), 2)
+    errors = {}
+    for accumulator in (fmt, FP32):
+        for product in (None, fmt):
+            how: Accumulation = {"accumulator_format": accumulator, "product_format": product}
+            kept = []
+            for n in lengths:
+                exact = a[:, :n] @ b[:, :n].T
+                off = matmul(a[:, :n], b[:, :n].T, **how) / exact - 1
+                kept.append(float(np.sqrt(np.mean(off**2))))
+            errors[product, accumulator] = np.array(kept)
+    return ProductErrors(lengths, errors, below)
+
+
+@c.in_house_style
+def plot_product_errors(found: ProductErrors) -> c.Picture:
+    """Errors of inner products: is it the products or the sum that should be wide?"""
+    picture = c.Picture(height=4.2, width=8.2)
+    axes = picture.subplots()
+    c.log_axes(axes, "products added", "error / sum of |products|")
+    ends, last = [], {}
+    for (product, accumulator), errors in found.errors.items():
+        look = c.style(accumulator)
+        kind = "exact" if product is None else product.name
+        words = f"{kind} products, {accumulator.name} sum"
+        last[words] = float(errors[-1])
+        how = {"linestyle": "solid" if product is None else "dotted", "marker": look.marker}
+        ends.append(c.curve(axes, found.lengths, errors, words, look, **how))
+    listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
+    narrow = next(f for _, f in found.errors if f != FP32)
+    limit = "1" if found.below == 1 else c.power_of_two(found.below)
+    sentence = (
+        f"Operands from 0 to {limit}: after "
+        f"{int(found.lengths[-1]):,} products, an {narrow.name} sum is off by "
+        f"{last[f'exact products, {narrow.name} sum']:.2g}; {narrow.name} products in an FP32 "
+        f"sum, by {last[f'{narrow.name} products, FP32 sum']:.2g}."
+    )
+    c.titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {listing}.")
+    c.label_ends(picture, ends)
+    return picture

@@ -1,0 +1,182 @@
+"""Weight updates: which are lost, and what keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from mplab.arithmetic.updates import Descent
+from mplab.numbers.codes import ulp
+from mplab.numbers.formats import BF16, FP32, Format
+from mplab.numbers.rounding import round_to
+from mplab.numbers.words import number
+from mplab.pictures import canvas as c
+
+_WITH = {
+    "nearest": "to nearest",
+    "stochastic": "by coin",
+    "kahan": "with Kahan",
+    "master": "with FP32 master",
+}
+
+
+@c.in_house_style
+def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.Picture:
+    """Weights over many equal updates, beside where the updates should have led.
+
+    Args:
+        paths: from `mplab.arithmetic.path`, shape (steps + 1, weights).
+        update: what every step added.
+        fmt: the format of the weights.
+
+    Returns:
+        A figure whose title says how far each weight came.
+    """
+    steps = len(paths) - 1
+    picture = c.Picture(height=3.8)
+    axes = picture.subplots()
+    look, ends = c.style(fmt), []
+    count = np.arange(steps + 1)
+    for way in paths.T:
+        axes.plot(count, way[0] + update * count, color="black", linewidth=0.9)
+        axes.plot(count, way, color=look.colour)
+        ends.append(
+            c.End(axes, steps, float(way[-1]), f"{way[0]:.3g} → {way[-1]:.3g}", look.colour)
+        )
+    axes.set_xlabel("updates")
+    axes.set_ylabel("weight")
+    moves = [number(move, digits=2) for move in paths[-1] - paths[0]]
+    sentence = (
+        f"{steps:,} updates of {update:g} should add {steps * update:g} to each weight. "
+        f"In {fmt.name} they add {c.listed(moves)}."
+    )
+    c.label_ends(picture, ends)
+    return c.titled(picture, sentence, "Line chart; thin black lines show the exact sums.")
+
+
+@c.in_house_style
+def least_updates(formats: Sequence[Format], *, update: float | None = None) -> c.Picture:
+    """The largest update that does nothing, against the weight it is added to.
+
+    Args:
+        formats: of the weights.
+        update: a size of update to mark.
+
+    Returns:
+        A figure whose title says what it takes to move a weight of 1 upward.
+    """
+    picture = c.Picture(height=4.2)
+    axes = picture.subplots()
+    c.log_axes(axes, "weight", "largest update that does nothing")
+    edges = np.exp2(np.arange(-8.0, 5.0))
+    weights = np.sort(np.concatenate([edges, np.nextafter(edges[1:], 0)]))
+    ends, words = [], []
+    for fmt in formats:
+        half = np.asarray(ulp(weights, fmt)) / 2
+        ends.append(c.curve(axes, weights, half, fmt.name, c.style(fmt)))
+        words.append(f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}")
+    if update is not None:
+        level = weights[[0, -1]], [update, update]
+        ends.append(c.curve(axes, *level, f"Δ = {update:g}", c.REFERENCE, linewidth=0.9))
+    sentence = f"To raise a weight of 1, an update must exceed {c.listed(words)}."
+    details = "Staircases, both axes logarithmic: half an ulp of the weight, doubling with it."
+    c.label_ends(picture, ends)
+    return c.titled(picture, sentence, details)
+
+
+@c.in_house_style
+def descents(runs: Sequence[Descent]) -> c.Picture:
+    """Loss, and share of weights that moved, of regressions with weights in low precision.
+
+    Args:
+        runs: from `mplab.arithmetic.descend`, of equal length.
+
+    Returns:
+        A figure of two panels whose title says where each run ends.
+    """
+    picture = c.Picture(height=5.0, width=8.2)
+    above, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    above.set_yscale("log", base=2)
+    for part in (above, below):
+        part.margins(x=0.01)
+    c.log_ticks(above.yaxis, count=7)
+    above.set_ylabel("loss")
+    below.set_ylabel("weights moved (%)")
+    below.set_xlabel("step")
+    ends: list[c.End] = []
+    for run in runs:
+        ends += _draw_descent(above, below, run)
+    ways = [f"{run.loss[-1]:.2g} {_WITH[run.method]} ({100 * _late(run):.0f}%)" for run in runs]
+    sentence = (
+        f"With {runs[0].fmt.name} weights the last loss is {c.listed(ways)}; in brackets, how many "
+        f"weights still move in a step."
+    )
+    c.label_ends(picture, ends)
+    details = f"Two line charts over {len(runs[0].loss)} steps."
+    return c.titled(picture, sentence, details)
+
+
+def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[c.End]:
+    dash, words = c.METHOD_STYLES[run.method]
+    look = c.style(FP32 if run.method == "master" else run.fmt)
+    steps = np.arange(len(run.loss))
+    above.plot(steps, run.loss, color=look.colour, linestyle=dash)
+    width = max(1, len(steps) // 40)
+    kept = len(steps) // width * width
+    share = 100 * run.arrived[:kept].reshape(-1, width).mean(axis=1)
+    places = steps[:kept].reshape(-1, width).mean(axis=1)
+    below.plot(places, share, color=look.colour, linestyle=dash)
+    name, x = f"{run.fmt.name}, {words}", float(steps[-1])
+    return [
+        c.End(above, x, float(run.loss[-1]), name, look.colour),
+        c.End(below, x, float(share[-1]), name, look.colour),
+    ]
+
+
+def _late(run: Descent) -> float:
+    """The share of weights that move in the last tenth of a run."""
+    return float(run.arrived[-max(1, len(run.arrived) // 10) :].mean())
+
+
+@c.in_house_style
+def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.Picture:
+    """Many weights that took the same updates, each rounded by its own coin.
+
+    Args:
+        paths: from `mplab.arithmetic.path` with method "stochastic", shape (steps + 1, weights),
+            all from one start.
+        update: what every step added.
+        fmt: the format of the weights.
+
+    Returns:
+        A figure whose title compares their mean and their scatter with the exact sum.
+    """
+    steps, exact = len(paths) - 1, float(paths[0, 0] + update * (len(paths) - 1))
+    picture = c.Picture(height=3.8)
+    axes = picture.subplots()
+    look, count = c.style(fmt), np.arange(steps + 1)
+    low, high = np.quantile(paths, (0.05, 0.95), axis=1)
+    axes.fill_between(count, low, high, color=c.BAND, alpha=0.4, linewidth=0)
+    axes.plot(count, paths[:, 0], color=look.colour, linewidth=1)
+    axes.plot(count, paths.mean(axis=1), color=c.STYLES["FP32"].colour, linewidth=2.4)
+    axes.plot(count, paths[0, 0] + update * count, color="black", linewidth=0.9)
+    still = float(round_to(paths[0, 0] + update, fmt))
+    axes.set_xlabel("updates")
+    axes.set_ylabel("weight")
+    ends = [
+        c.End(axes, steps, float(paths[-1, 0]), "one of them", look.colour),
+        c.End(axes, steps, float(paths[-1].mean()), "their mean", c.STYLES["FP32"].colour),
+        c.End(axes, steps, exact, "exact", "black"),
+        c.End(axes, steps, float(high[-1]), "nine in ten", c.BAND),
+    ]
+    if still == paths[0, 0]:
+        axes.plot(count, np.full(steps + 1, still), color=look.colour, linestyle="dashed")
+        ends.append(c.End(axes, steps, still, "to nearest", look.colour))
+    sentence = (
+        f"{paths.shape[1]:,} weights rounded by coin average {paths[-1].mean():.4f}, where "
+        f"{exact:.4g} is exact; single ones scatter by ±{paths[-1].std():.2g}."
+    )
+    c.label_ends(picture, ends)
+    return c.titled(picture, sentence, "Line chart with a band that holds nine weights in ten.")

@@ -1,0 +1,288 @@
+"""Time steps: where a state freezes, errors against the step, and cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.arithmetic.integration import freezes, integrate
+from mplab.numbers.codes import values
+from mplab.numbers.formats import Format
+from mplab.numbers.rounding import round_to
+from mplab.numbers.words import number
+from mplab.pictures import canvas as c
+
+HOT, ROOM, RATE = 90.0, 20.0, 0.1
+"""A cup of coffee: degrees at the start and around it, and what it loses in a minute, of its
+distance from the room."""
+
+
+def cooling(t: Any) -> Any:
+    """The rate of a cup of coffee, in degrees per minute."""
+    return -RATE * (t - ROOM)
+
+
+# Measurements ----------------------------------------------------------------------------
+class FreezingPoints(NamedTuple):
+    """Where a cup of coffee that begins at 90 degrees stops, in a room of 20.
+
+    Attributes:
+        fmt: the format of its temperature.
+        steps: time steps in minutes, shape (n,).
+        predicted: the hottest temperature that a step to nearest leaves as it is, of that shape.
+        run_steps: the steps of runs, shape (m,).
+        reached: where these are after 100 minutes, of that shape.
+    """
+
+    fmt: Format
+    steps: np.ndarray
+    predicted: np.ndarray
+    run_steps: np.ndarray
+    reached: np.ndarray
+
+
+def measure_freezing_points(fmt: Format) -> FreezingPoints:
+    """Where the rule says that a cup of coffee stops, and where runs do.
+
+    Args:
+        fmt: the format of its temperature.
+
+    Examples:
+        >>> found = measure_freezing_points(BF16)
+        >>> found.run_steps[[0, 4]], found.reached[[0, 4]]
+        (array([1.    , 0.0625]), array([20.5, 40. ]))
+    """
+    steps = 2.0 ** (np.arange(-64, 1) / 8)
+    predicted = hottest_frozen(fmt, steps)
+    run_steps = 2.0 ** np.arange(0, -8, -1)
+    reached = [integrate(cooling, HOT, dt, round(100 / dt), fmt)[-1] for dt in run_steps.tolist()]
+    return FreezingPoints(fmt, steps, predicted, run_steps, np.array(reached))
+
+
+def temperatures(fmt: Format) -> np.ndarray:
+    """All values of a format from the room's temperature to the coffee's."""
+    all_values = np.unique(values(fmt))
+    t: np.ndarray = all_values[(all_values >= ROOM) & (all_values <= round_to(HOT, fmt))]
+    return t
+
+
+def hottest_frozen(fmt: Format, steps: np.ndarray) -> np.ndarray:
+    """The hottest temperature, from 90 degrees down, that each step to nearest leaves as it is."""
+    t = temperatures(fmt)
+    return np.array([t[freezes(cooling, t, dt, fmt)].max() for dt in steps.tolist()])
+
+
+class SimulationErrors(NamedTuple):
+    """Errors of simulations in a format.
+
+    Attributes:
+        fmt: the format of the state.
+        method: one of `mplab.arithmetic.METHODS`.
+        subject: what has an error.
+        quantity: of which kind the errors are, in which unit.
+        axis: what grows along `x`.
+        x: powers of two, or products of one number with them, shape (n,).
+        errors: of that shape.
+    """
+
+    fmt: Format
+    method: str
+    subject: str
+    quantity: str
+    axis: str
+    x: np.ndarray
+    errors: np.ndarray
+
+
+def measure_step_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> SimulationErrors:
+    """Errors of 32 cups of coffee after 10 minutes, for Euler steps from long to short.
+
+    The root of the mean square over cups, since the best step of one is not that of another.
+
+    Args:
+        fmt: the format of the temperatures.
+        method: one of `mplab.arithmetic.METHODS`.
+        seed: of the first temperatures, 60 to 95 degrees, and of stochastic rounding.
+
+    Exactness:
+        Compared with the solution of the equation for the rounded first temperatures.
+    """
+    start = round_to(np.random.default_rng(seed).uniform(60, 95, 32), fmt)
+    exact = ROOM + (start - ROOM) * np.exp(-10 * RATE)
+    counts, errors = 2 ** np.arange(2, 14), []
+    for count in counts.tolist():
+        end = integrate(cooling, start, 10 / count, count, fmt, method=method, seed=seed)[-1]
+        errors.append(np.sqrt(np.mean((end - exact) ** 2)))
+    said = "32 cups after 10 minutes", "error (degrees)", "time step (minutes)"
+    return SimulationErrors(fmt, method, *said, 10 / counts, np.array(errors))
+
+
+def measure_grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> SimulationErrors:
+    """Relative errors of a heated rod, for grids from coarse to fine.
+
+    u_t = u_xx + π² sin πx with u = 0 at the start and at both ends, until t = ½, where u is nearly
+    sin πx. Second differences, and steps of Euler of a quarter of the squared distance of points.
+
+    Args:
+        fmt: the format of the temperatures.
+        method: one of `mplab.arithmetic.METHODS`.
+        seed: of stochastic rounding.
+
+    Exactness:
+        Compared with the solution of the equation, in the Euclidean norm.
+    """
+    sizes, errors = 2 ** np.arange(3, 7), []
+    for n in sizes.tolist():
+        form = np.sin(np.pi * np.arange(1, n) / n)
+        end = integrate(
+            _heated(n, form), 0 * form, 0.25 / n**2, 2 * n**2, fmt, method=method, seed=seed
+        )[-1]
+        exact = form * (1 - np.exp(-(np.pi**2) / 2))
+        errors.append(np.linalg.norm(end - exact) / np.linalg.norm(exact))
+    said = "a heated rod", "relative error", "intervals of the grid"
+    return SimulationErrors(fmt, method, *said, sizes, np.array(errors))
+
+
+def _heated(n: int, form: np.ndarray) -> Callable[[np.ndarray], Any]:
+    def rate(u: np.ndarray) -> Any:
+        padded = np.pad(u, 1)
+        return (padded[2:] - 2 * u + padded[:-2]) * n**2 + np.pi**2 * form
+
+    return rate
+
+
+# Figures ---------------------------------------------------------------------------------
+_LOOKS = list(c.STYLES.values())
+
+
+@c.in_house_style
+def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
+    """States over time, of runs that may have steps of different length.
+
+    Args:
+        runs: by name, shape (steps + 1,), each from 0 to `until`; what is called "exact" is black.
+        until: the time of the last states, in minutes.
+
+    Returns:
+        A figure whose title says where each run ends.
+    """
+    picture = c.Picture(height=4.0, width=8.0)
+    axes = picture.subplots()
+    ends, said = [], []
+    for k, (name, run) in enumerate(runs.items()):
+        look = c.REFERENCE if name == "exact" else _LOOKS[k % len(_LOOKS)]
+        width, times = 0.9 if name == "exact" else None, np.linspace(0, until, len(run))
+        ends.append(c.curve(axes, times, run, name, look, linewidth=width))
+        said.append(f"{number(float(run[-1]), digits=5)} ({name})")
+    axes.set_xlabel("minutes")
+    axes.set_ylabel("temperature (°C)")
+    axes.margins(x=0.01)
+    sentence = f"After {until:g} minutes: {c.listed(said)}."
+    c.titled(picture, sentence, "Line chart.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+@c.in_house_style
+def plot_freezing_points(found: Sequence[FreezingPoints]) -> c.Picture:
+    """The hottest temperature that a step leaves as it is, against the step, and where runs end.
+
+    Args:
+        found: from `measure_freezing_points`, one for each format.
+
+    Returns:
+        A figure whose title says how many runs end where the rule says.
+    """
+    picture = c.Picture(height=4.2, width=8.0)
+    axes = picture.subplots()
+    ends, right, all_runs = [], 0, 0
+    for points in found:
+        look = c.style(points.fmt)
+        axes.plot(points.steps, points.predicted, color=look.colour, linestyle=look.dash)
+        axes.plot(
+            points.run_steps, points.reached, color=look.colour, linestyle="", marker=look.marker
+        )
+        ends.append(c.End(axes, points.steps[0], points.predicted[0], points.fmt.name, look.colour))
+        said = points.predicted[np.searchsorted(points.steps, points.run_steps)]
+        right += int(np.sum(said == points.reached))
+        all_runs += len(said)
+    axes.set_xscale("log", base=2)
+    axes.invert_xaxis()  # what is finer lies to the right
+    c.log_ticks(axes.xaxis)
+    axes.set_xlabel("time step (minutes)")
+    axes.set_ylabel("temperature (°C)")
+    sentence = (
+        f"{right} of {all_runs} runs stop where the rule says, the hotter the finer the step."
+    )
+    c.titled(picture, sentence, "Lines: predicted; marks: runs of 100 minutes.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+@c.in_house_style
+def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
+    """Errors of simulations, a line for each format and method.
+
+    Args:
+        curves: from `measure_step_errors` or `measure_grid_errors`, all of one kind.
+
+    Returns:
+        A figure whose title says where each line is lowest.
+    """
+    ((subject, axis, quantity),) = {(k.subject, k.axis, k.quantity) for k in curves}  # of one kind
+    picture = c.Picture(height=4.4, width=8.4)
+    axes = picture.subplots()
+    c.log_axes(axes, axis, quantity)
+    ends, said = [], []
+    for curve in curves:
+        look, (dash, words) = c.style(curve.fmt), c.METHOD_STYLES[curve.method]
+        name, how = f"{curve.fmt.name} {words}", {"linestyle": dash, "marker": look.marker}
+        ends.append(c.curve(axes, curve.x, curve.errors, name, look, **how))
+        best = int(np.argmin(curve.errors))
+        said.append(f"{name} {curve.errors[best]:.2g} at {curve.x[best]:.2g}")
+    if curves[0].x[0] > curves[0].x[-1]:
+        axes.invert_xaxis()  # what is finer lies to the right
+    sentence = f"Least errors of {subject}: {', '.join(said)}."
+    c.titled(picture, sentence, "Line chart, both axes logarithmic.")
+    c.label_ends(picture, ends)
+    return picture
+
+
+@c.in_house_style
+def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
+    """The states of runs in three numbers x, y and z: z against x, a panel for each run.
+
+    Args:
+        runs: by name, shape (steps + 1, 3).
+
+    Returns:
+        A figure whose title counts the different states of each run, and says its cycle's length.
+    """
+    picture = c.Picture(height=3.9, width=8.4)
+    panels = picture.subplots(1, len(runs), sharex=True, sharey=True, squeeze=False)[0]
+    said = []
+    for k, (axes, (name, run)) in enumerate(zip(panels, runs.items(), strict=True)):
+        axes.plot(run[:, 0], run[:, 2], linestyle="", marker=".", markersize=1.5, color="#7A21DD")
+        axes.set_title(name)
+        axes.set_xlabel("x")
+        if not k:
+            axes.set_ylabel("z")
+        states, length = cycle(run)
+        end = f", the last {length:,} again and again" * bool(length)
+        said.append(f"{states:,} ({name}{end})")
+    steps = len(run) - 1
+    sentence = f"Different states in {steps:,} steps: {'; '.join(said)}."
+    return c.titled(picture, sentence, "Points, z against x.")
+
+
+def cycle(run: np.ndarray) -> tuple[int, int]:
+    """How many states of a run are different, and how many it repeats until its end, or 0."""
+    seen: dict[bytes, int] = {}
+    length = 0
+    for n, state in enumerate(run):
+        first = seen.setdefault(state.tobytes(), n)
+        if first < n and not length and np.array_equal(run[first : first - n], run[n:]):
+            length = n - first
+    return len(seen), length

@@ -1,0 +1,176 @@
+"""Four bits: errors of MXFP4 and NVFP4 by magnitude, outliers and noise."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mplab.numbers.formats import FP4_E2M1, Rounding
+from mplab.numbers.rounding import Stream
+from mplab.pictures import canvas as c
+from mplab.scaling.amax import ScaleRule
+from mplab.scaling.quantized import MX_BLOCK, fake_quantize, hadamard
+
+_MXFP4: dict[str, Any] = {"scale": ScaleRule.RCEIL, "block": MX_BLOCK}
+
+
+_NVFP4: dict[str, Any] = {"scale": ScaleRule.NVFP4, "block": (16,)}
+
+
+# Measured errors -------------------------------------------------------------------------
+class FourBitErrors(NamedTuple):
+    """Relative errors of ways to use four bits.
+
+    Attributes:
+        subject: what has an error.
+        axis: what grows along `x`.
+        x: shape (n,).
+        curves: the errors, of that shape, by way; what a variant changes begins with "with".
+        binary: whether `x` holds powers of two.
+    """
+
+    subject: str
+    axis: str
+    x: np.ndarray
+    curves: dict[str, np.ndarray]
+    binary: bool = True
+
+
+def _normal(seed: int, *shape: int) -> tuple[Tensor, torch.Generator]:
+    """Normally distributed numbers, and where more random ones come from."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator), generator
+
+
+def _error(made: Tensor, exact: Tensor) -> float:
+    """The norm of the error over that of what is exact."""
+    return float((made - exact).norm() / exact.norm())
+
+
+def measure_scale_errors(*, seed: int = 0) -> FourBitErrors:
+    """The error of 4,096 normally distributed numbers, from small ones to large ones.
+
+    Args:
+        seed: of the numbers.
+
+    Examples:
+        >>> found = measure_scale_errors()
+        >>> [f"{errors[0]:.2f}" for errors in found.curves.values()]
+        ['0.12', '0.09', '1.00']
+    """
+    numbers, _ = _normal(seed, 4096)
+    ways = {
+        "MXFP4": _MXFP4,
+        "NVFP4": _NVFP4,
+        "NVFP4 without a tensor scale": {**_NVFP4, "tensor_scale": 1.0},
+    }
+    sizes = 2.0 ** np.arange(-16, 17)
+    scaled = [numbers * size for size in sizes.tolist()]
+    curves = {
+        name: np.array([_error(fake_quantize(x, FP4_E2M1, **way), x) for x in scaled])
+        for name, way in ways.items()
+    }
+    return FourBitErrors(
+        "4,096 normally distributed numbers", "their standard deviation", sizes, curves
+    )
+
+
+def measure_outlier_errors(*, seed: int = 0) -> FourBitErrors:
+    """The error of a product of matrices of which one element in 200 is an outlier.
+
+    Both matrices enter four bits, plainly or after one Hadamard transform with random signs.
+
+    Args:
+        seed: of the matrices and the signs.
+    """
+    both, generator = _normal(seed, 2, 128, 512)
+    outliers = torch.rand(both.shape, generator=generator) < 0.005
+    signs = torch.randint(2, (16,), generator=generator) * 2 - 1
+    sizes = 2.0 ** np.arange(9)
+    curves: dict[str, list[float]] = {}
+    for size in sizes.tolist():
+        plain = torch.where(outliers, size * both, both)
+        exact = plain[0] @ plain[1].T
+        for name, way in (("MXFP4", _MXFP4), ("NVFP4", _NVFP4)):
+            for words, given in (("", plain), (" with Hadamard", hadamard(plain, signs))):
+                a, b = (fake_quantize(x, FP4_E2M1, **way) for x in given)
+                curves.setdefault(name + words, []).append(_error(a @ b.T, exact))
+    found = {name: np.array(errors) for name, errors in curves.items()}
+    return FourBitErrors("a product of matrices", "outliers are multiplied by", sizes, found)
+
+
+def measure_quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
+    """How far 15 weights are from their goals, when a noisy one shares their block of NVFP4.
+
+    Gradient descent with the rate 1/50. A gradient is the distance from the goal; that of the
+    sixteenth weight has noise of a magnitude of 10 to 20.
+
+    Args:
+        steps: how many.
+        seed: of the goals, of the noise and of the rounding.
+    """
+    goal, generator = _normal(seed, 16)
+    loud = torch.rand(steps, generator=generator) * 10 + 10
+    noise = loud * (torch.randint(2, (steps,), generator=generator) * 2 - 1)
+    curves = {}
+    for name, rounding in (
+        ("to nearest", Rounding.TIES_TO_EVEN),
+        ("stochastic", Rounding.STOCHASTIC),
+    ):
+        weights, stream, errors = torch.zeros(16), Stream(seed), [1.0]
+        how: dict[str, Any] = {"rounding": rounding}
+        if rounding is Rounding.STOCHASTIC:
+            how["stream"] = stream
+        for shock in noise.tolist():
+            gradient = weights - goal
+            gradient[0] += shock
+            weights = weights - fake_quantize(gradient, FP4_E2M1, **_NVFP4, **how) / 50
+            errors.append(_error(weights[1:], goal[1:]))
+        curves[name] = np.array(errors)
+    return FourBitErrors("15 quiet weights", "step", np.arange(steps + 1), curves, binary=False)
+
+
+# The figure ------------------------------------------------------------------------------
+_COLOURS = ("#882255", "#5790FC")
+
+
+@c.in_house_style
+def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
+    """A line for each way; a variant is dashed.
+
+    Args:
+        found: from `measure_scale_errors`, `measure_outlier_errors` or `measure_quiet_errors`.
+
+    Returns:
+        A figure whose title gives the largest error of each line, or the last one after steps.
+    """
+    picture = c.Picture(height=4.2, width=8.0)
+    axes = picture.subplots()
+    kinds = list(dict.fromkeys(name.partition(" with")[0] for name in found.curves))
+    ends, said = [], []
+    for name, errors in found.curves.items():
+        kind, variant, _ = name.partition(" with")
+        colour = _COLOURS[kinds.index(kind)]
+        marker = "so"[kinds.index(kind)] if found.binary else ""
+        look = c.Style(colour, marker, "dashed" if variant else "solid")
+        how = {"marker": marker, "markerfacecolor": "white" if variant else colour}
+        ends.append(c.curve(axes, found.x, errors, name, look, **how))
+        told = float(errors.max() if found.binary else errors[-1])
+        said.append(f"{name} {c.percent(told, 1.0)}")
+    every = np.log2(np.array(list(found.curves.values())))
+    if found.binary:
+        c.log_axes(axes, found.axis, "relative error")
+    else:
+        axes.set_yscale("log", base=2)
+        c.log_ticks(axes.yaxis)
+        axes.set_xlabel(found.axis)
+        axes.set_ylabel("relative error")
+    axes.set_ylim(*np.exp2([np.floor(every.min()) - 0.1, np.ceil(every.max()) + 0.1]))
+    when = "at worst" if found.binary else "at the end"
+    sentence = f"The error of {found.subject}, {when}: {', '.join(said)}."
+    c.titled(picture, sentence, "Line chart, errors on a logarithmic axis.")
+    c.label_ends(picture, ends)
+    return picture

@@ -1,0 +1,249 @@
+"""The figures of health: the report of one run, and where two runs part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import MaxNLocator
+
+from mplab.health.comparison import Comparison, Difference
+from mplab.health.records import Shares, Step, pooled_layers
+from mplab.health.reports import Report
+from mplab.numbers.formats import FORMATS
+from mplab.pictures import canvas as c
+
+# The report of a run ---------------------------------------------------------------------
+_RAW = c.STYLES["FP32"]
+
+
+_LIMIT = 12  # rows of layers that can be read
+
+
+@c.in_house_style
+def health(report: Report) -> c.Picture:
+    """The loss, the gradient's norm, and what the format loses of each layer's gradients.
+
+    Args:
+        report: of `mplab.health.Health`, with at least one step.
+
+    Returns:
+        A figure whose title is the gravest finding.
+    """
+    all_layers = pooled_layers(report.steps)
+    layers = _worst(all_layers)
+    picture = c.Picture(height=3.6 + 0.3 * len(layers), width=8.6)
+    grid = picture.add_gridspec(
+        2 if layers else 1, 2, height_ratios=[2.4, 0.6 + 0.3 * len(layers)] if layers else None
+    )
+    _draw_loss(picture.add_subplot(grid[0, 0]), report.steps)
+    _draw_norms(picture.add_subplot(grid[0, 1]), report.steps)
+    if layers:
+        axes = picture.add_subplot(grid[1, :])
+        _draw_layers(axes, layers, of=len(all_layers))
+        key = axes.get_legend_handles_labels()
+        picture.legend(*key, loc="outside lower center", ncols=4, frameon=False)
+    words = "; ".join(
+        f"{name}: {c.percent(s.zeros, s.total)} zero, {c.percent(s.subnormal, s.total)} subnormal"
+        for name, s in layers.items()
+        if s.total
+    )
+    codes = ", ".join(f.code for f in report.findings) or "none"
+    return c.titled(
+        picture, _claim(report), f"Loss, gradient norms, and layers. Findings: {codes}. {words}."
+    )
+
+
+def _claim(report: Report) -> str:
+    """The gravest finding's first sentence; without one, how many steps were skipped."""
+    if not report.codes:
+        skipped = sum(step.skipped for step in report.steps)
+        found = f"; {skipped} skipped while the scale found its level" if skipped else ""
+        return f"Nothing conspicuous in {len(report.steps)} steps{found}"
+    observed = report.findings[0].observed
+    return observed.split(". ")[0].removesuffix(".")
+
+
+def _draw_loss(axes: Axes, steps: list[Step]) -> None:
+    """The loss; crosses mark skipped steps, a band those without a finite loss."""
+    loss = np.array([step.loss for step in steps])
+    finite = np.isfinite(loss)
+    axes.plot(
+        np.where(finite, loss, np.nan), color=_RAW.colour, marker="o", markevery=_every(steps)
+    )
+    low = float(loss[finite].min()) if finite.any() else 0.0
+    skipped = np.array([step.skipped for step in steps])
+    where = np.flatnonzero(skipped)
+    heights = np.where(finite, loss, low)[where]
+    axes.plot(where, heights, "x", color=c.REFERENCE.colour, markersize=7)
+    for i in np.flatnonzero(~finite):
+        axes.axvspan(i - 0.5, i + 0.5, color=c.BAND, alpha=c.LOST, linewidth=0)
+    notes = ["x: skipped"] * bool(skipped.any()) + ["grey: not finite"] * bool(not finite.all())
+    axes.set_title("loss" + f" ({', '.join(notes)})" * bool(notes))
+    _step_axis(axes, steps)
+    if not finite.any():
+        axes.set_yticks([])
+
+
+def _draw_norms(axes: Axes, steps: list[Step]) -> None:
+    """The gradient's norm right after the backward pass, and what the optimizer received."""
+    after = [_exponent(step.gradient_norm) for step in steps]
+    received = [_exponent(step.norm_at_optimizer) for step in steps]
+    axes.plot(
+        after,
+        color=_RAW.colour,
+        marker="o",
+        markevery=_every(steps),
+        label="after backward, ÷ scale",
+    )
+    axes.plot(
+        received,
+        color=c.STYLES["FP8_E4M3"].colour,
+        marker="^",
+        ls="dashed",
+        markevery=_every(steps),
+        label="at the optimizer",
+    )
+    if np.isfinite(after + received).any():
+        c.binary_axis(axes.yaxis, "", count=6)
+        low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
+        margin = 0.3 + 0.05 * (high - low)
+        axes.set_ylim(math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low))  # the key
+    else:
+        axes.set_yticks([])
+        none = all(step.gradient_norm is None for step in steps)
+        words = "not observed" if none else "never finite"
+        axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center")
+    axes.set_title("norm of the gradient")
+    _step_axis(axes, steps)
+    axes.legend(frameon=False, fontsize=8.5, loc="upper right")
+
+
+def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
+    """As many as can be read, those of which the format loses most, in the model's order."""
+
+    def lost(name: str) -> float:
+        s = layers[name]
+        return (s.zeros + s.subnormal + s.near + s.nonfinite) / max(1, s.total)
+
+    kept = sorted(layers, key=lost, reverse=True)[:_LIMIT]
+    return {name: shares for name, shares in layers.items() if name in kept}
+
+
+def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
+    """Bars of the shares that are zero, subnormal, near overflow, or not finite."""
+    names = list(layers)
+    fmt = FORMATS[next(iter(layers.values())).fmt]
+    colour = c.style(fmt).colour
+    parts = {
+        "zero": ([s.zeros for s in layers.values()], "white", colour),
+        "subnormal": ([s.subnormal for s in layers.values()], (colour, 0.35), colour),
+        "near the largest": ([s.near for s in layers.values()], colour, colour),
+        "infinite or NaN": (
+            [s.nonfinite for s in layers.values()],
+            c.REFERENCE.colour,
+            c.REFERENCE.colour,
+        ),
+    }
+    left = np.zeros(len(names))
+    for label, (counts, face, edge) in parts.items():
+        share = np.array(
+            [
+                100 * count / max(1, s.total)
+                for count, s in zip(counts, layers.values(), strict=True)
+            ]
+        )
+        axes.bar(0, 0, color=face, edgecolor=edge, label=label)  # for the key alone
+        here = np.flatnonzero(share)
+        axes.barh(here, share[here], left=left[here], color=face, edgecolor=edge, height=0.62)
+        left += share
+    axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
+    axes.set_xlim(0, 100)
+    axes.set_ylim(-0.5, len(names) - 0.5)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    would = " would hold" if next(iter(layers.values())).what_if else " holds"
+    which = (
+        "each module's output" if of == len(names) else f"the {len(names)} worst of {of} outputs"
+    )
+    axes.set_title(f"what {fmt.name}{would} of the gradients at {which}")
+    axes.set_xlabel("share of the gradients (%); the rest has full precision")
+
+
+def _step_axis(axes: Axes, steps: list[Step]) -> None:
+    axes.set_xlabel("step")
+    axes.set_xlim(-0.5, len(steps) - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+
+
+def _exponent(x: float | None) -> float:
+    return math.log2(x) if x is not None and x > 0 and math.isfinite(x) else math.nan
+
+
+def _every(steps: list[Step]) -> int:
+    return max(1, len(steps) // 8)
+
+
+_READABLE = 12
+"""Rows of layers that can be read."""
+
+
+_APART = LinearSegmentedColormap.from_list("apart", ["#D9C7E8", "#371279"])
+"""From one ulp to the most."""
+
+
+@c.in_house_style
+def parting(comparison: Comparison) -> c.Picture:
+    """How far two runs are apart by layer and step, and where they part.
+
+    Args:
+        comparison: what `mplab.health.compare` found.
+
+    Returns:
+        A figure whose title is the verdict. Of many layers it shows those that part first; first
+        weights that differ are updates of step −1.
+    """
+    found = comparison.differences
+    layers = list(dict.fromkeys(d.site.layer for d in found))[:_READABLE] or [""]
+    first = {_cell(d)[1] for d in found[:1]}
+    steps = sorted({*comparison.steps, *first}) or [0]
+    rows, columns = ({n: k for k, n in enumerate(names)} for names in (layers, steps))
+    picture = c.Picture(height=2.2 + 0.3 * max(3, len(layers)), width=9.0)
+    most = max([1.0, *(math.log2(d.ulps) for d in found if math.isfinite(d.ulps))])
+    for place, (axes, direction) in enumerate(
+        zip(picture.subplots(1, 3, sharey=True), ("forward", "backward", "update"), strict=True)
+    ):
+        apart = np.full((len(layers), len(steps)), np.nan)
+        for d in found:
+            way, step = _cell(d)
+            if way == direction and d.site.layer in rows:
+                at = rows[d.site.layer], columns[step]
+                far = math.log2(d.ulps) if math.isfinite(d.ulps) else most
+                apart[at] = np.fmax(apart[at], far)
+        mesh = axes.pcolormesh(apart, cmap=_APART, vmin=0, vmax=most, edgecolors="white", lw=0.4)
+        for d in found[:1]:
+            way, step = _cell(d)
+            if way == direction:
+                x, y = columns[step] + 0.5, rows[d.site.layer] + 0.5
+                axes.plot(x, y, "o", mfc="none", mec=c.STYLES["FP8_E4M3"].colour, ms=13, mew=2.5)
+        rings = bool(axes.lines)
+        axes.set_title(f"{direction}; ring: here they part" if rings else direction)
+        shown = c.whole_ticks(0, len(steps) - 1, count=5) or [0]
+        axes.set_xticks([k + 0.5 for k in shown], [f"{steps[k]}".replace("-", "−") for k in shown])
+        axes.set_xlabel("step" if place != 1 else "step (white: equal, or not there)")
+        axes.set_yticks([k + 0.5 for k in range(len(layers))], [n or "the model" for n in layers])
+        axes.set_ylim(len(layers), 0)
+        axes.tick_params(left=not place)
+    bar = picture.colorbar(mesh, ax=picture.axes)
+    c.binary_axis(bar.ax.yaxis, "apart by (ulp)", count=6)
+    words = "; ".join(f"step {d.step}, {d.site}: {d.apart}" for d in found[:_READABLE])
+    of = len({d.site.layer for d in found})
+    details = f"The {len(layers)} of {of} layers that part first, by step. First differences: "
+    return c.titled(picture, comparison.verdict, f"{details}{words}." if found else "No cell.")
+
+
+def _cell(d: Difference) -> tuple[str, int]:
+    """Panel and step of a difference."""
+    return ("update", -1) if d.site.direction == "start" else (d.site.direction, d.step)

@@ -1,0 +1,66 @@
+"""The figures of recordings: what a machine with a GPU answered, each labelled as recorded.
+
+They are None where nothing of the kind was recorded, so that a lesson can end a cell with one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from mplab.hardware import recordings
+from mplab.pictures import canvas as c
+from mplab.pictures.pages import METRICS
+from mplab.pictures.training import by_seed
+
+NAMES = {
+    "fp32": "FP32",
+    "fp32-tf32": "FP32 with TF32 products",
+    "fp32-checkpointed": "FP32 with checkpoints",
+    "amp-bf16-checkpointed": "BF16 with checkpoints",
+    "amp-fp16-naive": "FP16 without scaling",
+    "amp-fp16": "FP16 with loss scaling",
+    "amp-bf16": "BF16",
+    "amp-fp8-current": "FP8 with current scaling",
+}
+"""Recipes as the lessons call them."""
+
+
+Where = str | os.PathLike[str] | None
+
+
+def recorded_runs(
+    task: str,
+    *,
+    recipes: Sequence[str] = ("fp32", "amp-fp16-naive", "amp-fp16", "amp-bf16"),
+    where: Where = None,
+) -> c.Picture | None:
+    """What real runs of a task reached on the recorded device, a row for each recipe.
+
+    Args:
+        task: a name in `mplab.training.TASKS`.
+        recipes: whose runs are shown, the first to compare with; FP32 without TF32 products.
+        where: a folder; None for the recordings that came with the package.
+
+    Returns:
+        The figure of `by_seed`, with the seeds that all these recipes were recorded with; None
+        without them.
+    """
+    recording = recordings.first("training", where=where)
+    if recording is None:
+        return None
+    rows = [r for r in recording.data.get("runs", []) if r["task"] == task and "problem" not in r]
+    found = {
+        name: {r["seed"]: r["metrics"] for r in rows if r["recipe"] == name and not r["tf32"]}
+        for name in recipes
+    }
+    found = {name: runs for name, runs in found.items() if runs}
+    common = sorted(set.intersection(*map(set, found.values()))) if found else []
+    if len(found) < 2 or not common:
+        return None
+    metric = next(iter(found[next(iter(found))][common[0]]))
+    results = {
+        NAMES.get(name, name): [float(runs[seed][metric]) for seed in common]
+        for name, runs in found.items()
+    }
+    return by_seed(results, metric=METRICS.get(metric, metric), source=recording.words)

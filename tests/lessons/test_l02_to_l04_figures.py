@@ -1,0 +1,270 @@
+"""The figures of formats, rounding and events: what they draw, claim, and whether they read."""
+
+import itertools
+import math
+import re
+from fractions import Fraction
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+from legible import assert_legible, drawn_texts
+from tiers import mostly_slow
+
+import mplab
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding, pictures, ulp
+from mplab.lessons.l02 import figures as l02
+from mplab.lessons.l03 import figures as l03
+from mplab.lessons.l04 import figures as l04
+
+SIX = [FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2]
+LOG_UNIFORM = 10.0 ** np.random.default_rng(0).uniform(-12, 8, 20_000)
+
+
+def counted(*formats):
+    return {fmt.name: mplab.tally(LOG_UNIFORM, fmt) for fmt in formats}
+
+
+FIGURES = {
+    "bits of 0.1": lambda: pictures.bit_fields("0.1", SIX),
+    "bits of a value": lambda: pictures.bit_fields(0.5, [FP16]),
+    "bits past the range": lambda: pictures.bit_fields(-1e6, SIX),
+    "E4M3": lambda: pictures.code_table(FP8_E4M3),
+    "E5M2": lambda: pictures.code_table(FP8_E5M2),
+    "lines": lambda: pictures.number_lines([FP8_E4M3, FP8_E5M2], 0, 8, integers=True),
+    "gaps": lambda: l02.spacing(SIX, integers=True),
+    "gaps of one": lambda: l02.spacing([FP16], at=3.0),
+    "ranges": lambda: l02.dynamic_ranges(SIX, integers=True),
+    "digits": lambda: pictures.decimal_digits([FP32, FP16, BF16, FP8_E4M3, FP8_E5M2]),
+    "profile": lambda: pictures.rounding_profile(
+        FP8_E4M3, [Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY], 14, 24
+    ),
+    "profile of one mode": lambda: pictures.rounding_profile(
+        FP8_E4M3, [Rounding.TOWARD_ZERO], -20, 20
+    ),
+    "profiles": lambda: pictures.rounding_profile(FP8_E5M2, list(Rounding)[2:], -6, 6),
+    "twice": lambda: l03.double_rounding("17.004", FP16, FP8_E4M3),
+    "twice as once": lambda: l03.double_rounding("-17.2", FP16, FP8_E4M3),
+    "twice from a value": lambda: l03.double_rounding(17, FP16, FP8_E4M3),
+    "twice past the first": lambda: l03.double_rounding(70000.0, FP16, BF16),
+    "means": lambda: l03.mean_errors(LOG_UNIFORM[:2000], BF16, list(Rounding)),
+    "sums": lambda: pictures.running_sums(
+        1.0, 0.001, 1000, [FP32, BF16, pictures.Sum(BF16, Rounding.STOCHASTIC)]
+    ),
+    "long sums": lambda: pictures.running_sums(0.0, 2.0, 70_000, [FP32, FP16, BF16]),
+    "landing": lambda: l04.landing({"1e−4": 1e-4, "1e−4 · 1e−4": 1e-8}, [FP16, BF16]),
+    "near zero": lambda: l04.near_zero(FP8_E4M3),
+    "near zero in E5M2": lambda: l04.near_zero(FP8_E5M2),
+    "end of range": lambda: l04.end_of_range([FP8_E4M3, FP8_E5M2]),
+    "end of FP16": lambda: l04.end_of_range([FP16]),
+    "fates": lambda: l04.fates(counted(FP16, BF16, FP8_E4M3, FP8_E5M2)),
+}
+
+
+@cache
+def drawn(name):
+    """A figure that tests share and leave as it is."""
+    return FIGURES[name]()
+
+
+TWINS = {
+    "bits of a value",
+    "E5M2",
+    "gaps of one",
+    "profile of one mode",
+    "profile",
+    "twice as once",
+    "long sums",
+    "near zero in E5M2",
+    "end of FP16",
+}
+"""Figures whose functions draw another one, as full, in the fast tests."""
+
+
+@pytest.mark.parametrize("name", mostly_slow(FIGURES, FIGURES.keys() - TWINS))
+def test_a_figure_can_be_read_and_is_described(name):
+    picture = drawn(name)
+    assert_legible(picture)
+    assert picture.alt.startswith(picture.claim)
+    assert len(picture.alt) > len(picture.claim) + 20
+    assert not re.search(r"\bnan\b|\binf\b", picture.alt)
+
+
+# Formats ---------------------------------------------------------------------------------
+
+
+def test_bits_are_those_of_the_code():
+    picture = drawn("bits of 0.1")
+    assert picture.claim == "6 formats store 5 different numbers for 0.1, none of them exactly"
+    filled = [cell.get_facecolor()[:3] != (1, 1, 1) for cell in picture.axes[0].patches]
+    start = FP32.bits + TF32.bits
+    sixteen = int(np.array(0.1, np.float16).view(np.uint16))
+    assert filled[start : start + 16] == [bool(sixteen >> k & 1) for k in range(15, -1, -1)]
+    assert f"FP16 {sixteen:016b} = 0.0999756" in picture.alt
+    half = drawn("bits of a value")
+    assert half.claim == "1 formats store 1 different number for 0.5, 1 of them exactly"
+
+
+def in_full(words):
+    """The number that a cell holds: digits, a power of two, or a multiple of one."""
+    plain = words.translate(str.maketrans("−⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "--0123456789"))
+    digits, _, power = plain.rpartition(" · ")
+    if "⁻" in words or "·" in words:
+        return Fraction(digits or 1) * Fraction(2) ** int(power[1:])
+    return Fraction(words.replace("−", "-"))
+
+
+@pytest.mark.parametrize(
+    ("fmt", "dtype"),
+    [(FP8_E4M3, ml_dtypes.float8_e4m3fn), (FP8_E5M2, ml_dtypes.float8_e5m2)],
+    ids=["E4M3", "E5M2"],
+)
+def test_a_code_table_holds_what_ml_dtypes_decodes(fmt, dtype):
+    picture = pictures.code_table(fmt)
+    columns = 1 << (fmt.precision - 1)
+    truth = np.arange(128, dtype=np.uint8).view(dtype).astype(float)
+    found = {}
+    for text in picture.axes[0].texts:
+        column, row = text.get_position()
+        found[row * columns + column] = text.get_text()
+    words = {"nan": "NaN", "inf": "∞"}
+    for code, value in enumerate(truth.tolist()):
+        if math.isfinite(value):
+            assert in_full(found[code]) == Fraction(value)
+        else:
+            assert found[code] == words[str(value)]
+    assert "0.013671875" in found.values()
+    every = np.arange(256, dtype=np.uint8).view(dtype).astype(float)
+    different = np.unique(every[np.isfinite(every)]).size
+    assert f"256 codes, {different} different numbers" in picture.claim
+
+
+def test_lines_count_their_values():
+    assert drawn("lines").claim == "Numbers from 0 to 8: FP8_E4M3 81, FP8_E5M2 73 and INT8 9"
+
+
+def test_gaps_are_those_of_numpy():
+    lines = l02.spacing([FP32, FP16]).axes[0].lines[::2]  # each has a leader to its name
+    for line, dtype in zip(lines, (np.float32, np.float16), strict=True):
+        x, gap = 2.0 ** line.get_xdata()[:-1], 2.0 ** line.get_ydata()[:-1]
+        np.testing.assert_array_equal(gap, np.spacing(x.astype(dtype)).astype(float))
+    claim = l02.spacing([FP16, BF16], integers=True).claim
+    assert claim == "At 1 the next number is 2⁻¹⁰ in FP16, 2⁻⁷ in BF16 and 1 in INT8 away"
+
+
+@pytest.mark.parametrize("formats", [SIX, [FP32, FP16, BF16, FP8_E4M3]], ids=["six", "four"])
+def test_no_two_lines_of_gaps_are_led_to_their_names_on_one_way(formats):
+    lines = l02.spacing(formats, integers=True).axes[0].lines[1::2]
+    ends = [leader.get_ydata()[-1] for leader in lines]
+    assert len(ends) == len(formats) + 1
+    assert min(abs(a - b) for a, b in itertools.combinations(ends, 2)) >= 2
+    starts = [leader.get_ydata()[0] for leader in lines]
+    gaps = [np.log2(ulp(min(fmt.max_finite, 2.0**18), fmt)) for fmt in formats]
+    assert starts == [*gaps, 0]
+
+
+def test_ranges_go_from_the_smallest_to_the_largest_number():
+    bars = l02.dynamic_ranges([FP16]).axes[0].patches
+    info = np.finfo(np.float16)
+    edges = [bars[0].get_x(), bars[1].get_x(), bars[1].get_x() + bars[1].get_width()]
+    expected = [np.log2(float(v)) for v in (info.smallest_subnormal, info.tiny, info.max)]
+    assert edges == pytest.approx(expected, abs=1e-12)
+    assert l02.dynamic_ranges([FP16, FP8_E4M3]).claim == (
+        "From its smallest to its largest number FP16 spans 40 powers of two, FP8_E4M3 18"
+    )
+
+
+def test_digits_are_few_among_subnormals():
+    line = pictures.decimal_digits([FP16]).axes[0].lines[0]
+    x, digits = 2.0 ** line.get_xdata(), line.get_ydata()
+    normal = digits[x >= 2.0**-14]
+    assert pytest.approx(normal.min(), abs=0.01) == 3.01
+    assert pytest.approx(normal.max(), abs=0.02) == 3.31
+    assert digits[0] == 0  # the smallest subnormal is its own gap
+
+
+# Rounding --------------------------------------------------------------------------------
+
+
+def test_a_profile_draws_what_rounding_gives():
+    above, below = drawn("profile of one mode").axes
+    x, result = above.lines[1].get_xdata(), above.lines[1].get_ydata()
+    truth = x.astype(ml_dtypes.float8_e4m3fn).astype(float)
+    nearest_is_inward = np.abs(truth) <= np.abs(x)
+    np.testing.assert_array_equal(result[nearest_is_inward], truth[nearest_is_inward])
+    assert np.all(np.abs(result) <= np.abs(x))
+    assert np.all(np.abs(below.lines[1].get_ydata()) < 1)
+    claim = drawn("profile").claim
+    assert claim == (
+        "From 14 to 24 ties to even and ties to away miss by up to 0.50 ulp; they part at 3 of 6 "
+        "ties (black dots)"
+    )
+
+
+def test_rounding_twice_is_told_from_rounding_once():
+    assert drawn("twice").claim == "17.004 rounds to 18 at once, to 16 through FP16"
+    assert drawn("twice as once").claim == "-17.2 rounds to −18 at once, to the same"
+
+
+def test_the_first_of_two_roundings_is_magnified_until_it_can_be_seen():
+    picture = drawn("twice")
+    near = picture.axes[1]
+    way = next(line for line in near.lines if list(line.get_ydata()) == [0, 1])
+    assert list(way.get_xdata()) == [17.004, 17.0]
+    (x0, _), (x1, _) = near.transData.transform(np.column_stack([way.get_xdata(), [0, 1]]))
+    assert abs(x1 - x0) > 20  # pixels; 0.6 in the panel of E4M3's numbers
+    assert {"17.004", "17\nmiddle", "17.0156"} <= {text for text, _ in drawn_texts(picture)}
+
+
+def test_the_mean_error_of_truncation_is_half_an_ulp():
+    x = np.random.default_rng(0).uniform(1, 2, 50_000)
+    picture = l03.mean_errors(x, BF16, [Rounding.TIES_TO_EVEN, Rounding.TOWARD_ZERO])
+    even, zero = (bar.get_width() for bar in picture.axes[0].patches)
+    assert abs(even) < 0.01
+    truncated = (np.floor(x * 128) / 128 - x) * 128
+    assert zero == pytest.approx(truncated.mean(), abs=1e-12)
+    assert "toward zero is off by −0.50 ulp" in picture.claim
+
+
+def test_sums_end_where_adding_in_the_format_ends():
+    total = np.float16(0)
+    for _ in range(3000):
+        total += np.float16(2)
+    assert "FP16 ends at 4096" in drawn("long sums").claim
+    assert total == 4096
+    ends = re.search(r"BF16 ends at 1 and BF16 stochastic ends at ([\d.]+)", drawn("sums").claim)
+    deviation = np.sqrt(1000 * 0.128 * 0.872) * BF16.epsilon  # of 1,000 coins, up once in 7.8
+    assert abs(float(ends[1]) - 2) < 4 * deviation
+
+
+# Ends of the range -----------------------------------------------------------------------
+
+
+def test_a_number_lands_where_it_is_rounded_to():
+    assert drawn("landing").claim == "1e−4 · 1e−4 becomes 0 in FP16 and 1.00117e−08 in BF16"
+    markers = [line.get_marker() for line in drawn("landing").axes[0].lines]
+    assert markers.count("x") == 1
+
+
+def test_the_gap_at_zero_is_compared():
+    assert "next to 0 is 8 times" in drawn("near zero").claim
+    assert "next to 0 is 4 times" in drawn("near zero in E5M2").claim
+
+
+def test_the_end_of_the_range_is_where_rounding_passes_it():
+    assert drawn("end of range").claim == (
+        "FP8_E4M3 gives NaN past 464 and FP8_E5M2 gives ∞ from 61440"
+    )
+    assert drawn("end of FP16").claim == "FP16 gives ∞ from 65520"
+
+
+def test_fates_add_up_to_all_numbers():
+    picture = drawn("fates")
+    widths = np.array([bar.get_width() for bar in picture.axes[0].patches]).reshape(4, 4)
+    np.testing.assert_allclose(widths.sum(axis=1), 100)
+    sixteen = mplab.tally(LOG_UNIFORM, FP16)
+    assert widths[0, 2] == pytest.approx(100 * sixteen.flushed / sixteen.total)
+    words = [text for text, _ in drawn_texts(picture)]
+    assert {"normal", "subnormal", "becomes 0", "overflows"} <= set(words)
+    assert picture.claim.startswith("FP8_E4M3 loses")

@@ -1,0 +1,121 @@
+"""The figures of lesson 6: one step of a matrix unit, and what long products lose."""
+
+import numpy as np
+import pytest
+from legible import assert_legible, drawn_texts
+
+from mplab import FP8_E4M3, FP8_E5M2, FP16, round_to
+from mplab.arithmetic import mma
+from mplab.arithmetic.matrix_steps import step_bits
+from mplab.lessons.l06 import figures
+
+
+def test_promotion_repairs_fp8_on_hopper_but_has_little_to_repair_on_blackwell():
+    hopper, blackwell = (
+        figures.measure_depth_errors(architecture=x, most=1024) for x in ("hopper", "blackwell")
+    )
+    assert hopper.depths.tolist() == [128, 256, 512, 1024]
+    assert hopper.chained[-1] > 10 * hopper.promoted[-1]
+    assert blackwell.chained[-1] < 2.0**-18
+    picture = figures.plot_depth_errors(hopper)
+    assert_legible(picture)
+    said = "Products of one sign: at K = 1024 the unit alone is off by up to"
+    assert picture.claim.startswith(said)
+
+
+def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_they_are():
+    one, either = (figures.measure_depth_errors(signed=x, most=1024) for x in (False, True))
+    assert either.chained[-1] < one.chained[-1] / 50
+    rng = np.random.default_rng(0)
+    a, b = (round_to(rng.standard_normal((32, 1024)), FP8_E4M3) for _ in range(2))
+    off = np.abs(mma(a, b.T, input_format=FP8_E4M3) - a @ b.T) / (np.abs(a) @ np.abs(b).T)
+    assert either.chained[-1] == off.max()
+    picture = figures.plot_depth_errors(either)
+    assert_legible(picture)
+    assert picture.claim.startswith("Products of either sign: at K = 1024 the unit alone is off")
+    assert f"up to {either.chained[-1] * 100:.2g}%;" in picture.claim
+
+
+@pytest.mark.slow
+def test_bits_of_a_step_shows_what_is_cut():
+    a = np.array([1.5, 1.125, -0.40625, 1.5 * 2.0**-6, 1.5 * 2.0**-6])
+    b = np.array([1.75, 1.5 * 2.0**-8, 1.375, 1.5 * 2.0**-7, 1.25 * 2.0**-6])
+    picture = figures.bits_of_a_step(a, b, c=3 * 2.0**-14)
+    assert_legible(picture)
+    error = 2.0**-15 + 2.0**-14 + 2.0**-15 + 2.0**-14  # cut off two products, and off C
+    lost = f"3 of 6 terms lose bits to the alignment; what Hopper writes is off by −{error:.2g}."
+    assert picture.claim == lost
+    words = [text for text, _ in drawn_texts(picture)]
+    assert "1.5·2⁻⁶ × 1.5·2⁻⁷" in words and "kept" in words and "cut" in words
+    sixteen = figures.bits_of_a_step(
+        np.array([1.0, 2.0**-12, 1.0]), np.array([1.0, 2.0**-13, -1.0]), input_format=FP16
+    )
+    assert_legible(sixteen)
+    assert sixteen.claim.startswith(
+        "0 of 3 terms lose bits to the alignment; what Hopper writes is e"
+    )
+    mixed = figures.bits_of_a_step(
+        np.array([2.0**-9, 1.0]),
+        np.array([2.0**15, 2.0**-12]),
+        architecture="rtx_blackwell",
+        input_format=(FP8_E4M3, FP8_E5M2),
+    )
+    assert_legible(mixed)
+    assert "what RTX Blackwell writes is exact" in mixed.claim
+    with pytest.raises(ValueError, match="bits_of_a_step: architecture must be one whose unit"):
+        figures.bits_of_a_step([1.0], [1.0], architecture="cdna3", input_format=FP16)
+    with pytest.raises(ValueError, match="bits_of_a_step: a and b must be vectors of at most 32"):
+        figures.bits_of_a_step(np.ones(33), np.ones(33))
+
+
+def test_the_cells_of_a_row_are_its_bits():
+    a = np.array([1.5, -0.40625, 1.875 * 2.0**-6])
+    step = step_bits(a, np.array([1.75, 1.375, 1.875 * 2.0**-6]), c=2.0**-13)
+    assert (step.top, step.low) == (0, -13)
+    for row in step.rows:
+        value = sum(cell.bit * 2.0**cell.exponent for cell in step.cells(row))
+        assert value == abs(row.value)
+    product = [cell for cell in step.cells(step.rows[2]) if cell.bit]
+    assert [(cell.exponent, cell.kept) for cell in product] == [
+        *((-11, True), (-12, True), (-13, True)),
+        (-18, False),
+    ]
+    far = step_bits(np.array([2.0**8, 2.0**-9]), np.array([2.0**8, 2.0**-9]))
+    assert far.bottom == far.low - 12
+    assert not any(cell.bit for cell in far.cells(far.rows[1]))
+    ones = step_bits(np.ones(4), np.ones(4), c=16384.0)
+    assert (ones.top, ones.low, ones.losing, ones.error) == (14, 1, 4, -4.0)
+
+
+@pytest.mark.slow
+def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
+    errors = figures.measure_cut_errors(terms=1024)
+    assert np.all(errors.cut < 0)
+    assert np.min(errors.rounded) < 0 < np.max(errors.rounded)
+    assert abs(errors.rounded.mean()) < abs(errors.cut.mean()) / 20
+    picture = figures.plot_cut_errors(errors)
+    assert_legible(picture)
+    assert picture.claim.startswith("FP16 operands in [½, 1]: all 256 cut sums are too small, by ")
+    some = errors._replace(cut=np.append(errors.cut, 1e-9))
+    assert "[½, 1]: 256 of 257 cut sums are too small" in figures.plot_cut_errors(some).claim
+
+
+def words_of(picture):
+    return {text for text, _ in drawn_texts(picture)}
+
+
+@pytest.mark.slow
+def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
+    """The operands have all bits of FP16: with 8 bits, a product loses little to the alignment."""
+    errors = figures.measure_cut_errors(terms=4096)
+    rng = np.random.default_rng(0)
+    a, b = (round_to(rng.uniform(0.5, 1, (16, 4096)), FP16) for _ in range(2))
+    exact = a @ b.T
+    np.testing.assert_array_equal(errors.cut, (mma(a, b.T) / exact - 1).ravel())
+    cut, written = -errors.cut.mean() / 2.0**-24, -errors.written.mean() / 2.0**-24
+    assert 400 < cut < 450
+    assert written < cut / 5
+    picture = figures.plot_cut_errors(errors)
+    assert_legible(picture)
+    assert f"by {cut:.0f} u on average; by {written:.0f} u if only what is written" in picture.claim
+    assert {"if it rounded", "if it cut only\nwhat it writes"} <= words_of(picture)

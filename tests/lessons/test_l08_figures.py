@@ -1,0 +1,81 @@
+"""The figures of lost gradients: what they claim, and whether they can be read."""
+
+import numpy as np
+from legible import assert_legible, drawn_texts
+
+from mplab.lessons.l08 import figures
+from mplab.training import History
+
+
+def run(score, shares):
+    """A run with a final score, and by recorded step the shares flushed of 1000 in each layer."""
+    return History(
+        task="t",
+        recipe="fp16-naive",
+        compute_format="FP16",
+        seed=0,
+        device="cpu",
+        simulated=True,
+        loss=np.ones(20),
+        metrics={"r2": score},
+        loss_scale=np.ones(20),
+        skipped=np.zeros(20, bool),
+        flushed={
+            step: {f"layer {i}": (round(1000 * s), 1000) for i, s in enumerate(row, 1)}
+            for step, row in shares.items()
+        },
+    )
+
+
+WIDE = run(0.8, {})
+SLEEPY = run(0.7, {0: [1.0, 0.8, 0.0], 10: [0.4, 0.1, 0.0]})
+STALLED = run(0.1, {0: [1.0, 0.2, 0.0], 10: [1.0, 0.9, 0.0]})
+
+
+def test_the_scatter_names_who_loses_most_and_who_falls_farthest():
+    picture = figures.shares_and_outcomes({"A": (WIDE, SLEEPY), "B": (WIDE, STALLED)})
+    assert_legible(picture)
+    assert picture.claim == (
+        "A flushes most gradients, 60% at first and reaches test R² 0.70 (FP32: 0.80); "
+        "B 40% at first and reaches test R² 0.10 (FP32: 0.80)"
+    )
+    marks = [line.get_xydata()[0].tolist() for line in picture.axes[0].lines if line.get_marker()]
+    for mark in ([60, 0.8], [60, 0.7], [40, 0.8], [40, 0.1]):
+        assert any(np.allclose(mark, found) for found in marks)
+
+
+def test_the_scatter_says_so_where_both_are_one():
+    picture = figures.shares_and_outcomes({"B": (WIDE, STALLED)})
+    assert picture.claim == (
+        "B flushes most gradients, 40% at first and reaches test R² 0.10 (FP32: 0.80): "
+        "it falls farthest"
+    )
+
+
+def test_the_farthest_fall_is_measured_from_fp32_and_not_from_the_top():
+    low = run(0.3, {0: [0.9]}), run(0.3, {0: [0.9]})
+    picture = figures.shares_and_outcomes({"poor in both": low, "B": (WIDE, SLEEPY)})
+    assert "; B 60% at first" in picture.claim
+
+
+def test_the_table_holds_every_share_of_every_step():
+    picture = figures.flushed_over_steps({"A": SLEEPY, "B": STALLED})
+    assert_legible(picture)
+    assert picture.claim == (
+        "Flushed in layer 1, from the first step to the last: "
+        "100% to 40% in A and 100% to 100% in B"
+    )
+    for axes, history in zip(picture.axes, (SLEEPY, STALLED), strict=True):
+        table = axes.images[0].get_array()
+        want = [[history.flushed[s][f"layer {n}"][0] / 1000 for s in (0, 10)] for n in (1, 2, 3)]
+        np.testing.assert_array_equal(table, want)
+        cells = [text.get_text() for text in axes.texts]
+        assert cells == [f"{100 * share:.0f}" for row in want for share in row]
+    assert "at step 10 layer 1 100%, layer 2 90%, layer 3 0%" in picture.alt
+
+
+def test_one_run_of_many_steps_can_be_read():
+    history = run(1.0, {step: [0.5] * 10 for step in range(0, 400, 40)})
+    picture = figures.flushed_over_steps({"A": history})
+    assert_legible(picture)
+    assert len([text for text, _ in drawn_texts(picture) if text == "50"]) == 100

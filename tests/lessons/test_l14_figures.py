@@ -1,0 +1,121 @@
+"""The figures of conditioning: what they measure, and whether they can be read."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from legible import assert_legible, drawn_texts
+from tiers import mostly_slow
+
+from mplab import BF16, FP16, FP32
+from mplab.lessons.l14 import figures
+from mplab.lessons.l14.figures import PROBLEMS, _error, medians
+
+every_problem = pytest.mark.parametrize("name", PROBLEMS)
+
+
+def drawn(name, fmt, draws=3):
+    """Data of a problem by level."""
+    rng = np.random.default_rng(1)
+    problem = PROBLEMS[name]
+    return [problem.draw(rng, level, fmt, draws) for _, level in problem.levels]
+
+
+@every_problem
+def test_the_condition_is_what_small_changes_of_the_data_do_at_most(name):
+    """Against random changes of proportion 2^-30, which it bounds and nearly reaches."""
+    problem, rng, tiny = PROBLEMS[name], np.random.default_rng(2), 2.0**-30
+    for data in drawn(name, FP32)[3:]:  # before, the roots move by more than a first order
+        exact, condition = problem.exact(data), problem.condition(data)
+        reached = np.zeros_like(condition)
+        for _ in range(200):
+            signs = [rng.choice([-1.0, 1.0], x.shape) for x in data]
+            moved = tuple(x * (1 + tiny * s) for x, s in zip(data, signs, strict=True))
+            change = abs(problem.exact(moved) - exact) / abs(exact) / tiny
+            reached = np.maximum(reached, change)
+        assert np.all(reached <= 1.02 * condition)
+        assert np.all(reached >= 0.1 * condition)
+
+
+def test_exact_results_are_those_of_fractions():
+    for data in drawn("variance", FP16, 2):
+        for column, found in zip(data[0].T, PROBLEMS["variance"].exact(data), strict=True):
+            x = [Fraction(v) for v in column.tolist()]
+            mean = sum(x) / len(x)
+            wanted = sum((v - mean) ** 2 for v in x) / len(x)
+            assert math.isclose(found, wanted, rel_tol=1e-12)
+    for b, c in drawn("small root", FP32, 4):
+        for b0, c0, r in zip(b, c, PROBLEMS["small root"].exact((b, c)), strict=True):
+            b1, c1, r1 = (Fraction(float(v)) for v in (b0, c0, r))
+            slope = 2 * (b1 - r1)  # Newton's step is the error left
+            assert abs((r1 * r1 - 2 * b1 * r1 + c1) / slope) < r1 * Fraction(1, 10**9)
+
+
+@pytest.mark.parametrize("fmt", [FP32, BF16])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_good_formula_stays_with_the_condition_and_the_bad_one_does_not(fmt, seed):
+    """But for FP16, which ends, and where rounding the data loses the answer itself."""
+    for name in ("variance", "small root"):
+        found = figures.measure_formula_errors(name, fmt, seed=seed)
+        bad, good = found.errors.values()
+        due = found.conditions * fmt.unit_roundoff
+        known = due < 0.1
+        assert np.all(good[known] <= 4 * due[known])
+        assert np.max(bad[known] / due[known]) > 16
+
+
+def test_without_a_number_the_error_is_everything():
+    off = _error(np.array([np.nan, np.inf, -np.inf, 5.0, 1.5]), np.ones(5))
+    assert off.tolist() == [1.0, 1.0, 1.0, 1.0, 0.5]
+
+
+def test_where_rounding_leaves_nothing_to_find_there_is_no_error():
+    found = figures.measure_formula_errors("variance", BF16)
+    for errors in found.errors.values():
+        assert np.isnan(medians(errors)[-1])
+    assert np.all(np.isinf(found.conditions[-1]))
+    assert "mean of squared distances is off by 0.05" in figures.plot_formula_errors(
+        found
+    ).claim.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_one_pass_loses_the_square_of_what_the_data_lose():
+    found = figures.measure_formula_errors("variance", FP32)
+    bad = np.median(found.errors["mean of squares − square of mean"], axis=1)
+    slope = np.polyfit(np.arange(2, 10), np.log2(bad[2:10]), 1)[0]
+    assert 1.7 < slope < 2.3
+
+
+@every_problem
+@pytest.mark.parametrize("fmt", mostly_slow([FP32, FP16, BF16], [FP16]))
+def test_formulas_are_legible_and_name_both(name, fmt):
+    picture = figures.plot_formula_errors(figures.measure_formula_errors(name, fmt, draws=8))
+    assert_legible(picture)
+    words = {text for text, _ in drawn_texts(picture)}
+    assert {"condition × u", *PROBLEMS[name].formulas} <= words
+    assert PROBLEMS[name].asks in picture.claim
+
+
+def test_blame_counts_what_lies_above_the_line():
+    found = figures.measure_formula_errors("small root", FP32)
+    picture = figures.blame(found)
+    assert_legible(picture)
+    limit = np.minimum(4 * found.conditions * FP32.unit_roundoff, 1)
+    counts = [int(np.sum(errors > limit)) for errors in found.errors.values()]
+    assert counts[0] > 100
+    assert counts[1] == 0
+    said = picture.claim.replace("\N{NO-BREAK SPACE}", " ")
+    assert f"{counts[0]} of 832 of b − √(b² − c) and 0 of 832" in said
+
+
+def test_the_best_step_of_a_difference_quotient_is_the_root_of_u():
+    curves = [figures.measure_derivative_errors(fmt) for fmt in (FP32, FP16, BF16)]
+    for curve in curves:
+        u = curve.fmt.unit_roundoff
+        assert 0.5 <= curve.best / math.sqrt(u) <= 4
+        assert math.sqrt(u) / 4 <= curve.errors.min() <= math.sqrt(u)
+        assert curve.errors[-1] == 1  # here h no longer moves x, or only by a tie
+    picture = figures.plot_derivative_errors(curves)
+    assert_legible(picture)
+    assert picture.claim.startswith("The best step and its error: FP32: 0.0002 at 2⁻¹¹;")

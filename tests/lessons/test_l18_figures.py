@@ -1,0 +1,103 @@
+"""The figures of four bits: what they measure, and whether they can be read."""
+
+import numpy as np
+import pytest
+import torch
+from legible import assert_legible, drawn_texts
+
+from mplab.lessons.l18 import figures
+from mplab.scaling import hadamard
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def entered(x, scale):
+    """Blocks after their cast by a table of the values; no number here is a tie."""
+    size = np.abs(x) / scale[:, None]
+    return np.sign(x) * E2M1[np.abs(size[..., None] - E2M1).argmin(-1)] * scale[:, None]
+
+
+@pytest.mark.parametrize("size", [-12, 0, 9])
+def test_errors_by_magnitude_are_those_of_a_table_of_values(size):
+    found = figures.measure_scale_errors()
+    at = list(found.x).index(2.0**size)
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double().numpy() * 2.0**size
+    wide, narrow = x.reshape(-1, 32), x.reshape(-1, 16)
+    power = 2.0 ** np.ceil(np.log2(np.abs(wide).max(1) / 6))
+    whole = np.abs(x).max() / 2688
+    wanted = np.abs(narrow).max(1) / 6
+    ways = {
+        "MXFP4": (wide, power),
+        "NVFP4": (narrow, whole * in_e4m3(wanted / whole)),
+        "NVFP4 without a tensor scale": (narrow, in_e4m3(wanted)),
+    }
+    for name, (blocks, scale) in ways.items():
+        error = np.linalg.norm(entered(blocks, scale) - blocks) / np.linalg.norm(x)
+        assert found.curves[name][at] == pytest.approx(error, rel=1e-4)
+
+
+def in_e4m3(scale):
+    """Four significant bits, from 2^-6 to 448."""
+    scale = np.clip(scale, 2.0**-6, 448)
+    step = 2.0 ** (np.floor(np.log2(scale)) - 3)
+    return np.round(scale / step) * step
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_hadamard_transform_helps_mxfp4_and_hurts_nvfp4(seed):
+    curves = figures.measure_outlier_errors(seed=seed).curves
+    mx, mx_turned, nv, nv_turned = (
+        curves[name] for name in ("MXFP4", "MXFP4 with Hadamard", "NVFP4", "NVFP4 with Hadamard")
+    )
+    assert list(curves) == ["MXFP4", "MXFP4 with Hadamard", "NVFP4", "NVFP4 with Hadamard"]
+    assert np.all(mx_turned[3:6] < 0.95 * mx[3:6])
+    assert np.all(nv_turned[4:] > 1.05 * nv[4:])
+    assert np.all(abs(nv_turned[:3] / nv[:3] - 1) < 0.05)
+
+
+def test_the_transform_leaves_the_product_without_a_cast():
+    a, b = torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(1)).double()
+    turned = hadamard(a) @ hadamard(b).T
+    assert float((turned - a @ b.T).abs().max()) < 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_quiet_weights_stop_to_nearest_and_go_on_at_random(seed):
+    curves = figures.measure_quiet_errors(seed=seed).curves
+    assert 0.2 < curves["to nearest"][-1] < 0.4
+    assert curves["stochastic"][-1] < 0.02
+    assert curves["to nearest"][0] == curves["stochastic"][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "claim"),
+    [
+        (
+            figures.measure_scale_errors(),
+            "The error of 4,096 normally distributed numbers, at worst: MXFP4 11.7%, ",
+        ),
+        (
+            figures.measure_outlier_errors(),
+            "The error of a product of matrices, at worst: MXFP4 22.1%, ",
+        ),
+        (
+            figures.measure_quiet_errors(steps=30),
+            "The error of 15 quiet weights, at the end: to nearest ",
+        ),
+    ],
+    ids=["scales", "outliers", "quiet"],
+)
+def test_errors_are_legible_and_name_every_way(found, claim):
+    picture = figures.plot_four_bit_errors(found)
+    assert_legible(picture)
+    assert picture.claim.startswith(claim)
+    words = {text for text, _ in drawn_texts(picture)}
+    assert {*found.curves, found.axis, "relative error"} <= words
+
+
+def test_a_quiet_weight_to_nearest_stands_still_at_the_end():
+    """Its distance from the goal is below a 24th of the noise, from when on all steps are 0."""
+    errors = figures.measure_quiet_errors(steps=60).curves["to nearest"]
+    assert np.any(np.diff(errors) == 0)
+    assert np.all(np.diff(errors) <= 0)

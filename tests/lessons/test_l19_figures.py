@@ -1,0 +1,135 @@
+"""Figures of two runs that disagree: the numbers are right, and whether they can be read."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from legible import assert_legible, drawn_texts
+
+from mplab import FP16, round_to
+from mplab.lessons.l19 import figures
+from mplab.lessons.l19.figures import Decoder, RunsApart
+from mplab.training import TASKS
+
+
+def test_the_sums_of_all_orders_are_those_of_a_loop():
+    found = figures.measure_order_errors(size=4, orders=400, seed=1)
+    a, b = round_to(np.random.default_rng(1).standard_normal((2, 4)), FP16)
+    terms = round_to(a * b, FP16).tolist()
+    exact, sums = sum(map(Fraction, terms)), set()
+    for i in range(4):  # an addition commutes: who is last, and who before
+        for j in {*range(4)} - {i}:
+            first, second = (terms[k] for k in {*range(4)} - {i, j})
+            total = float(round_to(first + second, FP16))
+            sums.add(float(round_to(float(round_to(total + terms[j], FP16)) + terms[i], FP16)))
+    wanted = sorted(float((Fraction(s) - exact) / abs(exact)) * 2**11 for s in sums)
+    np.testing.assert_allclose(found.offsets["FP16"], wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_orders_are_legible_and_counted():
+    found = figures.measure_order_errors(orders=100)
+    picture = figures.plot_order_errors(found)
+    assert_legible(picture)
+    for name, offsets in found.offsets.items():
+        assert f"{len(offsets)} in {name}" in picture.claim
+    words = {text for text, _ in drawn_texts(picture)}
+    assert {"1 sum", f"{len(found.offsets['FP32'])} sums"} <= words
+
+
+def test_only_the_second_run_begins_one_ulp_off():
+    seen = []
+
+    def optimizer(parameters):
+        parameters = list(parameters)
+        seen.append(parameters[0].detach().clone())
+        return torch.optim.SGD(parameters, lr=0.0)
+
+    task = replace(TASKS["regression"], optimizer=optimizer)
+    found = figures.measure_runs_apart(task, "fp32", seed=3, steps=2)
+    assert (found.recipe, found.seed, len(found.distances)) == ("fp32", 3, 2)
+    assert found.distances[0] == found.distances[1] > 0  # nothing moves at the rate 0
+    first, second = seen[0], seen[-1]
+    torch.testing.assert_close(first, second, rtol=0, atol=0)  # seen before the nudge
+    torch.manual_seed(3)
+    weights = TASKS["regression"].model().parameters()
+    ulp = float(np.spacing(first.abs().max().numpy()))
+    norm = sum(float(w.detach().double().square().sum()) for w in weights) ** 0.5
+    assert found.distances[0] == pytest.approx(ulp / norm, rel=1e-6)
+
+
+@pytest.mark.parametrize("without", ["bias", ""])
+def test_tensors_left_out_do_not_count(without):
+    def optimizer(parameters):  # moves biases alone, and apart: the second run's twice as far
+        weights = list(parameters)
+        seen.append(weights)
+        rate = 0.1 * len(seen)
+        return torch.optim.SGD([w for w in weights if w.ndim == 1], lr=rate)
+
+    seen = []
+    task = replace(TASKS["regression"], optimizer=optimizer)
+    found = figures.measure_runs_apart(task, "fp32", steps=3, without=without)
+    one_ulp = found.distances < 1e-6
+    assert one_ulp.tolist() == [bool(without)] * 3
+
+
+@pytest.mark.parametrize("without", ["biases", "0.bias"])
+def test_a_tensor_to_leave_out_is_one_of_the_network_s(without):
+    with pytest.raises(
+        ValueError, match=r"measure_runs_apart: without must be .* are bias and weight"
+    ):
+        figures.measure_runs_apart("regression", "fp32", steps=1, without=without)
+
+
+def test_something_must_be_left_to_count():
+    task = replace(TASKS["regression"], model=lambda: torch.nn.Linear(2, 1, bias=False))
+    with pytest.raises(ValueError, match=r"got 'weight'"):
+        figures.measure_runs_apart(task, "fp32", steps=1, without="weight")
+
+
+def test_pairs_of_runs_are_legible_also_where_one_never_parts():
+    up, never = np.geomspace(1e-9, 1e-3, 20), np.zeros(20)
+    pairs = [
+        RunsApart("fp32", 0, up, (0.9, 0.9), 3),
+        RunsApart("fp32", 1, up / 2, (0.9, 0.9), 5),
+        RunsApart("amp-bf16", 0, up * 9, (0.9, 0.8), 7),
+        RunsApart("amp-bf16", 1, never, (0.9, 0.9), None),
+    ]
+    picture = figures.plot_runs_apart(pairs)
+    assert_legible(picture)
+    assert "5e-04 to 1e-03 apart in fp32 and 0e+00 to 9e-03 apart in amp-bf16" in picture.claim
+    words = {text for text, _ in drawn_texts(picture)}
+    assert "amp-bf16, seed 0" in words
+    assert "amp-bf16, seed 1" not in words  # its line is not there to be named
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_decoder_computes_the_same_in_two_ways_but_for_rounding(seed):
+    torch.manual_seed(seed)
+    model = Decoder(9).double()
+    tokens, written = model.rollout(5, 9, torch.Generator().manual_seed(seed))
+    assert tokens.shape == (5, 10)
+    assert (
+        float((model.scores(tokens) - written).detach().abs().max()) < 1e-6
+    )  # its softmax is FP32's
+    changed = tokens.clone()
+    changed[:, 6] = (changed[:, 6] + 1) % 16
+    both = model(tokens[:, :-1]), model(changed[:, :-1])
+    assert torch.equal(both[0][:, :6], both[1][:, :6])  # no place sees a later one
+    assert not torch.equal(both[0][:, 6:], both[1][:, 6:])
+
+
+def test_gaps_are_legible_and_the_spread_of_whole_texts_is_named():
+    found = figures.measure_rollout_gaps(length=16, rows=16)
+    picture = figures.plot_rollout_gaps(found)
+    assert_legible(picture)
+    for name, gap in found.gaps.items():
+        assert gap.shape == (16, 16)
+        assert f"{gap.sum(axis=1).std():.2g} in {name}" in picture.claim
+
+
+def test_a_rollout_leaves_torch_s_random_state_alone():
+    before = torch.get_rng_state()
+    figures.measure_rollout_gaps(length=2, rows=2)
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,161 @@
+"""The figures of recordings: what they claim is in the file; without it there is none."""
+
+import pytest
+from legible import assert_legible
+
+from mplab import FP8_E5M2, FP16, hardware, pictures
+from mplab.hardware import Recording
+from mplab.lessons.l06 import figures as l06
+from mplab.lessons.l08 import figures as l08
+from mplab.lessons.l11 import figures as l11
+
+ABOUT = {
+    **{"device": "NVIDIA H200", "cuda": True, "driver": "1", "torch": "2", "numpy": "2"},
+    **{"python": "3", "mplab": "0", "date": "2026-12-01 10:00 UTC", "command": "mplab record"},
+    **{"seeds": [0, 1, 2], "rehearsal": False, "seconds": 1.0},
+}
+LABEL = "(recorded on NVIDIA H200 on 2026-12-01)"
+
+
+def saved(folder, part, data, *, complete=True, **about):
+    Recording(part, ABOUT | about, data, complete).save(folder)
+
+
+def run(recipe, seed, score, *, task="digits-autoencoder", tf32=False, **more):
+    row = {"task": task, "recipe": recipe, "seed": seed, "tf32": tf32}
+    return row | ({"problem": "RuntimeError"} if score is None else {"metrics": {"r2": score}})
+
+
+RUNS = [
+    *(run("fp32", seed, 0.5) for seed in range(3)),
+    *(run("fp32", seed, 0.9, tf32=True) for seed in range(3)),
+    *(run("fp32", seed, 0.1, task="regression") for seed in range(3)),
+    *(run("amp-fp16-naive", seed, 0.1 + 0.1 * seed) for seed in range(2)),
+    run("amp-fp16-naive", 2, None),
+    *(run("amp-fp16", seed, 0.5) for seed in range(3)),
+]
+NETWORK = [
+    {"recipe": recipe, "words_per_second": rate, "peak_bytes": memory}
+    for recipe, rate, memory in (
+        ("fp32", 1000.0, 8000),
+        ("fp32-tf32", 1500.0, 8000),
+        ("amp-fp16-naive", 2400.0, 5000),
+        ("amp-fp16", 2300.0, 5000),
+        ("amp-bf16", 2500.0, 4800),
+        ("fp32-checkpointed", 700.0, 4000),
+    )
+]
+LAYERS = {
+    f"blocks.{i}.{name}": {"lowest": -30 + i, "counts": [100] * 12, "zeros": 3, "nonfinite": 0}
+    for i in range(8)
+    for name in ("attention.inward", "attention.outward", "wide", "narrow")
+}
+BLOCKS = {
+    "FP16": {"blocks": 1000, "differing": {"volta": 400, "ampere": 250, "hopper": 0}},
+    "FP8_E4M3": {"blocks": 1000, "differing": {"hopper": 1}},
+}
+FIGURES = {
+    "training": lambda where: pictures.recorded_runs("digits-autoencoder", where=where),
+    "larger": lambda where: l11.recorded_network(where=where),
+    "exponents": lambda where: l08.recorded_gradients(where=where),
+    "tensorcores": lambda where: l06.recorded_units(where=where),
+}
+FULL = {
+    "training": {"runs": RUNS},
+    "larger": {"parameters": 70_000_000, "runs": NETWORK},
+    "exponents": {"runs": [{"recipe": "fp32", "loss_scale": 1.0, "layers": LAYERS}]},
+    "tensorcores": {"blocks": BLOCKS},
+}
+every_figure = pytest.mark.parametrize("part", FIGURES)
+
+
+@every_figure
+def test_a_recorded_figure_is_legible_and_says_that_it_is_recorded(part, tmp_path):
+    saved(tmp_path, part, FULL[part], complete=False)
+    picture = FIGURES[part](tmp_path)
+    assert picture.claim.endswith(LABEL.replace(")", ", unfinished)"))
+    assert_legible(picture)
+
+
+@every_figure
+def test_without_a_recording_there_is_no_figure(part, tmp_path):
+    assert FIGURES[part](tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "data"),
+    [
+        ("training", {}),
+        ("training", {"runs": [run("fp32", 0, 0.5)]}),
+        ("training", {"runs": [run("fp32", 0, 0.5), run("amp-fp16", 1, 0.5)]}),
+        ("larger", {"parameters": 1}),
+        ("larger", {"runs": NETWORK[:1]}),
+        ("larger", {"runs": [{"recipe": "fp32", "problem": "OutOfMemoryError"}, *NETWORK[1:]]}),
+        ("exponents", {"runs": []}),
+        ("exponents", {"runs": [{"recipe": "amp-bf16", "layers": LAYERS}]}),
+        ("exponents", {"runs": [{"recipe": "fp32", "problem": "OutOfMemoryError"}]}),
+        ("tensorcores", {"blocks": {"FP16": {"blocks": 0, "differing": {}}}}),
+        ("tensorcores", {"blocks": {"FP16": {"problem": "RuntimeError"}}}),
+    ],
+)
+def test_a_recording_that_broke_off_too_early_gives_no_figure(part, data, tmp_path):
+    saved(tmp_path, part, data, complete=False)
+    assert FIGURES[part](tmp_path) is None
+
+
+def test_runs_are_compared_on_the_seeds_that_all_recipes_have(tmp_path):
+    saved(tmp_path, "training", FULL["training"], complete=False)
+    claim = FIGURES["training"](tmp_path).claim
+    assert "on each of 2 seeds" in claim
+    assert "−0.400 to −0.300 with FP16 without scaling and 0.000 with FP16 with loss" in claim
+    two = pictures.recorded_runs("digits-autoencoder", recipes=("fp32", "amp-fp16"), where=tmp_path)
+    assert "on each of 3 seeds: 0.000 with FP16 with loss scaling" in two.claim
+
+
+def test_speed_and_memory_are_multiples_of_fp32(tmp_path):
+    saved(tmp_path, "larger", FULL["larger"], complete=False)
+    picture = FIGURES["larger"](tmp_path)
+    assert picture.claim.startswith(
+        "BF16 trains a transformer of 70,000,000 parameters 2.50× as fast as FP32, in 0.60× the "
+    )
+    assert [bar.get_width() for bar in picture.axes[0].patches] == [1, 1.5, 2.4, 2.3, 2.5, 0.7]
+    unmeasured = [row | {"peak_bytes": None} for row in NETWORK]
+    saved(tmp_path, "larger", {"parameters": 7, "runs": unmeasured}, complete=False)
+    picture = FIGURES["larger"](tmp_path)
+    assert len(picture.axes) == 1
+    assert "memory" not in picture.claim
+
+
+def test_what_a_format_would_flush_is_counted_by_exponent(tmp_path):
+    """FP16 flushes below 2^-25, half its least subnormal: 5 binades of layer 0, 4 of layer 1 …"""
+    saved(tmp_path, "exponents", FULL["exponents"], complete=False)
+    lost = 4 * 100 * (5 + 4 + 3 + 2 + 1)
+    share = f"{100 * lost / (32 * 1200):.1f}%"
+    claim = FIGURES["exponents"](tmp_path).claim
+    assert f"FP16 without a loss scale flushes {share} to 0" in claim
+    assert "most in blocks.0.attention.inward (41.7%)" in claim
+    wide = l08.recorded_gradients(fmt=FP8_E5M2, where=tmp_path)
+    assert "FP8_E5M2 without a loss scale flushes 78.1% to 0" in wide.claim  # below 2^-17
+
+
+def test_only_models_without_a_wrong_bit_are_named(tmp_path):
+    saved(tmp_path, "tensorcores", FULL["tensorcores"], complete=False)
+    picture = FIGURES["tensorcores"](tmp_path)
+    assert picture.claim == f"Models without a wrong bit: hopper for FP16 {LABEL}".replace(
+        ")", ", unfinished)"
+    )
+    words = [text.get_text() for text in picture.axes[0].texts]
+    assert words[:3] == ["60%\nof 1,000", "75%\nof 1,000", "100%\nof 1,000"]
+    assert words[3:5] == ["no such\nmodel"] * 2
+    assert words[5] == "99.9%\nof 1,000"
+
+
+def test_lessons_show_a_complete_recording_of_a_device_before_any_other(tmp_path):
+    data = {"runs": [{"recipe": FP16.name}]}
+    saved(tmp_path, "exponents", data, device="CPU", cuda=False, rehearsal=True)
+    assert hardware.first("exponents", where=tmp_path).name == "exponents-cpu"
+    saved(tmp_path, "exponents", data, device="A100", complete=False)
+    assert hardware.first("exponents", where=tmp_path).name == "exponents-a100"
+    saved(tmp_path, "exponents", data)
+    assert hardware.first("exponents", where=tmp_path).name == "exponents-nvidia-h200"
+    assert hardware.first("speed", where=tmp_path) is None

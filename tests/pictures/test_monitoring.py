@@ -1,0 +1,77 @@
+"""The figures of health: where two runs part."""
+
+import numpy as np
+import pytest
+import torch
+from legible import assert_legible
+
+from mplab import pictures as figures
+from mplab.health import Digest, compare
+
+
+# Two runs ----------------------------------------------------------------------------------
+def digest(layers=2, start=0, change=None, steps=6):
+    torch.manual_seed(0)
+    parts = [torch.nn.Linear(4, 4) for _ in range(layers)]
+    parts[0].weight.detach().view(-1).view(torch.int32)[0] += start
+    model = torch.nn.Sequential(*parts)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Digest(model, optimizer) as found:
+        for step in range(steps):
+            if step == change:
+                model[layers // 2].bias.detach()[0] *= 1.5
+            optimizer.zero_grad()
+            model(torch.ones(8, 4)).square().mean().backward()
+            optimizer.step()
+    return found
+
+
+def cells(axes):
+    """Exponents of a panel, NaN where it is white."""
+    (mesh,) = axes.collections
+    return np.ma.filled(mesh.get_array(), np.nan)
+
+
+def test_two_runs_are_drawn_by_layer_and_step_with_a_ring_where_they_part():
+    found = compare(digest(), digest(change=3))
+    picture = figures.parting(found)
+    assert_legible(picture)
+    assert picture.claim == "The runs part in step 3, forward: the output of 1 (Linear)."
+    forward, backward, update = picture.axes[:3]
+    assert [label.get_text() for label in forward.get_yticklabels()][:2] == ["1", "0"]
+    assert [line.get_xydata().tolist() for line in forward.lines] == [[[3.5, 0.5]]]
+    assert [len(axes.lines) for axes in (backward, update)] == [0, 0]
+    for axes in (forward, backward, update):
+        assert np.isnan(cells(axes)[:, :3]).all()
+        assert not np.isnan(cells(axes)[0, 3:]).any()
+    assert np.isnan(cells(forward)[1, 3])  # the layer before it differs a step later
+    largest = max(
+        d.ulps for d in found.differences if (d.step, d.site.layer) == (5, "1")
+        and d.site.direction == "update"
+    )  # fmt: skip
+    assert cells(update)[0, 5] == np.log2(largest)
+
+
+def test_first_weights_that_differ_are_drawn_before_the_first_step():
+    picture = figures.parting(compare(digest(), digest(start=1)))
+    assert_legible(picture)
+    (ring,) = picture.axes[2].lines
+    assert ring.get_xydata().tolist() == [[0.5, 0.5]]
+    assert picture.axes[2].get_xticklabels()[0].get_text() == "−1"
+    assert cells(picture.axes[2])[0, 0] == 0  # one ulp
+
+
+def test_runs_that_do_not_differ_have_white_panels():
+    equal = figures.parting(compare(digest(), digest()))
+    assert_legible(equal)
+    assert equal.claim.startswith("The runs do not differ")
+    assert all(np.isnan(cells(axes)).all() for axes in equal.axes[:3])
+
+
+@pytest.mark.slow
+def test_of_many_layers_those_that_part_first_can_be_read():
+    found = compare(digest(20, steps=2), digest(20, change=0, steps=2))
+    picture = figures.parting(found)
+    assert_legible(picture)
+    assert len(picture.axes[0].get_yticks()) == 12
+    assert "The 12 of 20 layers that part first" in picture.alt
