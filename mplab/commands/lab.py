@@ -27,7 +27,7 @@ _DEFAULTS = Path(__file__).parent / "jupyter"
 _OVERRIDES = "default_setting_overrides.json"
 
 _RECORD = ".mplab-lessons.json"
-"""Name to SHA-256 of each lesson as we last wrote it: tells an edited one from an older one."""
+"""Path to SHA-256 of each file as we last wrote it: tells an edited one from an older one."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,8 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="mplab lab",
         usage="mplab lab [LESSON] [--dir DIR] [--reset] [JupyterLab options]",
-        description="Copy the lessons into DIR, keeping what you changed there, and open one. "
-        "LESSON is its number or name (default: the first). Every other option goes to JupyterLab.",
+        description="Copy the lessons and the code of their figures into DIR, keeping what you "
+        "changed there, and open one. LESSON is its number or name (default: the first). Every "
+        "other option goes to JupyterLab.",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--reset",
         action="store_true",
-        help="restore all lessons; edited ones are kept in a folder named by the time",
+        help="restore all files; edited ones are kept in a folder named by the time",
     )
     options, rest = parser.parse_known_args(argv)
     packages = ("jupyterlab", "torch", "matplotlib", "ipywidgets", "anywidget")
@@ -59,10 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
     """Copy the lessons to `folder` and become JupyterLab on one of them.
 
+    Its kernels import the code of the lessons' figures from `folder` first.
+
     Args:
         arguments: The lesson's number or name, if any; then options for JupyterLab.
         folder: Where the user's copies live.
-        reset: Restore every lesson, keeping a copy of the edited ones.
+        reset: Restore every file, keeping a copy of the edited ones.
 
     Returns:
         JupyterLab's exit code, on Windows; elsewhere this process becomes JupyterLab.
@@ -87,6 +90,7 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
             file=sys.stderr,
         )
     _offer_defaults()
+    os.environ["MPLAB_LESSONS"] = str(folder.resolve())
     return _become(
         [
             *(sys.executable, "-m", "jupyterlab"),
@@ -139,8 +143,10 @@ def find_lesson(wanted: str | None, *, source: Path) -> Path:
 def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str]:
     """Bring the lessons of `source` to `folder` without losing what the user changed there.
 
-    A missing lesson is copied. One that is as we last wrote it is brought up to date. Any other is
-    the user's work and stays, unless `reset` moves it into a folder named by the time.
+    With the notebooks go the files that draw their figures and explorers, `l16/figures.py` and
+    the like; not the exercises, which hold the answers. A missing file is copied. One that is as
+    we last wrote it is brought up to date. Any other is the user's work and stays, unless `reset`
+    moves it into a folder named by the time.
 
     Returns:
         What happened, in lines to print.
@@ -154,30 +160,31 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     record = _read_record(folder)
     backup = folder / time.strftime("before-reset-%Y%m%d-%H%M%S")
     lines = [f"Lessons: {folder.resolve()}"]
-    for original in sorted(path for path in source.iterdir() if path.suffix == ".ipynb"):
-        copy = folder / original.name
-        content = original.read_bytes()
-        edited = _is_edited(copy, content, record.get(copy.name))
+    code = (path for path in source.glob("l[0-9][0-9]/*.py") if path.name != "exercises.py")
+    for original in sorted([*source.glob("*.ipynb"), *code]):
+        name = original.relative_to(source).as_posix()
+        copy, content = folder / name, original.read_bytes()
+        edited = _is_edited(copy, content, record.get(name))
         if edited and not reset:
-            newer = record.get(copy.name, _digest(content)) != _digest(content)
+            newer = record.get(name, _digest(content)) != _digest(content)
             hint = " (it has a newer version: --reset renews it and keeps yours)" if newer else ""
-            lines.append(f"  {copy.name}: kept, with your changes{hint}")
+            lines.append(f"  {name}: kept, with your changes{hint}")
             continue
         if edited:
-            backup.mkdir(exist_ok=True)
-            keep = backup / copy.name
+            keep = backup / name
+            keep.parent.mkdir(parents=True, exist_ok=True)
             if keep.exists():  # two resets within one second
                 raise FileExistsError(f"{keep} exists already. Try again.")
             copy.rename(keep)
-            lines.append(f"  {copy.name}: restored; yours is now {keep.relative_to(folder)}")
+            lines.append(f"  {name}: restored; yours is now {keep.relative_to(folder)}")
         _replace(copy, content)
-        record[copy.name] = _digest(content)
+        record[name] = _digest(content)
     _replace(folder / _RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
     return lines
 
 
 def _is_edited(copy: Path, content: bytes, written: str | None) -> bool:
-    """Whether `copy` exists and is neither the lesson's `content` nor what we last wrote."""
+    """Whether `copy` exists and is neither the original's `content` nor what we last wrote."""
     if not copy.exists():
         return False
     return _digest(copy.read_bytes()) not in (_digest(content), written)

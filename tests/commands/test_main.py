@@ -11,9 +11,12 @@ from mplab.commands import doctor, lab
 from mplab.commands._errors import UserError
 from mplab.commands.lab import copy_lessons, find_lesson
 from mplab.commands.main import main
+from mplab.course.files import course_folder as lessons_folder
 from mplab.numbers import installation
 
-FIRST, SECOND = "01_first.ipynb", "02_second.ipynb"
+FIRST, SECOND, FIGURES = "01_first.ipynb", "02_second.ipynb", "l01/figures.py"
+RECORD = ".mplab-lessons.json"
+either = pytest.mark.parametrize("name", [FIRST, FIGURES])
 
 
 @pytest.fixture
@@ -24,14 +27,23 @@ def source(tmp_path, monkeypatch):
     for name in (FIRST, SECOND):
         (folder / name).write_text(f"{name}, version 1")
     (folder / ".hidden").write_text("")
+    for name in (FIGURES, "l01/exercises.py", "a1/figures.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"{name}, version 1")
     monkeypatch.setattr(lab, "course_folder", lambda name: folder)
     return folder
+
+
+def files_in(folder):
+    """The paths of all files within a folder."""
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.fixture
 def started(monkeypatch):
     """The command that this process would have become."""
     commands = []
+    monkeypatch.setenv("MPLAB_LESSONS", "")  # which `mplab lab` sets
     monkeypatch.setattr(os, "execv", lambda path, command: commands.append(command))
     return commands
 
@@ -48,36 +60,38 @@ def run(*arguments):
 
 def test_lessons_are_copied_into_a_new_folder(source, tmp_path):
     copy_lessons(source, tmp_path / "new" / "mine")
-    names = {path.name for path in (tmp_path / "new" / "mine").glob("*.ipynb")}
-    assert names == {FIRST, SECOND}
+    assert files_in(tmp_path / "new" / "mine") == {FIRST, SECOND, FIGURES, RECORD}
 
 
-def test_an_edited_lesson_is_kept_and_said_so(source, tmp_path):
+@either
+def test_an_edited_file_is_kept_and_said_so(source, tmp_path, name):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
-    (mine / FIRST).write_text("my work")
+    (mine / name).write_text("my work")
     lines = copy_lessons(source, mine)
-    assert (mine / FIRST).read_text() == "my work"
-    assert lines[1:] == [f"  {FIRST}: kept, with your changes"]
+    assert (mine / name).read_text() == "my work"
+    assert lines[1:] == [f"  {name}: kept, with your changes"]
 
 
-def test_an_edited_lesson_is_kept_when_a_newer_version_exists(source, tmp_path):
+@either
+def test_an_edited_file_is_kept_when_a_newer_version_exists(source, tmp_path, name):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
-    (mine / FIRST).write_text("my work")
-    (source / FIRST).write_text("version 2")
+    (mine / name).write_text("my work")
+    (source / name).write_text("version 2")
     assert "newer version: --reset renews it and keeps yours" in "\n".join(
         copy_lessons(source, mine)
     )
-    assert (mine / FIRST).read_text() == "my work"
+    assert (mine / name).read_text() == "my work"
 
 
-def test_an_unchanged_older_lesson_is_updated(source, tmp_path):
+@either
+def test_an_unchanged_older_file_is_updated(source, tmp_path, name):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
-    (source / FIRST).write_text("version 2")
+    (source / name).write_text("version 2")
     copy_lessons(source, mine)
-    assert (mine / FIRST).read_text() == "version 2"
+    assert (mine / name).read_text() == "version 2"
 
 
 def test_a_deleted_lesson_comes_back(source, tmp_path):
@@ -93,7 +107,7 @@ def test_without_a_readable_record_no_work_is_lost(source, tmp_path, record):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
     (mine / FIRST).write_text("my work")
-    (mine / ".mplab-lessons.json").write_text(record)
+    (mine / RECORD).write_text(record)
     copy_lessons(source, mine)
     assert (mine / FIRST).read_text() == "my work"
 
@@ -104,14 +118,16 @@ def test_a_file_of_the_user_with_a_lessons_name_is_kept(source, tmp_path):
     assert (tmp_path / FIRST).read_text() == "here before the lessons"
 
 
-def test_reset_restores_and_keeps_only_the_edited_lesson(source, tmp_path):
+@either
+def test_reset_restores_and_keeps_only_the_edited_file(source, tmp_path, name):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
-    (mine / FIRST).write_text("my work")
+    (mine / name).write_text("my work")
     copy_lessons(source, mine, reset=True)
-    assert (mine / FIRST).read_text() == (source / FIRST).read_text()
+    assert (mine / name).read_text() == (source / name).read_text()
     (backup,) = mine.glob("before-reset-*")
-    assert {path.name: path.read_text() for path in backup.iterdir()} == {FIRST: "my work"}
+    assert files_in(backup) == {name}
+    assert (backup / name).read_text() == "my work"
 
 
 def test_two_resets_within_a_second_lose_nothing(source, tmp_path, monkeypatch):
@@ -130,7 +146,7 @@ def test_reset_without_edits_makes_no_backup(source, tmp_path):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
     copy_lessons(source, mine, reset=True)
-    assert {path.name for path in mine.iterdir()} == {FIRST, SECOND, ".mplab-lessons.json"}
+    assert files_in(mine) == {FIRST, SECOND, FIGURES, RECORD}
 
 
 def test_the_originals_are_opened_in_place(source):
@@ -151,6 +167,24 @@ def test_a_copy_that_fails_halfway_leaves_the_old_lesson(source, tmp_path, monke
     with pytest.raises(OSError, match="No space left"):
         copy_lessons(source, mine)
     assert (mine / FIRST).read_text() == f"{FIRST}, version 1"
+
+
+LOOK = """
+from mplab.lessons.l16 import exercises, explorer
+import mplab
+print(explorer.QUESTION, exercises.__file__)
+assert mplab.check("flush_threshold", 2.0**-25)
+"""
+
+
+def test_an_edited_explorer_is_what_a_kernel_imports_and_the_exercises_stay(tmp_path, started):
+    main(["lab", "--dir", str(tmp_path)])
+    assert not list(tmp_path.rglob("exercises.py")), "they hold the answers"
+    (tmp_path / "l16" / "explorer.py").write_text('QUESTION = "mine"\n')
+    main(["lab", "--dir", str(tmp_path)])  # becomes JupyterLab, whose kernels have its environment
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    ours = lessons_folder("lessons") / "l16" / "exercises.py"
+    assert done.stdout == f"mine {ours}\n"
 
 
 # Choosing
@@ -331,7 +365,7 @@ def test_matrix_units_by_compute_capability(capability, formats):
 
 def test_the_record_of_copied_lessons_is_readable_json(source, tmp_path):
     copy_lessons(source, tmp_path)
-    assert set(json.loads((tmp_path / ".mplab-lessons.json").read_text())) == {FIRST, SECOND}
+    assert set(json.loads((tmp_path / RECORD).read_text())) == {FIRST, SECOND, FIGURES}
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):
