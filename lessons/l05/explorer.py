@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from html import escape
 from typing import NamedTuple
 
-import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.reductions import cumsum, sum
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import Bar, Scale, bars
+from mplab.explorers.widget import Explorer, choice, stops
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.numbers.rounding import round_to
-from mplab.pictures.canvas import BAND, percent, power_of_two, style
+from mplab.pictures.canvas import percent, style
 
 MOST = 1 << 14
 
@@ -100,13 +97,8 @@ class AccumulatorRace(Explorer):
             "losses near 2.5": round_to(2 + random, FP8_E4M3),
         }
         self._sums = {name: _race(terms) for name, terms in self._terms.items()}
-        self.terms = ipywidgets.Dropdown(options=list(self._terms), description="terms")
-        self.length = ipywidgets.SelectionSlider(
-            options=[(f"{n:,}", n) for n in LENGTHS],
-            value=64,
-            description="how many",
-            layout={"width": "min(36rem, 98%)"},
-        )
+        self.terms = choice("terms", self._terms)
+        self.length = stops("how many", [(f"{n:,}", n) for n in LENGTHS], 64)
         question = "Which accumulators keep up with the exact sum, and where do the others stall?"
         super().__init__(question, [self.terms, self.length])
 
@@ -116,9 +108,7 @@ class AccumulatorRace(Explorer):
         at, n = LENGTHS.index(self.length.value), self.length.value
         exact = float(np.sum(self._terms[self.terms.value][:n]))
         return [
-            Standing(
-                lane, float(totals[at]), exact, stop if stop is not None and stop < n else None
-            )
+            Standing(lane, float(totals[at]), exact, stop if stop and stop < n else None)
             for lane, (totals, stop) in zip(LANES, self._sums[self.terms.value], strict=True)
         ]
 
@@ -134,7 +124,17 @@ class AccumulatorRace(Explorer):
         ]
         if stopped:
             sentence += f" Stalled: {'; '.join(stopped)}."
-        return _lanes_svg(standings, sentence), sentence
+        picture = bars(
+            [
+                Bar(s.lane.name, s.total, s.words, style(s.lane.fmt).colour, s.stalled is not None)
+                for s in standings
+            ],
+            Scale(-4, 16, 138, 520, log=True),
+            f"Bars of running sums. {sentence}",
+            width=760, row=34, step=2,
+            mark=standings[0].exact, axis="running sum (black line: exact)",
+        )  # fmt: skip
+        return picture, sentence
 
 
 def _race(terms: np.ndarray) -> list[tuple[np.ndarray, int | None]]:
@@ -150,45 +150,3 @@ def _race(terms: np.ndarray) -> list[tuple[np.ndarray, int | None]]:
         last = int(np.flatnonzero(np.diff(running, prepend=0.0))[-1]) + 1
         found.append((running[places], last if last < MOST // 2 else None))
     return found
-
-
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, RIGHT, TOP, LANE = 760, 138, 520, 14, 34
-
-LOW, HIGH = -4, 16  # exponents of the scale
-
-
-def _lanes_svg(standings: list[Standing], description: str) -> str:
-    def x(value: float) -> float:
-        exponent = math.log2(value) if value > 0 else LOW
-        return LEFT + (max(exponent, LOW) - LOW) / (HIGH - LOW) * (RIGHT - LEFT)
-
-    bottom = TOP + LANE * len(standings)
-    parts = []
-    for k in range(LOW, HIGH + 1, 2):
-        at = x(2.0**k)
-        parts.append(
-            f'<path d="M{at:.1f} {TOP}V{bottom + 5}" stroke="{BAND}" stroke-opacity="0.5"/>'
-            f'<text x="{at:.1f}" y="{bottom + 20}" text-anchor="middle">'
-            f"{power_of_two(2.0**k)}</text>"
-        )
-    for row, standing in enumerate(standings):
-        top, end = TOP + LANE * row, x(standing.total)
-        fill = style(standing.lane.fmt).colour
-        parts.append(
-            f'<text x="{LEFT - 8}" y="{top + 22}" text-anchor="end">{standing.lane.name}</text>'
-            f'<rect x="{LEFT}" y="{top + 8}" width="{end - LEFT:.1f}" height="{LANE - 14}" '
-            f'fill="{fill}"/><text x="{RIGHT + 10}" y="{top + 22}">{escape(standing.words)}</text>'
-        )
-        if standing.stalled is not None:
-            parts.append(
-                f'<path d="M{end:.1f} {top + 3}v{LANE - 4}" stroke="{fill}" stroke-width="4"/>'
-            )
-    exact = x(standings[0].exact)
-    parts.append(
-        f'<path d="M{exact:.1f} {TOP - 6}V{bottom}" stroke="black" stroke-width="1.5"/>'
-        f'<text x="{(LEFT + RIGHT) / 2}" y="{bottom + 42}" text-anchor="middle">'
-        "running sum (black line: exact)</text>"
-    )
-    label = f"Bars of running sums. {description}"
-    return svg(parts, width=WIDTH, height=bottom + 52, description=label)

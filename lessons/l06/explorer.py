@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
-import ipywidgets
-
 from mplab.arithmetic.matrix_steps import Row, StepBits, step_bits
-from mplab.explorers.chart import LINE, svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import LINE, Drawing, Scale
+from mplab.explorers.widget import Explorer, choice, slider, tick
 from mplab.numbers.formats import FP8_E4M3, FP16, Format
 from mplab.pictures.canvas import BAND, INK, STYLES, power_of_two
 
@@ -48,14 +45,10 @@ class MatrixStep(Explorer):
     """
 
     def __init__(self) -> None:
-        wide = {"style": {"description_width": "initial"}, "layout": {"width": "min(36rem, 98%)"}}
-        ends = {"min": SMALLEST, "max": LARGEST}
-        self.unit = ipywidgets.Dropdown(options=list(UNITS), description="unit")
-        self.large = ipywidgets.IntSlider(value=4, description="large product 2^", **ends, **wide)
-        self.small = ipywidgets.IntSlider(value=-5, description="small product 2^", **ends, **wide)
-        self.back = ipywidgets.Checkbox(
-            value=True, indent=False, description="then subtract the large product again"
-        )
+        self.unit = choice("unit", UNITS)
+        self.large = slider("large product 2^", SMALLEST, LARGEST, 4)
+        self.small = slider("small product 2^", SMALLEST, LARGEST, -5)
+        self.back = tick("then subtract the large product again", True)
         question = "How small may a product be before the step cuts it away?"
         super().__init__(question, [self.unit, self.large, self.small, self.back])
 
@@ -76,7 +69,7 @@ class MatrixStep(Explorer):
             f"{self.unit.value}: the large product has exponent {self.large.value}, the small one "
             f"{self.small.value}. {_words(step)}"
         ).replace(" -", " −")
-        return _rows_svg(step, sentence), sentence
+        return _rows(step, sentence), sentence
 
 
 def _halves(exponent: int) -> tuple[float, float]:
@@ -99,56 +92,36 @@ def _words(step: StepBits) -> str:
     )
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, RIGHT, TOP, ROW = 760, 174, 750, 30, 30
+TOP, ROW = 30, 30
 
 
-def _rows_svg(step: StepBits, description: str) -> str:
+def _rows(step: StepBits, description: str) -> str:
     high = max([step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))])
-    width = (RIGHT - LEFT) / (high - step.bottom + 1)
-
-    def x(exponent: float) -> float:
-        return LEFT + (high - exponent) * width
-
+    drawing, x = Drawing(), Scale(step.bottom - 1, high, 750, 174)  # the left of a bit's cell
     bottom = TOP + ROW * len(step.rows)
-    parts = []
     for number, row in enumerate(step.rows):
-        top = TOP + ROW * number + 8 * (number >= len(step.terms))
-        parts += _row_svg(step, row, top, x, width)
-    cut = x(step.low) + width
-    line = TOP + ROW * len(step.terms) + 4
-    parts.append(
-        f'<path d="M{cut:.1f} {TOP - 22}V{bottom + 8}" stroke="black" stroke-width="1.5"/>'
-        f'<text x="{cut - 6:.1f}" y="{TOP - 10}" text-anchor="end">kept</text>'
-        f'<text x="{cut + 6:.1f}" y="{TOP - 10}">cut</text>'
-        f'<path d="M8 {line}H{RIGHT}" stroke="{BAND}"/>'
-    )
+        _row(drawing, step, row, TOP + ROW * number + 8 * (number >= len(step.terms)), x)
+    cut = x(step.low - 1)
+    drawing.line(f"M{cut:.1f} {TOP - 22}V{bottom + 8}", "black", 1.5)
+    drawing.text(cut - 6, TOP - 10, "kept", "end")
+    drawing.text(cut + 6, TOP - 10, "cut")
+    drawing.line(f"M8 {TOP + ROW * len(step.terms) + 4}H750", BAND)
     for e in range(step.bottom, high + 1):
         if (e - step.low) % 4 == 0:
-            parts.append(
-                f'<text x="{x(e) + width / 2:.1f}" y="{bottom + 28}" text-anchor="middle">'
-                f"{power_of_two(2.0**e)}</text>"
-            )
+            drawing.text(x(e - 0.5), bottom + 28, power_of_two(2.0**e), "middle")
     label = f"Rows of bits under powers of two. {description}"
-    return svg(parts, width=WIDTH, height=bottom + 38, description=label)
+    return drawing.svg(label, width=760, height=bottom + 38)
 
 
-def _row_svg(
-    step: StepBits, row: Row, top: int, x: Callable[[float], float], width: float
-) -> list[str]:
+def _row(drawing: Drawing, step: StepBits, row: Row, top: int, x: Scale) -> None:
     """The words, the sign and the bits of one number."""
-    sign = "−" if row.value < 0 else "+" if row.value else "0"
-    parts = [
-        f'<text x="{LEFT - 22}" y="{top + 18}" text-anchor="end">{row.words}</text>'
-        f'<text x="{LEFT - 11}" y="{top + 18}" text-anchor="middle">{sign}</text>'
-    ]
+    drawing.text(152, top + 18, row.words, "end")
+    drawing.text(163, top + 18, "−" if row.value < 0 else "+" if row.value else "0", "middle")
     colour, cut = STYLES["FP32"].colour, STYLES["FP8_E4M3"].colour
     for cell in step.cells(row):
+        left, right = x(cell.exponent), x(cell.exponent - 1)
         fill = (colour if cell.kept else cut) if cell.bit else "white"
-        parts.append(
-            f'<rect x="{x(cell.exponent):.1f}" y="{top + 2}" width="{width:.1f}" '
-            f'height="{ROW - 5}" fill="{fill}" stroke="{BAND}"/>'
-            f'<text x="{x(cell.exponent) + width / 2:.1f}" y="{top + 18}" text-anchor="middle" '
-            f'font-size="11" fill="{INK if cell.kept or cell.bit else LINE}">{cell.bit}</text>'
-        )
-    return parts
+        drawing.box(left, top + 2, right - left, ROW - 5, fill, f'stroke="{BAND}"')
+        ink = INK if cell.kept or cell.bit else LINE
+        more = f'font-size="11" fill="{ink}"'
+        drawing.text((left + right) / 2, top + 18, str(cell.bit), "middle", more)

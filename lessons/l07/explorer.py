@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.updates import path
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import Chart, Drawing, Scale
+from mplab.explorers.widget import Explorer, choice, slider, stops
 from mplab.numbers.codes import next_down, next_up
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Format
 from mplab.numbers.rounding import round_to
@@ -58,22 +57,12 @@ class UpdateStagnation(Explorer):
 
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed
-        wide = {"style": {"description_width": "5.5rem"}, "layout": {"width": "min(36rem, 98%)"}}
-        self.weight = ipywidgets.SelectionSlider(
-            options=WEIGHTS, value=1.0, description="weight", **wide
-        )
-        self.update = ipywidgets.IntSlider(
-            value=-9, min=-16, max=-2, description="|Δ| = 2^", **wide
-        )
-        self.direction = ipywidgets.Dropdown(options=["up", "down"], description="direction")
-        self.fmt = ipywidgets.Dropdown(options=list(FORMATS), description="format")
-        self.method = ipywidgets.Dropdown(options=list(METHOD_NAMES), description="rounding")
-        self.steps = ipywidgets.SelectionSlider(
-            options=[(f"{n:,}", n) for n in (1, 4, 16, 64, 256, 1024)],
-            value=256,
-            description="updates",
-            **wide,
-        )
+        self.weight = stops("weight", WEIGHTS, 1.0)
+        self.update = slider("|Δ| = 2^", -16, -2, -9)
+        self.direction = choice("direction", ["up", "down"])
+        self.fmt = choice("format", FORMATS)
+        self.method = choice("rounding", METHOD_NAMES)
+        self.steps = stops("updates", [(f"{n:,}", n) for n in (1, 4, 16, 64, 256, 1024)], 256)
         controls = [self.weight, self.update, self.direction, self.fmt, self.method, self.steps]
         question = "When does an update move a weight, and what keeps the small ones?"
         super().__init__(question, controls)
@@ -115,7 +104,7 @@ class UpdateStagnation(Explorer):
             f"number{' or beyond' if share > 1 else ''}, {words}. After {self.steps.value:,} "
             f"updates the weight is {weights[-1]:.6g}; exactly it would be {exact:.6g}."
         ).replace(" -", " −")
-        return _svg(weights, self.delta, fmt, sentence), sentence
+        return _picture(weights, self.delta, fmt, sentence), sentence
 
 
 def _share_of_gap(weight: float, delta: float, fmt: Format) -> float:
@@ -129,81 +118,49 @@ def _landing(weight: float, delta: float, fmt: Format) -> str:
     return "returns to the weight" if lands == weight else f"goes to {lands:g}"
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, HEIGHT, LEFT, RIGHT = 720, 340, 70, 590
-
-LINE = 62  # height of the number line
-
-TOP, BOTTOM = 130, 300  # of the chart
-
-
-def _svg(weights: np.ndarray, delta: float, fmt: Format, description: str) -> str:
-    parts = [*_number_line(float(weights[0]), delta, fmt), *_chart(weights, delta, fmt)]
+def _picture(weights: np.ndarray, delta: float, fmt: Format, description: str) -> str:
+    drawing = Drawing()
+    _number_line(drawing, float(weights[0]), delta, fmt)
+    _over_updates(drawing, weights.tolist(), delta, fmt)
     label = f"A number line, and a chart of the weight. {description}"
-    return svg(parts, width=WIDTH, height=HEIGHT, description=label)
+    return drawing.svg(label, width=720, height=340)
 
 
-def _number_line(weight: float, delta: float, fmt: Format) -> list[str]:
+def _number_line(drawing: Drawing, weight: float, delta: float, fmt: Format) -> None:
     """The weight, its neighbours, the midpoints, and the update."""
     below, above = float(next_down(weight, fmt)), float(next_up(weight, fmt))
-    gap = above - weight
-
-    def x(value: float) -> float:
-        return (LEFT + RIGHT) / 2 + (value - weight) / gap * (RIGHT - LEFT) / 2.6
-
-    parts = [f'<path d="M{LEFT - 40} {LINE}H{RIGHT + 40}" stroke="#707075"/>']
+    reach = 1.48 * (above - weight)  # from the weight to the edge of the line
+    x, line = Scale(weight - reach, weight + reach, 34, 626), 62
+    drawing.line(f"M30 {line}H630")
     for value in (below, weight, above):
-        parts.append(
-            f'<path d="M{x(value):.1f} {LINE - 9}v18" stroke="black" stroke-width="2"/>'
-            f'<text x="{x(value):.1f}" y="{LINE + 26}" text-anchor="middle">{value:.7g}</text>'
-        )
+        drawing.line(f"M{x(value):.1f} {line - 9}v18", "black", 2)
+        drawing.text(x(value), line + 26, f"{value:.7g}", "middle")
     for middle in ((below + weight) / 2, (weight + above) / 2):
-        parts.append(
-            f'<path d="M{x(middle):.1f} {LINE - 14}v28" stroke="#707075" stroke-dasharray="3 3"/>'
-            f'<text x="{x(middle):.1f}" y="{LINE + 26}" text-anchor="middle">½</text>'
-        )
-    colour = style(fmt).colour
-    end = min(max(x(weight + delta), LEFT - 36), RIGHT + 36)
-    past = "" if end == x(weight + delta) else " (past the edge)"
-    side = 1 if delta > 0 else -1
-    head = f"M{end:.1f} {LINE - 22}l{-7 * side} -5v10z"
+        drawing.line(f"M{x(middle):.1f} {line - 14}v28", more='stroke-dasharray="3 3"')
+        drawing.text(x(middle), line + 26, "½", "middle")
+    colour, end, back = style(fmt).colour, x(weight + delta), -7 if delta > 0 else 7
+    drawing.line(f"M{x(weight):.1f} {line - 22}H{end:.1f}", colour, 3)
+    drawing.area(f"M{end:.1f} {line - 22}l{back} -5v10z", colour)
+    past = " (past the edge)" if abs(delta) > reach else ""
     size = f"Δ = {'−' if delta < 0 else ''}{power_of_two(abs(delta))}{past}"
-    parts.append(
-        f'<path d="M{x(weight):.1f} {LINE - 22}H{end:.1f}" stroke="{colour}" stroke-width="3"/>'
-        f'<path d="{head}" fill="{colour}"/>'
-        f'<text x="{x(weight):.1f}" y="{LINE - 38}" text-anchor="middle">{size}</text>'
-    )
-    return parts
+    drawing.text(x(weight), line - 38, size, "middle")
 
 
-def _chart(weights: np.ndarray, delta: float, fmt: Format) -> list[str]:
+def _over_updates(on: Drawing, weights: list[float], delta: float, fmt: Format) -> None:
     """The weight over the updates, and the exact line."""
     steps = len(weights) - 1
-    start, exact = float(weights[0]), float(weights[0]) + steps * delta
+    exact = weights[0] + steps * delta
     low, high = min(*weights, exact), max(*weights, exact)
-    room = (high - low) or abs(delta)
-
-    def y(value: float) -> float:
-        return BOTTOM - 6 - (value - low) / room * (BOTTOM - TOP - 12)
-
-    def x(step: float) -> float:
-        return LEFT + step / steps * (RIGHT - LEFT)
-
-    colour = style(fmt).colour
-    last, ideal = y(float(weights[-1])), y(exact)
-    apart = max(0.0, 18 - abs(last - ideal)) / 2 * (1 if last >= ideal else -1)
-    words = [number(value, digits=5) for value in (exact, float(weights[-1]))]
-    way = "".join(
-        f"{'M' if i == 0 else 'L'}{x(i):.1f} {y(float(w)):.1f}" for i, w in enumerate(weights)
+    chart = Chart(
+        Scale(0, steps, 70, 590),
+        Scale(low, high if high > low else low + abs(delta), 300, 130, inset=6),
+        on,
     )
-    return [
-        f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="#707075"/>',
-        f'<path d="M{x(0):.1f} {y(start):.1f}L{x(steps):.1f} {ideal:.1f}" stroke="black"/>',
-        f'<path d="{way}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
-        f'<text x="{RIGHT + 8}" y="{ideal + 4 - apart:.1f}">exact {words[0]}</text>',
-        f'<text x="{RIGHT + 8}" y="{last + 4 + apart:.1f}">stored {words[1]}</text>',
-        f'<text x="{LEFT - 8}" y="{y(start) + 4:.1f}" text-anchor="end">{start:g}</text>',
-        f'<text x="{LEFT}" y="{BOTTOM + 20}" text-anchor="middle">0</text>',
-        f'<text x="{RIGHT}" y="{BOTTOM + 20}" text-anchor="middle">{steps:,}</text>',
-        f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 30}" text-anchor="middle">updates</text>',
-    ]
+    chart.frame()
+    chart.curve([0, steps], [weights[0], exact])
+    chart.curve(range(steps + 1), weights, style(fmt).colour, 2.5)
+    ends = ("exact", exact), ("stored", weights[-1])
+    chart.name_ends([(value, f"{name} {number(value, digits=5)}") for name, value in ends])
+    chart.ticks_y([weights[0]], "{:g}".format)
+    chart.ticks_x([0, steps], "{:,}".format)
+    chart.below("updates", 30)

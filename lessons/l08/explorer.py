@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import ipywidgets
 import numpy as np
 
-from mplab.explorers import chart as svg
-from mplab.explorers.chart import svg as framed
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
+from mplab.explorers.widget import Explorer, stops
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import FORMATS, FP32, Format
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number as in_digits
-from mplab.pictures.canvas import BAND, INK, STYLES, bands, percent, power_of_two
+from mplab.pictures.canvas import INK, STYLES, bands, percent, power_of_two
 from mplab.pictures.training import run_name, scale_words
 from mplab.training.exponents import ExponentHistogram
 from mplab.training.history import History, Sample
@@ -59,11 +59,8 @@ class TrainingTheatre(Explorer):
         self.runs = list(runs)
         steps = sorted(set.intersection(*(set(run.samples) for run in self.runs)))
         layers = list(self.runs[0].samples[steps[0]])
-        wide = {"description_width": "5rem"}
-        self.step = ipywidgets.SelectionSlider(
-            options=steps, description="step", style=wide, layout={"width": "min(36rem, 98%)"}
-        )
-        narrow = {"button_width": "auto", **wide}
+        self.step = stops("step", steps, steps[0])
+        narrow = {"button_width": "auto", "description_width": "8rem"}
         self.layer = ipywidgets.ToggleButtons(options=layers, description="layer", style=narrow)
         first = self.runs[0].samples[steps[0]][layers[0]]
         self.gradient = ipywidgets.ToggleButtons(
@@ -96,14 +93,12 @@ class TrainingTheatre(Explorer):
             parts = f"The losses part at step {self.parting}."
         sentence = f"Step {step}, {layer}, gradient #{number + 1}. {' '.join(words)} {parts}"
         width = max(LEAST_COLUMN, WIDTH // len(self.runs))
-        columns = [
-            _column(run, i * width, width - GAP, step, layer, number, self._losses())
-            for i, run in enumerate(self.runs)
-        ]
-        height = BITS + 74
+        drawing = Drawing()
+        for i, run in enumerate(self.runs):
+            column = Column(drawing, run, i * width + 8, width - GAP, step, layer)
+            column.draw(number, self._losses())
         label = f"{len(self.runs)} runs side by side. {sentence}"
-        picture = framed(columns, width=width * len(self.runs), height=height, description=label)
-        return picture, sentence
+        return drawing.svg(label, width=width * len(self.runs), height=BITS + 74), sentence
 
     def _losses(self) -> tuple[float, float]:
         """The logarithms between which all losses lie."""
@@ -171,7 +166,6 @@ def _number(value: float) -> str:
     return in_digits(value, digits=3)
 
 
-# SVG -------------------------------------------------------------------------------------
 WIDTH, GAP, LEAST_COLUMN = 860, 26, 270
 
 LOSS, LAYERS, SPREAD = 34, 130, 176  # tops of the bands; that of the layers is its title's
@@ -181,141 +175,98 @@ TALL = 66  # of the loss and of the histogram
 BITS = SPREAD + TALL + 68
 
 
-def _column(
-    run: History,
-    left: float,
-    width: float,
-    step: int,
-    layer: str,
-    number: int,
-    losses: tuple[float, float],
-) -> str:
+class Column(NamedTuple):
     """One run: its loss, its layers, the chosen layer, and the chosen gradient."""
-    colour = STYLES[run.compute_format].colour if run.compute_format in STYLES else INK
-    left += 8
-    return "".join(
-        [
-            svg.box(left, 6, 10, 10, f'fill="{colour}"'),
-            svg.text(left + 16, 16, run_name(run), more='font-weight="bold"'),
-            *_loss_svg(run, left, width, step, losses, colour),
-            *_layers_svg(run, left, width, step, layer, colour),
-            *_spread_svg(run.gradients[step][layer], run, left, width, step, colour),
-            *_bits_svg(run, left, width, step, run.samples[step][layer], number, colour),
-        ]
-    )
 
+    on: Drawing
+    run: History
+    left: float
+    width: float
+    step: int
+    layer: str
 
-def _loss_svg(
-    run: History, left: float, width: float, step: int, span: tuple[float, float], colour: str
-) -> list[str]:
-    """The loss on a logarithmic axis that all runs share, and where the step is."""
-    low, high = span
-    last = max(1, len(run.loss) - 1)
-    points = [
-        (
-            left + i / last * width,
-            LOSS + TALL - (math.log(value) - low) / (high - low) * TALL,
-        )
-        for i, value in enumerate(run.loss.tolist())
-        if math.isfinite(value) and value > 0
-    ]
-    way = "".join(f"{'L' if i else 'M'}{x:.1f} {y:.1f}" for i, (x, y) in enumerate(points))
-    here = left + step / last * width
-    return [
-        svg.line(f"M{left} {LOSS}v{TALL}h{width:.1f}"),
-        svg.line(f"M{here:.1f} {LOSS}v{TALL}", colour=INK, more='stroke-dasharray="4 3"'),
-        svg.line(way or f"M{left} {LOSS}", colour=colour, more='stroke-width="2"'),
-        svg.text(left, LOSS + TALL + 16, f"loss {_loss_at(run, step):.3g} at step {step}"),
-    ]
+    @property
+    def colour(self) -> str:
+        """That of the run's format."""
+        known = self.run.compute_format in STYLES
+        return STYLES[self.run.compute_format].colour if known else INK
 
+    @property
+    def scale(self) -> float:
+        """The loss scale of the step."""
+        return float(self.run.loss_scale[self.step])
 
-def _layers_svg(
-    run: History, left: float, width: float, step: int, layer: str, colour: str
-) -> list[str]:
-    """A box for each layer, hollow by the share of its gradients that is flushed."""
-    layers = run.flushed[step]
-    room = width / len(layers)
-    parts = []
-    for i, (name, (lost, total)) in enumerate(layers.items()):
-        x, kept = left + i * room, 1 - lost / total if total else 0.0
-        chosen = name == layer
-        edge = INK if chosen else colour
-        parts.append(svg.box(x, LAYERS, room - 4, 18, 'fill="white"'))
-        parts.append(svg.box(x, LAYERS + 18 * (1 - kept), room - 4, 18 * kept, f'fill="{colour}"'))
-        line = f'fill="none" stroke="{edge}" stroke-width="{2.5 if chosen else 1}"'
-        parts.append(svg.box(x, LAYERS, room - 4, 18, line))
-    lost, total = layers[layer]
-    words = f"{layer}: {percent(lost, total)} flushed"
-    return [*parts, svg.text(left, LAYERS + 35, words)]
+    def draw(self, number: int, losses: tuple[float, float]) -> None:
+        """Add all of it."""
+        self.on.box(self.left, 6, 10, 10, self.colour)
+        self.on.text(self.left + 16, 16, run_name(self.run), more=BOLD)
+        self._losses(losses)
+        self._layers()
+        self._spread(self.run.gradients[self.step][self.layer])
+        self._bits(self.run.samples[self.step][self.layer], number)
 
+    def _losses(self, span: tuple[float, float]) -> None:
+        """The loss on a logarithmic axis that all runs share, and where the step is."""
+        last = max(1, len(self.run.loss) - 1)
+        across = Scale(0, last, self.left, self.left + self.width)
+        chart = Chart(across, Scale(*span, LOSS + TALL, LOSS), self.on)
+        chart.frame()
+        chart.line(f"M{across(self.step):.1f} {LOSS}v{TALL}", INK, more=DASHED)
+        shown = [(i, v) for i, v in enumerate(self.run.loss.tolist()) if 0 < v < math.inf]
+        chart.curve([i for i, _ in shown], [math.log(v) for _, v in shown], self.colour, 2)
+        words = f"loss {_loss_at(self.run, self.step):.3g} at step {self.step}"
+        chart.text(self.left, LOSS + TALL + 16, words)
 
-def _spread_svg(
-    histogram: ExponentHistogram, run: History, left: float, width: float, step: int, colour: str
-) -> list[str]:
-    """The exponents of a layer's gradients as the run had them, over the format's zones."""
-    fmt, low, high = _backward_format(run), -48, 20
-    scale = float(run.loss_scale[step])
-    shift = round(math.log2(scale)) if 0 < scale < math.inf else 0
-    top, bottom = SPREAD, SPREAD + TALL
+    def _layers(self) -> None:
+        """A box for each layer, hollow by the share of its gradients that is flushed."""
+        layers = self.run.flushed[self.step]
+        room = self.width / len(layers)
+        for i, (name, (lost, total)) in enumerate(layers.items()):
+            x, kept = self.left + i * room, 1 - lost / total if total else 0.0
+            edge, width = (INK, 2.5) if name == self.layer else (self.colour, 1)
+            self.on.box(x, LAYERS, room - 4, 18, "white")
+            self.on.box(x, LAYERS + 18 * (1 - kept), room - 4, 18 * kept, self.colour)
+            outline = f'stroke="{edge}" stroke-width="{width}"'
+            self.on.box(x, LAYERS, room - 4, 18, "none", outline)
+        words = f"{self.layer}: {percent(*layers[self.layer])} flushed"
+        self.on.text(self.left, LAYERS + 35, words)
 
-    def x(exponent: float) -> float:
-        return left + (min(max(exponent, low), high) - low) / (high - low) * width
+    def _spread(self, histogram: ExponentHistogram) -> None:
+        """The exponents of a layer's gradients as the run had them, over the format's zones."""
+        low, high, bottom = -48, 20, SPREAD + TALL
+        right = self.left + self.width
+        chart = Chart(Scale(low, high, self.left, right), Scale(0, 1, bottom, SPREAD), self.on)
+        for start, end, strength in bands(_backward_format(self.run), low, high):
+            if chart.x(end) > chart.x(start):
+                chart.zone(start, end, strength)
+        counts = histogram.counts.tolist()
+        shift = round(math.log2(self.scale)) if 0 < self.scale < math.inf else 0
+        for exponent, count in zip(histogram.exponents.tolist(), counts, strict=True):
+            tall, where = (TALL - 8) * count / max(counts), exponent + shift
+            if count and low <= where < high:
+                thick = self.width / (high - low) * 0.86
+                chart.box(chart.x(where), bottom - tall, thick, tall, self.colour)
+        chart.line(f"M{self.left} {bottom}h{self.width:.1f}")
+        chart.ticks_x((-40, -20, 0), lambda k: power_of_two(2.0**k), down=18, mark=True)
+        total = int(histogram.counts.sum()) + histogram.zeros
+        zeros = f"zero: {percent(histogram.zeros, total)}" if total else "none"
+        chart.text(right, bottom + 38, zeros, "end")
+        chart.text(self.left, bottom + 38, f"gradients{_times(self.scale)}")
 
-    parts = [
-        svg.box(x(a), top, x(b) - x(a), TALL, f'fill="{BAND}" fill-opacity="{strength}"')
-        for a, b, strength in bands(fmt, low, high)
-        if x(b) > x(a)
-    ]
-    most = max(histogram.counts.tolist(), default=1)
-    for exponent, count in zip(
-        histogram.exponents.tolist(), histogram.counts.tolist(), strict=True
-    ):
-        tall = (TALL - 8) * count / most
-        where, thick = x(exponent + shift), width / (high - low) * 0.86
-        if count and low <= exponent + shift < high:
-            parts.append(svg.box(where, bottom - tall, thick, tall, f'fill="{colour}"'))
-    parts.append(svg.line(f"M{left} {bottom}h{width:.1f}"))
-    for k in (-40, -20, 0):
-        parts.append(svg.line(f"M{x(k):.1f} {bottom}v4"))
-        parts.append(svg.text(x(k), bottom + 18, power_of_two(2.0**k), anchor="middle"))
-    total = int(histogram.counts.sum()) + histogram.zeros
-    zeros = f"zero: {percent(histogram.zeros, total)}" if total else "none"
-    parts.append(svg.text(left + width, bottom + 38, zeros, anchor="end"))
-    return [*parts, svg.text(left, bottom + 38, f"gradients{_times(scale)}")]
-
-
-def _bits_svg(
-    run: History,
-    left: float,
-    width: float,
-    step: int,
-    kept: Sample,
-    number: int,
-    colour: str,
-) -> list[str]:
-    """One gradient: what FP32 has, what the run has, and its bits."""
-    if number >= len(kept.places):
-        return [svg.text(left, BITS, "no gradient here")]
-    exact, stored = float(kept.exact[number]), float(kept.stored[number])
-    fmt = _format(run, stored)
-    code = int(encode(stored, fmt))
-    cell = min(9.2, width / 33)
-    parts = []
-    for i in range(fmt.bits):
-        one = code >> (fmt.bits - 1 - i) & 1
-        fill = colour if one else "white"
-        field = fmt.precision - 1
-        apart = 2 * (i > 0) + 2 * (i >= fmt.bits - field)
-        more = f'fill="{fill}" stroke="{colour}"'
-        parts.append(svg.box(left + i * cell + apart, BITS + 30, cell - 1.6, 14, more))
-    digits = -(-fmt.bits // 4)
-    return [
-        svg.text(
-            left,
-            BITS,
-            f"#{number + 1} should be {_number(exact)}{_times(float(run.loss_scale[step]))}",
-        ),
-        svg.text(left, BITS + 20, f"is {_number(stored)} in {fmt.name}"),
-        *parts,
-        svg.text(left, BITS + 62, f"0x{code:0{digits}X}"),
-    ]
+    def _bits(self, kept: Sample, number: int) -> None:
+        """One gradient: what FP32 has, what the run has, and its bits."""
+        if number >= len(kept.places):
+            self.on.text(self.left, BITS, "no gradient here")
+            return
+        exact, stored = float(kept.exact[number]), float(kept.stored[number])
+        fmt = _format(self.run, stored)
+        code = int(encode(stored, fmt))
+        words = f"#{number + 1} should be {_number(exact)}{_times(self.scale)}"
+        self.on.text(self.left, BITS, words)
+        self.on.text(self.left, BITS + 20, f"is {_number(stored)} in {fmt.name}")
+        cell = min(9.2, self.width / 33)
+        for i in range(fmt.bits):
+            fill = self.colour if code >> (fmt.bits - 1 - i) & 1 else "white"
+            x = self.left + i * cell + 2 * (i > 0) + 2 * (i > fmt.bits - fmt.precision)
+            self.on.box(x, BITS + 30, cell - 1.6, 14, fill, f'stroke="{self.colour}"')
+        self.on.text(self.left, BITS + 62, f"0x{code:0{-(-fmt.bits // 4)}X}")

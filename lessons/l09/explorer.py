@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 import ipywidgets
 import numpy as np
 
-from mplab.explorers import chart as svg
-from mplab.explorers.chart import svg as framed
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BAD, BOLD, DASHED, Chart, Drawing, Scale
+from mplab.explorers.widget import Explorer, choice, slider, stops
 from mplab.numbers.formats import FORMATS, FP16
-from mplab.pictures.canvas import BAND, LOST, power_of_two, style, whole_ticks
+from mplab.pictures.canvas import BAND, INK, LOST, power_of_two, style, whole_ticks
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import (
     DoublingScaler,
@@ -88,18 +87,10 @@ class ScalerTimeline(Explorer):
             self._headroom = example()
         else:
             self._headroom = Headroom(np.asarray(source, float), np.full(len(source), 1e-3))
-        wide = {"style": {"description_width": "7rem"}, "layout": {"width": "min(36rem, 98%)"}}
-        self.rule = ipywidgets.Dropdown(
-            options=list(RULES), description="rule", style={"description_width": "7rem"}
-        )
-        self.start = ipywidgets.IntSlider(
-            value=16, min=0, max=40, description="first scale 2^", **wide
-        )
-        self.interval = ipywidgets.SelectionSlider(
-            options=INTERVALS, value=25, description="growth interval", **wide
-        )
-        last = len(self._headroom.limits) - 1
-        self.step = ipywidgets.IntSlider(value=0, min=0, max=last, description="step", **wide)
+        self.rule = choice("rule", RULES)
+        self.start = slider("first scale 2^", 0, 40, 16)
+        self.interval = stops("growth interval", INTERVALS, 25)
+        self.step = slider("step", 0, len(self._headroom.limits) - 1, 0)
         self.back, self.forth = (
             ipywidgets.Button(description=words, layout={"width": "12rem"})
             for words in ("previous move of scale", "next move of scale")
@@ -137,7 +128,7 @@ class ScalerTimeline(Explorer):
         interval = self._interval()
         sentence = _sentence(self._name(), step, played[step], limit, interval)
         totals = f" {sum(t.skipped for t in played)} of {len(played)} steps are skipped in all."
-        return _svg(played, step, limits, interval, sentence + totals), sentence + totals
+        return _picture(played, step, limits, interval, sentence + totals), sentence + totals
 
     def _interval(self) -> int | None:
         """Good steps in a row before the scale grows; None where nobody counts them."""
@@ -240,120 +231,68 @@ def _after_bad(turn: Turn, interval: int | None) -> str:
     return f"{what}; the count of good steps falls from {turn.good_steps} to 0, of {interval}."
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, HEIGHT = 760, 330
-
-LEFT, RIGHT, TOP, BOTTOM = 62, 742, 26, 196  # the chart's box
-
-_TRUE = "#882255"
-
-
-def _log(scale: float) -> float:
-    """Height of a scale; 0 and infinity lie past all others."""
-    return math.log2(scale) if 0 < scale < math.inf else math.copysign(1e4, scale - 1)
-
-
-def _svg(
+def _picture(
     played: Sequence[Turn],
     step: int,
     limits: np.ndarray | None,
     interval: int | None,
     description: str,
 ) -> str:
-    heights = [h for h in (_log(turn.scale) for turn in played) if abs(h) < 1e4]
+    heights = [math.log2(turn.scale) for turn in played if 0 < turn.scale < math.inf]
     low, high = min(heights, default=0) - 2, max(heights, default=0) + 3
     if limits is not None:  # the grey must be seen where it decides
-        low = min(low, max(low - 12, min(_log(x) for x in limits) - 2))
-
-    def x(place: float) -> float:
-        return LEFT + (place + 0.5) / len(played) * (RIGHT - LEFT)
-
-    def y(height: float) -> float:
-        return BOTTOM - (min(max(height, low), high) - low) / (high - low) * (BOTTOM - TOP)
-
-    parts = [*_overflow(limits, x, y), *_axes(low, high, len(played), x, y)]
-    here = x(step)
-    parts.append(svg.line(f"M{here:.1f} {TOP}V{BOTTOM}", colour="#1A1A1A", more=_CURSOR))
-    way = "".join(
-        f"{'L' if i else 'M'}{x(i - 0.5):.1f} {y(_log(turn.scale)):.1f}H{x(i + 0.5):.1f}"
-        for i, turn in enumerate(played)
-    )
-    parts.append(svg.line(way, colour=style(FP16).colour, more='stroke-width="2"'))
-    parts += [_cross(x(i), y(_log(t.scale))) for i, t in enumerate(played) if t.skipped]
-    parts.append(
-        f'<circle cx="{here:.1f}" cy="{y(_log(played[step].scale)):.1f}" r="5" fill="white" '
-        f'stroke="#1A1A1A" stroke-width="2"/>'
-    )
-    parts += _boxes(played[step], interval)
+        least = math.log2(min(limits)) if min(limits) > 0 else -math.inf
+        low = min(low, max(low - 12, least - 2))
+    chart = Chart(Scale(0, len(played), 62, 742), Scale(low, high, 196, 26, log=True))
+    if limits is not None:
+        chart.area(f"M62 26{chart.stairs(limits)}V26z", BAND, LOST)
+    _axes(chart, "×: skipped" if limits is None else "grey: overflow · ×: skipped")
+    here = chart.x(step + 0.5)
+    chart.line(f"M{here:.1f} 26V196", INK, more=DASHED)
+    way = chart.stairs(turn.scale for turn in played)
+    chart.line(f"M62 {chart.y(played[0].scale):.1f}{way}", style(FP16).colour, 2)
+    for i, turn in enumerate(played):
+        if turn.skipped:
+            at = f"M{chart.x(i + 0.5) - 4:.1f} {chart.y(turn.scale) - 4:.1f}"
+            chart.line(f"{at}l8 8m0 -8l-8 8", "black", 1.6)
+    ring = f'stroke="{INK}" stroke-width="2"'
+    chart.dot(here, chart.y(played[step].scale), 5, "white", ring)
+    _boxes(chart, played[step], interval)
     label = f"The loss scale over {len(played)} steps, with the state at one. {description}"
-    return framed(parts, width=WIDTH, height=HEIGHT, description=label)
+    return chart.svg(label, width=760, height=330)
 
 
-_CURSOR = 'stroke-dasharray="4 3"'
+def _axes(chart: Chart, words: str) -> None:
+    chart.frame()
+    low, high, *_ = chart.y
+    chart.ticks_y([2.0**k for k in whole_ticks(low, high, count=6)], power_of_two, mark=True)
+    for step in whole_ticks(0, chart.x.high - 1, count=8):
+        chart.line(f"M{chart.x(step + 0.5):.1f} 196v5")
+        chart.text(chart.x(step + 0.5), 215, str(step), "middle")
+    chart.text(62, 17, "loss scale")
+    chart.text(742, 17, words, "end")
+    chart.below("training step", 36)
 
 
-def _overflow(
-    limits: np.ndarray | None, x: Callable[[float], float], y: Callable[[float], float]
-) -> list[str]:
-    """Grey where a scale overflows."""
-    if limits is None:
-        return [svg.text(RIGHT, TOP - 9, "×: skipped", anchor="end")]
-    edge = "".join(
-        f"L{x(i - 0.5):.1f} {y(_log(limit)):.1f}H{x(i + 0.5):.1f}" for i, limit in enumerate(limits)
-    )
-    band = f"M{LEFT} {TOP}{edge}V{TOP}z"
-    return [
-        f'<path d="{band}" fill="{BAND}" fill-opacity="{LOST}"/>',
-        svg.text(RIGHT, TOP - 9, "grey: overflow · ×: skipped", anchor="end"),
-    ]
-
-
-def _axes(
-    low: float, high: float, count: int, x: Callable[[float], float], y: Callable[[float], float]
-) -> list[str]:
-    parts = [svg.line(f"M{LEFT} {TOP}V{BOTTOM}H{RIGHT}")]
-    for k in whole_ticks(low, high, count=6):
-        parts += [
-            svg.line(f"M{LEFT} {y(k):.1f}h-5"),
-            svg.text(LEFT - 8, y(k) + 4, power_of_two(2.0**k), anchor="end"),
-        ]
-    for place in whole_ticks(0, count - 1, count=8):
-        parts += [
-            svg.line(f"M{x(place):.1f} {BOTTOM}v5"),
-            svg.text(x(place), BOTTOM + 19, str(place), anchor="middle"),
-        ]
-    return [
-        *parts,
-        svg.text(LEFT, TOP - 9, "loss scale", anchor="start"),
-        svg.text((LEFT + RIGHT) / 2, BOTTOM + 36, "training step", anchor="middle"),
-    ]
-
-
-def _cross(x: float, y: float) -> str:
-    return svg.line(f"M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8", colour="black", more=_THICK)
-
-
-_THICK = 'stroke-width="1.6"'
-
-
-def _boxes(turn: Turn, interval: int | None) -> list[str]:
+def _boxes(drawing: Drawing, turn: Turn, interval: int | None) -> None:
     """The state before, what was found, and the state after, from left to right."""
-    counted = "not counted" if interval is None else f"{turn.good_steps} of {interval}"
-    after = "not counted" if interval is None else f"{turn.next_good_steps} of {interval}"
-    act = "skipped" if turn.skipped else "taken" if not turn.found_nonfinite else "taken: NaN"
-    bad = turn.found_nonfinite
-    boxes = (
-        ("before", [f"scale {amount(turn.scale)}", f"good steps {counted}"], False),
-        ("the step", [f"found_inf {'true' if bad else 'false'}", f"update {act}"], bad),
-        ("after", [f"scale {amount(turn.next_scale)}", f"good steps {after}"], False),
+    before, after = (
+        "not counted" if interval is None else f"{count} of {interval}"
+        for count in (turn.good_steps, turn.next_good_steps)
     )
-    top, width, gap, parts = BOTTOM + 50, 210, 25, list[str]()
-    for i, (title, lines, alarm) in enumerate(boxes):
-        left = LEFT + i * (width + gap)
-        colour = _TRUE if alarm else style(FP16).colour
-        parts.append(svg.box(left, top, width, 76, f'fill="white" stroke="{colour}" {_THICK}'))
-        parts.append(svg.text(left + 12, top + 21, title, more='font-weight="bold"'))
-        parts += [svg.text(left + 12, top + 44 + 20 * k, words) for k, words in enumerate(lines)]
-        if i:
-            parts.append(svg.line(f"M{left - gap + 4} {top + 38}h15l-5 -4m5 4l-5 4", more=_THICK))
-    return parts
+    bad, left, top, width, gap = turn.found_nonfinite, 62, 246, 210, 25
+    act = "skipped" if turn.skipped else "taken: NaN" if bad else "taken"
+    boxes = (
+        ("before", f"scale {amount(turn.scale)}", f"good steps {before}"),
+        ("the step", f"found_inf {'true' if bad else 'false'}", f"update {act}"),
+        ("after", f"scale {amount(turn.next_scale)}", f"good steps {after}"),
+    )
+    for title, *lines in boxes:
+        colour = BAD if bad and title == "the step" else style(FP16).colour
+        drawing.box(left, top, width, 76, "white", f'stroke="{colour}" stroke-width="1.6"')
+        drawing.text(left + 12, top + 21, title, more=BOLD)
+        for k, words in enumerate(lines):
+            drawing.text(left + 12, top + 44 + 20 * k, words)
+        if title != "before":
+            drawing.line(f"M{left - gap + 4} {top + 38}h15l-5 -4m5 4l-5 4", width=1.6)
+        left += width + gap

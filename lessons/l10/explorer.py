@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import ipywidgets
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.explorers.chart import line, svg, text
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BOLD, Drawing
+from mplab.explorers.widget import Explorer, choice, tick
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.pictures.canvas import listed, style
 from mplab.simulation.context import explain
@@ -109,15 +108,10 @@ class PolicyExplorer(Explorer):
     """
 
     def __init__(self) -> None:
-        wide = {"style": {"description_width": "5.5rem"}, "layout": {"width": "min(26rem, 98%)"}}
-        self.operation = ipywidgets.Dropdown(
-            options=list(OPERATIONS), value="exp", description="operation", **wide
-        )
-        self.inputs = ipywidgets.Dropdown(options=INPUTS, description="inputs in", **wide)
-        self.fmt = ipywidgets.Dropdown(options=list(FORMATS), description="low format", **wide)
-        self.chosen = ipywidgets.Checkbox(
-            False, description="with_layers: this layer in FP32", indent=False
-        )
+        self.operation = choice("operation", OPERATIONS, value="exp")
+        self.inputs = choice("inputs in", INPUTS)
+        self.fmt = choice("low format", FORMATS)
+        self.chosen = tick("with_layers: this layer in FP32")
         controls = [self.operation, self.inputs, self.fmt, self.chosen]
         super().__init__("In which format does an operation run, and who decides?", controls)
 
@@ -146,7 +140,7 @@ class PolicyExplorer(Explorer):
             for name, verdict in verdicts.items()
         ]
         sentence = f"{self._question()}: {'; '.join(parts)}."
-        return _svg(verdicts, sentence), sentence
+        return _table(verdicts, sentence), sentence
 
     def _question(self) -> str:
         """What is asked of the policies."""
@@ -185,42 +179,34 @@ class _Model(nn.Module):
         return output
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, TOP, ROW = 720, 34, 58
-
-NAME, TAKES, GIVES, NOTE = 12, 150, 296, 376
+NAME, TAKES, GIVES, NOTE = 12, 150, 342, 416
 
 GREY = 'fill="#4A4A50"'
 
 
-def _svg(verdicts: dict[str, Verdict], description: str) -> str:
-    parts = [
-        text(x, 20, words, more='font-weight="bold"')
-        for x, words in ((NAME, "policy"), (TAKES, "takes"), (GIVES, "gives"))
-    ]
-    for place, (name, verdict) in enumerate(verdicts.items()):
-        top = TOP + ROW * place
-        parts += [
-            line(f"M{NAME} {top}H{WIDTH - NAME}", colour="#C8C8CC"),
-            text(NAME, top + 22, name),
-            text(NAME, top + 45, verdict.rule, more=GREY),
-            *_mark(GIVES, top + 18, verdict.gives),
-        ]
-        if verdict.note:
-            parts.append(text(NOTE, top + 22, verdict.note, more=GREY))
+def _table(verdicts: dict[str, Verdict], description: str) -> str:
+    drawing, top = Drawing(), 34
+    for x, words in ((NAME, "policy"), (TAKES, "takes"), (GIVES, "gives")):
+        drawing.text(x, 20, words, more=BOLD)
+    for name, verdict in verdicts.items():
+        drawing.line(f"M{NAME} {top}H788", "#C8C8CC")
+        drawing.text(NAME, top + 22, name)
+        drawing.text(NAME, top + 45, verdict.rule, more=GREY)
+        drawing.text(NOTE, top + 22, verdict.note, more=GREY)
+        _mark(drawing, GIVES, top + 18, verdict.gives)
         for i, fmt in enumerate(verdict.takes):
-            parts += _mark(TAKES + 68 * i, top + 18, fmt)
-    height = TOP + ROW * len(verdicts)
-    label = f"A table of policies. {description}"
-    return svg(parts, width=WIDTH, height=height, description=label)
+            _mark(drawing, TAKES + 62 * i, top + 18, fmt)
+        top += 58
+    return drawing.svg(f"A table of policies. {description}", width=800, height=top)
 
 
-def _mark(x: float, y: float, fmt: Format) -> list[str]:
+def _mark(drawing: Drawing, x: float, y: float, fmt: Format) -> None:
     """The marker of a format, in its colour, and its name."""
     look = style(fmt)
-    shape = {
-        "o": f'<circle cx="{x + 6}" cy="{y}" r="6" fill="{look.colour}"/>',
-        "s": f'<rect x="{x}" y="{y - 6}" width="12" height="12" fill="{look.colour}"/>',
-        "D": f'<path d="M{x + 6} {y - 7}l7 7l-7 7l-7 -7z" fill="{look.colour}"/>',
-    }[look.marker]
-    return [shape, text(x + 18, y + 4, fmt.name)]
+    if look.marker == "o":
+        drawing.dot(x + 6, y, 6, look.colour)
+    elif look.marker == "s":
+        drawing.box(x, y - 6, 12, 12, look.colour)
+    else:
+        drawing.area(f"M{x + 6} {y - 7}l7 7l-7 7l-7 -7z", look.colour)
+    drawing.text(x + 18, y + 4, fmt.name)

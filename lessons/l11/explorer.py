@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ipywidgets
-
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BOLD, Drawing
+from mplab.explorers.widget import Explorer, stops
 from mplab.pictures.canvas import STYLES
 
 SIZES = tuple(2**k for k in range(4, 14))
@@ -36,20 +34,10 @@ class SpeedUp(Explorer):
     """
 
     def __init__(self) -> None:
-        wide = {"style": {"description_width": "7rem"}, "layout": {"width": "min(36rem, 98%)"}}
         sizes = [(f"{n:,}", n) for n in SIZES]
-        self.rows = ipywidgets.SelectionSlider(
-            options=sizes, value=64, description="rows (batch)", **wide
-        )
-        self.size = ipywidgets.SelectionSlider(
-            options=sizes, value=1024, description="layer's width", **wide
-        )
-        self.gain = ipywidgets.SelectionSlider(
-            options=[(f"{n}×", n) for n in (1, 2, 4, 8, 16)],
-            value=8,
-            description="16-bit units",
-            **wide,
-        )
+        self.rows = stops("rows (batch)", sizes, 64)
+        self.size = stops("layer's width", sizes, 1024)
+        self.gain = stops("16-bit units", [(f"{n}×", n) for n in (1, 2, 4, 8, 16)], 8)
         question = "Why is 8× promised, and 2× or nothing seen?"
         super().__init__(question, [self.rows, self.size, self.gain])
 
@@ -80,31 +68,23 @@ class SpeedUp(Explorer):
             f"units {self.gain.value}× as fast: it takes 1/{self.speed_up:.2f} of the time. "
             f"{'; '.join(words)}. This is a model machine."
         )
-        return svg(self._bars(), width=WIDTH, height=HEIGHT, description=sentence), sentence
+        return self._bars(sentence), sentence
 
-    def _bars(self) -> list[str]:
+    def _bars(self, description: str) -> str:
         both = {"FP32": self.times(4), "16 bits": self.times(2)}
-        longest = max(max(times) for times in both.values())
-        parts = [f'<text x="20" y="24" font-weight="bold">{self.speed_up:.2f}× as fast</text>']
-        y = 46
+        longest = max(map(max, both.values()))
+        drawing, y = Drawing(), 46
+        drawing.text(20, 24, f"{self.speed_up:.2f}× as fast", more=BOLD)
         for name, times in both.items():
-            parts.append(f'<text x="20" y="{y + 15}" font-weight="bold">{name}</text>')
+            drawing.text(20, y + 15, name, more=BOLD)
             for what, seconds in zip(("arithmetic", "memory", "start"), times, strict=True):
-                length = max(1.0, seconds / longest * 380)
-                bound = seconds == max(times)
-                look = STYLES["FP8_E4M3" if bound else "FP32"].colour
-                note = " (the limit)" if bound else ""
-                parts.append(
-                    f'<text x="180" y="{y + 15}" text-anchor="end">{what}</text>'
-                    f'<rect x="190" y="{y}" width="{length:.1f}" height="20" fill="{look}"/>'
-                    f'<text x="{196 + length:.1f}" y="{y + 15}">{_micro(seconds)}{note}</text>'
-                )
+                length, bound = max(1.0, seconds / longest * 380), seconds == max(times)
+                drawing.text(180, y + 15, what, "end")
+                drawing.box(190, y, length, 20, STYLES["FP8_E4M3" if bound else "FP32"].colour)
+                drawing.text(196 + length, y + 15, _micro(seconds) + " (the limit)" * bound)
                 y += 26
             y += 16
-        return parts
-
-
-WIDTH, HEIGHT = 760, 240
+        return drawing.svg(description, width=760, height=240)
 
 
 def _micro(seconds: float) -> str:

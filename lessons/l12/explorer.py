@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import ipywidgets
 import numpy as np
 
-from mplab.explorers.chart import box, line, svg, text
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import Chart, Drawing, Scale
+from mplab.explorers.widget import Explorer, choice, slider, stops
 from mplab.numbers.formats import FP8_E4M3, FP8_E5M2, Format
 from mplab.pictures.canvas import BAND, LOST, percent, power_of_two, style, whole_ticks
 from mplab.pictures.scaling import Window, follow
@@ -56,17 +53,12 @@ class AmaxHistory(Explorer):
         rng = np.random.default_rng(seed)
         drift = np.cumsum(rng.normal(0, 0.12, STEPS))
         self._tensors = rng.normal(size=(STEPS, SIZE)) * np.exp2(drift)[:, None]
-        wide = {"style": {"description_width": "5.5rem"}, "layout": {"width": "min(36rem, 98%)"}}
-        self.spike = ipywidgets.IntSlider(18, min=0, max=24, description="spike 2^", **wide)
-        self.rule = ipywidgets.Dropdown(options=RULES, description="scale from", **wide)
-        self.history = ipywidgets.SelectionSlider(
-            options=[1, 2, 4, 8, 16, 32], value=16, description="history", **wide
-        )
-        self.margin = ipywidgets.IntSlider(0, min=0, max=12, description="margin 2^", **wide)
-        self.fmt = ipywidgets.Dropdown(options=list(FORMATS), description="format", **wide)
-        self.step = ipywidgets.IntSlider(
-            SPIKE_AT + 1, min=0, max=STEPS - 1, description="look at step", **wide
-        )
+        self.spike = slider("spike 2^", 0, 24, 18)
+        self.rule = choice("scale from", RULES)
+        self.history = stops("history", [1, 2, 4, 8, 16, 32], 16)
+        self.margin = slider("margin 2^", 0, 12, 0)
+        self.fmt = choice("format", FORMATS)
+        self.step = slider("look at step", 0, STEPS - 1, SPIKE_AT + 1)
         controls = [self.spike, self.rule, self.history, self.margin, self.fmt, self.step]
         super().__init__("What does one spike cost, when it comes and afterwards?", controls)
 
@@ -138,130 +130,58 @@ def _at_step(window: Window, at: int) -> str:
     )
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, HEIGHT, LEFT, RIGHT = 720, 372, 74, 704
-
-TOP, MIDDLE, LOW, BOTTOM = 22, 206, 232, 322  # the upper and the lower chart
-
-WIDE = (RIGHT - LEFT) / STEPS
+STEP = Scale(0, STEPS, 74, 704)
 
 HALO = 'paint-order="stroke" stroke="#d7d7d9" stroke-width="5"'  # the cursor may pass behind
 
-LEAST, MOST = -36, 32  # exponents of the upper chart: all that the controls can reach
-
 
 def _charts(window: Window, at: int, description: str) -> str:
-    cursor = _x(at)
-    parts = [
-        *_range_chart(window),
-        *_share_chart(window),
-        line(f"M{cursor:.1f} {TOP}V{BOTTOM}", colour="black", more='stroke-dasharray="3 3"'),
-        text(LEFT + 6, TOP + 15, "saturates", more=HALO),
-        text(LEFT + 6, MIDDLE - 7, "becomes 0", more=HALO),
-        text(cursor, TOP - 7, f"step {at}", anchor="middle" if 2 < at < 45 else _side(at)),
-    ]
+    drawing, cursor = Drawing(), STEP(at + 0.5)
+    _ranges(drawing, window)
+    _shares(drawing, window)
+    drawing.line(f"M{cursor:.1f} 22V322", "black", more='stroke-dasharray="3 3"')
+    drawing.text(80, 37, "saturates", more=HALO)
+    drawing.text(80, 199, "becomes 0", more=HALO)
+    side = "start" if at <= 2 else "end" if at >= 45 else "middle"
+    drawing.text(cursor, 15, f"step {at}", side)
     label = f"Two charts over {STEPS} steps. {description}"
-    return svg(parts, width=WIDTH, height=HEIGHT, description=label)
+    return drawing.svg(label, width=720, height=372)
 
 
-def _side(at: int) -> str:
-    return "start" if at <= 2 else "end"
-
-
-def _x(step: float) -> float:
-    """The middle of a step."""
-    return LEFT + (step + 0.5) * WIDE
-
-
-def _range_chart(window: Window) -> list[str]:
+def _ranges(on: Drawing, window: Window) -> None:
     """Grey bands past both ends of the range, and the largest magnitudes."""
-
-    def y(exponent: float) -> float:
-        return MIDDLE - (min(max(exponent, LEAST), MOST) - LEAST) / (MOST - LEAST) * (MIDDLE - TOP)
-
-    look = style(window.fmt)
-    grey = f'fill="{BAND}" fill-opacity="{LOST}"'
-    top = np.log2(window.fmt.max_finite / window.scales)
-    bottom = np.log2(window.fmt.min_subnormal / 2 / window.scales)
-    parts = [
-        _band([y(k) for k in top], TOP, grey),
-        _band([y(k) for k in bottom], MIDDLE, grey),
-    ]
-    for step, amax in enumerate(window.amaxes):
-        here = y(float(np.log2(amax)))
-        parts.append(
-            f'<circle cx="{_x(step):.1f}" cy="{here:.1f}" r="3.4" fill="{look.colour}" '
-            'stroke="white" stroke-width="0.6"/>'
-        )
-    return [
-        *parts,
-        *_axis(whole_ticks(LEAST, MOST, count=5), y, lambda k: power_of_two(2.0**k), TOP, MIDDLE),
-        _upright("largest magnitude", (TOP + MIDDLE) / 2),
-    ]
+    chart = Chart(STEP, Scale(-36, 32, 206, 22, log=True), on)  # all that the controls can reach
+    fmt = window.fmt
+    for limit, edge in ((fmt.max_finite, 22), (fmt.min_subnormal / 2, 206)):
+        way = chart.stairs((limit / window.scales).tolist())
+        chart.area(f"M74 {edge}{way}V{edge}Z", BAND, LOST)
+    for step, amax in enumerate(window.amaxes.tolist()):
+        edge_of = 'stroke="white" stroke-width="0.6"'
+        chart.dot(STEP(step + 0.5), chart.y(amax), 3.4, style(fmt).colour, edge_of)
+    chart.frame()
+    chart.ticks_y([2.0**k for k in whole_ticks(-36, 32, count=5)], power_of_two, mark=True)
+    chart.upright(18, 114, "largest magnitude")
 
 
-def _band(heights: list[float], edge: float, look: str) -> str:
-    """From an edge of the chart to a height for each step, in one piece."""
-    way = "".join(
-        f"V{height:.1f}H{LEFT + (step + 1) * WIDE:.1f}" for step, height in enumerate(heights)
-    )
-    return f'<path d="M{LEFT} {edge}{way}V{edge}Z" {look}/>'
-
-
-def _share_chart(window: Window) -> list[str]:
+def _shares(on: Drawing, window: Window) -> None:
     """Bars for what is lost: filled what saturates, pale what becomes 0."""
-
-    def y(share: float) -> float:
-        return BOTTOM - share / 100 * (BOTTOM - LOW)
-
-    colour = style(window.fmt).colour
-    parts = []
-    for step in range(STEPS):
-        left, over, under = (
-            LEFT + (step + 0.12) * WIDE,
-            100 * float(window.saturated[step]),
-            100 * float(window.flushed[step]),
-        )
-        edge = f'stroke="{colour}" fill="{colour}"'
-        if over:
-            parts.append(box(left, y(over), 0.76 * WIDE, y(0) - y(over), edge))
-        if under:
-            place = y(over + under), y(over) - y(over + under)
-            parts.append(box(left, place[0], 0.76 * WIDE, place[1], f'{edge} fill-opacity="0.3"'))
-    key = (
-        box(RIGHT - 236, LOW - 18, 11, 11, f'fill="{colour}" stroke="{colour}"'),
-        text(RIGHT - 220, LOW - 8, "saturated"),
-        box(RIGHT - 128, LOW - 18, 11, 11, f'fill="{colour}" fill-opacity="0.3" stroke="{colour}"'),
-        text(RIGHT - 112, LOW - 8, "became 0"),
-    )
-    ticks = "".join(
-        text(_x(step), BOTTOM + 19, str(step), anchor="middle") for step in range(0, STEPS, 8)
-    )
-    return [
-        *parts,
-        *key,
-        *_axis([0, 50, 100], y, str, LOW, BOTTOM),
-        ticks,
-        text((LEFT + RIGHT) / 2, BOTTOM + 42, "step, one tensor in each", anchor="middle"),
-        _upright("share (%)", (LOW + BOTTOM) / 2),
-    ]
-
-
-def _axis(
-    ticks: list[int],
-    y: Callable[[float], float],
-    words: Callable[[int], str],
-    top: float,
-    bottom: float,
-) -> list[str]:
-    """The frame at the left and below, and its ticks."""
-    return [
-        line(f"M{LEFT} {top}V{bottom}H{RIGHT}"),
-        *(line(f"M{LEFT} {y(k):.1f}h-5") for k in ticks),
-        *(text(LEFT - 9, y(k) + 4, words(k), anchor="end") for k in ticks),
-    ]
-
-
-def _upright(words: str, middle: float) -> str:
-    turn = f'transform="rotate(-90 18 {middle:.0f})"'
-    return text(18, middle, words, anchor="middle", more=turn)
+    chart, colour = Chart(STEP, Scale(0, 100, 322, 232), on), style(window.fmt).colour
+    edge = f'stroke="{colour}"'
+    pale = f'{edge} fill-opacity="0.3"'
+    for step, shares in enumerate(zip(window.saturated, window.flushed, strict=True)):
+        left, bottom, total = STEP(step + 0.12), chart.y(0), 0.0
+        for share, look in zip(shares, (edge, pale), strict=True):
+            total += 100 * float(share)
+            if share:
+                top = chart.y(total)
+                chart.box(left, top, 0.76 * (STEP(1) - STEP(0)), bottom - top, colour, look)
+                bottom = top
+    for left, words, look in ((468, "saturated", edge), (576, "became 0", pale)):
+        chart.box(left, 214, 11, 11, colour, look)
+        chart.text(left + 16, 224, words)
+    chart.frame()
+    chart.ticks_y([0, 50, 100], mark=True)
+    for step in range(0, STEPS, 8):
+        chart.text(STEP(step + 0.5), 341, str(step), "middle")
+    chart.below("step, one tensor in each")
+    chart.upright(18, 277, "share (%)")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
+from textwrap import wrap
 
-import ipywidgets
-
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BOLD, Chart, Drawing, Scale
+from mplab.explorers.widget import Explorer, choice
 from mplab.health.broken_runs import Outcome, Treatment
 from mplab.health.clinic import CASES
-from mplab.pictures.canvas import BAND, STYLES
+from mplab.pictures.canvas import STYLES
 
 TREATMENT_NAMES: dict[str, Treatment] = {
     "none": "broken",
@@ -40,8 +39,8 @@ class Clinic(Explorer):
     """
 
     def __init__(self) -> None:
-        self.case = ipywidgets.Dropdown(options=list(CASES), description="case")
-        self.treatment = ipywidgets.Dropdown(options=list(TREATMENT_NAMES), description="treatment")
+        self.case = choice("case", CASES)
+        self.treatment = choice("treatment", TREATMENT_NAMES)
         self._trained: set[tuple[str, str]] = set()
         question = "Which observable shows the fault, and which treatment brings it back?"
         super().__init__(question, [self.case, self.treatment])
@@ -56,8 +55,9 @@ class Clinic(Explorer):
         run = self.case.value, self.treatment.value
         if run not in self._trained:
             words = f"Training {run[0]}, treatment: {run[1]} …"
-            note = f'<text x="{LEFT}" y="{TOP + 6}">{words}</text>'
-            self.picture.value = svg([note], width=WIDTH, height=HEIGHT, description=words)
+            note = Drawing()
+            note.text(70, 36, words)
+            self.picture.value = note.svg(words, width=760, height=330)
         super().redraw()
         self._trained.add(run)
 
@@ -82,78 +82,36 @@ class Clinic(Explorer):
             ("health report", report),
             ("taken for", case.looks_like),
         ]
-        parts = [*_curve(outcome.losses), *_lines(lines)]
-        return svg(parts, width=WIDTH, height=HEIGHT, description=sentence), sentence
+        chart, y = _curve(outcome.losses), 36
+        for name, words in lines:
+            chart.text(330, y, name, more=BOLD)
+            for row in wrap(words, 56):
+                y += 18
+                chart.text(330, y, row)
+            y += 24
+        return chart.svg(sentence, width=760, height=330), sentence
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, HEIGHT = 760, 330
-
-LEFT, RIGHT, TOP, BOTTOM = 70, 290, 30, 280
-
-_WORDS = 330
-
-
-def _curve(values: tuple[float, ...]) -> list[str]:
-    """The curve over the steps; a band where it is not finite."""
-    finite = [v for v in values if math.isfinite(v)]
+def _curve(losses: tuple[float, ...]) -> Chart:
+    """The losses over the steps; a band where they are not finite."""
+    finite = [loss for loss in losses if math.isfinite(loss)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    room = max(high - low, 0.05 * abs(high)) or 1.0
-    middle = (low + high) / 2
-
-    def x(step: float) -> float:
-        return LEFT + step / max(1, len(values) - 1) * (RIGHT - LEFT)
-
-    def y(value: float) -> float:
-        return (TOP + BOTTOM) / 2 - (value - middle) / room * (BOTTOM - TOP - 20)
-
-    parts = [
-        f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="#707075"/>',
-        f'<text x="{LEFT}" y="{TOP - 10}">loss</text>',
-        f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 38}" text-anchor="middle">step</text>',
-        f'<text x="{LEFT}" y="{BOTTOM + 18}" text-anchor="middle">0</text>',
-        f'<text x="{RIGHT}" y="{BOTTOM + 18}" text-anchor="middle">{len(values) - 1:,}</text>',
-    ]
-    first_bad = next((i for i, v in enumerate(values) if not math.isfinite(v)), None)
-    if first_bad is not None:
-        start = x(first_bad)
-        parts.append(
-            f'<rect x="{start:.1f}" y="{TOP}" width="{RIGHT - start:.1f}" '
-            f'height="{BOTTOM - TOP}" fill="{BAND}" opacity="0.35"/>'
-            f'<text x="{(start + RIGHT) / 2:.1f}" y="{TOP + 20}" text-anchor="middle">NaN</text>'
-        )
+    middle, room = (low + high) / 2, max(high - low, 0.05 * abs(high)) or 1.0
+    last = max(1, len(losses) - 1)
+    chart = Chart(
+        Scale(0, last, 70, 290), Scale(middle - room / 2, middle + room / 2, 280, 30, inset=10)
+    )
+    chart.frame()
+    chart.text(70, 20, "loss")
+    chart.below("step", 38)
+    chart.ticks_x([0, last], "{:,}".format, down=18)
+    bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
+    if bad < len(losses):
+        chart.zone(bad, last, 0.35)
+        chart.text((chart.x(bad) + 290) / 2, 50, "NaN", "middle")
     if finite:
-        way = "".join(
-            f"{'L' if i else 'M'}{x(i):.1f} {y(v):.1f}"
-            for i, v in enumerate(values[: first_bad if first_bad is not None else None])
-        )
-        parts.append(
-            f'<path d="{way}" fill="none" stroke="{STYLES["FP32"].colour}" stroke-width="2.5"/>'
-        )
-        ends = sorted({f"{high:.3g}": y(high), f"{low:.3g}": y(low)}.items())
-        parts += [
-            f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{words}</text>'
-            for words, at in ends
-        ]
-    return parts
-
-
-def _lines(lines: list[tuple[str, str]]) -> list[str]:
-    """Names and what belongs to them, each broken to the width."""
-    parts, y = [], TOP + 6
-    for name, words in lines:
-        parts.append(f'<text x="{_WORDS}" y="{y}" font-weight="bold">{name}</text>')
-        for row in _broken(words, 56):
-            y += 18
-            parts.append(f'<text x="{_WORDS}" y="{y}">{row}</text>')
-        y += 24
-    return parts
-
-
-def _broken(words: str, limit: int) -> list[str]:
-    rows = [""]
-    for word in words.split():
-        if len(rows[-1]) + len(word) + 1 > limit:
-            rows.append("")
-        rows[-1] = f"{rows[-1]} {word}".strip()
-    return rows
+        chart.curve(range(bad), losses[:bad], STYLES["FP32"].colour, 2.5)
+        ends = {f"{end:.3g}": end for end in (high, low)}
+        for words, end in ends.items():
+            chart.text(64, chart.y(end) + 4, words, "end")
+    return chart

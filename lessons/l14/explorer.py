@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
-from html import escape
 
-import ipywidgets
 import numpy as np
 
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BAD, GOOD, Bar, Scale, bars
+from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l14.figures import PROBLEMS, FormulaErrors, measure_formula_errors, medians
-from mplab.numbers.formats import BF16, FP16, FP32, Format
-from mplab.pictures.canvas import BAND, power_of_two
+from mplab.numbers.formats import BF16, FP16, FP32
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
 
@@ -46,20 +42,9 @@ class ErrorBudget(Explorer):
     """
 
     def __init__(self) -> None:
-        self.problem = ipywidgets.Dropdown(
-            options=[(problem.asks, name) for name, problem in PROBLEMS.items()],
-            description="problem",
-            layout={"width": "min(30rem, 98%)"},
-        )
-        self.fmt = ipywidgets.Dropdown(options=list(FORMATS), description="format")
-        self.level = ipywidgets.IntSlider(
-            min=0,
-            max=len(PROBLEMS["variance"].levels) - 1,
-            value=4,
-            description="data",
-            readout=False,
-            layout={"width": "min(36rem, 98%)"},
-        )
+        self.problem = choice("problem", [(p.asks, name) for name, p in PROBLEMS.items()])
+        self.fmt = choice("format", FORMATS)
+        self.level = slider("data", 0, len(PROBLEMS["variance"].levels) - 1, 4, readout=False)
         question = "Is it the problem that is hard, or the formula that is bad?"
         super().__init__(question, [self.problem, self.fmt, self.level])
 
@@ -93,51 +78,18 @@ class ErrorBudget(Explorer):
         """The bars, and who is to blame in words."""
         problem, fmt = PROBLEMS[self.problem.value], FORMATS[self.fmt.value]
         where = f"{problem.axis}: {problem.levels[self.level.value][0]}"
-        bars = [("condition × u", self.due, "what rounding the data may do"), *self.verdicts]
-        words = "; ".join(f"{name}: {_size(error)}, {said}" for name, error, said in bars)
+        rows = [("condition × u", self.due, "what rounding the data may do"), *self.verdicts]
+        words = "; ".join(f"{name}: {_size(error)}, {said}" for name, error, said in rows)
         sentence = f"{problem.asks} in {fmt.name}, {where}. C{words[1:]}."
-        return _bars_svg(fmt, bars, sentence), sentence
+        picture = bars(
+            [Bar(*row, colour) for row, colour in zip(rows, ("#606B99", BAD, GOOD), strict=True)],
+            Scale(-30, 0, 250, 540, log=True),
+            f"Bars of relative errors. {sentence}",
+            width=780, row=40, step=6,
+            mark=fmt.unit_roundoff, axis=f"relative error (black line: u of {fmt.name})",
+        )  # fmt: skip
+        return picture, sentence
 
 
 def _size(error: float) -> str:
     return "everything lost" if error >= 1 else f"{100 * error:.2g} percent"
-
-
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, RIGHT, TOP, ROW = 780, 250, 540, 14, 40
-
-LOW, HIGH = -30, 0  # exponents of the scale
-
-_COLOURS = ("#606B99", "#882255", "#117733")
-
-
-def _x(error: float) -> float:
-    exponent = math.log2(error) if error > 0 else LOW
-    return LEFT + (max(exponent, LOW) - LOW) / (HIGH - LOW) * (RIGHT - LEFT)
-
-
-def _bars_svg(fmt: Format, bars: list[tuple[str, float, str]], description: str) -> str:
-    bottom = TOP + ROW * len(bars)
-    parts = []
-    for k in range(LOW, HIGH + 1, 6):
-        at = _x(2.0**k)
-        parts.append(
-            f'<path d="M{at:.1f} {TOP}V{bottom + 5}" stroke="{BAND}" stroke-opacity="0.5"/>'
-            f'<text x="{at:.1f}" y="{bottom + 20}" text-anchor="middle">'
-            f"{power_of_two(2.0**k)}</text>"
-        )
-    for row, ((name, error, said), colour) in enumerate(zip(bars, _COLOURS, strict=True)):
-        top, end = TOP + ROW * row, _x(error)
-        parts.append(
-            f'<text x="{LEFT - 8}" y="{top + 25}" text-anchor="end">{escape(name)}</text>'
-            f'<rect x="{LEFT}" y="{top + 10}" width="{end - LEFT:.1f}" height="{ROW - 18}" '
-            f'fill="{colour}"/><text x="{RIGHT + 10}" y="{top + 25}">{escape(said)}</text>'
-        )
-    u = _x(fmt.unit_roundoff)
-    parts.append(
-        f'<path d="M{u:.1f} {TOP - 6}V{bottom}" stroke="black" stroke-width="1.5"/>'
-        f'<text x="{(LEFT + RIGHT) / 2}" y="{bottom + 42}" text-anchor="middle">'
-        f"relative error (black line: u of {fmt.name})</text>"
-    )
-    label = f"Bars of relative errors. {description}"
-    return svg(parts, width=WIDTH, height=bottom + 52, description=label)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from html import escape
 
-import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.linear import Refinement, refine
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import Chart, Scale
+from mplab.explorers.widget import Explorer, choice, slider, tick
 from mplab.lessons.l15.figures import random_system
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
 from mplab.numbers.words import superscript
-from mplab.pictures.canvas import BAND, style
+from mplab.pictures.canvas import power_of_two, style
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2)}
 
@@ -52,18 +50,11 @@ class Refiner(Explorer):
     """
 
     def __init__(self) -> None:
-        wide = {"width": "min(36rem, 98%)"}
-        self.level = ipywidgets.IntSlider(
-            min=0, max=32, value=7, description="condition 2^", layout=wide
-        )
-        self.fmt = ipywidgets.Dropdown(options=list(FORMATS), value="FP16", description="factors")
-        self.method = ipywidgets.Dropdown(
-            options=[(words, name) for name, words in METHODS.items()], description="corrections"
-        )
-        self.power = ipywidgets.IntSlider(
-            min=-30, max=30, value=0, description="A times 2^", layout=wide
-        )
-        self.scale = ipywidgets.Checkbox(value=False, description="scale A first")
+        self.level = slider("condition 2^", 0, 32, 7)
+        self.fmt = choice("factors", FORMATS, value="FP16")
+        self.method = choice("corrections", [(words, name) for name, words in METHODS.items()])
+        self.power = slider("A times 2^", -30, 30, 0)
+        self.scale = tick("scale A first")
         question = "Do factors of this format lead to a backward error of 2⁻⁵²?"
         super().__init__(question, [self.level, self.fmt, self.method, self.power, self.scale])
 
@@ -83,7 +74,21 @@ class Refiner(Explorer):
             f"factors in {self.fmt.value}, corrections by {METHODS[self.method.value]}: "
             f"{_outcome(found)}"
         )
-        return _history_svg(found, self.fmt.value, sentence), sentence
+        errors = found.backward_errors.tolist()
+        last = max(10, len(errors) - 1)
+        chart = Chart(Scale(0, last, 70, 750, inset=12), Scale(-60, 0, 262, 16, log=True))
+        chart.ticks_y((2.0**k for k in range(-60, 1, 12)), power_of_two, grid=True)
+        chart.ticks_x(range(0, last + 1, 1 + last // 26))
+        aim = chart.y(2.0**-52)
+        chart.line(f"M70 {aim:.1f}H750", "black", 1.5)
+        chart.text(750, aim + 16, "2⁻⁵²: converged", "end")
+        chart.below("backward error after each correction")
+        if errors:
+            colour = style(self.fmt.value).colour
+            chart.curve(range(len(errors)), errors, colour, 2, dots=True)
+        else:
+            chart.text(110, 106, found.reason)
+        return chart.svg(f"A line of backward errors. {sentence}", width=780, height=314), sentence
 
 
 def _outcome(found: Refinement) -> str:
@@ -101,45 +106,3 @@ def _size(error: float) -> str:
     if not math.isfinite(error):
         return "infinity"
     return f"2{superscript(round(math.log2(error)))}" if error else "0"
-
-
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 780, 70, 750, 16, 262
-
-LOW, AIM = -60, -52  # exponents: of the scale's end, and of what counts as converged
-
-
-def _y(error: float) -> float:
-    exponent = math.log2(error) if error > 0 else LOW
-    return TOP + (BOTTOM - TOP) * min(max(exponent, LOW), 0) / LOW
-
-
-def _history_svg(found: Refinement, fmt: str, description: str) -> str:
-    errors, colour = found.backward_errors.tolist(), style(fmt).colour
-    last = max(10, len(errors) - 1)
-    places = [LEFT + 12 + (RIGHT - LEFT - 24) * k / last for k in range(last + 1)]
-    parts = []
-    for exponent in range(LOW, 1, 12):
-        y, tick = _y(2.0**exponent), f"2{superscript(exponent)}"
-        parts.append(
-            f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{BAND}" stroke-opacity="0.5"/>'
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick}</text>'
-        )
-    for k in range(0, last + 1, 1 + last // 26):
-        parts.append(f'<text x="{places[k]:.1f}" y="{BOTTOM + 20}" text-anchor="middle">{k}</text>')
-    aim = _y(2.0**AIM)
-    dots = list(zip(places, map(_y, errors), strict=False))
-    line = "L".join(f"{x:.1f} {y:.1f}" for x, y in dots)
-    parts.append(
-        f'<path d="M{LEFT} {aim:.1f}H{RIGHT}" stroke="black" stroke-width="1.5"/>'
-        f'<text x="{RIGHT}" y="{aim + 16:.1f}" text-anchor="end">2⁻⁵²: converged</text>'
-        f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 42}" text-anchor="middle">'
-        f"backward error after each correction</text>"
-    )
-    if dots:
-        parts.append(f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in dots]
-    else:
-        parts.append(f'<text x="{LEFT + 40}" y="{TOP + 90}">{escape(found.reason)}</text>')
-    label = f"A line of backward errors. {description}"
-    return svg(parts, width=WIDTH, height=BOTTOM + 52, description=label)

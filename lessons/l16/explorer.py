@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.integration import freezes, integrate
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import Chart, Scale
+from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.numbers.words import number, superscript
-from mplab.pictures.canvas import BAND, COARSE, style
+from mplab.pictures.canvas import style
 
 FORMATS = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)}
 
@@ -61,12 +60,9 @@ class FreezingCup(Explorer):
     """
 
     def __init__(self) -> None:
-        wide = {"width": "min(36rem, 98%)"}
-        self.power = ipywidgets.IntSlider(
-            min=-4, max=3, value=-2, description="step 2^", layout=wide
-        )
-        self.fmt = ipywidgets.Dropdown(options=list(FORMATS), value="BF16", description="format")
-        self.method = ipywidgets.Dropdown(options=list(METHODS), description="rounding")
+        self.power = slider("step 2^", -4, 3, -2)
+        self.fmt = choice("format", FORMATS, value="BF16")
+        self.method = choice("rounding", METHODS)
         question = "Does the cup cool down to the room, or stop before?"
         super().__init__(question, [self.power, self.fmt, self.method])
 
@@ -97,55 +93,25 @@ class FreezingCup(Explorer):
             f"{_exact(MINUTES):.3f} would be exact. To nearest, a step from "
             f"{number(self.line)} °C is lost."
         )
-        return _cup_svg(path, self.lost, self.fmt.value, sentence), sentence
+        return self._picture(path.tolist(), sentence), sentence
+
+    def _picture(self, path: list[float], sentence: str) -> str:
+        chart = Chart(Scale(0, MINUTES, 60, 600), Scale(15, 98, 262, 16))
+        for low, high in self.lost:
+            chart.band(low, high)
+        chart.ticks_y(range(20, 91, 10), lambda degrees: f"{degrees} °C")
+        chart.ticks_x(range(0, MINUTES + 1, 16))
+        chart.frame()
+        chart.curve(range(MINUTES + 1), map(_exact, range(MINUTES + 1)))
+        step = MINUTES / (len(path) - 1)
+        fmt = self.fmt.value
+        chart.curve([n * step for n in range(len(path))], path, style(fmt).colour, 2.5)
+        chart.name_ends(
+            [(path[-1], f"{fmt} {number(path[-1], digits=5)}"), (_exact(MINUTES), "exact")]
+        )
+        chart.below("minutes (grey: where a step to nearest is lost)")
+        return chart.svg(f"A line of temperatures over time. {sentence}", width=720, height=314)
 
 
 def _exact(minutes: float) -> float:
     return ROOM + (HOT - ROOM) * math.exp(-RATE * minutes)
-
-
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 720, 60, 600, 16, 262
-
-LOW, HIGH = 15, 98  # degrees
-
-
-def _x(minutes: float) -> float:
-    return LEFT + (RIGHT - LEFT) * minutes / MINUTES
-
-
-def _y(degrees: float) -> float:
-    return BOTTOM - (BOTTOM - TOP) * (min(max(degrees, LOW), HIGH) - LOW) / (HIGH - LOW)
-
-
-def _cup_svg(
-    path: np.ndarray, lost: tuple[tuple[float, float], ...], fmt: str, description: str
-) -> str:
-    colour, step = style(fmt).colour, MINUTES / (len(path) - 1)
-    parts = [
-        f'<rect x="{LEFT}" y="{_y(high):.1f}" width="{RIGHT - LEFT}" '
-        f'height="{_y(low) - _y(high):.1f}" fill="{BAND}" fill-opacity="{COARSE}"/>'
-        for low, high in lost
-    ]
-    for t in range(20, 91, 10):
-        parts.append(f'<text x="{LEFT - 8}" y="{_y(t) + 4:.1f}" text-anchor="end">{t} °C</text>')
-    for minutes in range(0, MINUTES + 1, 16):
-        parts.append(
-            f'<text x="{_x(minutes):.1f}" y="{BOTTOM + 20}" text-anchor="middle">{minutes}</text>'
-        )
-    run = "L".join(f"{_x(n * step):.1f} {_y(t):.1f}" for n, t in enumerate(path.tolist()))
-    ideal = "L".join(f"{_x(m):.1f} {_y(_exact(m)):.1f}" for m in range(MINUTES + 1))
-    end, due = _y(float(path[-1])), _y(_exact(MINUTES))
-    apart = max(0.0, 18 - abs(end - due)) / 2
-    words = f"{fmt} {number(float(path[-1]), digits=5)}"
-    parts += [
-        f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" stroke="#707075"/>',
-        f'<path d="M{ideal}" fill="none" stroke="black"/>',
-        f'<path d="M{run}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
-        f'<text x="{RIGHT + 8}" y="{end + 4 - apart:.1f}">{words}</text>',
-        f'<text x="{RIGHT + 8}" y="{due + 4 + apart:.1f}">exact</text>',
-        f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 42}" text-anchor="middle">'
-        f"minutes (grey: where a step to nearest is lost)</text>",
-    ]
-    label = f"A line of temperatures over time. {description}"
-    return svg(parts, width=WIDTH, height=BOTTOM + 52, description=label)

@@ -6,17 +6,16 @@ import math
 from functools import cache
 from typing import NamedTuple
 
-import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.emulation import slice_bits, split
 from mplab.arithmetic.matrix_units import mma
-from mplab.explorers.chart import line, svg, text
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BAD, Chart, Scale
+from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l17.figures import KINDS
 from mplab.numbers.formats import FP16, FP32
 from mplab.numbers.words import superscript
-from mplab.pictures.canvas import BAND, style
+from mplab.pictures.canvas import power_of_two, style
 
 SUMS, LONGEST = 8, 12
 """Rows, and columns; a power of two of products at most."""
@@ -65,14 +64,9 @@ class SliceSums(Explorer):
     """
 
     def __init__(self) -> None:
-        wide = {"width": "min(36rem, 98%)"}
-        self.bits = ipywidgets.IntSlider(
-            min=1, max=FP16.precision + 1, value=10, description="bits", layout=wide
-        )
-        self.level = ipywidgets.IntSlider(
-            min=0, max=LONGEST, value=6, description="products 2^", layout=wide
-        )
-        self.kind = ipywidgets.Dropdown(options=list(KINDS), description="numbers")
+        self.bits = slider("bits", 1, FP16.precision + 1, 10)
+        self.level = slider("products 2^", 0, LONGEST, 6)
+        self.kind = choice("numbers", KINDS)
         question = "Do sums of products of such slices fit into 24 bits, whatever the numbers?"
         super().__init__(question, [self.bits, self.level, self.kind])
 
@@ -96,50 +90,23 @@ class SliceSums(Explorer):
         return _growth(found, sentence), sentence
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 780, 60, 640, 14, 292
-
-HIGH = 36  # the largest exponent: 4,096 products of 12-bit slices have 2^34
-
-
-def _y(exponent: float) -> float:
-    return BOTTOM - (BOTTOM - TOP) * exponent / HIGH
-
-
 def _growth(found: Filling, description: str) -> str:
     k = len(found.path)
-    full, most = _y(FP32.precision), _y(found.bound)
-    parts = [
-        f'<rect x="{LEFT}" y="{TOP}" width="{RIGHT - LEFT}" height="{full - TOP:.1f}" '
-        f'fill="{BAND}" fill-opacity="0.25"/>',
-        text(RIGHT + 8, _y(30) + 4, "bits are lost"),
-        text(RIGHT + 8, full + 16, "24 bits are full"),
-        line(f"M{LEFT} {full:.1f}H{RIGHT}", colour="black", more='stroke-width="1.5"'),
-        text(
-            *((LEFT + RIGHT) / 2, BOTTOM + 42),
-            "products added so far; green: the largest of 64 sums; dashed: the most that can be",
-            anchor="middle",
-        ),
-    ]
-    for exponent in range(0, HIGH + 1, 6):
-        words = f"2{superscript(exponent)}"
-        parts.append(text(LEFT - 8, _y(exponent) + 4, words, anchor="end"))
-    for share in range(5 if k >= 4 else 2):
-        done = k * share // (4 if k >= 4 else 1)
-        parts.append(text(_x(done, k), BOTTOM + 20, f"{done:,}", anchor="middle"))
+    chart = Chart(Scale(0, k, 60, 640), Scale(0, 36, 292, 14, log=True))  # at most 2^34
+    full = chart.y(2.0**FP32.precision)
+    chart.band(2.0**FP32.precision, 2.0**36, 0.25)
+    chart.text(648, chart.y(2.0**30) + 4, "bits are lost")
+    chart.text(648, full + 16, "24 bits are full")
+    chart.line(f"M60 {full:.1f}H640", "black", 1.5)
+    chart.below(
+        "products added so far; green: the largest of 64 sums; dashed: the most that can be"
+    )
+    chart.ticks_y((2.0**e for e in range(0, 37, 6)), power_of_two)
+    quarters = 4 if k >= 4 else 1
+    chart.ticks_x([k * share // quarters for share in range(quarters + 1)], "{:,}".format)
+    steps = [*range(1, k + 1, max(1, k // 200)), k]
+    most = [2.0**found.bound * n / k for n in steps]
+    chart.curve(steps, most, BAD, 1.5, more='stroke-dasharray="6 4"')
     terms = np.unique(np.linspace(0, k - 1, min(k, 200)).astype(int))
-    sizes = np.log2(np.maximum(found.path[terms], 1.0))
-    dots = [f"{_x(n + 1, k):.1f} {_y(y):.1f}" for n, y in zip(terms, sizes, strict=True)]
-    steps = [(n, _y(found.bound - math.log2(k / n))) for n in range(1, k + 1, max(1, k // 200))]
-    start = f"{_x(0, k):.1f} {_y(0):.1f}"
-    bound = "L".join(f"{_x(n, k):.1f} {y:.1f}" for n, y in [*steps, (k, most)])
-    colour, dashed = style(FP16).colour, 'stroke-dasharray="6 4" stroke-width="1.5"'
-    parts += [
-        line(f"M{bound}", colour="#882255", more=dashed),
-        line(f"M{'L'.join([start, *dots])}", colour=colour, more='stroke-width="2"'),
-    ]
-    return svg(parts, width=WIDTH, height=BOTTOM + 50, description=f"A growing sum. {description}")
-
-
-def _x(done: int, k: int) -> float:
-    return LEFT + (RIGHT - LEFT) * done / k
+    chart.curve([0, *terms + 1], [1, *found.path[terms]], style(FP16).colour, 2)
+    return chart.svg(f"A growing sum. {description}", width=780, height=342)

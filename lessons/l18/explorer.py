@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from html import escape
 from typing import NamedTuple
 
-import ipywidgets
 import numpy as np
 import torch
 
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BAD, GOOD, Chart, Scale
+from mplab.explorers.widget import Explorer, choice, slider, tick
 from mplab.numbers.formats import FP4_E2M1
-from mplab.pictures.canvas import BAND, power_of_two
+from mplab.pictures.canvas import power_of_two
 from mplab.scaling.amax import ScaleRule
 from mplab.scaling.quantized import dequantize, hadamard, quantize
 
@@ -65,18 +62,9 @@ class FourBitBlock(Explorer):
     """
 
     def __init__(self) -> None:
-        self.way = ipywidgets.Dropdown(
-            options=list(WAYS), description="format", layout={"width": "min(34rem, 98%)"}
-        )
-        self.outlier = ipywidgets.IntSlider(
-            min=0,
-            max=len(OUTLIERS) - 1,
-            value=9,
-            description="outlier",
-            readout=False,
-            layout={"width": "min(36rem, 98%)"},
-        )
-        self.turned = ipywidgets.Checkbox(value=False, description="Hadamard transform first")
+        self.way = choice("format", WAYS)
+        self.outlier = slider("outlier", 0, len(OUTLIERS) - 1, 9, readout=False)
+        self.turned = tick("Hadamard transform first")
         question = "One block, one outlier: which of the sixteen survive?"
         super().__init__(question, [self.way, self.outlier, self.turned])
 
@@ -109,57 +97,23 @@ class FourBitBlock(Explorer):
         return _columns(fates, sentence), sentence
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, TOP, COLUMN = 780, 92, 14, 42
-
-LOW, HIGH, UNIT = -4, 8, 16  # exponents of the scale, and points for each
-
-BOTTOM = TOP + UNIT * (HIGH - LOW)
-
-GOOD, BAD = "#117733", "#882255"
-
-
-def _y(value: float) -> float:
-    """The height of a magnitude; 0 lies below the scale."""
-    if value == 0:
-        return BOTTOM + 17
-    return BOTTOM - UNIT * (min(max(math.log2(abs(value)), LOW), HIGH) - LOW)
-
-
 def _columns(fates: list[Fate], description: str) -> str:
-    right = LEFT + COLUMN * len(fates)
-    parts = [
-        f'<path d="M{LEFT} {_y(2.0**k):.1f}H{right}" stroke="{BAND}" stroke-opacity="0.5"/>'
-        f'<text x="{LEFT - 8}" y="{_y(2.0**k) + 4:.1f}" text-anchor="end">'
-        f"{power_of_two(2.0**k)}</text>"
-        for k in range(LOW, HIGH + 1, 2)
-    ]
-    rows = (("becomes 0", 22), ("stored", 48), ("number", 70))
-    parts += [
-        f'<text x="{LEFT - 8}" y="{BOTTOM + down}" text-anchor="end">{words}</text>'
-        for words, down in rows
-    ]
+    chart = Chart(Scale(0, 16, 92, 764), Scale(-4, 8, 206, 14, log=True))
+    chart.ticks_y((2.0**k for k in range(-4, 9, 2)), power_of_two, grid=True)
+    for words, down in (("becomes 0", 22), ("stored", 48), ("number", 70)):
+        chart.text(84, 206 + down, words, "end")
     for k, fate in enumerate(fates):
-        x, colour = LEFT + COLUMN * (k + 0.5), GOOD if fate.survives else BAD
-        parts.append(
-            f'<path d="M{x - 14:.0f} {_y(fate.exact):.1f}h28" stroke="black" stroke-width="2"/>'
-            f'<path d="M{x:.0f} {_y(fate.exact):.1f}V{_y(fate.back):.1f}" stroke="{colour}"/>'
-            + _mark(x, _y(fate.back), colour, round_one=fate.survives)
-        )
-        for value, down in ((f"{fate.stored:g}", 48), (f"{fate.exact:g}", 70)):
-            words = escape(value.replace("-", "−"))
-            parts.append(
-                f'<text x="{x:.0f}" y="{BOTTOM + down}" text-anchor="middle">{words}</text>'
-            )
-    parts.append(
-        f'<text x="{(LEFT + right) / 2:.0f}" y="{BOTTOM + 98}" text-anchor="middle">magnitude: '
-        "line, the number; green circle, back within a quarter; red square, not</text>"
+        x, colour = chart.x(k + 0.5), GOOD if fate.survives else BAD
+        exact, back = (chart.y(abs(v)) if v else 223 for v in (fate.exact, fate.back))
+        chart.line(f"M{x - 14:.0f} {exact:.1f}h28", "black", 2)
+        chart.line(f"M{x:.0f} {exact:.1f}V{back:.1f}", colour)
+        if fate.survives:
+            chart.dot(x, back, 6, colour)
+        else:
+            chart.box(x - 5, back - 5, 10, 10, colour)
+        for value, down in ((fate.stored, 48), (fate.exact, 70)):
+            chart.text(x, 206 + down, f"{value:g}".replace("-", "−"), "middle")
+    chart.below(
+        "magnitude: line, the number; green circle, back within a quarter; red square, not", 98
     )
-    label = f"Sixteen columns. {description}"
-    return svg(parts, width=WIDTH, height=BOTTOM + 110, description=label)
-
-
-def _mark(x: float, y: float, colour: str, *, round_one: bool) -> str:
-    if round_one:
-        return f'<circle cx="{x:.0f}" cy="{y:.1f}" r="6" fill="{colour}"/>'
-    return f'<rect x="{x - 5:.0f}" y="{y - 5:.1f}" width="10" height="10" fill="{colour}"/>'
+    return chart.svg(f"Sixteen columns. {description}", width=780, height=316)

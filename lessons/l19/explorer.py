@@ -5,12 +5,11 @@ from __future__ import annotations
 from functools import cache
 from itertools import pairwise
 
-import ipywidgets
 import numpy as np
 
 from mplab.arithmetic.reductions import Accumulation, matmul
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import BAD, Drawing
+from mplab.explorers.widget import Explorer, choice, slider
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.numbers.rounding import round_to
@@ -59,11 +58,8 @@ class SplitRow(Explorer):
     """
 
     def __init__(self) -> None:
-        wide = {"width": "min(36rem, 98%)"}
-        self.parts = ipywidgets.IntSlider(
-            min=1, max=MOST, value=4, description="parts", layout=wide
-        )
-        self.way = ipywidgets.Dropdown(options=list(WAYS), description="accumulator")
+        self.parts = slider("parts", 1, MOST, 4)
+        self.way = choice("accumulator", WAYS)
         super().__init__("Which bits of a row depend on the split?", [self.parts, self.way])
 
     @property
@@ -92,42 +88,28 @@ class SplitRow(Explorer):
         return _bits(others[parts - 1], self.flips, fmt, parts, sentence), sentence
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, LEFT, TOP, CELL, LINE, GAP = 780, 92, 46, 20, 22, 8
-
-BAD = "#882255"
+LEFT, CELL, LINE, GAP = 92, 20, 22, 8
 
 
 def _bits(
     codes: tuple[int, ...], flips: list[int], fmt: Format, parts: int, description: str
 ) -> str:
-    whole = CELL * 32 + 2 * GAP
+    drawing, whole = Drawing(), CELL * 32 + 2 * GAP
+    drawing.text(LEFT - 8, 26, "256 terms", "end")
     ends = [LEFT + whole * (c * TERMS // parts) / TERMS for c in range(parts + 1)]
-    drawn = [f'<text x="{LEFT - 8}" y="26" text-anchor="end">256 terms</text>']
-    drawn += [
-        f'<rect x="{begin + 1:.1f}" y="12" width="{end - begin - 2:.1f}" height="18" '
-        f'fill="{BAND}" fill-opacity="0.5"/>'
-        for begin, end in pairwise(ends)
-    ]
+    for begin, end in pairwise(ends):
+        drawing.box(begin + 1, 12, end - begin - 2, 18, BAND, 'fill-opacity="0.5"')
+    y = 46
     for k, (code, flip) in enumerate(zip(codes, flips, strict=True)):
-        y = TOP + LINE * (k + 1)
-        drawn.append(f'<text x="{LEFT - 8}" y="{y}" text-anchor="end">number {k + 1}</text>')
+        y += LINE
+        drawing.text(LEFT - 8, y, f"number {k + 1}", "end")
         for place in range(fmt.bits):
             gaps = (place > 0) + (place > fmt.exponent_bits)
             x, at = LEFT + CELL * (place + 0.5) + GAP * gaps, fmt.bits - 1 - place
             other = flip >> at & 1
             if other:
-                drawn.append(
-                    f'<rect x="{x - CELL / 2 + 1:.0f}" y="{y - 15}" width="{CELL - 2}" '
-                    f'height="{LINE - 2}" fill="{BAD}"/>'
-                )
-            ink = ' fill="white"' if other else ""
-            drawn.append(
-                f'<text x="{x:.0f}" y="{y}" text-anchor="middle"{ink}>{code >> at & 1}</text>'
-            )
-    bottom = TOP + LINE * (len(codes) + 1) + 8
-    drawn.append(
-        f'<text x="{LEFT}" y="{bottom}">sign, exponent and significand; dark: another bit than in '
-        "one part</text>"
-    )
-    return svg(drawn, width=WIDTH, height=bottom + 12, description=f"Bits. {description}")
+                drawing.box(x - CELL / 2 + 1, y - 15, CELL - 2, LINE - 2, BAD)
+            drawing.text(x, y, str(code >> at & 1), "middle", 'fill="white"' * other)
+    words = "sign, exponent and significand; dark: another bit than in one part"
+    drawing.text(LEFT, y + 30, words)
+    return drawing.svg(f"Bits. {description}", width=780, height=y + 42)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import ipywidgets
 import numpy as np
-from numpy.typing import NDArray
 
-from mplab.explorers.chart import svg
-from mplab.explorers.widget import Explorer
+from mplab.explorers.chart import Chart, Scale
+from mplab.explorers.widget import Explorer, choice, slider
 from mplab.numbers.formats import FP16, Format
 from mplab.pictures.canvas import (
-    BAND,
     bands,
     percent,
     power_of_two,
@@ -75,14 +72,8 @@ class RangeMap(Explorer):
         top = int(every.exponents[-1])
         last = max(0, zones(fmt).overflow + 5 - top)
         self.window = window(every, fmt, shifts=(0, last))
-        self.scale = ipywidgets.IntSlider(
-            min=0,
-            max=last,
-            description="loss scale 2^",
-            style={"description_width": "initial"},
-            layout={"width": "min(36rem, 98%)"},
-        )
-        self.layer = ipywidgets.Dropdown(options=list(self.layers), description="layer")
+        self.scale = slider("loss scale 2^", 0, last, 0)
+        self.layer = choice("layer", self.layers)
         controls = [self.scale] if len(self.layers) == 1 else [self.scale, self.layer]
         super().__init__(f"Which loss scale keeps the gradients inside {fmt.name}?", controls)
 
@@ -98,11 +89,31 @@ class RangeMap(Explorer):
     def draw(self) -> tuple[str, str]:
         """The histogram at this scale, and its counts in words."""
         sentence = self._sentence()
-        histogram = self.layers[self.layer.value]
+        label = f"Histogram over the zones of {self.fmt.name}. {sentence}"
+        return self._histogram().svg(label, width=760, height=262), sentence
+
+    def _histogram(self) -> Chart:
+        """Bars a binade wide over the zones of the format."""
+        histogram, (low, high) = self.layers[self.layer.value], self.window
         counts = np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
         where = np.asarray(histogram.exponents) + self.scale.value
-        picture = _histogram_svg(where, counts, self.fmt, self.window, sentence)
-        return picture, sentence
+        top, colour = float(counts.max()), style(self.fmt).colour
+        # a little higher than the highest bar
+        chart = Chart(Scale(low, high, 58, 746), Scale(0, 100 * top * 174 / 162, 204, 30))
+        _zones(chart, self.fmt, low, high)
+        width = 688 / (high - low)
+        for exponent, share, zone in zip(where, counts, zone_of(where, self.fmt), strict=True):
+            fill, opacity = (("white", 1), (colour, 0.35), (colour, 1), ("white", 1))[zone]
+            if share:
+                at, more = chart.y(100 * share), f'fill-opacity="{opacity}" stroke="{colour}"'
+                left = chart.x(exponent) + 0.07 * width
+                chart.box(left, at, 0.86 * width, 204 - at, fill, more)
+        chart.frame()
+        chart.ticks_x(whole_ticks(low, high, count=12), _power, down=21, mark=True)
+        chart.ticks_y(whole_ticks(0, 100 * top, count=3), mark=True)
+        chart.below("gradient × loss scale, absolute value", 46)
+        chart.upright(16, 117, "share (%)")
+        return chart
 
     def _sentence(self) -> str:
         """The state in words."""
@@ -131,89 +142,19 @@ def _layers(
     return layers if len(layers) == 1 else {"all layers": pooled(layers.values()), **layers}
 
 
-# SVG -------------------------------------------------------------------------------------
-WIDTH, HEIGHT = 760, 262
-
-LEFT, RIGHT, TOP, BOTTOM = 58, 746, 30, 204  # the plot's box
-
-LETTER = 7.4  # room for one letter of FONT
+LETTER = 7.4  # room for one letter of a picture
 
 
-def _histogram_svg(
-    where: NDArray[np.int64],
-    counts: NDArray[np.float64],
-    fmt: Format,
-    shown: tuple[int, int],
-    description: str,
-) -> str:
-    """Bars a binade wide over the zones of a format, as an SVG on its own white background."""
-    low, high = shown
-    width = (RIGHT - LEFT) / (high - low)
-
-    def x(exponent: float) -> float:
-        return LEFT + (exponent - low) * width
-
-    parts = _zones_svg(fmt, shown, x)
-    colour = style(fmt).colour
-    for exponent, share, zone in zip(
-        where, counts / counts.max(), zone_of(where, fmt), strict=True
-    ):
-        fill, opacity = (("white", 1), (colour, 0.35), (colour, 1), ("white", 1))[zone]
-        height = share * (BOTTOM - TOP - 12)
-        if share:
-            parts.append(
-                f'<rect x="{x(exponent) + 0.07 * width:.1f}" y="{BOTTOM - height:.1f}" '
-                f'width="{0.86 * width:.1f}" height="{height:.1f}" fill="{fill}" '
-                f'fill-opacity="{opacity}" stroke="{colour}"/>'
-            )
-    parts += _axes_svg(low, high, float(counts.max()), x)
-    label = f"Histogram over the zones of {fmt.name}. {description}"
-    return svg(parts, width=WIDTH, height=HEIGHT, description=label)
-
-
-def _zones_svg(fmt: Format, shown: tuple[int, int], x: Callable[[float], float]) -> list[str]:
+def _zones(chart: Chart, fmt: Format, low: int, high: int) -> None:
     """Grey bands where the format loses numbers or digits, with a word over each zone."""
-    low, high = shown
-    parts = [
-        f'<rect x="{x(a):.1f}" y="{TOP}" width="{x(b) - x(a):.1f}" height="{BOTTOM - TOP}" '
-        f'fill="{BAND}" fill-opacity="{strength}"/>'
-        for a, b, strength in bands(fmt, low, high)
-    ]
+    for zone in bands(fmt, low, high):
+        chart.zone(*zone)
     words = zone_words(fmt, low, high)
-    places = spread(
-        [(x(a) + x(b)) / 2 for _, a, b in words],
-        [LETTER * len(word) + 8 for word, _, _ in words],
-        low=LEFT,
-        high=RIGHT,
-    )
-    middle = 'text-anchor="middle"'
-    parts += [
-        f'<text x="{place:.1f}" y="{TOP - 10}" {middle}>{word}</text>'
-        for place, (word, _, _) in zip(places, words, strict=True)
-    ]
-    return parts
+    wanted = [(chart.x(a) + chart.x(b)) / 2 for _, a, b in words]
+    sizes = [LETTER * len(word) + 8 for word, _, _ in words]
+    for place, word in zip(spread(wanted, sizes, low=58, high=746), words, strict=True):
+        chart.text(place, 20, word[0], "middle")
 
 
-def _axes_svg(low: int, high: int, top: float, x: Callable[[float], float]) -> list[str]:
-    """The axes: exponents below, and the share of the gradients at the left."""
-    line = 'stroke="#707075"'
-    parts = [f'<path d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}" fill="none" {line}/>']
-    for k in whole_ticks(low, high, count=12):
-        parts.append(
-            f'<path d="M{x(k):.1f} {BOTTOM}v5" {line}/>'
-            f'<text x="{x(k):.1f}" y="{BOTTOM + 21}" text-anchor="middle">'
-            f"{power_of_two(2.0**k)}</text>"
-        )
-    for percentage in whole_ticks(0, 100 * top, count=3):
-        y = BOTTOM - percentage / (100 * top) * (BOTTOM - TOP - 12)
-        parts.append(
-            f'<path d="M{LEFT} {y:.1f}h-5" {line}/>'
-            f'<text x="{LEFT - 9}" y="{y + 4:.1f}" text-anchor="end">{percentage}</text>'
-        )
-    return [
-        *parts,
-        f'<text x="{(LEFT + RIGHT) / 2}" y="{BOTTOM + 46}" text-anchor="middle">'
-        "gradient × loss scale, absolute value</text>",
-        f'<text transform="translate(16 {(TOP + BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
-        "share (%)</text>",
-    ]
+def _power(exponent: int) -> str:
+    return power_of_two(2.0**exponent)

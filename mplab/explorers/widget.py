@@ -7,8 +7,9 @@ ipywidgets. An error in a callback is shown under the explorer.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from typing import Any
 
 import ipywidgets
 
@@ -25,6 +26,31 @@ _STYLE = (
     f"{{ background-image: {_ARROW} !important }}</style>"
 )
 """Cards, and arrows that are seen on a dark page."""
+
+
+_WIDE = {"style": {"description_width": "8rem"}, "layout": {"width": "min(36rem, 98%)"}}
+
+
+def slider(words: str, low: int, high: int, value: int, **more: Any) -> ipywidgets.IntSlider:
+    """A slider of whole numbers."""
+    return ipywidgets.IntSlider(value, min=low, max=high, description=words, **_WIDE, **more)
+
+
+def stops(words: str, options: Iterable[Any], value: Any) -> ipywidgets.SelectionSlider:
+    """A slider of these values, which may be given with words as pairs."""
+    return ipywidgets.SelectionSlider(
+        options=list(options), value=value, description=words, **_WIDE
+    )
+
+
+def choice(words: str, options: Iterable[Any], **more: Any) -> ipywidgets.Dropdown:
+    """A list to choose one of these from."""
+    return ipywidgets.Dropdown(options=list(options), description=words, **_WIDE, **more)
+
+
+def tick(words: str, value: bool = False) -> ipywidgets.Checkbox:
+    """A box to tick."""
+    return ipywidgets.Checkbox(value, description=words, indent=False)
 
 
 class Explorer(ipywidgets.VBox):
