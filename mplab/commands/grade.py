@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mplab.commands._errors import UserError
-from mplab.course.files import replace_file
 from mplab.numbers.installation import needs
 
 if TYPE_CHECKING:
@@ -65,12 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 130
-
-
-_PAGES = {
-    "statistics": "how the class did, as a page and a CSV",
-    "similarity": "answers that are more alike than usual, as a page",
-}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -126,8 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     export = step("export", "write the grades as CSV", assignment="*")
     export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
-    for name, what in _PAGES.items():
-        step(name, f"write {what}", assignment="?")
+    step("statistics", "write how the class did, as a table and a picture", assignment="?")
     step("serve", "open formgrader in JupyterLab; other options go to JupyterLab")
     return parser
 
@@ -322,30 +314,18 @@ def _export(course: Course, options: argparse.Namespace) -> int:
 
 
 def _statistics(course: Course, options: argparse.Namespace) -> int:
-    from mplab.commands._class_pages import statistics_page
-    from mplab.grading.statistics import statistics, write_statistics
+    from mplab.grading.statistics import bars_of, statistics, write_statistics
+    from mplab.pictures.grades import class_parts
 
     name = _one(course, options)
     found = statistics(course, name)
-    place = course.root / f"statistics-{name}.html"
-    replace_file(place, statistics_page(found, name).encode())
-    write_statistics(found, name, place.with_suffix(".csv"))
+    place = course.root / f"statistics-{name}.csv"
+    write_statistics(found, name, place)
     print(*(f"{len(ids)} {state}" for state, ids in found.people.items()), sep="\n")
-    print(f"The statistics are in {place} and {place.with_suffix('.csv').name}")
-    return 0
-
-
-def _similarity(course: Course, options: argparse.Namespace) -> int:
-    from mplab.commands._class_pages import similarity_page
-    from mplab.grading.similarity import similarity
-
-    name = _one(course, options)
-    found = similarity(course, name)
-    place = course.root / f"similarity-{name}.html"
-    replace_file(place, similarity_page(found, course, name).encode())
-    for student, reason in found.left_out.items():
-        print(f"look at: {student}: {reason}")
-    print(f"{len(found.pairs)} pairs to read are in {place}")
+    print(f"The counts are in {place}")
+    if bars := bars_of(found):
+        class_parts(bars).save(place.with_suffix(".png"))
+        print(f"The picture is in {place.with_suffix('.png')}")
     return 0
 
 
@@ -382,5 +362,4 @@ _STEPS = {
     "feedback": _feedback,
     "export": _export,
     "statistics": _statistics,
-    "similarity": _similarity,
 }

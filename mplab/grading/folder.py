@@ -84,8 +84,7 @@ README = """\
 5. `mplab grade serve`: formgrader in JupyterLab, to read and to grade by hand.
 6. `mplab grade feedback a1`, and give out `feedback/`.
 7. `mplab grade export a1 --to canvas`
-8. `mplab grade statistics a1` and `mplab grade similarity a1`: how the class did, and answers to
-   read side by side, as pages.
+8. `mplab grade statistics a1`: how the class did, as a table and a picture.
 
 More is in `lessons/assignments/README.md` of mplab. On a JupyterHub, steps 2 and 6 take
 `--publish`, and students fetch and hand in themselves.

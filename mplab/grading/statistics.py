@@ -16,7 +16,6 @@ from mplab.grading._running import graded_name, one_line, read_outcomes
 from mplab.grading.autograding import read_journal
 from mplab.grading.exporting import NOTHING, Grade, grades, neutral
 from mplab.grading.folder import Course
-from mplab.grading.tries import Tries, read_tries
 
 RIGHT, KNOWN, OTHER, MISSED = "right", "a known mistake", "wrong otherwise", "not attempted"
 """What can become of a part; a known mistake is a misconception of the exercise."""
@@ -36,15 +35,13 @@ class Count(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The counts of a class, each exercise's mean points, and what was tried more than once.
+    """The counts of a class.
 
     `people` says who has a grade, and who has none or not the last one, by what is missing.
     """
 
     people: dict[str, list[str]]
     counts: list[Count]
-    means: dict[str, float]
-    tries: list[Tries]
 
 
 def statistics(course: Course, assignment: str) -> Statistics:
@@ -67,9 +64,8 @@ def statistics(course: Course, assignment: str) -> Statistics:
         people.setdefault(_state(grade), []).append(grade.student.id)
     owners = list(dict.fromkeys(g.owner for g in found if _state(g) not in (NOTHING, _REFUSED)))
     graded = [name for name in owners if "digest" in read_journal(course, assignment, name)]
-    counts, means = _exercises(course, assignment, graded)
-    counts += _parts(course, assignment, graded)
-    return Statistics(people, counts, means, read_tries(course.root, assignment, owners))
+    counts = _exercises(course, assignment, graded) + _parts(course, assignment, graded)
+    return Statistics(people, counts)
 
 
 def _state(grade: Grade) -> str:
@@ -83,12 +79,9 @@ def _state(grade: Grade) -> str:
     return "written work to be graded by hand" if grade.by_hand else "graded"
 
 
-def _exercises(
-    course: Course, assignment: str, students: list[str]
-) -> tuple[list[Count], dict[str, float]]:
-    """The counts of each exercise, and its mean points, without those still to be given."""
+def _exercises(course: Course, assignment: str, students: list[str]) -> list[Count]:
+    """Count the submissions by the points that they have in each exercise."""
     states: dict[tuple[str, float], Counter[str]] = {}
-    scores: dict[str, list[float]] = {}
     with course.gradebook() as gradebook:
         for student in students:
             submission = gradebook.find_submission(assignment, student)
@@ -98,15 +91,12 @@ def _exercises(
                 state = "all points" if score >= full else some
                 if grade.needs_manual_grade:
                     state = "to be graded by hand"
-                else:
-                    scores.setdefault(grade.name, []).append(score)
                 states.setdefault((grade.name, full), Counter())[state] += 1
-    counts = [
+    return [
         Count(name, "", full, state, state, times)
         for (name, full), found in states.items()
         for state, times in found.most_common()
     ]
-    return counts, {name: sum(given) / len(given) for name, given in scores.items()}
 
 
 def _parts(course: Course, assignment: str, students: list[str]) -> list[Count]:
@@ -148,6 +138,15 @@ def _met(message: str, exercise: Graded, part: str) -> tuple[str, str]:
     hints = [p.hint for p in exercise.parts if p.name == part]
     ends = (one_line(hint) for hint in hints if hint and message.endswith(one_line(hint)))
     return OTHER, next(ends, message)
+
+
+def bars_of(found: Statistics) -> dict[str, dict[str, int]]:
+    """Return how many submissions are of each kind, by part, for a picture."""
+    bars: dict[str, dict[str, int]] = {}
+    for count in (count for count in found.counts if count.part):
+        kinds = dict.fromkeys((RIGHT, KNOWN, OTHER, MISSED), 0)
+        bars.setdefault(f"{count.exercise}: {count.part}", kinds)[count.kind] += count.number
+    return bars
 
 
 def write_statistics(found: Statistics, assignment: str, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Statistics of a class: what is counted, and that nothing in a page of it runs."""
+"""Statistics of a class: what is counted, and how it is written."""
 
 import csv
 import json
@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 
-from mplab.commands._class_pages import statistics_page
 from mplab.course import Exercise
 from mplab.course.exercise import Misconception
 from mplab.grading import Graded, Part
@@ -16,8 +15,7 @@ from mplab.grading._exercises import Assignment, Outcome
 from mplab.grading._running import read_outcomes, write_outcomes
 from mplab.grading.exporting import BY_HAND, NOTHING, Grade
 from mplab.grading.folder import Student
-from mplab.grading.statistics import statistics, write_statistics
-from mplab.grading.tries import begin, end, read_tries
+from mplab.grading.statistics import bars_of, statistics, write_statistics
 
 SENTENCE = "Zero <b>has</b> a sign."
 PARTS = (Part("signs: both", 2, "Look at signs."), Part("rest", 1.5, "Look again.", [2.0]))
@@ -44,7 +42,7 @@ def course(tmp_path, monkeypatch):
     found = [Grade(Student(s, "", "", ""), "a1", score, 3.5, remark, by_hand, s)
              for s, (score, remark, by_hand) in STATES.items()]  # fmt: skip
     monkeypatch.setattr(module, "grades", lambda *_: found)
-    monkeypatch.setattr(module, "_exercises", lambda *_: ([], {}))
+    monkeypatch.setattr(module, "_exercises", lambda *_: [])
     for student, message in MET.items():
         mark = {"grade": True, "grade_id": "sign"}
         cell = nbformat.v4.new_code_cell("", metadata={"nbgrader": mark})
@@ -86,6 +84,7 @@ def test_parts_are_counted_by_the_mistake_that_was_met(course):
         "not attempted": ("not attempted", 1),
         "=1+1": ("wrong otherwise", 1),
     }
+    assert [*bars_of(found)["sign: signs: both"].values()] == [1, 1, 3, 1]
 
 
 def test_no_grade_is_told_apart_from_none(course, tmp_path):
@@ -106,30 +105,3 @@ def test_no_grade_is_told_apart_from_none(course, tmp_path):
     assert sum(int(row["number"]) for row in rows if row["part"]) == 12
     assert {row["assignment"] for row in rows} == {"a1"}
     assert "'=1+1" in {row["found"] for row in rows}
-
-
-@pytest.mark.slow
-def test_the_page_shows_all_and_runs_nothing(course):
-    end(course.root, "a1", begin(course.root, "a1", "s7"), "OSError: <script>alert(1)</script>")
-    page = statistics_page(statistics(course, "a1"), "a1")
-    head = page[: page.index("<body>")]
-    assert "default-src 'none'" in head and page.index("default-src") < page.index("<title>")
-    assert "<script" not in page and "&lt;script&gt;" in page
-    assert "Zero &lt;b&gt;has" in page and "s6" in page
-    assert "“sign: signs: both” is right in 1 of 6 submissions" in page
-
-
-def test_tries_are_counted_until_a_grade_and_begin_anew_after_it(tmp_path):
-    def tries():
-        return [tuple(t) for t in read_tries(tmp_path, "a1", ["s1"])]
-
-    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"))
-    assert tries() == []
-    begin(tmp_path, "a1", "s1")
-    assert tries() == [("s1", 1, "the grader ended early, or is at it", False)]
-    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"), "OSError: full")
-    assert tries() == [("s1", 2, "OSError: full", False)]
-    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"))
-    assert tries() == [("s1", 3, "OSError: full", True)]
-    end(tmp_path, "a1", begin(tmp_path, "a1", "s1"))
-    assert tries() == []
