@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
@@ -109,7 +108,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
-    _add_share(grade)
+    grade.add_argument(
+        "--exercise", default="", metavar="NAME", help="this again; the others keep their points"
+    )
+    grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
     for command in (*trusting, grade):
         command.add_argument(
             "--trust-submissions",
@@ -122,17 +124,6 @@ def _parser() -> argparse.ArgumentParser:
     step("statistics", "write how the class did, as a table and a picture", assignment="?")
     step("serve", "open formgrader in JupyterLab; other options go to JupyterLab")
     return parser
-
-
-def _add_share(grade: argparse.ArgumentParser) -> None:
-    """The options of `autograde` that say which part of the work is wanted, and where."""
-    grade.add_argument(
-        "--shard", default="0/1", metavar="i/n", help="only part i of n, counted from 0"
-    )
-    grade.add_argument(
-        "--exercise", default="", metavar="NAME", help="this again; the others keep their points"
-    )
-    grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
 
 
 def _init(options: argparse.Namespace) -> int:
@@ -196,12 +187,10 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
 
     _require_jobs(options)
-    shard = re.fullmatch(r"(\d+)/(\d+)", options.shard, re.ASCII)
-    if shard is None or (options.dask and (options.jobs > 1 or options.shard != "0/1")):
-        given = f"--shard {options.shard} --dask {options.dask!r} --jobs {options.jobs}"
+    if options.dask and options.jobs > 1:
         raise ValueError(
-            "--shard must be i/n, such as 0/8, and --dask ADDRESS comes without --shard and "
-            f"--jobs; got {given}. A scheduler shares the work out itself."
+            f"--dask ADDRESS comes without --jobs; got --dask {options.dask!r} --jobs "
+            f"{options.jobs}. Start as many workers of the scheduler as you want."
         )
     if options.dask:
         needs("mplab grade autograde --dask", "distributed")
@@ -209,7 +198,6 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
         course,
         _one(course, options),
         students=options.student,
-        shard=(int(shard[1]), int(shard[2])),
         jobs=options.jobs,
         dask=options.dask,
         force=options.force,
@@ -220,8 +208,7 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
         if not line.done_before:
             print(_shown(line) + f"  {line.seconds:.1f} s")
     name = _one(course, options)
-    whole = not options.student and options.shard == "0/1"
-    print(*_summary(course, name, lines, whole_class=whole), sep="\n")
+    print(*_summary(course, name, lines, whole_class=not options.student), sep="\n")
     return 0
 
 
@@ -237,9 +224,8 @@ def _shown(line: Line) -> str:
 
 def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
     """What a teacher should look at, in one place, and last."""
-    from mplab.grading.autograding import submitted_students
+    from mplab.grading.journal import submitted_students
     from mplab.grading.teams import counting
-    from mplab.grading.tries import read_tries
 
     before = sum(line.done_before for line in lines)
     failed = sum(line.score is None for line in lines)
@@ -250,13 +236,6 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
     if noted:
         found.append(f"To look at ({len(noted)}):")
         found += [f"  {_shown(line)}  {line.remark}" for line in noted]
-    tried = read_tries(course.root, name, [line.student for line in lines])
-    if tried:
-        found.append(f"Tried again, for a technical reason ({len(tried)}):")
-        found += [
-            f"  {t.student}: {t.times}×, {'' if t.graded else 'not '}graded; the last: {t.reason}"
-            for t in tried
-        ]
     handed_in = {*submitted_students(course, name)[0], *counting(course, name)}
     absent = [student.id for student in course.roster() if student.id not in handed_in]
     with course.gradebook() as gradebook:
@@ -269,8 +248,8 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
 
 
 def _feedback(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.autograding import submitted_students
     from mplab.grading.exchanging import publish_feedback
+    from mplab.grading.journal import submitted_students
     from mplab.grading.returning import write_feedback
 
     _require_jobs(options)

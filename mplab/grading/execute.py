@@ -1,23 +1,35 @@
-"""nbgrader's step that runs a notebook, replaced: in the sandbox, and graded outside it.
+"""Run a notebook in the sandbox and grade it outside: nbgrader's `Execute` step, replaced.
 
-`nbgrader_config.py` names this class, so that `nbgrader autograde` and formgrader use it too.
+`nbgrader_config.py` names `SandboxedExecute`, so that `nbgrader autograde` and formgrader use it
+too.
 """
 
 from __future__ import annotations
 
 import atexit
+import base64
+import binascii
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import nbformat
 from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Dict, Unicode
 
-from mplab.grading._exercises import seed_for
+from mplab.grading._exercises import Graded, Outcome, grade_exercise, seed_for
 from mplab.grading._notebooks import Refused, defused, read_files
-from mplab.grading._running import graded_name, refused_outcomes, run_notebook, write_outcomes
 from mplab.grading.folder import Course
-from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, require_sandbox
+from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, Session, require_sandbox
+
+_OUTCOME = re.compile(r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE)
+"""An outcome as a grade cell shows it."""
+
+_TEXT = 20_000  # characters of one output in the feedback
 
 _LANES: dict[tuple[str, bool], Lane] = {}
 
@@ -43,6 +55,196 @@ def close_lanes() -> None:
         _LANES.popitem()[1].close()
 
 
+class Report(NamedTuple):
+    """What became of each exercise, and what the teacher should know of the run, if anything."""
+
+    outcomes: dict[str, list[Outcome]]
+    remark: str
+
+
+def run_notebook(
+    notebook: NotebookNode,
+    session: Session,
+    graded: Mapping[str, Graded],
+    seed: Callable[[str, str], int],
+) -> Report:
+    """Run the cells in order; at each grade cell, ask for values and write the points.
+
+    Args:
+        notebook: rebuilt from a submission; outputs are written into it.
+        session: where its cells run.
+        graded: the exercises by the id of their grade cell.
+        seed: the seed for an exercise and a part.
+
+    Returns:
+        The outcomes. A kernel that dies ends the run; what was earned before stays.
+    """
+    outcomes: dict[str, list[Outcome]] = {}
+    ended = ""
+    for number, cell in enumerate(notebook.cells, 1):
+        if cell.cell_type != "code":
+            continue
+        name = graded_name(cell)
+        try:
+            if name is None:
+                if not ended:
+                    cell.outputs = _outputs(session, cell.source)
+                continue
+            if not ended:
+                outcomes[name] = grade_exercise(graded[name], session, partial(seed, name))
+        except Died as death:
+            where = f"in the check of {name}" if name else f"in cell {number}"
+            ended = f"The kernel ended {where}: {death}."
+            cell.outputs = [] if name else [nbformat.v4.new_output("stream", text=ended + "\n")]
+        if name is not None:
+            outcomes.setdefault(name, refused_outcomes(graded[name], ended))
+            write_outcomes(cell, outcomes[name])
+    slow = f"Stopped {session.interrupts}× for running too long." * (session.interrupts > 0)
+    return Report(outcomes, f"{slow} {ended}".strip())
+
+
+def _outputs(session: Session, source: str) -> list[NotebookNode]:
+    """What a cell shows when it is run, and whether it was stopped."""
+    before = session.interrupts
+    outputs = [_output(o) for o in session.run(source).outputs]
+    if session.interrupts > before:
+        outputs.append(nbformat.v4.new_output("stream", text="Stopped: it ran too long.\n"))
+    return outputs
+
+
+def graded_name(cell: NotebookNode) -> str | None:
+    """The id of a cell whose points come from its exercise; None for any other cell."""
+    mark = cell.metadata.get("nbgrader", {})
+    if cell.cell_type == "code" and mark.get("grade") and not mark.get("solution"):
+        return str(mark["grade_id"])
+    return None
+
+
+def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
+    """No points, and why."""
+    return [Outcome(part.name, part.points, 0.0, reason) for part in graded.parts]
+
+
+def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
+    """Write the points where nbgrader looks for them, and what they are for where people look.
+
+    nbgrader takes the first result that a grade cell shows as its points, and an error or
+    anything on stderr as none.
+    """
+    lines = []
+    for part in outcomes:
+        mark = "✔" if part.earned == part.points else "✘"
+        text = f"{mark} {part.part}: {part.earned:g} of {part.points:g}"
+        lines.append(f"{text}\n    {one_line(part.message)}" if part.message else text)
+    earned = sum(part.earned for part in outcomes)
+    cell.outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
+        nbformat.v4.new_output("execute_result", {"text/plain": repr(float(earned))}),
+    ]
+
+
+def read_outcomes(cell: NotebookNode) -> list[Outcome]:
+    """The outcomes that `write_outcomes` wrote into a cell; none in one that it did not write."""
+    text = cell.outputs[0].get("text", "") if cell.get("outputs") else ""
+    return [
+        Outcome(part, float(points), float(earned), message or "")
+        for part, earned, points, message in _OUTCOME.findall(text)
+    ]
+
+
+def one_line(message: str) -> str:
+    """A message that looks like nothing but a message, whatever a student's exception says.
+
+    It has no second line, nothing that moves a cursor or turns the direction of reading, and no
+    sign like those in front of the points.
+    """
+    plain = (c if c.isprintable() else " " for c in message)
+    return " ".join("".join("?" if unicodedata.category(c) == "So" else c for c in plain).split())
+
+
+def _output(raw: Mapping[str, Any]) -> NotebookNode:
+    """A student's output as one of the few kinds that feedback shows."""
+    text = {key: value[:_TEXT] for key, value in raw.items() if isinstance(value, str)}
+    if "image" in raw and _is_png(raw["image"]):
+        data = {"image/png": raw["image"], "text/plain": text.get("text", "")}
+        return nbformat.v4.new_output("display_data", data)
+    if "error" in text:
+        return nbformat.v4.new_output(
+            "error",
+            ename=text["error"],
+            evalue=text.get("message", ""),
+            traceback=text.get("trace", "").split("\n"),
+        )
+    if "shown" in text:
+        return nbformat.v4.new_output("display_data", {"text/plain": text["shown"]})
+    name = "stderr" if raw.get("stream") == "stderr" else "stdout"
+    return nbformat.v4.new_output("stream", name=name, text=text.get("text", ""))
+
+
+def _is_png(image: Any) -> bool:
+    try:
+        content = base64.b64decode(image, validate=True)
+    except (TypeError, ValueError, binascii.Error):
+        return False
+    return content.startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def execute(
+    notebook: NotebookNode,
+    files: Mapping[str, bytes],
+    course: Course,
+    whose: tuple[str, str],
+    *,
+    trusted: bool,
+    limits: Mapping[str, Any],
+) -> None:
+    """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
+
+    Args:
+        notebook: rebuilt from a submission, or from the release if that was refused.
+        files: the files beside it.
+        course: the course.
+        whose: the assignment and the student.
+        trusted: run without a sandbox.
+        limits: fields of `Limits` that differ.
+
+    Raises:
+        NoSandbox: there is none, or it ended through no fault of the submission.
+    """
+    for cell in notebook.cells:
+        if cell.cell_type == "raw":  # copied into pages as it stands
+            cell.cell_type = "markdown"
+        if cell.cell_type == "markdown":
+            cell.source = defused(cell.source)
+            cell.pop("attachments", None)
+    assignment = course.assignment(whose[0])
+    refused = notebook.metadata.get("mplab", {}).get("refused")
+    if refused:
+        _refuse(notebook, assignment.graded, f"Not graded: {refused}.")
+        return
+
+    def seed(name: str, part: str) -> int:
+        return seed_for(course.key(), *whose, name, part)
+
+    lane = lane_for(assignment.warm, trusted=trusted, limits=Limits(**limits))
+    try:
+        with lane.session(files) as session:
+            remark = run_notebook(notebook, session, assignment.graded, seed).remark
+        if remark:
+            notebook.metadata["mplab"] = {"remark": remark}
+    except Died as death:
+        _refuse(notebook, assignment.graded, f"Not graded: {death}.")
+    if lane not in _LANES.values():
+        raise NoSandbox("this grader was ended while the submission ran")
+
+
+def _refuse(notebook: NotebookNode, graded: Mapping[str, Graded], reason: str) -> None:
+    for cell in notebook.cells:
+        name = graded_name(cell)
+        if name is not None:
+            write_outcomes(cell, refused_outcomes(graded[name], reason))
+
+
 class SandboxedExecute(NbGraderPreprocessor):
     """Run a submission in the sandbox and write its points where nbgrader looks for them."""
 
@@ -51,48 +253,16 @@ class SandboxedExecute(NbGraderPreprocessor):
     trusted = Bool(False, help="Run without a sandbox: every submission is harmless.").tag(
         config=True
     )
-    kept = Dict(help="Outputs of the checks that keep their points, by id.").tag(config=True)
 
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         """Run and grade one notebook."""
-        about = resources["nbgrader"]
-        for cell in nb.cells:
-            if cell.cell_type == "raw":  # copied into pages as it stands
-                cell.cell_type = "markdown"
-            if cell.cell_type == "markdown":
-                cell.source = defused(cell.source)
-                cell.pop("attachments", None)
-        course = Course(Path(self.root))
-        assignment = course.assignment(about["assignment"])
-        refused = nb.metadata.get("mplab", {}).get("refused")
-        if refused:
-            _refuse(nb, assignment.graded, f"Not graded: {refused}.")
-            return nb, resources
-
-        def seed(name: str, part: str) -> int:
-            return seed_for(course.key(), about["assignment"], about["student"], name, part)
-
-        lane = lane_for(assignment.warm, trusted=self.trusted, limits=Limits(**self.limits))
+        about, course = resources["nbgrader"], Course(Path(self.root))
+        whose = about["assignment"], about["student"]
         try:
             files = read_files(Path(resources["metadata"]["path"]))
-            with lane.session(files) as session:
-                remark = run_notebook(nb, session, assignment.graded, seed).remark
-            if remark:
-                nb.metadata["mplab"] = {"remark": remark}
-        except (Died, Refused) as death:
-            _refuse(nb, assignment.graded, f"Not graded: {death}.")
-        for cell in nb.cells:
-            if (name := graded_name(cell)) in self.kept:
-                cell.outputs = self.kept[name]
-        if lane not in _LANES.values():
-            raise NoSandbox("this grader was ended while the submission ran")
+        except Refused as reason:
+            files, nb.metadata["mplab"] = {}, {"refused": str(reason)}
+        execute(nb, files, course, whose, trusted=self.trusted, limits=self.limits)
         return nb, resources
-
-
-def _refuse(notebook: NotebookNode, graded: Any, reason: str) -> None:
-    for cell in notebook.cells:
-        name = graded_name(cell)
-        if name is not None:
-            write_outcomes(cell, refused_outcomes(graded[name], reason))

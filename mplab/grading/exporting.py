@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
-from mplab.grading.autograding import read_journal
 from mplab.grading.folder import Course, Student
+from mplab.grading.journal import read_journal
 from mplab.grading.teams import counting
 
 BY_HAND = "to be graded by hand"

@@ -9,9 +9,8 @@ from nbformat import NotebookNode
 
 from mplab.grading._exercises import Assignment, seed_for
 from mplab.grading._notebooks import read_files
-from mplab.grading._running import Report, graded_name, run_notebook
 from mplab.grading._told import listening
-from mplab.grading.execute import lane_for
+from mplab.grading.execute import Report, graded_name, lane_for, run_notebook
 from mplab.grading.folder import Course, write_public_checks
 
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
 from mplab.grading._told import listening
-from mplab.grading.autograding import read_journal, submitted_students
 from mplab.grading.folder import Course
+from mplab.grading.journal import read_journal, submitted_students
 from mplab.grading.teams import counting
 from mplab.numbers.installation import VERSION
 

@@ -12,10 +12,10 @@ import nbformat
 
 from mplab.course.files import replace_file
 from mplab.grading._exercises import Graded
-from mplab.grading._running import graded_name, one_line, read_outcomes
-from mplab.grading.autograding import read_journal
+from mplab.grading.execute import graded_name, one_line, read_outcomes
 from mplab.grading.exporting import NOTHING, Grade, grades, neutral
 from mplab.grading.folder import Course
+from mplab.grading.journal import read_journal
 
 RIGHT, KNOWN, OTHER, MISSED = "right", "a known mistake", "wrong otherwise", "not attempted"
 """What can become of a part; a known mistake is a misconception of the exercise."""

@@ -8,9 +8,10 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
 from mplab.grading._times import read_times
-from mplab.grading.autograding import autograde, submitted_students
+from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
 from mplab.grading.folder import Course, create_course
+from mplab.grading.journal import submitted_students
 from mplab.grading.releasing import release
 from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import sandbox_problem

@@ -14,8 +14,9 @@ from tiers import mostly_full
 import mplab
 from mplab.course import EXERCISES, Arguments, Exercise, Misconception, equal
 from mplab.course.files import course_folder
-from mplab.grading import Graded, Part, decode_value, encode_value, load_public
+from mplab.grading import Graded, Part, load_public
 from mplab.grading._exercises import grade_exercise, load_assignment, public_table, seed_for
+from mplab.grading._values import decode_value, encode_value
 
 ASSIGNMENTS = course_folder("lessons") / "assignments"
 FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
@@ -237,3 +238,57 @@ def test_each_misconception_loses_points_and_the_reference_none(folder, seed):
         for wrong, _ in entry.exercise.misconceptions:
             wrong_points = sum(earned(Answering(**{entry.asks: wrong}), entry, seed)[0])
             assert wrong_points < entry.points, name
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["[]", "5", "{}", '{"exercises": []}', '{"exercises": {"a": []}}', "[" * 9, "\x00",
+     '{"exercises": {"a": {"reason": "", "argument": "x", "tolerance": "0", "format": "FP3", '
+     '"cases": 5, "outcomes": 5}}}'],
+)  # fmt: skip
+def test_a_file_that_is_no_public_table_is_refused_by_name(tmp_path, table):
+    file = tmp_path / "checks.json"
+    file.write_text(table)
+    with pytest.raises(ValueError, match="load_public: path must be the checks"):
+        load_public(file)
+
+
+# What a message may tell -------------------------------------------------------------------
+class Raising:
+    """A submission whose every case ends in an exception that tells its argument."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def ask(self, name, cases, *, seconds=None, uses=None):
+        told = [{"raised": self.name, "message": f"my secret {json.dumps(case)}"} for case in cases]
+        return {"values": told}
+
+
+@pytest.mark.parametrize(
+    "raised", ["ValueError", "KeyError", "OSError", "SecretError", "my secret"]
+)
+def test_the_message_of_a_hidden_case_tells_nothing_that_the_submission_wrote(raised):
+    exercise = Exercise(lambda x: x, "Because.", cases=[1.0])
+    parts = [Part("shown", 1, "Look."), Part("listed", 1, "Look.", [0.5]),
+             Part("drawn", 1, "Look.", lambda rng: [rng.normal() for _ in range(2)])]  # fmt: skip
+    shown, *hidden = (
+        outcome.message
+        for outcome in grade_exercise(Graded("f", exercise, parts), Raising(raised), lambda part: 0)
+    )
+    known = raised if raised in ("ValueError", "KeyError") else "an exception"
+    assert shown.startswith(f"The first of them raised {raised}: ")
+    assert "my secret" in shown
+    assert hidden[0] == f"The first of them raised {known}. Look."
+    assert hidden[1] == f"2 of 2 cases are wrong. The first of them raised {known}. Look."
+
+
+def test_an_answer_that_is_no_value_is_told_in_words_of_ours():
+    class Foreigner:
+        def ask(self, name, cases, *, seconds=None, uses=None):
+            return {"values": [{"foreign": "a socket"}] * len(cases)}
+
+    exercise = Exercise(abs, "Because.", cases=[1.0])
+    entry = Graded("f", exercise, [Part("all", 1.0, "Look again.", [1.0])])
+    (outcome,) = grade_exercise(entry, Foreigner(), lambda part: 0)
+    assert outcome.message == ("The first of them gave no value that can be handed in. Look again.")

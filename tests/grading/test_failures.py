@@ -13,12 +13,13 @@ from classroom import ROSTER, WALLS, notebook, submit
 from mplab.commands import grade
 from mplab.grading import _database, _notebooks, autograding
 from mplab.grading._notebooks import Refused, read_regular
-from mplab.grading.autograding import Grader, autograde, read_journal
+from mplab.grading.autograding import Recorder, autograde
 from mplab.grading.folder import Course, create_course
+from mplab.grading.journal import read_journal
 from mplab.grading.releasing import release
 from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import Lane, NoSandbox, sandbox_problem
-from mplab.grading.tries import read_tries
+from mplab.grading.worker import _Grader
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
 
@@ -35,7 +36,7 @@ def released(tmp_path_factory):
 
 @pytest.fixture
 def course(released, tmp_path, monkeypatch):
-    monkeypatch.setattr(autograding, "_PAUSES", (0.1, 0.1))
+    monkeypatch.setattr(autograding, "_PAUSES", (0.0, 0.1, 0.1))
     shutil.copytree(released.root, tmp_path / "course")
     return Course(tmp_path / "course")
 
@@ -62,16 +63,16 @@ def hold(course, until):
 def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, capsys):
     submit(course, "s01", notebook(course))
     unlock, held = threading.Event(), []
-    convert = Grader._convert
+    convert = Recorder._convert
 
-    def locked_convert(self, student):  # in the grader's process, where the course is known
+    def locked_convert(self, student):
         if not held:
-            held.append(hold(self.course, unlock))
+            held.append(hold(self._course, unlock))
         convert(self, student)
 
     monkeypatch.setattr(_database, "_LOCK_SECONDS", 0.2)
     with monkeypatch.context() as patched:
-        patched.setattr(Grader, "_convert", locked_convert)
+        patched.setattr(Recorder, "_convert", locked_convert)
         [line] = autograde(course, "a1", tell=str)
     assert (line.score, line.done_before) == (None, False)
     assert line.remark.startswith("not graded yet, for a technical reason: OperationalError")
@@ -87,16 +88,16 @@ def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, 
 @with_walls
 def test_a_gradebook_that_is_locked_for_a_while_is_waited_for(course, monkeypatch):
     submit(course, "s01", notebook(course))
-    monkeypatch.setattr(autograding, "_PAUSES", ())
-    convert = Grader._convert
+    monkeypatch.setattr(autograding, "_PAUSES", (0.0,))
+    convert = Recorder._convert
 
     def locked_convert(self, student):
         unlock = threading.Event()
-        hold(self.course, unlock)
+        hold(self._course, unlock)
         threading.Timer(7.5, unlock.set).start()  # SQLite alone waits for five seconds
         convert(self, student)
 
-    monkeypatch.setattr(Grader, "_convert", locked_convert)
+    monkeypatch.setattr(Recorder, "_convert", locked_convert)
     [line] = autograde(course, "a1", tell=str)
     assert (line.score, line.remark) == (16.0, "")
 
@@ -132,16 +133,14 @@ def test_a_database_that_does_not_answer_is_told_in_a_line(tmp_path, capsys):
 def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(course, monkeypatch):
     for student in ("s01", "s02", "s03", "s04"):
         submit(course, student, notebook(course))
-    convert = Grader._convert
+    run = _Grader.grade
     with monkeypatch.context() as patched:
         patched.setattr(
-            Grader, "_convert", lambda self, s: os._exit(9) if s == "s02" else convert(self, s)
+            _Grader, "grade", lambda self, s: os._exit(9) if s == "s02" else run(self, s)
         )
         lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [16.0, None, 16.0, 16.0]
-    assert lines[1].remark == "not graded yet: the grader was killed, or its disk full"
-    [tries] = read_tries(course.root, "a1", ["s01", "s02", "s03", "s04"])
-    assert tries[:1] + tries[2:] == ("s02", "the grader ended early, or is at it", False)
+    assert lines[1].remark.startswith("not graded yet, for a technical reason: BrokenProcessPool")
     again = autograde(course, "a1", tell=str)
     assert [line.score for line in again] == [16.0] * 4
     assert [line.done_before for line in again] == [True, False, True, True]
@@ -156,7 +155,7 @@ def test_a_grade_that_cannot_be_written_down_counts_as_not_given(course, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(autograding, "replace_file", full)
+        patched.setattr(autograding, "write_journal", full)
         [line] = autograde(course, "a1", tell=str)
     assert (line.score, line.remark[-16:]) == (None, "or its disk full")
     assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0]
@@ -168,19 +167,17 @@ def test_a_full_disk_is_tried_again_and_is_no_fault_of_the_submission(course, mo
     submit(course, "s01", notebook(course))
     (course.root / "submitted/s01/a1/more.py").write_text("x = 1")
     tries = []
-    prepare = Grader._prepare
+    read = _Grader._read
 
     def failing(self, student):
         tries.append(student)
         if len(tries) < 3:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return prepare(self, student)
+        return read(self, student)
 
-    monkeypatch.setattr(Grader, "_prepare", failing)
+    monkeypatch.setattr(_Grader, "_read", failing)
     [line] = autograde(course, "a1", tell=str)
     assert (line.score, line.remark) == (16.0, "")
-    reason = "OSError: [Errno 28] No space left on device"
-    assert read_tries(course.root, "a1", ["s01"]) == [("s01", 3, reason, True)]
 
 
 def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import nbformat
 import pytest
 
 from mplab.grading._exercises import Outcome
-from mplab.grading._running import write_outcomes
+from mplab.grading.execute import write_outcomes
 
 
 def shown(message):

@@ -392,7 +392,7 @@ def test_the_filter_is_a_program_whose_jumps_stay_inside():
 @pytest.mark.slow
 @with_walls
 def test_a_cell_that_was_stopped_says_so_to_its_author():
-    from mplab.grading._running import _outputs
+    from mplab.grading.execute import _outputs
 
     with Lane(limits=replace(LIMITS, cell_seconds=0.3)) as lane, lane.session({}) as session:
         assert _outputs(session, "1")[-1].output_type == "display_data"

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mplab import FP8_E4M3, Format, Specials
-from mplab.grading import decode_value, encode_value
-from mplab.grading._values import MAX_BYTES, Foreign, key_of
+from mplab.grading._values import MAX_BYTES, Foreign, decode_value, encode_value, key_of
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats() | st.text(max_size=20),
@@ -90,7 +89,9 @@ def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
 @pytest.mark.parametrize("value", [
     Format("two words", exponent_bits=3, precision=5), replace(FP8_E4M3, name="mine"),
     object(), {1: 2}, 1 << 300, "x" * 20_000, [0] * 30_000, np.array([object()]), 1j,
-    np.zeros(3, "M8[s]"), np.zeros(2 * MAX_BYTES, np.uint8), len, type,
+    np.zeros(3, "M8[s]"), np.zeros(2 * MAX_BYTES, np.uint8), len, type, {1.0}, b"1",
+    np.ones(2, complex), -(1 << 300), slice(None), range(3), np.array(["a"]), np.longdouble(1),
+    [[[[[[[[1]]]]]]]], np.ma.masked, np.ma.array([1.0, 2.0], mask=[0, 1]),
 ], ids=lambda v: type(v).__name__)  # fmt: skip
 def test_what_may_not_cross_is_refused_by_the_sender(value):
     with pytest.raises(Foreign):
@@ -127,13 +128,18 @@ FORGED = [
     {"array": ["float64"], "shape": [1], "data": "AAAAAAAAAAA="},
     {"array": "bool", "shape": [1], "data": base64.b64encode(b"\2").decode()},
     {"array": "uint8", "shape": [MAX_BYTES], "data": "A" * (3 * MAX_BYTES)},
+    {"array": "float64", "shape": 1, "data": "AAAAAAAAAAA="},
+    {"array": "float64", "shape": [1], "data": 5}, {"array": "float64", "shape": [1], "data": "%"},
+    object(), b"1", 1j, 1.5, {5: "x"}, {None: "x"}, {"dict": [[1, None]]}, {"list": "ab"},
+    {"tuple": {}}, {"facts": "x 5 5 1 IEEE 9 9"}, np.ones(2),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("data", FORGED, ids=range(len(FORGED)))
-def test_forged_text_is_refused_by_the_receiver(data):
-    with pytest.raises(Foreign):
-        decode_value(data)
+def test_forged_text_is_refused_by_the_receiver():
+    for data in FORGED:
+        with pytest.raises(Foreign):
+            decode_value(data)
+            pytest.fail(repr(data)[:200])
 
 
 TAGS = st.sampled_from(["list", "int", "array", "shape", "data", "float", "text", "dict"])

@@ -22,18 +22,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mplab.grading.autograding import Grader, autograde
+from mplab.grading.autograding import Recorder, autograde
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, create_course, write_public_checks
 from mplab.grading.releasing import release
+from mplab.grading.worker import Job, grade_submission
 
 _STAGES = (
-    ("reading and rebuilding the submission", "autograding.py", "_prepare"),
+    ("reading and rebuilding the submission", "worker.py", "_read"),
     ("a new world in the sandbox, and its end", "sandbox.py", "order"),
     ("running the cells", "sandbox.py", "run"),
     ("asking for values and comparing them", "_exercises.py", "grade_exercise"),
-    ("nbgrader: students, files, submission", "autograde.py", "init_assignment"),
-    ("nbgrader: writing the points", "saveautogrades.py", "preprocess"),
+    ("the gradebook, in a process of its own", "autograding.py", "write"),
 )
 """Parts of a submission's time that do not overlap: words, file and function."""
 
@@ -65,7 +65,8 @@ def measure(*, count: int = 100, jobs: int = 2, tell: Callable[[str], None] = pr
 
     Args:
         count: submissions.
-        jobs: processes here; nbgrader has one.
+        jobs: processes that run submissions here, beside the one that writes the gradebook;
+            nbgrader has one, and a kernel.
         tell: takes the lines of the report.
 
     Returns:
@@ -83,10 +84,10 @@ def measure(*, count: int = 100, jobs: int = 2, tell: Callable[[str], None] = pr
         ratio = plain_seconds / seconds
         tell(f"{count} submissions of a1, this machine, one run of each:")
         for words, took in (
-            (f"mplab grade, sandboxed, {jobs} processes", seconds),
-            ("nbgrader autograde", plain_seconds),
+            (f"mplab, sandboxed, {jobs} processes and one that writes", seconds),
+            ("nbgrader autograde, one process and a kernel", plain_seconds),
         ):
-            tell(f"  {words:<38}{took:7.1f} s  {count / took:6.2f} per second")
+            tell(f"  {words:<48}{took:7.1f} s  {count / took:6.2f} per second")
         tell(f"  ratio {ratio:.1f}")
         _apart(_tell_stages, ours, min(count, 20), tell)
     return ratio
@@ -145,13 +146,17 @@ def _grade_plain(course: Course) -> None:
 
 def _tell_stages(course: Course, count: int, tell: Callable[[str], None]) -> None:
     """Grade some again in one process under the profiler, and share out the time."""
-    grader = Grader(course, "a1")
-    grader.grade("s0000")  # imports, and the warm process
+    recorder, job = Recorder(course, "a1"), Job(str(course.root), "a1", False, "", "")
+
+    def grade(number: int) -> None:
+        recorder.write(grade_submission(job, f"s{number:04d}"))
+
+    grade(0)  # imports, and the warm process
     profile = cProfile.Profile()
     start = time.perf_counter()
     profile.enable()
     for number in range(count):
-        grader.grade(f"s{number:04d}")
+        grade(number)
     profile.disable()
     total = time.perf_counter() - start
     times: dict[tuple[str, str], float] = {}
@@ -164,7 +169,7 @@ def _tell_stages(course: Course, count: int, tell: Callable[[str], None]) -> Non
         spent = times.get((file, name), 0.0)
         rest -= spent
         tell(f"  {words:<42}{100 * spent / total:4.0f} %")
-    tell(f"  {'nbgrader and nbconvert: everything else':<42}{100 * rest / total:4.0f} %")
+    tell(f"  {'everything else':<42}{100 * rest / total:4.0f} %")
     close_lanes()
 
 
@@ -172,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--submissions", type=int, default=100, help="how many (default 100)")
-    parser.add_argument("--jobs", type=int, default=2, help="processes here (default 2)")
+    parser.add_argument("--jobs", type=int, default=2, help="workers here (default 2)")
     options = parser.parse_args(arguments)
     for name in ("submissions", "jobs"):
         if getattr(options, name) < 1:

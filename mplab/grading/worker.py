@@ -1,0 +1,155 @@
+"""Run one submission in the sandbox and return its graded notebooks: the work of any executor.
+
+A worker reads the course and writes nothing: the process that gave it the work owns the gradebook.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing.util
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nbformat
+from nbformat import NotebookNode
+
+from mplab.grading._isolation import die_with_parent
+from mplab.grading._notebooks import Refused, add_note, read_files, read_submission, refusal
+from mplab.grading.execute import close_lanes, execute, graded_name
+from mplab.grading.folder import Course
+from mplab.grading.journal import digest
+
+_ONE = threading.Lock()
+"""A process has one sandbox, so its threads take turns."""
+
+
+class Job(NamedTuple):
+    """The settings that all submissions of one command share; `run` names the command."""
+
+    root: str
+    assignment: str
+    trusted: bool
+    exercise: str
+    run: str
+
+
+class Work(NamedTuple):
+    """A submission that has run: its notebooks as JSON with points in their checks."""
+
+    student: str
+    digest: str
+    notebooks: dict[str, str]
+    files: dict[str, bytes]
+    remark: str
+    seconds: float
+
+
+def start_worker() -> None:
+    """Prepare a process of a local pool: it ends with its parent, and its sandbox with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+    die_with_parent()
+    multiprocessing.util.Finalize(None, close_lanes, exitpriority=1)
+
+
+def stop_worker() -> None:
+    """End the sandbox of a worker that has nothing to do."""
+    if _ONE.acquire(blocking=False):
+        try:
+            close_lanes()
+            _load_job.cache_clear()
+        finally:
+            _ONE.release()
+
+
+def grade_submission(job: Job, student: str, pause: float = 0.0) -> Work:
+    """Grade a submission after a pause.
+
+    Whatever the submission is, it comes back with its points, or with none and the reason. What
+    is raised is a technical failure, and no fault of the submission.
+    """
+    time.sleep(pause)
+    with _ONE:
+        return _load_job(job).grade(student)
+
+
+@lru_cache(1)
+def _load_job(job: Job) -> _Grader:
+    """Load what all submissions of a command need; anew for each, as the release may change."""
+    close_lanes()
+    return _Grader(job)
+
+
+class _Grader:
+    def __init__(self, job: Job) -> None:
+        self._job, self._course = job, Course(Path(job.root))
+        self._skeletons = self._course.skeletons(job.assignment)
+        self._limits = dict(self._course.config().SandboxedExecute.get("limits", {}))
+        self._own_files = read_files(self._course.root / "source" / job.assignment)
+
+    def grade(self, student: str) -> Work:
+        start, assignment = time.perf_counter(), self._job.assignment
+        found = digest(self._course, assignment, student)
+        notebooks, files, remark = self._read(student)
+        kept = self._kept_outputs(student, notebooks, files)
+        remarks = [remark]
+        for notebook in (notebooks[name] for name in sorted(notebooks)):
+            execute(
+                notebook,
+                files | self._own_files,
+                self._course,
+                (assignment, student),
+                trusted=self._job.trusted,
+                limits=self._limits,
+            )
+            for cell in notebook.cells:
+                if (check := graded_name(cell)) in kept:
+                    cell.outputs = kept[str(check)]
+            remarks.append(str(notebook.metadata.get("mplab", {}).get("remark", "")))
+        texts = {stem: json.dumps(notebook) for stem, notebook in notebooks.items()}
+        seconds = time.perf_counter() - start
+        return Work(student, found, texts, files, " ".join(filter(None, remarks)), seconds)
+
+    def _read(self, student: str) -> tuple[dict[str, NotebookNode], dict[str, bytes], str]:
+        """Rebuild a submission from the release; with the remark for the teacher."""
+        try:
+            folder = self._course.root / "submitted" / student / self._job.assignment
+            submission = read_submission(folder, self._skeletons)
+        except Refused as reason:
+            notebooks = {n: refusal(nb, str(reason)) for n, nb in self._skeletons.items()}
+            return notebooks, {}, f"not graded: {reason}"
+        missing = sorted(self._skeletons.keys() - submission.notebooks.keys())
+        remark = " ".join([*submission.notes, *(f"{name}.ipynb is missing." for name in missing)])
+        for notebook in submission.notebooks.values() if remark else ():
+            add_note(notebook, f"**Note:** {remark}")
+        return submission.notebooks, submission.files, remark
+
+    def _kept_outputs(
+        self, student: str, notebooks: Mapping[str, NotebookNode], files: Mapping[str, bytes]
+    ) -> dict[str, list[Any]]:
+        """Outputs of checks that keep their points if one exercise is graded again.
+
+        None if an answer or a file has changed since.
+        """
+        graded = self._course.root / "autograded" / student / self._job.assignment
+        if not self._job.exercise or not graded.is_dir():
+            return {}
+        before = {p.stem: nbformat.read(p, as_version=4) for p in graded.glob("*.ipynb")}
+        if self._answers(before, read_files(graded)) != self._answers(notebooks, files):
+            return {}
+        checks = [(graded_name(cell), cell) for nb in before.values() for cell in nb.cells]
+        return {name: c.outputs for name, c in checks if name and name != self._job.exercise}
+
+    def _answers(self, notebooks: Mapping[str, NotebookNode], files: Mapping[str, bytes]) -> Any:
+        """The student's own cells and files; the teacher's files take the place of theirs."""
+        cells = [cell for name in sorted(notebooks) for cell in notebooks[name].cells]
+        code = [cell for cell in cells if cell.cell_type == "code"]
+        own = [cell.source for cell in code if not cell.metadata.get("nbgrader", {}).get("locked")]
+        source = self._course.root / "source" / self._job.assignment
+        return own, {name: files[name] for name in files if not (source / name).exists()}
