@@ -49,7 +49,7 @@ test-all: test  ## test, and what takes too long for every day
 	$(RUN) pytest --numprocesses 2 -m "full and browser"
 
 bench: $(DEVELOPER)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
-	$(VENV)/bin/mplab bench $(BENCH_ARGS)
+	$(VENV)/bin/python tests/tools/bench.py $(BENCH_ARGS)
 
 clean:  ## remove .venv, builds and caches (not mplab-lessons, which is your work)
 	rm -rf $(VENV) build dist artefacts .hypothesis .mypy_cache .pytest_cache .ruff_cache

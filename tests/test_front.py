@@ -47,7 +47,7 @@ FRONTS = {
     """,
     "health": "Health Report Finding CASES Case scale_too_high Digest Comparison compare",
     "hardware": """
-        Recording available caption first load PROBES Roofline measured recorded matmul_errors
+        Recording caption first load PROBES Roofline measured recorded matmul_errors
     """,
     "pictures": """
         Picture Sum Table Window bit_fields by_seed code_table costs decimal_digits follow

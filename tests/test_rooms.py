@@ -29,7 +29,7 @@ TABLE = {
     "grading": "numbers course",
     "training": "numbers course scaling simulation",
     "health": "numbers course scaling simulation",
-    "hardware": "numbers arithmetic course simulation training",
+    "hardware": "numbers arithmetic course",
     "pictures": "numbers arithmetic scaling simulation training health hardware",
     "explorers": "numbers training pictures",
     "commands": "numbers arithmetic scaling course simulation grading training health hardware "

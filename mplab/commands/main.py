@@ -19,9 +19,8 @@ COMMANDS = {
     "doctor": "say what this machine has, and what is missing",
     "train": "train a task by several recipes, compare",
     "compare": "say where two runs part, from their digests",
-    "bench": "measure rounding, or training steps, against their peers",
+    "audit": "compare simulated operations with torch's own kernels",
     "probe": "compare a CUDA device's matrix units with the models",
-    "record": "record what a CUDA device answers, for the lessons",
     "grade": "release assignments, grade them in a sandbox",
     "export-html": "write the course as pages that need no Python",
 }

@@ -1,22 +1,15 @@
-"""What real machines answer and cost: probes, recordings, rooflines, benchmarks."""
+"""Real machines: probes of matrix units, recordings of measurements, rooflines."""
 
-from mplab.numbers.installation import needs
+from mplab.numbers import installation
 
-needs("mplab.hardware", "torch")
+installation.needs("mplab.hardware", "torch")
 
-from mplab.hardware.probes import PROBES
-from mplab.hardware.recordings import Recording, available, caption, first, load
-from mplab.hardware.rooflines import Roofline, matmul_errors, measured, recorded
-
-__all__ = [
-    "PROBES",
-    "Recording",
-    "Roofline",
-    "available",
-    "caption",
-    "first",
-    "load",
-    "matmul_errors",
-    "measured",
-    "recorded",
-]
+from mplab.hardware.probes import PROBES as PROBES
+from mplab.hardware.recordings import Recording as Recording
+from mplab.hardware.recordings import caption as caption
+from mplab.hardware.recordings import first as first
+from mplab.hardware.recordings import load as load
+from mplab.hardware.rooflines import Roofline as Roofline
+from mplab.hardware.rooflines import matmul_errors as matmul_errors
+from mplab.hardware.rooflines import measured as measured
+from mplab.hardware.rooflines import recorded as recorded

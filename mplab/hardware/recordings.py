@@ -1,6 +1,6 @@
-"""Recordings of what a machine answered: small files with where they come from and a checksum.
+"""Recordings of measurements on other machines: JSON files with their origin and a checksum.
 
-`mplab record` writes them on a machine with a GPU; lessons read them on machines without.
+`data/record.py` writes them on a machine with a GPU; lessons read them on machines without.
 A file that was edited is refused.
 """
 
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mplab.course.files import course_folder, replace_file
-from mplab.numbers.checks import one_of, quoted, text
-from mplab.simulation.checks import path_of
+from mplab.numbers.checks import one_of, quoted
 
 VERSION = 1
 
@@ -34,7 +33,8 @@ SCHEMA: dict[str, dict[str, type]] = {
     "exponents": {"runs": list},
     "audit": {"rows": list, "refused": list},
 }
-"""The parts, in order of importance, and what a complete recording of each holds."""
+"""The parts, in order of importance, and what a complete recording of each holds. The audit is
+recorded no more, but read as before."""
 
 _PROVENANCE: dict[str, type] = {
     **{"device": str, "cuda": bool, "driver": str, "torch": str, "numpy": str, "python": str},
@@ -42,12 +42,10 @@ _PROVENANCE: dict[str, type] = {
     "seconds": float,
 }
 
-_NAME = re.compile(r"[a-z0-9-]+")
-
 
 @dataclass(frozen=True)
 class Recording:
-    """What one part of `mplab record` measured.
+    """The measurements of one part of `data/record.py` on one device.
 
     Attributes:
         part: one of `SCHEMA`.
@@ -65,13 +63,13 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """The part and the device, as the file is called."""
+        """The part and the device: the file's name without its ending."""
         device = re.sub(r"[^a-z0-9]+", "-", self.provenance["device"].lower()).strip("-")
         return f"{self.part}-{device}"
 
     @property
     def words(self) -> str:
-        """Where this comes from, for a caption."""
+        """Where and when this was recorded, for a caption."""
         where, day = self.provenance["device"], self.provenance["date"][:10]
         rehearsed = ", a rehearsal with tiny sizes" if self.provenance["rehearsal"] else ""
         unfinished = "" if self.complete else ", unfinished"
@@ -81,29 +79,19 @@ class Recording:
         """Write the file, whole or not at all, and return its path.
 
         Raises:
-            OSError: the file cannot be written.
-            TypeError: `folder` is no path.
-            ValueError: a field does not fit the schema of the part, or JSON does not have it.
+            ValueError: a field does not fit the schema of the part, or JSON cannot hold it.
         """
-        place = path_of("Recording.save", "folder", folder, "folder")
-        try:
-            tree = {
-                "mplab recording": VERSION,
-                "part": self.part,
-                "provenance": self.provenance,
-                "data": _spelled(self.data),
-                "complete": self.complete,
-                "problem": self.problem,
-            }
-            _check(tree)
-            content = _text(tree | {"sha256": _digest(tree)}) + "\n"
-        except (ValueError, TypeError) as error:
-            raise ValueError(
-                f"Recording.save: part, provenance, data, complete and problem must fit the "
-                f"schema; got a recording where {error}. Correct it."
-            ) from error
-        path = place / f"{self.name}.json"
-        replace_file(path, content.encode())
+        tree = {
+            "mplab recording": VERSION,
+            "part": self.part,
+            "provenance": self.provenance,
+            "data": _spelled(self.data),
+            "complete": self.complete,
+            "problem": self.problem,
+        }
+        _check("Recording.save: the recording", tree)
+        path = Path(folder) / f"{self.name}.json"
+        replace_file(path, (_text(tree | {"sha256": _digest(tree)}) + "\n").encode())
         return path
 
 
@@ -127,98 +115,81 @@ def _spelled(tree: Any) -> Any:
     return tree
 
 
-def _check(tree: Any) -> None:
-    """Raise ValueError where a document is no recording of this version."""
-    if not isinstance(tree, dict) or tree.get("mplab recording") != VERSION:
-        raise ValueError(f"no recording of version {VERSION}")
-    part, data = tree.get("part"), tree.get("data")
-    if part not in SCHEMA:
-        raise ValueError(f"part is {part!r}, none of {', '.join(SCHEMA)}")
-    _check_fields("provenance", tree.get("provenance"), _PROVENANCE, whole=True)
-    for key, kind in (("complete", bool), ("problem", str)):
-        if type(tree.get(key)) is not kind:
-            raise ValueError(f"{key} is {tree.get(key)!r}")
-    _check_fields("data", data, SCHEMA[part], whole=tree["complete"])
+def _check(what: str, tree: Any) -> None:
+    """Raise ValueError where a document does not fit the schema of this version."""
+    try:
+        if not isinstance(tree, dict) or tree.get("mplab recording") != VERSION:
+            raise ValueError(f"no recording of version {VERSION}")
+        if tree.get("part") not in SCHEMA:
+            raise ValueError(f"part {tree.get('part')!r}")
+        of_all = {"mplab recording": int, "part": str, "provenance": dict, "data": dict}
+        _fields("the file", tree, of_all | {"complete": bool, "problem": str}, whole=True)
+        _fields("provenance", tree["provenance"], _PROVENANCE, whole=True)
+        _fields("data", tree["data"], SCHEMA[tree["part"]], whole=tree["complete"])
+    except ValueError as error:
+        raise ValueError(
+            f"{what} must be a recording of version {VERSION}; got {error}. Record it again."
+        ) from error
 
 
-def _check_fields(name: str, found: Any, wanted: dict[str, type], *, whole: bool) -> None:
-    if not isinstance(found, dict):
-        raise ValueError(f"{name} is {type(found).__name__}, not an object")
+def _fields(name: str, found: dict[str, Any], wanted: dict[str, type], *, whole: bool) -> None:
     strange = set(found) ^ set(wanted) if whole else set(found) - set(wanted)
     if strange:
-        raise ValueError(f"{name} has missing or unknown fields: {', '.join(sorted(strange))}")
+        raise ValueError(f"missing or unknown fields in {name}: {', '.join(sorted(strange))}")
     for key, value in found.items():
         if type(value) is not wanted[key] and not (wanted[key] is float and type(value) is int):
-            raise ValueError(f"{name}.{key} is {type(value).__name__}, not {wanted[key].__name__}")
+            raise ValueError(f"{name}.{key} of type {type(value).__name__}")
 
 
 # Reading ---------------------------------------------------------------------------------
+Where = str | os.PathLike[str] | None
+
+
 def folder() -> Path:
-    """Where the recordings that came with the package lie."""
+    """The folder of the recordings that came with the package."""
     return course_folder("data") / "recordings"
 
 
-def _place(function: str, where: str | os.PathLike[str] | None) -> Path:
-    """The folder that was asked for."""
-    return folder() if where is None else path_of(function, "where", where, "folder")
+def _paths(part: str, where: Where) -> list[Path]:
+    """The files of the recordings of one part."""
+    return sorted((folder() if where is None else Path(where)).glob(f"{part}-*.json"))
 
 
-def available(*, where: str | os.PathLike[str] | None = None) -> list[str]:
-    """The names of the recordings that can be loaded.
-
-    Args:
-        where: a folder; None for the recordings that came with the package.
-
-    Raises:
-        TypeError: `where` is no path.
-    """
-    paths = _place("available", where)
-    return sorted(path.stem for path in paths.glob("*.json"))
-
-
-def load(name: str, *, where: str | os.PathLike[str] | None = None) -> Recording:
+def load(name: str, *, where: Where = None) -> Recording:
     """Load a recording, checked against its schema and its checksum.
 
     Args:
-        name: as `available` has it, or a part alone where there is one recording of it.
+        name: part and device, such as "casts-nvidia-h200", or the part alone where there is one
+            recording of it.
         where: a folder; None for the recordings that came with the package.
 
     Raises:
-        TypeError: `name` is no string, or `where` no path.
         ValueError: there is none of this name, or several; the file was edited, or is no
             recording of this version.
     """
-    place = _place("load", where)
-    text("load", "name", name)
-    names = available(where=place)
-    found = [n for n in names if n == name] or _names(name, place)
-    if len(found) != 1 or not _NAME.fullmatch(name):
+    part = name.partition("-")[0]
+    paths = [path for path in _paths(part, where) if name in (part, path.stem)]
+    if part not in SCHEMA or len(paths) != 1:
         raise ValueError(
-            f"load: name must be one recording of {', '.join(names) or '(none)'}; got "
-            f"{quoted(name)}. {how_to_record(name)}"
+            f"load: name must be that of one recording; got {quoted(name)}, of which there are "
+            f"{len(paths)}. {_how_to_record(part)}"
         )
-    path = place / f"{found[0]}.json"
+    (path,) = paths
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        _check({key: tree[key] for key in tree if key != "sha256"})
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"load: {path.name} must be a recording of version {VERSION}; got {error}. Record "
-            "it again."
-        ) from error
-    digest = tree.pop("sha256", None)
-    if set(tree) != {"mplab recording", "part", "provenance", "data", "complete", "problem"}:
-        raise ValueError(f"load: {path.name} must have no fields of its own; got {sorted(tree)}.")
+    except ValueError:
+        tree = None
+    digest = tree.pop("sha256", None) if isinstance(tree, dict) else None
+    _check(f"load: {path.name}", tree)
     if digest != _digest(tree):
         raise ValueError(
             f"load: {path.name} must be as it was recorded; got one that was changed since. "
             "Restore the file, or record it again."
         )
-    part, provenance, data = tree["part"], tree["provenance"], tree["data"]
-    return Recording(part, provenance, data, tree["complete"], tree["problem"])
+    return Recording(*(tree[key] for key in ("part", "provenance", "data", "complete", "problem")))
 
 
-def first(part: str, *, where: str | os.PathLike[str] | None = None) -> Recording | None:
+def first(part: str, *, where: Where = None) -> Recording | None:
     """The recording of a part that lessons show, or None where there is none.
 
     Complete ones of a CUDA device come before others, and those before rehearsals.
@@ -228,38 +199,27 @@ def first(part: str, *, where: str | os.PathLike[str] | None = None) -> Recordin
         where: a folder; None for the recordings that came with the package.
 
     Raises:
-        TypeError: `where` is no path.
-        ValueError: `part` is none.
+        ValueError: there is no such part.
     """
     one_of("first", "part", part, SCHEMA)
-    where = _place("first", where)
 
     def rank(recording: Recording) -> tuple[bool, ...]:
         about = recording.provenance
         return bool(about["rehearsal"]), not about["cuda"], not recording.complete
 
-    found = (load(name, where=where) for name in _names(part, where))
+    found = (load(path.stem, where=where) for path in _paths(part, where))
     return min(found, key=rank, default=None)
 
 
-def _names(part: str, where: str | os.PathLike[str] | None) -> list[str]:
-    """The recordings of a part."""
-    return [name for name in available(where=where) if name.startswith(f"{part}-")]
-
-
-def how_to_record(part: str = "") -> str:
-    """What to do where there is no recording, in words.
-
-    Examples:
-        >>> how_to_record("casts")
-        'On a machine with a CUDA device: mplab record --only casts --out data/recordings.'
-    """
-    part = text("how_to_record", "part", part).partition("-")[0]
+def _how_to_record(part: str) -> str:
     which = f"--only {part}" if part in SCHEMA else "--all"
-    return f"On a machine with a CUDA device: mplab record {which} --out data/recordings."
+    return (
+        "To make one, in a checkout on a machine with a CUDA device: "
+        f"python data/record.py {which} --out data/recordings."
+    )
 
 
-def caption(part: str, *, where: str | os.PathLike[str] | None = None) -> str:
+def caption(part: str, *, where: Where = None) -> str:
     """Words for a lesson: where the recording of a part comes from, or how to make one.
 
     Args:
@@ -267,12 +227,10 @@ def caption(part: str, *, where: str | os.PathLike[str] | None = None) -> str:
         where: a folder; None for the recordings that came with the package.
 
     Raises:
-        TypeError: `where` is no path.
-        ValueError: `part` is none.
+        ValueError: there is no such part.
     """
     one_of("caption", "part", part, SCHEMA)
-    where = _place("caption", where)
-    names = _names(part, where)
-    if not names:
-        return f"There is no recording of {part} yet.\n{how_to_record(part)}"
-    return "; ".join(load(name, where=where).words for name in names)
+    paths = _paths(part, where)
+    if not paths:
+        return f"There is no recording of {part} yet.\n{_how_to_record(part)}"
+    return "; ".join(load(path.stem, where=where).words for path in paths)

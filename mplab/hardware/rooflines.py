@@ -1,23 +1,23 @@
-"""What a format gains in a matrix product, and what it costs: speed against two limits, and errors.
+"""Matrix products in several formats: their speed beside two limits, and their errors.
 
 A product can be no faster than its multiplications and no faster than the memory that it reads
-and writes; the two limits together are called the roofline. The figures here are measured on the
+and writes; the two limits together are called the roofline. All speeds are measured on the
 device at hand or read from a recording, never assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
-from mplab.hardware._timing import clock_of, seconds_of
 from mplab.hardware.recordings import first
-from mplab.numbers.checks import integer, named_format, number_that, one_of, real
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import BF16, FP16, FP32, Format
-from mplab.simulation.checks import device_of, items, seed_of
 
 
 class Product(NamedTuple):
@@ -40,7 +40,7 @@ class Roofline(NamedTuple):
     """Products, and the memory's speed.
 
     Attributes:
-        where: the device, and how its figures came here.
+        where: the device, and whether it was measured or recorded.
         bytes_per_second: of a copy, read and written.
         products: by format and size.
     """
@@ -50,65 +50,63 @@ class Roofline(NamedTuple):
     products: tuple[Product, ...]
 
     def peak(self, fmt: str) -> float:
-        """The most operations in a second that were seen in a format.
-
-        Args:
-            fmt: the format's name.
-
-        Raises:
-            ValueError: there is no product in a format of this name.
-        """
-        one_of("Roofline.peak", "fmt", fmt, dict.fromkeys(p.fmt for p in self.products))
+        """The most operations in a second that were seen in a format, given by its name."""
         return max(p.per_second for p in self.products if p.fmt == fmt)
 
 
-_LARGEST = 2**31 - 1
-"""Rows of a matrix that nobody has the memory for."""
+def lap(call: Callable[[], object], repeats: int, device: str | torch.device) -> float:
+    """Seconds of one of `repeats` calls; on CUDA until the device has done their work."""
+    if torch.device(device).type != "cuda":
+        start = perf_counter()
+        for _ in range(repeats):
+            call()
+        return (perf_counter() - start) / repeats
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    for _ in range(repeats):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / repeats
 
 
-def _sizes(where: str, sizes: Any) -> list[int]:
-    """The sizes of square matrices."""
-    given = items(where, "sizes", sizes, "integers")
-    found = [integer(where, "sizes", size, least=1, most=_LARGEST) for size in given]
-    if not found:
-        raise ValueError(f"{where}: sizes must hold at least one; got none. Leave it out.")
-    return found
+def seconds_of(
+    call: Callable[[], object],
+    device: str | torch.device,
+    *,
+    rounds: int = 3,
+    turn: float = 2e-3,
+    warm: int = 1,
+) -> float:
+    """The median time of one call, repeated in each round until that takes about `turn` seconds.
 
-
-def _formats(where: str, formats: Any, device: torch.device) -> list[Format]:
-    """The formats, in each of which torch multiplies on the device."""
-    found = items(where, "formats", formats, "formats")
-    if not found:
-        raise ValueError(f"{where}: formats must hold at least one; got none. Leave it out.")
-    for fmt in found:
-        dtype = named_format(where, "formats", fmt).torch_dtype
-        try:
-            one = torch.ones(1, 1, device=device, dtype=dtype) if dtype is not None else None
-            fits = one is not None and torch.matmul(one, one).dtype is dtype
-        except RuntimeError:  # NotImplementedError is one
-            fits = False
-        if not fits:
-            raise ValueError(
-                f"{where}: formats must be such that torch multiplies in them on {device}; got "
-                f"{fmt.name}. Use FP32, FP16 and BF16."
-            )
-    return found
+    A short call alone would show the clock, or on CUDA how long Python takes to begin it.
+    """
+    for _ in range(warm):
+        call()
+    repeats = max(1, int(turn / max(1e-6, lap(call, 1, device))))
+    return median(lap(call, repeats, device) for _ in range(rounds))
 
 
 def work_per_byte(size: int, fmt: Format) -> float:
     """Operations of a square product for each byte that it must at least move.
 
-    Raises:
-        TypeError: `size` is no integer, or `fmt` no format.
-        ValueError: `size` is less than 1.
-
     Examples:
         >>> work_per_byte(96, FP32), work_per_byte(96, FP16)
         (16.0, 32.0)
     """
-    size = integer("work_per_byte", "size", size, least=1, most=_LARGEST)
-    named_format("work_per_byte", "fmt", fmt)
     return 2 * size**3 / (3 * size * size * fmt.bits / 8)
+
+
+def _dtype(function: str, fmt: Format) -> torch.dtype:
+    """The torch dtype in which a product is computed in `fmt`; TF32 would run in FP32."""
+    dtype: torch.dtype | None = fmt.torch_dtype
+    if dtype is None:
+        raise ValueError(
+            f"{function}: formats must be formats that torch stores; got {quoted(fmt.name)}. "
+            "Use FP32, FP16 and BF16."
+        )
+    return dtype
 
 
 def measured(
@@ -124,31 +122,21 @@ def measured(
         sizes: of the square matrices.
         formats: in which torch multiplies.
         device: "cpu" or "cuda".
-        seconds: a format is left out from the size on whose single product takes longer.
-
-    Raises:
-        TypeError: an argument of another type.
-        ValueError: no size or no format, a size of less than 1, a format in which torch does not
-            multiply, a device that torch cannot use here, or negative seconds.
+        seconds: a format's larger products are left out once one takes longer than this.
     """
-    where = "measured"
-    rule = "a number of seconds, not negative"
-    seconds = number_that(where, "seconds", seconds, rule, lambda limit: limit >= 0)
-    place = device_of(where, device)
-    sizes, formats = _sizes(where, sizes), _formats(where, formats, place)
-    timed = partial(seconds_of, clock=clock_of(device), turn=5e-3)
+    timed = partial(seconds_of, device=device, turn=5e-3)
     count = 1 << 24
     x, out = (torch.ones(count, device=device) for _ in range(2))
     copied = 8 * count / timed(lambda: out.copy_(x))
     rows = []
     for fmt in formats:
         for size in sizes:
-            a = torch.ones(size, size, device=device, dtype=fmt.torch_dtype)
+            a = torch.ones(size, size, device=device, dtype=_dtype("measured", fmt))
             taken = timed(partial(torch.matmul, a, a))
             rows.append(Product(size, fmt.name, 2 * size**3 / taken, work_per_byte(size, fmt)))
             if taken > seconds:
                 break
-    cuda = place.type == "cuda"
+    cuda = torch.device(device).type == "cuda"
     name = torch.cuda.get_device_name(device) if cuda else "this machine's CPU"
     words = f"measured on {name}"
     if not cuda:
@@ -173,7 +161,7 @@ class ProductError(NamedTuple):
     Attributes:
         size: rows of each matrix.
         fmt: the format's name.
-        error: length of the difference, of the exact product's length.
+        error: length of the difference, relative to the exact product's length.
     """
 
     size: int
@@ -189,7 +177,7 @@ def matmul_errors(
     mean: float = 0.0,
     seed: int = 0,
 ) -> list[ProductError]:
-    """Errors of torch's products of random matrices, rounded to a format before.
+    """Errors of torch's products of random matrices that were rounded to a format before.
 
     Args:
         sizes: of the square matrices.
@@ -198,18 +186,10 @@ def matmul_errors(
         mean: of the normal numbers in the matrices.
         seed: of the matrices.
 
-    Raises:
-        TypeError: an argument of another type.
-        ValueError: as in `measured`; a mean that is not finite, or a negative seed.
-
     Exactness:
         The product they are compared with is torch's in float64.
     """
-    where = "matmul_errors"
-    mean = real(where, "mean", mean)
-    generator = torch.Generator().manual_seed(seed_of(where, seed))
-    place = device_of(where, device)
-    sizes, formats = _sizes(where, sizes), _formats(where, formats, place)
+    generator = torch.Generator().manual_seed(seed)
     rows = []
     for size in sizes:
         a, b = (
@@ -218,7 +198,7 @@ def matmul_errors(
         )
         exact = a @ b
         for fmt in formats:
-            low = (t.to(device, fmt.torch_dtype) for t in (a, b))
+            low = (t.to(device, _dtype("matmul_errors", fmt)) for t in (a, b))
             got = torch.matmul(*low).cpu().double()
             rows.append(ProductError(size, fmt.name, float((got - exact).norm() / exact.norm())))
     return rows

@@ -287,7 +287,7 @@ def test_help_lists_the_commands_and_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
-    assert all(f"    {command}  " in done.stdout for command in ("lab", "doctor", "bench"))
+    assert all(f"    {command}  " in done.stdout for command in ("lab", "doctor", "probe"))
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["doctor", "--now"]])

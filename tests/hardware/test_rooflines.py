@@ -1,13 +1,14 @@
 """Rooflines and errors of products: right units, and figures that say what they show."""
 
 import json
+import time
 
 import numpy as np
 import pytest
 import torch
 from legible import assert_legible
 
-from mplab import BF16, FP16, FP32, pictures
+from mplab import BF16, FP16, FP32, TF32, pictures
 from mplab.hardware import Recording, Roofline, rooflines
 from mplab.hardware.rooflines import Product, ProductError
 from mplab.lessons.l11 import figures as l11
@@ -61,6 +62,36 @@ def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
         "recorded on Paper on 2026-01-01", 2e12, (Product(256, "FP16", 3e12, 85.0),)
     )
     assert json.dumps(roof)
+
+
+def test_a_short_call_is_repeated_and_on_cuda_a_lap_ends_when_the_work_is_done(monkeypatch):
+    """A pretended stream: work is done only when somebody waits for the event after it."""
+    assert 0.002 <= rooflines.seconds_of(lambda: time.sleep(0.002), "cpu") < 0.02
+    stream = []
+
+    class Event:
+        def __init__(self, *, enable_timing):
+            assert enable_timing
+            self.waited = False
+
+        def record(self):
+            self.place = len(stream)
+
+        def synchronize(self):
+            self.waited = True
+
+        def elapsed_time(self, end):  # in milliseconds
+            assert end.waited
+            return sum(stream[self.place : end.place])
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert rooflines.seconds_of(lambda: stream.append(2), "cuda", turn=0.01, warm=2) == 0.002
+    assert len(stream) == 2 + 1 + 3 * 5
+
+
+def test_formats_that_torch_does_not_store_are_refused():
+    with pytest.raises(ValueError, match="formats must be formats that torch stores; got 'TF32'"):
+        rooflines.measured((2,), (TF32,))  # it would measure FP32
 
 
 def test_errors_are_those_of_products_of_rounded_matrices():

@@ -1,13 +1,14 @@
 """What only a CUDA device meets, on one that is pretended: see tests/support/pretend_cuda.py."""
 
 import pytest
+import record
 import torch
 from pretend_cuda import NAME, OnCuda, pretended
 
 from mplab import FORMATS, FP8_E5M2
 from mplab.commands.main import main
-from mplab.hardware import load, probes, record
-from mplab.hardware._matrix_units import product
+from mplab.hardware import load, probes
+from mplab.hardware.probes import product
 from mplab.scaling import dequantize, quantize
 from mplab.simulation import convert_linears
 from mplab.simulation.casts import SCALINGS

@@ -1,4 +1,4 @@
-"""The command `mplab record`: everything that only hardware can answer, in one call.
+"""Record everything that only hardware can answer: `python data/record.py --all --out DIR`.
 
 Each part has a budget of time and writes its file as it goes, so that what is done stays if
 the run is killed; an error in one part does not stop the others. On a CUDA device each part is a
@@ -8,6 +8,7 @@ hangs is ended. The same command goes on where it was broken off, and keeps what
 
 from __future__ import annotations
 
+import argparse
 import math
 import multiprocessing
 import os
@@ -23,12 +24,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from parts.casts import casts
+from parts.part import Found, Setting, problem_of
+from parts.runs import SEEDS, exponents, larger, training
+from parts.speed import speed
+from parts.tensorcores import tensorcores
 
-from mplab.hardware._casts import casts
-from mplab.hardware._matrix_units import tensorcores
-from mplab.hardware._parts import Found, Setting, problem_of
-from mplab.hardware._runs import SEEDS, exponents, larger, training
-from mplab.hardware._speed import speed
 from mplab.hardware.recordings import SCHEMA, Recording, load
 from mplab.numbers.installation import VERSION, environment
 
@@ -40,7 +41,7 @@ class Part(NamedTuple):
     budget: float
 
 
-PARTS: dict[str, Part] = {  # in order of importance; the sum leaves a minute for seven starts
+PARTS: dict[str, Part] = {  # in order of importance; the sum leaves time for six starts
     "casts": Part(casts, 75),
     "tensorcores": Part(tensorcores, 45),
     "training": Part(training, 155),
@@ -58,7 +59,7 @@ _START = 40.0
 
 @dataclass(frozen=True)
 class Request:
-    """What one call of `mplab record` is asked for.
+    """The options of one call.
 
     Attributes:
         device: that is asked.
@@ -90,7 +91,7 @@ class Request:
             "driver": _driver() if cuda else "",
             **{key: known[key] for key in ("torch", "numpy", "python", "mplab")},
             "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "command": f"mplab record {which}{' --rehearse' * self.rehearse}",
+            "command": f"python data/record.py {which}{' --rehearse' * self.rehearse}",
             "seeds": list(SEEDS),
             "rehearsal": self.rehearse,
             "seconds": round(seconds, 2),
@@ -213,3 +214,52 @@ def made_or_kept(name: str, to: Request, *, most: float) -> Recording:
         return before or to.empty(name, problem="no time was left")
     make = record_apart if to.device.type == "cuda" and not to.together else record
     return make(name, to, most=most)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; see `python data/record.py --help`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--all", action="store_true", help=f"all parts: {', '.join(PARTS)}")
+    chosen.add_argument("--only", help="some parts, with commas between them")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
+    parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on any machine")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: CUDA if there is one")
+    parser.add_argument(
+        "--minutes", type=float, default=MINUTES, help=f"for all parts (default {MINUTES})"
+    )
+    parser.add_argument("--again", action="store_true", help="also what is complete in DIR")
+    parser.add_argument(
+        "--together", action="store_true", help="all parts in one process, also on CUDA"
+    )
+    options = parser.parse_args(argv)
+    names = list(PARTS) if options.all else options.only.split(",")
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        parser.error(f"no such part: {', '.join(unknown)}. Choose from {', '.join(PARTS)}.")
+    kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if kind == "cpu" and not options.rehearse:
+        print("There is no CUDA device: these recordings will be marked CPU, and are slow.")
+    asked = Request(
+        torch.device(kind),
+        options.out,
+        names,
+        rehearse=options.rehearse,
+        again=options.again,
+        together=options.together,
+    )
+    begin, done = time.monotonic(), []
+    for name in names:
+        most = begin + 60 * options.minutes - time.monotonic()
+        made = made_or_kept(name, asked, most=most)
+        done.append(made)
+        state = "done" if made.complete else f"not complete: {made.problem}"
+        print(f"{name:<12} {made.provenance['seconds']:7.1f} s  {state}", flush=True)
+    files = [options.out / f"{made.name}.json" for made in done]
+    size = sum(path.stat().st_size for path in files if path.exists())
+    print(f"{len(done)} recordings, {size:,} bytes, {time.monotonic() - begin:.0f} s")
+    return 0 if all(made.complete for made in done) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,4 +1,4 @@
-"""What the parts of `mplab record` share: where they run, what they yield, how they fail."""
+"""What the parts of `record.py` share: where they run, what they yield, how they fail."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""What `mplab record` times on a device: a copy, products, rounding, simulated steps."""
+"""Times on a device: a copy, products, rounding, simulated steps."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from parts.part import Found, Setting, problem_of
 from torch import Tensor
 
-from mplab.hardware._parts import Found, Setting, problem_of
-from mplab.hardware._products import tf32
-from mplab.hardware._timing import Call, clock_of, seconds_of
+from mplab.hardware.probes import tf32
+from mplab.hardware.rooflines import seconds_of
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
 from mplab.numbers.tensors import round_tensor
 from mplab.training.stages import stage_times
@@ -40,10 +41,10 @@ def speed(to: Setting) -> Found:
         yield "steps", steps
 
 
-def _seconds_of(call: Call, to: Setting, *, rounds: int = 20) -> float:
+def _seconds_of(call: Callable[[], object], to: Setting, *, rounds: int = 20) -> float:
     """The median time of a call, after three to warm up."""
     rounds = 3 if to.rehearse else rounds
-    return seconds_of(call, clock=clock_of(to.device), rounds=rounds, warm=3)
+    return seconds_of(call, to.device, rounds=rounds, warm=3)
 
 
 def _rounding_rate(x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting) -> Any:
@@ -70,7 +71,7 @@ def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
     return row | {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
 
 
-def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Call:
+def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
     """The product alone, its inputs in the format already."""
     if fmt in (FP32, TF32):
         return lambda: a @ b

@@ -1,4 +1,4 @@
-"""`mplab bench`: what rounding costs, beside a copy and beside other libraries.
+"""What rounding costs, beside a copy and beside other libraries.
 
 All contenders of one size run in turn, round after round, in one process; a row is the
 median over rounds of the CPU time on one thread, and the median of its ratio to the
@@ -6,25 +6,22 @@ copy of the same round. What takes long is timed once, and set against the media
 Other libraries go to the format and back to float32, each as a user would.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable
 from functools import partial
 from statistics import median
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from turns import compared, in_turn, lap
 
-from mplab.hardware._timing import CPU_TIME, Call, compared, in_turn, lap
 from mplab.numbers import threads
-from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Rounding
+from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Rounding
 from mplab.numbers.rounding import Stream, Tally, round_to
 from mplab.numbers.tables import Table
 
 FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
-
-SIZES = tuple(10**k for k in range(9))
 
 BLOCK = 10**8
 """Elements of one call; more are rounded block after block, which spares memory."""
@@ -46,130 +43,89 @@ _GFLOAT = 10**7
 
 
 class Row(NamedTuple):
-    """One contender at one size."""
+    """One contender at one size: medians of CPU time, and of the ratio to the round's copy."""
 
     name: str
     fmt: str
     size: int
     nanoseconds: float
-    """Median CPU time per element."""
     ratio: float
-    """Median ratio to the copy of the same round."""
 
 
-class Missing(NamedTuple):
-    """A peer that cannot be measured here, and why."""
-
-    name: str
-    reason: str
-
-
-Contenders = dict[tuple[str, str], Call]
-
-
-class Arrays(NamedTuple):
-    """Numbers of one call, and where results go: all contenders share them."""
-
-    x: np.ndarray
-    out: np.ndarray
-    wide: np.ndarray
-    wide_out: np.ndarray
-
-    @classmethod
-    def of(cls, x: np.ndarray) -> Arrays:
-        """Those for float32 `x`."""
-        wide = x.astype(np.float64)
-        return cls(x, x.copy(), wide, wide.copy())  # no page is new to its first contender
-
-
-def ours(arrays: Arrays, fmt: Format) -> Iterable[tuple[str, Call]]:
+def ours(x, out, wide, wide_out, fmt):
     """This library's rows."""
-    x, out, wide, wide_out = arrays
-    stream, counts = Stream(0), Tally()
     into = partial(round_to, x, fmt, out=out)
     yield "round_to, out=", into
     yield "round_to", partial(round_to, x, fmt)
     yield "  toward zero", partial(into, rounding=Rounding.TOWARD_ZERO)
     yield "  toward positive", partial(into, rounding=Rounding.TOWARD_POSITIVE)
-    yield "  stochastic", partial(into, rounding=Rounding.STOCHASTIC, stream=stream)
-    yield "  with tally", partial(into, tally=counts)
+    yield "  stochastic", partial(into, rounding=Rounding.STOCHASTIC, stream=Stream(0))
+    yield "  with tally", partial(into, tally=Tally())
     yield "  from float64", partial(round_to, wide, fmt, out=wide_out)
 
 
-def peers(x: np.ndarray, fmt: Format) -> Iterable[tuple[str, Call]]:
+def peers(x, fmt):
     """The same rounding, ties to even, by other libraries."""
-    dtype = fmt.dtype
     name = "NumPy" if fmt is FP16 else "ml_dtypes"
-    yield f"{name} astype", lambda: x.astype(dtype).astype(np.float32)
-    import torch
-
-    tensor, torch_dtype = torch.from_numpy(x), fmt.torch_dtype
-    yield "torch to", lambda: tensor.to(torch_dtype).to(torch.float32)
+    yield f"{name} astype", lambda: x.astype(fmt.dtype).astype(np.float32)
+    tensor = torch.from_numpy(x)
+    yield "torch to", lambda: tensor.to(fmt.torch_dtype).to(torch.float32)
 
 
-def gfloat_peer(x: np.ndarray, fmt: Format) -> Call:
+def gfloat_peer(x, fmt):
     """The same rounding by gfloat; raises ImportError where it is not installed."""
     import gfloat
-    from gfloat.formats import (
-        format_info_bfloat16,
-        format_info_binary16,
-        format_info_ocp_e4m3,
-        format_info_ocp_e5m2,
-    )
+    from gfloat import formats
 
-    info = {
-        "FP16": format_info_binary16,
-        "BF16": format_info_bfloat16,
-        "FP8_E4M3": format_info_ocp_e4m3,
-        "FP8_E5M2": format_info_ocp_e5m2,
-    }[fmt.name]
+    names = ("binary16", "bfloat16", "ocp_e4m3", "ocp_e5m2")
+    info = getattr(formats, f"format_info_{names[FORMATS.index(fmt)]}")
     return lambda: gfloat.round_ndarray(info, x)
 
 
-def _numbers(size: int) -> np.ndarray:
+def numbers(size):
+    """Standard normal float32 numbers, which repeat after a million."""
     some = np.random.default_rng(0).standard_normal(min(size, 10**6)).astype(np.float32)
     return np.resize(some, size)
 
 
-def contenders(size: int) -> tuple[Contenders, list[Missing]]:
-    """Everything to be measured at one size, on standard normal float32 numbers.
+def contenders(size):
+    """Everything to be measured at one size, and why gfloat cannot be, if so.
 
-    They repeat after a million. Past `BLOCK` each block has numbers of its own, but shares
-    with the others where the results go, and the float64.
+    Past `BLOCK` each block has numbers of its own, but shares with the others where the results
+    go, and the float64.
     """
-    x = _numbers(size)
-    first = Arrays.of(x[:BLOCK])
-    blocks = [_of_block(first._replace(x=x[i : i + BLOCK])) for i in range(0, size, BLOCK)]
+    x = numbers(size)
+    first = x[:BLOCK]
+    wide = first.astype(np.float64)
+    shared = first.copy(), wide, wide.copy()  # no page is new to its first contender
+    blocks = [_of_block(x[i : i + BLOCK], *shared) for i in range(0, size, BLOCK)]
     found, missing = blocks[0]
     if len(blocks) > 1:
         found = {key: partial(_one_by_one, [calls[key] for calls, _ in blocks]) for key in found}
     return found, missing
 
 
-def _one_by_one(calls: list[Call]) -> None:
+def _one_by_one(calls):
     for call in calls:
         call()
 
 
-def _of_block(arrays: Arrays) -> tuple[Contenders, list[Missing]]:
-    x, missing = arrays.x, []
-    found: Contenders = {
-        ("copy", ""): partial(np.copyto, arrays.out, x),
-        ("copy float64", ""): partial(np.copyto, arrays.wide_out, arrays.wide),
-    }
+def _of_block(x, out, wide, wide_out):
+    found, missing = {}, ""
+    found["copy", ""] = partial(np.copyto, out, x)
+    found["copy float64", ""] = partial(np.copyto, wide_out, wide)
     for fmt in FORMATS:
-        for name, call in (*ours(arrays, fmt), *peers(x, fmt)):
+        for name, call in (*ours(x, out, wide, wide_out, fmt), *peers(x, fmt)):
             found[name, fmt.name] = call
-        if x.size > _GFLOAT:
-            continue
-        try:
-            found["gfloat", fmt.name] = gfloat_peer(x, fmt)
-        except ImportError as error:
-            missing = [Missing("gfloat", f"{error}; pip install gfloat")]
+        if x.size <= _GFLOAT:
+            try:
+                found["gfloat", fmt.name] = gfloat_peer(x, fmt)
+            except ImportError as error:
+                missing = f"{error}; pip install gfloat"
     return found, missing
 
 
-def fits(size: int) -> bool:
+def fits(size):
     """Whether the machine has the memory for a size, and as much again."""
     wanted = 4 * size + 30 * min(size, BLOCK)
     try:
@@ -178,18 +134,18 @@ def fits(size: int) -> bool:
         return size <= BLOCK
 
 
-def measure(size: int, *, rounds: int, seconds: float) -> tuple[list[Row], list[Missing]]:
+def measure(size, *, rounds, seconds):
     """Measure every contender in turn, `rounds` times or for about `seconds`, at least 3 times."""
     for call in contenders(1)[0].values():
         call()  # compiles what is not
     found, missing = contenders(size)
-    times = {key: [lap(call, 1, CPU_TIME)] for key, call in found.items()}
+    times = {key: [lap(call)] for key, call in found.items()}
     for key, call in found.items():
         if times[key][0] < _LONG:  # else it counts; a first call may have asked for memory
-            times[key] = [lap(call, 1, CPU_TIME)]
+            times[key] = [lap(call)]
     quick = {key: call for key, call in found.items() if times[key][0] < _SLOW}
     repeats = {key: max(1, int(_TURN / max(1e-6, times[key][0]))) for key in quick}
-    times |= in_turn(quick, rounds=rounds, seconds=seconds, clock=CPU_TIME, repeats=repeats, warm=0)
+    times |= in_turn(quick, rounds=rounds, seconds=seconds, repeats=repeats, warm=0)
     rows = []
     for name, fmt in found:
         taken, copies = times[name, fmt], times["copy float64" if "float64" in name else "copy", ""]
@@ -200,22 +156,21 @@ def measure(size: int, *, rounds: int, seconds: float) -> tuple[list[Row], list[
     return rows, missing
 
 
-def measure_threaded(size: int, *, rounds: int) -> dict[str, float]:
+def measure_threaded(*, rounds):
     """Wall nanoseconds per element on all cores: a copy cut into pieces, and `round_to`."""
-    x = _numbers(size)
+    x = numbers(THREADED)
     out = np.empty_like(x)
 
-    def copy_piece(begin: int, end: int) -> None:
+    def copy_piece(begin, end):
         np.copyto(out[begin:end], x[begin:end])
 
-    calls: dict[str, Call] = {"copy": lambda: threads.parallel(copy_piece, size, wrap=size + 1)}
-    for fmt in FORMATS:
-        calls[fmt.name] = partial(round_to, x, fmt, out=out)
-    times = in_turn(calls, rounds=rounds)
-    return {name: 1e9 * median(taken) / size for name, taken in times.items()}
+    calls = {"copy": lambda: threads.parallel(copy_piece, THREADED, wrap=THREADED + 1)}
+    calls |= {fmt.name: partial(round_to, x, fmt, out=out) for fmt in FORMATS}
+    times = in_turn(calls, rounds=rounds, clock=perf_counter)
+    return {name: 1e9 * median(taken) / THREADED for name, taken in times.items()}
 
 
-def table(rows: list[Row]) -> str:
+def table(rows):
     """The rows of one size as text: nanoseconds per element, and the ratio to the copy."""
     cells = {(row.name, row.fmt): f"{row.nanoseconds:8.3f} {row.ratio:6.2f}x" for row in rows}
     names = dict.fromkeys(row.name for row in rows if row.fmt)

@@ -1,4 +1,4 @@
-"""What `mplab record` trains on a device: all tasks, and a larger network, with its exponents."""
+"""Training on a device: all tasks, and a larger network, with its exponents."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parts.part import Found, Setting, problem_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mplab.hardware._parts import Found, Setting, problem_of
-from mplab.hardware._products import tf32
+from mplab.hardware.probes import tf32
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.training.activations import Block
 from mplab.training.exponents import exponent_histogram

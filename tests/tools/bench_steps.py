@@ -1,25 +1,22 @@
-"""`mplab bench --steps`: what a simulated training step costs, beside the plain one.
+"""What a simulated training step costs, beside the plain one.
 
 All ways of running one step are measured in turn, round after round, in one process; a row is
 the median over rounds of the CPU time on one thread, and the median of its ratio to the plain
 FP32 step of the same round.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from turns import compared, in_turn
 
-from mplab.hardware._timing import CPU_TIME, compared, in_turn
 from mplab.numbers.formats import FP16
 from mplab.numbers.tables import Table
 from mplab.simulation.context import simulated
@@ -43,40 +40,35 @@ class StepRow(NamedTuple):
 
 
 class _NothingAbove(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
 
-class Nothing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Nothing(TorchDispatchMode):
     """Two modes, as a simulation needs them, that do nothing: what Python alone costs."""
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+    def __init__(self):
+        super().__init__()
         self._above = _NothingAbove()
 
-    def __enter__(self) -> Any:
-        super().__enter__()  # type: ignore[no-untyped-call]
-        self._above.__enter__()  # type: ignore[no-untyped-call]
+    def __enter__(self):
+        super().__enter__()
+        self._above.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._above.__exit__(*error)  # type: ignore[no-untyped-call]
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+    def __exit__(self, *error):
+        self._above.__exit__(*error)
+        super().__exit__(*error)
 
     @classmethod
-    def _should_skip_dynamo(cls) -> bool:
+    def _should_skip_dynamo(cls):
         return False  # as mplab.simulation.dispatch.Mode
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run the operation."""
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
 
-WAYS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+WAYS = {
     "FP32": nullcontext,
     "two empty modes": Nothing,
     "simulated FP16": lambda: simulated(FP16, tally=False),
@@ -92,28 +84,28 @@ So the FP32 step is replayed, too: beside that one, it shows what the roundings 
 """
 
 
-def _mlp() -> nn.Module:
+def _mlp():
     sizes = (64, 64, 64, 64, 10)
-    layers: list[nn.Module] = []
+    layers = []
     for before, after in pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+NETWORKS = {
     "CNN": (TASKS["digits-cnn"].model, (1, 8, 8)),
     "MLP": (_mlp, (64,)),
 }
 """Networks, and the shape of an example: the digits' CNN, and an MLP 64-64-64-64-10."""
 
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
     "Adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
 }
 """Optimizers; they stay in FP32 in every way."""
 
 
-def step_of(network: str, optimizer: str, way: str) -> Callable[[], Tensor]:
+def step_of(network, optimizer, way):
     """A function that trains one step and returns its loss, from the same start each time.
 
     Examples:
@@ -130,18 +122,18 @@ def step_of(network: str, optimizer: str, way: str) -> Callable[[], Tensor]:
     context = WAYS[way]()
     amp = way.startswith("real")
 
-    def passes(x: Tensor, y: Tensor) -> Tensor:
+    def passes(x, y):
         with context:
             loss = F.cross_entropy(model(x), y)
             if not amp:
-                (loss * 1024.0).backward()  # type: ignore[no-untyped-call]
+                (loss * 1024.0).backward()
         if amp:  # as torch recommends, outside autocast
-            (loss * 1024.0).backward()  # type: ignore[no-untyped-call]
+            (loss * 1024.0).backward()
         return loss.detach()
 
     both = Replay(passes, model) if way.startswith("replayed") else passes
 
-    def step() -> Tensor:
+    def step():
         update.zero_grad()
         loss = both(x, y)
         for p in model.parameters():
@@ -153,7 +145,7 @@ def step_of(network: str, optimizer: str, way: str) -> Callable[[], Tensor]:
     return step
 
 
-def measure_steps(*, rounds: int, seconds: float, repeats: int = 20) -> list[StepRow]:
+def measure_steps(*, rounds, seconds, repeats=20):
     """Measure all ways in turn, `rounds` times or for about `seconds` a network, at least thrice.
 
     Args:
@@ -169,20 +161,18 @@ def measure_steps(*, rounds: int, seconds: float, repeats: int = 20) -> list[Ste
     ]
 
 
-def _measure(
-    network: str, optimizer: str, rounds: int, seconds: float, repeats: int
-) -> Iterator[StepRow]:
+def _measure(network, optimizer, rounds, seconds, repeats):
     steps = {way: step_of(network, optimizer, way) for way in WAYS}
     counts = {way: max(1, repeats // 5) if way.startswith("real") else repeats for way in WAYS}
-    times = in_turn(steps, rounds=rounds, seconds=seconds, clock=CPU_TIME, repeats=counts, warm=3)
+    times = in_turn(steps, rounds=rounds, seconds=seconds, repeats=counts, warm=3)
     for way, taken in times.items():
         typical, ratio = compared(taken, times["FP32"])
         yield StepRow(network, optimizer, way, 1e6 * typical, ratio)
 
 
-def table(rows: Sequence[StepRow]) -> str:
+def table(rows):
     """The rows as text."""
-    lines: dict[str, list[str]] = {}
+    lines = {}
     for row in rows:
         cell = f"{row.microseconds:12,.0f} {row.ratio:8.2f}x"
         lines.setdefault(f"{row.network} {row.optimizer}", []).append(cell)

@@ -1,4 +1,4 @@
-"""What `mplab record` asks a device about its casts."""
+"""Casts to low formats on a device, compared with the simulator's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from parts.part import Found, Setting, problem_of
 from torch import Tensor
 
-from mplab.hardware._parts import Found, Setting, problem_of
 from mplab.numbers.codes import values
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, Overflow
 from mplab.numbers.rounding import round_to

@@ -1,4 +1,4 @@
-"""What `mplab record` asks a device's matrix unit, kept so that a wrong model can be mended later.
+"""Sums in a device's matrix unit, kept so that a wrong model can be mended later.
 
 Besides counting where a model is wrong, it keeps operands as codes together with the device's
 results: `sweeps` walk through the corners of the arithmetic one exponent at a time, `samples` are
@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parts.part import Found, Setting, problem_of
 
 from mplab.arithmetic.architectures import ARCHITECTURES, unit_of
 from mplab.arithmetic.matrix_units import mma
-from mplab.hardware._parts import Found, Setting, problem_of
-from mplab.hardware._products import partner, product
-from mplab.hardware.probes import PROBES, on_cuda
+from mplab.hardware.probes import PROBES, on_cuda, partner, product
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format
 from mplab.numbers.rounding import round_to
