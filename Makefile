@@ -1,5 +1,5 @@
 # Everything runs in .venv, made on first use and renewed when pyproject.toml or constraints.txt
-# changes: `make lab` installs what a learner needs, `make check` what a developer needs as well.
+# changes: `make lab` installs what a learner needs, `make test` what a developer needs as well.
 # `make lab VENV_ARGS=--system-site-packages` uses this machine's own torch where it has one.
 
 PYTHON    ?= python3
@@ -12,7 +12,7 @@ LEARNER   := $(VENV)/learner$(STAMP)
 DEVELOPER := $(VENV)/developer$(STAMP)
 LAZY      := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 
-.PHONY: help lab pages site check types javascript fast test test-all bench clean
+.PHONY: help lab pages site types javascript fast test test-slow test-all bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -27,7 +27,7 @@ pages: $(LEARNER)  ## run the lessons and write them as pages to mplab-html
 site: pages  ## the same, and serve them on http://127.0.0.1:8000
 	$(RUN) http.server --bind 127.0.0.1 --directory mplab-html 8000
 
-check: $(DEVELOPER)  ## lint, format, types and the fast tests (under three minutes)
+test: $(DEVELOPER)  ## lint, format, types and the fast tests (under three minutes)
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(MAKE) --no-print-directory --jobs 2 types javascript fast
@@ -40,11 +40,11 @@ javascript:  # lint and format, where there is Node; its tests are skipped too w
 fast:
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "not (slow or browser or full)"
 
-test: check  ## check, and the slow tests, the lessons and the browser (about twenty minutes)
+test-slow: $(DEVELOPER)  ## the slow tests, the lessons and the browser (about fifteen minutes)
 	$(RUN) pytest --numprocesses 2 -m "slow and not (browser or full)"
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
 
-test-all: test  ## test, and what takes too long for every day
+test-all: test test-slow  ## everything: these two, and what takes too long for every day
 	$(RUN) pytest --numprocesses 2 -m "full and not browser"
 	$(RUN) pytest --numprocesses 2 -m "full and browser"
 

@@ -1,8 +1,42 @@
-"""What low precision does to numbers and to training.
+"""Low precision: formats bit for bit, and what they do to numbers and to training.
 
-Formats and the one door into them, `round_to`, are here. The rooms are loaded when first named:
-`mplab.simulation`, `mplab.training`, `mplab.pictures` and the others. Two are not offered, but
-imported by name: `mplab.grading` by assignments, `mplab.commands` by the shell.
+Formats and `round_to`, which rounds to any of them, are here. The rooms are loaded when first
+named: `mplab.simulation`, `mplab.training`, `mplab.pictures` and the others. Two are not offered,
+but imported by name: `mplab.grading` by assignments, `mplab.commands` by the shell.
+
+- Round to a format, and count what happened: `mplab.round_to`, `mplab.tally`, `mplab.events`; for
+  tensors `mplab.numbers.tensors.round_tensor`.
+- Read and write codes: `mplab.encode`, `mplab.decode`, `mplab.fields`, `mplab.values`,
+  `mplab.ulp`; define a `mplab.Format` of your own.
+- Compute in a format: `mplab.arithmetic.add` … `mplab.arithmetic.fma`, `mplab.arithmetic.dot`,
+  `mplab.arithmetic.sum`, `mplab.arithmetic.FloatArray`.
+- Solve a linear system in a format and refine its solution: `mplab.arithmetic.lu`,
+  `mplab.arithmetic.cholesky`, `mplab.arithmetic.refine`.
+- Multiply FP64 matrices on units for low formats: `mplab.arithmetic.matmul_fp64`,
+  `mplab.arithmetic.emulation_bound`.
+- Step a differential equation whose state is in a format: `mplab.arithmetic.integrate`,
+  `mplab.arithmetic.freezes`.
+- Update weights that are stored in a format: `mplab.arithmetic.Weights`: to nearest, stochastic,
+  Kahan, FP32 master.
+- Compute as a matrix unit does: `mplab.arithmetic.mma`, with an `architecture`.
+- Store tensors in FP8, FP6 or FP4, by blocks with MX scales too: `mplab.scaling.quantize`,
+  `mplab.scaling.dequantize`.
+- Scale a loss by any rule: `mplab.scaling.GradScaler`, called as `torch.amp.GradScaler`.
+- Train any torch module in a low format: `mplab.simulation.simulated` around forward and
+  backward; a `policy` chooses what stays FP32.
+- Train linear layers in FP8, FP6 or FP4, as MX or NVFP4: `mplab.simulation.convert_linears`,
+  `mplab.simulation.conversion`.
+- See which operation ran in which format, and why: `mplab.simulation.explain`,
+  `mplab.pictures.precision_map`.
+- Find which layers tolerate which format: `mplab.simulation.sensitivity`,
+  `mplab.pictures.sensitivity`.
+- Name the faults of a training run of your own: `mplab.health.Health`; a callback of
+  `mplab.health.trainers` in Lightning and transformers.
+- Find where two runs part: `mplab.health.Digest` around each loop, then `mplab.health.compare`.
+- Compare whole runs: `mplab.training.train`, `mplab.training.Recipe`, `mplab.training.gather`,
+  `mplab.training.load_runs`.
+- See what a step keeps in memory, and where its time goes: `mplab.training.memory`,
+  `mplab.training.stage_times`.
 """
 
 from importlib import import_module

@@ -32,13 +32,25 @@ def test_the_surprise_is_five_lines_of_code():
     assert sum(bool(line.strip()) for line in blocks("python")[0].splitlines()) == 5
 
 
-def test_the_first_lines_hold_surprise_start_and_lessons():
-    lessons = sorted((ROOT / "lessons").glob("*.ipynb"))
-    start = "\n".join(TEXT.splitlines()[: 21 + len(lessons)])
-    assert blocks("text")[0] in start
-    assert "make lab" in start
-    for lesson in lessons:
-        assert f"(lessons/{lesson.name})" in start
+def test_the_readme_is_short_and_its_first_lines_hold_surprise_start_and_doors():
+    lines = TEXT.splitlines()
+    assert len(lines) <= 80
+    start = "\n".join(lines[:30])
+    assert blocks("text")[0] in start and "make lab" in start
+    doors = [line for line in lines[:30] if line.startswith("- **")]
+    assert [re.match(r"- \*\*(.*?)\.\*\*", door)[1] for door in doors] == [
+        *("Learn", "Teach", "Use the numbers", "Simulate your model")
+    ]
+
+
+def test_the_guide_leads_to_every_lesson():
+    guide = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
+    for lesson in (ROOT / "lessons").glob("*.ipynb"):
+        assert f"({lesson.name})" in guide
+
+
+def test_the_changes_fit_on_a_page():
+    assert len((ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()) <= 40
 
 
 def test_every_link_within_the_project_leads_somewhere():
@@ -50,5 +62,5 @@ def test_every_link_within_the_project_leads_somewhere():
 def test_every_make_command_is_a_target():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"`make ([a-z-]+)", TEXT))
-    assert {"lab", "check", "test"} <= named
+    assert {"lab", "site", "test", "test-slow", "test-all"} <= named
     assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))

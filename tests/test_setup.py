@@ -124,8 +124,8 @@ def test_the_number_core_needs_three_packages_and_each_extra_brings_what_its_roo
     assert wanted <= brought_by("lab")
 
 
-def test_make_check_installs_every_extra_at_once():
-    (asked,) = set(re.findall(r"--editable '\.\[(\S+)\]'", dry_run("check")))
+def test_make_test_installs_every_extra_at_once():
+    (asked,) = set(re.findall(r"--editable '\.\[(\S+)\]'", dry_run("test")))
     everything = {name for extra in EXTRAS for name in brought_by(extra)}
     assert brought_by(*asked.split(",")) == everything
 
@@ -142,8 +142,8 @@ def test_the_workflows_run_what_is_there():
                 assert ("run" in step) != ("uses" in step), path.name
                 named |= set(re.findall(r"^make ([a-z-]+)", step.get("run", ""), re.M))
                 named |= {path for path in [step.get("run", "")] if path.startswith(".ci/")}
-    assert named == {"check", "pages", ".ci/run"}
-    assert "check" in targets and "pages" in targets and (ROOT / ".ci" / "run").exists()
+    assert named == {"test", "pages", ".ci/run"}
+    assert "test" in targets and "pages" in targets and (ROOT / ".ci" / "run").exists()
 
 
 def test_containers_install_the_learners_extra_and_start_the_lab():

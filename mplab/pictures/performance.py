@@ -36,7 +36,7 @@ def costs(rows: Sequence[Any]) -> c.Picture:
     """What rounding costs against the number of elements, in copies: one panel for each format.
 
     Args:
-        rows: what `mplab.hardware.bench_rounding` measured: each has `name`, `fmt` (empty for a
+        rows: those of `make bench`: each has `name`, `fmt` (empty for a
             copy), `size` and `ratio`, its time in copies. Drawn are ties to even from float32.
 
     Returns:

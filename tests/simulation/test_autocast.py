@@ -278,7 +278,7 @@ NO_BACKWARD = {"geqrf", "F.soft_margin_loss", "scatter_add", "renorm"}
 
 
 def directed(calls):
-    """Each call forward, and backward where there is such a pass, which waits for `make test`."""
+    """Each call forward, and backward, if it has such a pass, which is slow."""
     for call in calls:
         yield pytest.param(call, False, id=f"{call}-forward")
         if call not in NO_BACKWARD:

@@ -1,4 +1,4 @@
-"""Which cases of a test `make check` runs, and which wait for `make test` or `make test-all`."""
+"""Which cases of a test `make test` runs; others wait for `make test-slow` or `make test-all`."""
 
 import pytest
 
