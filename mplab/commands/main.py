@@ -19,7 +19,6 @@ COMMANDS = {
     "doctor": "say what this machine has, and what is missing",
     "train": "train a task by several recipes, compare",
     "compare": "say where two runs part, from their digests",
-    "audit": "compare simulated operations with torch's own kernels",
     "probe": "compare a CUDA device's matrix units with the models",
     "grade": "release assignments, grade them in a sandbox",
     "export-html": "write the course as pages that need no Python",
