@@ -6,8 +6,6 @@ import numpy as np
 
 from mplab import FP16, round_to
 
-FLOOR = FP16.min_subnormal
-
 
 def count(x):
     """Flushed share, written with loops and comparisons instead of `round_to`."""
@@ -34,7 +32,7 @@ def by_search(gradient):
 
 
 RIGHT = {
-    "flush_threshold": [2.0**-25, np.float32(2.0**-25), FLOOR / 2],
+    "flush_threshold": [2.0**-25, np.float32(2.0**-25)],
     "flushed_share": [count, half],
     "smallest_scale": [by_exponent, by_search],
 }
@@ -47,8 +45,6 @@ WRONG = {
         (2.0**-10, "a matter of precision"),
         (2.0**-26, "nearer to 0"),
         (0.0, "midpoint"),
-        (-(2.0**-25), "midpoint"),
-        (-25, "its exponent"),
     ],
     "flushed_share": [
         (lambda x: float((round_to(x, FP16) == 0).mean()) if len(x) else 0.0, "zero before"),
@@ -56,9 +52,6 @@ WRONG = {
         (lambda x: _share(np.abs(x[x != 0]) < 2.0**-14), "are not zero"),
         (lambda x: _share(np.abs(x[x != 0]) < 2.0**-24), "nearer to the smallest"),
         (lambda x: _share(x[x != 0] <= 2.0**-25), "compare magnitudes"),
-        (lambda x: float((round_to(x[x != 0], FP16) == 0).sum()), "not zero before"),
-        (lambda x: 1 - count(x), "not zero before"),
-        (lambda x: x[7], "not zero before"),
     ],
     "smallest_scale": [
         (lambda g: _lift(g, 2.0**-14), "a normal number"),
@@ -66,8 +59,6 @@ WRONG = {
         (lambda g: _lift(g, 2.0**-25), "there is a tie"),
         (lambda g: by_search(g) if g > 0 else 1.0, "look at its magnitude"),
         (lambda g: 65536.0, "GradScaler"),
-        (lambda g: 2 * by_search(g), "half the scale"),
-        (lambda g: 2.0**-25 / g, "half the scale"),
     ],
 }
 

@@ -57,7 +57,6 @@ WRONG = {
         (65505, "Long before the range ends"),
         (257, "That is BF16's"),
         (4097, "One bit too many"),
-        (2047, "the gap between its numbers grows past 1"),
     ],
     "decode_e4m3": [
         (without(leading=True), "there is no leading 1"),
@@ -65,8 +64,6 @@ WRONG = {
         (without(ieee=True), "gives up infinity"),
         (without(finite=True), "is NaN, not 480"),
         (without(bias=True), "The bias is"),
-        (lambda code: code / 8, "Split the code into 1, 4 and 3 bits"),
-        (lambda code: "one", "Split the code into 1, 4 and 3 bits"),
     ],
     "gap_fp16": [
         (lambda x: 2.0**-10, "epsilon is the gap after 1"),
@@ -74,6 +71,5 @@ WRONG = {
         (lambda x: 2.0 ** (math.floor(math.log2(x)) - 10), "all 2^-24 apart"),
         (lambda x: floor_of_logarithm(x) / 2, "weighs 2^(e-10)"),
         (lambda x: min(floor_of_logarithm(x), 1.0) if x < 2 else 1.0, "go on growing"),
-        (lambda x: 2 * floor_of_logarithm(x), "The gap is 2^(e-10)"),
     ],
 }

@@ -5,7 +5,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-from mplab import FP8_E4M3, FP16, Overflow, round_to
+from mplab import FP8_E4M3, Overflow, round_to
 
 
 def e4m3(x):
@@ -36,11 +36,6 @@ def limits(flushed, normal, most):
     return answer
 
 
-def of_results(x):
-    r = np.abs(round_to(x, FP16))
-    return [int((r == 0).sum()), int(((r > 0) & (r < 2.0**-14)).sum()), int(np.isinf(r).sum())]
-
-
 RIGHT = {
     "largest_square": [255.875, np.float16(255.875)],
     "saturating_cast": [clamped],
@@ -58,7 +53,6 @@ WRONG = {
         (255.9375, "1/8 apart"),
         (65504.0, "far past itself"),
         (65504.0**0.5, "root of the largest"),
-        (255.75, "which is the last before 256"),
     ],
     "saturating_cast": [
         (e4m3, "the cast itself gives NaN"),
@@ -66,11 +60,8 @@ WRONG = {
         (lambda x: np.nan_to_num(clamped(x), nan=448.0), "turn it into 448"),
         (lambda x: e4m3(min(x, 448.0)) if x == x else x, "clamp at both ends"),
         (lambda x: e4m3(x) if math.isinf(x) else clamped(x), "takes infinities as well"),
-        (lambda x: float(np.clip(x, -448.0, 448.0)), "does not round"),
-        (lambda x: 448.0, "Clamp to -448"),
     ],
     "count_fates": [
-        (of_results, "What was 0 was not flushed"),
         (lambda x: counts(x[x > 0]), "Negative numbers vanish"),
         (limits(np.nextafter(2.0**-24, 0), 2.0**-14 - 2.0**-25, 65520.0), "not flushed"),
         (limits(2.0**-14, 2.0**-14, 65520.0), "Below 2^-14 come the subnormals"),

@@ -61,8 +61,6 @@ WRONG = {
         (lambda x: [int(math.log2(abs(v))) for v in finite(x)], "not to 0"),
         (lambda x: [round(math.log2(abs(v))) for v in finite(x)], "round down"),
         (lambda x: [e for e, v in zip(by_loop(x), finite(x), strict=True) if v > 0], "negative"),
-        (lambda x: [0] * len(x), "One exponent e"),
-        (lambda x: by_loop(x)[::-1], "One exponent e"),
     ],
     "awake_from": [
         (lambda s: next((i for i in range(len(s)) if s[i] < 0.5), -1), "for good"),
@@ -70,6 +68,5 @@ WRONG = {
         (lambda s: max(awake(s) - 1, min(awake(s), 0)), "the next one"),
         (lambda s: awake([x - 1e-9 for x in s]), "not below"),
         (lambda s: sum(x < 0.5 for x in s), "Look from the end"),
-        (lambda s: -1, "Look from the end"),
     ],
 }

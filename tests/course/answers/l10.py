@@ -80,10 +80,6 @@ WRONG = {
         (listed_or(lambda inputs, low: inputs[0]), "not only the first"),
         (listed_or(lambda inputs, low: max(inputs)), "meet in FP32"),
         (lambda o, i, lower, wide, low: by_cases(o, i, lower, (), low), "widens low inputs"),
-        (
-            lambda o, i, lower, wide, low: by_cases(o, i, lower if 24 in i else (), wide, low),
-            "casts every input",
-        ),
         (lambda o, i, lower, wide, low: by_cases(o, i, wide, lower, low), "the lists first"),
     ],
     "safe_rms": [
@@ -91,19 +87,6 @@ WRONG = {
         (
             quiet(lambda x: 256 * np.sqrt(((x / np.float16(256)) ** 2).astype(float).mean())),
             "A fixed divisor",
-        ),
-        (
-            quiet(
-                lambda x: (
-                    float(np.abs(x).max())
-                    * np.sqrt(((x / np.abs(x).max()) ** 2).astype(float).mean())
-                )
-            ),
-            "do not divide by it",
-        ),
-        (
-            quiet(lambda x: np.sqrt(np.minimum(x * x, np.float16(65504)).astype(float).mean())),
-            "cut off at 65504",
         ),
         (lambda x: scaled(x) * float(np.sign(x.max())), "mind signs"),
         (lambda x: float(np.abs(x.astype(float)).mean()), "No square may leave"),

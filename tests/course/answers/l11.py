@@ -41,7 +41,6 @@ WRONG = {
         (lambda n, p, q, b: sum(times(n, p, b, 4)) / sum(times(n, q, b, 2)), "same time"),
         (lambda n, p, q, b: 1 / by_limits(n, p, q, b), "upside down"),
         (lambda n, p, q, b: max(times(n, p, b, 4)) / max(times(n, q, b, 4)), "half the bytes"),
-        (lambda n, p, q, b: 1.0, "the longer"),
     ],
     "step_speed_up": [
         (lambda s, f: float(s @ f), "add times"),

@@ -73,7 +73,6 @@ WRONG = {
         (lambda a: 2.0 ** math.ceil(math.log2(448 / a)) if a else 1.0, "lies past 448"),
         (lambda a: halving(a) / (2 if a * halving(a) == 448 else 1), "may be reached"),
         (lambda a: 1 / halving(a), "would divide"),
-        (lambda a: 2.0 ** math.floor(math.log2(448 / a)), "at most 448"),
     ],
     "delayed_scales": [
         (of_past(lambda a, k, n: max(a[max(0, k + 1 - n) : k + 1])), "counts from the next"),
@@ -81,6 +80,5 @@ WRONG = {
         (of_past(lambda a, k, n: a[k - 1] if k else None), "not the latest"),
         (of_past(lambda a, k, n: max(a[max(0, k - n - 1) : k]) if k else None), "too many"),
         (of_past(lambda a, k, n: a[k]), "current scaling"),
-        (lambda amaxes, n: by_the_library(amaxes, n)[1:], "not it"),
     ],
 }

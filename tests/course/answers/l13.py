@@ -49,7 +49,6 @@ WRONG = {
         (lambda g, s, m: g / s, "not clipped"),
         (lambda g, s, m: g / max(np.linalg.norm(g), 1e-300) * m, "stay as they are"),
         (lambda g, s, m: np.clip(g / s, -m, m), "direction stays"),
-        (lambda g, s, m: g * 0, "Divide by the scale first"),
     ],
     "name_the_fault": [
         (lambda f, z, lo, m, r: ladder(1, z, lo, m, r) or ladder(f, z, lo, m, r), "Ask first"),
@@ -57,6 +56,5 @@ WRONG = {
         (lambda f, z, lo, m, r: ladder(f, z, lo, m, 1), "does not notice"),
         (lambda f, z, lo, m, r: 1 if f < 1 else 3 if lo > 0.5 else ladder(f, z, lo, m, r), "come"),
         (lambda f, z, lo, m, r: ladder(1, z, lo, m, r), "fault of its own"),
-        (lambda f, z, lo, m, r: ladder(f, z * 1.01, lo, m, r), "half is not more"),
     ],
 }

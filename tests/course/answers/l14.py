@@ -18,22 +18,12 @@ def in_pairs(x):
     return total
 
 
-def plain(x):
-    with np.errstate(all="ignore"):
-        return math.log(np.exp(x).sum()) if np.exp(x).sum() else -math.inf
-
-
 def shifted(shift):
     def answer(x):
         with np.errstate(all="ignore"):
             return float(np.log(np.sum(np.exp(x - shift(x)))) + shift(x))
 
     return answer
-
-
-def not_back(x):
-    top = x.max()
-    return math.log(sum(math.exp(score - top) for score in x)) if top > -math.inf else top
 
 
 def exactly(a, b, result):
@@ -61,13 +51,8 @@ def by_norms(a, b, result):
     return off / size if size else (math.inf if off else 0.0)
 
 
-def signed(a, b, result):
-    off, size = result - a @ b, np.abs(a) @ np.abs(b)
-    return off / size if size else (math.inf if off else 0.0)
-
-
 RIGHT = {
-    "bits_left": [4, 4.0, np.int64(4)],
+    "bits_left": [4, 4.0],
     "log_sum_exp": [by_logaddexp, in_pairs],
     "dot_backward_error": [exactly, by_dot],
 }
@@ -79,21 +64,17 @@ WRONG = {
         (3, "not stored"),
         (20, "what is left"),
         (0, "2^12"),
-        (10, "24 bits"),
     ],
     "log_sum_exp": [
         (shifted(lambda x: 0.0), "shift first"),
-        (not_back, "come back"),
         (shifted(np.max), "is NaN"),
         (shifted(lambda x: max(abs(x))), "largest magnitude"),
         (np.max, "alone"),
         (lambda x: by_logaddexp(x) / math.log(2), "Subtract the largest"),
-        (plain, "shift first"),
     ],
     "dot_backward_error": [
         (forward, "forward error"),
         (by_norms, "not to the norm"),
-        (signed, "magnitude"),
         (lambda a, b, result: abs(result - a @ b), "in proportion to what"),
         (lambda a, b, result: abs(result - a @ b) / (np.abs(a) @ np.abs(b)), "How far"),
         (lambda a, b, result: exactly(a, b, result) / len(a), "How far"),

@@ -35,11 +35,6 @@ def most(v):
     return np.abs(v).max()
 
 
-def frobenius(a, x, b):
-    norm = np.linalg.norm
-    return norm(b - a @ x) / (norm(a) * norm(x) + norm(b)) if norm(b) + norm(x) else 0.0
-
-
 def rows(a):
     return np.abs(a).sum(axis=1).max()
 
@@ -81,28 +76,8 @@ def correction(
     return answer
 
 
-def low_residual(a, b, x):
-    low = [round_to(v, FP16) for v in (a, b, x)]
-    return round_to(low[1] - round_to(low[0] @ low[2], FP16), FP16)
-
-
-def upper_first(a, b, x, lower, upper):
-    r = b - a @ x
-    s = 2.0 ** -math.floor(math.log2(most(r))) if r.any() else 1.0
-    y = solve_triangular(upper, round_to(s * r, FP16), FP16, lower=False)
-    return x + solve_triangular(lower, y, FP16, lower=True) / s
-
-
-def unguarded(a, b, x, lower, upper):
-    r = b - a @ x
-    with np.errstate(all="ignore"):
-        s = 2.0 ** -np.floor(np.log2(most(r)))
-        y = solve_triangular(lower, round_to(s * r, FP16), FP16, lower=True)
-        return x + solve_triangular(upper, y, FP16, lower=False) / s
-
-
 RIGHT = {
-    "corrections_needed": [13, 13.0, np.int64(13)],
+    "corrections_needed": [13, 13.0],
     "system_backward_error": [by_loops, by_norm],
     "refine_once": [one_correction, by_exponents],
 }
@@ -116,18 +91,15 @@ WRONG = {
         (5, "u alone"),
         (12, "one more"),
         (7, "rule's count"),
-        (53, "least k"),
     ],
     "system_backward_error": [
         (judged(lambda a, x, b: rows(a) * most(x) + most(b), np.max), "magnitudes first"),
-        (frobenius, "Frobenius"),
         (judged(lambda a, x, b: most(b) or np.nan), "b alone"),
         (judged(lambda a, x, b: rows(a) * most(x)), "b may change"),
         (judged(lambda a, x, b: most(a) * most(x) + most(b)), "not one entry"),
         (judged(lambda a, x, b: rows(a) + most(b)), "row sum"),
     ],
     "refine_once": [
-        (correction(residual=low_residual), "rounding errors"),
         (correction(scale=lambda r: 1.0), "leaves FP16's range"),
         (correction(scale=lambda r: 1 / np.abs(r).max()), "no power of two"),
         (correction(after=lambda x, d, s: x + d), "must be divided"),

@@ -23,13 +23,6 @@ def with_the_one_before(k, room, dt, fmt):
     return t
 
 
-def from_90(k, room, dt, fmt):
-    t, before = 90.0, None
-    while t != before:
-        t, before = float(round_to(t - dt * k * (t - room), fmt)), t
-    return t
-
-
 def rounding_the_step(k, room, dt, fmt):
     t, before = float(round_to(90.0, fmt)), None
     while t != before:
@@ -71,18 +64,6 @@ def wrong_sign(t, rest, step):
     return new, -left
 
 
-def in_the_textbook(t, rest, step):
-    due = float(round_to(step - rest, BF16))
-    new = float(round_to(t + due, BF16))
-    return new, float(round_to(float(round_to(new - t, BF16)) - due, BF16))
-
-
-def rounds_t_alone(t, rest, step):
-    due = step + rest
-    new = float(round_to(t + due, BF16))
-    return new, due - (new - t)
-
-
 def wide_rest(t, rest, step):
     new, _ = in_bf16(t, rest, step)
     return new, step + rest - (new - t)
@@ -91,12 +72,6 @@ def wide_rest(t, rest, step):
 def unrounded_due(t, rest, step):
     new = float(round_to(t + step + rest, BF16))
     return new, float(round_to(step + rest - float(round_to(new - t, BF16)), BF16))
-
-
-def added_twice(t, rest, step):
-    due = float(round_to(step + rest, BF16))
-    new = float(round_to(t + due + rest, BF16))
-    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
 
 
 def of_the_step(t, rest, step):

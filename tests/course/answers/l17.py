@@ -50,42 +50,21 @@ def on_a_grid(x, widths):
     return np.array(parts)
 
 
-def sliced(
-    top=lambda x: 2.0 ** np.frexp(np.abs(x).max())[1],
-    whole=np.rint,
-    first=2.0,
-    rest=lambda r: r,
-    width=lambda widths, i: widths[i],
-    given=lambda part, unit: part,
-):
+def sliced(top=lambda x: 2.0 ** np.frexp(np.abs(x).max())[1], whole=np.rint, first=2.0):
     def answer(x, widths):
         unit, parts = first * top(x), []
-        for i in range(len(widths)):
-            unit = unit * 2.0 ** -width(widths, i)
+        for width in widths:
+            unit = unit * 2.0**-width
             part = whole(x / unit)
-            x = rest(x - part * unit)
-            parts.append(given(part, unit))
+            x = x - part * unit
+            parts.append(part)
         return np.array(parts)
 
     return answer
 
 
-def all_of_x(x, widths):
-    e = np.frexp(np.abs(x).max())[1] + 1
-    return [[round(v) for v in np.ldexp(x, bits - e)] for bits in np.cumsum(widths)]
-
-
 def by_the_library(x, widths):
     return split(x, len(widths), widths[0])[0]
-
-
-def of_the_rest(x, widths):
-    """The library's slices of one rest after the other, each on a grid of its own."""
-    parts = []
-    for b in widths:
-        part, _, x = split(x, 1, b)
-        parts.append(part[0])
-    return np.array(parts)
 
 
 def greedy(k, q):
@@ -135,16 +114,13 @@ WRONG = {
         (cost(most=99), "only slices up to p + 1"),
         (cost(pairs=lambda n: n * n), "below what is kept"),
         (cost(s=math.floor), "round s up"),
-        (cost(pairs=lambda n: n), "count the pairs"),
     ],
     "split_row": [
         (sliced(top=lambda x: 2.0 ** np.frexp(np.abs(x))[1]), "share their unit"),
-        (all_of_x, "what is left"),
         (sliced(top=lambda x: 2.0 ** np.ceil(np.log2(np.abs(x).max() or 1))), "for 1.0 it is 2"),
         (sliced(whole=np.trunc), "overflows its bits"),
         (sliced(first=1.0), "takes a bit"),
         (by_the_library, "One power of two above the row"),
-        (of_the_rest, "One power of two above the row"),
     ],
     "moduli_needed": [
         (until(two_k, lambda m: 256), "Only one modulus"),
@@ -152,6 +128,5 @@ WRONG = {
         (until(lambda k, q: k * 4**q), "has a sign"),
         (until(lambda k, q: 2 * 4**q), "k times as large"),
         (until(lambda k, q: 2 * k * 2**q), "has 2q bits"),
-        (lambda k, q: 15, "no two may share a factor"),
     ],
 }

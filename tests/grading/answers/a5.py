@@ -127,11 +127,6 @@ WRONG = {
     ],
     "amp_step": [
         ("    scaler.unscale_(optimizer)\n", "", "unscale them first"),
-        (
-            f"    scaler.unscale_(optimizer)\n{CLIP}",
-            f"{CLIP}    scaler.unscale_(optimizer)\n",
-            "unscale them first",
-        ),
         ("scaler.step(optimizer)", "optimizer.step()", "that are infinite"),
         ("    scaler.update()\n", "", "cannot unscale"),
         ("    optimizer.zero_grad()\n", "", "stay for ever"),
