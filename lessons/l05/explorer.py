@@ -38,13 +38,13 @@ LANES = (
 
 
 class Standing(NamedTuple):
-    """Where one lane is after some terms.
+    """The state of one lane after some terms.
 
     Attributes:
-        lane: whose.
-        total: what it holds.
-        exact: what it should hold.
-        stalled: the term after which nothing moves it any more, None if it still moves.
+        lane: the lane.
+        total: its running sum.
+        exact: the exact sum.
+        stalled: the last term that changed the sum; None if it still changes.
     """
 
     lane: Lane
@@ -70,12 +70,12 @@ class AccumulatorRace(Explorer):
     black line is the exact sum. All terms are values of E4M3, so every format gets the same.
 
     Args:
-        seed: of the random terms.
+        seed: the seed of the random terms.
 
     Attributes:
         terms: the choice of terms.
         length: the slider of how many have been added.
-        standings: where each lane is.
+        standings: the state of each lane.
 
     Exactness:
         Every sum is that of `mplab.arithmetic`. The exact ones are exact: sums of fewer than
@@ -104,7 +104,7 @@ class AccumulatorRace(Explorer):
 
     @property
     def standings(self) -> list[Standing]:
-        """Where each lane is after the chosen number of terms."""
+        """The state of each lane after the chosen number of terms."""
         at, n = LENGTHS.index(self.length.value), self.length.value
         exact = float(np.sum(self._terms[self.terms.value][:n]))
         return [
@@ -138,7 +138,7 @@ class AccumulatorRace(Explorer):
 
 
 def _race(terms: np.ndarray) -> list[tuple[np.ndarray, int | None]]:
-    """For each lane its sums at `LENGTHS`, and the last term that moved it, if it stalls."""
+    """The sums of each lane at `LENGTHS`, and the last term that changed it if it stalls."""
     places = np.array(LENGTHS) - 1
     found: list[tuple[np.ndarray, int | None]] = []
     for lane in LANES:

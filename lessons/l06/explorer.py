@@ -30,7 +30,7 @@ class MatrixStep(Explorer):
     Attributes:
         unit: the choice of architecture and input format.
         large: the slider of the exponent of the large product.
-        small: that of the small one.
+        small: the slider of the exponent of the small product.
         back: whether the large product is subtracted again.
         step: the bits.
 
@@ -63,7 +63,7 @@ class MatrixStep(Explorer):
         return step_bits(a[:count], b[:count], architecture=architecture, input_format=fmt)
 
     def draw(self) -> tuple[str, str]:
-        """The rows of bits, and what becomes of the small product in words."""
+        """The rows of bits, and the fate of the small product in words."""
         step = self.step
         sentence = (
             f"{self.unit.value}: the large product has exponent {self.large.value}, the small one "

@@ -32,11 +32,11 @@ class UpdateStagnation(Explorer):
     Below, the weight over many equal updates against the exact line.
 
     Args:
-        seed: of stochastic rounding.
+        seed: the seed of stochastic rounding.
 
     Attributes:
         weight: the slider of the first weight.
-        update: that of the update's exponent.
+        update: the slider of the update's exponent.
         direction: whether the update goes up or down.
         fmt: the choice of format.
         method: the choice of how updates are added.
@@ -108,7 +108,7 @@ class UpdateStagnation(Explorer):
 
 
 def _share_of_gap(weight: float, delta: float, fmt: Format) -> float:
-    """How much of the way to the next number in its direction an update is."""
+    """The update as a share of the gap to the next number in its direction."""
     other = float((next_up if delta > 0 else next_down)(weight, fmt))
     return abs(delta) / abs(other - weight)
 

@@ -25,8 +25,8 @@ class TrainingTheatre(Explorer):
     """Where and when does a run go wrong?
 
     Runs of one task side by side. Choose a step, a layer and one of its gradients, by mouse or
-    by keyboard: each run shows its loss, what became of each layer's gradients, the exponents
-    of the chosen layer's, and one gradient with its bits.
+    by keyboard: each run shows its loss, the share of each layer's gradients that is flushed,
+    the exponents of the chosen layer's gradients, and one gradient with its bits.
 
     Args:
         runs: two to four runs of one task that recorded gradients at some common steps. The
@@ -101,7 +101,7 @@ class TrainingTheatre(Explorer):
         return drawing.svg(label, width=width * len(self.runs), height=BITS + 74), sentence
 
     def _losses(self) -> tuple[float, float]:
-        """The logarithms between which all losses lie."""
+        """The logarithms of the least and the largest loss."""
         finite = np.concatenate([run.loss[np.isfinite(run.loss)] for run in self.runs])
         logs = np.log(finite[finite > 0])
         return (float(logs.min()), float(logs.max()) + 1e-9) if logs.size else (0.0, 1.0)
@@ -113,7 +113,7 @@ def _loss_at(run: History, step: int) -> float:
 
 
 def _parting(runs: Sequence[History], steps: Sequence[int], *, more: float = 1.1) -> int | None:
-    """The first of the steps from which on some run stays more than a tenth above the first."""
+    """The first step from which on some run stays more than a tenth above the first run."""
     found: int | None = None
     for step in reversed(steps):
         wide = _loss_at(runs[0], step)
@@ -132,7 +132,7 @@ def _format(run: History, value: float) -> Format:
 
 
 def _backward_format(run: History) -> Format:
-    """That of the gradients between layers; beside FP8 layers they are FP32."""
+    """The format of the gradients between layers; beside FP8 layers that is FP32."""
     return FP32 if run.settings.get("fp8") else FORMATS[run.compute_format]
 
 
@@ -153,7 +153,7 @@ def _words(run: History, step: int, layer: str, number: int) -> str:
 
 
 def _fate(run: History, step: int, kept: Sample, number: int) -> str:
-    """What became of one gradient."""
+    """One gradient as it should be, and as it is."""
     exact, stored = float(kept.exact[number]), float(kept.stored[number])
     fmt = _format(run, stored)
     there = (
@@ -187,7 +187,7 @@ class Column(NamedTuple):
 
     @property
     def colour(self) -> str:
-        """That of the run's format."""
+        """The colour of the run's format."""
         known = self.run.compute_format in STYLES
         return STYLES[self.run.compute_format].colour if known else INK
 
@@ -197,7 +197,7 @@ class Column(NamedTuple):
         return float(self.run.loss_scale[self.step])
 
     def draw(self, number: int, losses: tuple[float, float]) -> None:
-        """Add all of it."""
+        """Draw the column."""
         self.on.box(self.left, 6, 10, 10, self.colour)
         self.on.text(self.left + 16, 16, run_name(self.run), more=BOLD)
         self._losses(losses)

@@ -33,7 +33,7 @@ RULES: dict[str, Callable[[float, int], LossScaler]] = {
     "never below 1": lambda start, n: FlooredScaler(start, growth_interval=n),
     "Keras": lambda start, n: KerasScaler(start, growth_interval=n),
 }
-"""The rules by what readers call them, from the first scale and the growth interval."""
+"""The rules by name, each made from the first scale and the growth interval."""
 
 INTERVALS = (5, 10, 25, 50, 100, 500, 2000)
 
@@ -114,7 +114,7 @@ class ScalerTimeline(Explorer):
         return list(turns(rule, limits, mean_abs_gradient=means))
 
     def _jump(self, way: int) -> None:
-        """Go to the nearest step in a direction after which the scale is another, or skipped."""
+        """Go to the nearest step in a direction that is skipped or changes the scale."""
         marked = [i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale]
         there = [i for i in marked if (i - self.step.value) * way > 0]
         if there:
@@ -131,7 +131,7 @@ class ScalerTimeline(Explorer):
         return _picture(played, step, limits, interval, sentence + totals), sentence + totals
 
     def _interval(self) -> int | None:
-        """Good steps in a row before the scale grows; None where nobody counts them."""
+        """Good steps in a row before the scale grows; None where the rule does not count them."""
         if self._run is not None:
             return int(_rule_of(self._run).state_dict()["growth_interval"])
         if self.rule.value.startswith(("static", "doubles")):
@@ -143,7 +143,7 @@ class ScalerTimeline(Explorer):
 
 
 def _rule_of(run: History) -> LossScaler:
-    """A fresh rule like the one that a run used."""
+    """Make the rule that a run used, fresh."""
     settings = {k: v for k, v in run.settings.items() if k in _OF_RULE}
     if settings.get("init_scale") is None or not settings.get("dynamic", True):
         raise ValueError(
@@ -158,7 +158,7 @@ _OF_RULE = ("init_scale", "dynamic", "scale_rule", "growth_factor", "backoff_fac
 
 
 def _recorded(run: History) -> list[Turn]:
-    """The turns of a run's own rule on the events that the run met."""
+    """Replay a run's own rule on the overflows that the run met."""
     rule = _rule_of(run)
     limits = np.where(run.skipped, 0.0, np.inf)
     played = list(turns(rule, limits))

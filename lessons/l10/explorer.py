@@ -1,4 +1,4 @@
-"""The explorer of policies: what each of them makes of one operation, and by which rule."""
+"""The explorer of policies: the format in which each runs one operation, and by which rule."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ INPUTS = ("low format", "FP32", "one of each")
 
 
 class Verdict(NamedTuple):
-    """What a policy makes of an operation."""
+    """The formats in which a policy runs an operation."""
 
     takes: tuple[Format, ...]
     """The formats in which the operation, or its first step, takes its inputs."""
@@ -68,13 +68,13 @@ class Verdict(NamedTuple):
     """How many of them were rounded for it."""
     gives: Format
     rule: str
-    """What decided."""
+    """The rule that decided."""
     steps: int = 1
-    """Of how many operations torch makes it."""
+    """How many operations torch makes of it."""
 
     @property
     def note(self) -> str:
-        """What else happened, in words: steps, and inputs rounded for it; empty if nothing."""
+        """How many steps it took and how many inputs were rounded, in words; may be empty."""
         steps = [f"in {self.steps} steps, the first shown"] if self.steps > 1 else []
         s = "s" * (self.rounded > 1)
         rounded = [f"{self.rounded} input{s} rounded for it"] if self.rounded else []
@@ -92,10 +92,10 @@ class PolicyExplorer(Explorer):
         inputs: the choice of the formats that its inputs come in.
         fmt: the choice of the low format.
         chosen: whether the layer that holds the operation is chosen to run in FP32.
-        verdicts: what each policy makes of it, by name.
+        verdicts: the formats in which each policy runs it, by name.
 
     Exactness:
-        Taken down where the operation ran: that of `mplab.simulation.explain`.
+        That of `mplab.simulation.explain`, which records what ran.
 
     Examples:
         >>> explorer = PolicyExplorer()
@@ -117,7 +117,7 @@ class PolicyExplorer(Explorer):
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
-        """What each policy makes of the operation, by the policy's name in Python."""
+        """The verdict of each policy, by the policy's name in Python."""
         model = _Model(OPERATIONS[self.operation.value].run, self.inputs.value)
         numbers = 1 + torch.arange(16.0).reshape(4, 4) / 8  # values of both low formats
         found = {}
@@ -143,7 +143,7 @@ class PolicyExplorer(Explorer):
         return _table(verdicts, sentence), sentence
 
     def _question(self) -> str:
-        """What is asked of the policies."""
+        """The operation, its inputs and the low format, in words."""
         low, count = self.fmt.value, OPERATIONS[self.operation.value].inputs
         formats = {"low format": [low, low], "FP32": ["FP32", "FP32"]}.get(
             self.inputs.value, [low, "FP32"]

@@ -1,4 +1,4 @@
-"""The explorer of FP8 scales: a row of tensors with a spike, and what a history makes of it."""
+"""The explorer of FP8 scales: a row of tensors with a spike, and scales from a history."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class AmaxHistory(Explorer):
     saturates and what becomes 0 at its scale; below, the shares that do.
 
     Args:
-        seed: of the tensors.
+        seed: the seed of the tensors.
 
     Attributes:
         spike: the slider of the spike's exponent.
-        rule: the choice of the magnitude that the scale follows.
+        rule: the choice of the magnitude that sets the scale.
         history: the slider of how many tensors are remembered.
-        margin: that of the powers of two left unused.
+        margin: the slider of the powers of two left unused.
         fmt: the choice of format.
         step: the slider of the step that the sentence is about.
         window: scales and shares of all steps.
@@ -96,7 +96,7 @@ class AmaxHistory(Explorer):
         return _charts(window, at, sentence), sentence
 
     def _setting(self) -> str:
-        """What the controls say."""
+        """The setting of the controls, in words."""
         remembered = {
             RULES[0]: f"the largest magnitude of the last {self.history.value} tensors",
             RULES[1]: f"the tensor before, whatever else of {self.history.value} is remembered",
@@ -109,7 +109,7 @@ class AmaxHistory(Explorer):
         )
 
     def _fate(self, window: Window) -> str:
-        """What the spike costs."""
+        """The cost of the spike, in words."""
         saturated = percent(float(window.saturated[SPIKE_AT]), 1)
         zeros = window.flushed[SPIKE_AT + 1 :]
         starved = int(np.sum(zeros > 0.5))

@@ -51,7 +51,7 @@ class Clinic(Explorer):
         return CASES[self.case.value].run(TREATMENT_NAMES[self.treatment.value])
 
     def redraw(self) -> None:
-        """Show the run; before, where it has to be trained first, that it is being trained."""
+        """Show the run; while it is being trained, say so."""
         run = self.case.value, self.treatment.value
         if run not in self._trained:
             words = f"Training {run[0]}, treatment: {run[1]} …"

@@ -14,10 +14,10 @@ from mplab.numbers.formats import BF16, FP16, FP32
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
 
 TOLERATED = 4
-"""So many times what rounding the data alone does, and the formula is to blame."""
+"""Blame the formula above this multiple of the error that rounding the data causes."""
 
 SPOILT = 2.0**-4
-"""A relative error past which little is left of a result."""
+"""A relative error above which little is left of a result."""
 
 _of = cache(measure_formula_errors)
 

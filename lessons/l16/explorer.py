@@ -78,11 +78,11 @@ class FreezingCup(Explorer):
 
     @property
     def lost(self) -> tuple[tuple[float, float], ...]:
-        """Between which temperatures, from cold to hot, each step to nearest is lost."""
+        """The ranges of temperature, from cold to hot, in which each step to nearest is lost."""
         return _lost(self.power.value, self.fmt.value)
 
     def draw(self) -> tuple[str, str]:
-        """The temperatures over the minutes, the exact ones, what freezes, and where they end."""
+        """The temperatures over time beside the exact ones, and where they freeze."""
         path = self.path
         moved = np.flatnonzero(np.diff(path))
         last = 2.0**self.power.value * (int(moved[-1]) + 1 if len(moved) else 0)

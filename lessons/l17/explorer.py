@@ -25,10 +25,10 @@ class Filling(NamedTuple):
     """Sums of products of slices.
 
     Attributes:
-        path: the sum that grows largest, product by product: its magnitude, shape (k,).
+        path: the magnitude of the sum that grows largest, product by product, shape (k,).
         wrong: how many of the 64 sums the unit gets wrong.
-        bound: what no sum can exceed, a power of two.
-        rule: how many bits may be taken.
+        bound: the exponent of the power of two that no sum can exceed.
+        rule: the number of bits that the rule allows.
     """
 
     path: np.ndarray

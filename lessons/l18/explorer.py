@@ -23,7 +23,7 @@ WAYS = {
 OUTLIERS = tuple(m * 2.0**k for k in range(7) for m in (1.25, 1.875))
 
 PLACE = 5
-"""Where the outlier stands."""
+"""The place of the outlier."""
 
 QUIET = (0.31, -1.12, 0.84, -0.27, 1.53, 0.0, -0.58, 0.92, 0.11, -0.73, 1.21, -0.42, 0.66, -1.37,
          0.19, -0.95)  # fmt: skip
@@ -31,7 +31,7 @@ QUIET = (0.31, -1.12, 0.84, -0.27, 1.53, 0.0, -0.58, 0.92, 0.11, -0.73, 1.21, -0
 
 
 class Fate(NamedTuple):
-    """A number of the block, what stands for it in four bits, and what comes back."""
+    """A number of the block, the value stored for it, and the number that comes back."""
 
     exact: float
     stored: float
@@ -39,7 +39,7 @@ class Fate(NamedTuple):
 
     @property
     def survives(self) -> bool:
-        """Whether it is off by a quarter at most, the unit roundoff of E2M1."""
+        """Whether its error is at most a quarter, the unit roundoff of E2M1."""
         return abs(self.back - self.exact) <= abs(self.exact) * FP4_E2M1.unit_roundoff
 
 
@@ -70,7 +70,7 @@ class FourBitBlock(Explorer):
 
     @property
     def fates(self) -> list[Fate]:
-        """What becomes of each number."""
+        """Each number before and after quantization."""
         exact = torch.tensor(QUIET)
         exact[PLACE] = OUTLIERS[self.outlier.value]
         given = hadamard(exact) if self.turned.value else exact

@@ -64,7 +64,7 @@ class SplitRow(Explorer):
 
     @property
     def flips(self) -> list[int]:
-        """For each number its bits that differ from those of the sum in one part."""
+        """The bits of each number that differ from those of the sum in one part."""
         pairs = zip(
             *(_codes(self.way.value, parts) for parts in (self.parts.value, 1)), strict=True
         )

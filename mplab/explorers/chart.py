@@ -10,7 +10,7 @@ from typing import NamedTuple
 from mplab.pictures.canvas import BAND, CARD, CARD_CLASS, COARSE, INK, power_of_two, spread
 
 SIZE, LEAST = 13, 10
-"""Of letters: as drawn, and in the narrowest window, where a picture is scrolled, not smaller."""
+"""Size of the letters: as drawn, and in a narrow window, where a wide picture scrolls."""
 
 FONT = f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{SIZE}"'
 
@@ -36,7 +36,7 @@ class Drawing:
             self.parts.append(f"<text {place} {more}>{escape(words)}</text>")
 
     def upright(self, x: float, y: float, words: str) -> None:
-        """Add words that are read from below."""
+        """Add words that run upwards."""
         self.text(x, y, words, "middle", f'transform="rotate(-90 {x:.0f} {y:.0f})"')
 
     def box(
@@ -178,7 +178,7 @@ class Chart(Drawing):
         return "".join(f"V{self.y(v):.1f}H{self.x(i + 1):.1f}" for i, v in enumerate(values))
 
     def name_ends(self, ends: Sequence[tuple[float, str]]) -> None:
-        """Add words at the right, each at a value of `y`, moved apart where they would overlap."""
+        """Add words at the right, each at a value of `y`; overlapping ones are moved apart."""
         wanted = [self.y(value) + 4 for value, _ in ends]
         places = spread(wanted, [18] * len(ends), low=0, high=1e9)
         for at, (_, words) in zip(places, ends, strict=True):

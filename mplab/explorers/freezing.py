@@ -1,4 +1,4 @@
-"""Explorers for pages without Python: every position of the controls drawn beforehand.
+"""Freeze explorers for pages without Python: draw every position of the controls beforehand.
 
 An explorer that takes free text has no list of positions, and is not frozen.
 """
@@ -22,7 +22,7 @@ from mplab.explorers.modules import PageExplorer, alive
 from mplab.explorers.widget import Explorer
 
 MOST = 4000
-"""Positions that are drawn, so that an export takes minutes."""
+"""At most this many positions are drawn, so that an export takes minutes."""
 
 ROOM = 400_000
 """Characters that the positions of one explorer may take in a page."""
@@ -36,13 +36,13 @@ _KINDS = {
 }
 
 _FIRST, _LAST = 0x20, 0xD7FF
-"""Characters that may stand for parts, without those that are no text."""
+"""The range of characters that may stand for parts of a picture."""
 
 _SILENT = (ipywidgets.HTML, ipywidgets.Output)
 
 
 class Control(NamedTuple):
-    """A control as a page needs it.
+    """A control in a page.
 
     Attributes:
         kind: "slider", "choice", "buttons" or "tick".
@@ -83,9 +83,9 @@ class Frozen(NamedTuple):
 
 
 def all_frozen() -> dict[str, Frozen | str]:
-    """Every explorer of this process for a page, by the id of its model: frozen, or alive as HTML.
+    """Prepare every explorer of this process for a page: frozen, or alive as HTML, by model id.
 
-    One of ipywidgets that takes free text is left out.
+    An explorer of ipywidgets that takes free text is left out.
     """
     widgets = list(_instances.values())
     living = {each.model_id: alive(each) for each in widgets if isinstance(each, PageExplorer)}
@@ -171,7 +171,7 @@ def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
 def _place(
     controls: Sequence[ipywidgets.Widget], grids: list[list[tuple[str, Any]]]
 ) -> tuple[int, ...]:
-    """Where the controls stand, as numbers of positions."""
+    """The positions of the controls, as indices."""
     both = zip(controls, grids, strict=True)
     return tuple([value for _, value in grid].index(control.value) for control, grid in both)
 
@@ -188,7 +188,7 @@ def _put(
 def _coarser(
     kept: list[list[int]], controls: Sequence[ipywidgets.Widget], start: Sequence[int]
 ) -> list[list[int]]:
-    """The grids without every second position of the longest slider, but with the start's."""
+    """Drop every second position of the longest slider, but keep the start."""
     sliders = [i for i, control in enumerate(controls) if _KINDS[type(control)] == "slider"]
     longest = max(sliders, key=lambda i: len(kept[i]))
     first = kept[longest].index(start[longest]) % 2
@@ -197,7 +197,7 @@ def _coarser(
 
 @contextmanager
 def _still(explorer: Explorer, controls: Sequence[ipywidgets.Widget]) -> Iterator[None]:
-    """Move controls without showing it."""
+    """Move controls without redrawing."""
     with ExitStack() as stack:
         for control in controls:
             stack.enter_context(control.hold_sync())
@@ -209,7 +209,7 @@ def _still(explorer: Explorer, controls: Sequence[ipywidgets.Widget]) -> Iterato
 def _moves(
     places: Sequence[tuple[int, ...]], led: dict[str, dict[tuple[int, ...], tuple[int, ...]]]
 ) -> dict[str, list[int]]:
-    """For each button where it leads, as numbers; without those that lead past the grid."""
+    """The state that each button leads to; a button that leaves the grid is left out."""
     numbers = {place: number for number, place in enumerate(places)}
     ways = {name: [numbers.get(there[place]) for place in places] for name, there in led.items()}
     return {
@@ -218,7 +218,7 @@ def _moves(
 
 
 def _packed(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str | None:
-    """All states as text; None if they have more parts than there are characters."""
+    """Pack all states into text; None if there are more parts than characters."""
     parts: dict[str, str] = {}
     rows: dict[tuple[str, str], list[str]] = {}
     for state in states:
@@ -243,5 +243,5 @@ def _packed(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> s
 
 
 def _elements(text: str) -> list[str]:
-    """A text cut after each element and each part of a sentence."""
+    """Cut a text after each element and each part of a sentence."""
     return re.split(r"(?<=>)(?=<)|(?<=[.;:,] )", text)

@@ -39,7 +39,7 @@ STILL = (
 
 
 def _text(*names: str) -> str:
-    """Modules as one, which imports nothing."""
+    """Join modules into one that imports nothing."""
     files = [(_FOLDER / name).read_text("utf-8") for name in names]
     return "".join(re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE) for text in files)
 
@@ -48,7 +48,7 @@ _CORE = _text("numbers.js", "parts.js")
 
 
 def module(name: str) -> str:
-    """The ES module of an explorer, with the modules that it imports in it.
+    """The ES module of an explorer, together with the modules that it imports.
 
     A widget's module and a page opened from a disk can load no second file.
     """
@@ -56,24 +56,24 @@ def module(name: str) -> str:
 
 
 def css() -> str:
-    """How explorers in the page look."""
+    """The style sheet of explorers in the page."""
     return (_FOLDER / "page.css").read_text("utf-8")
 
 
 def facts(fmt: Format) -> dict[str, Any]:
-    """The facts of a format as JSON takes them; what follows from them, `makeFormat` derives."""
+    """The facts of a format as JSON; `makeFormat` derives the rest."""
     return {**asdict(fmt), "specials": fmt.specials.name, "colour": style(fmt).colour}
 
 
 class PageExplorer(anywidget.AnyWidget):
-    """An explorer in the page's own language, of formats that it offers.
+    """An explorer that lives in the page, written in JavaScript.
 
-    A subclass gives `_esm`, its module, and the words and numbers that it holds.
+    A subclass defines `_esm`, its module, and a trait for each word or number of its state.
 
     Args:
-        formats: those that it offers.
-        still: draws its question as it starts, for a page without JavaScript, if that can be drawn.
-        held: the words and numbers it starts with.
+        formats: the formats to choose from.
+        still: draws the still picture for a page without JavaScript, or gives None.
+        held: the words and numbers to start with.
     """
 
     _css = css()
@@ -87,9 +87,9 @@ class PageExplorer(anywidget.AnyWidget):
 
 
 def alive(explorer: PageExplorer) -> str:
-    """An explorer as HTML that lives without a kernel, and stands still without JavaScript.
+    """Write an explorer as HTML that needs no kernel; without JavaScript it is a still picture.
 
-    What all explorers share stands in front of each; `once` leaves it on a page once.
+    The code that all explorers share stands in front of each; `once` keeps the first copy.
     """
     place, state, picture = f"mplab-{next(_NUMBERS)}", explorer.get_state(), explorer.still()
     own = {name: value for name, value in state.items() if not name.startswith("_")}
@@ -104,7 +104,7 @@ def alive(explorer: PageExplorer) -> str:
 
 
 def once(page: str) -> str:
-    """A page with several live explorers, with what they share in front of the first alone."""
+    """Keep one copy of the shared code in a page with several live explorers."""
     head, shared, tail = page.partition(_SHARED)
     return head + shared + tail.replace(_SHARED, "")
 
@@ -126,7 +126,7 @@ _DRAWN = (Rounding.TIES_TO_EVEN, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
 
 
 def _exact(typed: str | float) -> Fraction | None:
-    """The exact number of a decimal or a fraction; None for all else, such as codes and −0."""
+    """Read a decimal or a fraction exactly; None for anything else, such as codes and −0."""
     try:
         exact = Fraction(str(typed))
     except (ValueError, ZeroDivisionError):

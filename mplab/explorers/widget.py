@@ -1,4 +1,4 @@
-"""What all explorers share: a question, controls, a picture, and a sentence.
+"""The base class of explorers: a question, controls, a picture, and a sentence.
 
 Pictures are SVG in `ipywidgets.HTML`, which is the fastest design that needs nothing but
 ipywidgets. An error in a callback is shown under the explorer.
@@ -25,7 +25,7 @@ _STYLE = (
     '[data-jp-theme-light="false"] .mplab-explorer select '
     f"{{ background-image: {_ARROW} !important }}</style>"
 )
-"""Cards, and arrows that are seen on a dark page."""
+"""Styles of the picture's card, and of arrows that must be visible on a dark page."""
 
 
 _WIDE = {"style": {"description_width": "8rem"}, "layout": {"width": "min(36rem, 98%)"}}
@@ -37,26 +37,26 @@ def slider(words: str, low: int, high: int, value: int, **more: Any) -> ipywidge
 
 
 def stops(words: str, options: Iterable[Any], value: Any) -> ipywidgets.SelectionSlider:
-    """A slider of these values, which may be given with words as pairs."""
+    """A slider of values, or of pairs of words and a value."""
     return ipywidgets.SelectionSlider(
         options=list(options), value=value, description=words, **_WIDE
     )
 
 
 def choice(words: str, options: Iterable[Any], **more: Any) -> ipywidgets.Dropdown:
-    """A list to choose one of these from."""
+    """A drop-down list."""
     return ipywidgets.Dropdown(options=list(options), description=words, **_WIDE, **more)
 
 
 def tick(words: str, value: bool = False) -> ipywidgets.Checkbox:
-    """A box to tick."""
+    """A check box."""
     return ipywidgets.Checkbox(value, description=words, indent=False)
 
 
 class Explorer(ipywidgets.VBox):
-    """A question, controls, a picture, and what it shows in words.
+    """Base class: a question, controls, a picture, and the same in words.
 
-    A subclass gives `draw`, which reads the controls. Any change of a control redraws; the
+    A subclass defines `draw`, which reads the controls. Any change of a control redraws; the
     sentence is in a live region, so that screen readers say it.
     """
 
@@ -79,10 +79,10 @@ class Explorer(ipywidgets.VBox):
 
     @abstractmethod
     def draw(self) -> tuple[str, str]:
-        """The picture as SVG, and the same in a sentence."""
+        """Draw the picture as SVG, and say the same in a sentence."""
 
     def redraw(self) -> None:
-        """Show the state of the controls."""
+        """Draw again, from the controls as they are now."""
         svg, sentence = self.draw()
         self.picture.value = svg
         self.state.value = f'<div role="status" aria-live="polite">{escape(sentence)}</div>'
@@ -91,7 +91,7 @@ class Explorer(ipywidgets.VBox):
         self.visibly(self.redraw)
 
     def visibly(self, action: Callable[[], None]) -> None:
-        """Do what a callback has to do; show its error under the explorer."""
+        """Run a callback, and show its error under the explorer."""
         try:
             action()
         except Exception:

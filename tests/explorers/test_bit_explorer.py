@@ -11,7 +11,7 @@ import numpy as np
 import page as pages
 import pytest
 from oracle import shown
-from typed import read_number
+from typed import read_number, same
 
 from mplab import (
     FORMATS,
@@ -63,10 +63,6 @@ def explored(typed, formats, folder):
     code = "console.log(JSON.stringify(given.formats.map(makeFormat).map(f => "
     code += "given.typed.map(words => attempt(() => told(typed(state(f), words)))))))"
     return ask(code, folder, {"formats": [facts(fmt) for fmt in formats], "typed": typed})
-
-
-def same(a, b):
-    return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
 
 
 @pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)

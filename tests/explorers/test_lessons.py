@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from every_explorer import SHOWN_WITH, kinds
 from legible import assert_words_stand_out
 from positions import (
     assert_every_position_differs,
@@ -23,33 +24,22 @@ from mplab.health import CASES
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06.explorer import UNITS, MatrixStep
 from mplab.lessons.l07.explorer import UpdateStagnation
+from mplab.lessons.l09.explorer import ScalerTimeline
 from mplab.lessons.l10.explorer import OPERATIONS, PolicyExplorer
-from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l12.explorer import AmaxHistory
 from mplab.lessons.l13.explorer import Clinic
 from mplab.lessons.l14.explorer import ErrorBudget
 from mplab.lessons.l15.explorer import Refiner
 from mplab.lessons.l15.figures import random_system
-from mplab.lessons.l16.explorer import FreezingCup
 from mplab.lessons.l17.explorer import SliceSums
 from mplab.lessons.l18.explorer import FourBitBlock
 from mplab.lessons.l19.explorer import SplitRow
 from mplab.pictures.canvas import STYLES
 
 EXPLORERS = [
-    AccumulatorRace,
-    AmaxHistory,
-    Clinic,
-    ErrorBudget,
-    FourBitBlock,
-    FreezingCup,
-    MatrixStep,
-    PolicyExplorer,
-    Refiner,
-    SliceSums,
-    SpeedUp,
-    SplitRow,
-    UpdateStagnation,
+    kind
+    for name, kind in kinds().items()
+    if name not in SHOWN_WITH and kind is not ScalerTimeline  # it has a test of its own
 ]
 every_explorer = pytest.mark.parametrize(
     "kind",  # all runs of the clinic take long, and a test below sees each of them

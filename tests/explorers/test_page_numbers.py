@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cases import ODD_FORMATS, RULES, WIDER, assert_same_bits, breakpoints, directed
 from oracle import random_bits, shown
-from typed import read_number
+from typed import read_number, same
 
 from mplab import (
     FORMATS,
@@ -115,10 +115,6 @@ def test_all_codes_are_read_written_and_stepped_from_as_in_the_library(
             assert kind == ("NaN" if math.isnan(value) else "infinity")
             assert full == shown(value)
     record_property("codes", codes.size)
-
-
-def same(a, b):
-    return a == b and math.copysign(1, a) == math.copysign(1, b)
 
 
 ROUND = """

@@ -106,3 +106,8 @@ def exact(value):
     """A float as a Fraction; NaN, ±infinity and −0, which no Fraction is, stay floats."""
     special = not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0)
     return value if special else Fraction(value)
+
+
+def same(a, b):
+    """Whether two numbers are equal, signs of zeros too, or both NaN."""
+    return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
