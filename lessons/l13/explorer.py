@@ -7,8 +7,7 @@ from textwrap import wrap
 
 from mplab.explorers.chart import BOLD, Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice
-from mplab.health.broken_runs import Outcome, Treatment
-from mplab.health.clinic import CASES
+from mplab.health.clinic import CASES, Outcome, Treatment
 from mplab.pictures.canvas import STYLES
 
 TREATMENT_NAMES: dict[str, Treatment] = {

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from matplotlib.patches import Rectangle
 
-from mplab.health.broken_runs import TREATMENTS, Outcome
-from mplab.health.clinic import Case
+from mplab.health.clinic import TREATMENTS, Case, Outcome
 from mplab.health.records import Step
 from mplab.pictures import canvas as c
 

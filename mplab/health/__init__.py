@@ -1,24 +1,15 @@
 """What is wrong with a run: a watch on any loop, its findings, and the clinic's cases."""
 
-from mplab.numbers.installation import needs
+from mplab.numbers.installation import needs as _needs
 
-needs("mplab.health", "torch")
+_needs("mplab.health", "torch")
 
-from mplab.health._digest import Digest
-from mplab.health._findings import Finding
-from mplab.health._watch import Health
-from mplab.health.clinic import CASES, Case, scale_too_high
-from mplab.health.comparison import Comparison, compare
-from mplab.health.reports import Report
-
-__all__ = [
-    "CASES",
-    "Case",
-    "Comparison",
-    "Digest",
-    "Finding",
-    "Health",
-    "Report",
-    "compare",
-    "scale_too_high",
-]
+from mplab.health.clinic import CASES as CASES
+from mplab.health.clinic import Case as Case
+from mplab.health.clinic import scale_too_high as scale_too_high
+from mplab.health.comparison import Comparison as Comparison
+from mplab.health.comparison import compare as compare
+from mplab.health.digest import Digest as Digest
+from mplab.health.findings import Finding as Finding
+from mplab.health.reports import Report as Report
+from mplab.health.watch import Health as Health

@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mplab.health._digest import BITS, SAMPLED, VERSION, Digest, Record, Site
+from mplab.health.digest import BITS, SAMPLED, VERSION, Digest, Record, Site
 from mplab.numbers.checks import quoted
 from mplab.numbers.tables import Table
-from mplab.simulation.checks import path_of
 
 _SHOWN = 8
 """Differences that a table lists."""
@@ -110,9 +109,12 @@ class Comparison:
         return (
             ("part by", self.first.apart),
             ("equal until", self.before or "nothing was equal before"),
-            ("from then on", f"{count:,} of {self.compared:,} digests differ, from step {after} "
-             f"to {self.differences[-1].step}"),
-        )  # fmt: skip
+            (
+                "from then on",
+                f"{count:,} of {self.compared:,} digests differ, from step {after} to "
+                f"{self.differences[-1].step}",
+            ),
+        )
 
     def _tables(self) -> list[Table]:
         rows = tuple(
@@ -145,7 +147,6 @@ def compare(
 
     Raises:
         OSError: a file cannot be read.
-        TypeError: one of them is neither.
         ValueError: a file holds no digest of this version.
 
     Exactness:
@@ -243,18 +244,12 @@ def _record(argument: str, run: Any) -> Record:
     """What a digest or its file holds."""
     if isinstance(run, Digest):
         return run.record
-    if not isinstance(run, str | os.PathLike):
-        raise TypeError(
-            f"compare: {argument} must be a Digest or the path of its file; got {quoted(run)}. "
-            "Pass what `with Digest(...) as digest` gave."
-        )
-    path = path_of("compare", argument, run)
-    content = path.read_bytes()
+    content = Path(run).read_bytes()
     try:
         return _parsed(json.loads(content))
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise ValueError(
-            f"compare: {argument} must hold a digest of version {VERSION}; got {Path(path).name} "
+            f"compare: {argument} must hold a digest of version {VERSION}; got {Path(run).name} "
             f"({type(error).__name__}: {str(error)[:200]}). Write it with Digest(…, path=…)."
         ) from error
 
@@ -263,7 +258,9 @@ def _parsed(stored: Any) -> Record:
     """The record in a JSON document; raises errors of several kinds if it is none."""
     if not isinstance(stored, dict) or stored.get("mplab digest") != VERSION:
         raise ValueError(f"no digest of version {VERSION}")
-    sites = [_site(*site) for site in stored["sites"]]
+    sites = [Site._make((*site[:6], tuple(map(int, site[6])))) for site in stored["sites"]]
+    if not all(isinstance(getattr(torch, site.dtype, None), torch.dtype) for site in sites):
+        raise ValueError("a dtype that torch does not have")
     steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for number, ids, rows in stored["steps"]:
         places = np.array(ids, np.int64)
@@ -273,18 +270,4 @@ def _parsed(stored: Any) -> Record:
         if places.min() < 0 or places.max() >= len(sites):
             raise ValueError(f"step {number} has places that the file does not name")
         steps[number] = places, numbers
-    if not isinstance(stored["error"], str):
-        raise TypeError("error is no string")
-    return Record(sites, steps, stored["error"])
-
-
-def _site(
-    direction: str, layer: str, kind: str, what: str, call: int, dtype: str, shape: list[int]
-) -> Site:
-    """A place from a file."""
-    words = (direction, layer, kind, what, dtype)
-    counts = (call, *shape)
-    right = all(type(word) is str for word in words) and all(type(n) is int for n in counts)
-    if not right or not isinstance(getattr(torch, dtype, None), torch.dtype):
-        raise TypeError(f"{quoted((*words, *counts))} is no place")
-    return Site(*words[:4], call, dtype, tuple(shape))
+    return Record(sites, steps, str(stored["error"]))

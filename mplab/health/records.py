@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from mplab.health._tracing import Origin, RoundedIntegers
+from mplab.health.tracing import Origin, RoundedIntegers
 
 
 class Shares(NamedTuple):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
-from mplab.health._findings import Finding
+from mplab.health.findings import Finding
 from mplab.health.records import Evidence, Step, added, pooled_layers
 from mplab.numbers.tables import Table
+
+_LAYERS = "gradients at the output of | format | zero | subnormal | lowest | near max | inf, NaN"
+
+_OPERANDS = "operand in FP8 | format | scale | made zero | more than half of it in | saturated"
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,16 +67,6 @@ class Report:
             for name, s in pooled_layers(self.steps).items()
         ]
 
-    _HEAD = (
-        "gradients at the output of",
-        "format",
-        "zero",
-        "subnormal",
-        "lowest",
-        "near max",
-        "inf, NaN",
-    )
-
     def _operand_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
         for name, all_steps in added((n, c) for s in self.steps for n, c in s.fp8.items()).items():
@@ -86,21 +80,12 @@ class Report:
             rows.append((name, all_steps.fmt, scale, flushed, f"{half} steps", saturated))
         return rows
 
-    _OPERANDS = (
-        "operand in FP8",
-        "format",
-        "scale",
-        "made zero",
-        "more than half of it in",
-        "saturated",
-    )
-
     def _tables(self) -> list[Table]:
         """The summary, and each of the other tables that has rows."""
-        pairs = (self._HEAD, self._layer_rows()), (self._OPERANDS, self._operand_rows())
+        pairs = (_LAYERS, self._layer_rows()), (_OPERANDS, self._operand_rows())
         return [
             Table("Health of the run", (), tuple(self._summary())),
-            *(Table("", head, tuple(rows)) for head, rows in pairs if rows),
+            *(Table("", tuple(head.split(" | ")), tuple(rows)) for head, rows in pairs if rows),
         ]
 
     def __repr__(self) -> str:
@@ -122,30 +107,18 @@ class Report:
 
     def to_json(self) -> str:
         """Everything in the report as JSON; infinity and NaN as words."""
-        tree: dict[str, Any] = {
-            "findings": [f._asdict() for f in self.findings],
-            "steps": [
-                asdict(step)
-                | {"layers": {n: s._asdict() for n, s in step.layers.items()}}
-                | {"fp8": {n: c._asdict() for n, c in step.fp8.items()}}
-                | {"origins": [o._asdict() for o in step.origins]}
-                for step in self.steps
-            ],
-            "evidence": asdict(self.evidence),
-        }
-        return json.dumps(_spelled(tree), allow_nan=False, ensure_ascii=False)
+        return json.dumps(_plain(self), allow_nan=False, ensure_ascii=False)
 
 
 def _number(x: float | None) -> str:
     return "–" if x is None else f"{x:.4g}"
 
 
-def _spelled(tree: Any) -> Any:
-    """The tree with infinity and NaN as words, which JSON has no numbers for."""
+def _plain(tree: Any) -> Any:
+    """Dictionaries and lists alone; infinity and NaN as words, which JSON has no numbers for."""
     if isinstance(tree, float) and not math.isfinite(tree):
         return str(tree)
-    if isinstance(tree, dict):
-        return {key: _spelled(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_spelled(value) for value in tree]
-    return tree
+    fields = tree._asdict() if hasattr(tree, "_asdict") else getattr(tree, "__dict__", tree)
+    if isinstance(fields, dict):
+        return {key: _plain(value) for key, value in fields.items()}
+    return [_plain(value) for value in tree] if isinstance(tree, list | tuple) else tree

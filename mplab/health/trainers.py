@@ -1,7 +1,8 @@
-"""Health in the trainers that people use: a callback for Lightning and one for transformers.
+"""Callbacks for Lightning and for transformers that watch a training run.
 
 Both watch a run from its first step to its last, say how it does, and end with the report. A
-training that is resumed or started again is watched anew.
+training that is resumed or started again is watched anew. Tried from Lightning 2.5 and
+transformers 4.46.
 """
 
 from __future__ import annotations
@@ -16,13 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mplab.health._watch import Health
 from mplab.health.reports import Report
-from mplab.numbers.checks import quoted
-from mplab.numbers.installation import how_to_install, needs, version_of
-
-_OLDEST = {"lightning": (2, 5), "transformers": (4, 46)}
-"""The oldest versions that were tried."""
+from mplab.health.watch import Health
+from mplab.numbers.installation import needs
 
 
 def lightning_callback(
@@ -35,7 +32,7 @@ def lightning_callback(
     """A callback for `lightning.pytorch.Trainer` that watches the run's first optimizer.
 
     Its attribute `health` is the watch of the latest run, `report` what was found when it ended.
-    Of processes that train together, each watches its own part, and the first one tells.
+    Of processes that train together, each watches its own part, and the first one prints.
     Validation between steps is not watched.
 
     Args:
@@ -46,17 +43,15 @@ def lightning_callback(
 
     Raises:
         ModuleNotFoundError: Lightning is not installed, or no TensorBoard though one is wanted.
-        ImportError: Lightning is too old.
 
     Examples:
         trainer = lightning.Trainer(callbacks=[lightning_callback(every=10)])
     """
-    _require("lightning_callback", "lightning")
+    needs("lightning_callback", "lightning")
     from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForLightning, Callback), {})
-    make = partial(lightning_callback, say_every=say_every, tensorboard=tensorboard, told=told)
-    return kind(_Teller("lightning_callback", say_every, tensorboard, told), make, options)
+    return kind(lightning_callback, say_every, tensorboard, told, options)
 
 
 def transformers_callback(
@@ -80,99 +75,38 @@ def transformers_callback(
 
     Raises:
         ModuleNotFoundError: transformers is not installed, or no TensorBoard though one is wanted.
-        ImportError: transformers is too old.
 
     Examples:
         trainer.add_callback(transformers_callback(every=10))
     """
-    _require("transformers_callback", "transformers")
+    needs("transformers_callback", "transformers")
     from transformers import (  # type: ignore[import-not-found,unused-ignore]
         TrainerCallback,
     )
 
     kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
-    make = partial(transformers_callback, say_every=say_every, tensorboard=tensorboard, told=told)
-    return kind(_Teller("transformers_callback", say_every, tensorboard, told), make, options)
-
-
-def _require(function: str, package: str) -> None:
-    """Refuse a trainer that is not there, or too old."""
-    needs(function, package)
-    found, oldest = version_of(package), _OLDEST[package]
-    if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < oldest:
-        wanted = ".".join(map(str, oldest))
-        raise ImportError(
-            f"{function}: {package} must be at least {wanted}; got {found}. Update it: "
-            f"{how_to_install(package).replace('install', 'install -U', 1)}",
-            name=package,
-        )
-
-
-class _Teller:
-    """Where a run's numbers and words go."""
-
-    def __init__(
-        self,
-        function: str,
-        say_every: int,
-        folder: str | os.PathLike[str] | None,
-        told: Callable[[str], None],
-    ) -> None:
-        if not isinstance(say_every, int) or isinstance(say_every, bool) or say_every < 0:
-            raise ValueError(
-                f"{function}: say_every must be a whole number, 0 or more; got "
-                f"{quoted(say_every)}. Use 0 for no lines of progress."
-            )
-        if not callable(told):
-            raise TypeError(
-                f"{function}: told must be a function of a string; got {quoted(told)}. Leave it "
-                "out to print."
-            )
-        if folder is not None:
-            needs(f"{function}(tensorboard=…)", "tensorboard")
-        self.say_every, self.folder, self._told = say_every, folder, told
-        dist = torch.distributed
-        several = dist.is_available() and dist.is_initialized()
-        self.speaks = not several or dist.get_rank() == 0
-        self._writer: Any = None
-
-    def tell(self, words: str) -> None:
-        """Say something, if this is the process that speaks."""
-        if self.speaks:
-            self._told(words)
-
-    def step(self, health: Health) -> None:
-        """One step was recorded."""
-        number, scalars = len(health.steps), health.scalars()
-        if self.folder is not None and self.speaks:
-            if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._writer = SummaryWriter(str(self.folder))
-            for name, value in scalars.items():
-                tag = re.sub(r"[^\w./-]+", "_", f"health/{name}").strip("_")
-                self._writer.add_scalar(tag, value, number - 1)
-        if self.say_every and number % self.say_every == 0:
-            codes = ", ".join(health.report().codes) or "nothing conspicuous"
-            norm = scalars.get("gradient_norm", math.nan)
-            self.tell(
-                f"health, step {number}: loss {scalars['loss']:.4g}, gradient norm "
-                f"{norm:.4g}; {codes}"
-            )
-
-    def end(self, report: Report) -> None:
-        """The run is over."""
-        self.tell(repr(report))
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+    return kind(transformers_callback, say_every, tensorboard, told, options)
 
 
 class _Watching:
-    """What both callbacks do: begin, tell, and end. Errors of theirs never reach the trainer."""
+    """A watch from a trainer's callbacks; its errors never reach the trainer."""
 
-    def __init__(self, teller: _Teller, make: Callable[..., Any], options: dict[str, Any]) -> None:
-        self._teller, self._make, self._options = teller, make, options
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        say_every: int,
+        tensorboard: str | os.PathLike[str] | None,
+        told: Callable[[str], None],
+        options: dict[str, Any],
+    ) -> None:
+        if tensorboard is not None:
+            needs("mplab.health.trainers(tensorboard=…)", "tensorboard")
+        self._say_every, self._folder, self._told = say_every, tensorboard, told
+        self._options = options
+        self._again = partial(make, say_every=say_every, tensorboard=tensorboard, told=told)
+        dist = torch.distributed
+        self._first = not (dist.is_available() and dist.is_initialized() and dist.get_rank())
+        self._writer: Any = None
         self.health: Health | None = None
         self.report: Report | None = None
         self._losses: list[Tensor] = []
@@ -180,7 +114,7 @@ class _Watching:
 
     def __reduce__(self) -> Any:
         """A trainer that starts processes sends them a fresh callback."""
-        return partial(self._make, **self._options), ()
+        return partial(self._again, **self._options), ()
 
     def _begin(self, model: nn.Module, optimizer: Any, scaler: Any, planned: float) -> None:
         self.close()
@@ -197,12 +131,30 @@ class _Watching:
             return
         health.step(sum(float(loss) for loss in losses) / divisor)
         try:
-            self._teller.step(health)
+            if self._first:
+                self._say(health)
         except Exception as error:  # of a full disk, or of `told`
             health._stop(error)
 
+    def _say(self, health: Health) -> None:
+        """Write the numbers of a step for TensorBoard, and now and then a line of progress."""
+        number, scalars = len(health.steps), health.scalars()
+        if self._folder is not None:
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(self._folder))
+            for name, value in scalars.items():
+                tag = re.sub(r"[^\w./-]+", "_", f"health/{name}").strip("_")
+                self._writer.add_scalar(tag, value, number - 1)
+        if self._say_every and number % self._say_every == 0:
+            codes = ", ".join(health.report().codes) or "nothing conspicuous"
+            norm = scalars.get("gradient_norm", math.nan)
+            loss = scalars["loss"]
+            self._told(f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}")
+
     def close(self) -> Report | None:
-        """Take all hooks away; the report, if this ended the run."""
+        """Take all hooks away; return the report, if this ended the run."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -216,7 +168,11 @@ class _Watching:
         report = self.close()
         if report is not None:
             try:
-                self._teller.end(report)
+                if self._first:
+                    self._told(repr(report))
+                if self._writer is not None:
+                    self._writer.close()
+                    self._writer = None
             except Exception as error:
                 report.evidence.error = f"{type(error).__name__}: {error}"
 
@@ -244,11 +200,11 @@ class _ForLightning(_Watching):
 
     def on_validation_start(self, trainer: Any, module: Any) -> None:
         if self.health is not None:
-            self.health.rest()
+            self.health.pause()
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         if self.health is not None:
-            self.health.wake()
+            self.health.resume()
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
         self._end()
@@ -279,12 +235,12 @@ class _ForTransformers(_Watching):
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         if self.health is not None:
-            self.health.wake()
+            self.health.resume()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._step(1 if self._summed else max(1, len(self._losses)))
         if self.health is not None:
-            self.health.rest()  # an evaluation may come
+            self.health.pause()  # an evaluation may come
 
     def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._end()

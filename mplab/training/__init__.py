@@ -1,32 +1,21 @@
 """Runs to compare: tasks, recipes, the loop, and the history that comes out."""
 
-from mplab.numbers.installation import needs
+from mplab.numbers.installation import needs as _needs
 
-needs("mplab.training", "torch")
+_needs("mplab.training", "torch")
 
-from mplab.training._headroom import headroom
-from mplab.training.exponents import ExponentHistogram, exponent_histogram
-from mplab.training.history import History
-from mplab.training.loop import Watcher, train
-from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.runs import gather, load_runs
-from mplab.training.stages import memory, stage_times
-from mplab.training.tasks import TASKS, Split, Task
-
-__all__ = [
-    "RECIPES",
-    "TASKS",
-    "ExponentHistogram",
-    "History",
-    "Recipe",
-    "Split",
-    "Task",
-    "Watcher",
-    "exponent_histogram",
-    "gather",
-    "headroom",
-    "load_runs",
-    "memory",
-    "stage_times",
-    "train",
-]
+from mplab.training.exponents import ExponentHistogram as ExponentHistogram
+from mplab.training.exponents import exponent_histogram as exponent_histogram
+from mplab.training.history import History as History
+from mplab.training.limits import headroom as headroom
+from mplab.training.loop import Watcher as Watcher
+from mplab.training.loop import train as train
+from mplab.training.recipes import RECIPES as RECIPES
+from mplab.training.recipes import Recipe as Recipe
+from mplab.training.runs import gather as gather
+from mplab.training.runs import load_runs as load_runs
+from mplab.training.stages import memory as memory
+from mplab.training.stages import stage_times as stage_times
+from mplab.training.tasks import TASKS as TASKS
+from mplab.training.tasks import Split as Split
+from mplab.training.tasks import Task as Task

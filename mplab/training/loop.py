@@ -21,7 +21,7 @@ from mplab.numbers.checks import integer, one_of
 from mplab.numbers.formats import FP32
 from mplab.numbers.installation import environment, needs
 from mplab.simulation.linears import conversion
-from mplab.training._engines import Real, Simulated
+from mplab.training.engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample, settings_from
 from mplab.training.parallel import from_first, mean, processes, rank

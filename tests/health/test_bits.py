@@ -236,7 +236,7 @@ def test_an_error_of_the_watch_ends_the_watch_and_not_the_run(monkeypatch):
 
     model = seeded(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr("mplab.health._watch.witness", broken)
+    monkeypatch.setattr("mplab.health.watch.witness", broken)
     with Health(model, optimizer) as health:
         for _ in range(3):
             loss = F.mse_loss(model(regression()[0]), regression()[1])
@@ -254,7 +254,7 @@ def test_an_error_of_the_tracer_ends_the_watch_and_not_the_run(monkeypatch):
         raise ZeroDivisionError("of the tracer")
 
     model = seeded(mlp)
-    monkeypatch.setattr("mplab.health._tracing.what_of", broken)
+    monkeypatch.setattr("mplab.health.tracing.what_of", broken)
     with Health(model) as health:
         health.step(model(torch.ones(1, 8)).sum())
     assert health.report().codes == ["watch-stopped"]

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from mplab.health import CASES, scale_too_high
-from mplab.health.broken_runs import TREATMENTS
-from mplab.health.clinic import _run
+from mplab.health.clinic import TREATMENTS, _run
 
 QUICK = ("half-adam", "clip-before-unscale", "one-block", "endless-backoff")
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from mplab import FP16
 from mplab.health import Health
-from mplab.scaling import LossScaler
 from mplab.simulation import simulated
 
 
@@ -237,8 +236,7 @@ def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
     assert health.report().codes == []
 
 
-def test_another_scaler_than_torch_s_and_ours_is_refused_with_what_to_do():
-    with pytest.raises(TypeError, match="Tell step the scale, and whether it skipped"):
-        Health(nn.Linear(1, 1), scaler=LossScaler())
-    with pytest.raises(ValueError, match="Health: every must be an integer, at least 1; got 0"):
-        Health(nn.Linear(1, 1), every=0)
+@pytest.mark.parametrize("option", ["every", "trace_every"])
+def test_an_interval_of_no_steps_is_refused_before_the_run(option):
+    with pytest.raises(ValueError, match=f"Health: {option} must be an integer, at least 1; got 0"):
+        Health(nn.Linear(1, 1), **{option: 0})

@@ -2,8 +2,6 @@
 
 import copy
 import pickle
-import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +9,6 @@ from sick_runs import mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
 
-from mplab.health import trainers
 from mplab.health.trainers import lightning_callback, transformers_callback
 
 HOW = "needs the extra mplab[trainers]"
@@ -237,22 +234,3 @@ def test_a_trainer_that_is_not_there_is_named_with_the_command_that_installs_it(
         lightning_callback()
     with pytest.raises(ModuleNotFoundError, match="transformers_callback needs transformers"):
         transformers_callback()
-
-
-@pytest.mark.parametrize("version", ["1.9.5", "2.1", "0"])
-def test_a_trainer_that_is_too_old_is_refused_with_its_version(monkeypatch, version):
-    monkeypatch.setattr("mplab.numbers.installation.find_spec", lambda package: object())
-    monkeypatch.setattr(trainers, "version_of", lambda package: version)
-    with pytest.raises(ImportError, match=f"must be at least 2.5; got {version}. Update it: pip"):
-        lightning_callback()
-    with pytest.raises(ImportError, match=f"transformers must be at least 4.46; got {version}"):
-        transformers_callback()
-
-
-def test_numbers_that_are_no_interval_are_refused(monkeypatch):
-    fake = SimpleNamespace(Callback=object)
-    monkeypatch.setattr(trainers, "_require", lambda *names: None)
-    monkeypatch.setitem(sys.modules, "lightning", SimpleNamespace(pytorch=fake, __path__=[]))
-    monkeypatch.setitem(sys.modules, "lightning.pytorch", fake)
-    with pytest.raises(ValueError, match="lightning_callback: say_every must be a whole number"):
-        lightning_callback(say_every=-1)

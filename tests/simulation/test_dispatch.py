@@ -516,7 +516,7 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
                 1.0,
                 2.0**-12,
                 2.0**-20,
-            ):  # as mplab.training._headroom looks for the best
+            ):  # as mplab.training.limits looks for the best
                 scaled = loss * scale
                 known = dict(graph.nodes), graph.next
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mplab import FP8_E4M3FNUZ, FP16, Rounding, Stream
 from mplab.arithmetic import reductions
-from mplab.health import _digest
+from mplab.health import digest
 from mplab.numbers import kernels
 from mplab.numbers.facts import facts_of
 
@@ -51,7 +51,7 @@ def flags_and_addresses() -> None:
             for counting in (False, True):
                 kernels.loop_at(int(mode), rare, counting=counting)
     for integer in (np.int8, np.int16, np.int32):
-        _digest._on_processor(np.zeros(3, integer), _digest._WEIGHTS, np.zeros(2, np.int64))
+        digest._on_processor(np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64))
 
 
 HALVES = {half.__name__: half for half in (rounding_and_reductions, flags_and_addresses)}

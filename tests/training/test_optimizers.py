@@ -8,7 +8,7 @@ import torch
 from networks import assert_bits
 
 from mplab import BF16, FP16, FP32, Stream, round_to
-from mplab.training._optimizers import LowOptimizer
+from mplab.training.optimizers import LowOptimizer
 
 
 def gradients(count, seed, fmt):

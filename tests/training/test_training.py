@@ -13,7 +13,7 @@ from torch import nn
 from mplab import FP8_E4M3, FP16, round_to
 from mplab.simulation import simulated
 from mplab.training import RECIPES, TASKS, Recipe, train
-from mplab.training._engines import Real, Simulated
+from mplab.training.engines import Real, Simulated
 
 AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
 

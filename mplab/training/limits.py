@@ -14,8 +14,6 @@ from mplab.training.loop import known, train
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
 
-__all__ = ["Headroom", "headroom"]
-
 _FURTHEST = 100
 """Scales from 2^-100 to 2^100 are tried."""
 

@@ -1,4 +1,4 @@
-"""What a run under observation did, what that means, and what to check.
+"""The findings about a watched run: what was observed, what it means, what to check.
 
 Each rule looks at something observed, not at whether the loss falls: several faults hide behind a
 falling loss.
@@ -15,13 +15,17 @@ from mplab.numbers.formats import FORMATS
 
 
 class Finding(NamedTuple):
-    """One finding: a name for programs, how grave it is, and three sentences."""
+    """One finding: its code, its level ("problem", "watch" or "note"), and three sentences."""
 
     code: str
     level: str
     observed: str
     means: str
     check: str
+
+
+def _problem(code: str, observed: str, means: str, check: str) -> Finding:
+    return Finding(code, "problem", observed, means, check)
 
 
 # Rules -----------------------------------------------------------------------------------
@@ -31,7 +35,7 @@ _NARROW = {name for name, fmt in FORMATS.items() if fmt.emin > -126}
 
 
 def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    """The rule to teach first: is the unscaled loss finite?"""
+    """Whether the unscaled loss is finite: the rule to teach first."""
     bad = [i for i, step in enumerate(steps) if not math.isfinite(step.loss)]
     poisoned = next((i for i, step in enumerate(steps) if step.nonfinite_weights), None)
     skips = [step.skipped for step in steps]
@@ -39,9 +43,8 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         origin = next((o for i in bad for o in steps[i].origins if o.phase == "forward"), None)
         where = f" {origin}." if origin else ""
         falls = seen.scaler or any(skips)
-        yield Finding(
+        yield _problem(
             "overflow-forward",
-            "problem",
             f"The unscaled loss was not finite in {len(bad)} of {len(steps)} steps, first in "
             f"step {bad[0]}.{where}",
             "The number is made in the forward pass, where no loss scale has acted"
@@ -61,9 +64,8 @@ def _skips(steps: Sequence[Step]) -> Finding:
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
     if last >= 5 and scale < 1:
         origin = next((o for s in steps for o in s.origins if o.phase == "backward"), None)
-        return Finding(
+        return _problem(
             "backward-never-finite",
-            "problem",
             f"{observed} The last {last} were skipped in a row, down to a scale of {scale:.3g}.",
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
@@ -83,9 +85,8 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         step = steps[first]
         origin = next((o for o in step.origins if o.phase == "update"), None)
         healthy = step.gradient_norm is not None and math.isfinite(step.gradient_norm)
-        yield Finding(
+        yield _problem(
             "nonfinite-weights",
-            "problem",
             f"{step.nonfinite_weights} weights were not finite after step {first}, whose "
             f"gradients were {'finite' if healthy else 'not finite'}.",
             "From here on every loss is NaN. "
@@ -93,26 +94,23 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"{origin}." if origin else "Check the optimizer's eps, and who calls step.",
         )
     if seen.bad_buffers:
-        yield Finding(
+        yield _problem(
             "nonfinite-buffers",
-            "problem",
             f"Buffers hold infinity or NaN: {', '.join(seen.bad_buffers[:3])}.",
             "A skipped step protects parameters, not running statistics; evaluation is NaN.",
             "Reset the statistics, and find the batch that overflowed.",
         )
     if seen.half_parameters:
-        yield Finding(
+        yield _problem(
             "half-parameters",
-            "problem",
             f"{len(seen.half_parameters)} parameters are in FP16: {seen.half_parameters[0]}, …",
             "There are no FP32 master weights: a scaler refuses them, Adam's eps 1e-8 and the "
             "squares of small gradients become 0, and small updates are lost.",
             "Keep parameters in FP32, and use autocast with a scaler instead of model.half().",
         )
     if seen.no_gradient:
-        yield Finding(
+        yield _problem(
             "no-gradients",
-            "problem",
             f"In {seen.no_gradient} steps no parameter had a gradient.",
             "The loss does not depend on them: a fault of the graph, not of precision.",
             "Look for detach(), no_grad, or a model other than the optimizer's.",
@@ -170,9 +168,8 @@ def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         if o.phase == "forward" and math.isfinite(step.loss)
     ]
     if found:
-        yield Finding(
+        yield _problem(
             "hidden-infinity",
-            "problem",
             f"{found[0]}, though the loss is finite.",
             "Something after it swallowed it, as 1/inf = 0 does: features become zero in silence.",
             "Compute that operation in FP32, or scale its input down first.",
@@ -182,26 +179,23 @@ def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     if seen.clipped_scaled is not None:
         raw, clipped, scale = seen.clipped_scaled
-        yield Finding(
+        yield _problem(
             "clip-before-unscale",
-            "problem",
             f"The gradients' norm was {raw:.3g} after the backward pass and {clipped:.3g} when "
             f"unscale_ began: the optimizer gets {clipped / scale:.3g}, not {raw / scale:.3g}.",
             f"Something clipped gradients still multiplied by {scale:g}.",
             "Order: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update().",
         )
     if seen.unscaled_twice:
-        yield Finding(
+        yield _problem(
             "unscaled-twice",
-            "problem",
             f"unscale_ was called more than once before {seen.unscaled_twice} of the updates.",
             "Each call divides what earlier micro-batches accumulated by the scale again.",
             "Call unscale_, step and update once for each window of micro-batches.",
         )
     if seen.beside:
-        yield Finding(
+        yield _problem(
             "step-beside-scaler",
-            "problem",
             f"optimizer.step() ran {seen.beside} times outside scaler.step().",
             "Good steps are made twice, or with scaled gradients; skipped ones are made at all.",
             "Call only scaler.step(optimizer).",
@@ -213,9 +207,8 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     late = moving[-max(1, len(moving) // 3) :]
     unmoved, updated = sum(s.unmoved for s in late), sum(s.updated for s in late)
     if updated and unmoved > 0.5 * updated:
-        yield Finding(
+        yield _problem(
             "stagnant-weights",
-            "problem",
             f"Of the weights with an update that should move them, {unmoved / updated:.0%} kept "
             f"their bits (last {len(late)} steps seen).",
             "Their updates are below half a unit in the last place and round away.",
@@ -226,9 +219,8 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     if seen.stale:
-        yield Finding(
+        yield _problem(
             "stale-casts",
-            "problem",
             f"In {len(seen.stale)} steps, first step {seen.stale[0]}, the forward pass used "
             "low-precision copies made before the weights changed.",
             "One autocast block holds several steps, and caches its copies of the weights.",
@@ -236,9 +228,8 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         )
     if seen.integers:
         where, largest, name = seen.integers
-        yield Finding(
+        yield _problem(
             "rounded-integers",
-            "problem",
             f"Whole numbers up to {largest:g} were cast to {name} in {where} and changed.",
             f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}: "
             "positions, time steps or indices coincide.",
@@ -246,9 +237,8 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         )
     if seen.meters and abs(seen.meters[2] / seen.meters[1] - 1) > 0.01:
         name, true, meter = seen.meters
-        yield Finding(
+        yield _problem(
             "low-precision-loss",
-            "problem",
             f"The loss arrives in {name}: its mean is {true:.4g}, but `total += loss` would give "
             f"{meter:.4g}.",
             f"A sum in {name} stops growing when the loss is below half its last place.",
@@ -285,9 +275,8 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
         f"{cast.amax:.3g}."
     )
     if cast.scaling == "none":
-        return Finding(
+        return _problem(
             "no-fp8-scale",
-            "problem",
             observed,
             "Nothing brings these numbers into the format's range.",
             "Use a scale from the tensor itself (current scaling), or delayed scaling.",
@@ -312,7 +301,7 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
 
 
 def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    """What the watch itself could not see: a report without it would promise too much."""
+    """What the watch could not see, so that a report does not promise too much."""
     if seen.error:
         yield Finding(
             "watch-stopped",
@@ -322,9 +311,8 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Watch with other options, and tell the authors of mplab.",
         )
     if not steps:
-        yield Finding(
+        yield _problem(
             "no-steps",
-            "problem",
             f"step() was never called; {seen.passes or 'no'} forward passes and "
             f"{seen.updates or 'no'} updates were seen since the watch began.",
             "Without steps nothing is recorded, so nothing can be found.",

@@ -19,7 +19,7 @@ from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
 from mplab.simulation.linears import convert_linears
 from mplab.simulation.policies import POLICIES
-from mplab.training._optimizers import LowOptimizer
+from mplab.training.optimizers import LowOptimizer
 from mplab.training.parallel import processes
 from mplab.training.recipes import Recipe
 from mplab.training.replay import Replay, is_straight

@@ -11,7 +11,7 @@ import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -19,12 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from mplab.course.files import replace_file
-from mplab.health._arguments import require_model, require_optimizer, watched_modules
-from mplab.health._tracing import tensors_in
-from mplab.health._vitals import asleep, harmless, local, unseen
+from mplab.health.measures import (
+    asleep,
+    harmless,
+    local,
+    require_optimizer,
+    unseen,
+    watched_modules,
+)
+from mplab.health.tracing import tensors_in
 from mplab.numbers.checks import integer
 from mplab.numbers.compiled import Compiled
-from mplab.simulation.checks import path_of
 
 VERSION = 1
 
@@ -178,8 +183,7 @@ class Digest:
         path: a file for the digests, written when the `with` ends, whole or not at all.
 
     Raises:
-        TypeError: `model` or `optimizer` is something else, or `path` no path.
-        ValueError: a number below 1, or an optimizer of another model.
+        ValueError: `every` is below 1, or the optimizer is of another model.
 
     Examples:
         >>> model = torch.nn.Linear(2, 1)
@@ -199,10 +203,10 @@ class Digest:
         every: int = 1,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.model = require_model("Digest", model)
-        self.optimizer = require_optimizer("Digest", optimizer, model)
-        self.every = integer("Digest", "every", every, least=1, advice="Use 1 for each step.")
-        self.path = None if path is None else path_of("Digest", "path", path)
+        require_optimizer("Digest", optimizer, model)
+        self.model, self.optimizer = model, optimizer
+        self.every = integer("Digest", "every", every, least=1)
+        self.path = None if path is None else Path(path)
         self.record = Record()
         self._handles: list[Any] = []
         self._stopped = True
@@ -217,7 +221,7 @@ class Digest:
         self._stopped = False
         self._clear()
         hold = self._handles.append
-        for name, module, _ in watched_modules(self.model, None):
+        for name, module, _ in watched_modules(self.model):
             hold(module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True))
             hold(module.register_forward_hook(partial(self._after, name)))
         for name, p in self.model.named_parameters():
@@ -230,27 +234,22 @@ class Digest:
         hold(self.optimizer.register_step_post_hook(self._updated))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        if error is not None and self._rows:
+        if error[0] is not None and self._rows:
             self._end_step()  # the one in which the run broke off
         self._stopped = True
         if self.path is not None:
             replace_file(self.path, json.dumps(self.record.to_json()).encode())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of a copied or stored model, the hooks do nothing."""
+        """A copied or stored model has hooks that do nothing."""
         return asleep, (Digest,)
 
     def _stop(self, error: Exception) -> None:
-        """Look at nothing more: the run is worth more than its digests."""
+        """Stop: an error of the watch must not stop training."""
         self.record.error = f"{type(error).__name__}: {error}"
         self._stopped = True
 

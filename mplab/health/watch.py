@@ -11,42 +11,21 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler as AmpScaler
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from mplab.health._arguments import (
-    described,
-    is_number,
-    is_true,
-    require_model,
-    require_optimizer,
-    require_options,
-    watched_modules,
-    watched_scaler,
-)
-from mplab.health._findings import diagnose
-from mplab.health._tracing import Origin, Tracer, format_of_dtype
-from mplab.health._updates import Movement
-from mplab.health._vitals import (
-    asleep,
-    casts_of,
-    counts_of,
-    harmless,
-    local,
-    norm_of,
-    several_processes,
-    together,
-    total,
-    unseen,
-    witness,
-)
+from mplab.health import measures
+from mplab.health.findings import diagnose
+from mplab.health.measures import harmless, local, norm_of, together, total, unseen, witness
 from mplab.health.records import Casts, Evidence, Shares, Step, added
 from mplab.health.reports import Report
-from mplab.numbers.formats import FP16, FP32, Format, require_format
+from mplab.health.tracing import Origin, Tracer, format_of_dtype
+from mplab.numbers.checks import integer
+from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.dispatch import OUTSIDE
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.marks import mark_of
@@ -85,7 +64,6 @@ class Health:
             watched and no others. None for all.
 
     Raises:
-        TypeError: `model`, `optimizer` or `scaler` is something else.
         ValueError: a number below 1, an unknown layer, or an optimizer of another model.
 
     Examples:
@@ -114,15 +92,18 @@ class Health:
         weight_format: Format | None = None,
         layers: Sequence[str] | None = None,
     ) -> None:
-        require_options(every, trace_every, weight_format)
-        self.model, self.scaler = require_model("Health", model), watched_scaler(scaler)
-        given = optimizer is not None
-        self.optimizer = require_optimizer("Health", optimizer, model) if given else None
-        self.fmt, self.weight_format = require_format("Health", fmt), weight_format
-        self.every, self.trace_every = every, trace_every
+        if optimizer is not None:
+            measures.require_optimizer("Health", optimizer, model)
+        self.model, self.optimizer = model, optimizer
+        self.scaler: Any = (
+            None if isinstance(scaler, AmpScaler) and not scaler.is_enabled() else scaler
+        )
+        self.fmt, self.weight_format = fmt, weight_format
+        self.every = integer("Health", "every", every, least=1)
+        self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
         self.seen = Evidence(scaler=self.scaler is not None)
-        self._watched = watched_modules(model, layers)
+        self._watched = measures.watched_modules(model, layers)
         self._tracer = Tracer()
         self._handles: list[Any] = []
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -182,34 +163,29 @@ class Health:
         self._set_tracing()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _stop(self, error: Exception) -> None:
-        """Look at nothing more: the run is worth more than its watch."""
+        """Stop: an error of the watch must not stop training."""
         self.seen.error = self.seen.error or f"{type(error).__name__}: {error}"
         self._stopped = True
         self._stop_tracing()
 
-    def rest(self) -> None:
-        """Look away until the next `wake`, as during an evaluation between two steps."""
+    def pause(self) -> None:
+        """Pause until `resume`, as for an evaluation between two steps."""
         self._stopped = True
         self._stop_tracing()
 
-    def wake(self) -> None:
-        """Look at what comes."""
+    def resume(self) -> None:
+        """Go on after `pause`."""
         if self._stopped and not self.seen.error:
             self._stopped = False
             self._trace()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Of a copied or stored model, the hooks do nothing."""
-        return asleep, (Health,)
+        """A copied or stored model has hooks that do nothing."""
+        return measures.asleep, (Health,)
 
     def close(self) -> None:
         """Take all hooks away; the report stays."""
@@ -256,7 +232,7 @@ class Health:
         self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
         self._raw: dict[int, Tensor] = {}
         self._norm: float | None = None
-        self._movement: Movement | None = None
+        self._movement: measures.Movement | None = None
         self._asks = False
         self._updates = self._unscales = 0
         self._in_scaler = False
@@ -321,7 +297,8 @@ class Health:
             found = witness(gradient)
             self._flags.append(("backward", name, found, found))
             if len(self.steps) % self.every == 0:
-                self._shares.append((name, fmt.name, what_if, counts_of(gradient, fmt, what_if)))
+                counts = measures.counts_of(gradient, fmt, what_if)
+                self._shares.append((name, fmt.name, what_if, counts))
 
     @harmless
     def _cast(self, name: str, layer: Fp8Linear, role: str, x: Tensor, scale: float) -> None:
@@ -329,7 +306,7 @@ class Health:
             fmt = layer.formats[role]
             first = Casts(fmt.name, layer.scaling, scale, 0.0, 0, 0, 0)
             with unseen():
-                self._casts.append((f"{name} {role}", first, casts_of(x, fmt, scale)))
+                self._casts.append((f"{name} {role}", first, measures.casts_of(x, fmt, scale)))
 
     @harmless
     def _accumulated(self, place: int, p: Tensor) -> None:
@@ -356,7 +333,7 @@ class Health:
             return
         if len(self.steps) % self.every == 0:
             with unseen():
-                self._movement = Movement(optimizer)
+                self._movement = measures.Movement(optimizer)
         if not self._asks:
             self._look_at_gradients(optimizer)
 
@@ -384,9 +361,8 @@ class Health:
             now, raw = self._norm_now(), total(list(self._raw.values()))
         scale = float(self.scaler.get_scale())
         changed = now is not None and raw is not None and math.isfinite(raw) and now < 0.999 * raw
-        # several processes share their gradients in between
-        first = not self._unscales and self.seen.clipped_scaled is None and not several_processes()
-        if changed and first:
+        first = not self._unscales and self.seen.clipped_scaled is None
+        if changed and first and not measures.several_processes():  # these share their gradients
             assert now is not None and raw is not None
             self.seen.clipped_scaled = (raw, now, scale)
         self._unscales += 1
@@ -423,23 +399,12 @@ class Health:
             loss: without the loss scale.
             scale: of the loss in this step; known already where `scaler` is watched.
             skipped: whether the weights were left alone; known already likewise.
-
-        Raises:
-            TypeError: `loss` or `scale` is no number, or `skipped` neither True nor False.
         """
-        if not is_number(loss):
-            raise TypeError(
-                f"step: loss must be a number, or a tensor with one; got {described(loss)}. "
-                "Give the loss on which backward() was called, without its scale."
-            )
-        if scale is not None and not is_number(scale):
-            raise TypeError(f"step: scale must be a number; got {described(scale)}. Leave it out.")
-        skipped = None if skipped is None else is_true(skipped)
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
             factor = float(scale) if scale is not None else self._scale or 1.0
         idle = self.optimizer is not None and not self._updates and not self._stopped
-        left = skipped if skipped is not None else bool(self._skipped) or idle
+        left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         record = Step(value, factor, left)
         self._record(record, loss)
         self.seen.passes += self._ran

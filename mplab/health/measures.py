@@ -1,0 +1,270 @@
+"""What the hooks measure, and how they leave the run as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+
+from mplab.health.records import Step
+from mplab.health.tracing import format_of_dtype
+from mplab.numbers.formats import FP32, Format
+
+_COUNTED = 1 << 16
+"""Gradients of one layer in one pass that are all counted."""
+
+_COMPARED = 1 << 14
+"""Weights of one parameter that are all compared."""
+
+_P = ParamSpec("_P")
+
+
+def harmless(
+    look: Callable[Concatenate[Any, _P], None],
+) -> Callable[Concatenate[Any, _P], None]:
+    """A hook whose errors never reach the run, and which `torch.compile` ignores.
+
+    Its class has `_stopped`, and `_stop` for an error.
+    """
+
+    @wraps(look)
+    def hook(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if torch.compiler.is_compiling() or self._stopped:
+            return
+        try:
+            look(self, *args, **kwargs)
+        except Exception as error:
+            self._stop(error)
+
+    return cast(Callable[Concatenate[Any, _P], None], hook)
+
+
+def asleep(kind: type) -> Any:
+    """A stopped watch, for the hooks of a copied model."""
+    watch: Any = object.__new__(kind)
+    watch._stopped = True
+    return watch
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Compute without autograd, autocast or a simulation noticing."""
+    with torch.no_grad():
+        if _get_current_dispatch_mode() is None:
+            yield
+        else:
+            with _disable_current_modes():
+                yield
+
+
+def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
+    """Reject an optimizer that updates no parameter of the model.
+
+    One with parameters of another dtype may hold FP32 master weights of the model's.
+
+    Raises:
+        ValueError: there is no such parameter.
+    """
+    trained = {id(p): p.dtype for p in model.parameters() if p.requires_grad}
+    updated = {id(p): p.dtype for group in optimizer.param_groups for p in group["params"]}
+    same = set(trained.values()) == set(updated.values())
+    if same and not trained.keys() & updated.keys():
+        raise ValueError(
+            f"{function}: optimizer must update parameters of the model; got "
+            f"{type(optimizer).__name__} with {len(updated)} others. Make it from "
+            f"model.parameters(), after all that replaces them, such as a copy or fully_shard."
+        )
+
+
+def watched_modules(
+    model: nn.Module, layers: Iterable[str] | None = None
+) -> list[tuple[str, nn.Module, bool]]:
+    """The modules to watch: their names, and whether none in them is watched.
+
+    Raises:
+        ValueError: `layers` has a name that no module has.
+    """
+    names = dict(model.named_modules())
+    unknown = [name for name in layers or () if name not in names]
+    if unknown:
+        near = get_close_matches(unknown[0], names, n=3, cutoff=0.4) or list(names)[1:4]
+        raise ValueError(
+            f"Health: layers must be names in model.named_modules(); got {unknown[0]!r}. Some "
+            f"of them: {', '.join(near)}."
+        )
+    chosen: list[tuple[str, nn.Module, bool]] = []
+    closed: list[str] = []
+    for name, module in names.items():
+        if any(_within(name, outer) for outer in closed):
+            continue
+        compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
+        if compiled:
+            closed.append(name)
+        if layers is None or any(_within(name, layer) for layer in layers):
+            chosen.append((name, module, compiled or next(module.children(), None) is None))
+    return chosen
+
+
+def _within(name: str, outer: str) -> bool:
+    """Whether a module is another, or in it."""
+    return not outer or name == outer or name.startswith(f"{outer}.")
+
+
+# Numbers of tensors -----------------------------------------------------------------------
+def several_processes() -> bool:
+    """Whether several processes train together."""
+    dist = torch.distributed
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def local(t: Tensor) -> Tensor:
+    """What this process holds of a tensor that is spread over several; no process waits."""
+    shard = getattr(t, "to_local", None)
+    return t.detach() if shard is None else shard().detach()
+
+
+def sample(t: Tensor, most: int) -> Tensor:
+    """A tensor of at most so many elements, or about a quarter as many of a larger one; a view.
+
+    They are whole rows at even distances.
+
+    Examples:
+        >>> sample(torch.arange(12).view(6, 2), 11)
+        tensor([[ 0,  1],
+                [10, 11]])
+    """
+    if t.numel() <= most:
+        return t
+    rows = t.flatten(0, -2) if t.dim() > 1 and t.is_contiguous() else t
+    rows = rows if len(rows) > 1 else rows.squeeze()
+    return rows[:: -(-4 * t.numel() // most)]
+
+
+def witness(t: Tensor) -> Tensor:
+    """A float32 scalar that is finite if all elements are; nothing waits for the device.
+
+    Examples:
+        >>> witness(torch.ones(2)), witness(torch.tensor([1.0, torch.inf]))
+        (tensor(0.), tensor(nan))
+    """
+    if not t.numel():
+        return torch.zeros((), device=t.device)
+    low, high = torch.aminmax(t.detach() if t.itemsize > 1 else t.detach().float())
+    return low.float() * 0 + high.float() * 0
+
+
+def norm_of(t: Tensor) -> Tensor:
+    """The Euclidean norm, in float32; of what this process holds."""
+    t = local(t)
+    t = t.coalesce().values() if t.is_sparse else t
+    return torch.linalg.vector_norm(t, dtype=torch.float32)  # type: ignore[no-any-return]
+
+
+def total(norms: list[Tensor]) -> float | None:
+    """The norm of everything together, from the norms of its parts; None without parts."""
+    return float(torch.linalg.vector_norm(together(norms))) if norms else None
+
+
+def together(parts: list[Tensor]) -> Tensor:
+    """Tensors of one shape as one, on one device, where a model spans several."""
+    return torch.stack([part.to(parts[0].device) for part in parts])
+
+
+def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
+    """The numbers of `Shares`, of some rows where there are many."""
+    size = sample(gradient.detach(), _COUNTED).abs()
+    zeros = size == 0
+    if what_if:
+        zeros = (size <= fmt.min_subnormal / 2) & ~zeros
+    finite = size <= torch.finfo(size.dtype).max
+    held = size > (fmt.min_subnormal / 2 if what_if else 0)
+    parts = [
+        zeros.sum(),
+        ((size < fmt.min_normal) & held).sum(),
+        ((size < 4 * fmt.min_subnormal) & held).sum(),
+        ((size >= fmt.max_finite / 16) & finite).sum(),
+        (~finite).sum(),
+    ]
+    return torch.stack([torch.full_like(parts[0], size.numel()), *parts])
+
+
+def casts_of(operand: Tensor, fmt: Format, scale: float) -> Tensor:
+    """The last four numbers of `Casts`, as float64."""
+    size = operand.detach().abs()
+    scaled = size * scale
+    parts = [
+        size.amax() if size.numel() else scaled.sum(),
+        (size > 0).sum(),
+        ((scaled <= fmt.min_subnormal / 2) & (size > 0)).sum(),
+        (scaled > fmt.max_finite).sum(),
+    ]
+    return torch.stack([part.double() for part in parts])
+
+
+def ulps(x: Tensor, fmt: Format) -> Tensor:
+    """`mplab.ulp` on a tensor, as float64."""
+    exponent = torch.frexp(x.detach().double()).exponent - 1
+    exponent = exponent.clamp(fmt.emin, fmt.emax)
+    return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - fmt.precision + 1)
+
+
+# Updates ----------------------------------------------------------------------------------
+class Movement:
+    """Some weights before a step, and which of them had a reason to move.
+
+    Args:
+        optimizer: about to step; parameters that it does not have, or has with a learning
+            rate of 0, are left out.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        moving = [
+            (p, "tolerance_grad" in group)  # L-BFGS: it stays where it has converged
+            for group in optimizer.param_groups
+            if _rate(group) != 0
+            for p in group["params"]
+            if p.requires_grad
+        ]
+        self._parameters: list[Tensor] = [p for p, _ in moving]
+        self._stops = [stops for _, stops in moving]
+        self._before = [sample(local(p), _COMPARED).clone() for p in self._parameters]
+        self._pushed: list[Tensor | None] | None = None
+
+    def look_at_gradients(self) -> None:
+        """Which weights have a gradient that is a number and not zero."""
+        self._pushed = []
+        for p, stops, before in zip(self._parameters, self._stops, self._before, strict=True):
+            gradient = None if p.grad is None or stops else local(p.grad)
+            if gradient is not None and gradient.layout is torch.strided:
+                some = sample(gradient, _COMPARED)
+                self._pushed.append(((some != 0) & torch.isfinite(some)).to(before.device))
+            else:
+                self._pushed.append(None)
+
+    def tell(self, record: Step, weight_format: Format | None) -> None:
+        """Write into the record of a step what moved, and how far."""
+        ratios = []
+        pushed = self._pushed or [None] * len(self._before)
+        for p, before, push in zip(self._parameters, self._before, pushed, strict=True):
+            after = sample(local(p), _COMPARED)
+            moved = (after != before) & torch.isfinite(after)
+            expected = moved if push is None else moved | push
+            record.updated += int(expected.sum())
+            record.unmoved += int((expected & (after == before)).sum())
+            fmt = weight_format or format_of_dtype(p.dtype) or FP32
+            far = (after.double() - before.double()).abs() / ulps(before, fmt)
+            ratios.append(far[expected].cpu())
+        together = torch.cat(ratios) if ratios else torch.empty(0)
+        record.update_ulps = float(together.median()) if len(together) else None
+
+
+def _rate(group: dict[str, Any]) -> float:
+    """The learning rate of a group; 1 where it is called otherwise."""
+    rate = group.get("lr", 1.0)
+    return 1.0 if rate is None else float(rate)
