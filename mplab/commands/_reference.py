@@ -61,9 +61,8 @@ def write_reference(folder: Path) -> None:
             path = folder / f"{name.replace('.', '/')}.html"
             replace_file(path, _guarded(render.html_module(page, pages)).encode())
         replace_file(folder / "index.html", _guarded(render.html_index(pages)).encode())
-        # Without the door: what it offers, a search finds in the rooms.
-        rooms = {name: page for name, page in pages.items() if name != "mplab"}
-        replace_file(folder / "search.js", render.search_index(rooms).encode())
+        pages.pop("mplab")  # what it offers, a search finds in the rooms
+        replace_file(folder / "search.js", render.search_index(pages).encode())
 
 
 def _guarded(html: str) -> str:
@@ -103,7 +102,8 @@ def _pages() -> dict[str, doc.Module]:
 def _page(module: ModuleType, names: Sequence[str] = ()) -> doc.Module:
     """What pdoc says of these names of a module, else of all, lazily imported ones included."""
     front = ModuleType(module.__name__, module.__doc__)
-    every = {name: getattr(module, name) for name in names or dir(module) if name[0] != "_"}
+    names = names or getattr(module, "__all__", dir(module))
+    every = {name: getattr(module, name) for name in names if name[0] != "_"}
     held = {name: each for name, each in every.items() if not isinstance(each, ModuleType)}
     vars(front).update(held, __all__=list(held))
     page = doc.Module(front)
