@@ -21,7 +21,7 @@ FRONTS = {
     "arithmetic": """
         add subtract multiply divide sqrt fma remainder raised Rules
         matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
-        roundings linear_bound gamma probabilistic_bound RunningError running_error exact_sum
+        roundings linear_bound probabilistic_bound
         Factors lu cholesky solve_triangular Refinement refine backward_error condition
         Weights path Descent descend METHODS ARCHITECTURES MatrixUnit mma unit_of FloatArray
         slice_bits split matmul_fp64 emulation_bound integrate freezes distinct_sums

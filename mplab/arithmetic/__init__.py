@@ -1,19 +1,15 @@
 """Computing in a format: operations, sums, updates, time steps, linear systems, matrix units."""
 
-from mplab.arithmetic._float_array import FloatArray as FloatArray
+from mplab.arithmetic.float_array import FloatArray as FloatArray
 from mplab.arithmetic.architectures import (
     ARCHITECTURES as ARCHITECTURES,
     MatrixUnit as MatrixUnit,
     unit_of as unit_of,
 )
 from mplab.arithmetic.bounds import (
-    RunningError as RunningError,
-    exact_sum as exact_sum,
-    gamma as gamma,
     linear_bound as linear_bound,
     probabilistic_bound as probabilistic_bound,
     roundings as roundings,
-    running_error as running_error,
 )
 from mplab.arithmetic.emulation import (
     emulation_bound as emulation_bound,

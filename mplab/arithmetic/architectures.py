@@ -1,14 +1,12 @@
-"""The matrix units of GPUs as data: what one step of each takes and keeps."""
+"""The matrix units of GPUs as data: the parameters of one step of each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
-from mplab.numbers import checks
-from mplab.numbers.checks import quoted, switch
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import (
     BF16,
     FP4_E2M1,
@@ -58,6 +56,17 @@ class MatrixUnit:
             is rounded down to the larger exponent, and C is dropped where all its bits are cut.
         flush: whether subnormal operands and results of products and sums become zero, if
             `fraction_bits` is None.
+        zeros_align: whether a zero product or a zero C takes part in the alignment, with the
+            exponent its operands have.
+        exponent_floor: the least exponent that C and the products are aligned to; −126 is that of
+            FP32's own zero. None: no floor.
+        signed_underflow: whether a sum that is not zero, but rounds to it, keeps its sign, as IEEE
+            754 has it: one product −2^−14 · 2^−14 into FP16 gives −0.
+
+    Published models disagree on the last three, which matter to units that align. MMA-Sim as of
+    January 2026 gives +0 where a negative sum underflows, because it rounds to Python's integers,
+    which have no −0; it has the floor; and its zeros have the exponent −126: they align in BF16 and
+    TF32 as if `zeros_align`, and elsewhere only where there is nothing but zeros and a tiny C.
 
     Raises:
         ValueError: a parameter is none that the model is exact for in float64.
@@ -73,6 +82,9 @@ class MatrixUnit:
     sum_bits: int | None = None
     lanes: int = 1
     flush: bool = False
+    zeros_align: bool = False
+    exponent_floor: int | None = -126
+    signed_underflow: bool = True
 
     def __post_init__(self) -> None:
         self._require("group", (1, GROUP), "1 or 16")
@@ -94,18 +106,12 @@ class MatrixUnit:
         else:
             self._require("sum_bits", (*range(39), None), "0 to 38, or None")
         self._require("lanes", (1, 2) if self.sum_bits is not None else (1,), "1, or 2 of sum_bits")
-        for name in ("products_normalised", "flush"):
-            switch("MatrixUnit", name, getattr(self, name))
-        if self.flush and self.fraction_bits is not None:
-            raise ValueError(
-                "MatrixUnit: flush must be False unless fraction_bits is None; got True. Choose "
-                "another unit."
-            )
+        self._require("flush", (False, True) if self.fraction_bits is None else (False,), "False")
+        self._require("exponent_floor", (*range(-900, 256), None), "-900 to 255, or None")
 
     def _require(self, name: str, allowed: Sequence[Any], words: str) -> None:
         given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
-        right = given is None or isinstance(given, Rounding if mode else Integral)
-        if not right or isinstance(given, bool) or given not in allowed:
+        if given not in allowed or (mode and not isinstance(given, Rounding)):
             raise ValueError(
                 f"MatrixUnit: {name} must be {words}; got {quoted(given)}. Choose another unit."
             )
@@ -209,7 +215,6 @@ def unit_of(
         scale_format: of the scales of blocks, if there are any.
 
     Raises:
-        TypeError: a format is none.
         ValueError: there is no such architecture, or it does not take this format.
 
     Examples:
@@ -218,52 +223,30 @@ def unit_of(
         >>> unit_of("blackwell", FP4_E2M1, scale_format=FP8_E4M3).group
         16
     """
-    if scale_format is not None:
-        scale_format = scale_format_of("unit_of", scale_format)
-    return unit_for("unit_of", architecture, input_format, scale_format)
-
-
-def scale_format_of(function: str, fmt: Any) -> Format:
-    """The format of scales, if a unit takes it."""
-    if not isinstance(fmt, Format) or fmt not in (FP8_E8M0, FP8_E4M3):
+    if scale_format not in (None, FP8_E8M0, FP8_E4M3):
         raise ValueError(
-            f"{function}: scale_format must be FP8_E8M0 or FP8_E4M3; got {quoted(fmt)}. Pass "
-            f"FP8_E8M0."
+            f"unit_of: scale_format must be FP8_E8M0 or FP8_E4M3; got {quoted(scale_format)}."
         )
-    return fmt
-
-
-def pair_of(function: str, input_format: Any) -> tuple[Any, Any]:
-    """The formats of both operands, `float` for FP64."""
-    if input_format is float:
-        return float, float
-    two = isinstance(input_format, tuple) and len(input_format) == 2
-    pair = input_format if two else (input_format, input_format)
-    left, right = (checks.named_format(function, "input_format", fmt) for fmt in pair)
-    return left, right
-
-
-def unit_for(
-    function: str, architecture: Any, input_format: Any, scale_format: Format | None = None
-) -> MatrixUnit:
-    """The unit, in the name of the function that was asked; of a pair, that of the wider format."""
-    pair = pair_of(function, input_format)
     if isinstance(architecture, MatrixUnit):
         return architecture
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+    if architecture not in ARCHITECTURES:
         raise ValueError(
-            f"{function}: architecture must be one of {', '.join(ARCHITECTURES)}, or a "
-            f"MatrixUnit; got {quoted(architecture)}. Blackwell stands for data-centre "
-            f"Blackwell."
+            f"unit_of: architecture must be one of {', '.join(ARCHITECTURES)}, or a MatrixUnit; "
+            f"got {quoted(architecture)}. Blackwell stands for data-centre Blackwell."
         )
     units, scaled = ARCHITECTURES[architecture], f" * {scale_format.name}" if scale_format else ""
-    wide_first = sorted(pair, key=lambda fmt: 0 if fmt is float else -fmt.bits)
+    wide_first = sorted(pair_of(input_format), key=lambda fmt: 0 if fmt is float else -fmt.bits)
     names = [("FP64" if fmt is float else fmt.name) + scaled for fmt in wide_first]
     paired = names[0] == names[1] or wide_first[0].bits <= 8
     if not paired or not units.keys() >= set(names):
         raise ValueError(
-            f"{function}: input_format must be one of {', '.join(units)} on {architecture}"
+            f"unit_of: input_format must be one of {', '.join(units)} on {architecture}"
             f"{', or a pair of at most 8 bits' * ('FP8' in ''.join(units))}; got "
             f"{', '.join(dict.fromkeys(names))}. Choose another architecture, or pass a MatrixUnit."
         )
     return units[names[0]]
+
+
+def pair_of(input_format: Any) -> tuple[Any, Any]:
+    """The formats of both operands, `float` for FP64."""
+    return input_format if isinstance(input_format, tuple) else (input_format, input_format)

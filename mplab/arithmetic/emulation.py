@@ -13,20 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic import _checks
-from mplab.arithmetic.architectures import ARCHITECTURES, MatrixUnit, unit_of
+from mplab.arithmetic.architectures import MatrixUnit, unit_of
 from mplab.arithmetic.matrix_units import mma
-from mplab.numbers import checks
-from mplab.numbers.checks import integer, quoted
-from mplab.numbers.formats import FP16, FP32, Format, require_format
+from mplab.arithmetic.reductions import require_product
+from mplab.numbers.checks import integer
+from mplab.numbers.formats import FP16, FP32, Format
+from mplab.numbers.inputs import as_float64
 
 _ENOUGH = 2.0**-52
 """What slices may leave, relative to |A||B|: with the rounding at the end, less than 2^−51."""
 
 _LEAST = 2.0**-450
 """Sizes that are not zero are taken to be no less, so that no product of two is lost."""
-
-_WORDS = ("INT8", "moduli")
 
 
 def slice_bits(k: int, fmt: Format, accumulator_bits: int) -> int:
@@ -55,14 +53,11 @@ def slice_bits(k: int, fmt: Format, accumulator_bits: int) -> int:
         >>> slice_bits(64, FP16, 24), slice_bits(64, BF16, 24), slice_bits(1024, FP8_E4M3, 14)
         (10, 9, 3)
     """
-    k = integer("slice_bits", "k", k, least=1, advice="Count the products in a sum.")
-    require_format("slice_bits", fmt)
-    held = integer("slice_bits", "accumulator_bits", accumulator_bits, most=1 << 20)
-    bits = _slice_bits(k, min(fmt.precision, fmt.emax), held)
+    bits = _slice_bits(k, min(fmt.precision, fmt.emax), accumulator_bits)
     if bits < 1:
         raise ValueError(
-            f"slice_bits: k must be at most 2^accumulator_bits; got {quoted(k)} and {held} bits. "
-            f"Add fewer products at a time."
+            f"slice_bits: k must be at most 2^accumulator_bits; got {k} and {accumulator_bits} "
+            f"bits. Add fewer products at a time."
         )
     return bits
 
@@ -105,15 +100,14 @@ def split(
         >>> parts.tolist(), exponents.tolist(), rest.tolist()
         ([[6.0, 1.0], [0.0, 6.0]], [-3], [0.0, 0.0])
     """
-    array = _checks.wide("split", "x", x)
+    array = as_float64("split", x)
     if not np.isfinite(array).all():
         raise ValueError(
             f"split: x must hold finite numbers; got {array[~np.isfinite(array)].flat[0]}. "
             f"Use matmul_fp64, which takes them."
         )
-    slices = integer("split", "slices", slices, least=1)
-    bits = integer("split", "bits", bits, least=1, most=1000, advice="Pass at most 1000.")
-    cut = _cut(array, slices, bits, _checks.axis_of("split", axis, array.shape))
+    bits = integer("split", "bits", bits, least=1, most=1000)
+    cut = _cut(array, slices, bits, axis)
     return np.stack(cut.parts), cut.exponents, cut.rests[-1]
 
 
@@ -317,8 +311,7 @@ def _prepared(
     bits, promote_every = _unit_bits(function, k, unit, architecture)
     most = len(moduli) if unit == "moduli" else 1 << 13  # twice the bits of 2^−1074 .. 2^1024
     if slices is not None:
-        advice = f"Pass at most {most}, or None."
-        slices = integer(function, "slices", slices, least=1, most=most, advice=advice)
+        slices = integer(function, "slices", slices, least=1, most=most)
     for n in count(1) if slices is None else [slices]:
         some = moduli[:n] if unit == "moduli" else []
         if some:
@@ -339,17 +332,8 @@ def _prepared(
 
 def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> tuple[int, int | None]:
     """Bits of a slice, and after how many terms sums must leave the unit."""
-    if isinstance(unit, str) and unit in _WORDS:
+    if unit in ("INT8", "moduli"):
         return _slice_bits(k, 6, 31), None  # at most 64 in size: INT8 has no +128
-    known = [n for n, units in ARCHITECTURES.items() if getattr(unit, "name", None) in units]
-    own = isinstance(architecture, MatrixUnit)
-    if not isinstance(unit, Format) or not (known or own):
-        raise ValueError(
-            f"{function}: unit must be the format of a matrix unit, 'INT8' or 'moduli'; got "
-            f"{quoted(unit)}. Pass FP16."
-        )
-    if not own:
-        checks.one_of(function, "architecture", architecture, known)
     parameters, held = unit_of(architecture, unit), min(unit.precision, unit.emax)
     kept = parameters.fraction_bits  # None: every sum is rounded to FP32
     short = 1 + min(FP32.precision - 1 if kept is None else kept, parameters.written_bits)
@@ -386,10 +370,6 @@ _NEAREST = np.frompyfunc(_nearest, 2, 1)
 
 def _factors(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
     """Two matrices that can be multiplied."""
-    left, right = _checks.wide(function, "a", a), _checks.wide(function, "b", b)
-    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-        raise ValueError(
-            f"{function}: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
-            f"{right.shape}. Reshape them."
-        )
+    left, right = as_float64(function, a, "a"), as_float64(function, b, "b")
+    require_product(function, left, right)
     return left, right

@@ -1,4 +1,4 @@
-"""Linear systems: factors in a low format, and solutions refined until they have FP64's digits.
+"""Linear systems: factors in a low format, and iterative refinement to FP64 accuracy.
 
 Factors and triangular solves round every operation, through the operations of the room. What a
 solution is judged by, its residual b − a·x, is computed in integers, without any rounding.
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from mplab.arithmetic import _checks
 from mplab.arithmetic.operations import Rules, divide, multiply, sqrt, subtract
 from mplab.arithmetic.reductions import matmul
-from mplab.numbers import checks
-from mplab.numbers.formats import Format, require_format
-from mplab.numbers.rounding import round_to
+from mplab.numbers.checks import one_of
+from mplab.numbers.formats import Format
+from mplab.numbers.inputs import as_float64
+from mplab.numbers.rounding import require_values, round_to
 
 _ENOUGH = 2.0**-52
 """Twice FP64's unit roundoff, which the rounding of a solution's entries alone can cost."""
@@ -61,13 +61,13 @@ def lu(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
         The factors, with ones on the diagonal of `lower`.
 
     Raises:
-        TypeError: `a` holds no numbers, or a rule is of the wrong type.
+        TypeError: `a` holds no numbers, or a rule is unknown or of the wrong type.
         ValueError: `a` is not square, or an element is no value of `fmt`.
 
     Exactness:
         Every operation is correctly rounded: bit-exact with the oracle on the cases in
         tests/arithmetic/test_linear.py. To nearest, and without underflow, lower @ upper differs
-        from the permuted `a` by at most γ_n · |lower| @ |upper|, with γ_n as in `gamma`.
+        from the permuted `a` by at most γ · |lower| @ |upper|, with γ = n·u / (1 − n·u).
 
     Source:
         Higham 2002, Accuracy and Stability of Numerical Algorithms, §9.1 and Theorem 9.3.
@@ -79,7 +79,7 @@ def lu(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
         >>> lu([[1.0, 2.0], [2.0, 4.0]], FP16).reason
         'the pivot of column 1 is 0.0'
     """
-    rest = _square("lu", a, fmt, rules)
+    rest = _square("lu", a, fmt)
     order, reason = np.arange(len(rest)), ""
     for k in range(len(rest)):
         pivot = k + int(np.argmax(np.abs(rest[k:, k])))  # a NaN passes for the largest
@@ -116,7 +116,7 @@ def cholesky(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
         >>> cholesky([[4.0, 2.0], [2.0, 1.0]], FP16).reason
         'the pivot of column 1 is 0.0'
     """
-    rest = _square("cholesky", a, fmt, rules)
+    rest = _square("cholesky", a, fmt)
     if (apart := np.argwhere((rest != rest.T) & ~np.isnan(rest))).size:
         i, j = apart[0].tolist()
         raise ValueError(
@@ -172,9 +172,9 @@ def solve_triangular(
         array([0.5       , 0.16662598])
     """
     name = "solve_triangular"
-    matrix = _square(name, t, fmt, rules, "t")
-    x = np.array(_vector(name, "b", _checks.operand(name, "b", b, fmt), matrix))
-    if not checks.switch(name, "lower", lower):
+    matrix = _square(name, t, fmt)
+    x = np.array(_vector(name, "b", require_values(name, "b", b, fmt), matrix))
+    if not lower:
         matrix, x = matrix[::-1, ::-1], x[::-1]
     for k in range(len(x)):
         x[k] = divide(x[k], matrix[k, k], fmt, **rules)
@@ -212,7 +212,7 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
         (0.0, 0.06666666666666667)
     """
     name = "backward_error"
-    matrix = _matrix(name, "a", _finite(name, "a", a))
+    matrix = _matrix(name, _finite(name, "a", a))
     x, b = (_vector(name, n, _finite(name, n, v), matrix) for n, v in (("x", x), ("b", b)))
     return _System(matrix, b).judge(x)[2]
 
@@ -233,9 +233,7 @@ def condition(a: Any, p: float = 2) -> float:
         >>> condition([[1.0, 0.0], [0.0, 0.25]]), condition([[1.0, 2.0], [2.0, 4.0]], np.inf)
         (4.0, inf)
     """
-    matrix = _matrix("condition", "a", _finite("condition", "a", a))
-    kind = checks.number_that("condition", "p", p, "1, 2 or infinity", {1, 2, np.inf}.__contains__)
-    return float(np.linalg.cond(matrix, kind))
+    return float(np.linalg.cond(_matrix("condition", _finite("condition", "a", a)), p))
 
 
 class _System:
@@ -332,8 +330,8 @@ def refine(
         without any rounding, is at most 2^−52.
 
     Raises:
-        TypeError: `a` or `b` holds no numbers, or an option is of the wrong type.
-        ValueError: shapes do not fit, an element is not finite, or an option is unknown.
+        TypeError: `a` or `b` holds no numbers.
+        ValueError: shapes do not fit, an element is not finite, or the method is unknown.
 
     Exactness:
         Backward errors are correctly rounded. Triangular solves and GMRES are float64's, whose
@@ -352,13 +350,9 @@ def refine(
         >>> refine(1e6 * a, b, factor_format=FP16, scale=False).reason
         'factors in FP16 broke down: column 0 meets inf'
     """
-    matrix = _matrix("refine", "a", _finite("refine", "a", a))
+    matrix = _matrix("refine", _finite("refine", "a", a))
     b = _vector("refine", "b", _finite("refine", "b", b), matrix)
-    checks.named_format("refine", "factor_format", factor_format)
-    _require_residual(residual_format)
-    checks.one_of("refine", "method", method, ("classic", "gmres"))
-    limit = checks.integer("refine", "limit", limit)
-    scale = checks.switch("refine", "scale", scale)
+    one_of("refine", "method", method, ("classic", "gmres"))
     power = 1 - int(np.frexp(np.abs(matrix).max())[1]) if scale else 0
     scaled = np.ldexp(matrix, power)
     factors = lu(round_to(scaled, factor_format), factor_format)
@@ -438,13 +432,10 @@ def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple
 
 
 # Arguments -------------------------------------------------------------------------------
-def _matrix(function: str, argument: str, x: np.ndarray) -> np.ndarray:
+def _matrix(function: str, x: np.ndarray) -> np.ndarray:
     """A square matrix that is not empty."""
     if x.ndim != 2 or x.shape[0] != x.shape[1] or not x.size:
-        raise ValueError(
-            f"{function}: {argument} must have a shape (n, n), n at least 1; got {x.shape}. "
-            f"Reshape it, or take a square part."
-        )
+        raise ValueError(f"{function}: matrices must have a shape (n, n), n ≥ 1; got {x.shape}.")
     return x
 
 
@@ -458,31 +449,17 @@ def _vector(function: str, argument: str, x: np.ndarray, matrix: np.ndarray) -> 
     return x
 
 
-def _square(function: str, x: Any, fmt: Format, rules: Rules, argument: str = "a") -> np.ndarray:
-    """A copy of a square matrix of values of a format, once the options are known to be right."""
-    require_format(function, fmt)
-    _checks.require_rules(function, rules, Rules.__annotations__)
-    return np.array(_matrix(function, argument, _checks.operand(function, argument, x, fmt)))
+def _square(function: str, x: Any, fmt: Format) -> np.ndarray:
+    """A copy of a square matrix of values of a format."""
+    return np.array(_matrix(function, require_values(function, "matrix", x, fmt)))
 
 
 def _finite(function: str, argument: str, x: Any) -> np.ndarray:
     """Numbers that are all finite, as float64."""
-    array = _checks.wide(function, argument, x)
+    array = as_float64(function, x, argument)
     if not np.isfinite(array).all():
         raise ValueError(
             f"{function}: {argument} must hold finite numbers; got "
             f"{array[~np.isfinite(array)].flat[0]}. Remove it, or scale what overflowed."
         )
     return array
-
-
-def _require_residual(fmt: Format | None) -> None:
-    """Refuse a format of residuals that FP32 does not hold."""
-    if fmt is None:
-        return
-    checks.named_format("refine", "residual_format", fmt)
-    if fmt.precision > 24 or fmt.emax > 127 or fmt.emin - fmt.precision < -150:
-        raise ValueError(
-            f"refine: residual_format must be FP32 or narrower, or None; got {fmt!r}. "
-            f"None computes residuals exactly."
-        )

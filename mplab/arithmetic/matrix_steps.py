@@ -1,4 +1,4 @@
-"""Where each bit of one step of a matrix unit goes: kept, or cut by the alignment."""
+"""The bits of one step of a matrix unit: which are kept, and which the alignment cuts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic import _checks
-from mplab.arithmetic.architectures import Input, MatrixUnit, pair_of, unit_for
+from mplab.arithmetic.architectures import Input, MatrixUnit, pair_of, unit_of
 from mplab.arithmetic.matrix_units import mma
-from mplab.numbers import checks
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP8_E4M3, FP32, Format, Rounding
+from mplab.numbers.inputs import as_float64
 from mplab.numbers.words import number, superscript
 
 _SHOWN_PAST_THE_CUT = 12
@@ -101,33 +100,22 @@ def step_bits(
         >>> step.top, step.low, step.losing, step.error == -(2.0**-14)
         (0, -13, 1, True)
     """
-    unit = unit_for("bits_of_a_step", architecture, input_format)
+    unit = unit_of(architecture, input_format)
     if not unit.at_once:
         raise ValueError(
             f"bits_of_a_step: architecture must be one whose unit aligns all terms to one "
             f"exponent; got {quoted(architecture)}. Take 'hopper'."
         )
-    formats = pair_of("bits_of_a_step", input_format)
-    left = _checks.wide("bits_of_a_step", "a", a)
-    right = _checks.wide("bits_of_a_step", "b", b)
-    c = checks.real("bits_of_a_step", "c", c)
+    formats = pair_of(input_format)
+    left, right = as_float64("bits_of_a_step", a, "a"), as_float64("bits_of_a_step", b, "b")
     if not 0 < left.size <= unit.terms or left.shape != right.shape or left.ndim != 1:
         raise ValueError(
             f"bits_of_a_step: a and b must be vectors of at most {unit.terms} terms; got shapes "
             f"{left.shape} and {right.shape}. Show one step."
         )
-    if not (np.isfinite(left).all() and np.isfinite(right).all()):
-        raise ValueError(
-            "bits_of_a_step: a and b must be finite; got infinities or NaN, which have no bits to "
-            "align. Use mma."
-        )
     written = mma(
         left[None, :], right[:, None], np.array([[c]]), architecture=unit, input_format=input_format
     )[0, 0]
-    if not np.isfinite(written):
-        raise ValueError(
-            f"bits_of_a_step: a, b and c must have a sum within FP32; got {written}. Use mma."
-        )
     pairs = list(zip(left.tolist(), right.tolist(), strict=True))
     exponents = [_exponent_of_product(x, y, unit, *formats) for x, y in pairs if x * y]
     top = max([*exponents, *([_exponent(c, -126)] if c else []), -126])

@@ -1,6 +1,6 @@
-"""What a matrix unit of a GPU computes, bit for bit: mostly a sum that is rounded only once.
+"""Matrix products as the matrix units of GPUs compute them, bit for bit.
 
-One step takes D = C + Σ of a few products, all terms at once:
+Most units round a sum only once. One step takes D = C + Σ of a few products, all terms at once:
 
 1. Products are exact, with exponent e_a + e_b and a significand in [1, 4), not normalised; a
    subnormal operand has exponent emin. The scales of blocks add their exponents.
@@ -21,22 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 
-from mplab.arithmetic import _checks
-from mplab.arithmetic.architectures import (
-    GROUP,
-    Input,
-    MatrixUnit,
-    pair_of,
-    scale_format_of,
-    unit_for,
-)
+from mplab.arithmetic.architectures import GROUP, Input, MatrixUnit, pair_of, unit_of
 from mplab.arithmetic.operations import add, fma
-from mplab.numbers.checks import integer, quoted, switch
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import (
     FP4_E2M1,
     FP8_E8M0,
@@ -46,7 +37,8 @@ from mplab.numbers.formats import (
     Rounding,
     Specials,
 )
-from mplab.numbers.rounding import round_to
+from mplab.numbers.inputs import as_float64
+from mplab.numbers.rounding import require_values, round_to
 
 _AT_ONCE = 1 << 16
 """Products held at a time: they stay in the processor's cache."""
@@ -74,24 +66,13 @@ def mma(
     scales: tuple[Any, Any] | None = None,
     scale_format: Format = FP8_E8M0,
     promote_every: int | None = None,
-    zeros_align: bool = False,
-    exponent_floor: int | None = -126,
-    signed_underflow: bool = True,
 ) -> np.ndarray:
     """The product a @ b + c as the matrix units of a GPU compute it.
 
     An exact sum of zero is +0 in units that align. Results past the range are infinite. A scale
     of NaN makes all products of its block NaN.
 
-    Published models disagree in three corners, which are switches of units that align.
-    `zeros_align`: whether a zero product or c = 0 takes part in the alignment with the exponent
-    its operands have (default: no). `exponent_floor`: the least exponent that c and the products
-    are aligned to (default −126, that of FP32's own zero; None: no floor). `signed_underflow`:
-    whether a sum that is not zero, but rounds to it, keeps its sign, as IEEE 754 has it
-    (default: yes): one product −2^−14 · 2^−14 into FP16 gives −0. MMA-Sim as of January 2026
-    gives +0, because it rounds to Python's integers, which have no −0; it has the floor; and its
-    zeros have the exponent −126: they align in BF16 and TF32 as if `zeros_align`, and elsewhere
-    only where there is nothing but zeros and a tiny c.
+    Corners in which published models disagree are parameters of `MatrixUnit`.
 
     Args:
         a: values of `input_format`, shape (M, K).
@@ -107,16 +88,13 @@ def mma(
         promote_every: add the sum of so many terms to the result outside the unit, rounded to
             nearest in the output format, and begin the next at zero; a multiple of the terms
             of one step. None: chain all steps inside the unit.
-        zeros_align: see above.
-        exponent_floor: see above.
-        signed_underflow: see above.
 
     Returns:
         float64, shape (M, N), every element a value of `output_format`.
 
     Raises:
         TypeError: an operand holds no floats.
-        ValueError: shapes do not fit; a value is none of its format; the architecture has no
+        ValueError: shapes do not fit; a value is not of its format; the architecture has no
             unit for the input format, or none writes the output format.
 
     Exactness:
@@ -134,11 +112,9 @@ def mma(
         >>> float(mma(ones, ones.T, scales=(scale, scale), **how)[0, 0])
         4.0
     """
-    scaled = None if scales is None else scale_format_of("mma", scale_format)
-    unit = unit_for("mma", architecture, input_format, scaled)
-    pair = pair_of("mma", input_format)
-    switch("mma", "zeros_align", zeros_align)
-    switch("mma", "signed_underflow", signed_underflow)
+    scaled = None if scales is None else scale_format
+    unit = unit_of(architecture, input_format, scale_format=scaled)
+    pair = pair_of(input_format)
     _require_formats(unit, pair, output_format, scaled)
     left, right = (_values(name, x, fmt) for name, x, fmt in zip("ab", (a, b), pair, strict=True))
     shape = (left.shape[0], right.shape[-1]) if left.ndim == right.ndim == 2 else ()
@@ -148,8 +124,12 @@ def mma(
             f"mma: a, b and c must have shapes (M, K), (K, N) and (M, N); got {left.shape}, "
             f"{right.shape} and {total.shape}. Reshape them."
         )
-    _require_options(unit, promote_every, exponent_floor)
-    step = _Step(unit, output_format, zeros_align, exponent_floor, signed_underflow)
+    if promote_every is not None and (promote_every < 1 or promote_every % unit.terms):
+        raise ValueError(
+            f"mma: promote_every must be a multiple of the {unit.terms} terms of a step; got "
+            f"{promote_every}. DeepSeek's choice is 128."
+        )
+    step = _Step(unit, output_format)
     by = _spread(unit, scales, scaled, left.shape, right.shape) if scaled else (None, None)
     if unit.flush:
         total = _flushed(total, FP32)
@@ -168,7 +148,7 @@ def mma(
 # Arguments -------------------------------------------------------------------------------
 def _values(name: str, x: Any, fmt: Any) -> np.ndarray:
     """An operand as float64; a format is FP64 if it is `float`."""
-    return _checks.wide("mma", name, x) if fmt is float else _checks.operand("mma", name, x, fmt)
+    return as_float64("mma", x, name) if fmt is float else require_values("mma", name, x, fmt)
 
 
 def _require_formats(
@@ -194,7 +174,7 @@ def _require_formats(
         )
     writes: tuple[Any, ...] = (float,) if float in pair else (FP32,)
     writes += (FP16,) * (unit.at_once and scaled is None)
-    if not (output is float or isinstance(output, Format)) or output not in writes:
+    if output not in writes:
         names = ["float" if fmt is float else fmt.name for fmt in writes]
         raise ValueError(
             f"mma: output_format must be {' or '.join(names)}; got {quoted(output)}. Pass "
@@ -218,13 +198,8 @@ def _spread(
     unit: MatrixUnit, scales: Any, fmt: Format, left: tuple[int, ...], right: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The scales of all elements of both operands."""
-    if not isinstance(scales, tuple) or len(scales) != 2:
-        raise TypeError(
-            f"mma: scales must be a pair of arrays, for a and for b; got {quoted(scales)}. Pass "
-            f"(scales_of_a, scales_of_b)."
-        )
     unsigned = fmt if fmt == FP8_E8M0 else _UNSIGNED
-    of_a, of_b = (_checks.operand("mma", "scales", x, unsigned) for x in scales)
+    of_a, of_b = (require_values("mma", "scales", x, unsigned) for x in scales)
     for block in (32, GROUP)[: 1 + (unit.group > 1)]:
         if left[1] % block == 0:
             blocks = left[1] // block
@@ -235,23 +210,6 @@ def _spread(
         f"{' or 16' * (unit.group > 1)}, beside operands {left} and {right}; got {of_a.shape} and "
         f"{of_b.shape}. Pad K to whole blocks."
     )
-
-
-def _require_options(unit: MatrixUnit, promote_every: Any, exponent_floor: Any) -> None:
-    wanted = "DeepSeek's choice is 128."
-    if promote_every is not None and (
-        integer("mma", "promote_every", promote_every, least=1, advice=wanted) % unit.terms
-    ):
-        raise ValueError(
-            f"mma: promote_every must be a multiple of the {unit.terms} terms of a step; got "
-            f"{quoted(promote_every)}. {wanted}"
-        )
-    whole = isinstance(exponent_floor, Integral) and not isinstance(exponent_floor, bool)
-    if exponent_floor is not None and not (whole and -900 <= exponent_floor < 256):
-        raise ValueError(
-            f"mma: exponent_floor must be None or an integer in -900 .. 255; got "
-            f"{quoted(exponent_floor)}. FP32's own is -126."
-        )
 
 
 # Steps -----------------------------------------------------------------------------------
@@ -288,9 +246,6 @@ class _Step:
 
     unit: MatrixUnit
     output_format: Any
-    zeros_align: bool
-    exponent_floor: int | None
-    signed_underflow: bool
 
     def factors(
         self, x: np.ndarray, fmt: Any, scale: np.ndarray | None, scale_format: Format | None
@@ -322,7 +277,7 @@ class _Step:
             else:
                 total = self._products_first(products, exponents, c, self.unit.sum_bits)
             written = self._written(total if finite else self._special(total, products, c))
-            return written if self.signed_underflow else written + 0.0
+            return written if self.unit.signed_underflow else written + 0.0
 
     def _one_by_one(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         """C and the products, every operation rounded: a fused one, or the products in pairs."""
@@ -377,14 +332,14 @@ class _Step:
 
     def _top(self, exponents: np.ndarray, c: np.ndarray) -> np.ndarray:
         """The exponent that C and some terms are aligned to."""
-        floor = np.int16(_NEVER if self.exponent_floor is None else self.exponent_floor)
+        floor = np.int16(_NEVER if self.unit.exponent_floor is None else self.unit.exponent_floor)
         of_c = self._exponents_of(c, self.output_format.emin)
         return np.asarray(np.maximum(exponents.max(axis=1, initial=floor), of_c))
 
     def _exponents_of(self, x: np.ndarray, emin: int) -> np.ndarray:
         """The exponent of each number; far below all others, if it does not take part."""
         exponents = _exponents(x, emin)
-        return exponents if self.zeros_align else np.where(x == 0, np.int16(-9999), exponents)
+        return exponents if self.unit.zeros_align else np.where(x == 0, np.int16(-9999), exponents)
 
     def _special(self, total: np.ndarray, products: np.ndarray, c: np.ndarray) -> np.ndarray:
         """The sums, and where a term was not finite, what IEEE 754 has."""

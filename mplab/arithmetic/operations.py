@@ -1,7 +1,7 @@
-"""Arithmetic in a format: every operation rounds once, through the one door.
+"""Arithmetic in a format: every operation rounds once, by `round_to`.
 
-Each operation first finds its result in float64, then enters the format. Where rounding to
-float64 could change the result it rounds to odd: cut, and the last bit set if anything was
+Each operation first finds its result in float64, then rounds it to the format. Where rounding
+to float64 could change the result it rounds to odd: cut, and the last bit set if anything was
 lost. From there any rounding to at least two bits less, in any mode, is the right one, and so
 are its events. Formats of more than 25 bits of precision, or with exponents near the ends of
 float64, go through Fractions, slowly.
@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
-from mplab.arithmetic import _checks
 from mplab.numbers import rounding as door
 from mplab.numbers.checks import quoted
-from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess, require_format
+from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess
 from mplab.numbers.inputs import as_array
-from mplab.numbers.rounding import Stream, Tally, round_to
+from mplab.numbers.rounding import Stream, Tally, require_values, round_to
 
 
 class Rules(TypedDict, total=False):
@@ -72,7 +71,7 @@ def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
         zero, what `round_to` gives in their place.
 
     Raises:
-        TypeError: an operand is no array of floats, or a rule is of the wrong type.
+        TypeError: an operand is no array of floats, or a rule is of the wrong type or unknown.
         ValueError: an operand is not a value of `fmt`, or a stream is missing.
 
     Exactness:
@@ -223,12 +222,6 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
         given = quoted(operation)
         raise ValueError(f"raised: operation must be one of {names}; got {given}. Pass add.")
     tininess = rules.pop("tininess", Tininess.AFTER)
-    if type(tininess) is not Tininess:
-        raise TypeError(
-            f"raised: tininess must be a member of Tininess; got {quoted(tininess)}. "
-            f"Use Tininess.AFTER."
-        )
-    _checks.require_operands(operation, "raised", len(arguments) - 1, _arity(operation))
     *operands, fmt = arguments
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
     rules.pop("tally", None)
@@ -238,7 +231,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     return Event(int(flags)) if flags.ndim == 0 else flags.astype(np.uint8)
 
 
-# From operands to the door -------------------------------------------------------------
+# From operands to the result ------------------------------------------------------------
 def _operate(
     operation: Callable[..., Any], operands: tuple[Any, ...], fmt: Format, rules: Rules
 ) -> Any:
@@ -252,7 +245,7 @@ class _Exact:
     """An operation's result before the one rounding, and the exceptions found until then.
 
     Attributes:
-        wide: float64, exact, or rounded such that the door's rounding is the only one.
+        wide: float64, exact, or rounded such that only the rounding to the format counts.
         invalid: where numbers have given NaN; if watched, also where a NaN was signaling.
         divided_by_zero: where finite numbers have an infinite quotient.
     """
@@ -267,15 +260,16 @@ class _Exact:
         watched: bool,
     ) -> None:
         how, name = _OPERATIONS[operation], operation.__name__
-        require_format(name, fmt)
-        _checks.require_rules(name, rules, Rules.__annotations__)
         self.mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
-        floor = fmt.min_normal if rules.pop("flush_inputs", False) else 0.0
+        flush = rules.pop("flush_inputs", False)
+        if type(flush) is not bool:
+            raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
+        floor = fmt.min_normal if flush else 0.0
         given = [
-            _flushed(_checks.operand(name, argument, x, fmt), floor)
+            _flushed(require_values(name, argument, x, fmt), floor)
             for argument, x in zip("abc", operands, strict=False)
         ]
-        numbers = _checks.broadcast(name, "abc", given)
+        numbers = np.broadcast_arrays(*given)
         with np.errstate(all="ignore"):
             nearest = how.nearest(*numbers)
             wide = self._before_rounding(how, nearest, numbers, fmt, watched)
@@ -308,11 +302,6 @@ class _Exact:
 def _is_signaling(x: np.ndarray) -> Any:
     """Where float64 are NaNs whose first bit of the trailing significand is 0."""
     return np.isnan(x) & (np.ascontiguousarray(x).view(np.int64) & (1 << 51) == 0).reshape(x.shape)
-
-
-def _arity(operation: Callable[..., Any]) -> int:
-    """How many operands an operation has."""
-    return 1 if operation is sqrt else 3 if operation is fma else 2
 
 
 def _flushed(array: np.ndarray, floor: float) -> np.ndarray:
@@ -397,8 +386,8 @@ _OPERATIONS: dict[Callable[..., Any], _Operation] = {
     add: _sum(lambda a, b: (a, b), lambda a, b: a + b, twice_is_once=True),
     subtract: _sum(lambda a, b: (a, -b), lambda a, b: a - b, twice_is_once=True),
     multiply: _Operation(_product, lambda a, b: a * b),
-    divide: _Operation(np.divide, lambda a, b: a / b),
-    sqrt: _Operation(np.sqrt, _exact_root),
+    divide: _Operation(lambda a, b: np.divide(a, b), lambda a, b: a / b),
+    sqrt: _Operation(lambda a: np.sqrt(a), _exact_root),
     fma: _sum(lambda a, b, c: (_product(a, b), c), lambda a, b, c: a * b + c, twice_is_once=False),
     remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
 }

@@ -13,12 +13,16 @@ from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 
-from mplab.arithmetic import _checks
 from mplab.arithmetic.operations import add, divide, multiply, sqrt, subtract
-from mplab.numbers import checks
-from mplab.numbers.checks import integer, quoted, switch
-from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess, require_format
-from mplab.numbers.rounding import Stream, checked_facts, checked_keys, round_to
+from mplab.numbers.checks import one_of, quoted
+from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
+from mplab.numbers.rounding import (
+    Stream,
+    checked_facts,
+    checked_keys,
+    require_values,
+    round_to,
+)
 
 
 class Accumulation(TypedDict, total=False):
@@ -63,7 +67,7 @@ def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> 
         float64, shape (M, N), every element a value of the output format.
 
     Raises:
-        TypeError: `a` or `b` holds no floats, or an option is of the wrong type.
+        TypeError: `a` or `b` holds no floats, or an option is unknown or of the wrong type.
         ValueError: shapes do not fit; an element is no value of FP32; the order is unknown.
 
     Exactness:
@@ -79,21 +83,14 @@ def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> 
         >>> [float(matmul(a, b, accumulator_format=f)[0, 0]) for f in (FP32, FP16, BF16, FP8_E4M3)]
         [4096.0, 2048.0, 256.0, 16.0]
     """
-    left, right = _checks.operand("matmul", "a", a, FP32), _checks.operand("matmul", "b", b, FP32)
-    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
-        raise ValueError(
-            f"matmul: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
-            f"{right.shape}. Reshape them, or use dot for two vectors."
-        )
-    k = left.shape[1]
-    advice = f"Pass one in 1 .. {k}."
-    split_k = integer("matmul", "split_k", split_k, least=1, most=max(k, 1), advice=advice)
+    left, right = require_values("matmul", "a", a, FP32), require_values("matmul", "b", b, FP32)
+    k = require_product("matmul", left, right)[1]
     if split_k == 1:
-        return accumulate("matmul", left, right, how)[0]
-    rules, output = _split("matmul", how)
+        return accumulate("matmul", left, right, **how)[0]
     ends = [c * k // split_k for c in range(split_k + 1)]
+    rules, output = _split(how)
     parts = [
-        accumulate("matmul", left[:, begin:end], right[begin:end], rules)[0]
+        accumulate("matmul", left[:, begin:end], right[begin:end], **rules)[0]
         for begin, end in pairwise(ends)
     ]
     total = parts[0]
@@ -113,13 +110,13 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
         >>> float(dot(x, ones, accumulator_format=FP16, order="reversed"))
         1.0009765625
     """
-    left, right = _checks.operand("dot", "a", a, FP32), _checks.operand("dot", "b", b, FP32)
+    left, right = require_values("dot", "a", a, FP32), require_values("dot", "b", b, FP32)
     if left.ndim != 1 or left.shape != right.shape:
         raise ValueError(
             f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
             f"{right.shape}. For matrices, use matmul."
         )
-    return np.float64(accumulate("dot", left[None, :], right[:, None], how)[0][0, 0])
+    return np.float64(accumulate("dot", left[None, :], right[:, None], **how)[0][0, 0])
 
 
 def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
@@ -142,9 +139,8 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
         300.0
     """
     lanes, shape = _lanes("sum", x, axis)
-    require_accumulation("sum", how)
     how["product_format"] = None
-    return accumulate("sum", _ones(lanes), lanes, how)[0].reshape(shape)[()]
+    return accumulate("sum", _ones(lanes), lanes, **how)[0].reshape(shape)[()]
 
 
 def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> np.ndarray:
@@ -168,13 +164,10 @@ def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> 
         >>> distinct_sums([2048.0, 1.0, 1.0], FP16)
         array([2048., 2050.])
     """
-    terms = _checks.operand("distinct_sums", "x", x, FP32).ravel()
-    require_format("distinct_sums", fmt)
-    orders = integer("distinct_sums", "orders", orders, least=1)
-    rng = np.random.default_rng(_checks.seed_of("distinct_sums", seed).seed)
-    lanes = rng.permuted(np.repeat(terms[:, None], orders, axis=1), axis=0)
-    how: Accumulation = {"accumulator_format": fmt}
-    return np.unique(accumulate("distinct_sums", _ones(lanes), lanes, how)[0])
+    terms = require_values("distinct_sums", "x", x, FP32).ravel()
+    lanes = np.repeat(terms[:, None], orders, axis=1)
+    lanes = np.random.default_rng(seed).permuted(lanes, axis=0)
+    return np.unique(accumulate("distinct_sums", _ones(lanes), lanes, accumulator_format=fmt)[0])
 
 
 def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> np.ndarray:
@@ -194,15 +187,10 @@ def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> n
         array([1., 2., 3., 4., 4.])
     """
     lanes, shape = _lanes("cumsum", x, axis)
-    require_accumulation("cumsum", how)
     order = how.get("order", "sequential")
-    if not (isinstance(order, str) and order in ("sequential", "reversed", "kahan", "neumaier")):
-        raise ValueError(
-            f"cumsum: order must be sequential, reversed, kahan or neumaier; got "
-            f"{quoted(order)}. Other orders have no running sums; use sum."
-        )
+    one_of("cumsum", "order", order, ("sequential", "reversed", "kahan", "neumaier"))
     how["product_format"] = None
-    running = accumulate("cumsum", _ones(lanes), lanes, how, traced=True)[1]
+    running = accumulate("cumsum", _ones(lanes), lanes, **how, traced=True)[1]
     running = running[::-1] if order == "reversed" else running
     if axis is None:
         return running[:, 0].copy()
@@ -220,7 +208,7 @@ def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
         (inf, 320.0)
     """
     lanes, shape = _lanes("norm", x, axis)
-    rules, output = _split("norm", how)
+    rules, output = _split(how)
     total = _each_with_itself("norm", lanes, rules)
     root = sqrt(total, how["accumulator_format"], **_operation(how))
     return round_to(root, output, **_operation(how)).reshape(shape)[()]
@@ -236,7 +224,7 @@ def mean(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
         0.04095458984375
     """
     lanes, shape = _lanes("mean", x, axis)
-    rules, output = _split("mean", how)
+    rules, output = _split(how)
     result = _over("mean", lanes, lanes.shape[0], rules)
     return round_to(result, output, **_operation(how)).reshape(shape)[()]
 
@@ -273,11 +261,9 @@ def variance(
         0.0
     """
     lanes, shape = _lanes("variance", x, axis)
-    ddof = integer("variance", "ddof", ddof, advice="Statistics use 0 or 1.")
-    rules, output = _split("variance", how)
+    rules, output = _split(how)
     fmt, count = how["accumulator_format"], lanes.shape[0]
     centre = _over("variance", lanes, count, rules)
-    method = method if isinstance(method, str) else repr(method)
     if method == "two-pass":
         entered = round_to(lanes, fmt, **_operation(how))
         deviations = subtract(entered, centre, fmt, **_operation(how))
@@ -322,8 +308,7 @@ def softmax(
         array([nan,  0.])
     """
     lanes, shape = _lanes("softmax", x, axis, all_of_them=False)
-    shift = switch("softmax", "shift", shift)
-    rules, output = _split("softmax", how)
+    rules, output = _split(how)
     fmt, options = how["accumulator_format"], _operation(how)
     entered = round_to(lanes, fmt, **options)
     if shift and lanes.size:
@@ -331,52 +316,38 @@ def softmax(
     with np.errstate(over="ignore", under="ignore"):
         powers = round_to(np.exp(entered), fmt, **options)
     rules["product_format"] = None
-    total = accumulate("softmax", _ones(powers), powers, rules)[0]
+    total = accumulate("softmax", _ones(powers), powers, **rules)[0]
     shares = round_to(divide(powers, total, fmt, **options), output, **options)
     return np.moveaxis(shares.reshape(len(lanes), *shape), 0, axis)
 
 
 # Steps that several share ----------------------------------------------------------------
-def require_accumulation(function: str, how: Accumulation) -> Format:
-    """The format of the running sums, once the options are known to be options.
-
-    Raises:
-        TypeError: there is no accumulator format, or an option of another name.
-    """
-    _checks.require_rules(function, how, Accumulation.__annotations__)
-    if "accumulator_format" not in how:
-        raise TypeError(
-            f"{function}: accumulator_format must be given; got none. "
-            f"Pass accumulator_format=FP32, or another format."
+def require_product(function: str, left: np.ndarray, right: np.ndarray) -> tuple[int, int, int]:
+    """The sizes M, K and N of matrices of shapes (M, K) and (K, N); other shapes are refused."""
+    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
+        raise ValueError(
+            f"{function}: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
+            f"{right.shape}. Reshape them."
         )
-    for name in ("product_format", "output_format"):
-        if how.get(name) is not None:
-            checks.named_format(function, name, how.get(name))
-    parsed_order(function, how.get("order", "sequential"))
-    return checks.named_format(function, "accumulator_format", how["accumulator_format"])
+    return (*left.shape, right.shape[1])
 
 
-def output_of(how: Accumulation) -> Format:
-    """The format of the result."""
+def _split(how: Accumulation) -> tuple[Accumulation, Format]:
+    """The options of the steps before the result, and the format of the result."""
     output = how.get("output_format")
-    return how["accumulator_format"] if output is None else output
-
-
-def _split(function: str, how: Accumulation) -> tuple[Accumulation, Format]:
-    """The same without an output format, for the steps on the way, and that format."""
-    require_accumulation(function, how)
-    return {**how, "output_format": None}, output_of(how)
+    accumulator = how["accumulator_format"]
+    return {**how, "output_format": None}, accumulator if output is None else output
 
 
 def _operation(how: Accumulation) -> Any:
-    """What of these options single operations take."""
+    """The options that single operations take."""
     return {k: how[k] for k in ("rounding", "overflow", "stream") if k in how}
 
 
 def _over(function: str, lanes: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
     """The sum of each lane over a count."""
     rules: Accumulation = {**how, "product_format": None}
-    return _quotient(accumulate(function, _ones(lanes), lanes, rules)[0], count, how)
+    return _quotient(accumulate(function, _ones(lanes), lanes, **rules)[0], count, how)
 
 
 def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
@@ -391,7 +362,8 @@ def _each_with_itself(function: str, lanes: np.ndarray, how: Accumulation) -> np
     squares, fmt = lanes * lanes, how.get("product_format")
     if fmt is not None:
         squares = round_to(squares, fmt, **_operation(how))
-    return accumulate(function, _ones(squares), squares, {**how, "product_format": None})[0]
+    rules: Accumulation = {**how, "product_format": None}
+    return accumulate(function, _ones(squares), squares, **rules)[0]
 
 
 def _ones(lanes: np.ndarray) -> np.ndarray:
@@ -402,11 +374,10 @@ def _lanes(
     function: str, x: Any, axis: int | None, *, all_of_them: bool = True
 ) -> tuple[np.ndarray, tuple[int, ...]]:
     """The elements as (terms, sums), and the shape of the sums; no axis: all of the elements."""
-    array = _checks.operand(function, "x", x, FP32)
+    array = require_values(function, "x", x, FP32)
     if axis is None and all_of_them:
         return array.reshape(-1, 1), ()
-    axis = _checks.axis_of(function, axis, array.shape)
-    moved = np.moveaxis(array, axis, 0)
+    moved = np.moveaxis(array, axis, 0)  # type: ignore[arg-type]
     count = int(np.prod(moved.shape[1:]))
     return np.ascontiguousarray(moved.reshape(moved.shape[0], count)), moved.shape[1:]
 
@@ -439,49 +410,56 @@ def parsed_order(function: str, order: str) -> _Order:
 
 
 def accumulate(
-    function: str, a: np.ndarray, b: np.ndarray, how: Accumulation, *, traced: bool = False
+    function: str,
+    a: np.ndarray,
+    b: np.ndarray,
+    *,
+    accumulator_format: Format,
+    product_format: Format | None = None,
+    output_format: Format | None = None,
+    order: str = "sequential",
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+    stream: Stream | None = None,
+    traced: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The product a @ b and, if traced (one row only), its running sums, in the output format.
 
-    Terms are taken as they are: callers have seen to it that they are values of FP32.
+    The terms are not checked: callers make sure that they are values of FP32. For the options
+    see `Accumulation`.
     """
-    from mplab.arithmetic import _loops
+    from mplab.arithmetic import loops
 
-    accumulator = require_accumulation(function, how)
-    mode, overflow = how.get("rounding", Rounding.TIES_TO_EVEN), how.get("overflow", Overflow.IEEE)
-    stream = how.get("stream")
-    order, block = parsed_order(function, how.get("order", "sequential"))
+    accumulator, name = accumulator_format, parsed_order(function, order)
     if accumulator.emax > 450 or accumulator.emin - accumulator.precision < -450:
         raise ValueError(
             f"{function}: accumulator_format must lie well within float64; got {accumulator!r}. "
             f"Use a format with exponents between -400 and 450."
         )
 
-    def step(fmt: Format) -> _loops.Step:
+    def step(fmt: Format) -> loops.Step:
         rules = (overflow, False, False, Tininess.AFTER)
-        facts = checked_facts(function, fmt, np.dtype(np.float64), mode, *rules)
-        keys = checked_keys(function, mode, stream)
+        facts = checked_facts(function, fmt, np.dtype(np.float64), rounding, *rules)
+        keys = checked_keys(function, rounding, stream)
         assert facts is not None  # float64 holds every format
-        return _loops.Step(facts, keys(0) if keys else (0, 0))
+        return loops.Step(facts, keys(0) if keys else (0, 0))
 
-    if order == "reversed":
+    if name.name == "reversed":
         a, b = a[:, ::-1], b[::-1]
-    product = how.get("product_format")
-    kind = {"pairwise": _loops.Order.PAIRWISE, "kahan": _loops.Order.KAHAN}
-    kind["neumaier"] = _loops.Order.NEUMAIER
-    sums, running = _loops.run(
+    kind = {"pairwise": loops.Order.PAIRWISE, "kahan": loops.Order.KAHAN}
+    kind["neumaier"] = loops.Order.NEUMAIER
+    sums, running = loops.run(
         np.ascontiguousarray(a),
         np.ascontiguousarray(b),
-        mode=mode,
-        order=kind.get(order, _loops.Order.SEQUENTIAL),
-        block=min(block or a.shape[1], max(a.shape[1], 1)),
+        mode=rounding,
+        order=kind.get(name.name, loops.Order.SEQUENTIAL),
+        block=min(name.block or a.shape[1], max(a.shape[1], 1)),
         addition=step(accumulator),
-        product=None if product is None else step(product),
+        product=None if product_format is None else step(product_format),
         traced=traced,
     )
-    output = output_of(how)
-    if output != accumulator:
-        options = {"rounding": mode, "overflow": overflow, "stream": stream}
-        sums = round_to(sums, output, **options)  # type: ignore[arg-type]
-        running = round_to(running, output, **options)  # type: ignore[arg-type]
+    if output_format not in (None, accumulator):
+        options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+        sums = round_to(sums, output_format, **options)
+        running = round_to(running, output_format, **options)
     return sums, running

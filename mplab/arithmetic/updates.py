@@ -6,12 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic import _checks
 from mplab.arithmetic.operations import exact_sum_to_odd
-from mplab.numbers import checks
-from mplab.numbers.checks import integer
-from mplab.numbers.formats import FP32, Format, Rounding, require_format
-from mplab.numbers.rounding import round_to
+from mplab.numbers.checks import one_of
+from mplab.numbers.formats import FP32, Format, Rounding
+from mplab.numbers.inputs import as_float64
+from mplab.numbers.rounding import Stream, require_values, round_to
 
 METHODS = ("nearest", "stochastic", "kahan", "master")
 """How w + Δ is stored: rounded to nearest; rounded up or down with the probability that makes
@@ -20,7 +19,7 @@ of which the weight is a rounded copy."""
 
 
 class Weights:
-    """Numbers of a format that updates are added to.
+    """Weights stored in a format, to which updates are added.
 
     Args:
         values: where they start, values of `fmt`, any shape.
@@ -32,7 +31,7 @@ class Weights:
         values: the weights as they are now, float64, every element a value of `fmt`.
 
     Raises:
-        TypeError: `values` holds no numbers, or the seed is no integer.
+        TypeError: `values` holds no numbers.
         ValueError: no such method, or an element is no value of `fmt`.
 
     Exactness:
@@ -55,24 +54,17 @@ class Weights:
     """
 
     def __init__(self, values: Any, fmt: Format, *, method: str = "nearest", seed: int = 0) -> None:
-        self.fmt = require_format("Weights", fmt)
-        self.method = checks.one_of("Weights", "method", method, METHODS)
-        self.values = np.array(_checks.operand("Weights", "values", values, fmt))
-        self._stream = _checks.seed_of("Weights", seed)
-        self._lost = np.zeros_like(self.values)  # what "kahan" owes, negated
+        self.fmt = fmt
+        self.method = one_of("Weights", "method", method, METHODS)
+        self.values = np.array(require_values("Weights", "values", values, fmt))
+        self._stream = Stream(seed)
+        self._lost = np.zeros_like(self.values)  # the compensation of "kahan", negated
         self._master = round_to(self.values, FP32)
 
     def add(self, update: Any) -> None:
         """Add an update to the weights, of a shape that broadcasts to theirs."""
-        delta = round_to(_checks.wide("Weights.add", "update", update), FP32)
-        if delta.ndim > self.values.ndim or any(
-            n not in (1, m)
-            for n, m in zip(delta.shape[::-1], self.values.shape[::-1], strict=False)
-        ):
-            raise ValueError(
-                f"Weights.add: update must have a shape that broadcasts to that of the weights, "
-                f"{self.values.shape}; got {delta.shape}. Reshape it, or start with more weights."
-            )
+        delta = round_to(as_float64("Weights.add", update, "update"), FP32)
+        delta = np.broadcast_to(delta, self.values.shape)  # weights never grow
         if self.method == "kahan":
             owed = round_to(exact_sum_to_odd(delta, -self._lost), self.fmt)
             moved = round_to(exact_sum_to_odd(self.values, owed), self.fmt)
@@ -119,23 +111,12 @@ def path(
         >>> path(1.0, 0.004, 3, BF16)
         array([1.       , 1.0078125, 1.015625 , 1.0234375])
     """
-    require_format("path", fmt)
-    steps = integer("path", "steps", steps)
-    update = checks.real("path", "update", update)
-    first = round_to(_checks.wide("path", "start", start), fmt)
-    weights = started("path", first, fmt, method, seed)
+    weights = Weights(round_to(start, fmt), fmt, method=method, seed=seed)
     seen = [weights.values]
     for _ in range(steps):
         weights.add(update)
         seen.append(weights.values)
     return np.stack(seen)
-
-
-def started(function: str, start: Any, fmt: Format, method: str, seed: int) -> Weights:
-    """Weights whose method and seed are checked in the name of another function."""
-    checks.one_of(function, "method", method, METHODS)
-    _checks.seed_of(function, seed)
-    return Weights(start, fmt, method=method, seed=seed)
 
 
 class Descent(NamedTuple):
@@ -181,10 +162,7 @@ def descend(
         >>> bool(run.loss[-1] > 1), bool(run.gradient[-1] > 1)
         (True, True)
     """
-    require_format("descend", fmt)
-    steps = integer("descend", "steps", steps, least=1)
-    learning_rate = checks.real("descend", "learning_rate", learning_rate)
-    weights = started("descend", np.ones(16), fmt, method, seed)
+    weights = Weights(np.ones(16), fmt, method=method, seed=seed)
     rng = np.random.default_rng(seed)
     examples = rng.standard_normal((256, 16))
     targets = examples @ rng.standard_normal(16) + 0.01 * rng.standard_normal(256)

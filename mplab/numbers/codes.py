@@ -1,4 +1,4 @@
-"""Codes, fields and values: reading and writing the bits of a format, without rounding."""
+"""Codes, fields and values: read and write the bits of a format without rounding."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import ml_dtypes  # noqa: F401  # gives NumPy the dtypes that Format.dtype names
 import numpy as np
 
-from mplab.numbers.formats import Format, Specials, format_of, require_format
-from mplab.numbers.inputs import as_array, widen
+from mplab.numbers.formats import Format, Specials, format_of
+from mplab.numbers.inputs import as_float64
 from mplab.numbers.words import integer
 
 _TABLE_BITS = 20
@@ -30,36 +30,19 @@ def code_dtype(fmt: Format) -> np.dtype[Any]:
     return np.dtype(np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32)
 
 
-def _array(function: str, argument: str, x: object) -> np.ndarray:
-    """`x` as NumPy takes it; what it takes not, or without the mask, is refused by name."""
-    try:
-        if not isinstance(x, np.ma.MaskedArray):
-            return np.asarray(x)
-    except (RuntimeError, TypeError, ValueError):  # ragged lists, some tensors
-        pass
-    raise TypeError(
-        f"{function}: {argument} must be an array, or lists that make one; got "
-        f"{type(x).__name__}. Convert it with np.array({argument}): rows of one length, no mask, "
-        f"tensors dense, detached and on the CPU."
-    )
-
-
 def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
     """`codes` as an integer array, every element a code of `fmt`."""
-    array = _array(function, "codes", codes)
-    if array.dtype == object and isinstance(codes, int):  # wider than any integer dtype
-        array = np.asarray(-1 if codes < 0 else 1 << 62)
-    if array.dtype.kind not in "iu":
+    array = np.asarray(codes)
+    if array.dtype.kind not in "iu" or isinstance(codes, np.ma.MaskedArray):
         raise TypeError(
-            f"{function}: codes must be integers; got {type(codes).__name__} of {array.dtype}. "
-            f"To turn numbers into codes, use encode(x, {fmt.name})."
+            f"{function}: codes must be integers without a mask; got {type(codes).__name__} of "
+            f"{array.dtype}. To turn numbers into codes, use encode(x, {fmt.name})."
         )
-    wrong = (array < 0) | (array > (1 << fmt.bits) - 1) if array.size else np.zeros((), bool)
+    wrong = (array < 0) | (array > (1 << fmt.bits) - 1)
     if wrong.any():
-        first = integer(codes if isinstance(codes, int) else int(array[wrong].flat[0]))
         raise ValueError(
             f"{function}: codes must lie in 0 .. 0x{(1 << fmt.bits) - 1:X} ({fmt.name} has "
-            f"{fmt.bits} bits); got {first}. Mask or shift the extra bits away."
+            f"{fmt.bits} bits); got {array[wrong].flat[0]}. Mask or shift the extra bits away."
         )
     return array
 
@@ -84,7 +67,6 @@ def fields(codes: object, fmt: Format) -> Fields:
         Fields(sign=array(1, dtype=uint16), biased_exponent=array(16, dtype=uint16), \
 trailing_significand=array(0, dtype=uint16))
     """
-    fmt = require_format("fields", fmt)
     if fmt.specials is Specials.TWOS_COMPLEMENT:
         raise ValueError(
             f"fields: fmt must have fields of its own for sign and size; got {fmt.name}, in two's "
@@ -172,7 +154,6 @@ def decode(codes: object, fmt: Format) -> Any:
         >>> decode(np.array([0x00, 0x7E, 0x7F], np.uint8), FP8_E4M3)
         array([  0., 448.,  nan])
     """
-    fmt = require_format("decode", fmt)
     array = _require_codes("decode", codes, fmt)
     if fmt.bits <= _TABLE_BITS:
         return _table(fmt)[array]
@@ -193,7 +174,6 @@ def values(fmt: Format) -> np.ndarray:
         array([ 0. ,  0.5,  1. ,  1.5,  2. ,  3. ,  4. ,  6. , -0. , -0.5, -1. ,
                -1.5, -2. , -3. , -4. , -6. ])
     """
-    fmt = require_format("values", fmt)
     if fmt.bits > _TABLE_BITS:
         raise ValueError(
             f"values: fmt must have at most {_TABLE_BITS} bits; got {fmt.name} with {fmt.bits} "
@@ -224,11 +204,11 @@ def encode(x: object, fmt: Format) -> Any:
         >>> encode(np.array([1.0, -0.0, 448.0]), FP8_E4M3)
         array([ 56, 128, 126], dtype=uint8)
     """
-    return _encode("encode", x, require_format("encode", fmt))
+    return _encode("encode", x, fmt)
 
 
 def _encode(function: str, x: object, fmt: Format) -> Any:
-    array = np.asarray(widen(as_array(function, x)))
+    array = as_float64(function, x)
     bits = np.atleast_1d(array).view(np.int64)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
@@ -330,7 +310,7 @@ def next_up(x: object, fmt: Format) -> Any:
         >>> float(next_up(1.0, FP16)), float(next_up(65504.0, FP16))
         (1.0009765625, inf)
     """
-    return _step("next_up", x, require_format("next_up", fmt), 1)
+    return _step("next_up", x, fmt, 1)
 
 
 def next_down(x: object, fmt: Format) -> Any:
@@ -343,7 +323,7 @@ def next_down(x: object, fmt: Format) -> Any:
         >>> float(next_down(1.0, FP16))
         0.99951171875
     """
-    return _step("next_down", x, require_format("next_down", fmt), -1)
+    return _step("next_down", x, fmt, -1)
 
 
 def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
@@ -391,8 +371,7 @@ def ulp(x: object, fmt: Format) -> Any:
         >>> ulp(np.array([1.0, 1.99, 2.0, 0.0]), FP16)
         array([9.76562500e-04, 9.76562500e-04, 1.95312500e-03, 5.96046448e-08])
     """
-    fmt = require_format("ulp", fmt)
-    array = np.asarray(widen(as_array("ulp", x)))
+    array = as_float64("ulp", x)
     magnitude = np.atleast_1d(array).view(np.int64) & 0x7FFFFFFFFFFFFFFF
     exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
     result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
@@ -414,12 +393,8 @@ def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
         >>> to_ml_dtypes(np.array([0.5, 448.0]), FP8_E4M3)
         array([0.5, 448], dtype='float8_e4m3fn')
     """
-    fmt = require_format("to_ml_dtypes", fmt)
     if fmt.dtype is None:
-        raise TypeError(
-            f"to_ml_dtypes: fmt must have a NumPy or ml_dtypes dtype; {fmt.name} has none. "
-            f"Keep its values as float64, or its codes."
-        )
+        raise TypeError(f"to_ml_dtypes: fmt must have a dtype of its own; {fmt.name} has none.")
     return np.asarray(_encode("to_ml_dtypes", x, fmt)).view(fmt.dtype)
 
 
@@ -427,7 +402,6 @@ def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
     """The values of a NumPy or ml_dtypes array of a predefined format, as float64.
 
     Raises:
-        TypeError: `array` is no array, or masked.
         ValueError: the dtype is not that of a predefined format.
 
     Exactness:
@@ -437,11 +411,8 @@ def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
         >>> from_ml_dtypes(to_ml_dtypes(np.array([-6.0, 0.5]), FP4_E2M1))
         array([-6. ,  0.5])
     """
-    array = _array("from_ml_dtypes", "array", array)
-    try:
-        fmt = format_of(array.dtype)
-    except ValueError as error:
-        problem = str(error).replace("format_of: dtype", "from_ml_dtypes: the dtype of array", 1)
-        raise ValueError(problem) from None
+    fmt = format_of(array.dtype)
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("from_ml_dtypes: array must have no mask, which would be lost.")
     native = array.astype(array.dtype.newbyteorder("="), order="C")
     return np.asarray(decode(native.view(code_dtype(fmt)), fmt))

@@ -1,4 +1,4 @@
-"""What a floating-point format is, and the words of IEEE 754 for entering it.
+"""Floating-point formats, and the words of IEEE 754 for rounding to them.
 
 A format is a handful of independent facts; everything else is computed from them.
 """
@@ -106,7 +106,6 @@ class Format:
         note: aliases and source, shown on the card.
 
     Raises:
-        TypeError: a fact or name is of the wrong type.
         ValueError: the facts contradict one another, need more than 32 bits, or the
             format does not embed in float64: normals as normals, and subnormals as
             normals too unless both formats share emin = −1022, 2^971 apart at most.
@@ -133,16 +132,10 @@ class Format:
     note: str = field(kw_only=True, default="", compare=False)
 
     def __post_init__(self) -> None:
-        kinds = {"exponent_bits": int, "precision": int, "bias": int, "specials": Specials}
-        kinds |= {"name": str, "signed": bool, "has_zero": bool, "note": str}
-        for label, kind in kinds.items():
-            if type(getattr(self, label)) is not kind:
-                raise TypeError(self._refusal(label, f"of type {kind.__name__}"))
-        if type(self.dtype_name) not in (str, type(None)):
-            raise TypeError(self._refusal("dtype_name", "of type str, or None"))
-        for label in ("exponent_bits", "precision"):
-            if getattr(self, label) < 1:
-                raise ValueError(self._refusal(label, "a positive integer"))
+        if not isinstance(self.specials, Specials):
+            raise TypeError(f"Format: specials must be a Specials; got {self.specials!r}.")
+        if self.exponent_bits < 1 or self.precision < 1:
+            raise ValueError(f"Format: {self.name} must have an exponent and a significand.")
         if self.bias == _IEEE_BIAS and self.bits <= 32:  # wider ones are refused, not computed
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         problem = self._contradiction()
@@ -151,11 +144,6 @@ class Format:
 
     def __hash__(self) -> int:  # short: formats are keys of caches on every call
         return hash((self.name, self.precision, self.bias))
-
-    def _refusal(self, label: str, rule: str) -> str:
-        given = getattr(self, label)
-        shown = integer(given) if type(given) is int else repr(given)
-        return f"Format: {label} must be {rule}; got {shown}. See help(mplab.Format)."
 
     def _contradiction(self) -> str | None:
         """The first rule these facts break, in words, or None."""
@@ -491,10 +479,7 @@ def require_format(function: str, fmt: object) -> Format:
     if isinstance(fmt, Format):
         return fmt
     known = ", ".join(FORMATS)
-    raise TypeError(
-        f"{function}: fmt must be an mplab Format; got {fmt!r} ({type(fmt).__name__}). "
-        f"Use one of {known}, or define a Format."
-    )
+    raise TypeError(f"{function}: fmt must be an mplab Format; got {fmt!r}. Use one of {known}.")
 
 
 def format_of(dtype: object) -> Format:

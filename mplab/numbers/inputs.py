@@ -1,4 +1,4 @@
-"""What the library takes as numbers, and how they become float64 without being rounded."""
+"""Convert what users pass as numbers to float32 or float64 without rounding."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from mplab.numbers.words import integer
 _SIGNALING_NAN = 0x7FF4_0000_0000_0000
 
 
+def as_float64(function: str, x: Any, argument: str = "x") -> np.ndarray:
+    """Anything that `round_to` takes as a native float64 array; see `as_array`."""
+    return np.asarray(widen(as_array(function, x, argument)))
+
+
 def as_array(function: str, x: Any, argument: str = "x") -> Any:
-    """Anything that `round_to` takes as a float32 or float64 array, or NumPy scalar.
+    """Anything that `round_to` takes as a float32 or float64 array or NumPy scalar.
 
     Raises:
         TypeError: `x` holds something else than numbers, or Booleans.
@@ -55,20 +60,19 @@ def _refusal(function: str, argument: str, given: str) -> str:
 
 
 def _listed(function: str, x: list[Any] | tuple[Any, ...], argument: str) -> np.ndarray:
-    """Nested lists of Python's floats and ints as float64, none of them rounded."""
-    for number in _leaves(x):
+    """Nested lists of Python's floats and ints, or of arrays of one dtype, without rounding."""
+    leaves = list(_leaves(x))
+    if all(isinstance(n, np.ndarray | np.generic) and not np.ma.isMA(n) for n in leaves) and (
+        len({n.dtype for n in leaves}) == 1
+    ):
+        return np.asarray(as_array(function, np.asarray(x), argument))
+    for number in leaves:
         if not (isinstance(number, float) or type(number) is int):
             given = f"a {type(x).__name__} with an element of type {type(number).__name__}"
             raise TypeError(_refusal(function, argument, given))
         if type(number) is int and float(_to_odd(Fraction(number))) != number:
             raise ValueError(_not_held(function, argument, number))
-    try:
-        return np.array(x, np.float64)
-    except ValueError:
-        raise ValueError(
-            f"{function}: {argument} must be a list whose rows are equally long; got rows of "
-            f"several lengths. Pass one row at a time."
-        ) from None
+    return np.array(x, np.float64)
 
 
 def _leaves(x: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
@@ -108,10 +112,7 @@ def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
         try:
             x = Decimal(x)
         except InvalidOperation:
-            raise ValueError(
-                f"{function}: a string must be a decimal number; got {x!r}. Write it like "
-                f"'0.1' or '1e-7'."
-            ) from None
+            raise ValueError(f"{function}: got {x!r}; write numbers like '0.1'.") from None
     if isinstance(x, Decimal):
         if x.is_snan():
             return np.float64(np.array(_SIGNALING_NAN, np.int64).view(np.float64))

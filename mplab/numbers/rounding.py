@@ -1,8 +1,7 @@
-"""The one door: every number enters a format here."""
+"""Rounding to a format. All conversions go through `round_to`."""
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
@@ -21,7 +20,7 @@ from mplab.numbers.formats import (
     Tininess,
     require_format,
 )
-from mplab.numbers.inputs import as_array, widen
+from mplab.numbers.inputs import as_array, as_float64, widen
 from mplab.numbers.threads import DIVISIBLE
 from mplab.numbers.words import integer
 
@@ -58,9 +57,12 @@ class Stream:
     """
 
     def __init__(self, seed: int, *, calls: int = 0, bits: int = 32) -> None:
-        self.seed = _whole("seed", seed, 0, _MASK64, "in 0 .. 2^64-1")
-        self.calls = _whole("calls", calls, 0, math.inf, "of 0 or more")
-        self.bits = _whole("bits", bits, 1, 32, "in 1 .. 32")
+        self.seed, self.calls, self.bits = map(operator.index, (seed, calls, bits))
+        if not (0 <= self.seed <= _MASK64 and self.calls >= 0 and 1 <= self.bits <= 32):
+            raise ValueError(
+                f"Stream: seed must be in 0 .. 2^64-1, calls not negative and bits in 1 .. 32; "
+                f"got {integer(self.seed)}, {integer(self.calls)} and {integer(self.bits)}."
+            )
 
     def __repr__(self) -> str:
         few = f", bits={self.bits}" if self.bits < 32 else ""
@@ -84,20 +86,6 @@ class Stream:
         return of_run
 
 
-def _whole(argument: str, value: Any, least: int, most: float, rule: str) -> int:
-    """An argument of a stream; Booleans are none."""
-    problem = f"Stream: {argument} must be an integer {rule}; got %s. Pass one of them."
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        found = operator.index(value)
-    except TypeError:
-        raise TypeError(problem % repr(value)) from None
-    if not least <= found <= most:
-        raise ValueError(problem % integer(found))
-    return found
-
-
 def _mix64(z: int) -> int:
     """The SplitMix64 step of Steele, Lea and Flood (2014): a bijection on 64-bit integers."""
     z = (z + 0x9E3779B97F4A7C15) & _MASK64
@@ -108,7 +96,7 @@ def _mix64(z: int) -> int:
 
 @dataclass
 class Tally:
-    """How many numbers met which fate on entering a format.
+    """Counts of what rounding did to numbers: how many were exact, overflowed, underflowed, ...
 
     With x the input and r the result (`COUNTED` holds these predicates as text):
     total = exact + inexact + nan. Counters add: `a + b`, `a += b`.
@@ -216,7 +204,7 @@ def round_to(
         if given.
 
     Raises:
-        TypeError: `x` holds Booleans or no numbers; an option of wrong type.
+        TypeError: `x` holds Booleans or no numbers; an option of the wrong type.
         ValueError: an array or list holds an integer that float64 does not; `out` has another
             dtype or shape or is read-only; a stream is missing; float32 cannot hold the result.
 
@@ -258,7 +246,6 @@ def round_to(
             ):
                 return way.ufunc(x, out)
     source = _Source("round_to", x)
-    require_tally("round_to", tally)
     counts = None if tally is None else np.zeros(8, np.int64)
     rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     result = source.result(out)
@@ -361,7 +348,7 @@ def require_values(function: str, argument: str, x: Any, fmt: Format) -> np.ndar
         ValueError: dot: a must hold values of FP4_E2M1; got 0.10000000149011612, between \
 0.0 (0x0) and 0.5 (0x1). Round first: round_to(a, FP4_E2M1).
     """
-    array = np.asarray(widen(as_array(function, x, argument)))
+    array = as_float64(function, x, argument)
     kept = np.asarray(round_to(array, fmt, rounding=Rounding.TOWARD_ZERO))
     same = (kept.view(np.int64) == array.view(np.int64)) | np.isnan(array)
     if not same.all():
@@ -376,7 +363,7 @@ _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
 
 
 class _Way(NamedTuple):
-    """The ufunc of a dtype, a format and rules, and what it needs to stay."""
+    """The ufunc of a dtype, a format and rules, and the objects it needs to be kept alive."""
 
     ufunc: Any
     kept: tuple[Any, ...]
@@ -395,7 +382,7 @@ def _find_way(
     flush_inputs: bool,
     flush_outputs: bool,
 ) -> _Way | None:
-    """A way from now on known by these identities; None where `_Source` must be asked."""
+    """Build and cache the ufunc for these options; None where `_Source` must do the rounding."""
     from mplab.numbers.kernels import ufunc
 
     rules = rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER
@@ -409,7 +396,7 @@ def _find_way(
 
 
 class _Source:
-    """What the door is given: a contiguous float32 or float64 array, and how it came."""
+    """The input as a contiguous float32 or float64 array, and the form the caller passed."""
 
     __slots__ = ("array", "dtype", "function", "given", "scalar", "shape")
 
@@ -509,8 +496,8 @@ def checked_keys(
 ) -> Callable[[int], tuple[Any, int]] | None:
     """The keys of this call if the mode needs random bits.
 
-    For bits that the caller gave, to which the function lends a `shape`: in place of the first
-    key those of each run of 2^32 elements, at the top of uint32.
+    If the caller passed the random bits, of the `shape` of the input, they replace the first key
+    of each run of 2^32 elements, at the top of uint32.
     """
     if rounding is not Rounding.STOCHASTIC:
         return None
@@ -541,36 +528,17 @@ def checked_facts(
     flush_outputs: bool,
     tininess: Tininess,
 ) -> Facts | None:
-    """The facts of a format, once the options have been checked."""
+    """Check the options, and return the facts of the format."""
     fmt = require_format(function, fmt)
     # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
     options = rounding, overflow, tininess, flush_inputs, flush_outputs
-    if tuple(map(type, options)) != tuple(_OPTIONS.values()):
-        _refuse_options(function, options)
+    if tuple(map(type, options)) != _OPTIONS:
+        kinds = ", ".join(kind.__name__ for kind in _OPTIONS)
+        raise TypeError(
+            f"{function}: rounding, overflow, tininess, flush_inputs and flush_outputs must be of "
+            f"the types {kinds}; got {options}."
+        )
     return facts_of(fmt, dtype, overflow, flush_inputs, flush_outputs, tininess)
 
 
-_OPTIONS: dict[str, type[Any]] = {
-    "rounding": Rounding,
-    "overflow": Overflow,
-    "tininess": Tininess,
-    "flush_inputs": bool,
-    "flush_outputs": bool,
-}
-
-
-def _refuse_options(function: str, options: tuple[Any, ...]) -> None:
-    """Raise for the first option of the wrong type."""
-    for (name, kind), value in zip(_OPTIONS.items(), options, strict=True):
-        rule = "True or False" if kind is bool else f"a member of {kind.__name__}"
-        if type(value) is not kind:
-            raise TypeError(f"{function}: {name} must be {rule}; got {value!r}. Pass {rule}.")
-
-
-def require_tally(function: str, tally: object) -> None:
-    """Raise TypeError unless `tally` is a Tally or None."""
-    if tally is not None and not isinstance(tally, Tally):
-        raise TypeError(
-            f"{function}: tally must be a Tally to add to, or None; got {tally!r}. "
-            f"Pass tally=Tally() and read it afterwards."
-        )
+_OPTIONS = (Rounding, Overflow, Tininess, bool, bool)

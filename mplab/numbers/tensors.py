@@ -1,17 +1,12 @@
-"""The door for torch tensors.
+"""Rounding of torch tensors.
 
 CPU tensors go through the compiled loops of `mplab.numbers.kernels` without a copy. Tensors on
 other devices go through one torch expression, `_round_bits`, which states the same
-definition on whole tensors; a test holds the two against each other. For large tensors on
-CUDA `torch.compile` makes one kernel of it, which is used where it gives the same bits.
+definition on whole tensors; a test holds the two against each other.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from functools import lru_cache
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -23,7 +18,7 @@ from mplab.numbers.codes import encode
 from mplab.numbers.facts import Facts
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
 from mplab.numbers.inputs import widen
-from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys, require_tally
+from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys
 
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
@@ -46,7 +41,6 @@ def round_tensor(
     stream: Stream | np.ndarray | Tensor | None = None,
     out: Tensor | None = None,
     tally: Tally | None = None,
-    fuse: bool = True,
 ) -> Tensor:
     """Round each element of a tensor to a value of `fmt`: `mplab.round_to` for torch.
 
@@ -63,8 +57,6 @@ def round_tensor(
         stream: source of random bits, or these themselves, as in `round_to`.
         out: tensor of the dtype, shape and device of `x` to write into; may be `x`.
         tally: counters to add this call's counts to.
-        fuse: on CUDA, round tensors of a million elements and more by one compiled kernel, whose
-            making takes some seconds for each format; not with a stream or a tally.
 
     Returns:
         A tensor like `x`, or `out`.
@@ -82,11 +74,6 @@ def round_tensor(
         tensor([  0.6875, 448.0000])
     """
     x = _require_dense(x)
-    require_tally("round_tensor", tally)
-    if type(fuse) is not bool:
-        raise TypeError(
-            f"round_tensor: fuse must be True or False; got {fuse!r}. Pass True or False."
-        )
     target = _target(x, out)
     rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     facts = checked_facts("round_tensor", fmt, _NUMPY[x.dtype], *rules)
@@ -106,7 +93,7 @@ def round_tensor(
         bits, into = (_bits_on_cpu(t) for t in (source, result))
         kernels.run(bits, into, facts, rounding, keys=keys, counts=counts)
     else:
-        _run_expression(source, result, facts, rounding, keys=keys, counts=counts, fuse=fuse)
+        _run_expression(source, result, facts, rounding, keys=keys, counts=counts)
     if tally is not None and counts is not None:
         tally.add_counts(x.numel(), counts)
     if pair is None:
@@ -194,15 +181,11 @@ def _run_expression(
     *,
     keys: Any = None,
     counts: np.ndarray | None = None,
-    fuse: bool = False,
 ) -> None:
     """What `kernels.run` does, for contiguous tensors on any device."""
     numbers = [int(n) for n in facts.numbers]
     bits = source.reshape(-1).view(_INTEGER[source.dtype])
     into = result.reshape(-1).view(bits.dtype)
-    if fuse and keys is None and counts is None and _worth_fusing(bits):
-        done = fused(tuple(numbers), int(mode), bits.dtype)(bits, into)
-        bits, into = bits[done:], into[done:]
     for begin in range(0, bits.numel(), 1 << 32):
         piece = bits[begin : begin + (1 << 32)]
         random = _random_bits(piece, *keys(begin >> 32)) if keys else None
@@ -316,132 +299,3 @@ def _round_bits(
     for bit, condition in enumerate(conditions):
         flags |= condition.to(torch.uint8) << bit
     return result, flags
-
-
-# One kernel for large tensors -----------------------------------------------------------
-_FUSED_FROM, _ROW, _MOST = 1 << 20, 1 << 10, 1 << 30
-
-
-def _worth_fusing(bits: Tensor) -> bool:
-    """Whether this is a large tensor on CUDA, outside a backward pass and another compilation."""
-    inside = torch._C._current_graph_task_id() != -1 or torch.compiler.is_compiling()
-    return bits.device.type == "cuda" and bits.numel() >= _FUSED_FROM and not inside
-
-
-class Fused:
-    """The expression for one format and rule, as `torch.compile` makes it.
-
-    Before its first use the kernel is compared with the expression, step by step, on a million
-    codes spread over all exponents and on their neighbours; among them is every number halfway
-    between two values of FP16, BF16 and FP8. Where it differs or cannot be made, it is not used.
-
-    Args:
-        numbers: of the format and the rules, as `_round_bits` takes them.
-        mode: of rounding, but not stochastic.
-        dtype: of the codes, int32 or int64.
-        backend: of `torch.compile`.
-    """
-
-    def __init__(
-        self, numbers: tuple[int, ...], mode: int, dtype: torch.dtype, backend: str = "inductor"
-    ) -> None:
-        self.dtype, self.how = dtype, ""
-        facts = list(numbers)
-
-        def apart(bits: Tensor, into: Tensor) -> None:
-            into.copy_(_round_bits(bits, facts, mode, None, False)[0])
-
-        def here(bits: Tensor) -> None:
-            bits.copy_(_round_bits(bits, facts, mode, None, False)[0])
-
-        self._plain, self._backend = apart, backend
-        name = f"{mode}_{hash(numbers) & (1 << 64) - 1:x}"
-        self._apart = _renamed(apart, f"apart_{name}")
-        self._here = _renamed(here, f"here_{name}")
-
-    def __call__(self, bits: Tensor, into: Tensor) -> int:
-        """Round codes into `into`, which may be `bits`; return how many are done, from the first.
-
-        All but the last few, as rows of 1024 let the compiler read several numbers at a time; or
-        none.
-        """
-        places = bits.data_ptr(), into.data_ptr()
-        shared = bits.untyped_storage().data_ptr() == into.untyped_storage().data_ptr()
-        if (shared and places[0] != places[1]) or places[0] % 16 or places[1] % 16:
-            return 0  # two pieces of one memory, or askew: for a compiler all is special there
-        if not self.how:
-            self.how = self._try(bits.device)
-        if self.how != "one kernel":
-            return 0
-        whole = bits.numel() - bits.numel() % _ROW
-        for begin in range(0, whole, _MOST):
-            piece = slice(begin, min(whole, begin + _MOST))
-            self._run(bits[piece], into[piece])
-        return whole
-
-    def _run(self, bits: Tensor, into: Tensor) -> None:
-        rows = bits.view(-1, _ROW), into.view(-1, _ROW)
-        for each in rows:
-            torch._dynamo.maybe_mark_dynamic(each, 0)
-        if bits.data_ptr() == into.data_ptr():
-            self._here(rows[0])
-        else:
-            self._apart(*rows)
-
-    def _try(self, device: torch.device) -> str:
-        """Compile, and compare; "one kernel", or why not."""
-        step = 12 if self.dtype == torch.int32 else 44
-        codes = torch.arange(1 << 20, device=device).to(self.dtype) << step
-        codes = torch.cat([codes - 1, codes, codes + 1])
-        expected, found, same = torch.empty_like(codes), torch.empty_like(codes), codes.clone()
-        self._plain(codes, expected)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch's compiler warns of its own parts
-                self._apart = torch.compile(self._apart, backend=self._backend)
-                self._here = torch.compile(self._here, backend=self._backend)
-                self._run(codes, found)
-                self._run(same, same)
-        except Exception as error:  # a compiler may be missing in many ways
-            return f"not compiled: {type(error).__name__}"
-        wrong = int((found != expected).sum()) + int((same != expected).sum())
-        if not wrong:
-            return "one kernel"
-        warnings.warn(
-            f"round_tensor: the compiled kernel differs from its definition in {wrong} codes and "
-            "is not used; rounding is right, but slower. Please report this, with the versions "
-            "of torch and Triton.",
-            RuntimeWarning,
-            stacklevel=6,
-        )
-        return f"differs in {wrong} codes"
-
-
-def _renamed(function: Any, name: str) -> Callable[..., None]:
-    """A copy with code of its own: torch keeps what it compiled, and what varied, by the code."""
-    code = function.__code__.replace(co_name=name)
-    return FunctionType(code, function.__globals__, name, None, function.__closure__)
-
-
-@lru_cache(maxsize=256)
-def fused(numbers: tuple[int, ...], mode: int, dtype: torch.dtype) -> Fused:
-    """The kernel of these facts, made once."""
-    return Fused(numbers, mode, dtype)
-
-
-def how_fused(fmt: Format, *, overflow: Overflow = Overflow.IEEE) -> str:
-    """How large float32 tensors on CUDA are rounded to a format, to nearest.
-
-    Returns:
-        "one kernel"; or, until such a tensor was rounded, ""; or why it is done step by step.
-
-    Examples:
-        >>> how_fused(mplab.FP6_E2M3)
-        ''
-    """
-    rules = (Rounding.TIES_TO_EVEN, overflow, False, False, Tininess.AFTER)
-    facts = checked_facts("how_fused", fmt, _NUMPY[torch.float32], *rules)
-    if facts is None:
-        return "float32 cannot serve"
-    key = tuple(int(n) for n in facts.numbers)
-    return fused(key, int(Rounding.TIES_TO_EVEN), torch.int32).how

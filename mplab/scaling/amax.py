@@ -1,4 +1,4 @@
-"""Scales of tensors for FP8: from the largest magnitude, of now, of late, or fixed.
+"""Scales of tensors for FP8: from the largest magnitude, now or in the past, or fixed.
 
 A tensor with the largest magnitude `amax` is multiplied by `update(amax)` before it is cast, so
 that it fills the range of the format. None of this needs torch.
@@ -14,16 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from mplab.numbers.checks import integer, quoted, switch
-from mplab.numbers.formats import FP8_E4M3, FP32, Format, format_of, require_format
+from mplab.numbers.checks import integer, one_of, quoted
+from mplab.numbers.formats import FP8_E4M3, FP32, Format
+from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import round_to
-from mplab.scaling._checks import (
-    in_float32,
-    magnitude,
-    number,
-    positive,
-    require_keys,
-)
+from mplab.scaling.loss import between, in_float32, require_keys
 
 
 class ScaleRule(Enum):
@@ -71,7 +66,7 @@ def scale_for(
         2^−127 or 2^127. It multiplies before the cast.
 
     Raises:
-        TypeError: amax holds no real numbers, or another argument is of the wrong type.
+        TypeError: amax holds no real numbers, or `rule` is no `ScaleRule`.
         ValueError: amax is negative, or the rule is `NVFP4`.
 
     Exactness:
@@ -93,7 +88,6 @@ def scale_for(
         >>> scale_for(2.0**-100 * 1.9, FP8_E4M3, rule=ScaleRule.MX) == 2.0**108
         True
     """
-    fmt = require_format("scale_for", fmt)
     if not isinstance(rule, ScaleRule):
         raise TypeError(
             f"scale_for: rule must be a ScaleRule; got {quoted(rule)}. Use ScaleRule.RCEIL."
@@ -103,7 +97,6 @@ def scale_for(
             f"scale_for: rule must be one that needs a single amax; got {rule}. "
             f"Use quantize(tensor, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,))."
         )
-    margin = integer("scale_for", "margin", margin, least=-math.inf, most=math.inf)
     shift = max(-_FAR, min(margin, _FAR))
     given = _largest(amax)
     if (given < 0).any():
@@ -131,21 +124,8 @@ _FAR = 10_000
 
 def _largest(amax: Any) -> np.ndarray:
     """The largest magnitudes as float32, infinite past its range."""
-    if isinstance(amax, float | int) and not isinstance(amax, bool):
-        amax = number("scale_for", "amax", amax)
-    try:
-        array = np.asarray(amax)
-        if array.dtype.kind not in "iuf":
-            format_of(array.dtype)  # those of ml_dtypes
-        if isinstance(amax, np.ma.MaskedArray):
-            raise TypeError
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"scale_for: amax must be a real number or an array of them; got {quoted(amax)}. "
-            f"Use np.max(np.abs(x))."
-        ) from None
     with np.errstate(over="ignore"):
-        return array.astype(np.float32)
+        return as_float64("scale_for", amax, "amax").astype(np.float32)
 
 
 def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarray:
@@ -197,7 +177,7 @@ class FixedScaling:
     """
 
     def __init__(self, scale: float = 1.0) -> None:
-        positive(type(self).__name__, "scale", scale, narrow=True)
+        between(type(self).__name__, "scale", in_float32(scale), 0)
         self.scale = scale
 
     def update(self, amax: float) -> float:
@@ -230,18 +210,14 @@ class CurrentScaling:
     """
 
     def __init__(self, fmt: Format, *, margin: int = 0, power_of_two: bool = True) -> None:
-        where = type(self).__name__
-        self.fmt = require_format(where, fmt)
-        self.margin = integer(where, "margin", margin, least=-126)
-        whole = switch(where, "power_of_two", power_of_two)
-        self.rule = ScaleRule.POWER_OF_TWO if whole else ScaleRule.RATIO
+        self.fmt, self.margin = fmt, margin
+        self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         self.scale = 1.0
         """That of the last tensor."""
 
     def update(self, amax: float) -> float:
         """The scale for a tensor with this largest magnitude."""
-        amax = magnitude(f"{type(self).__name__}.update", "amax", amax)
-        self.scale = scale_for(amax, self.fmt, rule=self.rule, margin=self.margin)
+        self.scale = scale_for(float(amax), self.fmt, rule=self.rule, margin=self.margin)
         return self.scale
 
     def state_dict(self) -> dict[str, Any]:
@@ -290,17 +266,10 @@ class DelayedScaling:
         amax_compute: str = "max",
         power_of_two: bool = True,
     ) -> None:
-        where = type(self).__name__
-        if not (isinstance(amax_compute, str) and amax_compute in ("max", "most_recent")):
-            raise ValueError(
-                f"{where}: amax_compute must be 'max' or 'most_recent'; got "
-                f"{quoted(amax_compute)}. Use 'max'."
-            )
-        self.fmt = require_format(where, fmt)
-        self.amax_compute = amax_compute
-        self.margin = integer(where, "margin", margin, least=-126)
-        whole = switch(where, "power_of_two", power_of_two)
-        self.rule = ScaleRule.POWER_OF_TWO if whole else ScaleRule.RATIO
+        where, computes = type(self).__name__, ("max", "most_recent")
+        self.fmt, self.margin = fmt, margin
+        self.amax_compute = one_of(where, "amax_compute", amax_compute, computes)
+        self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         length = integer(where, "amax_history_len", amax_history_len, least=1)
         self._history: deque[float] = deque(maxlen=length)
         self.scale = 1.0
@@ -314,8 +283,9 @@ class DelayedScaling:
     def update(self, amax: float) -> float:
         """The scale for a tensor with this largest magnitude, which comes to be known with it."""
         scale = self.scale
-        amax = magnitude(f"{type(self).__name__}.update", "amax", amax)
-        self._history.append(in_float32(amax))
+        if amax < 0:
+            raise ValueError(f"{type(self).__name__}: amax must not be negative; got {amax!r}.")
+        self._history.append(in_float32(float(amax)))
         chosen = self._history[-1]
         if self.amax_compute == "max":
             chosen = float(np.fmax.reduce(self._history))  # passes over NaN
@@ -331,22 +301,16 @@ class DelayedScaling:
         """Take over a state.
 
         Raises:
-            TypeError: the scale or an element of the history is no number.
             ValueError: other keys, or a longer history; the state is left as it was.
         """
         where = type(self).__name__
         require_keys(where, state_dict, self.state_dict())
         history, most = state_dict["amax_history"], self._history.maxlen
-        if not isinstance(history, list | tuple):
-            raise TypeError(
-                f"{where}: amax_history must be a list of numbers; got {quoted(history)}. "
-                f"Use what state_dict() returned."
-            )
-        remembered = [magnitude(where, "amax_history", amax) for amax in history]
-        if len(history) > (most or 0):
+        remembered = [float(amax) for amax in history]
+        if len(remembered) > (most or 0) or any(amax < 0 for amax in remembered):
             raise ValueError(
-                f"{where}: amax_history must hold at most {most} numbers; got "
-                f"{len(history)}. Make it with amax_history_len={len(history)}."
+                f"{where}: amax_history must hold at most {most} numbers, none of them negative; "
+                f"got {len(remembered)}. Make it with amax_history_len={len(remembered)}."
             )
-        self.scale = positive(where, "scale", state_dict["scale"])
+        self.scale = between(where, "scale", float(state_dict["scale"]), 0)
         self._history = deque(remembered, maxlen=most)

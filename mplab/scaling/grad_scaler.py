@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from mplab.numbers.checks import quoted
 from mplab.scaling.loss import LossScaler
 
 
@@ -67,11 +66,6 @@ class GradScaler:
     """
 
     def __init__(self, rule: LossScaler | None = None) -> None:
-        if rule is not None and not isinstance(rule, LossScaler):
-            raise TypeError(
-                f"GradScaler: rule must be a LossScaler or one of mplab.scaling; got "
-                f"{quoted(rule)}. Use LossScaler(init_scale)."
-            )
         self.rule = LossScaler() if rule is None else rule
         self._scaled = False
         self._states: dict[int, _State] = {}
@@ -85,11 +79,6 @@ class GradScaler:
         if isinstance(outputs, Tensor):
             self._scaled = True
             return outputs * torch.tensor(self.rule.scale, device=outputs.device)
-        if not isinstance(outputs, Iterable) or isinstance(outputs, str):
-            raise ValueError(
-                f"GradScaler.scale: outputs must be a tensor or an iterable of tensors; got "
-                f"{type(outputs).__name__}. Give it the loss."
-            )
         scaled = map(self.scale, outputs)
         return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
 
@@ -101,7 +90,6 @@ class GradScaler:
             ValueError: a gradient is float16, so the weights are: keep them in float32.
         """
         self._require_scaled("unscale_")
-        _require_optimizer("unscale_", optimizer)
         state = self._states.get(id(optimizer))
         if state is not None:
             what = "a call after step()" if state.stepped else "a second call"
@@ -150,7 +138,6 @@ class GradScaler:
                 "scaled. Call backward() before step()."
             )
         self._require_scaled("step")
-        _require_optimizer("step", optimizer)
         if id(optimizer) not in self._states:
             self.unscale_(optimizer)
         state = self._states[id(optimizer)]
@@ -206,14 +193,6 @@ class GradScaler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over a state, of this class or of `torch.amp.GradScaler`."""
         self.rule.load_state_dict(state_dict)
-
-
-def _require_optimizer(function: str, optimizer: object) -> None:
-    if not all(hasattr(optimizer, name) for name in ("param_groups", "step")):
-        raise TypeError(
-            f"GradScaler.{function}: optimizer must have param_groups and step, as those of torch; "
-            f"got {quoted(optimizer)}. Pass torch.optim.SGD(model.parameters(), lr)."
-        )
 
 
 def _dense(parameter: Tensor) -> Tensor | None:

@@ -10,14 +10,33 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from mplab.numbers.checks import integer, quoted, switch
+from mplab.numbers.checks import integer, quoted
 from mplab.numbers.formats import FP32
-from mplab.scaling._checks import (
-    factor,
-    in_float32,
-    number,
-    require_keys,
-)
+from mplab.numbers.rounding import round_to
+
+
+def in_float32(number: float) -> float:
+    """The float32 nearest to a number."""
+    return float(round_to(number, FP32))
+
+
+def between(where: str, name: str, value: Any, above: float, below: float = math.inf) -> Any:
+    """A number between two bounds, both excluded."""
+    if not above < value < below:
+        raise ValueError(
+            f"{where}: {name} must lie between {above} and {below}, both excluded; got "
+            f"{quoted(value)}. Leave it out for the usual value."
+        )
+    return value
+
+
+def require_keys(where: str, state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Refuse a state with other keys than those of the state that it is to replace."""
+    if set(state) != set(expected):
+        raise ValueError(
+            f"{where}: state_dict must have the keys {', '.join(expected) or 'of none'}; got "
+            f"{', '.join(map(str, state)) or 'none'}. Use what state_dict() returned."
+        )
 
 
 class LossScaler:
@@ -37,7 +56,6 @@ class LossScaler:
         static_skips: whether a static scale skips steps with an infinite or NaN gradient.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: an argument out of its range.
 
     Exactness:
@@ -73,16 +91,10 @@ class LossScaler:
         static_skips: bool = False,
     ) -> None:
         where = type(self).__name__
-        self.dynamic = switch(where, "dynamic", dynamic)
-        self.static_skips = switch(where, "static_skips", static_skips)
-        self._scale = in_float32(number(where, "init_scale", init_scale))
-        if not 0 < self._scale < math.inf:
-            raise ValueError(
-                f"{where}: init_scale must be positive and finite in float32; got "
-                f"{quoted(init_scale)}. 65536.0 is usual."
-            )
-        self._growth_factor = factor(where, "growth_factor", growth_factor, 1, math.inf)
-        self._backoff_factor = factor(where, "backoff_factor", backoff_factor, 0, 1)
+        self.dynamic, self.static_skips = dynamic, static_skips
+        self._scale: float = between(where, "init_scale", in_float32(init_scale), 0)
+        self._growth_factor = between(where, "growth_factor", growth_factor, 1)
+        self._backoff_factor = between(where, "backoff_factor", backoff_factor, 0, 1)
         self._growth_interval = integer(where, "growth_interval", growth_interval, least=1)
         self._growth_tracker = 0
 
@@ -111,11 +123,8 @@ class LossScaler:
         Returns:
             Whether the step is skipped: the optimizer must not use these gradients.
         """
-        where = f"{type(self).__name__}.update"
-        switch(where, "found_nonfinite", found_nonfinite)
-        number(where, "mean_abs_gradient", mean_abs_gradient)
         if not self.dynamic:
-            return found_nonfinite and self.static_skips
+            return bool(found_nonfinite) and self.static_skips
         if found_nonfinite:
             self._scale = in_float32(self._scale * self._backoff_factor)
             self._growth_tracker = 0
@@ -141,12 +150,11 @@ class LossScaler:
         """Take over a state, of this class or of `torch.amp.GradScaler`.
 
         Raises:
-            TypeError: a value of another type.
             ValueError: other keys, or a value out of its range; the state is left as it was.
         """
         where, given = type(self).__name__, state_dict
         require_keys(where, given, self.state_dict())
-        scale = in_float32(number(where, "scale", given["scale"]))
+        scale = in_float32(given["scale"])
         if not 0 <= scale <= self._limit:  # zero is where backing off ends
             raise ValueError(
                 f"{where}: scale must be finite and not negative; got {scale!r}. Use what "
@@ -154,11 +162,11 @@ class LossScaler:
             )
         loaded = {
             "_scale": scale,
-            "_growth_factor": factor(where, "growth_factor", given["growth_factor"], 1, math.inf),
-            "_backoff_factor": factor(where, "backoff_factor", given["backoff_factor"], 0, 1),
+            "_growth_factor": between(where, "growth_factor", given["growth_factor"], 1),
+            "_backoff_factor": between(where, "backoff_factor", given["backoff_factor"], 0, 1),
             "_growth_interval": integer(
                 where, "growth_interval", given["growth_interval"], least=1
             ),
-            "_growth_tracker": integer(where, "_growth_tracker", given["_growth_tracker"], least=0),
+            "_growth_tracker": integer(where, "_growth_tracker", given["_growth_tracker"]),
         }
         vars(self).update(loaded)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from mplab.numbers.checks import quoted
-from mplab.scaling._checks import in_float32, positive
-from mplab.scaling.loss import LossScaler
+from mplab.numbers.inputs import as_float64
+from mplab.scaling.loss import LossScaler, between, in_float32
 
 
 class DoublingScaler(LossScaler):
@@ -34,7 +33,7 @@ class DoublingScaler(LossScaler):
 
     def __init__(self, init_scale: float = 65536.0, *, max_scale: float = 2.0**24) -> None:
         super().__init__(init_scale, growth_interval=1)
-        self.max_scale = positive(type(self).__name__, "max_scale", max_scale, narrow=True)
+        self.max_scale = between(type(self).__name__, "max_scale", in_float32(max_scale), 0)
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
@@ -80,9 +79,9 @@ class NudgedScaler(LossScaler):
         growth_interval: int = 2000,
     ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
-        self.small = positive(type(self).__name__, "small", small)
-        self.nudge = positive(type(self).__name__, "nudge", nudge)
-        self.max_scale = positive(type(self).__name__, "max_scale", max_scale, narrow=True)
+        self.small = between(type(self).__name__, "small", small, 0)
+        self.nudge = between(type(self).__name__, "nudge", nudge, 0)
+        self.max_scale = between(type(self).__name__, "max_scale", in_float32(max_scale), 0)
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
@@ -119,7 +118,7 @@ class FlooredScaler(LossScaler):
         growth_interval: int = 2000,
     ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
-        self.min_scale = positive(type(self).__name__, "min_scale", min_scale, narrow=True)
+        self.min_scale = between(type(self).__name__, "min_scale", in_float32(min_scale), 0)
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
         """End a step; see `LossScaler.update`."""
@@ -157,7 +156,7 @@ class KerasScaler(LossScaler):
 
 
 class Trace(NamedTuple):
-    """What a rule did, step by step."""
+    """The scales of a run and the steps it skipped."""
 
     limits: np.ndarray
     """The largest scale with which all gradients of the step stay finite."""
@@ -176,7 +175,7 @@ class Headroom(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One step of a rule: its state before, what it was told, and its state after.
+    """One step of a rule: its state before, whether the gradients overflowed, and its state after.
 
     `good_steps` counts the good steps in a row since the scale last moved.
     """
@@ -208,54 +207,13 @@ def turns(
         Turn(scale=8.0, good_steps=0, found_nonfinite=True, skipped=True, next_scale=4.0, \
 next_good_steps=0)
     """
-    return _turns(rule, *_steps("turns", rule, limits, mean_abs_gradient))
-
-
-def _steps(
-    function: str, rule: LossScaler, limits: Any, mean_abs_gradient: Any
-) -> tuple[np.ndarray, np.ndarray]:
-    """The limit and the mean of each step, checked."""
-    if not isinstance(rule, LossScaler):
-        raise TypeError(
-            f"{function}: rule must be a LossScaler or one of mplab.scaling; got {quoted(rule)}. "
-            f"Use LossScaler(init_scale)."
-        )
-    each = _floats(function, "limits", limits)
-    if each.ndim != 1:
-        raise ValueError(
-            f"{function}: limits must be a sequence, one number for each step; got shape "
-            f"{each.shape}. Use [limit] * steps."
-        )
-    means = _floats(function, "mean_abs_gradient", mean_abs_gradient)
-    if means.shape not in ((), (1,), each.shape):
-        raise ValueError(
-            f"{function}: mean_abs_gradient must be one number, or one for each of the "
-            f"{len(each)} steps; got shape {means.shape}. Pass one."
-        )
-    return each, np.broadcast_to(means, each.shape)
-
-
-def _floats(function: str, argument: str, given: Any) -> np.ndarray:
-    """An array of real numbers as float64."""
-    try:
-        array = np.asarray(given)
-        wide = array.astype(float) if array.dtype.kind in "iuf" else None
-    except (TypeError, ValueError):  # rows of several lengths
-        wide = None
-    if wide is None or isinstance(given, np.ma.MaskedArray):
-        raise TypeError(
-            f"{function}: {argument} must hold real numbers; got {quoted(given)}. "
-            f"Convert it with np.asarray({argument}, float)."
-        )
-    return wide
-
-
-def _turns(rule: LossScaler, limits: np.ndarray, means: np.ndarray) -> Iterator[Turn]:
-    for limit, mean in zip(limits, means, strict=True):
+    each = as_float64("turns", limits, "limits")
+    means = np.broadcast_to(as_float64("turns", mean_abs_gradient, "mean_abs_gradient"), each.shape)
+    for limit, mean in zip(each, means, strict=True):
         scale, good = rule.scale, _good_steps(rule)
         found = bool(scale > limit)
-        told = {"mean_abs_gradient": float(mean)} if rule.wants_mean else {}
-        skipped = rule.update(found, **told)
+        more = {"mean_abs_gradient": float(mean)} if rule.wants_mean else {}
+        skipped = rule.update(found, **more)
         yield Turn(scale, good, found, skipped, rule.scale, _good_steps(rule))
 
 
@@ -269,7 +227,7 @@ def play(
     *,
     mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
 ) -> Trace:
-    """What `turns` gives, as arrays.
+    """Run a rule on steps as `turns` does, and collect the result in arrays.
 
     Args:
         rule: goes on from its state.
@@ -281,7 +239,6 @@ def play(
         >>> play(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
         array([8., 4., 4.])
     """
-    each, means = _steps("play", rule, limits, mean_abs_gradient)
-    played = list(_turns(rule, each, means))
+    played = list(turns(rule, limits, mean_abs_gradient=mean_abs_gradient))
     scales, skipped = [turn.scale for turn in played], [turn.skipped for turn in played]
-    return Trace(np.array(each), np.array(scales), np.array(skipped, bool))
+    return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))

@@ -90,7 +90,6 @@ class Rounder:
                 stream=self.stream,
                 out=out,
                 tally=None if counter is None else counter.tally,
-                fuse=False,  # compiling is not for the middle of an operation
             )
         key0, key1 = (0, 0) if self.stream is None else self.stream.keys()(0)
         if counter is None:

@@ -141,5 +141,5 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for t in out if isinstance(out, list | tuple) else (out,):
             low = isinstance(t, Tensor) and t.dtype == torch.float32 and t.dim() > 0
             if low and t.data_ptr() not in self.weights:
-                round_tensor(t, self.fmt, out=t, fuse=False)
+                round_tensor(t, self.fmt, out=t)
         return out

@@ -1,5 +1,7 @@
 """The table of matrix units, and the units that are not NVIDIA's oldest against an oracle."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cases import assert_same_bits
@@ -233,15 +235,18 @@ def test_cdna3_in_fp8_drops_c_from_26_bits_below_and_rounds_it_down_before():
 
 
 def test_the_switches_of_cdna3_are_those_of_the_other_units():
-    how = {"architecture": "cdna3", "input_format": BF16}
+    def product(a, b, **switches):
+        unit = replace(unit_of("cdna3", BF16), **switches)
+        return mma(a, b, architecture=unit, input_format=BF16)
+
     zero, tiny = row(0.0, 2.0**-60), row(2.0**100, 1.0).T
-    assert mma(zero, tiny, **how) == 2.0**-60
-    assert mma(zero, tiny, zeros_align=True, **how) == 0.0
+    assert product(zero, tiny) == 2.0**-60
+    assert product(zero, tiny, zeros_align=True) == 0.0
     least = row(*[2.0**-79] * 8), row(*[2.0**-79] * 8).T  # eight times 2^-158
-    assert mma(*least, **how) == mma(*least, exponent_floor=None, **how) == 0.0
+    assert product(*least) == product(*least, exponent_floor=None) == 0.0
     down = row(-(2.0**-79)), row(2.0**-79)
-    assert_same_bits(mma(*down, **how), [[-0.0]])
-    assert_same_bits(mma(*down, signed_underflow=False, **how), [[0.0]])
+    assert_same_bits(product(*down), [[-0.0]])
+    assert_same_bits(product(*down, signed_underflow=False), [[0.0]])
 
 
 def test_a_fused_zero_has_the_sign_of_ieee_754():
@@ -317,6 +322,8 @@ def test_scales_are_checked():
         {"terms": 64, "fraction_bits": None, "group": 16},
         {"terms": 4, "fraction_bits": 4, "lanes": 2},
         {"terms": 4, "fraction_bits": 4, "flush": True},
+        {"terms": 4, "fraction_bits": 4, "exponent_floor": 256},
+        {"terms": 4, "fraction_bits": 4, "alignment": 2},
     ],
 )
 def test_a_unit_of_parameters_that_do_not_fit_is_refused(facts):

@@ -165,9 +165,7 @@ def test_no_slice_fewer_would_do():
 def test_moduli_end_where_there_are_no_more_coprime_numbers_up_to_256():
     with pytest.raises(ValueError, match=r"^matmul_fp64: a and b must have entries of less .* 49"):
         matmul_fp64(*hidden(120), unit="moduli")
-    with pytest.raises(
-        ValueError, match=r"^emulation_bound: slices must .*; got 50\. Pass at most 49"
-    ):
+    with pytest.raises(ValueError, match=r"^emulation_bound: slices must .*; got 50\."):
         emulation_bound(*hidden(1), unit="moduli", slices=50)
 
 

@@ -30,7 +30,6 @@ from mplab.arithmetic import (
     cholesky,
     condition,
     divide,
-    gamma,
     lu,
     multiply,
     refine,
@@ -241,7 +240,8 @@ def test_factors_stay_within_the_bound_of_higham(kind, fmt):
         assert not found.reason
         lower, upper = in_fractions(found.lower), in_fractions(found.upper)
         error = abs(in_fractions(a[found.permutation]) - lower @ upper)
-        bound = Fraction(gamma(n, fmt)) * (abs(lower) @ abs(upper))
+        worst = n * Fraction(fmt.unit_roundoff)
+        bound = worst / (1 - worst) * (abs(lower) @ abs(upper))
         assert (error <= bound).all()
         inexact += np.count_nonzero(error)
     assert inexact > n, "nothing was rounded"
@@ -497,8 +497,8 @@ def test_refinement_tells_why_it_ended():
 def test_shapes_and_values_that_are_no_system_are_refused_by_name():
     b = np.ones(2)
     for message, call in (
-        (r"^lu: a must have a shape \(n, n\).*; got \(0, 0\)", lambda: lu(np.ones((0, 0)), FP16)),
-        (r"^lu: a must hold values of FP16; got 0.1", lambda: lu([[0.1]], FP16)),
+        (r"^lu: matrices must have a shape .*; got \(0, 0\)", lambda: lu(np.ones((0, 0)), FP16)),
+        (r"^lu: matrix must hold values of FP16; got 0.1", lambda: lu([[0.1]], FP16)),
         (r"^cholesky: a must be symmetric; got 2.0 in row 0, column 1, and 3.0",
          lambda: cholesky([[1.0, 2.0], [3.0, 9.0]], FP16)),
         (r"^solve_triangular: b must have the shape \(2,\).*; got \(2, 2\)",
@@ -507,12 +507,8 @@ def test_shapes_and_values_that_are_no_system_are_refused_by_name():
          lambda: refine(np.eye(2), b[:, None], factor_format=FP16)),
         (r"^refine: a must hold finite numbers; got nan",
          lambda: refine(np.eye(2) * np.nan, b, factor_format=FP16)),
-        (r"^refine: residual_format must be FP32 or narrower",
-         lambda: refine(np.eye(2), b, factor_format=FP16,
-                        residual_format=Format("E11M20", exponent_bits=11, precision=21))),
         (r"^backward_error: x must hold finite numbers; got inf",
          lambda: backward_error(np.eye(2), b * inf, b)),
-        (r"^condition: p must be 1, 2 or infinity; got 3", lambda: condition(np.eye(2), 3)),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=message):
             call()

@@ -15,7 +15,7 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import FORMATS, FP8_E4M3, FP16, FP32, TF32, Event, Overflow, Rounding, Stream, Tininess
-from mplab.arithmetic import _loops, add, divide, fma, multiply, raised, remainder, sqrt, subtract
+from mplab.arithmetic import add, divide, fma, loops, multiply, raised, remainder, sqrt, subtract
 from mplab.arithmetic.operations import exact_sum_to_odd
 
 OPERATIONS = {f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)}
@@ -476,7 +476,7 @@ def test_a_sum_rounded_to_odd_is_that_of_fractions():
     assert np.sum([Fraction(s) != q for s, q in zip((x + y).tolist(), sums, strict=True)]) > 5000
     assert_same_bits(exact_sum_to_odd(x, y), want)
     for mode in Rounding:
-        bits = [_loops._to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
+        bits = [loops._to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
         zero = -0.0 if mode is Rounding.TOWARD_NEGATIVE else 0.0
         got = np.array(bits, np.int64).view(np.float64)
         assert_same_bits(got, np.where(want == 0, zero, want))
@@ -488,7 +488,7 @@ def test_a_sum_rounded_to_odd_lets_special_values_through():
     want = np.array([inf, nan, -inf, nan, inf, 0.0, -0.0])
     assert_same_bits(exact_sum_to_odd(x, y), want)
     some = ~np.isnan(want)
-    got = [_loops._to_odd(a, b, int(Rounding.TIES_TO_EVEN)) for a, b in zip(x, y, strict=True)]
+    got = [loops._to_odd(a, b, int(Rounding.TIES_TO_EVEN)) for a, b in zip(x, y, strict=True)]
     assert_same_bits(np.array(got).view(np.float64)[some], want[some])
 
 

@@ -127,7 +127,7 @@ def test_casts_count_differences_under_both_overflow_rules():
 
 
 def test_a_wrong_cast_is_counted(monkeypatch):
-    def towards_zero(x, fmt, *, overflow=Overflow.IEEE, out=None, fuse=True):
+    def towards_zero(x, fmt, *, overflow=Overflow.IEEE, out=None):
         result = round_to(x.numpy(), fmt, rounding=Rounding.TOWARD_ZERO, overflow=overflow)
         return torch.from_numpy(np.asarray(result))
 

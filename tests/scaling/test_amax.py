@@ -126,7 +126,7 @@ def test_scalings_without_state_say_so():
 def test_a_longer_history_than_there_is_room_for_is_refused():
     state = {"scale": 2.0, "amax_history": [1.0] * 5}
     scaling = DelayedScaling(FP8_E4M3, amax_history_len=4)
-    with pytest.raises(ValueError, match="at most 4 numbers; got 5"):
+    with pytest.raises(ValueError, match=r"at most 4 numbers, .*; got 5"):
         scaling.load_state_dict(state)
     assert scaling.scale == 1.0
 
@@ -265,6 +265,6 @@ def test_neither_current_nor_delayed_scaling_gives_zero_or_infinity(margin, powe
 
 def test_a_negative_amax_is_no_largest_magnitude():
     for scaling in (CurrentScaling(FP8_E4M3), DelayedScaling(FP8_E4M3)):
-        with pytest.raises(ValueError, match=rf"^{type(scaling).__name__}\.update: amax must be"):
+        with pytest.raises(ValueError, match="amax must not be negative"):
             scaling.update(-1.0)
     assert scaling.amax_history == ()

@@ -106,29 +106,13 @@ def test_a_state_moves_between_this_scaler_and_torch_in_both_directions():
     assert back.state_dict() == ours.state_dict() == theirs.state_dict()
 
 
-@pytest.mark.parametrize("change", [{"extra": 1}, {"scale": -1.0}, {"_growth_tracker": -1}])
-def test_a_bad_state_is_refused_and_leaves_the_scaler_as_it_was(change):
-    scaler = LossScaler(4.0)
-    with pytest.raises(ValueError, match="LossScaler"):
-        scaler.load_state_dict(scaler.state_dict() | {"growth_factor": 3.0} | change)
-    assert scaler.state_dict() == LossScaler(4.0).state_dict()
-
-
-class Mine(LossScaler):
-    """A rule of a user's own."""
-
-
-@pytest.mark.parametrize("kind", [LossScaler, KerasScaler, Mine])
-def test_whatever_is_refused_is_refused_in_the_name_of_the_class_that_was_asked(kind):
-    name = kind.__name__
-    with pytest.raises(ValueError, match=f"^{name}: init_scale must be positive"):
-        kind(0.0)
-    with pytest.raises(TypeError, match=f"^{name}: growth_interval must be an integer"):
-        kind(growth_interval=2.0)
-    with pytest.raises(TypeError, match=f"^{name}.update: found_nonfinite must be"):
-        kind().update(1)
+@pytest.mark.parametrize("kind", [LossScaler, KerasScaler])
+def test_factors_and_scales_out_of_their_range_are_refused(kind):
+    for wrong in ({"init_scale": 0.0}, {"init_scale": math.inf}, {"growth_interval": 0}):
+        with pytest.raises(ValueError, match=f"^{kind.__name__}: {next(iter(wrong))} must"):
+            kind(**wrong)
     for change in ({"extra": 1}, {"scale": -1.0}, {"growth_factor": 1.0}, {"_growth_tracker": -1}):
         scaler = kind()
-        with pytest.raises(ValueError, match=f"^{name}: "):
+        with pytest.raises(ValueError, match=f"^{kind.__name__}: "):
             scaler.load_state_dict(scaler.state_dict() | {"growth_interval": 7} | change)
         assert scaler.state_dict() == kind().state_dict()

@@ -1,0 +1,221 @@
+"""An array that computes in its format: every operation rounds, every value shows its code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mplab.arithmetic import operations, reductions
+from mplab.numbers.codes import encode
+from mplab.numbers.formats import Format, Rounding
+from mplab.numbers.inputs import as_float64
+from mplab.numbers.rounding import require_values, round_to
+
+_SHOWN = 8
+"""Elements that `repr` prints before it cuts."""
+
+
+class FloatArray:
+    """Numbers of one format whose +, −, ×, ÷ and @ round at every step.
+
+    Formats are never mixed silently: convert with `to`. Python floats and NumPy arrays join in
+    where all their elements are values of the format. `x @ y` and `x.sum()` accumulate in the
+    format, from left to right, products rounded; see `mplab.arithmetic` for other ways.
+
+    Comparisons round nothing, and take any numbers. Functions of NumPy, which would compute in
+    float64, raise TypeError: give them `x.values` where that is what you want.
+
+    Args:
+        values: values of `fmt`: a FloatArray, an array or nested lists of floats.
+        fmt: the format.
+
+    Raises:
+        TypeError: the values are no numbers, or a masked array, whose mask would be lost.
+        ValueError: a value does not belong to the format; use `FloatArray.rounded`.
+
+    Exactness:
+        Every operation is correctly rounded, ties to even.
+
+    Examples:
+        >>> x = FloatArray.rounded([0.1, 0.2], FP16)
+        >>> x
+        FloatArray, FP16:
+          0.09998 (0x2E66)  0.2 (0x3266)
+        >>> x[0] + x[1]
+        FloatArray, FP16:
+          0.2998 (0x34CC)
+        >>> x + FloatArray([1.0, 2.0], BF16)
+        Traceback (most recent call last):
+        TypeError: FloatArray: operands must have one format; got FP16 and BF16. Convert one of \
+them: x.to(FP16).
+    """
+
+    __array_ufunc__ = None  # NumPy leaves its operators to this class, and refuses ufuncs
+    __hash__ = None  # type: ignore[assignment]
+    __slots__ = ("fmt", "values")
+
+    def __init__(self, values: Any, fmt: Format) -> None:
+        self.fmt = fmt
+        self.values = np.array(require_values("FloatArray", "values", _plain(values), fmt))
+        self.values.flags.writeable = False
+
+    @classmethod
+    def rounded(
+        cls, values: Any, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN
+    ) -> FloatArray:
+        """The nearest values of a format.
+
+        Args:
+            values: a FloatArray, an array or nested lists of floats.
+            fmt: the format to round to.
+            rounding: the direction, any but `STOCHASTIC`, which needs a stream: use `round_to`.
+        """
+        return cls(round_to(_plain(values), fmt, rounding=rounding), fmt)
+
+    def to(self, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN) -> FloatArray:
+        """These numbers rounded to another format."""
+        return FloatArray.rounded(self, fmt, rounding=rounding)
+
+    @property
+    def codes(self) -> Any:
+        """The code of each element."""
+        return encode(self.values, self.fmt)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, as in NumPy."""
+        return self.values.shape
+
+    @property
+    def T(self) -> FloatArray:
+        """The transpose."""
+        return FloatArray(self.values.T, self.fmt)
+
+    def sum(self, *, order: str = "sequential") -> FloatArray:
+        """The sum of all elements, every step in the format."""
+        total = reductions.sum(self.values, accumulator_format=self.fmt, order=order)
+        return FloatArray(total, self.fmt)
+
+    def sqrt(self) -> FloatArray:
+        """The square roots."""
+        return FloatArray(operations.sqrt(self.values, self.fmt), self.fmt)
+
+    def _with(
+        self, operation: Callable[..., Any], other: Any, *, swapped: bool = False
+    ) -> FloatArray:
+        if isinstance(other, FloatArray) and other.fmt != self.fmt:
+            raise TypeError(
+                f"FloatArray: operands must have one format; got {self.fmt.name} and "
+                f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
+            )
+        operands = (_plain(other), self.values) if swapped else (self.values, _plain(other))
+        return FloatArray(operation(*operands, self.fmt), self.fmt)
+
+    def __add__(self, other: Any) -> FloatArray:
+        return self._with(operations.add, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> FloatArray:
+        return self._with(operations.subtract, other)
+
+    def __rsub__(self, other: Any) -> FloatArray:
+        return self._with(operations.subtract, other, swapped=True)
+
+    def __mul__(self, other: Any) -> FloatArray:
+        return self._with(operations.multiply, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> FloatArray:
+        return self._with(operations.divide, other)
+
+    def __rtruediv__(self, other: Any) -> FloatArray:
+        return self._with(operations.divide, other, swapped=True)
+
+    def __matmul__(self, other: Any) -> FloatArray:
+        return self._with(_matmul, other)
+
+    def __rmatmul__(self, other: Any) -> FloatArray:
+        return self._with(_matmul, other, swapped=True)
+
+    def __neg__(self) -> FloatArray:
+        return FloatArray(round_to(-self.values, self.fmt), self.fmt)
+
+    def __pos__(self) -> FloatArray:
+        return self
+
+    def __abs__(self) -> FloatArray:
+        return FloatArray(np.abs(self.values), self.fmt)
+
+    def __getitem__(self, index: Any) -> FloatArray:
+        return FloatArray(self.values[index], self.fmt)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def __float__(self) -> float:
+        return float(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TypeError(
+            f"FloatArray: NumPy would compute in float64, not in {self.fmt.name}. Use x @ y, "
+            f"x.sum() or mplab.arithmetic, or, to compute in float64, x.values."
+        )
+
+    def __eq__(self, other: object) -> Any:
+        return self.values == as_float64("==", _plain(other))
+
+    def __ne__(self, other: object) -> Any:
+        return self.values != as_float64("!=", _plain(other))
+
+    def __lt__(self, other: Any) -> Any:
+        return self.values < as_float64("<", _plain(other))
+
+    def __le__(self, other: Any) -> Any:
+        return self.values <= as_float64("<=", _plain(other))
+
+    def __gt__(self, other: Any) -> Any:
+        return self.values > as_float64(">", _plain(other))
+
+    def __ge__(self, other: Any) -> Any:
+        return self.values >= as_float64(">=", _plain(other))
+
+    def __repr__(self) -> str:
+        digits = 4 + (self.fmt.precision > 12) * 5
+        width = -(-self.fmt.bits // 4)
+        shown = self.values.ravel()[:_SHOWN]
+        words = [
+            f"{value:.{digits}g} "
+            + ("(no code)" if value != value and not self.fmt.has_nan else f"(0x{code:0{width}X})")
+            for value, code in zip(shown, self._codes_of(shown), strict=True)
+        ]
+        rest = self.values.size - len(words)
+        shape = f", shape {self.shape}" if self.values.ndim > 1 or rest else ""
+        more = f"  and {rest} more" if rest else ""
+        return f"FloatArray, {self.fmt.name}{shape}:\n  " + "  ".join(words) + more
+
+    def _codes_of(self, values: np.ndarray) -> list[int]:
+        if not self.fmt.has_nan:  # FP6 and FP4 keep NaN as a mark that has no code
+            values = np.where(np.isnan(values), self.fmt.min_normal, values)
+        return [int(code) for code in np.atleast_1d(encode(values, self.fmt))]
+
+
+def _plain(x: Any) -> Any:
+    return x.values if isinstance(x, FloatArray) else x
+
+
+def _matmul(a: Any, b: Any, fmt: Format) -> np.ndarray:
+    left, right = require_values("matmul", "a", a, fmt), require_values("matmul", "b", b, fmt)
+    product = reductions.matmul(
+        left if left.ndim != 1 else left[None, :],
+        right if right.ndim != 1 else right[:, None],
+        accumulator_format=fmt,
+        product_format=fmt,
+    )
+    return product.reshape(left.shape[:-1] + right.shape[1:])
