@@ -39,6 +39,7 @@ def casts(to: Setting) -> Found:
         except Exception as error:  # whatever it is, the other formats go on
             row["problem"] = problem_of(error)
         yield "formats", found
+    yield "compiled", {}  # recordings of this version have it; no kernel is compiled any more
 
 
 _KEPT = 32
