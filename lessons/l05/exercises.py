@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -70,33 +71,18 @@ _PAIRWISE_CASES = (
 
 
 # Kahan -----------------------------------------------------------------------------------
-def _kahan(x: np.ndarray) -> float:
+def _kahan(
+    x: np.ndarray,
+    *,
+    sign: float = -1.0,
+    op: Callable[[float], float] = _rounded,
+    against_term: bool = False,
+) -> float:
     total = lost = 0.0
-    for term in x:
-        corrected = _rounded(float(term) - lost)
+    for term in map(float, x):
+        corrected = op(term + sign * lost)
         new = _rounded(total + corrected)
-        lost = _rounded(_rounded(new - total) - corrected)
-        total = new
-    return total
-
-
-def _wrong_sign(x: np.ndarray) -> float:
-    total = lost = 0.0
-    for term in x:
-        corrected = _rounded(float(term) + lost)
-        new = _rounded(total + corrected)
-        lost = _rounded(_rounded(new - total) - corrected)
-        total = new
-    return total
-
-
-def _only_total_rounded(x: np.ndarray) -> float:
-    """Loses nothing, and so gives what adding exactly and rounding once gives."""
-    total = lost = 0.0
-    for term in x:
-        corrected = float(term) - lost
-        new = _rounded(total + corrected)
-        lost = (new - total) - corrected
+        lost = op(op(new - total) - (term if against_term else corrected))
         total = new
     return total
 
@@ -108,15 +94,6 @@ def _corrected_at_the_end(x: np.ndarray) -> float:
         lost = _rounded(lost + _rounded(_rounded(new - total) - float(term)))
         total = new
     return _rounded(total - lost)
-
-
-def _compared_with_the_term(x: np.ndarray) -> float:
-    total = lost = 0.0
-    for term in x:
-        new = _rounded(total + _rounded(float(term) - lost))
-        lost = _rounded(_rounded(new - total) - float(term))
-        total = new
-    return total
 
 
 _KAHAN_CASES = (
@@ -173,12 +150,15 @@ EXERCISES: dict[str, Exercise] = {
                 _one_by_one,
                 "This is the plain sum: what got lost is 0, or never reaches the next term.",
             ),
-            (_wrong_sign, "The correction has the wrong sign: it doubles what was lost."),
             (
-                _compared_with_the_term,
+                partial(_kahan, sign=1.0),
+                "The correction has the wrong sign: it doubles what was lost.",
+            ),
+            (
+                partial(_kahan, against_term=True),
                 "Compare with the corrected term, which also carries what was lost before.",
             ),
-            (_only_total_rounded, "All four operations round to FP16, not only the total."),
+            (partial(_kahan, op=float), "All four operations round to FP16, not only the total."),
             (
                 _corrected_at_the_end,
                 "The correction belongs to the next term; at the end it comes too late.",

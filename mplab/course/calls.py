@@ -1,4 +1,4 @@
-"""What an answer calls of the library, so that no exercise is answered by the function it is on."""
+"""Watch which functions of mplab an answer calls: it may not call the one it should write."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _OURS = (_LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
 """How the files of the library begin, and in a checkout those of single lessons."""
 
 _SANDBOX = os.path.join(_LIBRARY, "grading", "_inside.py")
-"""What runs a submission, and takes what it prints."""
+"""The file that runs a submission and captures its output."""
 
 _FREE = {"<module>", "__getattr__"}
-"""What `import mplab` and the name of a room run."""
+"""The functions that run on `import mplab` and when a room is first named."""
 
 
 def watched(
     answer: Callable[..., Any], uses: Sequence[str] | None, found: list[str]
 ) -> Callable[..., Any]:
-    """The answer, which appends to `found` what it calls of the library beside `uses`.
+    """Wrap an answer so that `found` gets the names of mplab that it calls and `uses` lacks.
 
     A call counts wherever it comes from: helpers and other cells, another name, a callback. What
     the library calls itself does not, nor the attributes of a format. Code of another thread,
@@ -71,7 +71,7 @@ def watched(
 
 
 def refusal(called: str, uses: Sequence[str]) -> str:
-    """The sentence for an answer that calls what it may not."""
+    """The sentence for an answer that calls a function it may not use."""
     allowed = ", ".join(name for name in uses if name != "overflow") or "nothing"
     return (
         f"The answer calls {called} of mplab; this exercise may use {allowed} of it. "

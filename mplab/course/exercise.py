@@ -1,8 +1,8 @@
-"""What a check is made of: the smallest counterexample first, never the solution.
+"""Exercises and verdicts: the smallest counterexample first, never the solution.
 
 An exercise is a reference, cases in order of growing difficulty, and the misconceptions
 it is meant to find, each as the answer that somebody holding it would give. A wrong
-answer that agrees with a misconception on every case is told so, in one sentence.
+answer that agrees with a misconception on every case gets the sentence for it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Arguments(tuple[Any, ...]):
 
 @dataclass(frozen=True)
 class Sealed:
-    """A value that can be recognised and not read: the digest of what it is as a number."""
+    """A hashed value: an answer can be compared with it, but the value cannot be read from it."""
 
     digest: str
 
     @classmethod
     def of(cls, value: Any) -> Sealed:
-        """Seal a number or an array of numbers; −0 is not 0, and 254 is 254.0."""
+        """Hash a number or an array of numbers; −0 is not 0, and 254 is 254.0."""
         number = np.asarray(value, np.float64)
         return cls(hashlib.sha256(f"{number.shape}".encode() + number.tobytes()).hexdigest())
 
@@ -100,13 +100,13 @@ class Exercise:
             )
 
     def outcomes(self, answer: Any) -> list[Any]:
-        """What an answer gives on every case; an exception stands for the value it took."""
+        """The values that an answer returns for all cases; an exception stands for its value."""
         outcomes: list[Any] = []
         self.take(outcomes, answer)
         return outcomes
 
     def take(self, outcomes: list[Any], answer: Any) -> None:
-        """Append them one after the other; no generator, which an interruption could break."""
+        """Append the outcomes one by one; a generator could be broken by an interruption."""
         if not callable(self.answer):
             outcomes.append(answer)
             return
@@ -115,7 +115,7 @@ class Exercise:
 
 
 def as_float(number: object) -> float:
-    """A number as a float, and NaN for all else: Booleans, text, what no float holds."""
+    """A number as a float; NaN for Booleans, text, and numbers too large for a float."""
     if isinstance(number, bool) or not isinstance(number, Real):
         return math.nan
     try:
@@ -136,7 +136,7 @@ def _outcome(answer: Callable[..., Any], case: Any) -> Any:
 
 
 def _copied(x: Any) -> Any:
-    """A copy of what an answer could change in place; the next answer gets the case, too."""
+    """A copy of whatever an answer could change in place: the next answer gets the same case."""
     if type(x) in (list, tuple):
         return type(x)(_copied(item) for item in x)
     if type(x) is dict:
@@ -198,7 +198,7 @@ def verdict_on(
 
 
 def _without_torch(value: Any) -> Any:
-    """An answer with its tensors as arrays, as it would be handed in; NumPy reads only some."""
+    """An answer with its tensors as arrays, because NumPy reads only some tensors."""
     if type(value) in (list, tuple):
         return type(value)(_without_torch(item) for item in value)
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
@@ -241,7 +241,7 @@ def _counterexample(
 
 
 def _sentence(exercise: Exercise, given: list[Any]) -> str:
-    """That of the misconception which agrees with the answer on every case, else the reason."""
+    """The sentence of the misconception that agrees on every case, or else the reason."""
     for wrong, sentence in exercise.misconceptions:
         by_case = (_outcome(wrong, case) for case in exercise.cases)  # until the first differs
         theirs = by_case if callable(exercise.answer) else [wrong]

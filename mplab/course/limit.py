@@ -25,7 +25,7 @@ _set_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
 
 
 class TooLong(BaseException):
-    """Raised in code whose time is up; no `Exception`, so that code which catches those ends."""
+    """Raised in code whose time is up; `except Exception` does not catch it."""
 
 
 class OwnTime:
@@ -40,12 +40,12 @@ class OwnTime:
         self._before = self._look()[1]
 
     def left(self, seconds: float) -> float:
-        """Of so many seconds those that it has not had, if it wants a processor now, else 0.0."""
+        """CPU seconds still owed to it out of `seconds` if it is runnable now, else 0.0."""
         wants, used = self._look()
         return max(0.0, seconds - (used - self._before)) if wants else 0.0
 
     def _look(self) -> tuple[bool, float]:
-        """Whether it wants a processor now, and for how many seconds it has had one."""
+        """Whether it is runnable now, and the CPU seconds it has had."""
         with suppress(OSError):
             fields = self._stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2]
             state, *numbers = fields.split()
@@ -54,7 +54,7 @@ class OwnTime:
 
 
 class _Watcher:
-    """Interrupts the thread that made it while that runs a call of `run`."""
+    """Interrupts the thread that made it while this thread is in `run`."""
 
     def __init__(self, seconds: float) -> None:
         self.fired = False
@@ -113,7 +113,7 @@ class _Watcher:
 
 
 def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
-    """Run code, and say whether it ended by itself in time; what it raises is raised.
+    """Run code with a time limit, and return whether it ended by itself in time.
 
     Time in line for a busy processor does not count (Linux). The time begins anew where an import
     is under way when it is up. Python raises between two steps of its own: a single call into

@@ -89,7 +89,7 @@ VARIANCE = Exercise(
             "from the old.", spread="before"),
         but(running, "The unit has no wider format: the state is rounded in each step.",
             wide=True),
-        but(running, "The condition is twice mean / deviation, for the variance is a square.",
+        but(running, "The condition is twice mean / deviation, because the variance is a square.",
             bar=1.0),
     ),
 )  # fmt: skip
