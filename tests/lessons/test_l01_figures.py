@@ -1,0 +1,45 @@
+"""The digits that trained networks paint: the picture in README."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mplab.lessons.l01.figures import (
+    PaintedDigits,
+    measure_painted_digits,
+    plot_painted_digits,
+)
+
+ROOT = Path(__file__).parents[2]
+SIMULATED = ("fp32", "fp16-naive", "fp16-scaled")
+
+
+def test_the_title_names_the_networks_that_reproduce_less_than_a_tenth():
+    images = np.random.default_rng(0).random((9, 64))
+    painted = {"fp16-naive": images, "amp-fp16": images}
+    for r2, said in (
+        ({"fp16-naive": 0.02, "amp-fp16": 0.3}, "picture for every digit: simulated FP16."),
+        ({"fp16-naive": 0.3, "amp-fp16": 0.3}, "Every network tells the digits apart."),
+    ):
+        picture = plot_painted_digits(PaintedDigits(images, painted, r2), count=3)
+        assert picture.claim.endswith(said)
+        assert f"simulated FP16 {r2['fp16-naive']:.2f}" in picture.alt
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 11])
+def test_without_a_loss_scale_simulated_fp16_paints_one_picture_and_with_one_what_fp32_does(seed):
+    found = measure_painted_digits(SIMULATED, seed=seed)
+    assert found.r2["fp32"] > 0.3 and found.r2["fp16-naive"] < 0.1
+    assert abs(found.r2["fp16-scaled"] - found.r2["fp32"]) < 0.02
+    assert found.painted["fp16-naive"].shape == found.images.shape
+
+
+def test_readme_shows_the_picture_under_its_own_title():
+    (words, place) = re.search(
+        r"!\[(.*?)\]\((\S+)\)", (ROOT / "README.md").read_text(encoding="utf-8")
+    ).groups()
+    assert (ROOT / place).read_bytes().startswith(b"\x89PNG")
+    assert words.startswith("Nearly the same picture for every digit: simulated FP16")
