@@ -50,12 +50,11 @@ FRONTS = {
         Recording caption first load PROBES Roofline measured recorded matmul_errors
     """,
     "pictures": """
-        Picture Sum Table Window bit_fields by_seed code_table costs decimal_digits follow
+        Picture Sum Table Window bit_fields by_seed code_table decimal_digits follow
         gradient_exponents health loss_curves loss_meter loss_scale memory number_lines parting
         precision_map
         recorded_runs report results_table
-        roofline rounding_profile running_sums scaling_windows sensitivity
-        stage_times
+        rounding_profile running_sums scaling_windows sensitivity
     """,
     "explorers": """
         BitExplorer Explorer NumberLine RangeMap RoundingLab

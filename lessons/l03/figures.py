@@ -123,8 +123,7 @@ def mean_errors(
     axes = picture.subplots()
     axes.axvline(0, color=c.BAND, linewidth=0.8)
     axes.barh(range(len(modes)), list(shifts.values()), height=0.6, color=c.style(fmt).colour)
-    axes.set_yticks(range(len(modes)), [mode_words(mode) for mode in modes])
-    axes.set_ylim(len(modes) - 0.5, -0.5)
+    c.rows(axes, [mode_words(mode) for mode in modes])
     axes.set_xlim(-0.75, 0.75)
     for row, shift in enumerate(shifts.values()):
         side = "right" if shift < 0 else "left"

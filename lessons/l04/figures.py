@@ -183,26 +183,10 @@ def fates(tallies: Mapping[str, Tally]) -> c.Picture:
     """
     picture = c.Picture(height=1.5 + 0.4 * len(tallies))
     axes = picture.subplots()
-    looks = (("#5790FC", ""), ("#C5D8FE", ""), ("#1A1A1A", ""), ("#EE6677", "///"))
-    for row, counted in enumerate(tallies.values()):
-        left = 0.0
-        for (fate, count), (colour, hatch) in zip(fates_of(counted).items(), looks, strict=True):
-            share = 100 * count / max(1, counted.total)
-            label = fate if row == 0 else None
-            axes.barh(
-                row,
-                share,
-                left=left,
-                height=0.62,
-                color=colour,
-                hatch=hatch,
-                edgecolor="white",
-                linewidth=0.6,
-                label=label,
-            )
-            left += share
-    axes.set_yticks(range(len(tallies)), list(tallies))
-    axes.set_ylim(len(tallies) - 0.5, -0.5)
+    faces = "#5790FC", "#C5D8FE", c.INK, c.STYLES["FP8_E4M3"].colour
+    counts = np.array([[*fates_of(tally).values()] for tally in tallies.values()])
+    shares = 100 * counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+    c.bars(axes, tallies, shares, _FATES, faces=faces, hatches=("", "", "", "///"))
     axes.set_xlim(0, 100)
     axes.set_xlabel("numbers (%)")
     picture.legend(loc="outside lower center", ncols=4, frameon=False)

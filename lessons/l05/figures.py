@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
 from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
@@ -73,7 +72,6 @@ def measure_sum_errors(
     return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
 
 
-@c.in_house_style
 def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Picture:
     """Errors against the number of terms, with the bounds n·u and √n·u of one format.
 
@@ -86,39 +84,27 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
     Returns:
         A figure whose title says which curve ends highest and which lowest.
     """
-    picture = c.Picture(height=4.4)
-    axes = picture.subplots()
-    c.log_axes(axes, "number of terms n", "error / sum of |terms|")
-    ends = [_draw_errors(axes, curve) for curve in curves if np.any(curve.errors > 0)]
-    lengths = curves[0].lengths
+    lengths, lines = curves[0].lengths, []
+    for curve in curves:
+        dash = "dashdot" if curve.signed else _DASHES.get(curve.order, "dashdot")
+        look, shown = c.style(curve.fmt), np.where(curve.errors > 0, curve.errors, np.nan)
+        how = {"linestyle": dash, "marker": look.marker, "markevery": 2}
+        lines.append(c.Line(curve.lengths, shown, curve.name, look, how))
     for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
         limits = [min(1.0, bound(int(n), bounds_of)) for n in lengths]
         words = f"{name} for {bounds_of.name}"
-        ends.append(c.curve(axes, lengths, limits, words, c.REFERENCE, linewidth=0.9))
+        lines.append(c.Line(lengths, limits, words, c.REFERENCE, {"linewidth": 0.9}))
     last = {curve.name: float(curve.errors[-1]) for curve in curves}
     worst, best = max(last, key=lambda k: last[k]), min(last, key=lambda k: last[k])
-    sentence = (
+    claim = (
         f"After {int(lengths[-1]):,} terms the error is {last[worst]:.2g} in {worst}, "
         f"{last[best]:.2g} in {best}."
     )
     every = "; ".join(f"{name} {error:.2g}" for name, error in last.items())
-    c.titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {every}.")
-    c.label_ends(picture, ends)
-    return picture
+    quantities = "number of terms n", "error / sum of |terms|"
+    return c.line_chart(lines, *quantities, claim, f"At the end: {every}.", log="xy")
 
 
-def _draw_errors(axes: Axes, curve: ErrorCurve) -> c.End:
-    look = c.style(curve.fmt)
-    shown = np.where(curve.errors > 0, curve.errors, np.nan)
-    dash = "dashdot" if curve.signed else _DASHES.get(curve.order, "dashdot")
-    axes.plot(
-        curve.lengths, shown, color=look.colour, linestyle=dash, marker=look.marker, markevery=2
-    )
-    at = int(np.flatnonzero(curve.errors > 0)[-1])
-    return c.End(axes, float(curve.lengths[at]), float(curve.errors[at]), curve.name, look.colour)
-
-
-@c.in_house_style
 def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     """Running sums of ones in each format: where adding 1 no longer changes them.
 
@@ -129,24 +115,15 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     Returns:
         A figure whose title says where each format stops.
     """
-    picture = c.Picture(height=4.0, width=8.4)
-    axes = picture.subplots()
-    c.log_axes(axes, "ones added", "running sum")
-    counts = np.arange(1, most + 1)
-    ends: list[c.End] = []
-    stops: list[str] = []
+    counts, lines, stops = np.arange(1, most + 1), [], []
     for fmt in formats:
         running = cumsum(np.ones(most), accumulator_format=fmt)
         last = float(running[-1])
-        stuck = last < most
-        words = f"{fmt.name} stops at {last:g}" if stuck else f"{fmt.name} goes on"
-        ends.append(c.curve(axes, counts, running, words, c.style(fmt)))
-        if stuck:
-            stops.append(f"{last:g} in {fmt.name}")
+        words = f"{fmt.name} stops at {last:g}" if last < most else f"{fmt.name} goes on"
+        lines.append(c.Line(counts, running, words, c.style(fmt)))
+        stops += [f"{last:g} in {fmt.name}"] * (last < most)
     claim = f"Adding ones stops at {', '.join(stops)}." if stops else "No sum of ones has stopped."
-    c.titled(picture, claim, "Line chart of running sums, both axes logarithmic.")
-    c.label_ends(picture, ends)
-    return picture
+    return c.line_chart(lines, "ones added", "running sum", claim, log="xy")
 
 
 # Errors of long products -----------------------------------------------------------------
@@ -166,12 +143,7 @@ class ProductErrors(NamedTuple):
 
 
 def measure_product_errors(
-    fmt: Format = FP16,
-    *,
-    most: int = 1 << 14,
-    draws: int = 6,
-    below: float = 1.0,
-    seed: int = 0,
+    fmt: Format = FP16, *, most: int = 1 << 14, draws: int = 6, below: float = 1.0, seed: int = 0
 ) -> ProductErrors:
     """Errors of inner products of random FP16 vectors, elements between 0 and `below`.
 
@@ -202,29 +174,24 @@ def measure_product_errors(
     return ProductErrors(lengths, errors, below)
 
 
-@c.in_house_style
 def plot_product_errors(found: ProductErrors) -> c.Picture:
     """Errors of inner products: is it the products or the sum that should be wide?"""
-    picture = c.Picture(height=4.2, width=8.2)
-    axes = picture.subplots()
-    c.log_axes(axes, "products added", "error / sum of |products|")
-    ends, last = [], {}
+    lines, last = [], {}
     for (product, accumulator), errors in found.errors.items():
         look = c.style(accumulator)
         kind = "exact" if product is None else product.name
         words = f"{kind} products, {accumulator.name} sum"
         last[words] = float(errors[-1])
         how = {"linestyle": "solid" if product is None else "dotted", "marker": look.marker}
-        ends.append(c.curve(axes, found.lengths, errors, words, look, **how))
+        lines.append(c.Line(found.lengths, errors, words, look, how))
     listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
     narrow = next(f for _, f in found.errors if f != FP32)
     limit = "1" if found.below == 1 else c.power_of_two(found.below)
-    sentence = (
+    claim = (
         f"Operands from 0 to {limit}: after "
         f"{int(found.lengths[-1]):,} products, an {narrow.name} sum is off by "
         f"{last[f'exact products, {narrow.name} sum']:.2g}; {narrow.name} products in an FP32 "
         f"sum, by {last[f'{narrow.name} products, FP32 sum']:.2g}."
     )
-    c.titled(picture, sentence, f"Line chart, both axes logarithmic. At the end: {listing}.")
-    c.label_ends(picture, ends)
-    return picture
+    quantities = "products added", "error / sum of |products|"
+    return c.line_chart(lines, *quantities, claim, f"At the end: {listing}.", log="xy")

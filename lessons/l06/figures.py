@@ -10,11 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from mplab.arithmetic.architectures import (
-    Input,
-    MatrixUnit,
-    unit_of,
-)
+from mplab.arithmetic.architectures import Input, MatrixUnit, unit_of
 from mplab.arithmetic.matrix_steps import StepBits, step_bits
 from mplab.arithmetic.matrix_units import mma
 from mplab.hardware import recordings
@@ -72,31 +68,23 @@ def measure_depth_errors(
     return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every, signed)
 
 
-@canvas.in_house_style
 def plot_depth_errors(errors: DepthErrors) -> canvas.Picture:
     """The error of FP8 products against depth: all steps in the unit, or promoted to FP32."""
-    picture = canvas.Picture(height=3.6)
-    axes = picture.subplots()
-    canvas.log_axes(axes, "terms per element K", "largest error / sum of |products|")
-    fp8, fp32 = canvas.STYLES["FP8_E4M3"], canvas.STYLES["FP32"]
-    ends = []
-    for look, values, words in (
-        (fp8, errors.chained, "all in the unit"),
-        (fp32, errors.promoted, f"promoted every {errors.every}"),
-    ):
-        axes.plot(errors.depths, values, color=look.colour, marker=look.marker, linestyle=look.dash)
-        ends.append(
-            canvas.End(axes, float(errors.depths[-1]), float(values[-1]), words, look.colour)
+    lines = [
+        canvas.Line(errors.depths, values, words, look, {"marker": look.marker})
+        for look, values, words in (
+            (canvas.STYLES["FP8_E4M3"], errors.chained, "all in the unit"),
+            (canvas.STYLES["FP32"], errors.promoted, f"promoted every {errors.every}"),
         )
+    ]
     alone, left = (f"{part[-1] * 100:.2g}%" for part in (errors.chained, errors.promoted))
     claim = (
         f"Products of {'either sign' if errors.signed else 'one sign'}: at K = "
         f"{errors.depths[-1]} the unit alone is off by up to {alone}; promoting every "
         f"{errors.every} terms leaves {left}."
     )
-    canvas.titled(picture, claim, "Line chart, both axes logarithmic.")
-    canvas.label_ends(picture, ends)
-    return picture
+    quantities = "terms per element K", "largest error / sum of |products|"
+    return canvas.line_chart(lines, *quantities, claim, log="xy")
 
 
 def _named(architecture: str) -> str:

@@ -22,7 +22,6 @@ _WITH = {
 }
 
 
-@c.in_house_style
 def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.Picture:
     """Weights over many equal updates, beside where the updates should have led.
 
@@ -34,29 +33,21 @@ def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.P
     Returns:
         A figure whose title says how far each weight came.
     """
-    steps = len(paths) - 1
-    picture = c.Picture(height=3.8)
-    axes = picture.subplots()
-    look, ends = c.style(fmt), []
+    steps, look, lines = len(paths) - 1, c.style(fmt), []
     count = np.arange(steps + 1)
     for way in paths.T:
-        axes.plot(count, way[0] + update * count, color="black", linewidth=0.9)
-        axes.plot(count, way, color=look.colour)
-        ends.append(
-            c.End(axes, steps, float(way[-1]), f"{way[0]:.3g} → {way[-1]:.3g}", look.colour)
-        )
-    axes.set_xlabel("updates")
-    axes.set_ylabel("weight")
+        lines.append(c.Line(count, way[0] + update * count, "", c.REFERENCE, {"linewidth": 0.9}))
+        words = f"{way[0]:.3g} → {way[-1]:.3g}"
+        lines.append(c.Line(count, way, words, look, {"linestyle": "solid"}))
     moves = [number(move, digits=2) for move in paths[-1] - paths[0]]
-    sentence = (
+    claim = (
         f"{steps:,} updates of {update:g} should add {steps * update:g} to each weight. "
         f"In {fmt.name} they add {c.listed(moves)}."
     )
-    c.label_ends(picture, ends)
-    return c.titled(picture, sentence, "Line chart; thin black lines show the exact sums.")
+    quantities = "updates", "weight"
+    return c.line_chart(lines, *quantities, claim, "Thin black lines show the exact sums.")
 
 
-@c.in_house_style
 def least_updates(formats: Sequence[Format], *, update: float | None = None) -> c.Picture:
     """The largest update that does nothing, against the weight it is added to.
 
@@ -67,23 +58,17 @@ def least_updates(formats: Sequence[Format], *, update: float | None = None) -> 
     Returns:
         A figure whose title says what it takes to move a weight of 1 upward.
     """
-    picture = c.Picture(height=4.2)
-    axes = picture.subplots()
-    c.log_axes(axes, "weight", "largest update that does nothing")
     edges = np.exp2(np.arange(-8.0, 5.0))
     weights = np.sort(np.concatenate([edges, np.nextafter(edges[1:], 0)]))
-    ends, words = [], []
-    for fmt in formats:
-        half = np.asarray(ulp(weights, fmt)) / 2
-        ends.append(c.curve(axes, weights, half, fmt.name, c.style(fmt)))
-        words.append(f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}")
+    lines = [c.Line(weights, ulp(weights, fmt) / 2, fmt.name, c.style(fmt)) for fmt in formats]
     if update is not None:
         level = weights[[0, -1]], [update, update]
-        ends.append(c.curve(axes, *level, f"Δ = {update:g}", c.REFERENCE, linewidth=0.9))
-    sentence = f"To raise a weight of 1, an update must exceed {c.listed(words)}."
-    details = "Staircases, both axes logarithmic: half an ulp of the weight, doubling with it."
-    c.label_ends(picture, ends)
-    return c.titled(picture, sentence, details)
+        lines.append(c.Line(*level, f"Δ = {update:g}", c.REFERENCE, {"linewidth": 0.9}))
+    words = c.listed(f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}" for fmt in formats)
+    claim = f"To raise a weight of 1, an update must exceed {words}."
+    details = "Staircases: half an ulp of the weight, doubling with it."
+    quantities = "weight", "largest update that does nothing"
+    return c.line_chart(lines, *quantities, claim, details, log="xy")
 
 
 @c.in_house_style

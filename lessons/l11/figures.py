@@ -8,13 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab.hardware import recordings
-from mplab.hardware.rooflines import ProductError
+from mplab.hardware.rooflines import ProductError, Roofline
 from mplab.pictures import canvas as c
 from mplab.pictures.recordings import NAMES, Where
 from mplab.pictures.training import look_of
+from mplab.training.recipes import RECIPES
+from mplab.training.stages import STAGES, Times
 
 
-@c.in_house_style
 def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     """The error of products by size and format.
 
@@ -24,20 +25,17 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     Returns:
         A figure whose title gives the error at the largest size.
     """
-    picture = c.Picture(height=3.6)
-    axes = picture.subplots()
-    c.log_axes(axes, "size of the matrices", "relative error of the product")
-    ends = []
+    lines = []
     for name in dict.fromkeys(row.fmt for row in rows):
-        here = [row for row in rows if row.fmt == name]
-        x, y, look = [row.size for row in here], [row.error for row in here], c.style(name)
-        ends.append(c.curve(axes, x, y, name, look, marker=look.marker))
-    c.label_ends(picture, ends)
+        here, look = [row for row in rows if row.fmt == name], c.style(name)
+        x, y = [row.size for row in here], [row.error for row in here]
+        lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     largest = max(row.size for row in rows)
     last = ", ".join(f"{row.fmt} {row.error:.1g}" for row in rows if row.size == largest)
     details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
     claim = f"Relative errors of products of size {largest}: {last}"
-    return c.titled(picture, claim, f"Line chart. {details}.")
+    quantities = "size of the matrices", "relative error of the product"
+    return c.line_chart(lines, *quantities, claim, f"{details}.", log="xy")
 
 
 # The larger network ----------------------------------------------------------------------
@@ -84,6 +82,91 @@ def _bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:
     for row, (name, value) in enumerate(zip(names, values, strict=True)):
         axes.barh(row, value, color=look_of(name).colour, height=0.62)
         axes.text(value, row, f" {value:.2f}×", va="center")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    c.rows(axes, names)
     axes.set_xlim(0, 1.18 * max(values))
+
+
+# The time of a step ----------------------------------------------------------------------
+@c.in_house_style
+def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
+    """Share of a step's time by stage, one bar for each recipe.
+
+    Args:
+        rows: what `mplab.training.stage_times` measured.
+
+    Returns:
+        A figure whose title names the largest share, and whose key the stages that these
+        recipes have: without a loss scale there is no unscaling and no scaler.
+    """
+    picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
+    table = np.array([[_seconds(row, stage) for stage in STAGES] for row in rows])
+    shares = 100 * table / table.sum(1, keepdims=True)
+    names = [row.recipe + (" (simulator)" if row.simulated else "") for row in rows]
+    axes = picture.subplots()
+    c.bars(axes, names, shares, STAGES)
+    picture.legend(loc="outside lower center", ncols=len(STAGES), frameon=False)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of a step's time (%)")
+    for place, row in enumerate(rows):
+        words = f"{1e3 * sum(row.seconds.values()):.3g} ms a step\n{row.throughput:,.0f} examples/s"
+        axes.text(1.01, place, words, transform=axes.get_yaxis_transform(), va="center")
+    where = np.unravel_index(int(shares.argmax()), shares.shape)
+    share = c.percent(float(table[where]), float(table[where[0]].sum()))
+    stage, run = STAGES[where[1]], names[where[0]]
+    claim = f"Stage “{stage}” takes the largest share of a step: {share} in {run}"
+    details = "; ".join(
+        f"{name}: " + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True) if v)
+        for name, row in zip(names, shares, strict=True)
+    )
+    return c.titled(picture, claim, f"Stacked bars on {rows[0].device}. {details}.")
+
+
+def _seconds(row: Times, stage: str) -> float:
+    """What a stage takes: nothing where the recipe has no loss scale, and so no such stage."""
+    recipe = RECIPES.get(row.recipe)
+    idle = recipe is not None and recipe.init_scale is None and stage in ("unscale", "scaler")
+    return 0.0 if idle else row.seconds.get(stage, 0.0)
+
+
+# Products --------------------------------------------------------------------------------
+def plot_roofline(roof: Roofline) -> c.Picture:
+    """The speed of products against their operations per byte, under the limit of memory.
+
+    Args:
+        roof: measured or recorded.
+
+    Returns:
+        A figure whose title compares each format with FP32 at the largest common size.
+    """
+    lines, names = [], list(dict.fromkeys(p.fmt for p in roof.products))
+    for name in names:
+        here, look = [p for p in roof.products if p.fmt == name], c.style(name)
+        x, y = [p.per_byte for p in here], [p.per_second for p in here]
+        lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
+    rates, places = [p.per_second for p in roof.products], [p.per_byte for p in roof.products]
+    low, high = min(places), max(rates) / roof.bytes_per_second
+    limit = np.array([low, min(max(high, 2 * low), max(places))])
+    speeds = limit * roof.bytes_per_second
+    lines.append(c.Line(limit, speeds, "limit of memory", c.REFERENCE, {"linewidth": 1}))
+    bottom, top = min(*rates, speeds[0]) / 2, max(rates) * 3
+    claim = _roofline_claim(roof, names)
+    every = "; ".join(f"{p.fmt} {p.size}: {p.per_second:.3g}/s" for p in roof.products)
+    details = f"{roof.where[0].upper()}{roof.where[1:]}. {every}."
+    quantities = "operations per byte", "operations per second"
+    return c.line_chart(
+        lines, *quantities, claim, details, log="xy", finish=lambda axes: axes.set_ylim(bottom, top)
+    )
+
+
+def _roofline_claim(roof: Roofline, names: Sequence[str]) -> str:
+    if "FP32" not in names or len(names) == 1:
+        return f"Speed of products, {roof.where}"
+    parts = []
+    for name in names:
+        if name == "FP32":
+            continue
+        own = {p.size: p.per_second for p in roof.products if p.fmt == name}
+        wide = {p.size: p.per_second for p in roof.products if p.fmt == "FP32"}
+        size = max(own.keys() & wide.keys())
+        parts.append(f"{name} {own[size] / wide[size]:.2g}× at size {size}")
+    return f"Speed of FP32 products is multiplied: {', '.join(parts)} ({roof.where})"

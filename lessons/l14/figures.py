@@ -233,7 +233,6 @@ _LOOKS = (("#882255", "dashed", "v"), ("#117733", "solid", "s"))
 """Of the bad formula and the good one."""
 
 
-@c.in_house_style
 def plot_formula_errors(found: FormulaErrors) -> c.Picture:
     """Median errors of two formulas from easy data to hard, and what the condition explains.
 
@@ -244,29 +243,24 @@ def plot_formula_errors(found: FormulaErrors) -> c.Picture:
         A figure whose title says where each formula is worst.
     """
     asked, u = PROBLEMS[found.problem], found.fmt.unit_roundoff
-    picture = c.Picture(height=4.3, width=8.4)
-    axes = picture.subplots()
     places = np.arange(len(asked.levels))
     due = np.minimum(np.median(found.conditions, axis=1) * u, 1.0)
-    ends = [c.curve(axes, places, due, "condition × u", c.REFERENCE, linewidth=0.9)]
+    lines = [c.Line(places, due, "condition × u", c.REFERENCE, {"linewidth": 0.9})]
     worst = []
     for (name, errors), (colour, dash, marker) in zip(found.errors.items(), _LOOKS, strict=True):
         median = np.maximum(medians(errors), _LEAST)
-        axes.plot(places, median, color=colour, linestyle=dash, marker=marker)
-        last, largest = int(np.flatnonzero(~np.isnan(median))[-1]), np.nanmax(median)
-        ends.append(c.End(axes, float(places[last]), float(median[last]), name, colour))
+        look = c.Style(colour, marker, dash)
+        lines.append(c.Line(places, median, name, look, {"marker": marker}))
+        largest = np.nanmax(median)
         most = "100%" if largest == 1 else f"{largest:.1g}"
         worst.append(f"{_unbroken(name)} is off by {most}")
-    axes.set_yscale("log", base=2)
-    c.log_ticks(axes.yaxis)
     step = -(-len(places) // 9)
-    axes.set_xticks(places[::step], [words for words, _ in asked.levels][::step])
-    axes.set_xlabel(asked.axis)
-    axes.set_ylabel("relative error (median)")
-    sentence = f"{asked.asks} in {found.fmt.name}: at worst {' and '.join(worst)}."
-    c.titled(picture, sentence, "Line chart, errors on a logarithmic axis.")
-    c.label_ends(picture, ends)
-    return picture
+    ticks = places[::step], [words for words, _ in asked.levels][::step]
+    claim = f"{asked.asks} in {found.fmt.name}: at worst {' and '.join(worst)}."
+    quantities = asked.axis, "relative error (median)"
+    return c.line_chart(
+        lines, *quantities, claim, log="y", finish=lambda axes: axes.set_xticks(*ticks)
+    )
 
 
 @c.in_house_style

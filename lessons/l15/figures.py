@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from mplab.arithmetic.linear import Refinement, refine
@@ -117,7 +118,6 @@ _LEAST = 2.0**-60
 _LOOKS = list(c.STYLES.values())
 
 
-@c.in_house_style
 def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
     """Backward errors step by step, of several refinements.
 
@@ -127,9 +127,7 @@ def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
     Returns:
         A figure whose title says which have converged, in how many steps.
     """
-    picture = c.Picture(height=4.2, width=8.0)
-    axes = picture.subplots()
-    ends, said = [], []
+    lines, said = [], []
     for k, (name, run) in enumerate(found.items()):
         look = c.STYLES.get(name.split(" ")[0], _LOOKS[k % len(_LOOKS)])
         if run.converged:
@@ -138,20 +136,18 @@ def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
             said.append(f"{name} has no factors")
         else:
             said.append(f"{name} stays at {run.backward_errors[-1]:.0e}")
-        if not len(run.backward_errors):
-            continue
         shown = np.clip(run.backward_errors, _LEAST, 1.0)
-        ends.append(c.curve(axes, range(len(shown)), shown, name, look, marker=look.marker))
-    axes.axhline(2.0**-52, color="black", linewidth=0.9)
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(_LEAST / 2, 2)
-    c.log_ticks(axes.yaxis)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("corrections")
-    axes.set_ylabel("backward error (line: 2⁻⁵²)")
-    c.titled(picture, f"{'; '.join(said)}.", "Line chart, errors on a logarithmic axis.")
-    c.label_ends(picture, ends)
-    return picture
+        if len(shown):
+            lines.append(c.Line(range(len(shown)), shown, name, look, {"marker": look.marker}))
+
+    def finish(axes: Axes) -> None:
+        axes.axhline(2.0**-52, color="black", linewidth=0.9)
+        axes.set_ylim(_LEAST / 2, 2)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    claim = f"{'; '.join(said)}."
+    quantities = "corrections", "backward error (line: 2⁻⁵²)"
+    return c.line_chart(lines, *quantities, claim, log="y", finish=finish)
 
 
 @c.in_house_style

@@ -157,7 +157,6 @@ def _heated(n: int, form: np.ndarray) -> Callable[[np.ndarray], Any]:
 _LOOKS = list(c.STYLES.values())
 
 
-@c.in_house_style
 def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
     """States over time, of runs that may have steps of different length.
 
@@ -168,24 +167,17 @@ def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
     Returns:
         A figure whose title says where each run ends.
     """
-    picture = c.Picture(height=4.0, width=8.0)
-    axes = picture.subplots()
-    ends, said = [], []
+    lines, said = [], []
     for k, (name, run) in enumerate(runs.items()):
         look = c.REFERENCE if name == "exact" else _LOOKS[k % len(_LOOKS)]
-        width, times = 0.9 if name == "exact" else None, np.linspace(0, until, len(run))
-        ends.append(c.curve(axes, times, run, name, look, linewidth=width))
+        how = {"linewidth": 0.9 if name == "exact" else None}
+        lines.append(c.Line(np.linspace(0, until, len(run)), run, name, look, how))
         said.append(f"{number(float(run[-1]), digits=5)} ({name})")
-    axes.set_xlabel("minutes")
-    axes.set_ylabel("temperature (°C)")
-    axes.margins(x=0.01)
-    sentence = f"After {until:g} minutes: {c.listed(said)}."
-    c.titled(picture, sentence, "Line chart.")
-    c.label_ends(picture, ends)
-    return picture
+    claim = f"After {until:g} minutes: {c.listed(said)}."
+    quantities = "minutes", "temperature (°C)"
+    return c.line_chart(lines, *quantities, claim, finish=lambda axes: axes.margins(x=0.01))
 
 
-@c.in_house_style
 def plot_freezing_points(found: Sequence[FreezingPoints]) -> c.Picture:
     """The hottest temperature that a step leaves as it is, against the step, and where runs end.
 
@@ -195,33 +187,22 @@ def plot_freezing_points(found: Sequence[FreezingPoints]) -> c.Picture:
     Returns:
         A figure whose title says how many runs end where the rule says.
     """
-    picture = c.Picture(height=4.2, width=8.0)
-    axes = picture.subplots()
-    ends, right, all_runs = [], 0, 0
+    lines, right, runs = [], 0, 0
     for points in found:
         look = c.style(points.fmt)
-        axes.plot(points.steps, points.predicted, color=look.colour, linestyle=look.dash)
-        axes.plot(
-            points.run_steps, points.reached, color=look.colour, linestyle="", marker=look.marker
-        )
-        ends.append(c.End(axes, points.steps[0], points.predicted[0], points.fmt.name, look.colour))
+        lines.append(c.Line(points.steps[::-1], points.predicted[::-1], points.fmt.name, look))
+        marks = {"linestyle": "", "marker": look.marker}
+        lines.append(c.Line(points.run_steps, points.reached, "", look, marks))
         said = points.predicted[np.searchsorted(points.steps, points.run_steps)]
-        right += int(np.sum(said == points.reached))
-        all_runs += len(said)
-    axes.set_xscale("log", base=2)
-    axes.invert_xaxis()  # what is finer lies to the right
-    c.log_ticks(axes.xaxis)
-    axes.set_xlabel("time step (minutes)")
-    axes.set_ylabel("temperature (°C)")
-    sentence = (
-        f"{right} of {all_runs} runs stop where the rule says, the hotter the finer the step."
+        right, runs = right + int(np.sum(said == points.reached)), runs + len(said)
+    claim = f"{right} of {runs} runs stop where the rule says, the hotter the finer the step."
+    details = "Lines: predicted; marks: runs of 100 minutes."
+    quantities = "time step (minutes)", "temperature (°C)"
+    return c.line_chart(
+        lines, *quantities, claim, details, log="x", finish=lambda axes: axes.invert_xaxis()
     )
-    c.titled(picture, sentence, "Lines: predicted; marks: runs of 100 minutes.")
-    c.label_ends(picture, ends)
-    return picture
 
 
-@c.in_house_style
 def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
     """Errors of simulations, a line for each format and method.
 
@@ -232,22 +213,19 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
         A figure whose title says where each line is lowest.
     """
     ((subject, axis, quantity),) = {(k.subject, k.axis, k.quantity) for k in curves}  # of one kind
-    picture = c.Picture(height=4.4, width=8.4)
-    axes = picture.subplots()
-    c.log_axes(axes, axis, quantity)
-    ends, said = [], []
+    lines, said = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), c.METHOD_STYLES[curve.method]
         name, how = f"{curve.fmt.name} {words}", {"linestyle": dash, "marker": look.marker}
-        ends.append(c.curve(axes, curve.x, curve.errors, name, look, **how))
+        lines.append(c.Line(curve.x, curve.errors, name, look, how))
         best = int(np.argmin(curve.errors))
         said.append(f"{name} {curve.errors[best]:.2g} at {curve.x[best]:.2g}")
-    if curves[0].x[0] > curves[0].x[-1]:
-        axes.invert_xaxis()  # what is finer lies to the right
-    sentence = f"Least errors of {subject}: {', '.join(said)}."
-    c.titled(picture, sentence, "Line chart, both axes logarithmic.")
-    c.label_ends(picture, ends)
-    return picture
+    falls = curves[0].x[0] > curves[0].x[-1]  # what is finer lies to the right
+    claim = f"Least errors of {subject}: {', '.join(said)}."
+    quantities = axis, quantity
+    return c.line_chart(
+        lines, *quantities, claim, log="xy", finish=lambda axes: axes.xaxis.set_inverted(falls)
+    )
 
 
 @c.in_house_style

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from mplab.arithmetic.emulation import emulation_bound, slice_bits, split
@@ -72,7 +73,6 @@ def _integers(x: np.ndarray) -> tuple[np.ndarray, int]:
     return np.ldexp(significands, 53).astype(np.int64).astype(object) << shifts, low - 53
 
 
-@c.in_house_style
 def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
     """Errors of products in 1, 2, 3, … slices, or by as many moduli.
 
@@ -83,31 +83,32 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
     Returns:
         A figure whose title says with how many slices each comes to 2⁻⁵² or below.
     """
-    picture = c.Picture(height=4.4, width=8.0)
-    axes = picture.subplots()
-    ends, reached, stuck = [], [], []
+    lines, reached, stuck = [], [], []
     for k, (name, row) in enumerate(found.items()):
         look, errors = _look(name, k), np.asarray(row)
-        shown = np.clip(errors, _LEAST, 1.0)
-        places = np.arange(1, len(shown) + 1)
-        ends.append(c.curve(axes, shown, places, name, look, marker=look.marker))
+        places, how = np.arange(1, len(errors) + 1), {"marker": look.marker}
+        lines.append(c.Line(np.clip(errors, _LEAST, 1.0), places, name, look, how))
         enough = np.flatnonzero(errors <= 2.0**-52)
         if len(enough):
             reached.append(f"{name} with {enough[0] + 1}")
         else:
             stuck.append(f"{name} ends at {errors[-1]:.0e}")
-    axes.axvline(2.0**-52, color="black", linewidth=0.9)
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(2, _LEAST)
-    axes.set_ylim(bottom=0)
-    c.log_ticks(axes.xaxis)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("slices of each factor, or moduli")
-    axes.set_xlabel("error / (|A||B|)   (line: 2⁻⁵²)")
+
+    def finish(axes: Axes) -> None:
+        axes.axvline(2.0**-52, color="black", linewidth=0.9)
+        axes.set_xlim(2, _LEAST)
+        _counts(axes)
+
     said = [f"An error of 2⁻⁵² at most: {c.listed(reached)}"] if reached else []
-    c.titled(picture, f"{'; '.join(said + stuck)}.", "Line chart, errors on a logarithmic axis.")
-    c.label_ends(picture, ends)
-    return picture
+    claim = f"{'; '.join(said + stuck)}."
+    quantities = "error / (|A||B|)   (line: 2⁻⁵²)", "slices of each factor, or moduli"
+    return c.line_chart(lines, *quantities, claim, log="x", finish=finish)
+
+
+def _counts(axes: Axes) -> None:
+    """Whole numbers from 0 upwards."""
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 _LEAST = 2.0**-58
@@ -204,7 +205,6 @@ def measure_wrong_sums(k: int = 64, *, seed: int = 0) -> WrongSums:
     return WrongSums(FP16, k, slice_bits(k, FP16, FP32.precision), tried, shares)
 
 
-@c.in_house_style
 def plot_wrong_sums(found: WrongSums) -> c.Picture:
     """Shares of wrong sums against the bits of a slice, by the kind of the numbers.
 
@@ -214,22 +214,21 @@ def plot_wrong_sums(found: WrongSums) -> c.Picture:
     Returns:
         A figure whose title says from how many bits on each kind shows an error.
     """
-    picture = c.Picture(height=3.8, width=8.0)
-    axes = picture.subplots()
-    ends, said = [], []
+    lines, said = [], []
     for look, (kind, shares) in zip(c.STYLES.values(), found.shares.items(), strict=False):
-        ends.append(c.curve(axes, found.bits, shares, kind, look, marker=look.marker))
+        lines.append(c.Line(found.bits, shares, kind, look, {"marker": look.marker}))
         wrong = found.bits[shares > 0]
         said.append(f"{kind}, {f'from {wrong[0]} bits on' if len(wrong) else 'never'}")
-    axes.axvline(found.rule, color="black", linewidth=0.9)
-    axes.set_ylim(-0.05, 1.05)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(f"bits of a slice (line: the rule for {found.k:,} products)")
-    axes.set_ylabel("sums that are wrong")
-    c.titled(picture, f"Sums are wrong: {'; '.join(said)}.", "Line chart of shares.")
-    c.label_ends(picture, ends)
-    return picture
+
+    def finish(axes: Axes) -> None:
+        axes.axvline(found.rule, color="black", linewidth=0.9)
+        axes.set_ylim(-0.05, 1.05)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+    claim = f"Sums are wrong: {'; '.join(said)}."
+    quantities = f"bits of a slice (line: the rule for {found.k:,} products)", "sums that are wrong"
+    return c.line_chart(lines, *quantities, claim, finish=finish)
 
 
 # Numbers of different size ---------------------------------------------------------------
@@ -279,7 +278,6 @@ def measure_slices_needed(unit: str, *, draws: int = 3, seed: int = 0) -> Slices
     return SlicesNeeded(unit, spreads, counts)
 
 
-@c.in_house_style
 def plot_slices_needed(curves: Sequence[SlicesNeeded]) -> c.Picture:
     """How many slices or moduli are needed, against the spread of the numbers.
 
@@ -289,18 +287,14 @@ def plot_slices_needed(curves: Sequence[SlicesNeeded]) -> c.Picture:
     Returns:
         A figure whose title says from how many to how many each unit goes.
     """
-    picture = c.Picture(height=4.0, width=8.0)
-    axes = picture.subplots()
-    ends, said = [], []
+    lines, said = [], []
     for k, curve in enumerate(curves):
         look, middle = _look(curve.unit, k), np.median(curve.counts, axis=1)
-        ends.append(c.curve(axes, curve.spreads, middle, curve.unit, look, marker=look.marker))
+        lines.append(c.Line(curve.spreads, middle, curve.unit, look, {"marker": look.marker}))
         said.append(f"{curve.unit} {middle[0]:g} to {middle[-1]:g}")
-    axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("spread φ of the numbers (r − ½)·exp(φ·z), z normally distributed")
-    axes.set_ylabel("slices, or moduli")
-    sentence = f"Numbers of different size need more slices, or moduli: {'; '.join(said)}."
-    c.titled(picture, sentence, "Line chart of counts.")
-    c.label_ends(picture, ends)
-    return picture
+    claim = f"Numbers of different size need more slices, or moduli: {'; '.join(said)}."
+    quantities = (
+        "spread φ of the numbers (r − ½)·exp(φ·z), z normally distributed",
+        "slices, or moduli",
+    )
+    return c.line_chart(lines, *quantities, claim, finish=_counts)

@@ -137,7 +137,6 @@ def measure_quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
 _COLOURS = ("#882255", "#5790FC")
 
 
-@c.in_house_style
 def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
     """A line for each way; a variant is dashed.
 
@@ -147,30 +146,26 @@ def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
     Returns:
         A figure whose title gives the largest error of each line, or the last one after steps.
     """
-    picture = c.Picture(height=4.2, width=8.0)
-    axes = picture.subplots()
     kinds = list(dict.fromkeys(name.partition(" with")[0] for name in found.curves))
-    ends, said = [], []
+    lines, said = [], []
     for name, errors in found.curves.items():
         kind, variant, _ = name.partition(" with")
         colour = _COLOURS[kinds.index(kind)]
         marker = "so"[kinds.index(kind)] if found.binary else ""
         look = c.Style(colour, marker, "dashed" if variant else "solid")
         how = {"marker": marker, "markerfacecolor": "white" if variant else colour}
-        ends.append(c.curve(axes, found.x, errors, name, look, **how))
-        told = float(errors.max() if found.binary else errors[-1])
-        said.append(f"{name} {c.percent(told, 1.0)}")
+        lines.append(c.Line(found.x, errors, name, look, how))
+        shown = float(errors.max() if found.binary else errors[-1])
+        said.append(f"{name} {c.percent(shown, 1.0)}")
     every = np.log2(np.array(list(found.curves.values())))
-    if found.binary:
-        c.log_axes(axes, found.axis, "relative error")
-    else:
-        axes.set_yscale("log", base=2)
-        c.log_ticks(axes.yaxis)
-        axes.set_xlabel(found.axis)
-        axes.set_ylabel("relative error")
-    axes.set_ylim(*np.exp2([np.floor(every.min()) - 0.1, np.ceil(every.max()) + 0.1]))
+    limits = np.exp2([np.floor(every.min()) - 0.1, np.ceil(every.max()) + 0.1])
     when = "at worst" if found.binary else "at the end"
-    sentence = f"The error of {found.subject}, {when}: {', '.join(said)}."
-    c.titled(picture, sentence, "Line chart, errors on a logarithmic axis.")
-    c.label_ends(picture, ends)
-    return picture
+    claim = f"The error of {found.subject}, {when}: {', '.join(said)}."
+    quantities = found.axis, "relative error"
+    return c.line_chart(
+        lines,
+        *quantities,
+        claim,
+        log="xy" if found.binary else "y",
+        finish=lambda axes: axes.set_ylim(*limits),
+    )

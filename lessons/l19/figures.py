@@ -85,8 +85,7 @@ def plot_order_errors(found: OrderErrors) -> c.Picture:
                   markersize=5, alpha=0.6)  # fmt: skip
         words = f"{len(offsets)} sum{'s' * (len(offsets) > 1)}"
         axes.text(1.02, row, words, transform=axes.get_yaxis_transform(), va="center")
-    axes.set_yticks(range(len(found.offsets)), list(found.offsets))
-    axes.set_ylim(len(found.offsets) - 0.5, -0.5)
+    c.rows(axes, list(found.offsets))
     axes.set_xlabel("distance from the exact sum, in unit roundoffs of the result's format")
     counts = c.listed([f"{len(offsets)} in {name}" for name, offsets in found.offsets.items()])
     claim = f"{found.size} numbers in {found.orders:,} orders have different sums: {counts}."
@@ -172,7 +171,6 @@ def measure_runs_apart(
     return RunsApart(runs[0].recipe, seed, np.array(distances), (first, second), parted)
 
 
-@c.in_house_style
 def plot_runs_apart(pairs: Sequence[RunsApart]) -> c.Picture:
     """How far pairs of runs are apart, step by step.
 
@@ -182,26 +180,17 @@ def plot_runs_apart(pairs: Sequence[RunsApart]) -> c.Picture:
     Returns:
         A figure whose title says how far apart the pairs of each recipe end.
     """
-    picture = c.Picture(height=4.2, width=8.0)
-    axes = picture.subplots()
-    recipes = list(dict.fromkeys(pair.recipe for pair in pairs))
-    ends, said = [], []
-    for recipe in recipes:
-        of_it = [pair for pair in pairs if pair.recipe == recipe]
+    lines, ends = [], dict[str, list[float]]()
+    for pair in pairs:
+        recipe, shown = pair.recipe, np.where(pair.distances > 0, pair.distances, np.nan)
         look = c.style("BF16" if "bf16" in recipe else "FP16" if "fp16" in recipe else "FP32")
-        for pair in of_it:
-            shown = np.where(pair.distances > 0, pair.distances, np.nan)
-            words = f"{recipe}, seed {pair.seed}"
-            ends.append(c.curve(axes, np.arange(1, len(shown) + 1), shown, words, look))
-        last = [float(pair.distances[-1]) for pair in of_it]
-        said.append(f"{min(last):.0e} to {max(last):.0e} apart in {recipe}")
-    axes.set_yscale("log")
-    axes.set_xlabel("steps")
-    axes.set_ylabel("distance of the weights, relative")
-    claim = f"One ulp in one weight: in the end the runs are {c.listed(said)}."
-    c.titled(picture, claim, "Line chart, distances on a logarithmic axis.")
-    c.label_ends(picture, [end for end in ends if math.isfinite(end.y)])
-    return picture
+        steps = np.arange(1, len(shown) + 1)
+        lines.append(c.Line(steps, shown, f"{recipe}, seed {pair.seed}", look))
+        ends.setdefault(recipe, []).append(float(pair.distances[-1]))
+    said = c.listed(f"{min(d):.0e} to {max(d):.0e} apart in {recipe}" for recipe, d in ends.items())
+    claim = f"One ulp in one weight: in the end the runs are {said}."
+    quantities = "steps", "distance of the weights, relative"
+    return c.line_chart(lines, *quantities, claim, finish=lambda axes: axes.set_yscale("log"))
 
 
 # Train and rollout -----------------------------------------------------------------------
@@ -314,7 +303,6 @@ def measure_rollout_gaps(*, length: int = 128, rows: int = 64, seed: int = 0) ->
     return RolloutGaps(gaps)
 
 
-@c.in_house_style
 def plot_rollout_gaps(found: RolloutGaps) -> c.Picture:
     """How the gap of a whole text grows with its length.
 
@@ -324,19 +312,15 @@ def plot_rollout_gaps(found: RolloutGaps) -> c.Picture:
     Returns:
         A figure whose title says by how much whole texts are off, in each format.
     """
-    picture = c.Picture(height=4.2, width=8.0)
-    axes = picture.subplots()
-    ends, said = [], []
+    lines, said = [], []
     for name, gap in found.gaps.items():
         spread = np.cumsum(gap, axis=1).std(axis=0)
         n = np.arange(1, len(spread) + 1)
-        ends.append(c.curve(axes, n, np.where(spread > 0, spread, np.nan), name, c.style(name)))
-        axes.plot(n, float(np.sqrt(np.mean(gap**2))) * np.sqrt(n), color="black", linewidth=0.8)
+        lines.append(c.Line(n, np.where(spread > 0, spread, np.nan), name, c.style(name)))
+        root = float(np.sqrt(np.mean(gap**2))) * np.sqrt(n)
+        lines.append(c.Line(n, root, "", c.REFERENCE, {"linewidth": 0.8}))
         said.append(f"{spread[-1]:.2g} in {name}")
-    c.log_axes(axes, "length of the text (black: grows like its root)",
-               "standard deviation of the gap")  # fmt: skip
     what = f"The logarithm of the probability of {gap.shape[1]} tokens"
     claim = f"{what} is off by {c.listed(said)} (standard deviation)."
-    c.titled(picture, claim, "Line chart, both axes logarithmic.")
-    c.label_ends(picture, ends)
-    return picture
+    quantities = "length of the text (black: grows like its root)", "standard deviation of the gap"
+    return c.line_chart(lines, *quantities, claim, log="xy")

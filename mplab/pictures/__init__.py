@@ -14,10 +14,7 @@ from mplab.pictures.monitoring import health as health
 from mplab.pictures.monitoring import parting as parting
 from mplab.pictures.pages import report as report
 from mplab.pictures.pages import results_table as results_table
-from mplab.pictures.performance import costs as costs
 from mplab.pictures.performance import memory as memory
-from mplab.pictures.performance import roofline as roofline
-from mplab.pictures.performance import stage_times as stage_times
 from mplab.pictures.precision import precision_map as precision_map
 from mplab.pictures.precision import sensitivity as sensitivity
 from mplab.pictures.recordings import recorded_runs as recorded_runs

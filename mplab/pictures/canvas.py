@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -287,7 +289,98 @@ def curve(axes: Axes, x: Any, y: Any, name: str, look: Style, **how: Any) -> End
     `how` is what `Axes.plot` takes beside that, such as a marker, or another dash.
     """
     axes.plot(x, y, **{"color": look.colour, "linestyle": look.dash, **how})
-    return End(axes, float(x[-1]), float(y[-1]), name, look.colour)
+    known = np.flatnonzero(np.isfinite(y))
+    last = int(known[-1]) if len(known) else -1
+    return End(axes, float(x[last]), float(y[last]), name, look.colour)
+
+
+class Line(NamedTuple):
+    """A line of a chart: its points, its name, its look, and what `Axes.plot` takes beside that."""
+
+    x: Any
+    y: Any
+    name: str
+    look: Style
+    how: Mapping[str, Any] = MappingProxyType({})
+
+
+@in_house_style
+def line_chart(
+    lines: Iterable[Line],
+    x: str,
+    y: str,
+    claim: str,
+    details: str = "",
+    *,
+    log: str = "",
+    finish: Callable[[Axes], object] | None = None,
+) -> Picture:
+    """Draw lines, each named at its end, under a sentence.
+
+    Args:
+        lines: in the order in which they are drawn; without a name where it is empty.
+        x: the quantity and unit of the axis.
+        y: likewise.
+        claim: the title, a sentence that the data show.
+        details: what the figure shows besides, for a reader who cannot see it.
+        log: the axes to base 2: "x", "y" or "xy".
+        finish: changes the axes before the lines are named.
+    """
+    picture = Picture(height=4.2, width=8.0)
+    axes = picture.subplots()
+    for name, axis, words in (("x", axes.xaxis, x), ("y", axes.yaxis, y)):
+        if name in log:
+            getattr(axes, f"set_{name}scale")("log", base=2)
+            log_ticks(axis)
+        axis.set_label_text(words)
+    ends = [curve(axes, *line[:4], **line.how) for line in lines]
+    if finish:
+        finish(axes)
+    scales = {"": "", "xy": ", both axes logarithmic"}.get(log, f", {log} logarithmic")
+    titled(picture, claim, f"Line chart{scales}: {y}, over {x}. {details}")
+    label_ends(picture, [end for end in ends if end.text and np.isfinite(end.y)])
+    return picture
+
+
+def rows(axes: Axes, names: Collection[str]) -> None:
+    """A row for each name, from the top down."""
+    axes.set_yticks(range(len(names)), list(names))
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+_FACES = tuple(look.colour for look in (*STYLES.values(), REFERENCE))
+
+_HATCHES = ("", "//", "..", "", "xx", "")
+
+
+def bars(
+    axes: Axes,
+    names: Collection[str],
+    table: np.ndarray,
+    parts: Sequence[str],
+    *,
+    faces: Sequence[str] = _FACES,
+    hatches: Sequence[str] = _HATCHES,
+) -> None:
+    """Draw stacked horizontal bars, a row for each name; the hatch repeats the colour.
+
+    A part that no bar has is left out of the key, and the others keep their colours.
+
+    Args:
+        axes: to draw on.
+        names: of the rows, from the top down.
+        table: of lengths, shape (rows, parts).
+        parts: as the key calls them.
+        faces: the colour of each part.
+        hatches: of each part.
+    """
+    left = np.zeros(len(names))
+    for i, part in enumerate(parts):
+        if table[:, i].any():
+            how: Any = {"color": faces[i], "hatch": hatches[i], "edgecolor": "white", "label": part}
+            axes.barh(range(len(names)), table[:, i], 0.62, left, linewidth=0.6, **how)
+            left += table[:, i]
+    rows(axes, names)
 
 
 def label_ends(picture: Picture, ends: Sequence[End]) -> None:

@@ -178,8 +178,7 @@ def number_lines(
     for row, (_, found, colour) in enumerate(rows):
         axes.plot([low, high], [row, row], color=c.BAND, linewidth=0.8)
         axes.vlines(found, row - 0.3, row + 0.3, color=colour, linewidth=1.1, clip_on=False)
-    axes.set_yticks(range(len(rows)), [f"{name}" for name, _, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    c.rows(axes, [f"{name}" for name, _, _ in rows])
     axes.set_xlim(low, high)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
@@ -203,7 +202,6 @@ def magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarray
     return np.append(2.0**exponents, last)
 
 
-@c.in_house_style
 def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30, 18)) -> c.Picture:
     """How many decimal digits a number has: the logarithm of its ratio to the gap there.
 
@@ -214,25 +212,16 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
     Returns:
         A figure whose title says what the normal numbers of each format have.
     """
-    picture = c.Picture(height=3.8)
-    axes = picture.subplots()
-    ends, words = [], []
+    lines, words = [], []
     for fmt in formats:
         x = magnitudes(fmt, window, each=16)
-        digits = np.log10(x / ulp(x, fmt))
         how = {"linestyle": "solid", "linewidth": 1.2}
-        ends.append(c.curve(axes, np.log2(x), digits, fmt.name, c.style(fmt), **how))
+        lines.append(c.Line(x, np.log10(x / ulp(x, fmt)), fmt.name, c.style(fmt), how))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
-    axes.set_ylim(bottom=0)
-    axes.set_ylabel("decimal digits")
-    c.binary_axis(axes.xaxis, "magnitude")
-    sentence = f"A normal number has {c.listed(words)} decimal digits, a subnormal one fewer"
-    c.titled(
-        picture,
-        sentence,
-        "Saw teeth, one for each power of two; at the left, among the "
-        "subnormal numbers, digits are lost one bit at a time.",
+    claim = f"A normal number has {c.listed(words)} decimal digits, a subnormal one fewer"
+    details = "Saw teeth; at the left, among the subnormal numbers, bits are lost one by one."
+    quantities = "magnitude", "decimal digits"
+    return c.line_chart(
+        lines, *quantities, claim, details, log="x", finish=lambda axes: axes.set_ylim(bottom=0)
     )
-    c.label_ends(picture, ends)
-    return picture

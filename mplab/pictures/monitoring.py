@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -91,21 +92,12 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     """The gradient's norm right after the backward pass, and what the optimizer received."""
     after = [_exponent(step.gradient_norm) for step in steps]
     received = [_exponent(step.norm_at_optimizer) for step in steps]
-    axes.plot(
-        after,
-        color=_RAW.colour,
-        marker="o",
-        markevery=_every(steps),
-        label="after backward, ÷ scale",
-    )
-    axes.plot(
-        received,
-        color=c.STYLES["FP8_E4M3"].colour,
-        marker="^",
-        ls="dashed",
-        markevery=_every(steps),
-        label="at the optimizer",
-    )
+    for norms, look, dash, words in (
+        (after, _RAW, "solid", "after backward, ÷ scale"),
+        (received, c.STYLES["FP8_E4M3"], "dashed", "at the optimizer"),
+    ):
+        how: Any = {"color": look.colour, "marker": look.marker, "linestyle": dash}
+        axes.plot(norms, **how, markevery=_every(steps), label=words)
     if np.isfinite(after + received).any():
         c.binary_axis(axes.yaxis, "", count=6)
         low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
@@ -134,36 +126,25 @@ def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
 
 def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
     """Bars of the shares that are zero, subnormal, near overflow, or not finite."""
-    names = list(layers)
-    fmt = FORMATS[next(iter(layers.values())).fmt]
-    colour = c.style(fmt).colour
-    parts = {
-        "zero": ([s.zeros for s in layers.values()], "white", colour),
-        "subnormal": ([s.subnormal for s in layers.values()], (colour, 0.35), colour),
-        "near the largest": ([s.near for s in layers.values()], colour, colour),
-        "infinite or NaN": (
-            [s.nonfinite for s in layers.values()],
-            c.REFERENCE.colour,
-            c.REFERENCE.colour,
-        ),
-    }
+    names, fmt = list(layers), FORMATS[next(iter(layers.values())).fmt]
+    colour, black = c.style(fmt).colour, c.REFERENCE.colour
+    counts = np.array([(s.zeros, s.subnormal, s.near, s.nonfinite) for s in layers.values()])
+    table = 100 * counts / np.maximum(1, [[s.total] for s in layers.values()])
+    parts: Any = (
+        ("zero", "white", colour),
+        ("subnormal", (colour, 0.35), colour),
+        ("near the largest", colour, colour),
+        ("infinite or NaN", black, black),
+    )
     left = np.zeros(len(names))
-    for label, (counts, face, edge) in parts.items():
-        share = np.array(
-            [
-                100 * count / max(1, s.total)
-                for count, s in zip(counts, layers.values(), strict=True)
-            ]
-        )
+    for (label, face, edge), share in zip(parts, table.T, strict=True):
         axes.bar(0, 0, color=face, edgecolor=edge, label=label)  # for the key alone
         here = np.flatnonzero(share)
         axes.barh(here, share[here], left=left[here], color=face, edgecolor=edge, height=0.62)
         left += share
     axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
     axes.set_xlim(0, 100)
-    axes.set_ylim(-0.5, len(names) - 0.5)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
+    c.rows(axes, names)
     would = " would hold" if next(iter(layers.values())).what_if else " holds"
     which = (
         "each module's output" if of == len(names) else f"the {len(names)} worst of {of} outputs"

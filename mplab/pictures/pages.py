@@ -203,8 +203,7 @@ def class_parts(parts: Mapping[str, Mapping[str, int]]) -> c.Picture:
         ink = "white" if colour == _COLOURS[0] else c.INK
         axes.bar_label(bars, words, label_type="center", color=ink, fontsize=9)
         left = {name: left[name] + found[kind] for name, found in parts.items()}
-    axes.set_yticks(range(len(parts)), list(parts))
-    axes.set_ylim(len(parts) - 0.5, -0.5)
+    c.rows(axes, parts)
     axes.set_xlim(0, most)
     axes.set_xticks(c.whole_ticks(0, most, count=8))
     axes.set_xlabel("graded submissions")

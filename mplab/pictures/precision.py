@@ -19,10 +19,7 @@ _ROW, _COLUMN, _LETTER = 0.18, 0.27, 0.068  # inches
 
 _SHORTER = (
     (r"_for_cpu|_backward(_data)?$|_forward$|^_+|^native_", ""),
-    (
-        r"scaled_dot_product\w*attention",
-        "attention",
-    ),
+    (r"scaled_dot_product\w*attention", "attention"),
 )
 
 
@@ -212,8 +209,7 @@ def _draw_costs(
         x = np.minimum(np.log2(costs[rows]), edge)
         y = rows + apart * (i - (len(errors) - 1) / 2)
         axes.plot(x, y, look.marker or "o", color=look.colour, markersize=7, label=fmt.name)
-    axes.set_yticks(range(len(layers)), layers)
-    axes.set_ylim(len(layers) - 0.5, -0.5)
+    c.rows(axes, layers)
     axes.grid(axis="y", color="#E4E4E8", linewidth=0.6)
     axes.set_axisbelow(True)
 

@@ -117,7 +117,6 @@ class Sum(NamedTuple):
         return self.fmt.name if usual else f"{self.fmt.name} {mode_words(self.rounding)}"
 
 
-@c.in_house_style
 def running_sums(
     start: float, term: float, times: int, sums: Sequence[Sum | Format], *, seed: int = 0
 ) -> c.Picture:
@@ -133,25 +132,18 @@ def running_sums(
     Returns:
         A figure whose title says where each sum ends, and where it should.
     """
-    picture = c.Picture(height=3.8, width=8.4)
-    axes = picture.subplots()
     exact = start + term * times
-    way = [0, times], [start, exact]
-    ends, words = [c.curve(axes, *way, "exact", c.REFERENCE, linewidth=1)], []
-    shown = np.unique(np.linspace(0, times, 600).astype(int))
+    lines = [c.Line([0, times], [start, exact], "exact", c.REFERENCE, {"linewidth": 1})]
+    words, shown = [], np.unique(np.linspace(0, times, 600).astype(int))
     for entry in sums:
         how = entry if isinstance(entry, Sum) else Sum(entry)
         running = _running(start, term, times, how, seed)
         look = c.style(how.fmt)
         dash = "dotted" if how.rounding is Rounding.STOCHASTIC else look.dash
-        ends.append(c.curve(axes, shown, running[shown], how.name, look, linestyle=dash))
+        lines.append(c.Line(shown, running[shown], how.name, look, {"linestyle": dash}))
         words.append(f"{how.name} ends at {number(float(running[-1]))}")
-    axes.set_xlabel(f"times {number(term)} was added")
-    axes.set_ylabel("running sum")
-    sentence = f"The exact sum is {number(exact)}; {c.listed(words)}"
-    c.titled(picture, sentence, "Line chart of running sums.")
-    c.label_ends(picture, ends)
-    return picture
+    claim = f"The exact sum is {number(exact)}; {c.listed(words)}"
+    return c.line_chart(lines, f"times {number(term)} was added", "running sum", claim)
 
 
 def _running(start: float, term: float, times: int, how: Sum, seed: int) -> np.ndarray:
@@ -162,7 +154,6 @@ def _running(start: float, term: float, times: int, how: Sum, seed: int) -> np.n
     return cumsum(terms, accumulator_format=how.fmt, rounding=how.rounding, stream=stream)
 
 
-@c.in_house_style
 def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
     """The mean of all losses so far, as a running sum in each format would report it.
 
@@ -175,22 +166,21 @@ def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
     """
     values = np.asarray(losses, np.float64)
     counts = np.arange(1, len(values) + 1)
-    picture = c.Picture(height=3.8)
-    axes = picture.subplots()
-    axes.set_xlabel("step")
-    axes.set_ylabel("loss")
-    ends = [c.curve(axes, counts, values, "the loss itself", c.REFERENCE, linewidth=0.9)]
+    lines = [c.Line(counts, values, "the loss itself", c.REFERENCE, {"linewidth": 0.9})]
     reports = []
     for fmt in formats:
         means = cumsum(values, accumulator_format=fmt) / counts
-        words = f"its mean, summed in {fmt.name}"
-        ends.append(c.curve(axes, counts, means, words, c.style(fmt)))
+        lines.append(c.Line(counts, means, f"its mean, summed in {fmt.name}", c.style(fmt)))
         reports.append(f"{means[-1]:.3g} in {fmt.name}")
-    axes.set_ylim(bottom=0)
-    sentence = (
+    claim = (
         f"The loss goes from {values[0]:.3g} to {values[-1]:.3g}; the meter reports "
         f"{' and '.join(reports)}."
     )
-    c.titled(picture, sentence, f"Line chart over {len(values)} steps.")
-    c.label_ends(picture, ends)
-    return picture
+    quantities = "step", "loss"
+    return c.line_chart(
+        lines,
+        *quantities,
+        claim,
+        f"Over {len(values)} steps.",
+        finish=lambda axes: axes.set_ylim(bottom=0),
+    )

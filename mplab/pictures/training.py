@@ -383,17 +383,10 @@ def by_seed(
     axes.axvspan(values[0].min(), values[0].max(), color=c.BAND, alpha=c.COARSE, linewidth=0)
     for row, (name, scores) in enumerate(zip(names, values, strict=True)):
         look = look_of(name)
-        axes.plot(
-            scores,
-            np.full(len(scores), row),
-            look.marker or "o",
-            color=look.colour,
-            markersize=7,
-            alpha=0.75,
-        )
+        how: Any = {"color": look.colour, "markersize": 7, "alpha": 0.75}
+        axes.plot(scores, np.full(len(scores), row), look.marker or "o", **how)
         axes.text(1.02, row, _range(scores), transform=axes.get_yaxis_transform(), va="center")
-    axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    c.rows(axes, names)
     axes.set_xlabel(f"{metric}, one mark a seed (grey: the range of {names[0]})")
     changes = [
         f"{_range(v - values[0], sign='+')} with {n}" for n, v in zip(names, values, strict=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from legible import assert_legible
 
-from mplab import BF16, FP16, FP32, TF32, pictures
+from mplab import BF16, FP16, FP32, TF32
 from mplab.hardware import Recording, Roofline, rooflines
 from mplab.hardware.rooflines import Product, ProductError
 from mplab.lessons.l11 import figures as l11
@@ -109,7 +109,7 @@ def test_bf16_errs_about_eight_times_as_much_as_fp16():
 
 
 def test_the_figure_of_a_roofline_compares_with_fp32_at_the_largest_size():
-    picture = pictures.roofline(made())
+    picture = l11.plot_roofline(made())
     assert_legible(picture)
     assert picture.claim == (
         "Speed of FP32 products is multiplied: FP16 8× at size 1024 (measured on paper)"

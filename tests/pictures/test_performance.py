@@ -4,6 +4,7 @@ import pytest
 from legible import assert_legible, drawn_texts
 
 from mplab import pictures
+from mplab.lessons.l11 import figures
 from mplab.training.stages import STAGES, Memory, Times
 
 
@@ -26,7 +27,7 @@ def key(picture):
     ],
 )
 def test_the_key_names_the_stages_that_the_recipes_have(recipes, stages):
-    picture = pictures.stage_times([times(recipe) for recipe in recipes])
+    picture = figures.plot_stage_times([times(recipe) for recipe in recipes])
     assert_legible(picture)
     assert key(picture) == stages
     assert ("scaler 0%" in picture.alt) == ("scaler" in stages)
@@ -34,7 +35,7 @@ def test_the_key_names_the_stages_that_the_recipes_have(recipes, stages):
 
 def test_a_stage_keeps_its_colour_whatever_the_key_leaves_out():
     def colours(*recipes):
-        picture = pictures.stage_times([times(recipe) for recipe in recipes])
+        picture = figures.plot_stage_times([times(recipe) for recipe in recipes])
         bars = picture.axes[0].containers
         return {bar.get_label(): bar.patches[0].get_facecolor() for bar in bars}
 

@@ -2,7 +2,6 @@
 
 import base64
 import re
-from collections import namedtuple
 from functools import cache
 from html import escape
 from itertools import combinations
@@ -179,18 +178,6 @@ FLUSHED = {
     step: {f"layer {i}": (n, 100) for i, n in enumerate((100, 99, 26, 8, 1, 0))}
     for step in (0, 30, 59)
 }
-Row = namedtuple("Row", "name fmt size ratio")
-ROWS = [
-    Row(name, fmt, size, ratio)
-    for size in (1000, 10**7)
-    for fmt, more in (("FP16", 1.0), ("FP8_E4M3", 1.25))
-    for name, ratio in (
-        ("round_to, out=", 1.2 * more),
-        ("  with tally", 3.0),
-        ("torch to", 4.0),
-        ("gfloat", 90.0),
-    )
-]
 GPU = "NVIDIA H200 141GB HBM3e"
 
 FIGURES = {
@@ -224,7 +211,6 @@ FIGURES = {
     "two loss scales": lambda: pictures.loss_scale(
         [history("fp16-scaled", **high_start()), history("amp-fp16", device=GPU, **high_start())]
     ),
-    "costs": lambda: pictures.costs([Row("copy", "", 1000, 1.0), *ROWS]),
     "a constant loss scale": lambda: pictures.loss_scale([history("fp16-scaled")]),
 }
 
@@ -240,12 +226,7 @@ def picture(request):
     return drawn(request.param)
 
 
-SHOWN = [
-    "all loss curves",
-    "a loss that becomes NaN",
-    "gradients scaled",
-    "costs",
-]
+SHOWN = ["all loss curves", "a loss that becomes NaN", "gradients scaled"]
 """Figures with many words."""
 
 
@@ -264,10 +245,10 @@ def test_a_figure_is_described_to_those_who_do_not_see_it(picture):
 def test_every_axis_has_its_quantity(picture):
     below = {axes.get_xlabel() for axes in picture.axes} - {""}
     assert len(below) == 1
-    quantity = r"training step|gradient, absolute value|flushed to 0 \(%\)|elements$"
+    quantity = r"training step|gradient, absolute value|flushed to 0 \(%\)"
     assert re.match(quantity, *below)
     beside = {axes.get_ylabel() for axes in picture.axes} | {picture.get_supylabel()}
-    named = r"loss \(mean squared error\)|gradients \(%\)|^layer|^loss scale|^CPU time, in copies"
+    named = r"loss \(mean squared error\)|gradients \(%\)|^layer|^loss scale"
     assert any(re.search(named, label) for label in beside)
 
 
@@ -489,14 +470,6 @@ def test_the_scale_title_counts_skipped_steps():
     crosses = figure.axes[0].lines[1]
     assert crosses.get_xdata().tolist() == list(range(10))
     assert crosses.get_ydata().tolist() == list(range(40, 30, -1))
-
-
-def test_the_cost_title_names_the_fastest_peer():
-    assert pictures.costs(ROWS).claim == (
-        "For 10,000,000 elements round_to takes 1.2 to 1.5 copies, the fastest other library 4.0"
-    )
-    ours = pictures.costs([row for row in ROWS if row.name.startswith(("round_to", " "))])
-    assert ours.claim == "For 10,000,000 elements round_to takes 1.2 to 1.5 copies"
 
 
 def test_a_scale_that_falls_to_zero_ends_where_it_was_last_positive():

@@ -5,10 +5,7 @@ from legible import assert_legible
 
 from mplab import FP8_E4M3
 from mplab import pictures as figures
-from mplab.scaling import (
-    CurrentScaling,
-    DelayedScaling,
-)
+from mplab.scaling import CurrentScaling, DelayedScaling
 
 
 def windows():

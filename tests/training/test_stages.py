@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mplab import pictures
+from mplab.lessons.l11 import figures
 from mplab.training import TASKS, memory, stage_times
 from mplab.training.activations import Block, predicted_activations
 from mplab.training.stages import STAGES, kept_bytes
@@ -115,4 +116,4 @@ def test_the_figures_are_legible_and_refute_the_misconception():
     assert_legible(picture)
     assert "keeps every parameter in FP32" in picture.claim
     times = [stage_times(CNN, recipe, steps=1) for recipe in ("fp32", "amp-bf16")]
-    assert_legible(pictures.stage_times(times))
+    assert_legible(figures.plot_stage_times(times))
