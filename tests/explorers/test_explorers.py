@@ -9,9 +9,10 @@ import every_explorer
 import ipywidgets
 import numpy as np
 import pytest
+from histories import history
 
 from mplab import BF16, FP8_E5M2, FP16, explorers, round_to
-from mplab.training import ExponentHistogram, History, exponent_histogram
+from mplab.training import ExponentHistogram, exponent_histogram
 
 RANDOM = np.random.default_rng(0)
 # Significands away from powers of two: see the limits that `mplab.training.exponents.zones` names.
@@ -104,22 +105,7 @@ def test_a_run_shows_its_first_recorded_step():
     def histogram(exponent):
         return ExponentHistogram(np.array([exponent]), np.array([8]), 0, 0)
 
-    run = History(
-        task="digits-autoencoder",
-        recipe="fp32",
-        compute_format="FP32",
-        seed=0,
-        device="cpu",
-        simulated=False,
-        loss=np.ones(9),
-        loss_scale=np.ones(9),
-        skipped=np.zeros(9, dtype=bool),
-        metrics={},
-        gradients={8: {"only": histogram(-9)}, 0: {"only": histogram(-30)}},
-        flushed={},
-        tally={},
-        environment={},
-    )
+    run = history("fp32", 9, gradients={8: {"only": histogram(-9)}, 0: {"only": histogram(-30)}})
     range_map = explorers.RangeMap(run)
     assert range_map.shares.flushed == 8
     assert range_map.layer not in range_map.children

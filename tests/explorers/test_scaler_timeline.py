@@ -4,32 +4,21 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from histories import history
 from positions import assert_every_position_differs, assert_texts_within
 from tiers import mostly_slow
 
 from mplab.lessons.l09.explorer import RULES, ScalerTimeline, example
 from mplab.scaling import Headroom, play
-from mplab.training import RECIPES, History
+from mplab.training import RECIPES
 
 
 def run(recipe="fp16-overflow", skipped=(0, 1, 30)):
     """A recorded run whose scaler met infinities at these steps."""
-    how = RECIPES[recipe]
     limits = np.full(40, np.inf)
     limits[list(skipped)] = 0.0
-    played = play(how.scaler(), limits)
-    return History(
-        task="t",
-        recipe=recipe,
-        compute_format="FP16",
-        seed=0,
-        device="cpu",
-        simulated=True,
-        loss=np.ones(40),
-        loss_scale=played.scales,
-        skipped=played.skipped,
-        settings=how.settings(),
-    )
+    played = play(RECIPES[recipe].scaler(), limits)
+    return history(recipe, 40, loss_scale=played.scales, skipped=played.skipped)
 
 
 @pytest.mark.parametrize("source", [None, [4.0, np.inf, 0.0, 2.0**-30] * 3, run()],

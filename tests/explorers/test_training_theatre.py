@@ -5,11 +5,12 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from histories import history
 from positions import assert_texts_within
 
 from mplab import FP16, encode
 from mplab.lessons.l08.explorer import TrainingTheatre
-from mplab.training import RECIPES, History, exponent_histogram
+from mplab.training import RECIPES, exponent_histogram
 from mplab.training.history import sample
 
 STEPS = (0, 10, 30)
@@ -17,42 +18,23 @@ STEPS = (0, 10, 30)
 
 def run(recipe="fp32", *, scale=1.0, lowest=0.5, seed=0, task="t"):
     """A run of 40 steps whose loss falls to `lowest`, with two layers of 12 gradients."""
-    how = RECIPES[recipe]
-    generator = np.random.default_rng(seed)
-    tensors = {}
+    generator, low_format = np.random.default_rng(seed), RECIPES[recipe].compute_format == FP16
+    gradients, flushed, samples = {}, {}, {}
     for step in STEPS:
+        gradients[step], flushed[step], samples[step] = {}, {}, {}
         for layer, size in (("layer 1", 2.0**-30), ("layer 2", 2.0**-20)):
-            exact = (generator.standard_normal(12) * size).astype(np.float32)
-            low = exact.astype(np.float64) * scale
-            if how.compute_format == FP16:
+            exact = (generator.standard_normal(12) * size).astype(np.float32).astype(np.float64)
+            low = exact * scale
+            if low_format:
                 with np.errstate(under="ignore"):
                     low = low.astype(np.float16).astype(np.float64)
-            tensors[step, layer] = exact.astype(np.float64), low
-    layers = {
-        step: {name: tensors[step, name] for name in ("layer 1", "layer 2")} for step in STEPS
-    }
-    return History(
-        task=task,
-        recipe=recipe,
-        compute_format=how.compute_format.name,
-        seed=seed,
-        device="cpu",
-        simulated=how.simulated,
-        loss=np.maximum(np.linspace(1.0, 0.1, 40), lowest),
-        loss_scale=np.full(40, scale),
-        skipped=np.zeros(40, bool),
-        gradients={
-            s: {name: exponent_histogram(low / scale) for name, (_, low) in row.items()}
-            for s, row in layers.items()
-        },
-        flushed={
-            s: {name: (int((low == 0).sum()), 12) for name, (_, low) in row.items()}
-            for s, row in layers.items()
-        },
-        samples={
-            s: {name: sample(*pair) for name, pair in row.items()} for s, row in layers.items()
-        },
-        settings=how.settings(),
+            gradients[step][layer] = exponent_histogram(low / scale)
+            flushed[step][layer] = int((low == 0).sum()), 12
+            samples[step][layer] = sample(exact, low)
+    loss = np.maximum(np.linspace(1.0, 0.1, 40), lowest)
+    recorded = {"gradients": gradients, "flushed": flushed, "samples": samples}
+    return history(
+        recipe, 40, task=task, seed=seed, loss=loss, loss_scale=np.full(40, scale), **recorded
     )
 
 
@@ -71,9 +53,9 @@ def test_every_position_says_what_each_run_has():
                 theatre.gradient.value = number
                 svg = ElementTree.fromstring(theatre.picture.value)
                 words = [text.text for text in svg.iter("text")]
-                for history in runs:
-                    stored = history.samples[step][layer].stored[number]
-                    fmt = FP16 if history.compute_format == "FP16" else None
+                for each in runs:
+                    stored = each.samples[step][layer].stored[number]
+                    fmt = FP16 if each.compute_format == "FP16" else None
                     code = (
                         int(encode(stored, fmt)) if fmt else int(np.float32(stored).view(np.uint32))
                     )
