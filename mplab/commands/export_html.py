@@ -172,6 +172,7 @@ def _edition(*paths: Path) -> str:
     """What a page depends on, notebooks and the library, as a comment at its end."""
     digest = hashlib.sha256()
     sources = [each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".js", ".css")]
+    sources += course_folder("lessons").glob("l*/*.py")  # a checkout has them beside the package
     for source in [*paths, *sorted(sources)]:
         digest.update(source.read_bytes())
     return f"<!-- edition {digest.hexdigest()[:16]} -->"
