@@ -1,4 +1,4 @@
-"""Where two runs part: their digests side by side, in the order in which they were made."""
+"""Find the first difference between two runs from their digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run computed, in a few numbers for each tensor, to be laid beside another run.
+"""Digests: a few numbers for each tensor of a run, to compare it with another run.
 
 The hooks look at tensors and change none of them: a run with digests has the bits of one without.
 """

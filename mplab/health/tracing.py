@@ -1,4 +1,4 @@
-"""Which operation makes the first infinity or NaN, of forward, backward and update.
+"""Find the operation that makes the first infinity or NaN: forward, backward or update.
 
 `Tracer` sees every operation below autograd, in whatever format it runs. Looking at each
 tensor costs more than computing it, so `mplab.health` lets it look at few steps.

@@ -1,4 +1,4 @@
-"""How large a loss scale each step of a run would bear, found by trying."""
+"""The largest loss scale at which no gradient of a step overflows, found by trying."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How weights and the optimizer's state are kept between steps: in FP32, or in less."""
+"""An optimizer whose weights and state are kept in FP32 or in a narrower format."""
 
 from __future__ import annotations
 

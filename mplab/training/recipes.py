@@ -1,4 +1,4 @@
-"""How a task is trained: which formats, which loss scale, which rounding of the weights."""
+"""Recipes of training: formats, loss scale, and rounding of the weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training step written down once, and run again as straight code.
+"""Record a simulated training step once, and run it again as straight code.
 
 A simulated step asks of each operation in which format it runs, and in a fixed loop gets the same
 answers each time. A tape below the simulation writes down the operations that really ran and the

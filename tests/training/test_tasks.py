@@ -196,11 +196,7 @@ def test_metrics_of_one_number_are_floats_and_come_back_from_the_file(half, tmp_
         assert str(found.metrics) == "{'half': 0.5, 'whole': 7.0, 'nan': nan}"
 
 
-WRONG = [
-    *(3.0, None, [0.5], {"a": None}, {"a": "0.5"}, {"a": True}, {"a": 1j}, {1: 0.5}),
-    *({"a": torch.ones(2)}, {"a": torch.ones(0)}, {"a": np.ones(2)}, {"a": torch.tensor(1j)}),
-    *({"a": torch.tensor(True)}, {"a": [0.5]}, {"b": 0.5, "a": {}}),
-]
+WRONG = [3.0, None, {"a": None}, {1: 0.5}, {"a": torch.ones(2)}, {"a": torch.tensor(1j)}]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
