@@ -77,7 +77,7 @@ WRONG = {
     "promoted_sum": [
         (lambda x: by_blocks(x, length=10**6), "Nothing is promoted"),
         (lambda x: by_blocks(x, mode=Rounding.TIES_TO_EVEN), "does not round to nearest"),
-        (lambda x: by_blocks(x, inner=FP32), "only 14 bits"),
+        (lambda x: by_blocks(x, inner=FP32), "cut at every step"),
         (lambda x: float(x.sum()), "the plain sum"),
         (lambda x: by_blocks(x[::-1]), "Blocks of 128"),
     ],
