@@ -223,7 +223,7 @@ def _shown(line: Line) -> str:
 
 
 def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
-    """What a teacher should look at, in one place, and last."""
+    """List what a teacher should look at."""
     from mplab.grading.journal import submitted_students
     from mplab.grading.teams import counting
 
@@ -250,7 +250,7 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
 def _feedback(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exchanging import publish_feedback
     from mplab.grading.journal import submitted_students
-    from mplab.grading.returning import write_feedback
+    from mplab.grading.pages import write_feedback
 
     _require_jobs(options)
     name = _one(course, options)
@@ -324,8 +324,8 @@ def _serve(course: Course, rest: Sequence[str]) -> int:
     command = [
         *(sys.executable, "-m", server, f"--ServerApp.root_dir={course.root}"),
         "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox",
-        "--ServerApp.contents_manager_class=mplab.grading._serving.CourseContents",
-        "--ServerApp.jpserver_extensions=mplab.grading._serving=True",
+        "--ServerApp.contents_manager_class=mplab.grading.serving.CourseContents",
+        "--ServerApp.jpserver_extensions=mplab.grading.serving=True",
         *rest,
     ]
     scripts = str(Path(sys.executable).parent)

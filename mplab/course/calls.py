@@ -16,7 +16,7 @@ _LIBRARY = str(_PACKAGE) + os.sep
 _OURS = (_LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
 """How the files of the library begin, and in a checkout those of single lessons."""
 
-_SANDBOX = os.path.join(_LIBRARY, "grading", "_inside.py")
+_SANDBOX = os.path.join(_LIBRARY, "grading", "kernel.py")
 """The file that runs a submission and captures its output."""
 
 _FREE = {"<module>", "__getattr__"}

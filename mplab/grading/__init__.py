@@ -1,7 +1,7 @@
 """Assignments out, notebooks back through a sandbox, grades into nbgrader."""
 
-from mplab.grading._exercises import Graded, Part, load_public
-from mplab.grading._values import decode_value, encode_value
+from mplab.grading.exercises import Graded, Part, load_public
+from mplab.grading.serialization import decode_value, encode_value
 
 __all__ = [
     "Graded",

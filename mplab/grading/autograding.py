@@ -33,9 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sqlalchemy.exc import OperationalError
 
-from mplab.grading._database import disconnect, one_engine
-from mplab.grading._times import claims_its_time, copy_timestamp, read_received
-from mplab.grading._told import listening
+from mplab.grading.database import disconnect, one_engine
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course
 from mplab.grading.journal import (
@@ -45,8 +43,10 @@ from mplab.grading.journal import (
     submitted_students,
     write_journal,
 )
+from mplab.grading.log import captured_log
 from mplab.grading.sandbox import require_sandbox
 from mplab.grading.teams import counting, superseded
+from mplab.grading.times import claims_its_time, copy_timestamp, read_received
 from mplab.grading.worker import Job, Work, grade_submission, start_worker, stop_worker
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
@@ -379,14 +379,14 @@ class Recorder:
     def _convert(self, student: str) -> None:
         """Let nbgrader write the points, and the notebook into `autograded`."""
         self._directory.student_id = student
-        with one_engine(), listening() as told, warnings.catch_warnings():
+        with one_engine(), captured_log() as log, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
             steps = _converter()(coursedir=self._directory, config=self._config, force=True)
             try:
                 steps.start()
             except Exception as error:  # nbgrader's own tells only that there was one
                 cause = steps.failure or error.__context__
-                raise cause or RuntimeError(told.reason(error)) from error
+                raise cause or RuntimeError(log.reason(error)) from error
 
     def _score(self, student: str) -> tuple[float, float, bool]:
         """Read the points, those there are, and whether nbgrader knows that it came too late."""

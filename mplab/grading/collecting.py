@@ -24,8 +24,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from mplab.course.files import replace_file
-from mplab.grading._times import read_times, received
 from mplab.grading.folder import Course, Student, is_student_id
+from mplab.grading.times import read_times, received
 
 _FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
 """The bounds of a delivery; bytes are counted as they are unpacked, whatever an archive states."""
@@ -47,7 +47,7 @@ _EXCHANGE = re.compile(r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+
 
 
 _ANOTHER = "it belongs to another account"
-"""Why what lies in the exchange under a student's name is not that student's."""
+"""The reason for leaving out what another account put into the exchange."""
 
 
 class _NotTaken(Exception):
@@ -72,7 +72,7 @@ class _File(NamedTuple):
 
 @dataclass
 class _Delivery:
-    """What came in at one time from one student.
+    """The files that one student handed in at one time.
 
     Args:
         owner: the student's id.
@@ -94,12 +94,12 @@ class _Delivery:
 
     @property
     def time(self) -> datetime | None:
-        """When the last of its files was written, as the download says."""
+        """The time of its newest file, as the download says."""
         return max((file.time for _, file in self.files if file.time), default=None)
 
 
 class Collected(NamedTuple):
-    """What was brought in: the students, and what was left out or should be looked at."""
+    """The result of a collection: students, and problems that the teacher should look at."""
 
     students: list[str]
     problems: list[str]
@@ -227,7 +227,7 @@ def _versions(delivery: _Delivery) -> list[_Delivery]:
 
 
 def _of_account(name: str, roster: Sequence[Student]) -> str | None:
-    """The student whose account this is: one in whose name another begins is somebody else."""
+    """The student of this account; ids are matched exactly, not by prefix."""
     known = any(student.id == name for student in roster) if roster else is_student_id(name)
     return name if known else None
 
@@ -367,7 +367,7 @@ def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
 
 
 class _Taken:
-    """What is taken of a delivery: files by the parts of their paths, and why others are not."""
+    """The files taken from a delivery, by the parts of their paths, and why others are not."""
 
     def __init__(self, delivery: _Delivery) -> None:
         self.files: dict[tuple[str, ...], bytes] = {}
@@ -475,7 +475,7 @@ def _bring_in(
 def _came_in(
     delivery: _Delivery, known: Mapping[tuple[str, str], datetime]
 ) -> tuple[datetime | None, str]:
-    """When a delivery came in, and who says so."""
+    """The time of a delivery, and its source."""
     listed = known.get(("id", delivery.owner)) or known.get(("number", delivery.number))
     if listed:
         return listed, "list"

@@ -12,17 +12,17 @@ from nbgrader.auth import Authenticator
 from nbgrader.exchange import ExchangeError, ExchangeFactory
 from nbgrader.exchange.default import ExchangeCollect
 
-from mplab.grading._told import listening
 from mplab.grading.collecting import collect
 from mplab.grading.folder import Course
+from mplab.grading.log import captured_log
 from mplab.numbers.installation import PACKAGE
 
 _FOR_FEEDBACK = ("timestamp.txt", "submission_secret.txt")
-"""What names a page in the exchange, so that only its owner finds it; `nbgrader submit` adds it."""
+"""Files of `nbgrader submit` that hide a feedback page from everybody but its owner."""
 
 
 def inbound(course: Course) -> Path:
-    """Where students hand in."""
+    """Return the folder in which students hand in."""
     return _shared(course) / "inbound"
 
 
@@ -62,7 +62,7 @@ def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list
 def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> None:
     """Run a step of nbgrader's exchange."""
     config = course.config()
-    with listening() as told:
+    with captured_log() as log:
         try:
             make = getattr(ExchangeFactory(config=config), step)
             authenticator = Authenticator(config=config)
@@ -71,13 +71,13 @@ def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> No
         except (ExchangeError, OSError) as error:
             raise ValueError(
                 f"--publish: the exchange {config.Exchange.root} must be a folder that you can "
-                f"write; got {told.reason(error)} Make it as root: "
+                f"write; got {log.reason(error)} Make it as root: "
                 f"install -d -m 1777 {config.Exchange.root}"
             ) from error
 
 
 def obstacles(course: Course) -> list[str]:
-    """What keeps students from the exchange or from this Python, or opens the course to them.
+    """Find permissions that keep students from the exchange or this Python, or open the course.
 
     Permissions for everybody are looked at; rights of a group, or of a list, are not known here.
 
@@ -125,7 +125,7 @@ def _seen(folder: Path) -> str:
 
 
 class Collect(ExchangeCollect):
-    """What `nbgrader collect` and formgrader's button do in a course: the same as `collect`.
+    """Make `nbgrader collect` and formgrader's button do the same as `mplab grade collect`.
 
     nbgrader's own class copies what a link in a submission leads to, with the teacher's rights,
     and a folder in the exchange whose name has no time stops it for the whole class.

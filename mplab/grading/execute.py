@@ -21,10 +21,10 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Bool, Dict, Unicode
 
-from mplab.grading._exercises import Graded, Outcome, grade_exercise, seed_for
-from mplab.grading._notebooks import Refused, defused, read_files
+from mplab.grading.exercises import Graded, Outcome, grade_exercise, seed_for
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, Session, require_sandbox
+from mplab.grading.submissions import Refused, defused, read_files
 
 _OUTCOME = re.compile(r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE)
 """An outcome as a grade cell shows it."""
@@ -56,7 +56,7 @@ def close_lanes() -> None:
 
 
 class Report(NamedTuple):
-    """What became of each exercise, and what the teacher should know of the run, if anything."""
+    """The outcomes of each exercise, and a remark on the run for the teacher, or none."""
 
     outcomes: dict[str, list[Outcome]]
     remark: str
@@ -104,7 +104,7 @@ def run_notebook(
 
 
 def _outputs(session: Session, source: str) -> list[NotebookNode]:
-    """What a cell shows when it is run, and whether it was stopped."""
+    """Run a cell and return its outputs; a note says that it was stopped."""
     before = session.interrupts
     outputs = [_output(o) for o in session.run(source).outputs]
     if session.interrupts > before:
@@ -121,12 +121,12 @@ def graded_name(cell: NotebookNode) -> str | None:
 
 
 def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
-    """No points, and why."""
+    """Give no points for any part, with the reason."""
     return [Outcome(part.name, part.points, 0.0, reason) for part in graded.parts]
 
 
 def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
-    """Write the points where nbgrader looks for them, and what they are for where people look.
+    """Write the points into a check cell: for people as text, for nbgrader as a result.
 
     nbgrader takes the first result that a grade cell shows as its points, and an error or
     anything on stderr as none.

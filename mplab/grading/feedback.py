@@ -21,7 +21,7 @@ from nbconvert.exporters.exporter import Exporter, ResourcesDict
 from nbformat import NotebookNode
 from traitlets import Bool, Float, List, Unicode
 
-from mplab.grading._inert import inert, rendered_markdown
+from mplab.grading.sanitise import rendered_markdown, sanitise
 
 POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -67,7 +67,7 @@ class StaticExporter(HTMLExporter):
             RuntimeError: not even plain text came out in time.
         """
         nb, resources = Exporter.from_notebook_node(self, nb, resources, **kwargs)
-        text = json.dumps(inert(nb, late_outputs=self.late_outputs))
+        text = json.dumps(sanitise(nb, late_outputs=self.late_outputs))
         self.plain = ""
         page = self._typeset(text, resources, plain=False)
         if page is None:
@@ -133,7 +133,7 @@ def _work(
 
 
 class _Typesetter(HTMLExporter):
-    """What runs in the process of a page."""
+    """The exporter in the process of a page."""
 
     default_preprocessors: Any = List([])
 

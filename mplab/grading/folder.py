@@ -28,8 +28,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from mplab.course.files import course_folder
-from mplab.grading._exercises import Assignment, load_assignment, public_table
-from mplab.numbers.installation import VERSION, missing_modules
+from mplab.grading.exercises import Assignment, load_assignment, public_table
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
@@ -175,7 +174,7 @@ class Course:
         return sorted(path.parent.name for path in self.root.glob("checks/*/exercises.py"))
 
     def assignment(self, name: str) -> Assignment:
-        """What is graded in an assignment.
+        """Load the graded exercises of an assignment.
 
         Raises:
             ValueError: there is no such assignment, or its exercises cannot be graded.
@@ -193,7 +192,7 @@ class Course:
         """The released notebooks of an assignment, by name.
 
         Raises:
-            ValueError: it has not been released, or by another version of mplab.
+            ValueError: it has not been released.
         """
         paths = sorted((self.root / "release" / assignment).glob("*.ipynb"))
         if not paths:
@@ -201,8 +200,6 @@ class Course:
                 f"{assignment} has not been released. Do it first: "
                 f"mplab grade release {assignment}."
             )
-        for path in paths:
-            _require_current(path, f"Release it anew: mplab grade release {assignment}")
         return {path.stem: nbformat.read(path, as_version=4) for path in paths}
 
     def roster(self) -> list[Student]:
@@ -241,7 +238,7 @@ class Course:
         return students
 
     def extensions(self, assignment: str) -> dict[str, timedelta]:
-        """How much longer than the due date some students have, by `extensions.csv`.
+        """Read the extensions of the due date from `extensions.csv`, by student.
 
         Raises:
             ValueError: the file is no such table, or names somebody who is not in the roster.
@@ -305,8 +302,7 @@ class Course:
 
 @lru_cache
 def _load(path: Path, *_: int) -> Assignment:
-    """What is graded, read once in a process as long as the file is the same."""
-    _require_current(path, "Run mplab grade init with this folder anew")
+    """Load an assignment once in a process, as long as its file is the same."""
     return load_assignment(path)
 
 
@@ -315,9 +311,7 @@ def create_course(
 ) -> Course:
     """Make a course folder, or complete one: what is there already stays.
 
-    Files of our assignments that another version of mplab brought, and that cannot run with this
-    one, are renewed. The old ones are kept, in a folder `before-VERSION`. A new folder is closed
-    to other accounts.
+    A new folder is closed to other accounts.
 
     Args:
         root: where it shall be.
@@ -362,10 +356,6 @@ def create_course(
         for path in sorted(folder.iterdir()):
             step = "checks" if path.name == "exercises.py" else "source"
             target = root / step / folder.name / path.name
-            if target.is_file() and missing_modules(target.read_text(encoding="utf-8")):
-                kept = root / f"before-{VERSION}" / target.relative_to(root)
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                target.rename(kept)
             if path.is_file() and not target.exists():
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, target)
@@ -384,20 +374,6 @@ def _made(exchange: Path) -> Path:
             f"({error.strerror}). Make it as root: install -d -m 1777 {exchange}"
         ) from error
     return exchange
-
-
-def _require_current(path: Path, cure: str) -> None:
-    """Refuse a file that was made for another version of mplab.
-
-    Raises:
-        ValueError: it imports what this version does not have.
-    """
-    missing = missing_modules(path.read_text(encoding="utf-8"))
-    if missing:
-        raise ValueError(
-            f"{path} must be for mplab {VERSION}; got imports of {', '.join(missing)}, which it "
-            f"does not have. {cure}; your own files need the new names, which CHANGELOG.md lists."
-        )
 
 
 def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:

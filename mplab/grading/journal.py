@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from mplab.course.files import replace_file
-from mplab.grading._times import read_received
 from mplab.grading.folder import Course, is_student_id
 from mplab.grading.teams import superseded
+from mplab.grading.times import read_received
 
 _ENTRIES = 2000
 """Entries of a submission that count for its digest; one with more is refused anyway."""

@@ -1,4 +1,4 @@
-"""What `nbgrader export` writes in a course of mplab: nbgrader's columns, quoted, no formulas."""
+"""Export grades for `nbgrader export`: nbgrader's columns, quoted, and no formulas."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
-from mplab.grading._isolation import filter_program
-from mplab.grading._walls import import_path, sandboxed
+from mplab.grading.bubblewrap import import_path, sandboxed
+from mplab.grading.isolation import filter_program
 from mplab.grading.sandbox import Limits, require_sandbox
 
 _NETLINK = 16  # AF_NETLINK of <bits/socket.h>: without it ZeroMQ finds no address of its own

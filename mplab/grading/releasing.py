@@ -7,11 +7,11 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from mplab.grading._exercises import Assignment, seed_for
-from mplab.grading._notebooks import read_files
-from mplab.grading._told import listening
 from mplab.grading.execute import Report, graded_name, lane_for, run_notebook
+from mplab.grading.exercises import Assignment, seed_for
 from mplab.grading.folder import Course, write_public_checks
+from mplab.grading.log import captured_log
+from mplab.grading.submissions import read_files
 
 
 def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
@@ -51,18 +51,18 @@ def _generate(course: Course, name: str) -> None:
     from nbgrader.converters import GenerateAssignment
     from nbgrader.converters.base import NbGraderException
 
-    with listening() as told:
+    with captured_log() as log:
         try:
             directory = course.directory(assignment_id=name)
             GenerateAssignment(coursedir=directory, config=course.config(), force=True).start()
         except NbGraderException as error:
             raise ValueError(
-                f"release: nbgrader could not make release/{name}: {told.reason(error)}"
+                f"release: nbgrader could not make release/{name}: {log.reason(error)}"
             ) from error
 
 
 def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:
-    """Where grade cells and exercises do not fit."""
+    """List where grade cells and exercises do not match."""
     points: dict[str, float] = {}
     problems = []
     for cell in (cell for notebook in notebooks for cell in notebook.cells):

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 import psutil
 
 from mplab.course.limit import OwnTime
-from mplab.grading._walls import import_path, sandboxed
+from mplab.grading.bubblewrap import import_path, sandboxed
 
 _MESSAGE_BYTES = 4 << 20
 """The longest message taken from a submission. Reading JSON takes twenty times its length."""
 
 _OUTPUT_BYTES = 16 << 20
-"""What is kept of all that a submission shows."""
+"""The most that is kept of all outputs of a submission."""
 
 _GRACE = 3.0  # seconds between an interrupt and the end
 
@@ -52,7 +52,7 @@ class Died(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use.
+    """Limits on the resources of one submission.
 
     Args:
         memory: bytes of address space per process; torch, numba and matplotlib need 2 GiB.
@@ -75,14 +75,14 @@ class Limits:
 
 
 class Ran(NamedTuple):
-    """What a cell showed, unchecked text of the student, and whether it ended without error."""
+    """The outputs of a cell, unchecked text of the student, and whether it ran without error."""
 
     outputs: list[dict[str, Any]]
     ok: bool
 
 
 def sandbox_problem() -> str | None:
-    """Why there is no sandbox on this machine; None if there is one."""
+    """Return why there is no sandbox on this machine; None if there is one."""
     if sys.platform != "linux":
         return f"the sandbox needs Linux; this is {sys.platform}"
     if shutil.which("bwrap") is None:
@@ -94,7 +94,7 @@ def sandbox_problem() -> str | None:
 
 @cache
 def _trial() -> str | None:
-    """What goes wrong when one process is started in the two sandboxes, one in the other."""
+    """Try to start a process in a sandbox within the sandbox, and return what goes wrong."""
     try:
         with Lane() as lane, lane.session({}) as session:
             session.run("pass")
@@ -180,7 +180,7 @@ class Lane:
             "limits": {name: limits[name] for name in ("memory", "cpu_seconds", "processes")}
             | {"file_bytes": limits["disk_bytes"]},
         }
-        program = str(Path(__file__).resolve().with_name("_inside.py"))
+        program = str(Path(__file__).resolve().with_name("kernel.py"))
         command = [sys.executable, "-I", "-B", program, json.dumps(config)]
         if not self._trusted:
             command = sandboxed(command)
@@ -310,7 +310,7 @@ class Session:
         seconds: float | None = None,
         uses: Sequence[str] | None = None,
     ) -> Any:
-        """What the name holds (`cases` None), or what its function gives for encoded cases.
+        """Return the value of a name (`cases` None), or its function's results for encoded cases.
 
         It may call what `uses` names of the library, or all if None; what else it called is told.
 

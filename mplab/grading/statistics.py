@@ -1,4 +1,4 @@
-"""How a class did in an assignment: by exercise, part and misconception."""
+"""Statistics of a class in an assignment: by exercise, part and misconception."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import nbformat
 
 from mplab.course.files import replace_file
-from mplab.grading._exercises import Graded
 from mplab.grading.execute import graded_name, one_line, read_outcomes
+from mplab.grading.exercises import Graded
 from mplab.grading.exporting import NOTHING, Grade, grades, neutral
 from mplab.grading.folder import Course
 from mplab.grading.journal import read_journal
 
 RIGHT, KNOWN, OTHER, MISSED = "right", "a known mistake", "wrong otherwise", "not attempted"
-"""What can become of a part; a known mistake is a misconception of the exercise."""
+"""The results of a part; a known mistake is a misconception of the exercise."""
 
 _REFUSED = "refused, with no points"
 
 
 class Count(NamedTuple):
-    """How many submissions had one outcome in a part or, with `part` empty, in an exercise."""
+    """The number of submissions with one result in a part, or in an exercise if `part` is empty."""
 
     exercise: str
     part: str
@@ -45,7 +45,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(course: Course, assignment: str) -> Statistics:
-    """Count what became of the submissions of an assignment.
+    """Count the results of the submissions of an assignment.
 
     Args:
         course: the course.
@@ -69,7 +69,7 @@ def statistics(course: Course, assignment: str) -> Statistics:
 
 
 def _state(grade: Grade) -> str:
-    """What there is of a student's grade; nothing handed in is none, and no 0."""
+    """Say whether a student has a grade; nothing handed in is not 0."""
     if grade.remark == NOTHING:
         return NOTHING
     if grade.score is None:
@@ -129,7 +129,7 @@ def _cells(folder: Path) -> list[Any]:
 
 
 def _met(message: str, exercise: Graded, part: str) -> tuple[str, str]:
-    """What a part that is not right shows: its kind, and the sentence that its author read."""
+    """Classify a part that is not right: its kind, and the sentence in the feedback."""
     for known in exercise.exercise.misconceptions:
         if message.endswith(one_line(known.sentence)):
             return KNOWN, one_line(known.sentence)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mplab.grading._times import read_received
 from mplab.grading.folder import Course, read_table
+from mplab.grading.times import read_received
 
 
 def read_teams(course: Course) -> list[list[str]]:
@@ -32,7 +32,7 @@ def read_teams(course: Course) -> list[list[str]]:
 
 
 def counting(course: Course, assignment: str) -> dict[str, str]:
-    """Whose submission counts for each member of a team that handed in.
+    """Find whose submission counts for each member of a team that handed in.
 
     It is the newest by the times that `collect` wrote down; of equal ones, and of those without a
     time, that of the member who stands first in `teams.csv`.

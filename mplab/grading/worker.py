@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import nbformat
 from nbformat import NotebookNode
 
-from mplab.grading._isolation import die_with_parent
-from mplab.grading._notebooks import Refused, add_note, read_files, read_submission, refusal
 from mplab.grading.execute import close_lanes, execute, graded_name
 from mplab.grading.folder import Course
+from mplab.grading.isolation import die_with_parent
 from mplab.grading.journal import digest
+from mplab.grading.submissions import Refused, add_note, read_files, read_submission, refusal
 
 _ONE = threading.Lock()
 """A process has one sandbox, so its threads take turns."""

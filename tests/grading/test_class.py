@@ -7,16 +7,16 @@ import warnings
 import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
-from mplab.grading._times import read_times
 from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
 from mplab.grading.folder import Course, create_course
 from mplab.grading.journal import submitted_students
+from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import release
-from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import sandbox_problem
 from mplab.grading.statistics import statistics
 from mplab.grading.teams import counting, read_teams, superseded
+from mplab.grading.times import read_times
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
 

@@ -23,9 +23,10 @@ from sqlalchemy import event
 
 import mplab
 from mplab.commands.main import main
-from mplab.grading import _database, autograding, execute
-from mplab.grading._database import disconnect, one_engine
+from mplab.grading import autograding, execute
+from mplab.grading import database as database_module
 from mplab.grading.autograding import _lock, autograde
+from mplab.grading.database import disconnect, one_engine
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, create_course
 from mplab.grading.journal import read_journal
@@ -91,7 +92,7 @@ def test_a_process_looks_at_the_schema_once_and_each_gradebook_has_a_session_of_
     with one_engine():
         with api.Gradebook(url, "x"):
             pass
-        engine = _database._create_engine(url)
+        engine = database_module._create_engine(url)
         event.listen(engine, "before_cursor_execute", lambda *about: asked.append(about[2]))
         with api.Gradebook(url, "x") as one, api.Gradebook(url, "x") as other:
             assert asked == []

@@ -13,10 +13,10 @@ import pytest
 from classroom import ROSTER, submit
 
 from mplab.grading import collecting
-from mplab.grading._times import read_received
 from mplab.grading.collecting import collect
 from mplab.grading.folder import create_course
 from mplab.grading.teams import counting
+from mplab.grading.times import read_received
 
 HONEST = {"s02/a1.ipynb": "honest"}
 

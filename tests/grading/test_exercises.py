@@ -15,8 +15,8 @@ import mplab
 from mplab.course import EXERCISES, Arguments, Exercise, Misconception, equal
 from mplab.course.files import course_folder
 from mplab.grading import Graded, Part, load_public
-from mplab.grading._exercises import grade_exercise, load_assignment, public_table, seed_for
-from mplab.grading._values import decode_value, encode_value
+from mplab.grading.exercises import grade_exercise, load_assignment, public_table, seed_for
+from mplab.grading.serialization import decode_value, encode_value
 
 ASSIGNMENTS = course_folder("lessons") / "assignments"
 FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))

@@ -11,14 +11,15 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
 from mplab.commands import grade
-from mplab.grading import _database, _notebooks, autograding
-from mplab.grading._notebooks import Refused, read_regular
+from mplab.grading import autograding, submissions
+from mplab.grading import database as database_module
 from mplab.grading.autograding import Recorder, autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.journal import read_journal
+from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import release
-from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import Lane, NoSandbox, sandbox_problem
+from mplab.grading.submissions import Refused, read_regular
 from mplab.grading.worker import _Grader
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
@@ -70,7 +71,7 @@ def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, 
             held.append(hold(self._course, unlock))
         convert(self, student)
 
-    monkeypatch.setattr(_database, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(database_module, "_LOCK_SECONDS", 0.2)
     with monkeypatch.context() as patched:
         patched.setattr(Recorder, "_convert", locked_convert)
         [line] = autograde(course, "a1", tell=str)
@@ -105,7 +106,7 @@ def test_a_gradebook_that_is_locked_for_a_while_is_waited_for(course, monkeypatc
 @pytest.mark.slow
 def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(course, monkeypatch, capsys):
     submit(course, "s01", notebook(course))
-    monkeypatch.setattr(_database, "_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(database_module, "_LOCK_SECONDS", 0.2)
     monkeypatch.setattr(autograding, "require_sandbox", lambda: None)
     unlock = threading.Event()
     thread = hold(course, unlock)
@@ -187,10 +188,10 @@ def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypa
 
         return opened
 
-    monkeypatch.setattr(_notebooks.os, "open", fail(errno.EMFILE))
+    monkeypatch.setattr(submissions.os, "open", fail(errno.EMFILE))
     with pytest.raises(OSError, match="Too many open files"):
         read_regular(tmp_path / "a1.ipynb", 1)
-    monkeypatch.setattr(_notebooks.os, "open", fail(errno.ELOOP))
+    monkeypatch.setattr(submissions.os, "open", fail(errno.ELOOP))
     with pytest.raises(Refused, match="is a link"):
         read_regular(tmp_path / "a1.ipynb", 1)
 

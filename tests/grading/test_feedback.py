@@ -11,12 +11,12 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
 from mplab.commands import grade
-from mplab.grading._told import listening
 from mplab.grading.autograding import autograde
 from mplab.grading.feedback import FeedbackExporter
 from mplab.grading.folder import create_course
+from mplab.grading.log import captured_log
+from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import release
-from mplab.grading.returning import write_feedback
 
 HOSTILE = {
     "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),
@@ -144,10 +144,10 @@ def test_a_student_who_was_not_graded_is_no_one_to_write_for(course):
 def test_a_reason_that_was_logged_is_told_and_one_that_was_not_is_the_error():
     import logging
 
-    with listening() as told:
+    with captured_log() as log:
         logging.getLogger("traitlets").error("Traceback\n  x\nLookupError: no grade 'x'\n")
         logging.getLogger("traitlets").warning("ValueError: a warning is no reason")
-    assert told.reason(ValueError("see the log")) == "LookupError: no grade 'x'"
-    with listening() as told:
+    assert log.reason(ValueError("see the log")) == "LookupError: no grade 'x'"
+    with captured_log() as log:
         pass
-    assert told.reason(ValueError("no table")) == "ValueError: no table"
+    assert log.reason(ValueError("no table")) == "ValueError: no table"

@@ -21,16 +21,14 @@ from pathlib import Path
 import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
-import mplab
 from mplab.commands import grade
-from mplab.commands.main import main
 from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import export
 from mplab.grading.folder import Course, Student, create_course
 from mplab.grading.journal import journal_path, read_journal
+from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import _generate, release
-from mplab.grading.returning import write_feedback
 from mplab.grading.sandbox import Lane, NoSandbox, require_sandbox, sandbox_problem
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
@@ -84,46 +82,6 @@ def test_init_makes_a_course_whose_key_is_private_and_keeps_what_is_there(tmp_pa
     assert (tmp_path / "c/roster.csv").read_text() == "mine"
     assert course.key() == key
     assert create_course(tmp_path / "d").key() != key
-
-
-@pytest.mark.slow
-@with_walls
-def test_a_course_of_version_0_1_is_told_to_be_made_anew_and_loses_nothing(bare, capsys):
-    exercises = bare.root / "checks" / "a1" / "exercises.py"
-    notebook = bare.root / "source" / "a1" / "a1.ipynb"
-    current = {path: path.read_text(encoding="utf-8") for path in (exercises, notebook)}
-    (bare.root / "submitted" / "s01").mkdir(parents=True)
-    old = {
-        path: text.replace("mplab.course", "mplab.checks").replace(
-            "from mplab.grading import", "from mplab.grading.exercises import"
-        )
-        for path, text in current.items()
-    }
-    for path, text in old.items():
-        path.write_text(text, encoding="utf-8")
-    assert main(["grade", "release", "a1", "--course", str(bare.root)]) == 2
-    said = capsys.readouterr().err
-    assert "got imports of mplab.checks, mplab.grading.exercises" in said
-    assert "Run mplab grade init with this folder anew" in said
-    assert main(["grade", "init", str(bare.root)]) == 0
-    assert {path: path.read_text(encoding="utf-8") for path in current} == current
-    for path, text in old.items():
-        kept = bare.root / f"before-{mplab.__version__}" / path.relative_to(bare.root)
-        assert kept.read_text(encoding="utf-8") == text
-    assert (bare.root / "submitted" / "s01").is_dir()
-    assert Course(bare.root).assignment("a1").graded
-
-
-@pytest.mark.slow
-def test_what_version_0_1_released_is_released_anew_before_it_is_graded(course):
-    (path,) = (course.root / "release" / "a1").glob("*.ipynb")
-    text = path.read_text(encoding="utf-8")
-    path.write_text(
-        text.replace("from mplab.grading import", "from mplab.grading.exercises import"),
-        encoding="utf-8",
-    )
-    with pytest.raises(ValueError, match="Release it anew: mplab grade release a1"):
-        course.skeletons("a1")
 
 
 @pytest.mark.slow

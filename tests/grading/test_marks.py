@@ -3,8 +3,8 @@
 import nbformat
 import pytest
 
-from mplab.grading._exercises import Outcome
 from mplab.grading.execute import write_outcomes
+from mplab.grading.exercises import Outcome
 
 
 def shown(message):

@@ -14,8 +14,8 @@ import pytest
 from busy import crowded_processor
 
 from mplab.grading import sandbox
-from mplab.grading._isolation import filter_program
-from mplab.grading._walls import sandboxed
+from mplab.grading.bubblewrap import sandboxed
+from mplab.grading.isolation import filter_program
 from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, sandbox_problem
 from mplab.numbers.installation import PACKAGE
 
@@ -62,7 +62,7 @@ def test_libraries_that_lie_outside_the_environment_are_there_inside(tmp_path, m
 @with_walls
 def test_the_sandbox_starts_although_nothing_that_it_shows_lies_below_tmp(monkeypatch):
     """As in a checkout below a home: bubblewrap in bubblewrap needs the folder, too."""
-    monkeypatch.setattr("mplab.grading._walls._system_paths", lambda: [Path("/usr")])
+    monkeypatch.setattr("mplab.grading.bubblewrap._system_paths", lambda: [Path("/usr")])
     done = subprocess.run(sandboxed(["/usr/bin/true"]), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -218,7 +218,7 @@ def test_nothing_that_is_needed_inside_may_lie_where_submissions_write():
 @with_walls
 def test_an_ordinary_user_s_submissions_are_nobody_inside(monkeypatch):
     """The other way to build the walls, tried as whoever runs this."""
-    monkeypatch.setattr("mplab.grading._walls.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("mplab.grading.bubblewrap.os.geteuid", lambda: 1000)
     command = sandboxed([sys.executable, "-c", "import os; print(os.getuid(), os.getgid())"])
     assert command[:1] == ["bwrap"] and "setpriv" not in command
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -11,8 +11,8 @@ from mplab.course import Exercise
 from mplab.course.exercise import Misconception
 from mplab.grading import Graded, Part
 from mplab.grading import statistics as module
-from mplab.grading._exercises import Assignment, Outcome
 from mplab.grading.execute import read_outcomes, write_outcomes
+from mplab.grading.exercises import Assignment, Outcome
 from mplab.grading.exporting import BY_HAND, NOTHING, Grade
 from mplab.grading.folder import Student
 from mplab.grading.statistics import bars_of, statistics, write_statistics

@@ -20,8 +20,8 @@ from mplab.course.calls import watched
 from mplab.course.exercise import verdict_on
 from mplab.course.files import course_folder
 from mplab.grading import load_public
-from mplab.grading._exercises import grade_exercise, load_assignment, public_table
-from mplab.grading._values import decode_value, encode_value, key_of
+from mplab.grading.exercises import grade_exercise, load_assignment, public_table
+from mplab.grading.serialization import decode_value, encode_value, key_of
 
 ROOT = course_folder("lessons") / "assignments"
 NAMES = sorted(path.stem for path in (TESTS / "grading" / "answers").glob("*.py"))

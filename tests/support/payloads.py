@@ -232,7 +232,8 @@ InteractiveShell.run_cell_async = fake; InteractiveShell.run_cell = quiet
     ),
     Attack(
         "patched mplab",
-        "import mplab, mplab.course, mplab.grading._values as v, mplab.grading._exercises as e\n"
+        "import mplab, mplab.course\n"
+        "import mplab.grading.serialization as v, mplab.grading.exercises as e\n"
         "mplab.check = mplab.course.check = lambda *a, **k: True\n"
         "mplab.course.equal = e.equal = lambda *a: True\n"
         "v.encode_value = lambda x: {'float': '0x1.0000000000000p+0'}",

@@ -18,8 +18,8 @@ from payloads import SECRET, Attack, code_cell, grade_id
 
 from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
+from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import release
-from mplab.grading.returning import write_feedback
 
 LIMITS = {
     "memory": 3 << 30,

@@ -32,7 +32,7 @@ _STAGES = (
     ("reading and rebuilding the submission", "worker.py", "_read"),
     ("a new world in the sandbox, and its end", "sandbox.py", "order"),
     ("running the cells", "sandbox.py", "run"),
-    ("asking for values and comparing them", "_exercises.py", "grade_exercise"),
+    ("asking for values and comparing them", "exercises.py", "grade_exercise"),
     ("the gradebook, in a process of its own", "autograding.py", "write"),
 )
 """Parts of a submission's time that do not overlap: words, file and function."""

@@ -37,8 +37,8 @@ import torch
 import mplab
 from mplab.course import EXERCISES, equal
 from mplab.course.exercise import _without_torch
-from mplab.grading._exercises import _read
-from mplab.grading._values import encode_value
+from mplab.grading.exercises import _read
+from mplab.grading.serialization import encode_value
 
 STUDENT = 1
 """The seed of the hidden cases."""

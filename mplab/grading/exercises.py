@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +21,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from mplab.course.calls import refusal
-from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, as_float, equal
+from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, equal
 from mplab.course.lessons import EXERCISES
-from mplab.grading._values import Foreign, decode_value, encode_value, key_of
-from mplab.numbers.checks import integer, quoted
+from mplab.grading.serialization import Foreign, decode_value, encode_value, key_of
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS
 
 _MAX_CASES = 2_000
@@ -49,17 +48,6 @@ class Part:
     hint: str
     cases: Sequence[Any] | Callable[[np.random.Generator], Sequence[Any]] | None = None
 
-    def __post_init__(self) -> None:
-        for name, words in (("name", self.name), ("hint", self.hint)):
-            _require_text("Part", name, words)
-        _require_number("Part", "points", self.points)
-        listed = isinstance(self.cases, Sequence) and not isinstance(self.cases, str | bytes)
-        if not (self.cases is None or callable(self.cases) or listed):
-            raise TypeError(
-                "Part: cases must be a list, a function of a generator, or None; got "
-                f"{quoted(self.cases)}. Put one in a list."
-            )
-
 
 @dataclass(frozen=True)
 class Graded:
@@ -77,19 +65,6 @@ class Graded:
     parts: Sequence[Part]
     seconds: float = 20.0
 
-    def __post_init__(self) -> None:
-        _require_text("Graded", "asks", self.asks)
-        _require_number("Graded", "seconds", self.seconds)
-        if not isinstance(self.exercise, Exercise):
-            raise TypeError(
-                f"Graded: exercise must be an Exercise; got {quoted(self.exercise)}. Make one."
-            )
-        parts = self.parts
-        if not isinstance(parts, list | tuple) or not all(isinstance(p, Part) for p in parts):
-            raise TypeError(
-                f"Graded: parts must be a list of Part; got {quoted(parts)}. Put one in a list."
-            )
-
     @property
     def points(self) -> float:
         """The points of all parts."""
@@ -97,9 +72,6 @@ class Graded:
 
     def cases(self, part: Part, seed: int) -> list[Any]:
         """The cases of a part for the student of this seed; [None] where a value is asked."""
-        if not isinstance(part, Part):
-            raise TypeError(f"cases: part must be a Part; got {quoted(part)}. Pass one of parts.")
-        integer("cases", "seed", seed, advice="Take that of seed_for.")
         if not callable(self.exercise.answer):
             return [None]
         cases = self.exercise.cases if part.cases is None else part.cases
@@ -108,25 +80,8 @@ class Graded:
         return list(cases)
 
 
-def _require_text(function: str, argument: str, words: object) -> None:
-    """Refuse what is no string."""
-    if not isinstance(words, str):
-        raise TypeError(
-            f"{function}: {argument} must be a string; got {quoted(words)}. Write it as text."
-        )
-
-
-def _require_number(function: str, argument: str, number: object) -> None:
-    """Refuse what is no finite number, or negative."""
-    if not 0 <= as_float(number) < math.inf:
-        raise ValueError(
-            f"{function}: {argument} must be a finite number, not negative; got {quoted(number)}. "
-            "Pass one like 1.0."
-        )
-
-
 class Assignment(NamedTuple):
-    """What an assignment's `exercises.py` says."""
+    """The contents of an assignment's `exercises.py`."""
 
     graded: dict[str, Graded]
     warm: str
@@ -155,7 +110,7 @@ def load_assignment(path: Path) -> Assignment:
 
 def _problem(entry: Graded) -> str | None:
     """The first rule that an exercise breaks; its own reference must earn every point."""
-    if not entry.parts or any(part.points <= 0 for part in entry.parts):
+    if not entry.parts or not all(0 < part.points < math.inf for part in entry.parts):
         return "each exercise needs parts, and each part points"
     function = callable(entry.exercise.answer)
     if function and all(part.cases is None for part in entry.parts):
@@ -181,7 +136,7 @@ def seed_for(key: bytes, *words: str) -> int:
 
 
 class Outcome(NamedTuple):
-    """What became of one part, for the grade and the feedback."""
+    """The result of one part, for the grade and the feedback."""
 
     part: str
     points: float
@@ -190,7 +145,7 @@ class Outcome(NamedTuple):
 
 
 class Answering(Protocol):
-    """Whoever answers for a submission: `mplab.grading.sandbox.Session`."""
+    """The interface of `mplab.grading.sandbox.Session` that grading uses."""
 
     def ask(
         self,
@@ -200,7 +155,7 @@ class Answering(Protocol):
         seconds: float | None = None,
         uses: Sequence[str] | None = None,
     ) -> Any:
-        """What the name holds, or what its function gives for encoded cases."""
+        """Return the value of a name, or the results of its function for encoded cases."""
 
 
 def grade_exercise(
@@ -225,7 +180,7 @@ def grade_exercise(
 
 
 def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Answering) -> str:
-    """Why a part earns nothing; empty if it is right."""
+    """Return the reason why a part earns nothing; empty if it is right."""
     function = callable(graded.exercise.answer)
     encoded = [encode_value(_spread(case)) for case in cases] if function else None
     uses = graded.exercise.uses
@@ -288,7 +243,7 @@ def exception_named(name: Any, message: Any) -> Exception:
 
 
 def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[int]) -> str:
-    """How many cases, what was raised, and one sentence; never a hidden case's value."""
+    """Explain what is wrong, in one sentence, without the value of a hidden case."""
     first = given[wrong[0]]
     if isinstance(first, NotImplementedError):
         return "Not attempted."
@@ -303,7 +258,7 @@ def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[i
 
 
 def _raised(error: Exception, *, hidden: bool) -> str:
-    """What took the place of a value; of a hidden case nothing that the submission wrote.
+    """Name the exception that came instead of a value; for hidden cases without its text.
 
     The text of an exception and the name of a student's own could hold the case itself.
     """
@@ -378,13 +333,8 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
         The names of its exercises.
 
     Raises:
-        TypeError: `path` is no path.
         ValueError: the file is no such table.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(
-            f"load_public: path must be a path; got {quoted(path)}. Pass a string or a Path."
-        )
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))["exercises"]
         exercises = {name: _from_public(entry) for name, entry in table.items()}

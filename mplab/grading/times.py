@@ -1,4 +1,4 @@
-"""When a submission came in, by those who know it: never by what a student can write."""
+"""Read when a submission came in, from the platform and never from the student."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _STAMP_BYTES = 100
 
 
 def received(course: Path, assignment: str, student: str) -> Path:
-    """Where collection writes down when a submission came in, who says so, and whether late."""
+    """Return the file in which `collect` records the time of a submission, and its source."""
     return course / ".mplab" / "received" / assignment / f"{student}.json"
 
 
 def read_received(course: Path, assignment: str, student: str) -> dict[str, Any]:
-    """What collection wrote down; empty if the submission came in another way."""
+    """Read the time that `collect` recorded; empty if the submission came in another way."""
     try:
         record = json.loads(received(course, assignment, student).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def copy_timestamp(submitted: Path, clean: Path) -> None:
 
 
 def read_times(path: Path) -> dict[tuple[str, str], datetime]:
-    """When each submission came in, as the platform wrote it down.
+    """Read when each submission came in, from a list of the platform.
 
     Args:
         path: Moodle's grading worksheet (CSV, in English); Canvas's list of submissions, as its

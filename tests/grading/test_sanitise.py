@@ -9,8 +9,8 @@ from bs4 import BeautifulSoup
 
 pytest.importorskip("nbgrader")
 
-from mplab.grading._inert import clean, inert, rendered_markdown
-from mplab.grading._serving import is_own, policy
+from mplab.grading.sanitise import clean, rendered_markdown, sanitise
+from mplab.grading.serving import is_own, policy
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 
@@ -23,7 +23,7 @@ def book(*cells, **metadata):
 def shown(*outputs, **options):
     cell = nbformat.v4.new_code_cell("1")
     cell.outputs = [nbformat.from_dict(output) for output in outputs]
-    return inert(book(cell), **{"late_outputs": True, **options}).cells[0].outputs
+    return sanitise(book(cell), **{"late_outputs": True, **options}).cells[0].outputs
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_metadata_tags_counts_and_ids_of_a_notebook_are_not_shown():
     cell.metadata = {"tags": ["<script>"], "nbgrader": {"grade_id": "<script>", "points": 1}}
     state = {"application/vnd.jupyter.widget-state+json": {"a": "<script>"}}
     notebook = book(cell, title="<script>", widgets=state)
-    assert "<script>" not in json.dumps(inert(notebook, late_outputs=True))
+    assert "<script>" not in json.dumps(sanitise(notebook, late_outputs=True))
 
 
 def test_half_a_surrogate_pair_costs_one_character():
@@ -120,7 +120,7 @@ def test_half_a_surrogate_pair_costs_one_character():
     assert found[0].text == "a\ufffdb\ufffd"
     json.dumps(found, ensure_ascii=False).encode()
     cell = nbformat.v4.new_markdown_cell("a\ud800")
-    assert inert(book(cell), late_outputs=True).cells[0].source == "a\ufffd"
+    assert sanitise(book(cell), late_outputs=True).cells[0].source == "a\ufffd"
 
 
 def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
@@ -131,12 +131,12 @@ def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
         cell.outputs = [nbformat.v4.new_output("stream", text="inputs")]
     late.outputs.append(nbformat.v4.new_output("error", ename="inputs", evalue="inputs"))
     notebook = book(early, check, late)
-    cells = inert(notebook, late_outputs=False).cells
+    cells = sanitise(notebook, late_outputs=False).cells
     assert [cell.outputs[0].text for cell in cells[:2]] == ["inputs", "inputs"]
     (output,) = cells[2].outputs
     assert "inputs" not in output.text.replace("whose inputs are not public", "")
     assert output.text.startswith("This cell raised an exception.")
-    assert inert(notebook, late_outputs=True).cells[2].outputs[0].text == "inputs"
+    assert sanitise(notebook, late_outputs=True).cells[2].outputs[0].text == "inputs"
 
 
 def test_jupyterlab_may_open_the_teachers_folders_and_nothing_else(tmp_path):
@@ -168,7 +168,7 @@ def test_rebuilding_is_linear():
         cell = nbformat.v4.new_code_cell("[" * length)
         cell.outputs = [nbformat.v4.new_output("stream", text="\r\x1b[" * length)]
         start = time.process_time()
-        inert(book(cell), late_outputs=True)
+        sanitise(book(cell), late_outputs=True)
         return time.process_time() - start
 
     assert seconds(1_000_000) < 1.0

@@ -1,4 +1,4 @@
-"""Feedback pages for a class: in parallel, only those that changed, none at another's cost."""
+"""Write the feedback pages of a class in parallel: those that changed, each on its own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
-from mplab.grading._told import listening
 from mplab.grading.folder import Course
 from mplab.grading.journal import read_journal, submitted_students
+from mplab.grading.log import captured_log
 from mplab.grading.teams import counting
 from mplab.numbers.installation import VERSION
 
 
 class Page(NamedTuple):
-    """What became of one student's pages."""
+    """The result of writing one student's pages."""
 
     student: str
     written: bool
@@ -99,13 +99,13 @@ def _write(root: Path, assignment: str, student: str) -> Page:
 
     course = Course(root)
     directory = course.directory(assignment_id=assignment, student_id=student)
-    with listening() as told, warnings.catch_warnings():
+    with captured_log() as log, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
         converter = GenerateFeedback(coursedir=directory, config=course.config(), force=True)
         try:
             converter.start()
         except (Exception, SystemExit) as error:  # nbgrader's choice; the other pages go on
-            return Page(student, False, f"no page: {told.reason(error)}")
+            return Page(student, False, f"no page: {log.reason(error)}")
     plain = getattr(converter.exporter, "plain", "")
     return Page(student, True, f"plain text: {plain}" if plain else "")
 
@@ -128,7 +128,7 @@ def _is_written(course: Course, assignment: str, student: str, digest: str) -> b
 
 
 def _digests(course: Course, assignment: str, students: Sequence[str]) -> dict[str, str]:
-    """What a page depends on: the graded notebooks, grades and comments, the settings."""
+    """Hash what each page depends on: graded notebooks, grades, comments, and settings."""
     settings = (course.root / "nbgrader_config.py").read_bytes() + VERSION.encode()
     found = {}
     with course.gradebook() as gradebook:

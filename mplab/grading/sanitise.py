@@ -1,4 +1,4 @@
-"""A student's notebook without power: nothing in it that a browser would run, fetch or obey.
+"""Sanitise a student's notebook: a browser runs, fetches and obeys nothing in it.
 
 What is shown is rebuilt: the text of the cells, nbgrader's marks, and of the outputs text and
 pictures. Markdown passes one sanitiser, and formulas become pictures, so that a page needs no
@@ -47,8 +47,8 @@ _FORMULA_CHARACTERS = 2_000
 _DPI = 288  # of formulas: sharp on paper, too
 
 
-def inert(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
-    """The notebook rebuilt from what may be shown.
+def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
+    """Rebuild a notebook from the text, numbers and pictures that may be shown.
 
     Args:
         notebook: a graded notebook, with anything in it.
@@ -132,7 +132,7 @@ def _is_picture(kind: str, data: Any) -> bool:
 
 
 def _withheld(outputs: list[Any]) -> list[NotebookNode]:
-    """What stands in place of outputs that could show hidden inputs."""
+    """Replace outputs that could show hidden inputs."""
     if not outputs:
         return []
     raised = any(output.get("output_type") == "error" for output in outputs)

@@ -1,4 +1,4 @@
-"""Values as text: what may cross between a student's process and the grader, and nothing else.
+"""Serialize the values that may cross between a student's process and the grader.
 
 A value is written as JSON with base64 for the elements of an array. Reading it runs no code
 of whoever wrote it: there is no pickle and no evaluation, the dtypes are those of one table,
@@ -8,7 +8,6 @@ and depth, size and count have bounds.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import math
 import re
@@ -17,7 +16,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS, Format, Specials
 
 MAX_BYTES = 1 << 20
@@ -57,7 +55,7 @@ _FACTS = re.compile(
 
 
 class Foreign(ValueError):
-    """A value outside what may cross, or text that is no value."""
+    """A value that may not cross, or text that is no value."""
 
 
 def encode_value(value: Any) -> Any:
@@ -85,33 +83,24 @@ def encode_value(value: Any) -> Any:
 def _encode(value: Any, depth: int, room: list[int]) -> Any:
     room[0] -= 1
     if depth < 0 or room[0] < 0:
-        raise Foreign(
-            f"encode_value: value must be nested at most {MAX_DEPTH} deep and hold at most "
-            f"{MAX_ITEMS} values; got more. Hand in less."
-        )
+        raise Foreign(f"more than {MAX_ITEMS} values, or nested more than {MAX_DEPTH} deep")
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         value = _array_of(value)
     if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
-        raise Foreign(_refused(value))
+        raise Foreign(f"a {type(value).__name__[:80]}")
     if isinstance(value, np.ndarray | np.generic):
         return _encode_array(np.asarray(value))
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if value.bit_length() > _MAX_BITS:
-            raise Foreign(
-                f"encode_value: value must have at most {_MAX_BITS} bits if it is an integer; got "
-                f"{value.bit_length()} bits. Hand in a float."
-            )
+            raise Foreign(f"an integer of more than {_MAX_BITS} bits")
         return {"int": hex(value)}
     if isinstance(value, float):
         return {"float": float(value).hex() if math.isfinite(value) else str(float(value))}
     if isinstance(value, str):
         if len(value) > _MAX_TEXT:
-            raise Foreign(
-                f"encode_value: value must have at most {_MAX_TEXT} characters if it is a string; "
-                f"got {len(value)}. Cut it."
-            )
+            raise Foreign(f"a string of more than {_MAX_TEXT} characters")
         return {"text": value}
     if isinstance(value, Format):
         return {"format": value.name} if value in FORMATS.values() else {"facts": _facts_of(value)}
@@ -120,28 +109,16 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
         return {kind: [_encode(item, depth - 1, room) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {"dict": [[key, _encode(item, depth - 1, room)] for key, item in value.items()]}
-    raise Foreign(_refused(value))
-
-
-def _refused(value: object) -> str:
-    """That a value is of no kind that may cross."""
-    return (
-        "encode_value: value must be None, a Boolean, number, string, array, tensor or format, or "
-        f"a list, tuple or dictionary by strings of such; got a {type(value).__name__[:80]}. "
-        "Convert it first."
-    )
+    raise Foreign(f"a {type(value).__name__[:80]}")
 
 
 def _facts_of(fmt: Format) -> str:
-    """What makes a format that no table names; its name is one word."""
+    """Write the facts of a format that no table names; its name is one word."""
     flags = int(fmt.signed), int(fmt.has_zero)
     facts = (fmt.name, fmt.exponent_bits, fmt.precision, fmt.bias, fmt.specials.name, *flags)
     text = " ".join(map(str, facts))
     if _FACTS.fullmatch(text) is None or fmt.dtype_name is not None:
-        raise Foreign(
-            "encode_value: value must have a name of one word and no dtype if it is a format of "
-            f"your own; got {fmt.name[:40]!r}. Rename it."
-        )
+        raise Foreign("a format of your own whose name is not one word, or with a dtype")
     return text
 
 
@@ -155,10 +132,7 @@ def _array_of(tensor: Any) -> np.ndarray:
 def _encode_array(array: np.ndarray) -> dict[str, Any]:
     name = array.dtype.name
     if name not in _DTYPES or array.nbytes > MAX_BYTES:
-        raise Foreign(
-            f"encode_value: value must be of a number type and at most {MAX_BYTES} bytes if it is "
-            f"an array; got {str(array.dtype)[:80]} with {array.nbytes} bytes. Convert it first."
-        )
+        raise Foreign(f"an array of {str(array.dtype)[:80]} with {array.nbytes} bytes")
     data = np.ascontiguousarray(array, _DTYPES[name]).tobytes()
     text = base64.b64encode(data).decode("ascii")
     return {"array": name, "shape": list(array.shape), "data": text}
@@ -170,99 +144,76 @@ def decode_value(data: Any) -> Any:
     Raises:
         Foreign: `data` is not, in every detail, something that `encode_value` writes.
     """
-    return _decode(data, MAX_DEPTH, [MAX_ITEMS])
+    try:
+        return _decode(data, MAX_DEPTH, [MAX_ITEMS])
+    except Foreign:
+        raise
+    except (TypeError, ValueError, KeyError, OverflowError) as error:  # such as base64's own
+        raise Foreign("data that encode_value does not write") from error
+
+
+def _require(condition: object) -> None:
+    if not condition:
+        raise Foreign("data that encode_value does not write")
 
 
 def _decode(data: Any, depth: int, room: list[int]) -> Any:
     room[0] -= 1
-    if depth < 0 or room[0] < 0:
-        raise _misread("be nested less deeply, or hold fewer values", "more")
+    _require(depth >= 0 and room[0] >= 0)
     if data is None or isinstance(data, bool):
         return data
-    if not isinstance(data, dict):
-        raise _misread("be tagged values", f"a {type(data).__name__[:80]}")
+    _require(isinstance(data, dict))
     if set(data) == {"array", "shape", "data"}:
-        return _decode_array(data)
-    if len(data) != 1:
-        raise _misread("have one tag for each value", f"{len(data)}")
+        return _decode_array(data["array"], data["shape"], data["data"])
+    _require(len(data) == 1)
     [(tag, body)] = data.items()
     if tag in ("list", "tuple") and isinstance(body, list):
         items = [_decode(item, depth - 1, room) for item in body]
         return items if tag == "list" else tuple(items)
     if tag == "dict" and isinstance(body, list):
         return dict(_decode_pair(pair, depth, room) for pair in body)
-    if not isinstance(body, str):
-        raise _misread("hold numbers and texts as strings", f"a {type(body).__name__[:80]}")
+    _require(isinstance(body, str))
     return _decode_text(tag, body)
-
-
-def _misread(rule: str, given: str) -> Foreign:
-    """That `data` breaks a rule."""
-    return Foreign(f"decode_value: data must {rule}; got {given}. Pass what encode_value wrote.")
 
 
 def _decode_text(tag: Any, body: str) -> Any:
     if tag == "int" and _INTEGER.fullmatch(body):
         return int(body, 16)
     if tag == "float" and _FLOAT.fullmatch(body):
-        try:
-            return float.fromhex(body)
-        except OverflowError as error:
-            raise _misread("hold floats of float64", "one out of range") from error
+        return float.fromhex(body)
     if tag == "text" and len(body) <= _MAX_TEXT:
         return body
     if tag == "format" and body in FORMATS:
         return FORMATS[body]
-    if tag == "facts" and (facts := _FACTS.fullmatch(body)):
-        return _format_of(*facts.groups())
-    raise _misread("have a known tag and a body of its kind", quoted(tag))
-
-
-def _format_of(name: str, *facts: str) -> Format:
-    bits, precision, bias, specials, signed, has_zero = facts
-    try:
-        return Format(
-            name,
-            exponent_bits=int(bits),
-            precision=int(precision),
-            bias=int(bias),
-            specials=Specials[specials],
-            signed=signed == "1",
-            has_zero=has_zero == "1",
-        )
-    except (KeyError, ValueError) as error:
-        raise _misread("hold facts of a format", "facts that contradict one another") from error
+    facts = _FACTS.fullmatch(body)
+    _require(tag == "facts" and facts)
+    assert facts is not None
+    name, bits, precision, bias, specials, signed, has_zero = facts.groups()
+    return Format(
+        name,
+        exponent_bits=int(bits),
+        precision=int(precision),
+        bias=int(bias),
+        specials=Specials[specials],
+        signed=signed == "1",
+        has_zero=has_zero == "1",
+    )
 
 
 def _decode_pair(pair: Any, depth: int, room: list[int]) -> tuple[str, Any]:
-    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)):
-        raise _misread("hold a string and a value for each entry of a dictionary", "another entry")
+    _require(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str))
     return pair[0], _decode(pair[1], depth - 1, room)
 
 
-def _decode_array(data: dict[str, Any]) -> np.ndarray:
-    name, shape, text = data["array"], data["shape"], data["data"]
-    if not isinstance(name, str) or name not in _DTYPES:
-        raise _misread("have a dtype of numbers for each array", quoted(name))
-    if not isinstance(shape, list) or len(shape) > 8:
-        raise _misread("have a list of at most 8 sizes as a shape", quoted(shape))
-    if not all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape):
-        raise _misread("have sizes in a shape", quoted(shape))
-    if not isinstance(text, str) or len(text) > 2 * MAX_BYTES:
-        raise _misread("hold elements as text of bounded length", f"a {type(text).__name__[:80]}")
-    dtype = _DTYPES[name]
-    try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _misread("hold elements in base64", "other text") from error
-    if len(raw) != math.prod(shape) * dtype.itemsize or len(raw) > MAX_BYTES:
-        raise _misread("hold as many elements as the shape says", f"{len(raw)} bytes")
-    if name == "bool" and raw.strip(b"\0\1"):
-        raise _misread("hold 0 or 1 for a Boolean", "another byte")
-    try:
-        return np.frombuffer(raw, dtype).reshape(shape).copy()
-    except ValueError as error:  # no element, and sizes beyond what NumPy counts
-        raise _misread("have a shape within bounds", quoted(shape)) from error
+def _decode_array(name: Any, shape: Any, text: Any) -> np.ndarray:
+    _require(isinstance(name, str) and name in _DTYPES)
+    _require(isinstance(shape, list) and len(shape) <= 8)
+    _require(all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape))
+    _require(isinstance(text, str) and len(text) <= 2 * MAX_BYTES)
+    dtype, raw = _DTYPES[name], base64.b64decode(text, validate=True)
+    _require(len(raw) == math.prod(shape) * dtype.itemsize and len(raw) <= MAX_BYTES)
+    _require(name != "bool" or not raw.strip(b"\0\1"))
+    return np.frombuffer(raw, dtype).reshape(shape).copy()
 
 
 def key_of(value: Any) -> str:

@@ -55,7 +55,7 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
 
 
 class Recorder:
-    """What a cell shows, within bounds."""
+    """Records the outputs of a cell, within bounds."""
 
     def __init__(self) -> None:
         self.outputs: list[dict[str, Any]] = []
@@ -141,7 +141,7 @@ def make_shell(recorder: Recorder) -> Any:
 
 
 class Kernel:
-    """What runs a submission's cells and answers what its functions give."""
+    """Runs the cells of a submission and calls its functions."""
 
     def __init__(self, shell: Any, recorder: Recorder, values: Any) -> None:
         self._shell, self._recorder, self._values = shell, recorder, values
@@ -176,7 +176,7 @@ class Kernel:
         return {"outputs": self._recorder.outputs, "ok": bool(result.success)}
 
     def do_ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a name holds, or what the function of that name gives for each case."""
+        """Return the value of a name, or the results of its function for each case."""
         from mplab.course.calls import watched
 
         decode = self._values.decode_value
@@ -359,8 +359,8 @@ def main(config: dict[str, Any]) -> None:
     """Become the warm process."""
     control = socket.socket(fileno=config["control"])
     sys.path[:] = config["path"]
-    from mplab.grading import _isolation as isolation
-    from mplab.grading import _values as values
+    from mplab.grading import isolation
+    from mplab.grading import serialization as values
 
     if config["isolate"]:
         isolation.hide_memory()

@@ -1,4 +1,4 @@
-"""What `mplab grade serve` shows of submissions: formgrader's page, without power, and no more.
+"""Serve a course in JupyterLab: formgrader's sanitised page of submissions, and no more.
 
 Whatever runs in a page of this server can read the hidden checks and open a terminal, also
 where its kernel is in a sandbox: JupyterLab runs JavaScript, widgets and HTML of any kernel in
@@ -75,7 +75,7 @@ class CourseContents(AsyncLargeFileManager):
     """The folders of a course that JupyterLab may open, and start kernels in."""
 
     def _get_os_path(self, path: str) -> str:
-        """Where a path leads; every way to a file passes here."""
+        """Resolve a path; every access to a file passes here."""
         place = str(super()._get_os_path(path))
         if not is_own(Path(place), Path(self.root_dir)):
             raise web.HTTPError(403, _REASON)
@@ -150,11 +150,11 @@ def policy(page: str) -> str:
 
 
 class ShownSubmission(handlers.SubmissionHandler):
-    """Formgrader's page of a submission, without power."""
+    """Formgrader's page of a submission, sanitised."""
 
     @cached_property
     def exporter(self) -> FormgradeExporter:
-        """What makes the page, instead of nbgrader's."""
+        """The exporter of the page, instead of nbgrader's."""
         return FormgradeExporter(parent=self.settings["nbgrader_formgrader"])
 
     def write(self, chunk: Any) -> None:

@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. ()+-]{0,99}", re.ASCII)
 
 
 _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
-"""What the machine fails at, whatever the file is."""
+"""Errors of the machine, whatever the file is."""
 
 
 class Refused(ValueError):
@@ -40,7 +40,7 @@ class Refused(ValueError):
 
 
 class Submission(NamedTuple):
-    """What is taken from a submission: notebooks by name, and the files beside them."""
+    """The notebooks of a submission by name, and the files beside them."""
 
     notebooks: dict[str, NotebookNode]
     files: dict[str, bytes]
@@ -247,7 +247,7 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
 
 
 def oddities(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
-    """What may have cost an honest submission points, in sentences for the teacher.
+    """List what may have cost an honest submission points, in sentences for the teacher.
 
     An answer in a cell that lost nbgrader's marks may come after its check, and a cell that was
     copied with its marks may hold an older try.

@@ -6,7 +6,7 @@ import os
 import nbformat
 import pytest
 
-from mplab.grading._notebooks import (
+from mplab.grading.submissions import (
     RawCell,
     Refused,
     oddities,

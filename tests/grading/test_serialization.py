@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mplab import FP8_E4M3, Format, Specials
-from mplab.grading._values import MAX_BYTES, Foreign, decode_value, encode_value, key_of
+from mplab.grading.serialization import MAX_BYTES, Foreign, decode_value, encode_value, key_of
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats() | st.text(max_size=20),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mplab.course.files import course_folder
-from mplab.grading._isolation import WORK
+from mplab.grading.isolation import WORK
 from mplab.numbers.installation import PACKAGE
 
 _NOBODY = "65534"
