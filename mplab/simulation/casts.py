@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mplab.numbers.checks import instance, one_of, quoted, switch, text
+from mplab.numbers.checks import one_of, quoted
 from mplab.numbers.formats import (
     FP4_E2M1,
     FP6_E3M2,
@@ -25,9 +25,7 @@ from mplab.numbers.formats import (
 from mplab.numbers.rounding import Stream
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import fake_quantize, hadamard
-from mplab.simulation.checks import facts_of
-
-__all__ = ["ROLES", "SCALINGS", "Cast", "Scaling"]
+from mplab.simulation.marks import facts_of
 
 ROLES = ("input", "weight", "grad_output")
 """The operands of the three products; each is read by two of them."""
@@ -52,9 +50,8 @@ class Cast:
         rounding: the direction. Random bits come from torch's generator for the CPU.
 
     Raises:
-        TypeError: an argument of another type.
-        ValueError: the format lacks signs or zero, or does not fit in float32; a block that is
-            none, or does not go with the scale.
+        ValueError: the format lacks signs or zero, or does not fit in float32; the block does not
+            go with the scale.
 
     Examples:
         >>> Cast(FP8_E4M3, ScaleRule.RATIO, (1, None)).block  # a scale for each row
@@ -67,24 +64,14 @@ class Cast:
     rounding: Rounding = Rounding.TIES_TO_EVEN
 
     def __post_init__(self) -> None:
-        facts_of("Cast", "fmt", self.fmt)
-        if not (isinstance(self.scale, ScaleRule) or any(self.scale is s for s in _OF_TENSORS)):
-            raise TypeError(
-                f"Cast: scale must be a ScaleRule or FixedScaling, CurrentScaling or "
-                f"DelayedScaling; got {quoted(self.scale)}. Use CurrentScaling."
-            )
-        good = self.block is None
-        if isinstance(self.scale, ScaleRule):
-            sizes: Any = self.block if isinstance(self.block, tuple) else ()
-            some = all(n is None or (type(n) is int and n > 0) for n in sizes)
-            good = some and len(sizes) == 2 and sizes[0] is not None
-        if not good:
+        facts_of("Cast", self.fmt)
+        of_tensors = any(self.scale is each for each in _OF_TENSORS)
+        if (self.block is None) != of_tensors or isinstance(self.scale, ScaleRule) == of_tensors:
             raise ValueError(
-                f"Cast: block must be a pair such as (1, 32) with a ScaleRule, None without; got "
+                f"Cast: scale must be a ScaleRule with a block such as (1, 32), without one "
+                f"FixedScaling, CurrentScaling or DelayedScaling; got {quoted(self.scale)} and "
                 f"{quoted(self.block)}. (1, None) is a scale for each row."
             )
-        rule, advice = "a member of Rounding", "Leave it out for the usual."
-        instance("Cast", "rounding", self.rounding, Rounding, rule, advice)
 
     def stream(self) -> Stream | None:
         """Random bits for one tensor, if it needs some."""
@@ -97,7 +84,7 @@ class Cast:
         if self.block is None:
             return x
         (down, along), (rows, columns) = self.block, x.shape
-        block = (down, along or max(1, columns))
+        block = (down, max(1, columns) if along is None else along)
         padded = F.pad(x, (0, -columns % block[1], 0, -rows % block[0]))
         found = fake_quantize(
             *(padded, self.fmt),
@@ -126,7 +113,6 @@ class Scaling:
             unless it is given a filter.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: `hadamard` for operands without blocks, which are cast once for all products.
 
     Examples:
@@ -144,15 +130,7 @@ class Scaling:
     keep_ends: bool = False
 
     def __post_init__(self) -> None:
-        text("Scaling", "name", self.name)
-        for role in ROLES:
-            cast, advice = getattr(self, role), "Change one of a row: replace(cast, …)."
-            instance("Scaling", role, cast, Cast, "a Cast", advice)
-        switch("Scaling", "keep_ends", self.keep_ends)
-        if switch("Scaling", "hadamard", self.hadamard) and None in (
-            self.input.block,
-            self.grad_output.block,
-        ):
+        if self.hadamard and None in (self.input.block, self.grad_output.block):
             raise ValueError(
                 "Scaling: hadamard must be False where input or grad_output have no blocks; got "
                 "True. Give their casts a ScaleRule and a block."
@@ -169,29 +147,24 @@ class Scaling:
 
 def chosen(
     where: str,
-    scaling: Any,
+    scaling: str | Scaling,
     forward_format: Format | None,
     backward_format: Format | None,
-    real: Any,
+    real: bool,
 ) -> Scaling:
     """A row of the table by its name or a way of one's own, in the formats that were asked for."""
-    found: Scaling = scaling
-    if not isinstance(scaling, Scaling):
-        found = SCALINGS[one_of(where, "scaling", scaling, SCALINGS)]
-    for name, fmt, roles in (
-        ("forward_format", forward_format, ROLES[:2]),
-        ("backward_format", backward_format, ROLES[2:]),
-    ):
+    named = not isinstance(scaling, Scaling)
+    found: Any = SCALINGS[one_of(where, "scaling", scaling, SCALINGS)] if named else scaling
+    for fmt, roles in ((forward_format, ROLES[:2]), (backward_format, ROLES[2:])):
         if fmt is not None:
-            facts_of(where, name, fmt)
             found = replace(found, **{r: replace(getattr(found, r), fmt=fmt) for r in roles})
-    if switch(where, "real", real) and not found.is_real():
+    if real and not found.is_real():
         raise ValueError(
             f"{where}: real must be False for anything but FP8_E4M3 and FP8_E5M2 with one "
             f"scale for a tensor; got {found.input.fmt.name}, {found.grad_output.fmt.name}, "
             f"{found.name!r}. Simulate it: real=False."
         )
-    return found
+    return found  # type: ignore[no-any-return]
 
 
 def turned(*operands: Tensor) -> list[Tensor]:

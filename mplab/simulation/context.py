@@ -29,16 +29,14 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
-from mplab.numbers.checks import instance, require_rounding, switch
 from mplab.numbers.formats import FP16, FP32, Format, Overflow, Rounding
 from mplab.numbers.rounding import Stream, Tally
-from mplab.simulation import _regions
-from mplab.simulation._functions import Functions
-from mplab.simulation._rules import Scope
-from mplab.simulation.checks import facts_of, function_of
+from mplab.simulation import regions
 from mplab.simulation.dispatch import Mode, rules_in
 from mplab.simulation.explanation import Explanation, Recorder
+from mplab.simulation.functions import Functions
 from mplab.simulation.marks import Place, Rounder, this_graph
+from mplab.simulation.operations import Scope
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits
 
 _push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
@@ -85,7 +83,6 @@ class simulated:
         model: gives the layers their names; if omitted, the outermost module that is called.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
             that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
             a scalar, as an active `torch.autocast` makes.
@@ -123,18 +120,12 @@ class simulated:
         tally: bool = True,
         model: nn.Module | None = None,
     ) -> None:
-        _require_policy("simulated", policy)
-        require_rounding("simulated", rounding, overflow, stream)
-        facts_of("simulated", "fmt", fmt)
-        tally = switch("simulated", "tally", tally)
-        into = Rounder(fmt, rounding, overflow, stream)
-        self._into = {fmt: into}  # the doors, by the format of a layer
-        for chosen in (own for _, own in policy.layers if own not in self._into):
-            self._into[chosen] = Rounder(
-                chosen, rounding, overflow, stream, argument="policy's formats"
-            )
+        self._into = {  # the doors, by the format of a layer
+            each: Rounder(each, rounding, overflow, stream)
+            for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
+        }
         see = partial(Functions, doors=self._into)
-        self._mode = Mode(into, policy, tally=tally, functions=see)
+        self._mode = Mode(self._into[fmt], policy, tally=tally, functions=see)
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
@@ -148,11 +139,6 @@ class simulated:
         self._seen = self._warned = False  # a module; of a name that fits none
         self._fitting: set[str | type] = set()
         if model is not None:
-            if not isinstance(model, nn.Module):
-                raise TypeError(
-                    f"simulated: model must be a torch.nn.Module; got {type(model).__name__}. "
-                    "Leave it out for functions."
-                )
             self._name(model)
             self._require_choices()
 
@@ -198,7 +184,7 @@ class simulated:
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
             self._stance = dynamo.set_stance("force_eager")
-        _regions.watch()
+        regions.watch()
         self._enter()
         return self
 
@@ -221,7 +207,7 @@ class simulated:
             handle.remove()
         self._handles, self._stepping, mode.entered = [], [], []
         mode.move(mode.outside)
-        _regions.forget()
+        regions.forget()
         self._guard_backward()
         if kind is None:
             self._warn_of_choices()
@@ -382,11 +368,6 @@ class simulated:
             )
 
 
-def _require_policy(function: str, policy: object) -> None:
-    advice = "Use one of mplab.simulation, such as CPU_AUTOCAST."
-    instance(function, "policy", policy, Policy, "a Policy", advice)
-
-
 def explain(
     model: nn.Module,
     *inputs: Any,
@@ -413,7 +394,6 @@ def explain(
         The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: as `simulated`; a target, but no loss.
 
     Exactness:
@@ -427,11 +407,6 @@ def explain(
         >>> found.rows[0].cast, found.rows[1].rule
         (3, 'listed: softmax runs in FP32')
     """
-    advice = "Put functions into a module."
-    instance("explain", "model", model, nn.Module, "a torch.nn.Module", advice)
-    facts_of("explain", "fmt", fmt)
-    _require_policy("explain", policy)
-    function_of("explain", "loss", loss, optional=True)
     if loss is None and target is not None:
         raise ValueError(
             f"explain: target must be None without a loss; got a {type(target).__name__}. "

@@ -17,15 +17,6 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.simulation._operands import (
-    keep_in_hand,
-    meet,
-    refuse,
-    results_of,
-    tensors_of,
-    written_format,
-)
-from mplab.simulation._rules import COMPLEX, Rule, Scope, rule_of
 from mplab.simulation.marks import (
     IN_HAND,
     KEPT_NODES,
@@ -42,6 +33,18 @@ from mplab.simulation.marks import (
     set_mark,
     shared_tensor,
     this_graph,
+)
+from mplab.simulation.operations import (
+    COMPLEX,
+    Rule,
+    Scope,
+    keep_in_hand,
+    meet,
+    refuse,
+    results_of,
+    rule_of,
+    tensors_of,
+    written_format,
 )
 from mplab.simulation.policies import Policy, Run
 

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from mplab.numbers.formats import FP32, Format
 from mplab.numbers.tables import Table
-from mplab.simulation._operands import results_of
-from mplab.simulation._rules import CONVERSIONS, COPIES, Rule
 from mplab.simulation.dispatch import OUTSIDE, Mode
 from mplab.simulation.marks import Node, Rounder, is_plain, mark_of
+from mplab.simulation.operations import CONVERSIONS, COPIES, Rule, results_of
 from mplab.simulation.policies import Policy, Run
 
 _MEMORY = COPIES - CONVERSIONS - {"clone"}

@@ -6,8 +6,6 @@ what a product reads.
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
@@ -17,24 +15,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from mplab.numbers.checks import integer, one_of, quoted, switch
 from mplab.numbers.formats import Format
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
 from mplab.scaling.quantized import amax_of, multiply_and_round
-from mplab.simulation.casts import ROLES, Cast, Scaling, chosen, turned
-from mplab.simulation.checks import device_of
+from mplab.simulation.casts import Cast, Scaling, chosen, turned
 from mplab.simulation.dispatch import Mode
 from mplab.simulation.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
-
-__all__ = ["Fp8Linear"]
-
-SLOW = 10
-"""A real product on the CPU is slow if it takes so many times as long as in float32."""
-
-_LONG = 0.1
-"""Seconds of CPU time from which on a real product is compared."""
-
-_told = False
 
 
 class Fp8Linear(nn.Linear):
@@ -68,9 +54,8 @@ class Fp8Linear(nn.Linear):
         backward_format: of grad_output; likewise.
         amax_history_len: of delayed scaling.
         real: multiply with `torch._scaled_mm`, which reads FP8 itself, instead of float32
-            products of FP8 values. Not every CPU has a fast kernel for it: a product that takes
-            `SLOW` times as long as in float32 there, or longer, is reported in a warning, once.
-            For E4M3 and E5M2 with one scale a tensor.
+            products of FP8 values, for E4M3 and E5M2 with one scale a tensor. Many CPUs have
+            no fast kernel for it: a product may take ten times as long as in float32.
         device: as in `nn.Linear`.
         dtype: as in `nn.Linear`.
 
@@ -80,7 +65,6 @@ class Fp8Linear(nn.Linear):
             "grad_output"), the float32 matrix, and its scale; not for blocks, which have many.
 
     Raises:
-        TypeError: an argument of another type.
         ValueError: an unknown scaling; a format that lacks signs or zero, or does not fit in
             float32; a format or scaling that torch has no product for, if `real`.
 
@@ -112,15 +96,9 @@ class Fp8Linear(nn.Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        where = "Fp8Linear"
-        inward = integer(where, "in_features", in_features)
-        outward = integer(where, "out_features", out_features)
-        switch(where, "bias", bias)
-        _check_place(device, dtype)
-        how = chosen(where, scaling, forward_format, backward_format, real)
-        length = integer(where, "amax_history_len", amax_history_len, least=1)
-        super().__init__(inward, outward, bool(bias), device=device, dtype=dtype)
-        self._choose(how, length, real)
+        how = chosen("Fp8Linear", scaling, forward_format, backward_format, real)
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self._choose(how, amax_history_len, real)
 
     @classmethod
     def from_linear(
@@ -157,12 +135,10 @@ class Fp8Linear(nn.Linear):
                 f"Fp8Linear.from_linear: layer must be an nn.Linear; got a "
                 f"{type(layer).__name__}. Convert the linear layers in it."
             )
-        where = "Fp8Linear.from_linear"
-        how = chosen(where, scaling, forward_format, backward_format, real)
-        length = integer(where, "amax_history_len", amax_history_len, least=1)
+        how = chosen("Fp8Linear.from_linear", scaling, forward_format, backward_format, real)
         new = cls.__new__(cls)
         new.__dict__ = dict(layer.__dict__)
-        new._choose(how, length, real)
+        new._choose(how, amax_history_len, real)
         return new
 
     def _choose(self, how: Scaling, length: int, real: bool) -> None:
@@ -175,12 +151,10 @@ class Fp8Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """The layer of an input (..., in_features)."""
-        tensor = isinstance(input, Tensor)
-        if not tensor or input.shape[-1:] != (self.in_features,) or not input.is_floating_point():
-            given = f"{input.dtype}, {tuple(input.shape)}" if tensor else quoted(input)
-            raise (ValueError if tensor else TypeError)(
+        if input.shape[-1:] != (self.in_features,) or not input.is_floating_point():
+            raise ValueError(  # real products are padded, and would multiply another shape
                 f"Fp8Linear: input must be floating point of shape (..., {self.in_features}); got "
-                f"{given}. Look at the layer before."
+                f"{input.dtype}, {tuple(input.shape)}. Look at the layer before."
             )
         output: Tensor = _Linear.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         mode = this_graph().innermost
@@ -193,13 +167,6 @@ class Fp8Linear(nn.Linear):
 
         1 for one that is cast in blocks, where each has its own.
         """
-        one_of("Fp8Linear.scale_of", "role", role, ROLES)
-        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
-            given = tensor.dtype if isinstance(tensor, Tensor) else quoted(tensor)
-            raise TypeError(
-                f"Fp8Linear.scale_of: tensor must be a floating-point tensor; got {given}. "
-                f"Convert it with float()."
-            )
         scaling = self.scalings[role]
         learnt = isinstance(scaling, DelayedScaling) and not self.training
         if learnt or isinstance(scaling, FixedScaling):
@@ -224,21 +191,9 @@ class Fp8Linear(nn.Linear):
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the scalings; of another kind of scaling there is none."""
-        if not self._has_state():
-            return
-        if not isinstance(state, Mapping) or set(state) != set(ROLES):
-            raise ValueError(
-                f"Fp8Linear.set_extra_state: state must have the keys {', '.join(ROLES)}; got "
-                f"{quoted(state)}. Use what get_extra_state() returned."
-            )
-        for role, scaling in self.scalings.items():
-            try:
+        if self._has_state():
+            for role, scaling in self.scalings.items():
                 scaling.load_state_dict(state[role])
-            except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"Fp8Linear.set_extra_state: state must be that of delayed scaling; got for "
-                    f"{role} what gives {error}"
-                ) from error
 
     def _has_state(self) -> bool:
         return any(isinstance(scaling, DelayedScaling) for scaling in self.scalings.values())
@@ -252,19 +207,6 @@ class Fp8Linear(nn.Linear):
         # the caller passes its own copy of the mapping; what is missing stays as it is
         state_dict.setdefault(prefix + "_extra_state", self.get_extra_state())
         super()._load_from_state_dict(state_dict, prefix, *rest)
-
-
-def _check_place(device: Any, dtype: Any) -> None:
-    """Refuse a device or a dtype that parameters cannot have."""
-    without_numbers = isinstance(device, str | torch.device) and str(device) == "meta"
-    if device is not None and not without_numbers:
-        device_of("Fp8Linear", device)
-    wide = isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1
-    if dtype is not None and not wide:
-        raise TypeError(
-            f"Fp8Linear: dtype must be a floating-point torch.dtype of 16 bits or more, or None; "
-            f"got {quoted(dtype)}. Leave it out for float32."
-        )
 
 
 def _scale_of_tensors(cast: Cast, length: int) -> FixedScaling | CurrentScaling | DelayedScaling:
@@ -374,11 +316,7 @@ def _product(layer: Fp8Linear, left: _Operand, right: _Operand, *, turn: bool = 
         pair = turned(*pair)
     a, b = (x.cast.read(matrix) for x, matrix in zip((left, right), pair, strict=True))
     if layer.real and a.numel():
-        begun = time.process_time()
-        product = _real_product(a, b, (left.scale, right.scale))
-        if a.is_cpu and not _told and time.process_time() - begun > _LONG:
-            _warn_if_slow(a, b)
-        return product
+        return _real_product(a, b, (left.scale, right.scale))
     return (a.float() @ b.t().float()) * (1 / (left.scale * right.scale))
 
 
@@ -396,28 +334,3 @@ def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:
         a, b.t(), scale_a=inverse[0], scale_b=inverse[1], out_dtype=torch.float32
     )
     return product[:rows, :columns].contiguous()
-
-
-def _warn_if_slow(a: Tensor, b: Tensor) -> None:
-    """Compare a real product with float32's, the best of three each, since others compute, too."""
-    global _told
-    real = _seconds(lambda: _real_product(a, b, (1.0, 1.0)))
-    wide = _seconds(lambda: a.float() @ b.t().float())
-    if real < max(_LONG, SLOW * wide):
-        return
-    _told = True
-    warnings.warn(
-        f"Fp8Linear: real=True takes long on this CPU: {real:.2g} s for a product that takes "
-        f"{wide:.2g} s in float32. Simulate it: real=False.",
-        stacklevel=2,
-    )
-
-
-def _seconds(product: Callable[[], Tensor]) -> float:
-    """The least CPU time of three calls."""
-    spans = []
-    for _ in range(3):
-        begun = time.process_time()
-        product()
-        spans.append(time.process_time() - begun)
-    return min(spans)

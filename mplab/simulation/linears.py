@@ -7,14 +7,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-from mplab.numbers.checks import instance, integer
 from mplab.numbers.formats import Format
 from mplab.scaling.amax import DelayedScaling
 from mplab.simulation.casts import Scaling, chosen
-from mplab.simulation.checks import function_of
 from mplab.simulation.fp8 import Fp8Linear
-
-__all__ = ["conversion", "convert_linears"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +56,6 @@ def convert_linears(
         The model.
 
     Raises:
-        TypeError: `model` is no module.
         ValueError: as in `Fp8Linear`; there is no layer to convert, and none that is converted.
 
     Examples:
@@ -73,28 +68,20 @@ current scaling, simulated)
           (2): Linear(in_features=4, out_features=2, bias=True)
         )
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"convert_linears: model must be an nn.Module; got {type(model).__name__}. "
-            f"Put single layers into nn.Sequential."
-        )
-    where = "convert_linears"
-    how = chosen(where, scaling, forward_format, backward_format, real)
-    length = integer(where, "amax_history_len", amax_history_len, least=1)
-    function_of(where, "filter", filter, optional=True)
+    how = chosen("convert_linears", scaling, forward_format, backward_format, real)
     ends = _ends(model) if how.keep_ends else []
     wanted = filter or (lambda _, layer: layer not in ends)
     made: dict[nn.Module, Fp8Linear] = {}  # a layer may have several names
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if type(layer) not in (nn.Linear, Fp8Linear) or not wanted(name, layer):
             continue
-        if isinstance(layer, Fp8Linear) and _is_cast(layer, how, length, real):
+        if isinstance(layer, Fp8Linear) and _is_cast(layer, how, amax_history_len, real):
             continue
         if layer not in made:
             plain = nn.Linear.__new__(nn.Linear)  # what from_linear takes
             plain.__dict__ = layer.__dict__
             made[layer] = Fp8Linear.from_linear(
-                plain, scaling=how, amax_history_len=length, real=real
+                plain, scaling=how, amax_history_len=amax_history_len, real=real
             )
         if not name:
             model = made[layer]
@@ -102,7 +89,16 @@ current scaling, simulated)
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, made[layer])
     if not made and not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
-        raise _nothing_to_convert(model, how)
+        found = [
+            f"{name or 'model'} ({type(part).__name__})" for name, part in model.named_modules()
+        ]
+        advice = (
+            f" Without a filter {how.name!r} keeps the first and the last layer." * how.keep_ends
+        )
+        raise ValueError(
+            f"convert_linears: model must have an nn.Linear itself that filter lets pass; got "
+            f"{', '.join(found[-9:])}. Subclasses stay as they are.{advice}"
+        )
     _call_layers(model)
     _log.info("%s", conversion(model))
     return model
@@ -119,7 +115,6 @@ def conversion(model: nn.Module) -> str:
         >>> print(conversion(convert_linears(model, scaling="nvfp4")))
         FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 1; Linear: 0, 2
     """
-    instance("conversion", "model", model, nn.Module, "an nn.Module", "Pass the model itself.")
     found: dict[str, list[str]] = {}
     for name, layer in model.named_modules(remove_duplicate=False):
         weight = layer._parameters.get("weight")
@@ -155,19 +150,3 @@ def _ends(model: nn.Module) -> list[nn.Module]:
     """The first and the last layer that multiplies."""
     layers: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, _MULTIPLY)]
     return layers[:1] + layers[-1:]
-
-
-def _nothing_to_convert(model: nn.Module, how: Scaling) -> ValueError:
-    linear = [
-        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear)
-    ]
-    found = [f"{name or 'model'} ({type(layer).__name__})" for name, layer in linear]
-    kinds = sorted({type(layer).__name__ for layer in model.modules()})
-    got = f"linear layers {', '.join(found)}" if found else f"{', '.join(kinds)} only"
-    advice = "Look at filter; subclasses stay." if found else "Give it a model with linear layers."
-    if found and how.keep_ends:
-        advice = f"Look at filter: without one, {how.name} keeps the first and the last layer."
-    return ValueError(
-        f"convert_linears: model must have an nn.Linear itself that filter lets pass; got {got}. "
-        f"{advice}"
-    )

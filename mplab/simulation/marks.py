@@ -18,11 +18,10 @@ from torch import Tensor
 
 from mplab.numbers import kernels
 from mplab.numbers.checks import require_rounding
-from mplab.numbers.formats import Format, Overflow, Rounding
-from mplab.numbers.rounding import Stream, Tally
+from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
+from mplab.numbers.rounding import Stream, Tally, checked_facts
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
-from mplab.simulation.checks import facts_of
 
 KEPT_NODES = 1 << 17
 """At least so many nodes of a graph are remembered."""
@@ -47,20 +46,35 @@ class Counter:
         return counted
 
 
+def facts_of(
+    function: str,
+    fmt: Format,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+) -> Any:
+    """What rounding float32 tensors to a format needs to know.
+
+    Raises:
+        ValueError: the format does not fit in float32, or lacks signs or zero.
+    """
+    rules = (rounding, overflow, False, False, Tininess.AFTER)
+    facts = checked_facts(function, fmt, np.dtype(np.float32), *rules)
+    if facts is None or not (fmt.signed and fmt.has_zero):
+        raise ValueError(
+            f"{function}: fmt must have signs and zero, and fit in float32; got {fmt.name}. "
+            f"Use FP16, BF16, FP8_E4M3, FP8_E5M2 or the like."
+        )
+    return facts
+
+
 class Rounder:
     """The door into one format, its options checked once."""
 
     def __init__(
-        self,
-        fmt: Format,
-        rounding: Rounding,
-        overflow: Overflow,
-        stream: Stream | None,
-        *,
-        argument: str = "fmt",
+        self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
     ) -> None:
-        self.facts = facts_of("simulated", argument, fmt, rounding, overflow)
         require_rounding("simulated", rounding, overflow, stream)
+        self.facts = facts_of("simulated", fmt, rounding, overflow)
         self.fmt, self.rounding, self.overflow = fmt, rounding, overflow
         self.stream = stream if rounding is Rounding.STOCHASTIC else None
         self._facts_at: int = self.facts.numbers.ctypes.data

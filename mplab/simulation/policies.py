@@ -12,13 +12,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from itertools import combinations
-from typing import Any
 
 import torch
 
-from mplab.numbers.checks import instance, named_format, quoted, text
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import Format
-from mplab.simulation.checks import items
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -64,8 +62,8 @@ class Policy:
             take for the low one; FP32 for all operations in FP32.
 
     Raises:
-        TypeError: an argument of another type.
-        ValueError: an operation is on two of the lists.
+        ValueError: an operation is on two of the lists; a list is no frozenset; `inside` or
+            `outside` is no `Run`.
 
     Examples:
         >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
@@ -85,33 +83,18 @@ class Policy:
     layers: tuple[tuple[str | type, Format], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("name", "source"):
-            text("Policy", name, getattr(self, name))
-        for name in ("inside", "outside"):
-            instance("Policy", name, getattr(self, name), Run, "a Run", "Use Run.WIDEST.")
-        for name in ("lower", "wide", "output"):
-            names = getattr(self, name)
-            if not isinstance(names, frozenset) or not all(isinstance(n, str) for n in names):
-                raise TypeError(
+        for name in ("lower", "wide", "output"):  # of text, parts of names would be in it
+            if not isinstance(names := getattr(self, name), frozenset):
+                raise ValueError(
                     f"Policy: {name} must be a frozenset of names of operations; got "
                     f"{quoted(names)}. Use frozenset(['mm'])."
                 )
+        for name in ("inside", "outside"):
+            if not isinstance(run := getattr(self, name), Run):
+                raise ValueError(
+                    f"Policy: {name} must be a Run; got {quoted(run)}. Use Run.WIDEST."
+                )
         _require_apart("Policy", lower=self.lower, wide=self.wide, output=self.output)
-        for choice in self._pairs():
-            _require_layer("Policy", "layers", *choice)
-
-    def _pairs(self) -> tuple[Any, ...]:
-        """The choices for layers, which are pairs."""
-        layers: Any = self.layers
-        pairs = isinstance(layers, tuple) and all(
-            isinstance(pair, tuple) and len(pair) == 2 for pair in layers
-        )
-        if not pairs:
-            raise TypeError(
-                f"Policy: layers must be a tuple of pairs of a name and a format; got "
-                f"{quoted(layers)}. Use with_layers."
-            )
-        return self.layers
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{name_of(key)!r}: {fmt.name}" for key, fmt in self.layers)
@@ -137,17 +120,10 @@ class Policy:
             formats: to a name such as `"head"`, a pattern such as `"*.norm"` or a class of
                 modules, the low format there, or FP32.
 
-        Raises:
-            TypeError: a key is neither a name nor a class, or a value no format.
-
         Examples:
             >>> CPU_AUTOCAST.with_layers({"left": FP16, "right": BF16, "fusion": FP32})
             CPU_AUTOCAST.with_layers({'left': FP16, 'right': BF16, 'fusion': FP32})
         """
-        rule, advice = "a mapping to formats", "Pass {'head': FP32}, say."
-        instance("with_layers", "formats", formats, Mapping, rule, advice)
-        for key, fmt in formats.items():
-            _require_layer("with_layers", "formats", key, fmt)
         return replace(self, layers=(*self.layers, *formats.items()))
 
     def with_operations(self, *, lower: Iterable[str] = (), wide: Iterable[str] = ()) -> Policy:
@@ -158,7 +134,6 @@ class Policy:
             wide: the same; none that is in `lower`, too.
 
         Raises:
-            TypeError: one of them is no list of names.
             ValueError: torch has no operation of a name, or both have it.
 
         Examples:
@@ -166,7 +141,7 @@ class Policy:
             >>> "_softmax" in wider.wide
             True
         """
-        low, fp32 = (_operations(name, names) for name, names in (("lower", lower), ("wide", wide)))
+        low, fp32 = _operations("lower", lower), _operations("wide", wide)
         _require_apart("with_operations", lower=low, wide=fp32)
         return replace(
             self,
@@ -177,19 +152,8 @@ class Policy:
 
     def choice(self, name: str, module: object) -> tuple[str, Format] | None:
         """What was chosen for a module itself: the key that it fits, as text, and the format."""
-        text("choice", "name", name)
         fitting = [(key, fmt) for key, fmt in self.layers if fits(key, name, module)]
         return (name_of(fitting[-1][0]), fitting[-1][1]) if fitting else None
-
-
-def _require_layer(function: str, argument: str, key: object, fmt: object) -> None:
-    """Refuse a choice for a layer that is none."""
-    if not isinstance(key, str | type):
-        raise TypeError(
-            f"{function}: {argument} must be by name or class of modules; got the key "
-            f"{quoted(key)}. Use the module's name, as model.named_modules() says it."
-        )
-    named_format(function, argument, fmt)
 
 
 def _require_apart(function: str, **names: frozenset[str]) -> None:
@@ -202,18 +166,17 @@ def _require_apart(function: str, **names: frozenset[str]) -> None:
             )
 
 
-def _operations(argument: str, names: Any) -> frozenset[str]:
+def _operations(argument: str, names: Iterable[str]) -> frozenset[str]:
     """Names of operations that torch has, those of libraries of one's own included."""
-    given = items("with_operations", argument, names, "names of operations")
+    given = frozenset(names)
     known = torch._C._dispatch_get_all_op_names() if given else ()
     bare = {name.partition("::")[2].partition(".")[0] for name in known}
-    for name in given:
-        if not isinstance(name, str) or name not in bare:
-            raise (ValueError if isinstance(name, str) else TypeError)(
-                f"with_operations: {argument} must have names of torch's operations; got "
-                f"{quoted(name)}. Look for it in print(explain(model, input))."
-            )
-    return frozenset(given)
+    if unknown := given - bare:
+        raise ValueError(
+            f"with_operations: {argument} must have names of torch's operations; got "
+            f"{quoted(min(unknown))}. Look for it in print(explain(model, input))."
+        )
+    return given
 
 
 def fits(key: str | type, name: str, module: object) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from glob import escape
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,16 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from mplab.numbers.checks import instance, integer, number_that, quoted, real, switch
 from mplab.numbers.formats import FP32, Format
 from mplab.numbers.installation import needs
 from mplab.numbers.rounding import Tally
 from mplab.numbers.tables import Table
-from mplab.simulation._rules import Rule
-from mplab.simulation.checks import facts_of, function_of, items
 from mplab.simulation.context import simulated
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.marks import this_graph
+from mplab.simulation.marks import facts_of, this_graph
+from mplab.simulation.operations import Rule
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run
 
 FEW = 4
@@ -131,17 +127,6 @@ class Sensitivity:
     def _repr_html_(self) -> str:
         return self.table._repr_html_()
 
-    def to_json(self) -> str:
-        """All measures as JSON, which Python reads back with infinity and NaN."""
-        measures = [
-            {"layer": layer, "format": fmt.name}
-            | m._asdict()
-            | {"forward": m.forward.as_dict(), "backward": m.backward.as_dict()}
-            for (layer, fmt), m in self.measures.items()
-        ]
-        of = {"model": self.model, "policy": repr(self.policy), "batches": self.batches}
-        return json.dumps({**of, "fp32_loss": self.fp32.loss, "measures": measures})
-
     def find_policy(
         self, budget: float, *, gradient_budget: float = 0.5, progress: bool = True
     ) -> FoundPolicy:
@@ -162,8 +147,6 @@ class Sensitivity:
             The policy, what it was measured to give, and for each layer why no cheaper format.
 
         Raises:
-            TypeError: one of them is no number.
-            ValueError: one of them is negative or not finite.
             RuntimeError: as in `sensitivity`.
 
         Exactness:
@@ -172,16 +155,11 @@ class Sensitivity:
             it may not be.
         """
         _require_outside("find_policy")
-        rule = "a finite number, not negative"
-        most, gradients = (
-            number_that("find_policy", name, value, rule, lambda x: 0 <= x < math.inf)
-            for name, value in (("budget", budget), ("gradient_budget", gradient_budget))
-        )
 
         def excess(m: Measure) -> str:
-            if not abs(m.loss - self.fp32.loss) <= most:
+            if not abs(m.loss - self.fp32.loss) <= budget:
                 return f"loss {m.loss:.6g}"
-            over = not m.gradient_error <= gradients
+            over = not m.gradient_error <= gradient_budget
             return f"gradient of {m.worst} off by {m.gradient_error:.2g}" if over else ""
 
         chosen, measure = dict[str, Format](), self.fp32
@@ -199,7 +177,7 @@ class Sensitivity:
                 chosen[layer], measure = fmt, tried
         layers = ((name, chosen.get(name, FP32), "; ".join(why[name])) for name in why)
         policy = _only(self.policy, {name: chosen[name] for name in why if name in chosen})
-        return FoundPolicy(policy, measure, most, self.fp32.loss, tuple(layers))
+        return FoundPolicy(policy, measure, budget, self.fp32.loss, tuple(layers))
 
     def _cost(self, item: tuple[tuple[str, Format], Measure]) -> tuple[float, ...]:
         """By what the search goes: bits, then what the layer costs alone."""
@@ -244,12 +222,10 @@ def sensitivity(
         search for a policy. It keeps a copy of the model and the batches.
 
     Raises:
-        TypeError: an argument of another type; a loss that is no tensor.
-        ValueError: a format that lacks signs or zero, or does not fit in float32; no format, no
-            layer or no batch, or fewer than `steps`; a layer that the model does not have, or in
-            which nothing is low; a model on several devices, or with an `Fp8Linear`; in FP32, a
-            loss or a gradient that is not finite, or a loss without gradient.
-        RuntimeError: called inside `simulated` or `torch.inference_mode`; `find_policy` likewise.
+        ValueError: a format that lacks signs or zero, or does not fit in float32; no batch, or
+            fewer than `steps`; a layer that the model does not have; a model with an `Fp8Linear`;
+            in FP32, a loss or a gradient that is not finite.
+        RuntimeError: called inside `simulated`; `find_policy` likewise.
 
     Exactness:
         Where nothing is low the numbers are those of plain FP32, bit for bit
@@ -265,35 +241,27 @@ def sensitivity(
         >>> found.find_policy(0.1, progress=False).policy
         CUDA_AUTOCAST.with_layers({'*': FP32, '0': FP16, '2': FP16})
     """
-    here = "sensitivity"
-    instance(here, "model", model, nn.Module, "a torch.nn.Module", "Put functions into a module.")
-    function_of(here, "loss", loss)
-    advice = "Use one of mplab.simulation, such as CPU_AUTOCAST."
-    instance(here, "policy", policy, Policy, "a Policy", advice)
-    real(here, "loss_scale", loss_scale, positive=True)
-    _require_outside(here)
+    _require_outside("sensitivity")
     if low := [name or "model" for name, m in model.named_modules() if isinstance(m, Fp8Linear)]:
         raise ValueError(
-            f"{here}: model must have no layers of few bits, since all is compared with FP32; got "
-            f"Fp8Linear in {', '.join(low[:3])}. Measure it before convert_linears."
+            f"sensitivity: model must have no layers of few bits, since all is compared with FP32; "
+            f"got Fp8Linear in {', '.join(low[:3])}. Measure it before convert_linears."
         )
-    tried = items(here, "formats", formats, "formats")
+    tried = dict.fromkeys(formats)
     for fmt in tried:
-        facts_of(here, "formats", fmt)
-    if not tried:
-        raise ValueError(f"{here}: formats must not be empty; got {quoted(formats)}. Try [FP16].")
-    devices = {str(t.device) for part in (model.parameters(), model.buffers()) for t in part}
-    if len(devices) > 1 or "meta" in devices:
-        raise ValueError(
-            f"{here}: model must be on one device that holds numbers; got "
-            f"{', '.join(sorted(devices))}. Move it with model.to(...)."
-        )
+        facts_of("sensitivity", fmt)
     with _own_randomness(model):
         stored = _stored(batches, steps)
     step = _Step(model, stored, loss, policy, loss_scale)
-    names = _chosen(layers, step.low_layers(), policy)
+    low_layers = step.low_layers()
+    names = low_layers if layers is None else dict.fromkeys(layers)
+    if unknown := [name for name in names if name not in low_layers]:
+        raise ValueError(
+            f"sensitivity: layers must be names of modules with operations that {policy.constant} "
+            f"runs low; got {unknown[0]!r}. It has {', '.join(low_layers[:9])}."
+        )
     fp32 = step.measure({})
-    runs = _counted(here, [(name, fmt) for name in names for fmt in dict.fromkeys(tried)], progress)
+    runs = _counted("sensitivity", [(name, fmt) for name in names for fmt in tried], progress)
     measures = {(name, fmt): step.measure({name: fmt}) for name, fmt in runs}
     return Sensitivity(type(model).__name__, policy, len(stored), fp32, measures, step)
 
@@ -325,24 +293,14 @@ class _Step:
         within = simulated(FP32, policy=replace(self.policy, layers=wide), model=model)
         within._mode.tell(note)
         losses, self.outputs, self.gradients = self._run(model, within)
-        finite = [bool(x.isfinite()) for x in losses]
-        if not all(finite):
-            where = finite.index(False)
+        numbers = {"the loss": losses, **self.gradients}
+        wrong = [k for k, own in numbers.items() if not all(bool(t.isfinite().all()) for t in own)]
+        if wrong or not self.gradients:
             raise ValueError(
-                f"sensitivity: loss must be finite in FP32; got {float(losses[where])} for batch "
-                f"{where}. Look at that batch, and at the weights."
+                f"sensitivity: loss must be finite in FP32, and give the parameters finite "
+                f"gradients; got {wrong[0] if wrong else 'no gradient'} with loss_scale="
+                f"{self.loss_scale:g}. Let it call the model that it is given; lower the scale."
             )
-        if not self.gradients:
-            raise ValueError(
-                "sensitivity: loss must give the model's parameters gradients; got none. Let it "
-                "call the model that it is given, whose parameters require gradients."
-            )
-        for name, own in self.gradients.items():
-            if not all(bool(t.isfinite().all()) for t in own):
-                raise ValueError(
-                    f"sensitivity: loss must have finite gradients in FP32; got others in {name} "
-                    f"with loss_scale={self.loss_scale:g}. Lower the scale."
-                )
         own_names = {name or type(model).__name__ for name, _ in model.named_modules()}
         return [name for name in found if name in own_names]
 
@@ -382,16 +340,6 @@ class _Step:
         with _own_randomness(model), torch.enable_grad(), within:
             for batch in copy.deepcopy(self.batches):  # which a loss may take apart
                 loss = self.loss(model, batch)
-                if not isinstance(loss, Tensor) or loss.numel() != 1:
-                    raise (ValueError if isinstance(loss, Tensor) else TypeError)(
-                        f"sensitivity: loss must return a tensor with one number; got "
-                        f"{quoted(loss)}. Return its mean()."
-                    )
-                if not loss.requires_grad:
-                    raise ValueError(
-                        f"sensitivity: loss must have a gradient; got {quoted(loss)}. Let it call "
-                        f"the model that it is given, without no_grad() or item()."
-                    )
                 torch.autograd.backward(loss * self.loss_scale)
                 losses.append(loss.detach())
         gradients = {
@@ -405,21 +353,17 @@ class _Step:
 
 
 def _require_outside(where: str) -> None:
-    """Refuse to measure where FP32 is not FP32, or where there are no gradients."""
-    inside = {
-        "simulated": this_graph().innermost,
-        "inference_mode": torch.is_inference_mode_enabled(),
-    }
-    for name in (name for name, found in inside.items() if found):
+    """Refuse to measure where FP32 is not FP32."""
+    if this_graph().innermost is not None:
         raise RuntimeError(
-            f"{where}: it must be called outside of {name}; got a call inside. Leave the with "
-            f"statement, or the decorated function, first."
+            f"{where}: it must be called outside of simulated; got a call inside. Leave the with "
+            f"statement first."
         )
 
 
-def _counted(where: str, runs: list[Any], progress: Any) -> Iterable[Any]:
+def _counted(where: str, runs: list[Any], progress: bool) -> Iterable[Any]:
     """The runs, with a bar that counts them where that is wanted."""
-    if not switch(where, "progress", progress):
+    if not progress:
         return runs
     needs(f"{where}(progress=True)", "tqdm")
     from tqdm.auto import tqdm
@@ -442,42 +386,15 @@ def _own_randomness(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _stored(batches: Any, steps: Any) -> list[Any]:
+def _stored(batches: Iterable[Any], steps: int | None) -> list[Any]:
     """The first few batches."""
-    if steps is not None:
-        integer("sensitivity", "steps", steps, least=1, advice="None takes a few.")
-    rule = "sensitivity: batches must be an iterable of what loss takes"
-    advice = "Put a single one into a list."
-    if isinstance(batches, str | bytes | Mapping | Tensor) or not isinstance(batches, Iterable):
-        raise TypeError(f"{rule}; got {quoted(batches)}. {advice}")
     stored = list(islice(batches, FEW if steps is None else steps))
     if len(stored) < (steps or 1):
         raise ValueError(
-            f"{rule}, and hold at least {steps or 1}; got {len(stored)}. Give it more, or lower "
+            f"sensitivity: batches must hold at least {steps or 1}; got {len(stored)}. Lower "
             f"steps; a generator that was used up must be made anew."
         )
     return stored
-
-
-def _chosen(layers: Any, low: list[str], policy: Policy) -> list[str]:
-    """The layers to try: those that were named, or all."""
-    if not low:
-        raise ValueError(
-            f"sensitivity: model must have operations that {policy.constant} runs low; got none "
-            f"in its modules. Use policy=EVERYTHING, and let loss call the model it is given."
-        )
-    if layers is None:
-        return low
-    names = items("sensitivity", "layers", layers, "names of modules")
-    for name in names or [None]:
-        if name not in low:
-            near = get_close_matches(name, low, cutoff=0.4) if isinstance(name, str) else []
-            raise (ValueError if isinstance(name, str) or not names else TypeError)(
-                f"sensitivity: layers must be names of modules with operations that "
-                f"{policy.constant} runs low; got {quoted(name if names else layers)}. "
-                + (f"Near it: {', '.join(near)}." if near else f"It has {', '.join(low[:9])}.")
-            )
-    return list(dict.fromkeys(names))
 
 
 def _error(found: list[Tensor], exact: list[Tensor]) -> float:

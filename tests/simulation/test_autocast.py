@@ -4,6 +4,7 @@ Each call runs under the real autocast, with a dispatch mode below it that write
 kernels ran on which dtypes; then under the simulation, which says what it did.
 """
 
+import itertools
 import re
 import warnings
 from contextlib import nullcontext
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from mplab import BF16, FP16
-from mplab.simulation import CPU_AUTOCAST, simulated
+from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, simulated
 from mplab.simulation.explanation import Recorder
 from mplab.simulation.marks import Mark, set_mark
 
@@ -379,7 +380,9 @@ HALVED = PROGRAMS | {
 @pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]), ids=lambda fmt: fmt.name)
 @pytest.mark.parametrize("program", HALVED)
 def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt):
-    for seed in range(12):
+    """Also by the rules of CUDA, where the program has only operations that run as on the CPU."""
+    policies = (CPU_AUTOCAST, CUDA_AUTOCAST) if program in PROGRAMS else (CPU_AUTOCAST,)
+    for seed, policy in itertools.product(range(25), policies):
         torch.manual_seed(seed)
         p = [nn.Parameter(torch.randn(2, 2)) for _ in range(4)]
         x, scale = torch.randn(2, 2), 2.0 ** (seed % 12)
@@ -390,7 +393,7 @@ def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt
         real = [q.grad for q in p]
         for q in p:
             q.grad = None
-        with simulated(fmt, policy=CPU_AUTOCAST):
+        with simulated(fmt, policy=policy):
             actual = HALVED[program](x, p)
             if actual.requires_grad:
                 (actual * scale).backward()

@@ -319,11 +319,9 @@ def test_real_products_are_refused_in_words_where_torch_has_none(name):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL), r"block must be a pair such as \(1, 32\)"),
-        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL, (32,)), r"block must be a pair .* got \(32,\)"),
-        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL, (None, 32)), "block must be a pair"),
-        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL, (1, 0)), "block must be a pair"),
-        (lambda: Cast(FP8_E4M3, CurrentScaling, (1, 32)), "block must be a pair .* None without"),
+        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL), r"ScaleRule with a block such as \(1, 32\)"),
+        (lambda: Cast(FP8_E4M3, CurrentScaling, (1, 32)), "ScaleRule with a block"),
+        (lambda: Cast(FP8_E4M3, "current"), "ScaleRule with a block"),
         (
             lambda: replace(SCALINGS["current"], hadamard=True),
             "hadamard must be False where input or grad_output have no blocks",

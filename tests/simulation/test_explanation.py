@@ -17,7 +17,6 @@ from mplab.simulation import (
     EVERYTHING,
     KERAS_MIXED,
     POLICIES,
-    Explanation,
     explain,
     simulated,
 )
@@ -178,11 +177,6 @@ def test_a_cell_of_two_formats_has_two_markers():
         places.setdefault(round(line.get_xdata()[0]), []).append(line.get_color())
     column = [label.get_text() for label in axes.get_xticklabels()].index("mul")
     assert len(set(places[column])) == 2
-
-
-def test_a_map_of_nothing_is_refused():
-    with pytest.raises(ValueError, match="precision_map: explanation must not be empty"):
-        precision_map(Explanation("Nothing", FP16, CUDA_AUTOCAST, ()))
 
 
 def test_inputs_are_given_by_name_too():

@@ -20,7 +20,7 @@ from mplab.simulation import (
     explain,
     simulated,
 )
-from mplab.simulation._functions import whole_functions
+from mplab.simulation.functions import whole_functions
 
 
 @pytest.fixture(autouse=True)

@@ -102,14 +102,13 @@ class Own(nn.Linear):
 @pytest.mark.parametrize(
     ("model", "options", "found"),
     [
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()), {}, "Conv2d, ReLU, Sequential only"),
-        (lambda: nn.ReLU(), {}, "got ReLU only"),
-        (lambda: nn.Sequential(Own(2, 2)), {}, r"linear layers 0 \(Own\)"),
-        (lambda: nn.Linear(2, 2), {"filter": lambda *_: False}, r"linear layers model \(Linear\)"),
+        (nn.ReLU, {}, r"got model \(ReLU\)"),
+        (lambda: nn.Sequential(Own(2, 2)), {}, r"0 \(Own\)\. Subclasses stay"),
+        (lambda: nn.Linear(2, 2), {"filter": lambda *_: False}, r"got model \(Linear\)"),
         (
-            lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)),
-            {"filter": lambda name, layer: name == "head"},
-            r"linear layers 0 \(Linear\), 1 \(Linear\)\. Look at filter",
+            lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)),
+            {"scaling": "nvfp4"},
+            "Without a filter 'nvfp4' keeps the first and the last layer",
         ),
     ],
 )
@@ -142,12 +141,6 @@ def test_a_filter_decides_about_the_ends_too():
     model = TASKS["regression"].model()
     convert_linears(model, scaling="nvfp4", filter=lambda name, layer: name != "4")
     assert conversion(model) == "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 0, 2; Linear: 4"
-
-
-def test_a_model_of_ends_alone_is_refused_with_advice():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    with pytest.raises(ValueError, match=r"0 \(Linear\), 1 \(Linear\)\. .* nvfp4 keeps the first"):
-        convert_linears(model, scaling="nvfp4")
 
 
 # The report ----------------------------------------------------------------------------

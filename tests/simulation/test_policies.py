@@ -18,7 +18,8 @@ from mplab.simulation import (
     EVERYTHING,
     KERAS_MIXED,
     POLICIES,
-    _rules,
+    Policy,
+    operations,
     simulated,
 )
 
@@ -73,7 +74,7 @@ def test_the_header_says_what_the_dispatcher_of_this_torch_has_registered_for_cu
 
 def test_every_operation_in_our_lists_exists():
     known = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
-    sets = [_rules.LIKE_INPUT, _rules.EXACT, _rules.COPIES]
+    sets = [operations.LIKE_INPUT, operations.EXACT, operations.COPIES]
     for policy in POLICIES.values():
         sets += [policy.lower, policy.wide, policy.output]
     names = frozenset().union(*sets)
@@ -462,6 +463,18 @@ def test_embedding_norms_softmax_and_losses_in_fp32_as_the_issue_asks():
     assert [is_low(p.grad) for p in model.parameters()] == [False, False, False, True, True]
 
 
+def test_what_would_change_a_table_in_silence_is_refused():
+    for odd in ({"lower": "mm"}, {"lower": ["mm"]}, {"inside": "LOWER"}, {"outside": None}):
+        with pytest.raises(ValueError, match=f"Policy: {next(iter(odd))} must be a "):
+            Policy("mine", "me", **odd)
+    with pytest.raises(ValueError, match="must have no operation in common; got 'mm'"):
+        Policy("mine", "me", lower=frozenset({"mm"}), wide=frozenset({"mm"}))
+    with pytest.raises(ValueError, match=r"wide must have names .*; got 'softmaxx'"):
+        CUDA_AUTOCAST.with_operations(wide=["softmaxx"])
+    with pytest.raises(ValueError, match="simulated: fmt must have signs and zero"):
+        simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"head": FP8_E8M0}))
+
+
 def test_a_name_that_fits_no_layer_is_refused():
     with pytest.raises(ValueError, match=r"got 'haed', which fits none of 'Towers', 'left'"):
         simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32}), model=Towers())
@@ -473,17 +486,6 @@ def test_a_name_that_fits_no_layer_of_a_model_that_was_found_is_warned_of_once()
         Towers()(torch.randn(2, 4))
     with sim:
         Towers()(torch.randn(2, 4))
-
-
-def test_arguments_of_another_type_are_refused():
-    with pytest.raises(TypeError, match="simulated: policy must be a Policy; got 'cuda'"):
-        simulated(FP16, policy="cuda")
-    with pytest.raises(TypeError, match="with_layers: formats must be by name or class"):
-        CUDA_AUTOCAST.with_layers({nn.Linear(2, 2): FP32})
-    with pytest.raises(TypeError, match="with_layers: formats must be an mplab Format"):
-        CUDA_AUTOCAST.with_layers({"head": torch.float32})
-    with pytest.raises(ValueError, match="simulated: policy's formats must "):
-        simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"head": FP8_E8M0}))
 
 
 def test_layers_and_counts_do_not_change_each_other():

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_map
 
-from mplab.simulation import _functions, dispatch
+from mplab.simulation import dispatch, functions
 from mplab.training import _engines
 
 
@@ -45,7 +45,7 @@ def in_half(rule):
 def half_kernels():
     """Let simulations compute so, and replay no training step."""
     rule_of = dispatch.rule_of
-    caches = (dispatch.rules_in, _functions.whole_functions, _functions.known_functions)
+    caches = (dispatch.rules_in, functions.whole_functions, functions.known_functions)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "rule_of", lambda *args, **named: in_half(rule_of(*args, **named)))
         patch.setattr(_engines, "is_straight", lambda model, loss: False)

@@ -22,10 +22,9 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from mplab.numbers.formats import Format
-from mplab.simulation._operands import Refused
-from mplab.simulation._rules import Scope
 from mplab.simulation.dispatch import Mode, Rules, rules_in
 from mplab.simulation.marks import Mark, Rounder, is_plain, mark_of, set_mark
+from mplab.simulation.operations import Refused, Scope
 from mplab.simulation.policies import Policy, Run
 
 _QUESTIONS = dict.fromkeys(
