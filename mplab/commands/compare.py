@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from mplab.commands._errors import UserError
+from mplab.commands.errors import UserError
 from mplab.health.comparison import compare
 
 

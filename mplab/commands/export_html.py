@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mplab.commands._errors import UserError
+from mplab.commands.errors import UserError
 from mplab.course.files import course_folder, replace_file
 from mplab.numbers.installation import PACKAGE, needs
 
@@ -77,7 +77,7 @@ def export(
         needs("the reference", "pdoc")
     from tqdm.auto import tqdm
 
-    from mplab.commands._front_page import draw_headline, front_page, teaching_page
+    from mplab.commands.front_page import draw_headline, front_page, teaching_page
 
     paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
     unknown = sorted(set(lessons or ()) - set(paths))
@@ -93,7 +93,7 @@ def export(
         if fresh or stamp not in _written(out / f"{path.stem}.html"):
             replace_file(out / f"{path.stem}.html", (lesson_page(path, *around) + stamp).encode())
     if reference:
-        from mplab.commands._reference import write_reference
+        from mplab.commands.reference import write_reference
 
         write_reference(out / "api")
     guide = _written(course_folder("lessons") / "README.md")
@@ -116,8 +116,8 @@ def lesson_page(path: Path, before: Path | None = None, after: Path | None = Non
     Raises:
         UserError: a cell fails.
     """
-    from mplab.commands._lesson_page import in_colab, lesson_body, title_of
-    from mplab.commands._site import page
+    from mplab.commands.frame import page
+    from mplab.commands.lesson_page import in_colab, lesson_body, title_of
 
     notebook = _executed(path)
     title = title_of(notebook)

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mplab.commands._errors import UserError
+from mplab.commands.errors import UserError
 from mplab.numbers.installation import needs
 
 if TYPE_CHECKING:

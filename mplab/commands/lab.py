@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mplab.commands._errors import UserError
+from mplab.commands.errors import UserError
 from mplab.course.files import course_folder, replace_file
 from mplab.numbers.installation import needs
 

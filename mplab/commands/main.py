@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from mplab.commands._errors import UserError
+from mplab.commands.errors import UserError
 from mplab.numbers.installation import VERSION, lacks
 
 COMMANDS = {

@@ -8,7 +8,7 @@ import pytest
 
 import mplab
 from mplab.commands import doctor, lab
-from mplab.commands._errors import UserError
+from mplab.commands.errors import UserError
 from mplab.commands.lab import copy_lessons, find_lesson
 from mplab.commands.main import main
 from mplab.course.files import course_folder as lessons_folder

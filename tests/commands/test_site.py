@@ -7,7 +7,7 @@ import page as pages
 import pytest
 
 from mplab import FP16, explorers, pictures
-from mplab.commands import _front_page, export_html
+from mplab.commands import export_html, front_page
 from mplab.course.files import course_folder
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l18.explorer import FourBitBlock
@@ -58,7 +58,7 @@ def site(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export_html, "course_folder", lambda name: folder)
         picture = pictures.bit_fields(1.0, [FP16])
-        patch.setattr(_front_page, "draw_headline", lambda: picture.png(zoom=0.5))
+        patch.setattr(front_page, "draw_headline", lambda: picture.png(zoom=0.5))
         export_html.export(out, reference=False)
     return out
 

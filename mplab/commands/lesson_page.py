@@ -12,7 +12,7 @@ from typing import Any
 
 from nbconvert.filters import Highlight2HTML, markdown2html
 
-from mplab.commands._site import smaller
+from mplab.commands.frame import smaller
 from mplab.explorers.freezing import Frozen
 from mplab.explorers.modules import STILL, once
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from mplab.commands._lesson_page import text, title_of
-from mplab.commands._site import page, smaller
+from mplab.commands.frame import page, smaller
+from mplab.commands.lesson_page import text, title_of
 from mplab.explorers.modules import BitExplorer, alive
 
 _SENTENCES = 230

@@ -1,0 +1,99 @@
+"""The reference in `mplab export-html`: the fronts as pages of pdoc, from their docstrings."""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+from pdoc import doc, doc_ast, render
+
+from mplab.commands.frame import policy
+from mplab.commands.main import COMMANDS
+from mplab.course.files import replace_file
+from mplab.numbers.installation import VERSION
+
+ROOMS = (
+    *("numbers", "arithmetic", "scaling", "course", "simulation", "training"),
+    *("health", "hardware", "pictures", "explorers", "grading"),  # commands is for the shell
+)
+
+MORE = {"mplab.numbers.tensors": ["round_tensor"]}
+"""Documented besides the fronts: it needs torch, and its room does not."""
+
+_TEMPLATES = Path(__file__).parent / "site" / "reference"
+
+
+def write_reference(folder: Path) -> None:
+    """Write a page for the package and for each front, and the index of the search.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # annotations that only a type checker can read
+        render.configure(
+            docformat="google",
+            footer_text=f"mplab {VERSION}",
+            show_source=False,  # it is full of what the fronts hide
+            template_directory=_TEMPLATES,
+        )
+        names = [f"mplab.{room}" for room in ROOMS]
+        pages = {name: _page(name) for name in ["mplab", *names, *MORE]}
+        pages["mplab"].docstring += _lists(pages)
+        pages["mplab"].submodules = [pages[name] for name in names]
+        for name, page in pages.items():
+            path = folder / f"{name.replace('.', '/')}.html"
+            replace_file(path, _guarded(render.html_module(page, pages)).encode())
+        replace_file(folder / "index.html", _guarded(render.html_index(pages)).encode())
+        # Without the package: what it offers, a search finds in the rooms.
+        rooms = {name: page for name, page in pages.items() if name != "mplab"}
+        replace_file(folder / "search.js", render.search_index(rooms).encode())
+
+
+def _guarded(html: str) -> str:
+    """A page under the policy of all pages, each of its links with words that can be read out.
+
+    Its own script loads the index of the search.
+    """
+    scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    html = re.sub(r'(<a class="headerlink" href="#([^"]+)")>', r'\1 aria-label="link to \2">', html)
+    return html.replace("<head>", "<head>" + policy(scripts, more="'strict-dynamic'"), 1)
+
+
+def _page(name: str) -> doc.Module:
+    """A module for pdoc, with all that it offers; pdoc leaves out what comes from other files."""
+    module = doc.Module.from_name(name).obj
+    front = ModuleType(name, module.__doc__)
+    names = MORE.get(name) or getattr(module, "__all__", dir(module))
+    held = {key: getattr(module, key) for key in names if key[0] != "_"}
+    held = {key: value for key, value in held.items() if not isinstance(value, ModuleType)}
+    vars(front).update(held, __all__=list(held))
+    page = doc.Module(front)
+    for entry in page.variables:
+        entry.docstring = _described(entry.name, getattr(front, entry.name))
+    for each in page.classes:  # what torch or matplotlib gave them would have no place to link to
+        each.inherited_members = {}
+        each.members = {member.name: member for member in each.own_members}
+    return page
+
+
+def _described(name: str, value: object) -> str:
+    """The docstring under a constant, in whichever file it is made, and the keys of a table."""
+    found = (
+        doc_ast.walk_tree(module).var_docstrings.get(name)
+        for file, module in list(sys.modules.items())
+        if file.startswith("mplab.") and vars(module).get(name) is value
+    )
+    keys = f"\n\nKeys: {', '.join(map(repr, value))}." if isinstance(value, Mapping) else ""
+    return next(filter(None, found), "") + keys
+
+
+def _lists(pages: Mapping[str, doc.Module]) -> str:
+    """The rooms and the commands, as the end of the first page."""
+    rooms = [f"- `{name}`: {page.docstring.partition(chr(10))[0]}" for name, page in pages.items()]
+    commands = [f"- `mplab {name}`: {purpose}" for name, purpose in COMMANDS.items()]
+    return "\n".join(["\n\n## Rooms\n", *rooms[1:], "\n## Commands\n", *commands])
