@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from mplab.simulation import dispatch, functions
-from mplab.training import _engines
+from mplab.training import engines
 
 
 def in_half(rule):
@@ -48,7 +48,7 @@ def half_kernels():
     caches = (dispatch.rules_in, functions.whole_functions, functions.known_functions)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "rule_of", lambda *args, **named: in_half(rule_of(*args, **named)))
-        patch.setattr(_engines, "is_straight", lambda model, loss: False)
+        patch.setattr(engines, "is_straight", lambda model, loss: False)
         try:
             for cache in caches:
                 cache.cache_clear()
