@@ -1,6 +1,5 @@
 """Computing in a format: operations, sums, updates, time steps, linear systems, matrix units."""
 
-from mplab.arithmetic.float_array import FloatArray as FloatArray
 from mplab.arithmetic.architectures import (
     ARCHITECTURES as ARCHITECTURES,
     MatrixUnit as MatrixUnit,
@@ -17,6 +16,7 @@ from mplab.arithmetic.emulation import (
     slice_bits as slice_bits,
     split as split,
 )
+from mplab.arithmetic.float_array import FloatArray as FloatArray
 from mplab.arithmetic.integration import (
     freezes as freezes,
     integrate as integrate,

@@ -4,8 +4,10 @@ from mplab.numbers.installation import needs as _needs
 
 _needs("mplab.explorers", "torch", "matplotlib", "ipywidgets", "anywidget")
 
-from mplab.explorers.modules import BitExplorer as BitExplorer
-from mplab.explorers.modules import NumberLine as NumberLine
-from mplab.explorers.modules import RoundingLab as RoundingLab
+from mplab.explorers.modules import (
+    BitExplorer as BitExplorer,
+    NumberLine as NumberLine,
+    RoundingLab as RoundingLab,
+)
 from mplab.explorers.range_map import RangeMap as RangeMap
 from mplab.explorers.widget import Explorer as Explorer

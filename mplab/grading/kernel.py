@@ -359,8 +359,7 @@ def main(config: dict[str, Any]) -> None:
     """Become the warm process."""
     control = socket.socket(fileno=config["control"])
     sys.path[:] = config["path"]
-    from mplab.grading import isolation
-    from mplab.grading import serialization as values
+    from mplab.grading import isolation, serialization as values
 
     if config["isolate"]:
         isolation.hide_memory()

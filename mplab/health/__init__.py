@@ -4,11 +4,8 @@ from mplab.numbers.installation import needs as _needs
 
 _needs("mplab.health", "torch")
 
-from mplab.health.clinic import CASES as CASES
-from mplab.health.clinic import Case as Case
-from mplab.health.clinic import scale_too_high as scale_too_high
-from mplab.health.comparison import Comparison as Comparison
-from mplab.health.comparison import compare as compare
+from mplab.health.clinic import CASES as CASES, Case as Case, scale_too_high as scale_too_high
+from mplab.health.comparison import Comparison as Comparison, compare as compare
 from mplab.health.digest import Digest as Digest
 from mplab.health.findings import Finding as Finding
 from mplab.health.reports import Report as Report

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
-from numbers import Real
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from mplab.numbers.formats import FORMATS, Format, Overflow, Rounding
+from mplab.numbers.formats import Overflow, Rounding
 from mplab.numbers.rounding import Stream
 
 _HUGE = 1 << 1000
@@ -32,15 +31,6 @@ def quoted(value: object) -> str:
     except ValueError:  # an integer of more digits than Python prints
         words = "an integer of thousands of digits"
     return words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
-
-
-def switch(function: str, argument: str, value: object) -> bool:
-    """True or False; nothing that merely counts as one of them."""
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(
-            f"{function}: {argument} must be True or False; got {quoted(value)}. Pass one of them."
-        )
-    return bool(value)
 
 
 def integer(
@@ -67,54 +57,6 @@ def integer(
     if not least <= found <= most:
         raise ValueError(problem)
     return found
-
-
-def number_that(
-    function: str, argument: str, value: Any, rule: str, holds: Callable[[float], bool]
-) -> float:
-    """A number that a float can hold and for which `holds`; Booleans are none."""
-    problem = f"{function}: {argument} must be {rule}; got {quoted(value)}. Pass one like 1.0."
-    no_number = isinstance(value, bool | np.bool_ | np.ma.core.MaskedConstant)
-    if no_number or not isinstance(value, Real):
-        raise TypeError(problem)
-    try:
-        found = float(value)
-    except OverflowError:
-        raise ValueError(problem) from None
-    if not holds(found):
-        raise ValueError(problem)
-    return found
-
-
-def real(
-    function: str, argument: str, value: Any, *, positive: bool = False, most: float = math.inf
-) -> float:
-    """A finite number up to `most`; Booleans are none."""
-    rule = f"a {'positive, ' * positive}finite number"
-    rule += f", at most {most:g}" if most < math.inf else ""
-
-    def holds(x: float) -> bool:
-        return math.isfinite(x) and x <= most and (x > 0 or not positive)
-
-    return number_that(function, argument, value, rule, holds)
-
-
-def instance(function: str, argument: str, value: Any, kind: type, rule: str, advice: str) -> Any:
-    """An object of a type; `rule` says what it must be."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{function}: {argument} must be {rule}; got {quoted(value)}. {advice}")
-    return value
-
-
-def named_format(function: str, argument: str, fmt: Any) -> Format:
-    """A format that an argument of another name than `fmt` gives."""
-    advice = f"Use one of {', '.join(FORMATS)}, or define a Format."
-    return instance(function, argument, fmt, Format, "an mplab Format", advice)  # type: ignore[no-any-return]
-
-
-def text(function: str, argument: str, value: Any) -> str:
-    """A string."""
-    return instance(function, argument, value, str, "a string", "Pass a str.")  # type: ignore[no-any-return]
 
 
 def one_of(function: str, argument: str, value: Any, choices: Iterable[str | None]) -> Any:

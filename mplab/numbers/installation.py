@@ -80,19 +80,3 @@ def needs(room: str, *packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"{room} {lacks(package)}", name=package)
-
-
-def missing_modules(program: str) -> list[str]:
-    """The modules of mplab that a program or notebook imports and this version does not have.
-
-    Examples:
-        >>> missing_modules("import mplab.course; from mplab.numbers.codes import ulp")
-        []
-    """
-    names = set(re.findall(r"\b(?:from|import) (mplab(?:\.\w+)+)", program))
-    places = {name: PACKAGE.joinpath(*name.split(".")[1:]) for name in names}
-    return sorted(
-        name
-        for name, place in places.items()
-        if not place.with_suffix(".py").is_file() and not (place / "__init__.py").is_file()
-    )

@@ -4,22 +4,22 @@ from mplab.numbers.installation import needs as _needs
 
 _needs("mplab.simulation", "torch")
 
-from mplab.simulation.casts import SCALINGS as SCALINGS
-from mplab.simulation.casts import Cast as Cast
-from mplab.simulation.casts import Scaling as Scaling
-from mplab.simulation.context import explain as explain
-from mplab.simulation.context import simulated as simulated
+from mplab.simulation.casts import SCALINGS as SCALINGS, Cast as Cast, Scaling as Scaling
+from mplab.simulation.context import explain as explain, simulated as simulated
 from mplab.simulation.explanation import Explanation as Explanation
 from mplab.simulation.fp8 import Fp8Linear as Fp8Linear
-from mplab.simulation.linears import conversion as conversion
-from mplab.simulation.linears import convert_linears as convert_linears
-from mplab.simulation.policies import CPU_AUTOCAST as CPU_AUTOCAST
-from mplab.simulation.policies import CUDA_AUTOCAST as CUDA_AUTOCAST
-from mplab.simulation.policies import EVERYTHING as EVERYTHING
-from mplab.simulation.policies import KERAS_MIXED as KERAS_MIXED
-from mplab.simulation.policies import POLICIES as POLICIES
-from mplab.simulation.policies import Policy as Policy
-from mplab.simulation.policies import Run as Run
-from mplab.simulation.sensitivities import FoundPolicy as FoundPolicy
-from mplab.simulation.sensitivities import Sensitivity as Sensitivity
-from mplab.simulation.sensitivities import sensitivity as sensitivity
+from mplab.simulation.linears import conversion as conversion, convert_linears as convert_linears
+from mplab.simulation.policies import (
+    CPU_AUTOCAST as CPU_AUTOCAST,
+    CUDA_AUTOCAST as CUDA_AUTOCAST,
+    EVERYTHING as EVERYTHING,
+    KERAS_MIXED as KERAS_MIXED,
+    POLICIES as POLICIES,
+    Policy as Policy,
+    Run as Run,
+)
+from mplab.simulation.sensitivities import (
+    FoundPolicy as FoundPolicy,
+    Sensitivity as Sensitivity,
+    sensitivity as sensitivity,
+)

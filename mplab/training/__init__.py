@@ -4,18 +4,14 @@ from mplab.numbers.installation import needs as _needs
 
 _needs("mplab.training", "torch")
 
-from mplab.training.exponents import ExponentHistogram as ExponentHistogram
-from mplab.training.exponents import exponent_histogram as exponent_histogram
+from mplab.training.exponents import (
+    ExponentHistogram as ExponentHistogram,
+    exponent_histogram as exponent_histogram,
+)
 from mplab.training.history import History as History
 from mplab.training.limits import headroom as headroom
-from mplab.training.loop import Watcher as Watcher
-from mplab.training.loop import train as train
-from mplab.training.recipes import RECIPES as RECIPES
-from mplab.training.recipes import Recipe as Recipe
-from mplab.training.runs import gather as gather
-from mplab.training.runs import load_runs as load_runs
-from mplab.training.stages import memory as memory
-from mplab.training.stages import stage_times as stage_times
-from mplab.training.tasks import TASKS as TASKS
-from mplab.training.tasks import Split as Split
-from mplab.training.tasks import Task as Task
+from mplab.training.loop import Watcher as Watcher, train as train
+from mplab.training.recipes import RECIPES as RECIPES, Recipe as Recipe
+from mplab.training.runs import gather as gather, load_runs as load_runs
+from mplab.training.stages import memory as memory, stage_times as stage_times
+from mplab.training.tasks import TASKS as TASKS, Split as Split, Task as Task

@@ -23,8 +23,7 @@ from sqlalchemy import event
 
 import mplab
 from mplab.commands.main import main
-from mplab.grading import autograding, execute
-from mplab.grading import database as database_module
+from mplab.grading import autograding, database as database_module, execute
 from mplab.grading.autograding import _lock, autograde
 from mplab.grading.database import disconnect, one_engine
 from mplab.grading.execute import close_lanes

@@ -11,8 +11,7 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
 from mplab.commands import grade
-from mplab.grading import autograding, submissions
-from mplab.grading import database as database_module
+from mplab.grading import autograding, database as database_module, submissions
 from mplab.grading.autograding import Recorder, autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.journal import read_journal

@@ -8,8 +8,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mplab import FP8_E4M3, Format, Specials
 from mplab.grading.serialization import MAX_BYTES, Foreign, decode_value, encode_value, key_of

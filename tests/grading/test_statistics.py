@@ -9,8 +9,7 @@ import pytest
 
 from mplab.course import Exercise
 from mplab.course.exercise import Misconception
-from mplab.grading import Graded, Part
-from mplab.grading import statistics as module
+from mplab.grading import Graded, Part, statistics as module
 from mplab.grading.execute import read_outcomes, write_outcomes
 from mplab.grading.exercises import Assignment, Outcome
 from mplab.grading.exporting import BY_HAND, NOTHING, Grade

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import record
 import torch
-from parts import casts, tensorcores
-from parts import runs as on_device
+from parts import casts, runs as on_device, tensorcores
 from parts.casts import checksum
 from parts.part import Setting
 

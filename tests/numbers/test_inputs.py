@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cases import DTYPES, TABLED, assert_same_bits, roundings, stream_for
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from oracle import round_fraction
 
 from mplab import (

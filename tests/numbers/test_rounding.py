@@ -29,8 +29,7 @@ from cases import (
     stream_for,
 )
 from exhaustive import REFERENCED, compare
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from oracle import events_of, random_array, round_fraction, table_of
 
 from mplab import (

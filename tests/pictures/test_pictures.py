@@ -19,8 +19,7 @@ import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
 from mplab.lessons.l01 import figures
 from mplab.pictures import canvas
-from mplab.training import ExponentHistogram, History, exponent_histogram
-from mplab.training import exponents as ranges
+from mplab.training import ExponentHistogram, History, exponent_histogram, exponents as ranges
 
 COLOURS = {"reference": canvas.REFERENCE.colour} | {
     name: look.colour for name, look in canvas.STYLES.items()

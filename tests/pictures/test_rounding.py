@@ -3,8 +3,7 @@
 import numpy as np
 from legible import assert_legible
 
-from mplab import BF16, FP32, round_to
-from mplab import pictures as figures
+from mplab import BF16, FP32, pictures as figures, round_to
 
 
 def lines_of(picture, panel=0):

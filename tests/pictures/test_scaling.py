@@ -3,8 +3,7 @@
 import numpy as np
 from legible import assert_legible
 
-from mplab import FP8_E4M3
-from mplab import pictures as figures
+from mplab import FP8_E4M3, pictures as figures
 from mplab.scaling import CurrentScaling, DelayedScaling
 
 

@@ -6,8 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from cases import ODD_FORMATS
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from oracle import exponent_of, mx_exponent
 from tiers import mostly_slow
 
