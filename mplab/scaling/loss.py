@@ -23,9 +23,10 @@ def in_float32(number: float) -> float:
 def between(where: str, name: str, value: Any, above: float, below: float = math.inf) -> Any:
     """A number between two bounds, both excluded."""
     if not above < value < below:
+        rule = "positive" if above == 0 else f"above {above:g}"
+        rule += " and finite" if below == math.inf else f" and below {below:g}"
         raise ValueError(
-            f"{where}: {name} must lie between {above} and {below}, both excluded; got "
-            f"{quoted(value)}. Leave it out for the usual value."
+            f"{where}: {name} must be {rule}; got {quoted(value)}. Leave it out for the usual."
         )
     return value
 
