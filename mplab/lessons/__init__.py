@@ -10,12 +10,9 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
 
-__path__ = [
-    str(folder)
-    for folder in (
-        *map(Path, filter(None, [os.environ.get("MPLAB_LESSONS")])),
-        _PACKAGE / "_course" / "lessons",
-        _PACKAGE.parent / "lessons",
-    )
-    if folder.is_dir()
-]
+# Installed, the lessons lie inside the package, and that comes first: any package may leave a
+# folder "lessons" beside ours. In a checkout they lie at the top.
+_FOLDERS = _PACKAGE / "_course" / "lessons", _PACKAGE.parent / "lessons"
+
+__path__ = [*filter(None, [os.environ.get("MPLAB_LESSONS")])]
+__path__ += [str(folder) for folder in _FOLDERS if folder.is_dir()][:1]
