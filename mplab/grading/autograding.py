@@ -52,7 +52,7 @@ from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
 
 _PAUSES = (0.0, 1.0, 5.0)
-"""Seconds before each attempt; after the last, a submission stays ungraded."""
+"""Seconds to wait before each attempt; if the last one fails, the submission stays ungraded."""
 
 _TELL_SECONDS = 15.0
 
@@ -71,14 +71,14 @@ class Line(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    """A submission to be graded, and how often that was tried before."""
+    """A submission to grade, and the number of attempts before."""
 
     student: str
     number: int = 0
 
 
 _Workers = tuple[Executor, Callable[[], int]]
-"""An executor, and how many submissions it takes at once: some wait, so that no worker does."""
+"""An executor, and how many submissions it holds at once: enough that no worker is idle."""
 
 
 def autograde(
@@ -93,35 +93,35 @@ def autograde(
     trusted: bool = False,
     tell: Callable[[str], None] = print,
 ) -> list[Line]:
-    """Grade the submissions that have not been graded as they are now.
+    """Grade the submissions that are new, or whose grade is out of date.
 
-    A technical failure, such as a gradebook that stays locked or a worker that is killed, is no
-    grade: such a submission is tried again, and if that does not help, the next call grades it.
+    After a technical failure, such as a locked gradebook or a killed worker, a submission is tried
+    again; if every attempt fails, it stays ungraded until the next call.
 
     Args:
         course: the course.
         assignment: a released assignment.
-        students: ids to grade, each standing for its team; all that have submitted if empty.
-        jobs: processes that run submissions, beside this one, which writes the gradebook.
+        students: ids to grade, each for its whole team; everybody who submitted if empty.
+        jobs: worker processes that run submissions; this process writes the gradebook.
         dask: the address of a Dask scheduler whose workers run the submissions instead.
-        force: also those that have been graded. The same answers get the same points.
-        exercise: grade this exercise again, wherever it has been graded: the notebook runs whole,
-            and the other exercises keep their points. Answers that have changed are graded whole.
+        force: grade again what has been graded. The same answers get the same points.
+        exercise: grade only this exercise again: the whole notebook runs, and the other exercises
+            keep their points. If answers have changed, the submission is graded in full.
         trusted: run without a sandbox.
-        tell: takes lines about the progress.
+        tell: called with each line about the progress.
 
     Returns:
         One line per submission. Without a score, it could not be graded for a technical reason.
 
     Raises:
-        NoSandbox: there is none, and the submissions are not trusted.
+        NoSandbox: there is no sandbox, and the submissions are not trusted.
         ValueError: the gradebook cannot be written, another call is grading in this course, the
             scheduler cannot be reached, `exercise` is not of the assignment, or `students` holds an
             id without a submission.
     """
     if not trusted and not dask:
         require_sandbox()
-    course.skeletons(assignment)  # refuses what has not been released
+    course.skeletons(assignment)  # raises if it has not been released
     if exercise not in ("", *(known := course.assignment(assignment).graded)):
         raise ValueError(
             f"autograde: exercise must be one of {', '.join(known)}; got {exercise!r}. Take the id "
@@ -148,7 +148,7 @@ def autograde(
 
 @contextmanager
 def _lock(course: Course) -> Iterator[None]:
-    """Lock a course, as one process at a time writes its gradebook; the lock ends with it."""
+    """Lock a course, so that one process at a time writes its gradebook; the lock ends with it."""
     with (course.root / ".mplab" / "lock").open("w") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +163,7 @@ def _lock(course: Course) -> Iterator[None]:
 def _chosen(
     course: Course, assignment: str, students: Sequence[str], tell: Callable[[str], None]
 ) -> list[str]:
-    """List the ids with a submission that are named, or all."""
+    """List the ids with a submission: all, or only the named ones."""
     present, strangers = submitted_students(course, assignment)
     owners = counting(course, assignment)
     wanted = {owners.get(name, name) for name in students}
@@ -185,8 +185,8 @@ def _chosen(
 # The workers -----------------------------------------------------------------------------
 @contextmanager
 def _processes(jobs: int) -> Iterator[_Workers]:
-    """Start processes of this machine; they end with this one, however it ends."""
-    round_to(np.zeros(1), FP16)  # imports numba once, before the processes part
+    """Start workers on this machine; they end when this process ends, however it does."""
+    round_to(np.zeros(1), FP16)  # imports numba once, before the processes fork
     close_lanes()
     disconnect()  # a connection must not cross a fork
     others = set(multiprocessing.active_children())
@@ -201,10 +201,10 @@ def _processes(jobs: int) -> Iterator[_Workers]:
 
 @contextmanager
 def _cluster(address: str, _: int) -> Iterator[_Workers]:
-    """Take the workers of a Dask scheduler, which see the course's folder at the same place."""
+    """Use the workers of a Dask scheduler, which see the course folder at the same path."""
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we say it in a line
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report it in one line
     try:
         client = Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
@@ -231,13 +231,13 @@ def _grade_all(
     recorder: Recorder,
     tell: Callable[[str], None],
 ) -> None:
-    """Run the submissions, and record each as it comes back."""
+    """Grade the submissions, and record each result as it arrives."""
     recorder.open()
     queue, suspects = deque(map(_Attempt, students)), deque[_Attempt]()
     while queue:
         with workers(jobs) as (executor, room):
             suspects += _grade(executor, room, queue, job, recorder, tell)
-    while suspects:  # each alone, so that none is lost to another
+    while suspects:  # one at a time: the one that kills its worker harms no other
         with workers(1) as (executor, _):
             suspects += _grade(executor, lambda: 1, suspects, job, recorder, tell)
 
@@ -250,10 +250,10 @@ def _grade(
     recorder: Recorder,
     tell: Callable[[str], None],
 ) -> list[_Attempt]:
-    """Grade until the queue is empty, or a worker dies and takes its executor with it.
+    """Grade until the queue is empty, or the executor breaks because a worker died.
 
     Returns:
-        The submissions that were with the executor when it broke, to be tried again.
+        The submissions that the executor held when it broke, to be tried again.
     """
     running: dict[Future[Work], _Attempt] = {}
     told = time.monotonic()
@@ -275,7 +275,7 @@ def _grade(
                     recorder.write(future.result())
                 except (BrokenExecutor, CancelledError):
                     raise
-                except Exception as error:  # not the student's: a refusal comes as a result
+                except Exception as error:  # technical: a refused submission comes as a result
                     queue += again(running[future], error)
                 del running[future]
         except BrokenExecutor as error:
@@ -302,7 +302,7 @@ class Recorder:
     def __init__(self, course: Course, assignment: str) -> None:
         self._course, self._assignment = course, assignment
         self._config = course.config()
-        # A notebook rebuilt from the release needs no further look at its metadata.
+        # The metadata of a notebook rebuilt from the release need no check.
         self._config.Autograde.autograde_preprocessors = [
             "nbgrader.preprocessors.SaveAutoGrades",
             "nbgrader.preprocessors.AssignLatePenalties",
@@ -318,7 +318,7 @@ class Recorder:
             self._course.record_students()
 
     def write(self, work: Work) -> None:
-        """Record a submission, however often that takes; after the last attempt, why not."""
+        """Record a submission; retry on errors, and if all attempts fail, record the reason."""
         failure: Exception | None = None
         for pause in _PAUSES:
             time.sleep(pause)
@@ -384,12 +384,12 @@ class Recorder:
             steps = _converter()(coursedir=self._directory, config=self._config, force=True)
             try:
                 steps.start()
-            except Exception as error:  # nbgrader's own tells only that there was one
+            except Exception as error:  # nbgrader's own says only that there was an error
                 cause = steps.failure or error.__context__
                 raise cause or RuntimeError(log.reason(error)) from error
 
     def _score(self, student: str) -> tuple[float, float, bool]:
-        """Read the points, those there are, and whether nbgrader knows that it came too late."""
+        """Read the score, the maximum score, and whether nbgrader counts the submission as late."""
         with one_engine(), self._course.gradebook() as gradebook:
             found = gradebook.find_submission(self._assignment, student)
             return float(found.score), float(found.max_score), found.total_seconds_late > 0
@@ -397,9 +397,9 @@ class Recorder:
 
 @cache
 def _converter() -> Any:
-    """Make nbgrader's converter without its first pass, which removes what `rebuild` never takes.
+    """Make nbgrader's converter without its first pass, because `rebuild` has sanitised already.
 
-    Made when first needed, since importing nbgrader takes a second.
+    Made when first needed, because importing nbgrader takes a second.
     """
     from nbgrader.converters import Autograde
     from nbgrader.converters.base import BaseConverter

@@ -1,4 +1,4 @@
-"""The command line of bubblewrap: what a program inside can see, and what it cannot do."""
+"""Build the bubblewrap command line, which limits what a program can see and do."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mplab.numbers.installation import PACKAGE
 _NOBODY = "65534"
 
 _LIBRARIES = ("site-packages", "dist-packages")
-"""What Python calls a folder of installed libraries, wherever it is."""
+"""Names of folders of installed libraries, wherever they lie."""
 
 
 def _system_paths() -> list[Path]:
-    """Folders that Python and its libraries need, none of which holds anything of a course."""
+    """List the folders that Python and its libraries need; none holds files of a course."""
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sysconfig.get_paths()["purelib"]}
     prefixes |= {sysconfig.get_paths()["platlib"], sysconfig.get_paths()["stdlib"]}
     paths = {Path(prefix).resolve() for prefix in prefixes} | {PACKAGE, course_folder("data")}
@@ -33,7 +33,7 @@ def _system_paths() -> list[Path]:
 
 
 def import_path() -> list[str]:
-    """`sys.path` for inside: this one, without the folder of a script or of the teacher."""
+    """Return `sys.path` for the sandbox: ours without the folder of a script or of the teacher."""
     roots = [*_system_paths(), PACKAGE.parent]
     kept = [Path(entry).resolve() for entry in sys.path if entry]
     kept += [PACKAGE.parent]
@@ -42,7 +42,7 @@ def import_path() -> list[str]:
 
 
 def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
-    """Arguments of bwrap for the file system: only what is needed, and little of it to write."""
+    """Return bwrap's arguments for the file system: only what is needed, little of it writable."""
     arguments = ["--tmpfs", "/"]
     made: set[Path] = set()
     binds = [(path, "--ro-bind") for path in (*_system_paths(), *readable)]
@@ -70,7 +70,7 @@ def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
 
 
 def _environment(more: Mapping[str, str]) -> list[str]:
-    """Arguments of bwrap for the environment: nothing of the teacher's."""
+    """Return bwrap's arguments for the environment: none of the teacher's variables."""
     variables = {
         "PATH": "/usr/bin:/bin",
         "HOME": WORK,
@@ -98,19 +98,19 @@ def sandboxed(
     environment: Mapping[str, str] | None = None,
     rules: int | None = None,
 ) -> list[str]:
-    """The command line that runs `command` in bubblewrap, as root or as an ordinary user.
+    """Return the command line that runs `command` in bubblewrap, as root or as an ordinary user.
 
-    `readable` and `writable` are further folders to see, at their own paths; `rules` is an open
-    file with a seccomp filter.
+    `readable` and `writable` are further folders, mounted at their own paths; `rules` is the
+    descriptor of an open file with a seccomp filter.
 
-    As root, the view is built first, since the interpreter may lie under a private home; then
-    the user becomes nobody; then the namespaces are made by somebody who has no rights.
+    As root, the view is built first, because the interpreter may lie under a private home;
+    then the user becomes nobody; then the namespaces are made by this user without rights.
 
     An ordinary user can only be mapped onto themselves: inside, the program is nobody; the
-    machine outside still counts it as that user's. It sees no file of theirs and none of their
-    processes; but it shares what the kernel counts by user, such as the number of processes, and
-    a wall that falls leaves nothing between it and the user's files. Grade as root, or as a user
-    who owns nothing else, where that matters.
+    machine outside still counts it as that user's. It sees none of their files and
+    processes; but it shares the kernel's counts per user, such as the number of processes, and if
+    the sandbox fails, nothing protects the user's files. Where that matters, grade as root, or as
+    a user who owns nothing else.
 
     Source:
         user_namespaces(7), on who may write a uid_map; bubblewrap's --uid and --gid.

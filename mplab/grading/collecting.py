@@ -1,4 +1,4 @@
-"""Bring submissions into the course, from a folder or a zip as learning platforms make them."""
+"""Collect submissions from a folder or a zip, as learning platforms make them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from mplab.grading.folder import Course, Student, is_student_id
 from mplab.grading.times import read_times, received
 
 _FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
-"""The bounds of a delivery; bytes are counted as they are unpacked, whatever an archive states."""
+"""The limits of a delivery; bytes are counted while unpacking, whatever an archive states."""
 
 _CHUNK = 1 << 20
 
-_OLDER, _LINES = 5, 20  # older deliveries kept, and problems told, of one student
+_OLDER, _LINES = 5, 20  # per student: older deliveries kept, and problems reported
 
 _STAMP = "timestamp.txt"
 """Where nbgrader looks for the time of a submission; written here, never taken from a student."""
@@ -47,7 +47,7 @@ _EXCHANGE = re.compile(r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+
 
 
 _ANOTHER = "it belongs to another account"
-"""The reason for leaving out what another account put into the exchange."""
+"""The reason to leave out files that another account put into the exchange."""
 
 
 class _NotTaken(Exception):
@@ -58,10 +58,10 @@ class _File(NamedTuple):
     """A file of a download, not read yet.
 
     Args:
-        path: in the download.
+        path: its path in the download.
         open: opens it; raises `_NotTaken` if it must not be read.
-        time: when the download says that it was written; None if it says nothing.
-        clock: who says so: "zip", "folder" or "exchange"; _ANOTHER if it names somebody else.
+        time: its date in the download; None if there is none.
+        clock: the date's source: "zip", "folder" or "exchange"; _ANOTHER for another account's.
     """
 
     path: PurePosixPath
@@ -76,12 +76,12 @@ class _Delivery:
 
     Args:
         owner: the student's id.
-        label: what the download calls it.
+        label: its name in the download.
         number: the platform's number of the student; empty if it gives none.
         canvas: whether Canvas named it.
-        late: whether its name says so.
+        late: whether its name says that it was late.
         older: whether a newer version is known.
-        files: what it holds, by the name that each has for the student.
+        files: its files, each with the student's name for it.
     """
 
     owner: str
@@ -94,7 +94,7 @@ class _Delivery:
 
     @property
     def time(self) -> datetime | None:
-        """The time of its newest file, as the download says."""
+        """The time of its newest file, by the dates of the download."""
         return max((file.time for _, file in self.files if file.time), default=None)
 
 
@@ -110,14 +110,14 @@ def collect(
 ) -> Collected:
     """Copy submissions to `submitted/ID/ASSIGNMENT`.
 
-    Understood are: a folder per student called by id; a file per student whose name begins
+    Accepted are: a folder per student, named by id; a file per student, whose name begins
     with the id; Moodle's "First Last_123_assignsubmission_file_/…"; Canvas's
     "lastfirst_123_456_file"; the inbound folder of nbgrader's exchange; and a student's own zip
-    inside any of them. Of several deliveries of one student the newest counts.
+    inside any of them. If a student delivered several times, the newest counts.
 
-    When a submission came in is taken from `times`; else, for the exchange, from the file
-    system; else, as the last resort, from the dates in the zip. Canvas's names say only who was
-    late. A student's own `timestamp.txt` counts for nothing.
+    The time of a submission comes from `times`; else, for the exchange, from the file system;
+    else, as the last resort, from the dates in the zip. Canvas's names say only who was late. A
+    student's own `timestamp.txt` is ignored.
 
     Args:
         course: the course, with its roster.
@@ -127,8 +127,8 @@ def collect(
             with the columns id,time.
 
     Returns:
-        The students found, and what could not be brought in, with the reason. What a student
-        submitted before, and older deliveries, are kept in `.mplab/replaced`.
+        The students found, and what could not be collected, with the reason. Earlier submissions
+        and older deliveries are kept in `.mplab/replaced`.
 
     Raises:
         ValueError: `place` or `times` is none of these or cannot be read, or the assignment is
@@ -161,7 +161,7 @@ def _shown(text: str) -> str:
 def _deliveries(
     files: Iterable[_File], roster: Sequence[Student], assignment: str
 ) -> tuple[dict[str, list[_Delivery]], list[str]]:
-    """The deliveries by student, and what is nobody's."""
+    """Group the files into deliveries by student, and list the files that are nobody's."""
     found: dict[tuple[str, str], _Delivery] = {}
     owners: dict[str, str | None] = {}
     problems: list[str] = []
@@ -196,7 +196,7 @@ def _deliveries(
 
 
 def _versions(delivery: _Delivery) -> list[_Delivery]:
-    """A delivery in which each notebook occurs once, and one for each older version of it.
+    """Split a delivery into its newest version and one delivery for each older notebook.
 
     Canvas numbers a file that is handed in again: a1.ipynb, a1-1.ipynb. The second number in
     front of it grows with time.
@@ -227,13 +227,13 @@ def _versions(delivery: _Delivery) -> list[_Delivery]:
 
 
 def _of_account(name: str, roster: Sequence[Student]) -> str | None:
-    """The student of this account; ids are matched exactly, not by prefix."""
+    """Return the student of this account; ids are matched exactly, not by prefix."""
     known = any(student.id == name for student in roster) if roster else is_student_id(name)
     return name if known else None
 
 
 def identify(name: str, roster: Sequence[Student]) -> str | None:
-    """The id of the student whose file or folder this is; None unless exactly one fits.
+    """Find the student's id from the name of a file or folder; None unless exactly one fits.
 
     Examples:
         >>> ada = Student("s01", "Ada", "Löwe", "ada@example.org")
@@ -261,14 +261,14 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
 
 
 def _plain(name: str) -> str:
-    """Letters without accents, blanks and case: how platforms write names into file names."""
+    """Remove accents, blanks and case from a name, as platforms do in file names."""
     decomposed = unicodedata.normalize("NFKD", name)
     return "".join(c for c in decomposed.casefold() if c.isalnum())
 
 
 # What is in it? ------------------------------------------------------------------------------
 def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
-    """The files of a download.
+    """List the files of a download.
 
     Raises:
         ValueError: it is neither a folder nor a zip that can be read.
@@ -304,7 +304,7 @@ def _folder_files(folder: Path) -> Iterator[_File]:
             if stat.S_ISDIR(status.st_mode):
                 continue
             name = PurePosixPath(path.relative_to(folder).as_posix())
-            # A change of the inode is dated by the file system; other dates, by whoever likes.
+            # The file system dates a change of the inode; anybody can set the other dates.
             seconds = status.st_ctime if exchange else status.st_mtime
             opener = partial(_open_file, path, exchange["id"] if exchange else "")
             clock = "exchange" if exchange else "folder"
@@ -316,7 +316,7 @@ def _refuse(reason: str) -> IO[bytes]:
 
 
 def _open_file(path: Path, user: str) -> IO[bytes]:
-    """Open a file of a folder; in the exchange, only of the user that its name tells."""
+    """Open a file of a folder; in the exchange, only if the user in its name owns it."""
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise _NotTaken("it is a link")
@@ -330,7 +330,7 @@ def _open_file(path: Path, user: str) -> IO[bytes]:
 
 
 def _is_of(status: os.stat_result, user: str) -> bool:
-    """Whether a file belongs to a user, or nobody here knows the user."""
+    """Whether a file belongs to a user; true if this machine does not know the user."""
     try:
         return pwd.getpwnam(user).pw_uid == status.st_uid
     except KeyError:
@@ -359,7 +359,7 @@ def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
 
 
 def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
-    """The date of an entry, which has no zone; None for the first day of the format."""
+    """Return the date of an entry, which has no zone; None for 1980, where the format begins."""
     try:
         return datetime(*info.date_time).astimezone(UTC) if info.date_time[0] > 1980 else None
     except (ValueError, OverflowError):
@@ -367,7 +367,7 @@ def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
 
 
 class _Taken:
-    """The files taken from a delivery, by the parts of their paths, and why others are not."""
+    """The files taken from a delivery, by the parts of their paths, and why others are left out."""
 
     def __init__(self, delivery: _Delivery) -> None:
         self.files: dict[tuple[str, ...], bytes] = {}
@@ -377,7 +377,7 @@ class _Taken:
         self._take(delivery.files, packed=False)
 
     def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
-        """Take notebooks first, so that they come in whatever lies beside them."""
+        """Take notebooks first, so that they are taken whatever lies beside them."""
         if len(files) > _STUDENT_FILES:
             self.problems.append(f"only {_STUDENT_FILES} of {len(files)} files are looked at")
         ordered = sorted(files, key=lambda entry: not entry[0].endswith(".ipynb"))
@@ -397,7 +397,7 @@ class _Taken:
                 self.problems.append(f"{_shown(str(file.path))}: {reason}")
 
     def _read(self, file: _File) -> bytes:
-        """At most so much, whatever size an archive states."""
+        """Read a file up to the limits, whatever size an archive states."""
         content = bytearray()
         try:
             with file.open() as stream:
@@ -417,7 +417,7 @@ class _Taken:
         return bytes(content)
 
     def _unpack(self, packed: bytes) -> None:
-        """Take what a student packed; a zip in it stays as it is."""
+        """Unpack a student's zip; a zip inside it stays as it is."""
         if packed.count(b"PK\1\2") > _STUDENT_FILES:  # before a list of them fills the memory
             raise _NotTaken(f"it lists more than {_STUDENT_FILES} files")
         try:
@@ -444,10 +444,10 @@ def _bring_in(
     deliveries: Sequence[_Delivery],
     known: Mapping[tuple[str, str], datetime],
 ) -> tuple[str, list[str]]:
-    """Store the newest delivery of a student that holds anything, and keep the others.
+    """Store a student's newest delivery that holds files, and keep the others.
 
     Returns:
-        Who knows when it came in, and what should be looked at.
+        The source of its time, and the problems found.
     """
     long_ago = datetime.min.replace(tzinfo=UTC)
     ranked = sorted(deliveries, key=lambda d: (not d.older, d.time or long_ago, d.label))
@@ -475,7 +475,7 @@ def _bring_in(
 def _came_in(
     delivery: _Delivery, known: Mapping[tuple[str, str], datetime]
 ) -> tuple[datetime | None, str]:
-    """The time of a delivery, and its source."""
+    """Return the time of a delivery, and its source."""
     listed = known.get(("id", delivery.owner)) or known.get(("number", delivery.number))
     if listed:
         return listed, "list"
@@ -486,7 +486,7 @@ def _came_in(
 
 
 def _keep(course: Course, name: str, files: Mapping[tuple[str, ...], bytes]) -> None:
-    """Keep a delivery that does not count, once however often it is collected."""
+    """Keep one copy of a delivery that does not count, however often it is collected."""
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
     kept = course.root / ".mplab" / "replaced" / "older" / f"{name}-{digest}"
     if not kept.exists():
@@ -510,7 +510,7 @@ def _store(
     source: str,
     problems: list[str],
 ) -> None:
-    """Put a submission in its place, whole or not at all; the one before is kept."""
+    """Store a submission, whole or not at all, and keep the one before."""
     student = delivery.owner
     target = course.root / "submitted" / student / assignment
     if not files and target.is_dir():
@@ -539,13 +539,13 @@ def _store(
 
 
 def _safe_parts(name: str) -> Iterable[str]:
-    """The parts of a path with everything replaced that a file system might take for more."""
+    """Split a path, and replace the characters that a file system might interpret."""
     for part in PurePosixPath(name).parts[-4:]:
         yield re.sub(r"[^A-Za-z0-9_. ()+-]", "_", part)[:100].lstrip(".") or "_"
 
 
 def _same(a: Path, b: Path) -> bool:
-    """Whether two folders hold the same files, whenever they came in."""
+    """Whether two folders hold the same files, apart from the time stamp."""
 
     def contents(folder: Path) -> dict[str, bytes]:
         found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

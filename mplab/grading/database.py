@@ -15,11 +15,11 @@ _LOCK_SECONDS = 30
 _ENGINES: dict[str, Any] = {}
 
 _GRADEBOOKS: dict[tuple[Any, ...], Any] = {}
-"""The first that was opened of each: what has looked at the schema and the course."""
+"""The first gradebook opened for each database and course; it has read schema and course."""
 
 
 def _create_engine(url: str, **options: Any) -> Any:
-    """The pool of this process for a database."""
+    """Return this process's connection pool for a database."""
     if url not in _ENGINES:
         if url.startswith("sqlite"):
             options["connect_args"] = {"timeout": _LOCK_SECONDS}
@@ -29,11 +29,10 @@ def _create_engine(url: str, **options: Any) -> Any:
 
 @contextmanager
 def one_engine() -> Iterator[None]:
-    """Let nbgrader keep one connection pool, and look at the schema once, in all its steps.
+    """Let all of nbgrader's steps share one connection pool and read the schema once.
 
-    It opens the gradebook eight times for a submission. With a pool of its own each time,
-    SQLAlchemy compiles every statement anew; and each time it connects, and asks for every table
-    and the course.
+    nbgrader opens the gradebook eight times for a submission. With a new pool each time,
+    SQLAlchemy compiles every statement again, connects, and asks for every table and the course.
     """
     from nbgrader import api
 

@@ -1,4 +1,4 @@
-"""nbgrader's exchange: the folder through which accounts of one machine or Hub pass work on."""
+"""Publish and collect through nbgrader's exchange, a folder shared by users of a machine or Hub."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _shared(course: Course) -> Path:
 
 
 def publish_assignment(course: Course, name: str) -> None:
-    """Put `release/NAME` into the exchange, where students fetch it; again if it is there.
+    """Publish `release/NAME` in the exchange, where students fetch it; replace an older one.
 
     Raises:
         ValueError: nbgrader cannot write there.
@@ -41,7 +41,7 @@ def publish_assignment(course: Course, name: str) -> None:
 
 
 def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list[str]:
-    """Put the feedback pages of these students into the exchange.
+    """Publish the feedback pages of these students in the exchange.
 
     Returns:
         The students who did not hand in through the exchange, and so cannot fetch a page.
@@ -77,12 +77,12 @@ def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> No
 
 
 def obstacles(course: Course) -> list[str]:
-    """Find permissions that keep students from the exchange or this Python, or open the course.
+    """Find permissions that lock students out of the exchange or Python or open the course.
 
-    Permissions for everybody are looked at; rights of a group, or of a list, are not known here.
+    Only permissions for everybody are checked, not those of groups or access control lists.
 
     Returns:
-        A sentence for each, with what to do.
+        A sentence for each problem, with what to do.
     """
     exchange, shared = Path(course.config().Exchange.root), _shared(course)
     found = []
@@ -115,7 +115,7 @@ def obstacles(course: Course) -> list[str]:
 
 
 def _shut(place: Path) -> Path | None:
-    """The first folder on the way to `place` that not everybody may enter."""
+    """Return the first folder on the path to `place` that not everybody may enter."""
     ways = (folder for folder in (*reversed(place.parents), place) if folder.is_dir())
     return next((folder for folder in ways if not folder.stat().st_mode & stat.S_IXOTH), None)
 
@@ -127,12 +127,12 @@ def _seen(folder: Path) -> str:
 class Collect(ExchangeCollect):
     """Make `nbgrader collect` and formgrader's button do the same as `mplab grade collect`.
 
-    nbgrader's own class copies what a link in a submission leads to, with the teacher's rights,
+    nbgrader's own class copies the target of a link in a submission, with the teacher's rights,
     and a folder in the exchange whose name has no time stops it for the whole class.
     """
 
     def init_src(self) -> None:
-        """Find where students hand in.
+        """Find the folder in which students hand in.
 
         Raises:
             ExchangeError: nothing has been published.
@@ -142,7 +142,7 @@ class Collect(ExchangeCollect):
             self.fail(f"Course not found: {inbound(self._course)}")
 
     def copy_files(self) -> None:
-        """Bring in what is new."""
+        """Collect new submissions."""
         name = self.coursedir.assignment_id
         for problem in collect(self._course, name, inbound(self._course)).problems:
             self.log.warning(problem)

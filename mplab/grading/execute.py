@@ -1,4 +1,4 @@
-"""Run a notebook in the sandbox and grade it outside: nbgrader's `Execute` step, replaced.
+"""Run a notebook in the sandbox and grade it outside, in place of nbgrader's `Execute` step.
 
 `nbgrader_config.py` names `SandboxedExecute`, so that `nbgrader autograde` and formgrader use it
 too.
@@ -35,10 +35,10 @@ _LANES: dict[tuple[str, bool], Lane] = {}
 
 
 def lane_for(warm: str, *, trusted: bool, limits: Limits | None = None) -> Lane:
-    """The warm process of this grader for an assignment; kept until the grader ends.
+    """Return the grader's warm process for an assignment; it is kept until the grader ends.
 
     Raises:
-        NoSandbox: there is none, and the submissions are not trusted.
+        NoSandbox: there is no sandbox, and the submissions are not trusted.
     """
     key = (warm, trusted)
     if key not in _LANES:
@@ -56,7 +56,7 @@ def close_lanes() -> None:
 
 
 class Report(NamedTuple):
-    """The outcomes of each exercise, and a remark on the run for the teacher, or none."""
+    """The outcomes of each exercise, and a remark on the run for the teacher (may be empty)."""
 
     outcomes: dict[str, list[Outcome]]
     remark: str
@@ -77,7 +77,7 @@ def run_notebook(
         seed: the seed for an exercise and a part.
 
     Returns:
-        The outcomes. A kernel that dies ends the run; what was earned before stays.
+        The outcomes. A kernel that dies ends the run; points earned before stay.
     """
     outcomes: dict[str, list[Outcome]] = {}
     ended = ""
@@ -113,7 +113,7 @@ def _outputs(session: Session, source: str) -> list[NotebookNode]:
 
 
 def graded_name(cell: NotebookNode) -> str | None:
-    """The id of a cell whose points come from its exercise; None for any other cell."""
+    """Return the id of a cell whose points come from its exercise; None for any other cell."""
     mark = cell.metadata.get("nbgrader", {})
     if cell.cell_type == "code" and mark.get("grade") and not mark.get("solution"):
         return str(mark["grade_id"])
@@ -126,10 +126,10 @@ def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
 
 
 def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
-    """Write the points into a check cell: for people as text, for nbgrader as a result.
+    """Write the points into a check cell, as text for people and as a result for nbgrader.
 
-    nbgrader takes the first result that a grade cell shows as its points, and an error or
-    anything on stderr as none.
+    nbgrader takes the first result of a grade cell as its points; with an error or any text on
+    stderr, it gives none.
     """
     lines = []
     for part in outcomes:
@@ -144,7 +144,7 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
 
 
 def read_outcomes(cell: NotebookNode) -> list[Outcome]:
-    """The outcomes that `write_outcomes` wrote into a cell; none in one that it did not write."""
+    """Read the outcomes that `write_outcomes` wrote into a cell; none from any other cell."""
     text = cell.outputs[0].get("text", "") if cell.get("outputs") else ""
     return [
         Outcome(part, float(points), float(earned), message or "")
@@ -153,17 +153,17 @@ def read_outcomes(cell: NotebookNode) -> list[Outcome]:
 
 
 def one_line(message: str) -> str:
-    """A message that looks like nothing but a message, whatever a student's exception says.
+    """Clean a message, so that a student's exception cannot imitate the grader's output.
 
-    It has no second line, nothing that moves a cursor or turns the direction of reading, and no
-    sign like those in front of the points.
+    The result has one line, no characters that move a cursor or turn the direction of reading,
+    and no symbol like the marks in front of the points.
     """
     plain = (c if c.isprintable() else " " for c in message)
     return " ".join("".join("?" if unicodedata.category(c) == "So" else c for c in plain).split())
 
 
 def _output(raw: Mapping[str, Any]) -> NotebookNode:
-    """A student's output as one of the few kinds that feedback shows."""
+    """Convert a student's output to one of the few kinds that feedback shows."""
     text = {key: value[:_TEXT] for key, value in raw.items() if isinstance(value, str)}
     if "image" in raw and _is_png(raw["image"]):
         data = {"image/png": raw["image"], "text/plain": text.get("text", "")}
@@ -201,15 +201,15 @@ def execute(
     """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
 
     Args:
-        notebook: rebuilt from a submission, or from the release if that was refused.
+        notebook: rebuilt from a submission, or from the release if the submission was refused.
         files: the files beside it.
         course: the course.
         whose: the assignment and the student.
         trusted: run without a sandbox.
-        limits: fields of `Limits` that differ.
+        limits: values that replace defaults of `Limits`.
 
     Raises:
-        NoSandbox: there is none, or it ended through no fault of the submission.
+        NoSandbox: there is no sandbox, or it ended through no fault of the submission.
     """
     for cell in notebook.cells:
         if cell.cell_type == "raw":  # copied into pages as it stands

@@ -1,7 +1,7 @@
-"""Graded exercises: one reference, public cases in the notebook, hidden ones outside it.
+"""Graded exercises: a reference, public cases in the notebook, and hidden cases outside it.
 
-An assignment's `exercises.py` holds `GRADED`, exercises by the id of their grade cell. It is
-the teacher's, and is read by the grader only. From it come the public table that goes out
+An assignment's `exercises.py` holds `GRADED`, exercises by the id of their grade cell. Only
+the teacher has this file, and only the grader reads it. It gives the public table that goes out
 with the notebook (`public_table`) and the grade (`grade_exercise`).
 """
 
@@ -28,19 +28,19 @@ from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS
 
 _MAX_CASES = 2_000
-"""Cases of one part: what one question to a submission may hold."""
+"""The most cases of one part, which are sent to a submission at once."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A class of cases that are right together, and what that is worth.
+    """A group of cases that earn points only if all of them are right.
 
     Args:
         name: what the cases have in common, for the feedback.
-        points: for all of them right; there is nothing for some of them.
-        hint: one sentence for who fails them, without the answer.
-        cases: the cases, or a function of a generator that is seeded for each student. None
-            stands for the public cases, or for the value where the exercise asks for one.
+        points: earned if all cases are right; 0 otherwise.
+        hint: one sentence for students who fail, without the answer.
+        cases: the cases, or a function that makes them from a generator seeded for each student.
+            None: the public cases, or the value if the exercise asks for one.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Graded:
         asks: the name in the notebook that holds the answer, a function or a value.
         exercise: the reference, the public cases and the misconceptions.
         parts: what is graded; at least one has cases that the notebook does not show.
-        seconds: time for the cases of one part.
+        seconds: time limit for the cases of one part.
     """
 
     asks: str
@@ -71,7 +71,7 @@ class Graded:
         return float(sum(part.points for part in self.parts))
 
     def cases(self, part: Part, seed: int) -> list[Any]:
-        """The cases of a part for the student of this seed; [None] where a value is asked."""
+        """Return a part's cases for a student's seed; [None] if the exercise asks for a value."""
         if not callable(self.exercise.answer):
             return [None]
         cases = self.exercise.cases if part.cases is None else part.cases
@@ -88,7 +88,7 @@ class Assignment(NamedTuple):
 
 
 def load_assignment(path: Path) -> Assignment:
-    """Run a teacher's `exercises.py` and take its `GRADED`, and its `WARM` if it has one.
+    """Run a teacher's `exercises.py` and return its `GRADED` and, if there is one, its `WARM`.
 
     Raises:
         ValueError: it has no `GRADED`, or an exercise in it cannot be graded.
@@ -109,7 +109,7 @@ def load_assignment(path: Path) -> Assignment:
 
 
 def _problem(entry: Graded) -> str | None:
-    """The first rule that an exercise breaks; its own reference must earn every point."""
+    """Return the first rule that an exercise breaks; None if it breaks none."""
     if not entry.parts or not all(0 < part.points < math.inf for part in entry.parts):
         return "each exercise needs parts, and each part points"
     function = callable(entry.exercise.answer)
@@ -123,7 +123,7 @@ def _problem(entry: Graded) -> str | None:
 
 
 def seed_for(key: bytes, *words: str) -> int:
-    """A seed that belongs to these words, and that nobody can compute without the key.
+    """Derive a seed from these words; nobody can compute it without the key.
 
     Examples:
         >>> seed_for(b"key", "a1", "s01") == seed_for(b"key", "a1", "s01")
@@ -165,11 +165,11 @@ def grade_exercise(
 
     Args:
         graded: the exercise.
-        answering: the submission. All it says is foreign text.
+        answering: the submission. Its replies are not trusted.
         seed: the seed of a part, by its name.
 
     Returns:
-        An outcome for each part, also where the answer is missing, broken or no value.
+        An outcome for each part, also if the answer is missing, broken or not a value.
     """
     outcomes = []
     for part in graded.parts:
@@ -211,15 +211,15 @@ def _spread(case: Any) -> tuple[Any, ...]:
 
 
 class _Unreadable(Exception):
-    """Stands for an answer that is no value; equal to none that a reference gives."""
+    """Stands for an answer that is not a value; it equals no value of a reference."""
 
 
 class _Own(_Unreadable):
-    """Stands for an exception that Python does not have, its name and text in one."""
+    """Stands for an exception that is not built in; its text begins with the name."""
 
 
 def _read(entry: Any) -> Any:
-    """The outcome of one case: a value, or the exception that took its place."""
+    """Read the outcome of one case: a value, or the exception that was raised instead."""
     if not isinstance(entry, dict):
         return _Unreadable("no value")
     if "value" in entry:
@@ -233,7 +233,7 @@ def _read(entry: Any) -> Any:
 
 
 def exception_named(name: Any, message: Any) -> Exception:
-    """The built-in exception of this name, or one that equals none."""
+    """Return the built-in exception of this name; for other names, one that equals none."""
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
     text = message[:300] if isinstance(message, str) else ""
     simple = (SyntaxError, UnicodeError, ExceptionGroup, OSError)  # others take one text
@@ -262,7 +262,7 @@ def _raised(error: Exception, *, hidden: bool) -> str:
 
     The text of an exception and the name of a student's own could hold the case itself.
     """
-    if type(error) is _Unreadable:  # in words of ours
+    if type(error) is _Unreadable:  # its text is ours
         return f"gave {error}"
     if hidden:
         return "raised " + ("an exception" if isinstance(error, _Own) else type(error).__name__)
@@ -272,13 +272,13 @@ def _raised(error: Exception, *, hidden: bool) -> str:
 
 # The public table ------------------------------------------------------------------------
 class Recorded:
-    """A function known by what it gave on some cases: a reference without its source."""
+    """A function that replays recorded outcomes: a reference without its source."""
 
     def __init__(self, outcomes: Mapping[str, Any]) -> None:
         self._outcomes = outcomes
 
     def __call__(self, *arguments: Any) -> Any:
-        """The recorded outcome, or the recorded exception.
+        """Return the recorded outcome, or raise the recorded exception.
 
         Raises:
             ValueError: these arguments were not recorded.
@@ -292,10 +292,10 @@ class Recorded:
 
 
 def public_table(graded: Mapping[str, Graded]) -> str:
-    """The exercises as a text for `load_public`: public cases and outcomes, no reference.
+    """Write the exercises as text for `load_public`: public cases and outcomes, no reference.
 
     Exactness:
-        The checks of the notebook decide as the exercises themselves do on the public cases.
+        On the public cases, the notebook's checks decide as the exercises themselves do.
     """
     table = {name: _public(entry.exercise) for name, entry in graded.items()}
     return json.dumps({"version": 1, "exercises": table}, indent=1, sort_keys=True) + "\n"
@@ -324,7 +324,7 @@ def _record(outcome: Any) -> dict[str, Any]:
 
 
 def load_public(path: str | Path = "checks.json") -> list[str]:
-    """Make an assignment's public exercises known to `mplab.check`.
+    """Load an assignment's public exercises, so that `mplab.check` knows them.
 
     Args:
         path: the table that came with the notebook.
@@ -333,7 +333,7 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
         The names of its exercises.
 
     Raises:
-        ValueError: the file is no such table.
+        ValueError: the file is not such a table.
     """
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))["exercises"]
@@ -350,7 +350,7 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
 def _from_public(entry: Mapping[str, Any]) -> Exercise:
     common = {name: entry[name] for name in ("reason", "argument", "tolerance")}
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
-    common["uses"] = entry.get("uses")  # which older tables do not have
+    common["uses"] = entry.get("uses")  # older tables do not have it
     if "sealed" in entry:
         (_, answer), *others = [(text, Sealed(digest)) for text, digest in entry["sealed"]]
         known = tuple(Misconception(sealed, text) for text, sealed in others)

@@ -1,4 +1,4 @@
-"""Grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
+"""Export grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from mplab.grading.journal import read_journal
 from mplab.grading.teams import counting
 
 BY_HAND = "to be graded by hand"
-"""The remark on a score that lacks what a person gives."""
+"""The remark on a score that still lacks points given by hand."""
 
 NOTHING = "nothing submitted"
-"""The remark where nothing was handed in."""
+"""The remark if nothing was handed in."""
 
 
 class Grade(NamedTuple):
     """A student's points in an assignment; None where nothing was submitted or graded.
 
-    Where a person has still to grade, the score is what is there so far. The owner is who handed
-    in: the student, or another member of the team.
+    If a person has still to grade, the score is the sum so far. The owner is the one who handed in:
+    the student, or another member of the team.
     """
 
     student: Student
@@ -38,19 +38,19 @@ class Grade(NamedTuple):
 
 
 def neutral(text: str) -> str:
-    """Text that no spreadsheet takes for a formula.
+    """Change text so that no spreadsheet takes it for a formula.
 
     Examples:
         >>> neutral("=1+1"), neutral("Ada")
         ("'=1+1", 'Ada')
     """
     text = "".join(c if c.isprintable() else " " for c in text)
-    first = unicodedata.normalize("NFKC", text.lstrip()[:1])  # some take wide signs for the same
+    first = unicodedata.normalize("NFKC", text.lstrip()[:1])  # some accept full-width signs
     return f"'{text}" if first in ("=", "+", "-", "@", "|", "%") else text
 
 
 def grades(course: Course, assignments: list[str]) -> list[Grade]:
-    """The grades of every student, also of those who submitted nothing.
+    """Return the grades of every student, also of students who submitted nothing.
 
     Raises:
         ValueError: an assignment is not in the gradebook.
@@ -108,7 +108,7 @@ def export(course: Course, assignments: list[str], *, to: str, path: Path) -> in
         path: the file to write.
 
     Returns:
-        How many students are in it.
+        The number of students in the file.
 
     Raises:
         ValueError: an assignment is not in the gradebook, or `to` is unknown.
@@ -124,12 +124,12 @@ def export(course: Course, assignments: list[str], *, to: str, path: Path) -> in
 
 
 def _number(score: float | None) -> str:
-    """A number as text; empty where there is none, which is not 0."""
+    """Write a score as text; empty for None, which is not 0."""
     return "" if score is None else f"{score:g}"
 
 
 def _final(grade: Grade) -> str:
-    """A score for a platform, which takes it as the last word: empty until it is."""
+    """Write a score for a platform, which takes it as final: empty until it is."""
     return "" if grade.by_hand else _number(grade.score)
 
 
@@ -150,7 +150,7 @@ def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:
 
 
 def _canvas_table(found: list[Grade]) -> list[list[str]]:
-    """Canvas's gradebook: the student's id here is the SIS id there."""
+    """Make the table for Canvas's gradebook; the student's id here is the SIS id there."""
     points = {g.assignment: g.max_score for g in found}
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]
     possible = ["    Points Possible", "", "", "", "", *map(_number, points.values())]
@@ -163,7 +163,7 @@ def _canvas_table(found: list[Grade]) -> list[list[str]]:
 
 
 def _moodle_table(found: list[Grade]) -> list[list[str]]:
-    """Moodle's grade import: the student's id here is the ID number there."""
+    """Make the table for Moodle's grade import; the student's id here is the ID number there."""
     names = list(dict.fromkeys(g.assignment for g in found))
     head = ["ID number", "First name", "Last name", "Email address"]
     head += [column for name in names for column in (name, f"{name} feedback")]

@@ -1,6 +1,6 @@
-"""Feedback pages: nbgrader's, with nothing of a student's that a browser would run.
+"""Make nbgrader's feedback pages, with nothing of a student's that a browser would run.
 
-A page is typeset in a process of its own with a time limit, since some texts take a Markdown
+A page is rendered in a process of its own with a time limit, because some texts take a Markdown
 parser or a highlighter hours. Such a page is shown as plain text.
 """
 
@@ -30,9 +30,9 @@ POLICY = (
 )
 
 _STYLE = "<style>pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere }</style>"
-"""Hints are sentences: without it they run out of their box."""
+"""Wraps lines, because hints are sentences and would run out of their box."""
 
-_WAIT = 10.0  # times the limit: a busy machine gives a process less than a second each second
+_WAIT = 10.0  # times the limit: on a busy machine a process gets less than a second each second
 
 _PAGE_MEMORY = 2 << 30
 
@@ -42,7 +42,7 @@ _PROCESSES.set_forkserver_preload(["__main__", "mplab.grading.feedback", "matplo
 
 
 class StaticExporter(HTMLExporter):
-    """HTML of a notebook by anybody: rebuilt, sanitised, and typeset in bounded time."""
+    """Exports anybody's notebook to HTML: rebuilt, sanitised, and rendered in bounded time."""
 
     seconds = Float(10.0, help="Time to typeset a page; then it is shown as plain text.").tag(
         config=True
@@ -55,7 +55,7 @@ class StaticExporter(HTMLExporter):
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """Render Markdown, and keep of the result what is text."""
+        """Render Markdown to sanitised HTML."""
         return rendered_markdown(source)
 
     def from_notebook_node(
@@ -64,7 +64,7 @@ class StaticExporter(HTMLExporter):
         """Convert to a page.
 
         Raises:
-            RuntimeError: not even plain text came out in time.
+            RuntimeError: not even a page of plain text was ready in time.
         """
         nb, resources = Exporter.from_notebook_node(self, nb, resources, **kwargs)
         text = json.dumps(sanitise(nb, late_outputs=self.late_outputs))
@@ -81,11 +81,11 @@ class StaticExporter(HTMLExporter):
         return self.finished(page), resources
 
     def finished(self, page: str) -> str:
-        """The page with what belongs around it."""
+        """Return the finished page; subclasses change it here."""
         return page
 
     def _typeset(self, notebook: str, resources: ResourcesDict, *, plain: bool) -> str | None:
-        """The page from a process of its own; None if it died, or took too long."""
+        """Render the page in a process of its own; None if it died or took too long."""
         names = ("template_name", "extra_template_basedirs", "extra_template_paths")
         template = {name: getattr(self, name) for name in names}
         words = json.loads(json.dumps(resources, default=str))
@@ -115,7 +115,7 @@ def _work(
     plain: bool,
     seconds: float,
 ) -> None:
-    """Typeset a page; called in a process of its own."""
+    """Render a page; called in a process of its own."""
     import logging
 
     whole = max(1, round(seconds))
@@ -133,7 +133,7 @@ def _work(
 
 
 class _Typesetter(HTMLExporter):
-    """The exporter in the process of a page."""
+    """The exporter that runs in the process of a page."""
 
     default_preprocessors: Any = List([])
 
@@ -147,25 +147,25 @@ def _unchanged(text: str) -> str:
 
 
 def without_scripts(page: str) -> str:
-    """The page without the scripts of its head, which is the template's alone: MathJax's."""
+    """Remove the scripts in the page's head, which is the template's alone: MathJax's."""
     head, found, rest = page.partition("</head>")
     return re.sub(r"<script\b.*?</script>", "", head, flags=re.DOTALL) + found + rest
 
 
 def _as_it_stands(text: str, metadata: Any = None) -> str:
-    """A filter of nbconvert's that changes nothing."""
+    """Show text as it stands; a filter for nbconvert."""
     return f"<pre>{html.escape(text)}</pre>"
 
 
 class FeedbackExporter(StaticExporter):
-    """HTML of a graded notebook for its author; the page may load or run nothing."""
+    """Exports a graded notebook to HTML for its author; the page may load or run nothing."""
 
     late_outputs = Bool(False, help=StaticExporter.late_outputs.help).tag(config=True)
 
     def finished(self, page: str) -> str:
-        """Put the policy before anything that it must govern, and take out all scripts.
+        """Put the content security policy first in the head, and remove all scripts.
 
-        The template's table of contents calls every check "Test cell": it gets its name.
+        The template's table of contents calls every check "Test cell"; each gets its name instead.
         """
         head, found, rest = without_scripts(page).partition("<head>")
         if not found:

@@ -1,4 +1,4 @@
-"""The course folder: what lies where, and how nbgrader is told.
+"""The course folder: its files, and its settings for nbgrader.
 
 source/ASSIGNMENT/      the teacher's notebooks, with solutions
 checks/ASSIGNMENT/      exercises.py: references, hidden cases, points
@@ -6,7 +6,7 @@ release/ASSIGNMENT/     what students get
 collected/ASSIGNMENT/   what came in, as it came
 submitted/ID/ASSIGNMENT/, autograded/, feedback/    nbgrader's steps
 roster.csv  teams.csv  extensions.csv  gradebook.db  nbgrader_config.py  exchange/
-.mplab/                 the key of the hidden cases, the journal of grading, and when what came in
+.mplab/                 the key of the hidden cases, the journal of grading, times of submission
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ cases of each student come from it, and with another key the same answers get ot
 
 
 def is_student_id(name: str) -> bool:
-    """Whether a name can be a student's id: plain letters that are no path and no pattern."""
+    """Whether a name can be a student's id: plain letters, no path and no pattern."""
     return _ID.fullmatch(name) is not None
 
 
@@ -110,15 +110,15 @@ class Student(NamedTuple):
 _CANVAS = ("SIS User ID", "Student", "Student", "SIS Login ID")
 
 _ROSTERS = (Student._fields, _CANVAS, ("ID number", "First name", "Last name", "Email address"))
-"""The columns of a roster: ours, those of Canvas's gradebook and of Moodle's grades."""
+"""The columns of a roster: ours, those of Canvas's gradebook, and those of Moodle's grades."""
 
 
 def read_table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
-    """The columns of a table that a person or a platform wrote, and its lines with their numbers.
+    """Read a CSV file: its columns, and its lines with their line numbers.
 
     Raises:
-        ValueError: it is no CSV in UTF-8, or a quotation mark in it is never closed, so that the
-            lines after it would be one name.
+        ValueError: it is not CSV in UTF-8, or a quotation mark is never closed, which would make
+            one name of the lines after it.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -133,7 +133,7 @@ def read_table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]
 
 
 def _student(line: Mapping[str, str | None], columns: Sequence[str]) -> Student | None:
-    """The student of a line; None for the lines that Canvas adds, which are nobody's."""
+    """Return the student of a line; None for lines that Canvas adds, which are nobody's."""
     number, first, last, email = ((line.get(name) or "").strip() for name in columns)
     if columns == _CANVAS:
         if not number and first in ("", "Points Possible", "Student, Test"):
@@ -146,17 +146,17 @@ class Course:
     """A course folder.
 
     Args:
-        root: where it is.
+        root: its path.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
     def require(self) -> Course:
-        """Return the course.
+        """Return this course, if its folder is a course folder.
 
         Raises:
-            ValueError: there is none in this folder.
+            ValueError: it is not.
         """
         if not (self.root / "nbgrader_config.py").is_file():
             raise ValueError(
@@ -166,11 +166,11 @@ class Course:
         return self
 
     def key(self) -> bytes:
-        """The key of the hidden cases."""
+        """Read the key of the hidden cases."""
         return (self.root / ".mplab" / "key").read_bytes()
 
     def names(self) -> list[str]:
-        """The assignments."""
+        """List the assignments."""
         return sorted(path.parent.name for path in self.root.glob("checks/*/exercises.py"))
 
     def assignment(self, name: str) -> Assignment:
@@ -189,7 +189,7 @@ class Course:
         return _load(path, status.st_mtime_ns, status.st_size)
 
     def skeletons(self, assignment: str) -> dict[str, NotebookNode]:
-        """The released notebooks of an assignment, by name.
+        """Read the released notebooks of an assignment, by name.
 
         Raises:
             ValueError: it has not been released.
@@ -203,14 +203,14 @@ class Course:
         return {path.stem: nbformat.read(path, as_version=4) for path in paths}
 
     def roster(self) -> list[Student]:
-        """The students of `roster.csv`; none if it is missing.
+        """Read the students in `roster.csv`; none if it is missing.
 
-        The file may be what Canvas exports as its gradebook, or Moodle as its grades: ids are the
-        SIS user ids there, or the ID numbers.
+        The file may also be Canvas's exported gradebook or Moodle's exported grades: ids are then
+        the SIS user ids or the ID numbers.
 
         Raises:
-            ValueError: the file is no such table, or an id cannot be a folder's name in plain
-                letters, or occurs twice.
+            ValueError: the file is not such a table, or an id occurs twice or cannot be a folder's
+                name in plain letters.
         """
         path = self.root / "roster.csv"
         if not path.is_file():
@@ -241,7 +241,7 @@ class Course:
         """Read the extensions of the due date from `extensions.csv`, by student.
 
         Raises:
-            ValueError: the file is no such table, or names somebody who is not in the roster.
+            ValueError: the file is not such a table, or names somebody who is not in the roster.
         """
         path = self.root / "extensions.csv"
         if not path.is_file():
@@ -264,7 +264,7 @@ class Course:
         return found
 
     def record_students(self) -> None:
-        """Put the roster into the gradebook: changed names, and students who are new."""
+        """Update the gradebook from the roster: new students, and changed names."""
         from nbgrader import api
 
         with self.gradebook() as gradebook:
@@ -283,7 +283,7 @@ class Course:
         return PyFileConfigLoader("nbgrader_config.py", path=str(self.root)).load_config()
 
     def directory(self, **settings: Any) -> Any:
-        """Make nbgrader's view of this course, with settings changed."""
+        """Make nbgrader's `CourseDirectory` for this course, with these settings."""
         from nbgrader.coursedir import CourseDirectory
 
         # nbgrader starts `alembic` by name when it makes a gradebook.
@@ -293,7 +293,7 @@ class Course:
         return CourseDirectory(config=self.config(), **settings)
 
     def gradebook(self) -> Any:
-        """The open gradebook; a context manager."""
+        """Open the gradebook; a context manager."""
         from nbgrader.api import Gradebook
 
         directory = self.directory()
@@ -302,28 +302,28 @@ class Course:
 
 @lru_cache
 def _load(path: Path, *_: int) -> Assignment:
-    """Load an assignment once in a process, as long as its file is the same."""
+    """Load an assignment, once per process while its file is unchanged."""
     return load_assignment(path)
 
 
 def create_course(
     root: Path, *, course_id: str | None = None, exchange: Path | None = None
 ) -> Course:
-    """Make a course folder, or complete one: what is there already stays.
+    """Create a course folder, or complete one: existing files stay.
 
     A new folder is closed to other accounts.
 
     Args:
-        root: where it shall be.
-        course_id: what students' nbgrader calls it; the folder's name if not given.
-        exchange: where students fetch and hand in; a folder in the course if not given. One that
-            is not there is made, for everybody to write.
+        root: its path.
+        course_id: its name in students' nbgrader; the folder's name if not given.
+        exchange: where students fetch and hand in; a folder in the course if not given. A missing
+            folder is made, writable for everybody.
 
     Returns:
         The course, with the assignments that come with mplab.
 
     Raises:
-        ValueError: the id or the exchange cannot be, or the course has another one already.
+        ValueError: the id or the exchange is invalid, or the course has another one already.
     """
     root = root.resolve()
     name = re.sub(r"[^A-Za-z0-9_-]", "_", root.name) or "course"
@@ -363,7 +363,7 @@ def create_course(
 
 
 def _made(exchange: Path) -> Path:
-    """Make the exchange if it is not there: everybody may add to it, none take others' away."""
+    """Make the exchange if it is missing: everybody may add files, nobody remove others'."""
     try:
         if not exchange.is_dir():
             exchange.mkdir(parents=True)
@@ -377,7 +377,7 @@ def _made(exchange: Path) -> Path:
 
 
 def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Create a file with its mode from the first moment, or leave the one there is."""
+    """Create a file, with its mode set from the first moment; keep an existing one."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
@@ -387,6 +387,6 @@ def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def write_public_checks(course: Course, name: str) -> None:
-    """Write what `mplab.check` needs beside the source notebook, from where it is released."""
+    """Write `checks.json`, for `mplab.check`, beside the source notebook; both are released."""
     table = public_table(course.assignment(name).graded)
     (course.root / "source" / name / "checks.json").write_text(table, encoding="utf-8")

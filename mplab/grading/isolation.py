@@ -1,9 +1,9 @@
-"""Walls that a process puts around itself, and cannot take down again.
+"""Isolate a process by namespaces, limits and seccomp, which it cannot undo.
 
 This runs inside the outer sandbox (bubblewrap), which already hides the machine. It makes a
-second one around each submission, so that neither the next submission nor the process that
-starts them can be reached. Only the standard library: nothing here may be replaced by what a
-student hands in, and it runs before anything else is imported.
+second sandbox around each submission, so that it can reach neither the next submission nor the
+process that starts them. It uses only the standard library, because a student's files must
+replace nothing here, and it runs before anything else is imported.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _RDONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 0x1000, 0
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 
 _TERMINALS = 8
-"""Pseudo-terminals of a submission: `!command` needs one. All of a machine share some thousands."""
+"""Pseudo-terminals of a submission: `!command` needs one. A machine has some thousands in all."""
 
 WORK = "/submission"
-"""The only folder that a submission can write to; in memory, and gone with it. It covers what the
-machine has at this place, so nothing that is needed inside may lie there."""
+"""The only folder that a submission can write to; in memory, and gone with it. It hides the
+machine's own folder of this name, so nothing needed inside may lie there."""
 
 
 def _check(result: int, what: str) -> None:
@@ -46,7 +46,7 @@ def _check(result: int, what: str) -> None:
 
 
 def enter_namespaces() -> None:
-    """Leave the namespaces of the parent; processes started from now on form their own world."""
+    """Enter new namespaces, which processes started from now on share."""
     uid, gid = os.getuid(), os.getgid()
     # The files below belong to this user only while the memory is not hidden.
     _check(_libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "dumpable")
@@ -68,25 +68,25 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "
 
 
 def make_private_files(disk_bytes: int) -> None:
-    """Give this world its own empty `WORK` of bounded size, and a view of its own processes."""
+    """Mount an empty `WORK` of bounded size, and a `/proc` that shows only processes inside."""
     _mount("none", "/", None, _REC | _PRIVATE)
     _mount("tmpfs", WORK, "tmpfs", _NOSUID | _NODEV, f"size={disk_bytes},nr_inodes=5000,mode=0700")
     _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"size={disk_bytes},nr_inodes=500")
     try:
         _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
-    except OSError:  # containers may forbid it; then there is nothing to see rather than too much
+    except OSError:  # containers may forbid it; then show nothing rather than too much
         _mount("tmpfs", "/proc", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
     try:
         _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, f"ptmxmode=0666,max={_TERMINALS}")
     except OSError:  # as above
         _mount("tmpfs", "/dev/pts", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
-    # Mapped, this device gives shared memory, of which see `filter_program`.
+    # Mapping this device gives shared memory; see `filter_program`.
     _mount("/dev/null", "/dev/zero", None, _BIND)
     os.chdir(WORK)
 
 
 def drop_privileges() -> None:
-    """Give up, for good, every capability that the new user namespace granted."""
+    """Drop, for good, every capability that the new user namespace granted."""
     _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     for capability in range(64):
         if _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) < 0:
@@ -96,13 +96,13 @@ def drop_privileges() -> None:
 
 
 def hide_memory() -> None:
-    """Keep other processes of the same user out of this one's memory, and die with the parent."""
+    """Hide this process's memory from others of the same user, and die with the parent."""
     _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
     die_with_parent()
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when the one that started it ends, however it does."""
+    """Ask the kernel to end this process when its parent ends, however it does."""
     if sys.platform == "linux":
         _check(_libc.prctl(_SET_PDEATHSIG, 9, 0, 0, 0), "pdeathsig")
 
@@ -161,13 +161,13 @@ _ANYWHERE |= {"fsmount": 432, "pidfd_getfd": 438, "mount_setattr": 442, "memfd_s
 _CLONE3, _EPERM, _ENOSYS = 435, 1, 38
 
 # <bits/socket.h>: local, IPv4, IPv6. Others, such as AF_VSOCK, are in no network namespace, or
-# hold memory that nobody counts.
+# hold memory that is not counted.
 _FAMILIES = (1, 2, 10)
 
 # <sys/mman.h>
 _MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
 
-# <asm/socket.h>; what lies in the buffers of sockets is counted by their number
+# <asm/socket.h>; memory in the buffers of sockets is counted by their number
 _SO_SNDBUF = 7
 
 # <linux/bpf_common.h>, <linux/seccomp.h>
@@ -177,10 +177,10 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
 def filter_program(machine: str, more: tuple[int, ...] = ()) -> bytes:
-    """The seccomp filter for a machine, as an array of `struct sock_filter`.
+    """Build the seccomp filter for a machine, as an array of `struct sock_filter`.
 
     Besides whole system calls it denies shared memory without a file, which a process may hold
-    while no count of its pages shows it: pages stay when `madvise` takes them out of its view.
+    uncounted: the pages stay when `madvise` takes them out of its view.
     Sockets may be of `_FAMILIES` and of the families `more`.
 
     Raises:
@@ -223,7 +223,7 @@ def filter_program(machine: str, more: tuple[int, ...] = ()) -> bytes:
 
 
 def filter_system_calls() -> None:
-    """Deny this process and its children what `filter_program` lists."""
+    """Deny this process and its children the system calls that `filter_program` lists."""
     program = filter_program(platform.machine())
     array = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(array))

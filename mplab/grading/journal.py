@@ -1,4 +1,4 @@
-"""The journal of grading: which submissions there are, and which of them have been graded as is."""
+"""The journal of grading: which submissions there are, and which grades are up to date."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mplab.grading.teams import superseded
 from mplab.grading.times import read_received
 
 _ENTRIES = 2000
-"""Entries of a submission that count for its digest; one with more is refused anyway."""
+"""The most files of a submission that enter its digest; one with more is refused anyway."""
 
 
 def submitted_students(course: Course, assignment: str) -> tuple[list[str], list[str]]:
-    """List the students with a submission, and the folders that belong to nobody.
+    """List the students with a submission, and the folders that belong to no student.
 
-    A folder counts only under an id of the roster, letter by letter; without a roster, under
-    any id of plain letters. Of a team, one submission counts.
+    A folder's name must be an id of the roster, letter by letter; without a roster, any id of
+    plain letters. One submission counts for a team.
     """
     known = {student.id for student in course.roster()}
     folders = sorted((course.root / "submitted").glob(f"*/{assignment}"))
@@ -32,7 +32,7 @@ def submitted_students(course: Course, assignment: str) -> tuple[list[str], list
 
 
 def journal_path(course: Course, assignment: str, student: str) -> Path:
-    """Return where the journal of a submission is."""
+    """Return the path of a submission's journal."""
     return course.root / ".mplab" / "journal" / assignment / f"{student}.json"
 
 

@@ -1,7 +1,7 @@
-"""The program inside the sandbox: warm once, then one forked process per submission.
+"""The program inside the sandbox: warmed up once, then forked for each submission.
 
-Started by path with `python -I`, so that no folder of a student's is on the path when
-anything is imported. What it answers is not believed: the grader reads it as foreign text.
+It is started by path with `python -I`, so that no student's folder is on `sys.path` when
+anything is imported. The grader does not trust its answers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Recorder:
         self.room = {"text": _MAX_TEXT, "image/png": _MAX_IMAGES}
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Discard all outputs."""
         self.__init__()  # type: ignore[misc]
 
     def text(self, name: str, text: str) -> None:
@@ -76,7 +76,7 @@ class Recorder:
             self.outputs.append({"stream": name, "text": kept})
 
     def show(self, data: dict[str, Any]) -> None:
-        """Add a picture or a text that was displayed; other kinds do not cross."""
+        """Add a picture or a text that was displayed; other kinds are dropped."""
         image, text = data.get("image/png"), data.get("text/plain", "")
         if isinstance(image, bytes):
             image = base64.b64encode(image).decode("ascii")
@@ -107,7 +107,7 @@ class _Stream(io.TextIOBase):
 
 
 def make_shell(recorder: Recorder) -> Any:
-    """An IPython without terminal, history or network, whose outputs go to `recorder`."""
+    """Make an IPython without terminal, history or network, whose outputs go to `recorder`."""
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
@@ -147,7 +147,7 @@ class Kernel:
         self._shell, self._recorder, self._values = shell, recorder, values
 
     def serve(self, channel: socket.socket) -> None:
-        """Answer until the grader has gone."""
+        """Answer requests until the grader has gone."""
         while True:
             request = receive(channel)
             try:
@@ -159,12 +159,12 @@ class Kernel:
             send(channel, {**answer, "id": request["id"]})
 
     def do_files(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Lay the files of the submission into the working folder."""
+        """Write the files of the submission into the working folder."""
         for name, content in request["files"].items():
             path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(base64.b64decode(content))
-        sys.path.append(os.getcwd())  # last: a file of a library's name replaces nothing
+        sys.path.append(os.getcwd())  # last: a file named like a library replaces nothing
         return {}
 
     def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class Kernel:
 
 
 class Nursery:
-    """The warm process: forks one world per submission, interrupts it, ends it."""
+    """The warm process: forks an isolated process per submission, interrupts it, ends it."""
 
     def __init__(
         self, control: socket.socket, config: dict[str, Any], isolation: Any, kernel: Kernel
@@ -233,7 +233,7 @@ class Nursery:
         self._child = 0
 
     def serve(self) -> None:
-        """Do what the grader asks until it has gone."""
+        """Follow the grader's orders until it has gone."""
         send(self._control, {"ready": True})
         while True:
             message, descriptors, _, _ = socket.recv_fds(self._control, 64, 1)
@@ -262,7 +262,7 @@ class Nursery:
             self._child = 0
 
     def _world(self, descriptor: int) -> None:
-        """A guard outside the new world, its first process, and the kernel: one forks the next."""
+        """Fork a guard outside the namespaces, their first process, and the kernel, in a chain."""
         self._control.close()
         channel = socket.socket(fileno=descriptor)
         try:
@@ -274,7 +274,7 @@ class Nursery:
         self._kernel.serve(channel)
 
     def _build_walls(self) -> None:
-        """Return in the process of the kernel; the processes above it never return."""
+        """Isolate the submission; return in the kernel's process, and never in those above it."""
         isolation = self._isolation
         if self._config["isolate"]:
             isolation.enter_namespaces()
@@ -292,7 +292,7 @@ class Nursery:
 
 
 def _fork_and_guard(*, own_group: bool) -> None:
-    """Fork; the parent passes signals on, waits, and takes the child with it. The child returns."""
+    """Fork and return in the child; the parent passes signals on, waits, and exits with it."""
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
@@ -316,11 +316,11 @@ def _fork_and_guard(*, own_group: bool) -> None:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGTERM})
-    # The guard holds no end of the channel: when the kernel dies, the grader reads the end.
+    # The guard holds no end of the channel: when the kernel dies, the grader reads end of file.
     for descriptor in range(3, 64):
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    while os.waitpid(-1, 0)[0] != child:  # orphans of the world come to its first process
+    while os.waitpid(-1, 0)[0] != child:  # orphans come to the first process of a namespace
         pass
     if own_group:
         end(0, None)
@@ -328,7 +328,7 @@ def _fork_and_guard(*, own_group: bool) -> None:
 
 
 def _never_return(call: Any) -> NoReturn:
-    """Run `call` in a forked process: whatever happens, it must not go on as the parent."""
+    """Run `call` in a forked process, then exit: it must never go on as the parent."""
     status = 1
     try:
         call()
@@ -342,10 +342,10 @@ def _never_return(call: Any) -> NoReturn:
 
 
 def link_compiled() -> None:
-    """Let numba find what it has compiled for this library: it uses no folder that it cannot write.
+    """Link this library's compiled functions into a writable folder, as numba uses no other.
 
-    The links lie in a folder of the warm process; over it, each submission gets one of its own.
-    What they lead to can be read only.
+    The links lie in a folder of the warm process; each submission gets a folder of its own over it.
+    The linked files are read-only.
     """
     for compiled in Path(__file__).parents[1].glob("*/__pycache__/*.nb[ci]"):
         room = compiled.parents[1]

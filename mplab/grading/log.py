@@ -21,7 +21,7 @@ class Log:
         """Return why the step failed: the last lines of the tracebacks that nbgrader logged.
 
         Args:
-            error: what it raised; its kind and text are the reason where nothing was logged.
+            error: what it raised; its type and text are the reason if nothing was logged.
         """
         causes = list(dict.fromkeys(_CAUSE.findall(self.text.getvalue())))
         return " ".join((" ".join(causes) or f"{type(error).__name__}: {error}").split())

@@ -1,4 +1,4 @@
-"""Write the feedback pages of a class in parallel: those that changed, each on its own."""
+"""Write the feedback pages of a class in parallel: only pages that have changed."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def write_feedback(
     Args:
         course: the course.
         assignment: an assignment of it.
-        students: ids, each standing for its team; all if empty.
-        jobs: processes.
-        force: also the pages that are as they should be.
+        students: ids, each for its whole team; all if empty.
+        jobs: number of processes.
+        force: write also the pages that are up to date.
 
     Returns:
-        A line for each graded submission; the other members of its team get its pages, too. A page
-        that cannot be written says why in its remark, and one that is shown as plain text, too;
-        the others do not depend on it.
+        A result for each graded submission; the other members of a team get copies of its pages.
+        The remark says why a page could not be written, or why it is plain text. One failure
+        affects no other page.
 
     Raises:
         ValueError: `students` holds an id without a graded submission.
@@ -84,7 +84,7 @@ def write_feedback(
 
 @contextmanager
 def _mapping(jobs: int) -> Iterator[Callable[..., Any]]:
-    """`map`, in several processes if `jobs` is more than one."""
+    """Return `map`, in several processes if `jobs` is more than one."""
     if jobs < 2:
         yield map
         return
@@ -104,7 +104,7 @@ def _write(root: Path, assignment: str, student: str) -> Page:
         converter = GenerateFeedback(coursedir=directory, config=course.config(), force=True)
         try:
             converter.start()
-        except (Exception, SystemExit) as error:  # nbgrader's choice; the other pages go on
+        except (Exception, SystemExit) as error:  # nbgrader may exit; the other pages go on
             return Page(student, False, f"no page: {log.reason(error)}")
     plain = getattr(converter.exporter, "plain", "")
     return Page(student, True, f"plain text: {plain}" if plain else "")
@@ -115,7 +115,7 @@ def _record(course: Course, assignment: str, student: str) -> Path:
 
 
 def _is_written(course: Course, assignment: str, student: str, digest: str) -> bool:
-    """Whether the pages that lie there are those of this digest."""
+    """Whether the pages exist and were written for this digest."""
     graded = course.root / "autograded" / student / assignment
     folder = course.root / "feedback" / student / assignment
     names = [path.stem for path in graded.glob("*.ipynb")]

@@ -18,7 +18,7 @@ _COLUMNS = (
 
 
 class CsvPlugin(ExportPlugin):
-    """Like nbgrader's own, whose names and addresses go into the file as they are."""
+    """Exports as nbgrader's own plugin does, but escapes names and addresses."""
 
     def export(self, gradebook: Any) -> None:
         """Write the grades to `--to`, or to grades.csv."""

@@ -1,7 +1,7 @@
-"""Kernels of JupyterLab that a teacher opens on a student's notebook run in the sandbox too.
+"""Run JupyterLab's kernels in the sandbox too, when a teacher opens a student's notebook.
 
-`mplab grade serve` selects this provisioner. A kernel whose folder is a submission gets walls;
-any other kernel, such as one on the teacher's source, starts as ever.
+`mplab grade serve` selects this provisioner. A kernel in a submission's folder runs in the
+sandbox; any other kernel, such as one for the teacher's source, starts as usual.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STEPS = ("submitted", "autograded", "feedback")
 
 
 def submission_of(folder: str | Path) -> Path | None:
-    """The folder of the submission that a kernel is opened on; None if it is none.
+    """Return the submission's folder that a folder lies in; None if it lies in none.
 
     Examples:
         >>> submission_of("/srv/course/source/a1") is None
@@ -43,18 +43,18 @@ def submission_of(folder: str | Path) -> Path | None:
 class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
     """Starts a kernel in bubblewrap if it is opened on a submission.
 
-    It talks over sockets in a private folder, since the sandbox has no network, and is
-    interrupted by a message, since signals do not cross.
+    It talks over sockets in a private folder, because the sandbox has no network, and is
+    interrupted by a message, because signals do not get in.
     """
 
     _sockets: str | None = None
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """Choose sockets in a folder of their own, before their names are written down."""
+        """Choose a private folder for the sockets, before the connection file is written."""
         self._submission = submission_of(kwargs.get("cwd") or Path.cwd())
         if self._submission is not None:
             require_sandbox()
-            if self._sockets is None:  # a kernel that is started again is called at the same place
+            if self._sockets is None:  # a restarted kernel keeps its sockets
                 self._sockets = tempfile.mkdtemp(prefix="mplab-k-")
             Path(self._sockets).chmod(0o711)
             inner = Path(self._sockets, "s")
@@ -67,7 +67,7 @@ class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
         return await super().pre_launch(**kwargs)
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
-        """Launch the kernel, behind walls where it needs them."""
+        """Launch the kernel, in the sandbox if it belongs to a submission."""
         if self._submission is None or self._sockets is None:
             return await super().launch_kernel(cmd, **kwargs)
         with tempfile.TemporaryFile() as rules:
@@ -77,7 +77,7 @@ class SandboxProvisioner(LocalProvisioner):  # type: ignore[misc, unused-ignore]
             return await super().launch_kernel(self._walled(cmd, rules.fileno()), **kwargs)
 
     def _walled(self, command: list[str], rules: int) -> list[str]:
-        """The command in the sandbox: the submission readable, the sockets writable, no more."""
+        """Put the command in the sandbox: the submission readable, the sockets writable."""
         assert self._submission is not None and self._sockets is not None
         inner = Path(self._sockets, "s")
         manager: Any = self.parent

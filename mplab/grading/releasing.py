@@ -1,4 +1,4 @@
-"""Release an assignment, after trying it: its solution must earn all, its stubs nothing."""
+"""Release an assignment after a test: its solution must earn all points, its stubs none."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from mplab.grading.submissions import read_files
 
 
 def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
-    """Make `release/NAME`, and put the assignment into the gradebook.
+    """Test an assignment, make `release/NAME`, and put it into the gradebook.
 
     Args:
         course: the course.
         name: the assignment.
-        trusted: try it without a sandbox.
+        trusted: test it without a sandbox.
 
     Returns:
         Lines to print.
 
     Raises:
-        ValueError: the notebook and its exercises do not fit, the solution does not earn all
+        ValueError: the notebook and its exercises do not match, the solution does not earn all
             points, an unchanged stub earns some, or nbgrader cannot make the release.
     """
     assignment = course.assignment(name)

@@ -1,4 +1,4 @@
-"""The sandbox from outside: is there one, and how the grader talks to what runs in it."""
+"""The sandbox from outside: check that there is one, and talk to the submissions in it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _OUTPUT_BYTES = 16 << 20
 
 _GRACE = 3.0  # seconds between an interrupt and the end
 
-_SOCKET_BYTES = 212_992  # what a socket buffers at most, as Linux comes
+_SOCKET_BYTES = 212_992  # what a socket buffers at most, by Linux's default
 
-_TICK = 0.25  # seconds between two looks at memory and processes
+_TICK = 0.25  # seconds between two checks of memory and processes
 
 
 _HELD = re.compile(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
@@ -60,8 +60,8 @@ class Limits:
             and what the buffers of their sockets can hold.
         processes: at once.
         cpu_seconds: of each process.
-        cell_seconds: until a cell is interrupted; time in line for a processor does not count.
-        total_seconds: until the submission is ended; at most as many in line do not count.
+        cell_seconds: until a cell is interrupted; time waiting for a processor does not count.
+        total_seconds: until the submission is ended; up to as many seconds of waiting do not count.
         disk_bytes: of its working folder, which lies in memory.
     """
 
@@ -75,7 +75,7 @@ class Limits:
 
 
 class Ran(NamedTuple):
-    """The outputs of a cell, unchecked text of the student, and whether it ran without error."""
+    """The outputs of a cell, which are unchecked, and whether it ran without error."""
 
     outputs: list[dict[str, Any]]
     ok: bool
@@ -107,7 +107,7 @@ def _trial() -> str | None:
 
 
 def require_sandbox() -> None:
-    """Do nothing if strangers' submissions can be run safely here.
+    """Check that strangers' submissions can be run safely here.
 
     Raises:
         NoSandbox: they cannot; with the reason and the ways out.
@@ -153,12 +153,12 @@ class Lane:
 
     @property
     def walled(self) -> bool:
-        """Whether submissions run behind walls."""
+        """Whether submissions run in the sandbox."""
         return not self._trusted
 
     @property
     def process_id(self) -> int:
-        """The process, started if it is not running."""
+        """The id of the process, which is started if it is not running."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         assert self._process is not None
@@ -202,7 +202,7 @@ class Lane:
                 self.close()
                 errors.seek(0)
                 lines = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
-                # of a traceback, what matters first
+                # the last line of a traceback matters most
                 raise NoSandbox("\n".join([*lines[-1:], *lines[:-1]]) or str(error)) from error
 
     def _hear(self) -> None:
@@ -223,11 +223,11 @@ class Lane:
 
     @contextlib.contextmanager
     def session(self, files: Mapping[str, bytes]) -> Iterator[Session]:
-        """A world of its own for one submission, and its files in it.
+        """Start an isolated process for one submission, with its files.
 
         Raises:
-            NoSandbox: it could not be made, for no fault of the submission.
-            Died: it did not last.
+            NoSandbox: it could not be started, through no fault of the submission.
+            Died: it ended early.
         """
         self.process_id  # noqa: B018  start it
         mine, theirs = socket.socketpair()
@@ -254,7 +254,7 @@ class Lane:
                 self.close()
 
     def close(self) -> None:
-        """End everything that runs in it."""
+        """End the process and everything that runs in it."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -269,7 +269,7 @@ class Lane:
 
 
 class Session:
-    """One submission's kernel. All that comes back is bounded, and none of it is believed."""
+    """One submission's kernel. Its replies are bounded, and not trusted."""
 
     def __init__(self, lane: Lane, channel: socket.socket) -> None:
         self._lane, self._channel = lane, channel
@@ -282,7 +282,7 @@ class Session:
         """How often something ran too long and was interrupted."""
 
     def put(self, files: Mapping[str, bytes]) -> None:
-        """Lay files beside the notebook."""
+        """Write files beside the notebook."""
         import base64
 
         named = {name: base64.b64encode(data).decode("ascii") for name, data in files.items()}
@@ -312,7 +312,7 @@ class Session:
     ) -> Any:
         """Return the value of a name (`cases` None), or its function's results for encoded cases.
 
-        It may call what `uses` names of the library, or all if None; what else it called is told.
+        It may call what `uses` names of the library, or all if None; the reply names other calls.
 
         Returns:
             The reply as it came: a dictionary of unknown content.
@@ -416,7 +416,7 @@ class Session:
 
 
 def _held(process: psutil.Process) -> int:
-    """The memory that a process holds beside the files that it has mapped, in bytes."""
+    """Return the memory that a process holds, without the files that it has mapped, in bytes."""
     if sys.platform != "linux":
         return int(process.memory_info().rss)
     status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8", errors="replace")
@@ -424,12 +424,12 @@ def _held(process: psutil.Process) -> int:
 
 
 def _parsed(data: bytes) -> Any:
-    """The JSON in `data`, in which half of a surrogate pair is a question mark.
+    """Parse JSON, and replace each half of a surrogate pair by a question mark.
 
-    A text that holds one can be written to no file; so it costs this character.
+    A text that holds one cannot be written to a file, so it loses this character.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     reply = json.loads(data.decode("utf-8", "replace"), parse_constant=_no_constant)
     if b"\\ud" not in data.lower():

@@ -1,6 +1,6 @@
-"""Sanitise a student's notebook: a browser runs, fetches and obeys nothing in it.
+"""Sanitise a student's notebook, so that a browser runs, fetches and obeys nothing in it.
 
-What is shown is rebuilt: the text of the cells, nbgrader's marks, and of the outputs text and
+Everything shown is rebuilt: the cells' text, nbgrader's marks, and the outputs' text and
 pictures. Markdown passes one sanitiser, and formulas become pictures, so that a page needs no
 script of its own.
 """
@@ -29,10 +29,10 @@ _TAGS = {
 }
 
 _CLASSES = {"div": {"highlight"}, "span": {name for name in STANDARD_TYPES.values() if name}}
-"""Those of highlighted code; any other could look like, or act as, a part of the page."""
+"""The classes of highlighted code; others could look like, or act as, a part of the page."""
 
 _ADDRESS = re.compile(r"https?://|mailto:", re.IGNORECASE)
-"""What a link begins with; one within the server would act there."""
+"""What a link must begin with; a link within the server would act there."""
 
 _OUTPUT_CHARACTERS = 100_000
 
@@ -52,8 +52,8 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
 
     Args:
         notebook: a graded notebook, with anything in it.
-        late_outputs: show what a student's cells put out after the first check. Hidden inputs
-            reach the answers in a check, so that a later cell can show them.
+        late_outputs: show the outputs of a student's cells after the first check. A check passes
+            hidden inputs to the answers, so a later cell can show them.
 
     Returns:
         Text, numbers and pictures only. Half of a surrogate pair, which no file in UTF-8 can
@@ -80,7 +80,7 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
 
 
 def _mark(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Nbgrader's marks of a cell, as far as a page shows them; none under an unusual id."""
+    """Return the nbgrader marks of a cell that a page shows; none if its id is unusual."""
     given = cell.get("metadata", {}).get("nbgrader")
     if not isinstance(given, dict) or not _GRADE_ID.fullmatch(str(given.get("grade_id"))):
         return {}
@@ -102,7 +102,7 @@ def _bounded(value: Any) -> str:
 
 
 def _output(output: Mapping[str, Any]) -> NotebookNode:
-    """An output as text or as a picture; of anything else, its kind."""
+    """Rebuild an output as text or as a picture; name the kind of anything else."""
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
@@ -141,7 +141,7 @@ def _withheld(outputs: list[Any]) -> list[NotebookNode]:
 
 
 def clean(markup: str) -> str:
-    """HTML with text, tables and links to the web in it, and nothing else.
+    """Sanitise HTML: keep text, tables and links to the web, and nothing else.
 
     Examples:
         >>> clean('<a href="javascript:x()">a</a><img src="//b"><script>c</script>')
@@ -163,11 +163,11 @@ def _kept(tag: str, attribute: str, value: str) -> str | None:
 
 
 def rendered_markdown(source: str) -> str:
-    """HTML of Markdown: sanitised, with formulas as pictures and pictures as their names."""
+    """Render Markdown to sanitised HTML, with formulas as pictures and pictures as their names."""
     formulas: dict[str, str] = {}
     renderer = _Renderer(formulas)
     page = clean(MarkdownWithMath(renderer=renderer).render(source))
-    # Formulas come in last: in what a student wrote, no picture is let through.
+    # Formulas come in last, because the sanitiser lets no picture through.
     return re.sub(rf"{renderer.token}-\d+-", lambda found: formulas[found[0]], page)
 
 
@@ -201,12 +201,12 @@ class _Renderer(IPythonRenderer):
 
 
 def formula_picture(formula: str, source: str, *, block: bool) -> str:
-    """An `<img>` of a formula; its source as code where Matplotlib cannot set it.
+    """Render a formula as an `<img>`, or its source as code if Matplotlib cannot.
 
     Args:
-        formula: TeX without its dollars; empty if it is not to be set.
+        formula: TeX without its dollars; empty to show the source.
         source: TeX as it was written.
-        block: it stands on a line of its own.
+        block: whether it stands on a line of its own.
     """
     from matplotlib import mathtext
 

@@ -1,8 +1,8 @@
 """Serialize the values that may cross between a student's process and the grader.
 
-A value is written as JSON with base64 for the elements of an array. Reading it runs no code
-of whoever wrote it: there is no pickle and no evaluation, the dtypes are those of one table,
-and depth, size and count have bounds.
+A value is written as JSON with base64 for the elements of an array. Reading it runs none
+of the writer's code: there is no pickle and no evaluation, the dtypes come from one table, and
+depth, size and count have bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 """The most bytes that the elements of one array may have."""
 
 MAX_ITEMS = 20_000
-"""The most values, those in lists counted one by one, that one answer may hold."""
+"""The most values that one answer may hold; values in lists count one by one."""
 
 MAX_DEPTH = 6
 
@@ -55,11 +55,11 @@ _FACTS = re.compile(
 
 
 class Foreign(ValueError):
-    """A value that may not cross, or text that is no value."""
+    """A value that must not be serialized, or text that is no value."""
 
 
 def encode_value(value: Any) -> Any:
-    """Write a value as what `json.dumps` takes.
+    """Encode a value as an object that `json.dumps` accepts.
 
     Args:
         value: None, a Boolean, integer, float, string, array or scalar of NumPy, tensor of
@@ -69,7 +69,7 @@ def encode_value(value: Any) -> Any:
         Foreign: the value is of another kind, or too large.
 
     Exactness:
-        Exact, but for the payload of a float's NaN. A bfloat16 tensor becomes float32.
+        Exact, except for the payload of a float's NaN. A bfloat16 tensor becomes float32.
 
     Examples:
         >>> encode_value(0.75)
@@ -113,7 +113,7 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
 
 
 def _facts_of(fmt: Format) -> str:
-    """Write the facts of a format that no table names; its name is one word."""
+    """Encode a format that is not in `FORMATS`; its name must be one word."""
     flags = int(fmt.signed), int(fmt.has_zero)
     facts = (fmt.name, fmt.exponent_bits, fmt.precision, fmt.bias, fmt.specials.name, *flags)
     text = " ".join(map(str, facts))
@@ -139,7 +139,7 @@ def _encode_array(array: np.ndarray) -> dict[str, Any]:
 
 
 def decode_value(data: Any) -> Any:
-    """Read what `encode_value` wrote; whatever else it is given, it raises `Foreign`.
+    """Decode what `encode_value` wrote; raise `Foreign` for anything else.
 
     Raises:
         Foreign: `data` is not, in every detail, something that `encode_value` writes.
@@ -217,7 +217,7 @@ def _decode_array(name: Any, shape: Any, text: Any) -> np.ndarray:
 
 
 def key_of(value: Any) -> str:
-    """The text that stands for a value in a table: equal for equal values, bit by bit.
+    """Return a value's key in a table: equal for values that are equal bit by bit.
 
     Examples:
         >>> key_of(0.0) == key_of(-0.0)

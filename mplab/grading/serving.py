@@ -1,11 +1,11 @@
-"""Serve a course in JupyterLab: formgrader's sanitised page of submissions, and no more.
+"""Serve a course in JupyterLab, with submissions only on formgrader's sanitised page.
 
-Whatever runs in a page of this server can read the hidden checks and open a terminal, also
-where its kernel is in a sandbox: JupyterLab runs JavaScript, widgets and HTML of any kernel in
-the teacher's page. To filter these is to know all of them, so JupyterLab does not open
-submissions at all: its contents, and with them its kernels, end at the teacher's own folders.
-Submissions are read and graded in formgrader. Its page is rebuilt without scripts of theirs,
-and its policy names the scripts that it has: one that got in would not run.
+Any script in a page of this server can read the hidden checks and open a terminal, even if its
+kernel is in a sandbox, because JupyterLab runs JavaScript, widgets and HTML of any kernel in the
+teacher's page. A filter would have to know all of them, so JupyterLab does not open submissions
+at all: its files, and with them its kernels, are limited to the teacher's own folders.
+Submissions are read and graded in formgrader. Its page is rebuilt without students' scripts, and
+its policy names its own scripts: any other would not run.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from mplab.grading.provisioner import submission_of
 _FOLDERS = ("source", "checks", "release")
 
 _FILES = (".csv", ".md", ".py", ".txt")
-"""Suffixes of what lies in the course folder itself: roster, settings, README, grades."""
+"""Suffixes of the teacher's files in the course folder itself: roster, settings, README, grades."""
 
 _REASON = "JupyterLab shows source, checks and release here. Submissions are read in formgrader."
 
 _NAMES = ("first_name", "last_name", "student")
 
 _NOTEBOOK = 'id="notebook"'
-"""What begins in formgrader's page; all before it is the template's."""
+"""Where the notebook begins in formgrader's page; all before it is the template's."""
 
 
 def is_own(path: Path, course: Path) -> bool:
-    """Whether this is the teacher's, so that JupyterLab may open it.
+    """Whether a path is the teacher's own, so that JupyterLab may open it.
 
-    A link counts as what it leads to.
+    A link counts as its target.
 
     Examples:
         >>> is_own(Path("/course/source/a1"), Path("/course"))
@@ -62,10 +62,10 @@ def is_own(path: Path, course: Path) -> bool:
 
 
 class CourseFiles(AuthenticatedFileHandler):
-    """Files as they are; the teacher's only."""
+    """Serves files as they are, but only the teacher's."""
 
     def validate_absolute_path(self, root: str, absolute_path: str) -> str:
-        """Refuse what is not the teacher's."""
+        """Refuse files that are not the teacher's."""
         if not is_own(Path(absolute_path), Path(root)):
             raise web.HTTPError(403, _REASON)
         return super().validate_absolute_path(root, absolute_path)
@@ -104,12 +104,12 @@ class FormgradeExporter(StaticExporter):
         return [handlers.template_path]
 
     def from_notebook_node(self, nb: Any, resources: Any = None, **kwargs: Any) -> tuple[Any, Any]:
-        """Convert to a page. The template puts names into it as they are."""
+        """Convert to a page, with names escaped because the template does not do it."""
         names = {name: html.escape(str(resources[name] or "")) for name in _NAMES}
         return super().from_notebook_node(nb, {**resources, **names}, **kwargs)
 
     def finished(self, page: str) -> str:
-        """Take out MathJax, which comes from elsewhere, and the links into JupyterLab."""
+        """Remove MathJax, which is loaded from elsewhere, and the links into JupyterLab."""
         head, found, rest = page.partition(_NOTEBOOK)
         if not found:
             raise RuntimeError("FormgradeExporter: formgrader's template has no notebook in it.")
@@ -133,9 +133,9 @@ def _unless_mathjax(script: re.Match[str]) -> str:
 
 
 def policy(page: str) -> str:
-    """The policy for formgrader's page: its own scripts, by their digests, and no others.
+    """Write the content security policy of formgrader's page: only its own scripts, by digest.
 
-    Only what stands before the notebook is looked at, so that no student's text is among it.
+    Only the page before the notebook is searched, so that no student's text is included.
     """
     head = page.partition(_NOTEBOOK)[0]
     scripts = [found[2] for found in _SCRIPT.finditer(head) if "src=" not in found[1]]
@@ -165,11 +165,11 @@ class ShownSubmission(handlers.SubmissionHandler):
 
 
 class NoFile(handlers.BaseHandler):
-    """A file beside a submission, which formgrader would serve as a page of this server."""
+    """Refuses files beside a submission, which formgrader would serve as pages of this server."""
 
     @web.authenticated
     def get(self, *_: str) -> None:
-        """Refuse.
+        """Refuse the request.
 
         Raises:
             HTTPError: always.
@@ -182,7 +182,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    """Answer for formgrader's pages of submissions; the first to be added answers."""
+    """Replace formgrader's handlers of submissions; the handlers added first answer."""
     one, step = r"/formgrader/submissions/([^/]+)", r"(?:next|prev)(?:_incorrect)?"
     steps = rf"/formgrader/submissions/(?P<submission_id>[^/]+)/(?P<action>{step})"
     answers = [

@@ -37,7 +37,7 @@ class Count(NamedTuple):
 class Statistics(NamedTuple):
     """The counts of a class.
 
-    `people` says who has a grade, and who has none or not the last one, by what is missing.
+    `people` lists the students by the state of their grade: complete, or what is missing.
     """
 
     people: dict[str, list[str]]
@@ -52,8 +52,8 @@ def statistics(course: Course, assignment: str) -> Statistics:
         assignment: a released assignment.
 
     Returns:
-        Of the class, who handed in nothing, and who has no grade yet; of each exercise, points as
-        they stand in the gradebook, those given by hand too; of each part, what the grader found.
+        For the class, who handed in nothing, and who has no grade yet; for each exercise, the
+        points in the gradebook, also points given by hand; for each part, the grader's results.
 
     Raises:
         ValueError: there is no such assignment, or it is not in the gradebook.
@@ -69,7 +69,7 @@ def statistics(course: Course, assignment: str) -> Statistics:
 
 
 def _state(grade: Grade) -> str:
-    """Say whether a student has a grade; nothing handed in is not 0."""
+    """Return the state of a student's grade; nothing handed in is not 0."""
     if grade.remark == NOTHING:
         return NOTHING
     if grade.score is None:
@@ -100,7 +100,7 @@ def _exercises(course: Course, assignment: str, students: list[str]) -> list[Cou
 
 
 def _parts(course: Course, assignment: str, students: list[str]) -> list[Count]:
-    """The counts of each part, in the order of the exercises."""
+    """Count the results of each part, in the order of the exercises."""
     exercises = course.assignment(assignment).graded
     found: dict[tuple[str, str, float], Counter[tuple[str, str]]] = {
         (name, part.name, float(f"{part.points:g}")): Counter()
@@ -123,7 +123,7 @@ def _parts(course: Course, assignment: str, students: list[str]) -> list[Count]:
 
 
 def _cells(folder: Path) -> list[Any]:
-    """The cells of the graded notebooks, which the grader wrote."""
+    """Read the cells of the graded notebooks, which the grader wrote."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.ipynb"))]
     return [cell for text in texts for cell in nbformat.v4.reads(text).cells]
 
@@ -141,7 +141,7 @@ def _met(message: str, exercise: Graded, part: str) -> tuple[str, str]:
 
 
 def bars_of(found: Statistics) -> dict[str, dict[str, int]]:
-    """Return how many submissions are of each kind, by part, for a picture."""
+    """Count the submissions of each kind, by part, for a picture."""
     bars: dict[str, dict[str, int]] = {}
     for count in (count for count in found.counts if count.part):
         kinds = dict.fromkeys((RIGHT, KNOWN, OTHER, MISSED), 0)
@@ -150,7 +150,7 @@ def bars_of(found: Statistics) -> dict[str, dict[str, int]]:
 
 
 def write_statistics(found: Statistics, assignment: str, path: Path) -> None:
-    """Write the counts as CSV, those of the whole class first; no cell is a formula."""
+    """Write the counts as CSV, first for the whole class; no cell is a formula."""
     text = io.StringIO(newline="")
     whole = [("", "", "", state, state, len(ids)) for state, ids in found.people.items()]
     rows = [

@@ -1,8 +1,7 @@
-"""Submissions as they come: which files are taken, and the notebook rebuilt from its text.
+"""Read submissions: take the files that may be taken, and rebuild the notebook from its text.
 
-Nothing of a submitted notebook survives but the text of its cells, their order, and which of
-the assignment's cells each one stands for. Metadata, outputs, tags and ids come from the
-release, so there is nothing to forge in them.
+Only the text of a submitted notebook's cells, their order, and their links to the assignment's
+cells are kept. Metadata, outputs, tags and ids come from the release, so nobody can forge them.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Submission(NamedTuple):
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """The content of a regular file that is nobody else's.
+    """Read a regular file that is nobody else's.
 
     Raises:
         Refused: it is a link, a device, shared by hard links, or longer than `limit`.
@@ -75,12 +74,12 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 
 def _shown(name: str) -> str:
-    """A foreign name as it may be printed."""
+    """Make a student's file name safe to print."""
     return ascii(name[:80])
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The entries of a submission that are no folders, by their names within it."""
+    """Yield the entries of a submission that are not folders, with their relative names."""
     todo, count = [(folder, 0)], 0
     while todo:
         place, depth = todo.pop()
@@ -103,15 +102,15 @@ def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def read_submission(folder: Path, skeletons: Mapping[str, NotebookNode]) -> Submission:
-    """Take from a folder what can be graded.
+    """Read the notebooks and files of a submission that can be graded.
 
     Args:
         folder: a submission as it came.
         skeletons: the notebooks of the release, by name without suffix.
 
     Raises:
-        Refused: there is no notebook that can be graded. A file that cannot be taken is left
-            out, with a note, if it is not a notebook.
+        Refused: there is no notebook that can be graded. Any other file that cannot be
+            taken is left out, with a note.
     """
     if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
         raise Refused("it is no folder")
@@ -125,16 +124,16 @@ def read_submission(folder: Path, skeletons: Mapping[str, NotebookNode]) -> Subm
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """The files beside a notebook that can be taken.
+    """Read the files beside a notebook, without those that cannot be taken.
 
     Raises:
-        Refused: the folder is beyond the bounds.
+        Refused: the folder exceeds the limits.
     """
     return _read_files(folder)[0]
 
 
 def _read_files(folder: Path) -> tuple[dict[str, bytes], list[str], dict[str, Path]]:
-    """Files, notes on those left out, and where the notebooks are."""
+    """Return the files, notes on files left out, and the paths of the notebooks."""
     found: dict[str, Path] = {}
     files: dict[str, bytes] = {}
     notes: list[str] = []
@@ -147,7 +146,7 @@ def _read_files(folder: Path) -> tuple[dict[str, bytes], list[str], dict[str, Pa
 
 
 def _take(name: str, path: Path, files: dict[str, bytes], notes: list[str]) -> None:
-    """Take a file that lies beside the notebook, or note why not."""
+    """Add a file beside the notebook to `files`, or the reason against it to `notes`."""
     try:
         if not all(_NAME.fullmatch(part) for part in Path(name).parts):
             raise Refused(f"{_shown(name)} has a name with unusual characters")
@@ -165,7 +164,7 @@ def _take(name: str, path: Path, files: dict[str, bytes], notes: list[str]) -> N
 def _choose(
     found: Mapping[str, Path], skeletons: Mapping[str, NotebookNode], notes: list[str]
 ) -> dict[str, Path]:
-    """The file for each notebook of the release; one renamed file is recognised if alone."""
+    """Find the file for each notebook of the release; a renamed one is recognised if alone."""
     chosen = {name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found}
     if not chosen and len(found) == 1 and len(skeletons) == 1:
         [(other, path)], [name] = found.items(), skeletons
@@ -191,7 +190,7 @@ def read_cells(content: bytes) -> list[RawCell]:
     """Read the cells of a notebook written by anybody.
 
     Raises:
-        Refused: it is no notebook of format 4, or beyond the bounds.
+        Refused: it is not a notebook of format 4, or exceeds the limits.
     """
     try:
         data = json.loads(content.decode("utf-8-sig"))
@@ -221,10 +220,10 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
 
 
 def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
-    """The notebook of the release with the answers, and the further cells, of a submission.
+    """Rebuild a notebook from the release, with the answers and the added cells of a submission.
 
-    Of several cells that claim to be the same one the last counts; the others run as cells of
-    nobody. Cells that are missing are put back, and a grade cell never stands before its answer.
+    If several cells claim to be the same one, the last counts; the others run as added cells.
+    Missing cells are put back, and a grade cell never stands before its answer.
     """
     roles = {mark["grade_id"]: cell for cell in skeleton.cells if (mark := _mark(cell))}
     last = {cell.grade_id: i for i, cell in enumerate(cells) if cell.grade_id in roles}
@@ -250,7 +249,7 @@ def oddities(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
     """List what may have cost an honest submission points, in sentences for the teacher.
 
     An answer in a cell that lost nbgrader's marks may come after its check, and a cell that was
-    copied with its marks may hold an older try.
+    copied with its marks may hold an older attempt.
     """
     marks = [mark for cell in skeleton.cells if (mark := _mark(cell))]
     roles = [mark["grade_id"] for mark in marks]
@@ -285,7 +284,7 @@ def _mark(cell: NotebookNode) -> dict[str, Any]:
 
 
 def _answers_before(skeleton: NotebookNode) -> dict[str, str]:
-    """For each grade cell of the release, the answer that stands last before it."""
+    """Find the last answer before each grade cell of the release."""
     answers: dict[str, str] = {}
     answer = ""
     for cell in skeleton.cells:
@@ -304,7 +303,7 @@ def _plain(raw: RawCell) -> NotebookNode:
 
 
 def defused(text: str) -> str:
-    """Markdown in which no `<` begins an element, wherever it is shown.
+    """Change Markdown so that no `<` begins an HTML element, wherever it is shown.
 
     Formgrader renders a notebook's Markdown inside the teacher's JupyterLab, HTML and all. An
     invisible blank after `<` keeps the text as its author sees it, in code as well.
@@ -317,7 +316,7 @@ def defused(text: str) -> str:
 
 
 def refusal(skeleton: NotebookNode, reason: str) -> NotebookNode:
-    """The release's notebook with a reason on top: what is kept of a refused submission."""
+    """Return the release's notebook with the reason on top, for a refused submission."""
     notebook = copy.deepcopy(skeleton)
     add_note(notebook, f"**Not graded:** {reason}.")
     notebook.metadata["mplab"] = {"refused": reason}

@@ -7,10 +7,10 @@ from mplab.grading.times import read_received
 
 
 def read_teams(course: Course) -> list[list[str]]:
-    """The members of each team, by the lines `team,id` of `teams.csv`; none if it is missing.
+    """Read the members of each team from the lines `team,id` of `teams.csv`; none if it is missing.
 
     Raises:
-        ValueError: the file is no such table, or names somebody twice, or nobody of the roster.
+        ValueError: the file is not such a table, or names somebody twice or not in the roster.
     """
     path = course.root / "teams.csv"
     if not path.is_file():
@@ -34,8 +34,8 @@ def read_teams(course: Course) -> list[list[str]]:
 def counting(course: Course, assignment: str) -> dict[str, str]:
     """Find whose submission counts for each member of a team that handed in.
 
-    It is the newest by the times that `collect` wrote down; of equal ones, and of those without a
-    time, that of the member who stands first in `teams.csv`.
+    The newest counts, by the times that `collect` recorded; if times are equal or missing, the
+    submission of the member who stands first in `teams.csv`.
     """
     found: dict[str, str] = {}
     for members in read_teams(course):
@@ -47,7 +47,7 @@ def counting(course: Course, assignment: str) -> dict[str, str]:
 
 
 def superseded(course: Course, assignment: str) -> dict[str, str]:
-    """Members who handed in as well, and whose submission counts instead of theirs."""
+    """Find members who handed in too, and whose submission counts instead of theirs."""
     return {
         member: owner
         for member, owner in counting(course, assignment).items()

@@ -31,7 +31,7 @@ def read_received(course: Path, assignment: str, student: str) -> dict[str, Any]
 
 
 def claims_its_time(course: Path, assignment: str, student: str) -> bool:
-    """Whether a submission's time stands in a file that collection did not write."""
+    """Whether a submission has a `timestamp.txt` that collection did not write."""
     path = course / "submitted" / student / assignment / "timestamp.txt"
     try:
         text = path.read_bytes()[:_STAMP_BYTES].decode("ascii", "replace").strip()
@@ -41,7 +41,7 @@ def claims_its_time(course: Path, assignment: str, student: str) -> bool:
 
 
 def copy_timestamp(submitted: Path, clean: Path) -> None:
-    """Hand on when a submission came in, if that is a time and not something else."""
+    """Copy a submission's `timestamp.txt`, if it holds a time and nothing else."""
     from nbgrader.utils import parse_utc
 
     path = submitted / "timestamp.txt"
@@ -60,8 +60,8 @@ def read_times(path: Path) -> dict[tuple[str, str], datetime]:
 
     Args:
         path: Moodle's grading worksheet (CSV, in English); Canvas's list of submissions, as its
-            API gives it (JSON); or a table `id,time` (CSV). A time without a zone is one of this
-            machine's zone.
+            API gives it (JSON); or a table `id,time` (CSV). A time without a zone is local
+            to this machine.
 
     Returns:
         Times in UTC by ("id", student's id) or by ("number", the platform's own number, which
@@ -84,10 +84,10 @@ def read_times(path: Path) -> dict[tuple[str, str], datetime]:
 
 
 def utc(text: str) -> datetime:
-    """The time that a text says, in UTC.
+    """Parse a time, and return it in UTC.
 
     Raises:
-        ValueError: it says none.
+        ValueError: it is no time, or ambiguous.
 
     Examples:
         >>> utc("2026-11-05T10:15:00Z").isoformat(), utc("2026-11-05 12:15 +0200").hour

@@ -1,4 +1,4 @@
-"""Run one submission in the sandbox and return its graded notebooks: the work of any executor.
+"""Grade one submission in the sandbox and return its notebooks: the work of any executor.
 
 A worker reads the course and writes nothing: the process that gave it the work owns the gradebook.
 """
@@ -59,7 +59,7 @@ def start_worker() -> None:
 
 
 def stop_worker() -> None:
-    """End the sandbox of a worker that has nothing to do."""
+    """End the sandbox of an idle worker."""
     if _ONE.acquire(blocking=False):
         try:
             close_lanes()
@@ -71,8 +71,8 @@ def stop_worker() -> None:
 def grade_submission(job: Job, student: str, pause: float = 0.0) -> Work:
     """Grade a submission after a pause.
 
-    Whatever the submission is, it comes back with its points, or with none and the reason. What
-    is raised is a technical failure, and no fault of the submission.
+    Any submission comes back with its points, or with none and the reason. An exception is a
+    technical failure, and no fault of the submission.
     """
     time.sleep(pause)
     with _ONE:
@@ -81,7 +81,7 @@ def grade_submission(job: Job, student: str, pause: float = 0.0) -> Work:
 
 @lru_cache(1)
 def _load_job(job: Job) -> _Grader:
-    """Load what all submissions of a command need; anew for each, as the release may change."""
+    """Load what all submissions of a command need; anew for each command: a release may change."""
     close_lanes()
     return _Grader(job)
 
@@ -117,7 +117,7 @@ class _Grader:
         return Work(student, found, texts, files, " ".join(filter(None, remarks)), seconds)
 
     def _read(self, student: str) -> tuple[dict[str, NotebookNode], dict[str, bytes], str]:
-        """Rebuild a submission from the release; with the remark for the teacher."""
+        """Rebuild a submission from the release, with a remark for the teacher."""
         try:
             folder = self._course.root / "submitted" / student / self._job.assignment
             submission = read_submission(folder, self._skeletons)
@@ -133,9 +133,9 @@ class _Grader:
     def _kept_outputs(
         self, student: str, notebooks: Mapping[str, NotebookNode], files: Mapping[str, bytes]
     ) -> dict[str, list[Any]]:
-        """Outputs of checks that keep their points if one exercise is graded again.
+        """Return the outputs of checks that keep their points if one exercise is graded again.
 
-        None if an answer or a file has changed since.
+        Empty if an answer or a file has changed since.
         """
         graded = self._course.root / "autograded" / student / self._job.assignment
         if not self._job.exercise or not graded.is_dir():
@@ -147,7 +147,7 @@ class _Grader:
         return {name: c.outputs for name, c in checks if name and name != self._job.exercise}
 
     def _answers(self, notebooks: Mapping[str, NotebookNode], files: Mapping[str, bytes]) -> Any:
-        """The student's own cells and files; the teacher's files take the place of theirs."""
+        """Return the student's own cells and files, except files that the teacher's replace."""
         cells = [cell for name in sorted(notebooks) for cell in notebooks[name].cells]
         code = [cell for cell in cells if cell.cell_type == "code"]
         own = [cell.source for cell in code if not cell.metadata.get("nbgrader", {}).get("locked")]
