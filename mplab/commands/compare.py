@@ -1,4 +1,4 @@
-"""`mplab compare`: where two runs part, from the digests that they left."""
+"""`mplab compare`: find where two runs first differ, from the digests that they left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mplab.health.comparison import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the comparison; 0 where the runs are equal, 1 where they are not."""
+    """Print the comparison; return 0 if the runs are equal, 1 if they are not."""
     parser = argparse.ArgumentParser(
         prog="mplab compare",
         description="Say in which step, layer and direction two runs differ first, and by how many "

@@ -1,4 +1,4 @@
-"""What this machine has, and what each missing thing turns off: `mplab doctor`."""
+"""`mplab doctor`: say what this machine has, and what each missing thing turns off."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MATRIX_UNITS = (("FP16", (7, 0)), ("BF16", (8, 0)), ("TF32", (8, 0)), ("FP8", (
 
 
 class Finding(NamedTuple):
-    """One thing this machine may have: what was found ("" for nothing), and what it is for."""
+    """One thing this machine may have: what was found ("" if nothing), and what is off without."""
 
     what: str
     found: str
@@ -115,7 +115,7 @@ def compile_cache() -> Finding:
 
 
 def bubblewrap() -> Finding:
-    """Look for the sandbox of Linux in which foreign notebooks can run."""
+    """Look for bubblewrap, the sandbox in which other people's notebooks can run."""
     return Finding(
         "bubblewrap", shutil.which("bwrap") or "", "notebooks of others cannot run in a sandbox"
     )

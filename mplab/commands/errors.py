@@ -1,17 +1,17 @@
-"""What a command cannot do as it was asked."""
+"""Errors that a command reports to its user."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """Something the user can put right: printed as one line, without a traceback."""
+    """An error that the user can correct: printed as one line, without a traceback."""
 
 
 def require_device(name: str) -> None:
-    """Ask torch for a device before anything else is done.
+    """Check that torch has a device, before anything else is done.
 
     Raises:
-        UserError: it is not there.
+        UserError: it has not.
     """
     import torch
 

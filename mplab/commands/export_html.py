@@ -1,8 +1,8 @@
-"""`mplab export-html`: the executed course and the reference as pages that need no Python.
+"""`mplab export-html`: write the executed course and the reference as pages without Python.
 
 Each lesson runs in a clean kernel and becomes one page. An explorer is drawn in all positions, and
-moves without Python; one with free text is a module of the page's own. A page asks for nothing but
-itself.
+moves without Python; one with free text is a JavaScript module in the page. A page loads nothing
+from elsewhere.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def export(
 ) -> None:
     """Write the pages of the course to a folder.
 
-    Pages are written one by one, each whole or not at all: a run that was broken off is
+    Pages are written one by one, each whole or not at all: an interrupted run is
     continued by the next.
 
     Args:
@@ -70,7 +70,7 @@ def export(
 
     Raises:
         UserError: there is no such lesson, or a lesson fails.
-        ModuleNotFoundError: the reference is wanted without pdoc; said before any lesson runs.
+        ModuleNotFoundError: pdoc is missing for the reference; raised before any lesson runs.
         OSError: the folder cannot be written.
     """
     if reference:
@@ -106,12 +106,12 @@ def export(
 
 
 def _written(path: Path) -> str:
-    """What a file holds, if it is there."""
+    """Read a file; empty if it is missing."""
     return path.read_text("utf-8") if path.exists() else ""
 
 
 def lesson_page(path: Path, before: Path | None = None, after: Path | None = None) -> str:
-    """One lesson, run in a clean kernel, as a page, with ways to those before and after it.
+    """Run a lesson in a clean kernel and make its page, with links to the previous and the next.
 
     Raises:
         UserError: a cell fails.
@@ -136,7 +136,7 @@ def _read(path: Path) -> Any:
 
 
 def _executed(path: Path) -> Any:
-    """The notebook with its outputs and the state of its widgets."""
+    """Run a notebook, and return it with its outputs and the state of its widgets."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
     from nbformat.v4 import new_code_cell
@@ -149,12 +149,12 @@ def _executed(path: Path) -> Any:
             timeout=_SECONDS,
             resources={"metadata": {"path": folder}},
             store_widget_state=True,
-            coalesce_streams=True,  # what is printed comes in pieces
+            coalesce_streams=True,  # printed text comes in pieces
         )
         places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
-            "IPYTHONDIR": folder,  # nobody's start-up files
+            "IPYTHONDIR": folder,  # no user's start-up files
             "PYTHONPATH": os.pathsep.join(filter(None, places)),
         }
         try:
@@ -162,14 +162,14 @@ def _executed(path: Path) -> Any:
         except CellExecutionError as error:
             raise UserError(f"{path.name} fails: {error.ename}: {error.evalue}") from error
         finally:
-            # nbclient answers Ctrl-C by ending the kernel, and goes on or stumbles over that.
+            # nbclient answers Ctrl-C by ending the kernel, and goes on or fails because of that.
             if "_async_cleanup_kernel_future" in vars(client):
                 raise KeyboardInterrupt
     return notebook
 
 
 def _edition(*paths: Path) -> str:
-    """What a page depends on, notebooks and the library, as a comment at its end."""
+    """Hash what a page depends on, notebooks and the library, for a comment at its end."""
     digest = hashlib.sha256()
     sources = [each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".js", ".css")]
     sources += course_folder("lessons").glob("l*/*.py")  # a checkout has them beside the package

@@ -1,4 +1,4 @@
-"""What all pages of `mplab export-html` share: frame, style, script, and nothing from elsewhere."""
+"""The frame of all pages of `mplab export-html`, with their style and script."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 
 
 def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> str:
-    """A whole page, which asks for nothing: style, script and pictures are in it.
+    """Make a whole page that loads nothing: style, script and pictures are in it.
 
     Args:
-        title: of the window.
+        title: the window's title.
         body: the HTML of its main part.
         ways: links to other pages, for its head and its foot.
         kind: the class of the main part.
@@ -50,7 +50,7 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
 
 
 def policy(scripts: Sequence[str], *, more: str = "") -> str:
-    """What a page may do, as an element of its head: run these scripts, and ask for nothing.
+    """Write a page's content security policy for its head: run these scripts, load nothing.
 
     Args:
         scripts: as they stand in the page.
@@ -69,11 +69,11 @@ def policy(scripts: Sequence[str], *, more: str = "") -> str:
 
 
 def smaller(html: str, *, width: int | None = None) -> str:
-    """HTML whose pictures have 256 colours, which a reader cannot tell from more.
+    """Reduce a page's pictures to 256 colours, which a reader cannot tell from more.
 
     Args:
-        html: with pictures in it as base64 of PNG.
-        width: pixels that a picture is shrunk to.
+        html: the page, with pictures in it as base64 of PNG.
+        width: the pixels that a picture is shrunk to.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The first page of `mplab export-html`, and the one for teachers."""
+"""Make the first page of `mplab export-html`, and the page for teachers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mplab.commands.lesson_page import text, title_of
 from mplab.explorers.modules import BitExplorer, alive
 
 _SENTENCES = 230
-"""Characters of a lesson's beginning that its card may show."""
+"""The most characters of a lesson's beginning that its card shows."""
 
 HEADLINE = ("fp32", "fp16-naive", "fp16-scaled")
 """The recipes of the first picture."""
 
 
 def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference: bool) -> str:
-    """The page that leads to the others; a lesson that is not exported has no link.
+    """Make the page that links to the others; a lesson that is not exported has no link.
 
     Args:
         out: the folder of the pages.
@@ -64,20 +64,20 @@ def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference
 
 
 def teaching_page(guide: str) -> str:
-    """The instructor's guide, which leads to the pages of lessons instead of to notebooks."""
+    """Make a page of the instructor's guide, with links to pages instead of to notebooks."""
     html = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', text(guide))
     html = re.sub(r'<a href="(?!\d\d_|#|https?:)[^"]*">(.*?)</a>', r"\1", html)
     return page("mplab: for teachers", html, ways=['<a href="index.html">mplab</a>'])
 
 
 def repository() -> str | None:
-    """The address of the project's repository, where the build machine knows it."""
+    """Return the address of the project's repository, if the build machine knows it."""
     name, server = os.environ.get("GITHUB_REPOSITORY"), os.environ.get("GITHUB_SERVER_URL")
     return f"{server}/{name}" if name and server else None
 
 
 def draw_headline() -> bytes:
-    """Three runs of one network, as PNG with its description."""
+    """Train one network three times and draw the losses, as PNG with its description."""
     from mplab.pictures.training import loss_curves
     from mplab.training.loop import train
 
@@ -86,7 +86,7 @@ def draw_headline() -> bytes:
 
 
 def _card(lesson: Path, exported: Path) -> str:
-    """A lesson: its question, how it begins, and its first picture."""
+    """Make a lesson's card: its question, its beginning, and its first picture."""
     import nbformat
 
     notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]
@@ -103,7 +103,7 @@ def _card(lesson: Path, exported: Path) -> str:
 
 
 def _beginning(source: str) -> str:
-    """The first sentences below the heading, as plain words."""
+    """Return the first sentences below the heading, as plain words."""
     paragraphs = re.sub(r"(?m)^#.*$", "", source).strip().split("\n\n")
     words = re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", paragraphs[0])
     said = ""
@@ -115,7 +115,7 @@ def _beginning(source: str) -> str:
 
 
 def _explorer(pages: Sequence[Path]) -> str:
-    """The first explorer that moves in these lessons, if they are exported."""
+    """Find the first explorer that moves in these lessons, if they are exported."""
     for exported in pages:
         if exported.exists():
             html = exported.read_text("utf-8")

@@ -145,7 +145,7 @@ def _tell_obstacles(course: Course) -> None:
 
 
 def _one(course: Course, options: argparse.Namespace) -> str:
-    """The assignment that was named, or the only one."""
+    """Return the assignment that was named, or the only one."""
     if options.assignment:
         return str(options.assignment)
     names = course.names()
@@ -174,7 +174,7 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
 
     word = options.assignment
     if options.place is None and word and word not in course.names() and Path(word).exists():
-        options.assignment, options.place = None, Path(word)  # one word, a place
+        options.assignment, options.place = None, Path(word)  # the only word is a place
     name, place = _one(course, options), options.place or inbound(course)
     collected = collect(course, name, place, times=options.times)
     for problem in collected.problems:

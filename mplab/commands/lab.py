@@ -22,12 +22,12 @@ from mplab.course.files import course_folder, replace_file
 from mplab.numbers.installation import needs
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
-"""A folder of Jupyter's configuration: JupyterLab does not ask about news."""
+"""A folder of Jupyter's configuration, by which JupyterLab does not ask about news."""
 
 _OVERRIDES = "default_setting_overrides.json"
 
 _RECORD = ".mplab-lessons.json"
-"""Path to SHA-256 of each file as we last wrote it: tells an edited one from an older one."""
+"""The SHA-256 of each file as we last wrote it, by path: tells edited files from older ones."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,15 +141,15 @@ def find_lesson(wanted: str | None, *, source: Path) -> Path:
 
 
 def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str]:
-    """Bring the lessons of `source` to `folder` without losing what the user changed there.
+    """Copy the lessons of `source` to `folder` without losing what the user changed there.
 
-    With the notebooks go the files that draw their figures and explorers, `l16/figures.py` and
-    the like; not the exercises, which hold the answers. A missing file is copied. One that is as
-    we last wrote it is brought up to date. Any other is the user's work and stays, unless `reset`
-    moves it into a folder named by the time.
+    The files that draw figures and explorers, `l16/figures.py` and the like, are copied too; the
+    exercises are not, because they hold the answers. A missing file is copied. A file that is as we
+    last wrote it is updated. Any other is the user's work and stays, unless `reset` moves it into a
+    folder named by the time.
 
     Returns:
-        What happened, in lines to print.
+        Lines to print that say what happened.
 
     Raises:
         OSError: `folder` cannot be written.
@@ -191,7 +191,7 @@ def _is_edited(copy: Path, content: bytes, written: str | None) -> bool:
 
 
 def _read_record(folder: Path) -> dict[str, str]:
-    """What we last wrote to `folder`; without a readable record, every difference is an edit."""
+    """Read what we last wrote to `folder`; without a record, every difference is an edit."""
     try:
         record = json.loads((folder / _RECORD).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
@@ -200,7 +200,7 @@ def _read_record(folder: Path) -> dict[str, str]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write what has changed, and whole: half a lesson would look like the user's work."""
+    """Write a changed file, and whole: half a lesson would look like the user's work."""
     if not path.is_file() or path.read_bytes() != content:
         replace_file(path, content)
 
@@ -218,7 +218,7 @@ def _become(command: list[str]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     if platform.system() == "Windows":
-        # Ctrl-C reaches both processes; the answer is JupyterLab's to give.
+        # Ctrl-C reaches both processes; JupyterLab answers it.
         signal.signal(signal.SIGINT, lambda *_: None)
         return subprocess.call(command)
     os.execv(command[0], command)

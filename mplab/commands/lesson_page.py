@@ -1,4 +1,4 @@
-"""A lesson that has run, as a page: cells, predictions that hide what follows, and explorers."""
+"""Turn an executed lesson into a page: cells, predictions that hide what follows, explorers."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _HERE = {
     "before you run the next cell": "before you open what follows",
     _EXERCISES: f'{_EXERCISES}<p class="note">In JupyterLab each answer is checked at once.</p>',
 }
-"""What a lesson says of JupyterLab, and a page says instead."""
+"""Words about JupyterLab in a lesson, and their replacements in a page."""
 
 
 def title_of(notebook: Any) -> str:
-    """The first heading of a notebook, without its number sign."""
+    """Return the first heading of a notebook, without its number sign."""
     for cell in notebook.cells:
         found = re.search(r"^# +(.+)$", cell.source, re.MULTILINE)
         if cell.cell_type == "markdown" and found:
@@ -47,10 +47,10 @@ def title_of(notebook: Any) -> str:
 
 
 def in_colab(name: str) -> str:
-    """The way to a lesson in Colab, and the first cell there, where GitHub publishes the page.
+    """Write a link to a lesson in Colab, and the first cell there, if GitHub publishes the page.
 
     Args:
-        name: of the notebook.
+        name: the notebook's file name.
     """
     server, repository, branch = (
         os.environ.get(f"GITHUB_{what}") for what in ("SERVER_URL", "REPOSITORY", "REF_NAME")
@@ -68,7 +68,7 @@ def in_colab(name: str) -> str:
 
 
 def lesson_body(notebook: Any, more: str = "") -> str:
-    """The cells as HTML, with contents and `more` after the first of them.
+    """Convert the cells to HTML, with contents and `more` after the first of them.
 
     What follows a prediction, up to the next one or the next section, is in a `details` element
     that stays open without JavaScript.
@@ -102,7 +102,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
 
 
 def text(markdown: str) -> str:
-    """Markdown as HTML, wide tables in a box of their own that scrolls."""
+    """Convert Markdown to HTML, with each table in a box of its own that scrolls."""
     html = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(markdown))
     for said, here in _HERE.items():
         html = html.replace(said, here)
@@ -111,7 +111,7 @@ def text(markdown: str) -> str:
 
 
 def _frozen(notebook: Any) -> dict[str, Any]:
-    """What the last cell drew of explorers, by their models; the cell goes."""
+    """Take the explorers that the last cell drew, by model; the cell is removed."""
     outputs = notebook.cells[-1].get("outputs", []) if notebook.cells else []
     found = [output.data[FROZEN] for output in outputs if FROZEN in output.get("data", {})]
     if not found:
@@ -133,7 +133,7 @@ def _code(notebook: Any, cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
 
 
 def _shown(notebook: Any, output: Any, frozen: dict[str, Any]) -> str:
-    """What a cell printed, drew or said."""
+    """Convert an output of a cell to HTML."""
     data = output.get("data", {})
     if VIEW in data:
         model = data[VIEW]["model_id"]
@@ -154,7 +154,7 @@ def _shown(notebook: Any, output: Any, frozen: dict[str, Any]) -> str:
 
 # Explorers -------------------------------------------------------------------------------
 def explorer(model: str, frozen: Frozen) -> str:
-    """An explorer that moves without Python, or stands still where there is no JavaScript."""
+    """Write an explorer that moves without Python, or stands still without JavaScript."""
     question, controls, buttons, positions, (picture, sentence), packed = frozen
     shown = math.prod(len(options) for _, _, options, _, _ in controls)
     moved = "".join(_control(model, *control) for control in controls)
@@ -178,7 +178,7 @@ def explorer(model: str, frozen: Frozen) -> str:
 def _control(
     model: str, kind: str, name: str, options: list[str], start: int, readout: bool
 ) -> str:
-    """A control of a frozen explorer, as the browser has it."""
+    """Write a control of a frozen explorer as HTML."""
     name, sizes = escape(name), f'data-sizes="{len(options)}"'
     if kind == "slider":
         words = escape(json.dumps(options), quote=True)
@@ -204,7 +204,7 @@ def _control(
 
 
 def snapshot(notebook: Any, model: str) -> str:
-    """What another widget shows at first."""
+    """Write what another widget shows at first as HTML."""
     state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
     if _is_progress(state, model):
         return ""

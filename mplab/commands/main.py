@@ -1,4 +1,4 @@
-"""The command `mplab`: one table of its commands, and what becomes of their errors."""
+"""The command `mplab`: the table of its commands, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COMMANDS = {
     "grade": "release assignments, grade them in a sandbox",
     "export-html": "write the course as pages that need no Python",
 }
-"""The commands and their purposes; the file beside this one that is named like it runs each."""
+"""The commands and their purposes; a file of the same name beside this one runs each."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
-    for stream in (sys.stdout, sys.stderr):  # an old code page has no × to print: a ? will do
+    for stream in (sys.stdout, sys.stderr):  # an old code page cannot print ×: a ? will do
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     options, rest = _parser().parse_known_args(argv)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module = import_module(f"mplab.commands.{command.replace('-', '_')}")
         code: int = module.main(rest)
         return code
-    except BrokenPipeError:  # whoever read our output has gone: `mplab doctor | head`
+    except BrokenPipeError:  # the reader of our output has gone: `mplab doctor | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def named(option: str, place: str, kind: type) -> Any:
-    """What somebody calls `package.module:NAME`: of an installed module, or of this folder.
+    """Import `package.module:NAME`, from an installed module or from this folder.
 
     Raises:
         UserError: there is no such module or name, it is of another type, or the import raises.
@@ -66,7 +66,7 @@ def named(option: str, place: str, kind: type) -> Any:
     if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise UserError(f"{rule}. Write the module with dots, a colon, and the name.")
     if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does, and a command that was installed does not
+        sys.path.insert(0, here)  # as `python -m` does, and an installed command does not
     try:
         found = import_module(module)
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""`mplab probe`: the matrix units of this machine's GPU beside the models."""
+"""`mplab probe`: compare the matrix units of this machine's GPU with the models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mplab.hardware.probes import PROBES, on_cuda, report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `mplab probe`: each probe on this machine's GPU, beside the models."""
+    """Run each probe on this machine's GPU, and print its answer beside the models'."""
     argparse.ArgumentParser(
         prog="mplab probe",
         description="Ask the matrix units of this machine's GPU questions that tell models of "

@@ -1,4 +1,4 @@
-"""The reference in `mplab export-html`: the fronts as pages of pdoc, from their docstrings."""
+"""Write the reference of `mplab export-html`: pages of pdoc from the fronts' docstrings."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def write_reference(folder: Path) -> None:
             path = folder / f"{name.replace('.', '/')}.html"
             replace_file(path, _guarded(render.html_module(page, pages)).encode())
         replace_file(folder / "index.html", _guarded(render.html_index(pages)).encode())
-        # Without the package: what it offers, a search finds in the rooms.
+        # Without the package: a search finds its names in the rooms.
         rooms = {name: page for name, page in pages.items() if name != "mplab"}
         replace_file(folder / "search.js", render.search_index(rooms).encode())
 
 
 def _guarded(html: str) -> str:
-    """A page under the policy of all pages, each of its links with words that can be read out.
+    """Add the policy of all pages to a page, and words for screen readers to its links.
 
     Its own script loads the index of the search.
     """
@@ -65,7 +65,7 @@ def _guarded(html: str) -> str:
 
 
 def _page(name: str) -> doc.Module:
-    """A module for pdoc, with all that it offers; pdoc leaves out what comes from other files."""
+    """Make a module for pdoc with all of its names; pdoc leaves out names from other files."""
     module = doc.Module.from_name(name).obj
     front = ModuleType(name, module.__doc__)
     names = MORE.get(name) or getattr(module, "__all__", dir(module))
@@ -75,14 +75,14 @@ def _page(name: str) -> doc.Module:
     page = doc.Module(front)
     for entry in page.variables:
         entry.docstring = _described(entry.name, getattr(front, entry.name))
-    for each in page.classes:  # what torch or matplotlib gave them would have no place to link to
+    for each in page.classes:  # members from torch or matplotlib have no page to link to
         each.inherited_members = {}
         each.members = {member.name: member for member in each.own_members}
     return page
 
 
 def _described(name: str, value: object) -> str:
-    """The docstring under a constant, in whichever file it is made, and the keys of a table."""
+    """Return the docstring under a constant, from the file that makes it, and a table's keys."""
     found = (
         doc_ast.walk_tree(module).var_docstrings.get(name)
         for file, module in list(sys.modules.items())
@@ -93,7 +93,7 @@ def _described(name: str, value: object) -> str:
 
 
 def _lists(pages: Mapping[str, doc.Module]) -> str:
-    """The rooms and the commands, as the end of the first page."""
+    """List the rooms and the commands, for the end of the first page."""
     rooms = [f"- `{name}`: {page.docstring.partition(chr(10))[0]}" for name, page in pages.items()]
     commands = [f"- `mplab {name}`: {purpose}" for name, purpose in COMMANDS.items()]
     return "\n".join(["\n\n## Rooms\n", *rooms[1:], "\n## Commands\n", *commands])

@@ -1,4 +1,4 @@
-"""`mplab train`: recipes and seeds of one task, gathered in one file and compared."""
+"""`mplab train`: train a task by several recipes and seeds, and compare the runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mplab.training.tasks import TASKS, Task
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `mplab train`: train, gather, tabulate and plot; the exit code."""
+    """Train, gather the runs in one file, print a table and plot; return the exit code."""
     parser = _parser()
     options = parser.parse_args(argv)
     if options.list:
@@ -31,11 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     missing = [name for name in ("task", "recipe", "out") if not getattr(options, name)]
     if missing:
         parser.error(f"the following arguments are required: --{', --'.join(missing)}")
-    for path in options.plot:  # now, not when everything has been trained
+    for path in options.plot:  # check it now, not after training
         if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():
             parser.error(f"--plot must be a .png, .svg or .html in a folder that is; got {path}")
     task: str | Task = options.task
-    if ":" in options.task:  # files and checkpoints know it by where it is from, and its code
+    if ":" in options.task:  # files and checkpoints name it by its place and its code
         own = named("--task", options.task, Task)
         task = replace(own, name=options.task + _version(options.task, own))
     try:
@@ -65,10 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _version(place: str, task: Task) -> str:
-    """`@` and digits that change with the code of a task, but not with its comments.
+    """Return `@` and a digest that changes with the code of a task, but not with its comments.
 
-    It is the code of the file that `place` names, and of those in its folder that hold functions
-    of the task; what these call elsewhere is not looked at. Empty where there is no such file.
+    It covers the file that `place` names, and files in its folder that hold functions of the task;
+    it does not cover code that these call elsewhere. Empty if there is no such file.
     """
     functions = (task.data, task.model, task.loss, task.metrics, task.optimizer)
     modules = [place.partition(":")[0], *(str(f.__module__) for f in functions)]
@@ -119,7 +119,7 @@ def _show(runs: list[History], options: argparse.Namespace) -> None:
 
 
 def catalogue() -> str:
-    """The tasks and the recipes, with what decides them."""
+    """List the tasks and the recipes, with the settings that differ from the usual."""
     usual = {**Recipe("", RECIPES["fp32"].compute_format).settings(), "compute_format": None}
     lines = ["tasks, and what FP16 without a loss scale does to them"]
     lines += [f"  {task.name:22}{task.verdict:12}{task.steps} steps" for task in TASKS.values()]

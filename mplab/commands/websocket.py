@@ -1,4 +1,4 @@
-"""The way from kernel to page in `mplab lab`, without the wait that a moved slider would feel."""
+"""Send messages from kernel to page at once in `mplab lab`, so that sliders do not lag."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class PromptConnection(ZMQChannelsWebsocketConnection):
     """Sends each message at once.
 
     Jupyter Server leaves Nagle's algorithm on: a small message waits until the browser has
-    acknowledged the one before, which browsers put off by some 40 ms. One press of a key makes
+    acknowledged the one before, which browsers delay by some 40 ms. One press of a key makes
     five small messages.
 
     Source: RFC 896, RFC 1122 §4.2.3.2, and the documentation of tornado's `set_nodelay`.

@@ -1,4 +1,4 @@
-"""Pictures in SVG for the explorers: words and shapes, and charts with two scales."""
+"""SVG pictures for the explorers: words and shapes, and charts with two scales."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GRID = 'stroke-opacity="0.5"'
 
 
 class Drawing:
-    """A picture that is put together piece by piece, each in pixels from the left and the top."""
+    """A picture built piece by piece, each placed in pixels from the left and the top."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -52,7 +52,7 @@ class Drawing:
         self.parts.append(f'<path d="{path}" {look} {more}/>')
 
     def area(self, path: str, fill: str, opacity: float = 1) -> None:
-        """Add what an SVG path encloses."""
+        """Fill the area that an SVG path encloses."""
         self.parts.append(f'<path d="{path}" fill="{fill}" fill-opacity="{opacity}"/>')
 
     def dot(self, x: float, y: float, radius: float, fill: str, more: str = "") -> None:
@@ -60,7 +60,7 @@ class Drawing:
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}" {more}/>')
 
     def svg(self, description: str, *, width: int, height: float) -> str:
-        """Draw it on its own white background, with a description for screen readers.
+        """Return the SVG, on its own white background, with a description for screen readers.
 
         It is as wide as there is room, at most `width`.
 
@@ -84,8 +84,8 @@ class Scale(NamedTuple):
         low: the least value, or its exponent of 2.
         high: the largest.
         start: the pixel where the axis starts; `low` is `inset` further.
-        end: that where it ends.
-        log: whether it is one of powers of two.
+        end: the pixel where the axis ends.
+        log: whether the scale is logarithmic, to base 2.
         inset: pixels at both ends of the axis that are left free.
 
     Examples:
@@ -101,7 +101,7 @@ class Scale(NamedTuple):
     inset: float = 0
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         if self.log:
             value = math.log2(value) if value > 0 else self.low
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
@@ -174,7 +174,7 @@ class Chart(Drawing):
             self.dot(a, b, 4, colour)
 
     def stairs(self, values: Iterable[float]) -> str:
-        """The path over steps from 0 to 1, 1 to 2 and so on, each at its value, after a start."""
+        """Return the path over steps 0 to 1, 1 to 2 and so on, each at its value, after a start."""
         return "".join(f"V{self.y(v):.1f}H{self.x(i + 1):.1f}" for i, v in enumerate(values))
 
     def name_ends(self, ends: Sequence[tuple[float, str]]) -> None:

@@ -25,7 +25,7 @@ MOST = 4000
 """At most this many positions are drawn, so that an export takes minutes."""
 
 ROOM = 400_000
-"""Characters that the positions of one explorer may take in a page."""
+"""The most characters that the positions of one explorer may take in a page."""
 
 _KINDS = {
     ipywidgets.IntSlider: "slider",
@@ -46,7 +46,7 @@ class Control(NamedTuple):
 
     Attributes:
         kind: "slider", "choice", "buttons" or "tick".
-        name: what stands beside it.
+        name: the words beside it.
         options: its positions in words.
         start: the number of the position shown first.
         readout: whether the position is written beside it.
@@ -63,15 +63,15 @@ class Frozen(NamedTuple):
     """An explorer without its kernel.
 
     Attributes:
-        question: what it answers.
-        controls: of them the last moves fastest through the states.
-        buttons: what they say; one that leads past a coarser grid is left out.
-        positions: how many there are in JupyterLab; more than states where grids are coarser.
+        question: the question that it answers.
+        controls: the last one varies fastest in the order of the states.
+        buttons: their labels; a button that leads off a coarser grid is left out.
+        positions: their number in JupyterLab; more than states if grids are coarser.
         start: the picture shown first, as SVG, and its sentence.
         packed: picture and sentence in each state, and for each button the state that it leads to:
-            JSON, gzip, base64. Pictures are cut into elements, which are stored once, as is what
-            several states share: `parts`, `rows` with a character for each part, the row `at` each
-            state, and `moves` by button.
+            JSON, gzip, base64. Pictures are cut into elements; equal elements and equal states are
+            stored once: `parts`, `rows` with a character for each part, the row `at` each state,
+            and `moves` by button.
     """
 
     question: str
@@ -160,7 +160,7 @@ def _leaves(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
 
 
 def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
-    """Each position of a control, in words and as a value."""
+    """List the positions of a control, in words and as values."""
     if isinstance(control, ipywidgets.Checkbox):
         return [("no", False), ("yes", True)]
     if isinstance(control, ipywidgets.IntSlider):
@@ -171,7 +171,7 @@ def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
 def _place(
     controls: Sequence[ipywidgets.Widget], grids: list[list[tuple[str, Any]]]
 ) -> tuple[int, ...]:
-    """The positions of the controls, as indices."""
+    """Return the positions of the controls, as indices."""
     both = zip(controls, grids, strict=True)
     return tuple([value for _, value in grid].index(control.value) for control, grid in both)
 
@@ -197,7 +197,7 @@ def _coarser(
 
 @contextmanager
 def _still(explorer: Explorer, controls: Sequence[ipywidgets.Widget]) -> Iterator[None]:
-    """Move controls without redrawing."""
+    """Let controls move without redrawing."""
     with ExitStack() as stack:
         for control in controls:
             stack.enter_context(control.hold_sync())
@@ -209,7 +209,7 @@ def _still(explorer: Explorer, controls: Sequence[ipywidgets.Widget]) -> Iterato
 def _moves(
     places: Sequence[tuple[int, ...]], led: dict[str, dict[tuple[int, ...], tuple[int, ...]]]
 ) -> dict[str, list[int]]:
-    """The state that each button leads to; a button that leaves the grid is left out."""
+    """Return the states that each button leads to; a button that leaves the grid is left out."""
     numbers = {place: number for number, place in enumerate(places)}
     ways = {name: [numbers.get(there[place]) for place in places] for name, there in led.items()}
     return {

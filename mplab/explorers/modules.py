@@ -1,4 +1,4 @@
-"""Explorers that live in the page, as ES modules: they move without Python."""
+"""Explorers that run in the page, as ES modules: they move without Python."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ _CORE = _text("numbers.js", "parts.js")
 
 
 def module(name: str) -> str:
-    """The ES module of an explorer, together with the modules that it imports.
+    """Return the ES module of an explorer, together with the modules that it imports.
 
-    A widget's module and a page opened from a disk can load no second file.
+    Neither a widget's module nor a page opened from a disk can load a second file.
     """
     return _CORE + _text(name)
 
 
 def css() -> str:
-    """The style sheet of explorers in the page."""
+    """Return the style sheet of explorers in the page."""
     return (_FOLDER / "page.css").read_text("utf-8")
 
 
 def facts(fmt: Format) -> dict[str, Any]:
-    """The facts of a format as JSON; `makeFormat` derives the rest."""
+    """Return the facts of a format as JSON; `makeFormat` derives the rest."""
     return {**asdict(fmt), "specials": fmt.specials.name, "colour": style(fmt).colour}
 
 
 class PageExplorer(anywidget.AnyWidget):
-    """An explorer that lives in the page, written in JavaScript.
+    """An explorer that runs in the page, written in JavaScript.
 
     A subclass defines `_esm`, its module, and a trait for each word or number of its state.
 
     Args:
         formats: the formats to choose from.
-        still: draws the still picture for a page without JavaScript, or gives None.
+        still: draws the still picture for a page without JavaScript, or returns None.
         held: the words and numbers to start with.
     """
 
@@ -139,10 +139,10 @@ class BitExplorer(PageExplorer):
 
     Click a bit, drag over several (or move to them with Tab and the arrows, and press Space), move
     the exponent or the significand, step to a neighbour, or type a number or a code: all formats
-    show what they hold instead, and by how much they miss. It lives in the page, without Python.
+    show the number that they store instead, and its error. It runs in the page, without Python.
 
     Args:
-        number: what to start with: anything that can be typed, or a float.
+        number: the number to start with: anything that can be typed, or a float.
         fmt: the format whose bits can be clicked.
 
     Attributes:
@@ -178,7 +178,7 @@ class NumberLine(PageExplorer):
     """How far apart are the numbers, and what rounds to each of them?
 
     Two formats over one stretch of the number line. Ticks are values; the areas over them
-    show what rounds to each, in the chosen mode. Zoom with the slider. It lives in the page,
+    show what rounds to each, in the chosen mode. Zoom with the slider. It runs in the page,
     without Python.
 
     Args:
@@ -188,11 +188,11 @@ class NumberLine(PageExplorer):
         zoom: its width is 2^zoom.
 
     Attributes:
-        around: the middle, as it was typed; setting it, as each of these, shows another.
+        around: the middle, as it was typed; setting any of these attributes redraws.
         zoom: the exponent of the width.
         first: the name of the upper format.
-        second: that of the lower one.
-        mode: that of the rounding mode.
+        second: the name of the lower format.
+        mode: the name of the rounding mode.
         formats: the facts of all formats that are offered.
 
     Exactness:
@@ -244,22 +244,22 @@ class RoundingLab(PageExplorer):
     """Which bits decide where a number goes?
 
     The bits of a number, cut where the format ends: the bits it keeps, then guard, round
-    and sticky. Below, what each of the six modes makes of it. The slider adds eighths of
+    and sticky. Below, the result of each of the six modes. The slider adds eighths of
     an ulp to the magnitude, which are exactly the patterns of those three bits: a negative
-    number moves away from 0, as a positive one does. It lives in the page, without Python.
+    number moves away from 0, as a positive one does. It runs in the page, without Python.
 
     Args:
-        number: what to start with: anything that can be typed, or a float.
-        fmt: the format to enter.
+        number: the number to start with: anything that can be typed, or a float.
+        fmt: the format to round to.
         mode: the mode to point out.
-        seed: of the draws of stochastic rounding.
+        seed: the seed of stochastic rounding.
 
     Attributes:
-        entry: the number that was typed; setting it, as each of these, shows another.
+        entry: the number that was typed; setting any of these attributes redraws.
         eighths: what is added to its magnitude, in eighths of an ulp, 0 to 16.
         format: the name of the format.
-        mode: that of the rounding mode.
-        seed: of the draws.
+        mode: the name of the rounding mode.
+        seed: the seed of the draws.
         formats: the facts of all formats that are offered.
 
     Exactness:

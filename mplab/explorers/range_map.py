@@ -87,13 +87,13 @@ class RangeMap(Explorer):
         return 2.0**self.scale.value
 
     def draw(self) -> tuple[str, str]:
-        """The histogram at this scale, and its counts in words."""
+        """Draw the histogram at this scale, and say its counts in words."""
         sentence = self._sentence()
         label = f"Histogram over the zones of {self.fmt.name}. {sentence}"
         return self._histogram().svg(label, width=760, height=262), sentence
 
     def _histogram(self) -> Chart:
-        """Bars a binade wide over the zones of the format."""
+        """Draw bars a binade wide over the zones of the format."""
         histogram, (low, high) = self.layers[self.layer.value], self.window
         counts = np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
         where = np.asarray(histogram.exponents) + self.scale.value
@@ -116,7 +116,7 @@ class RangeMap(Explorer):
         return chart
 
     def _sentence(self) -> str:
-        """The state in words."""
+        """Say the state in words."""
         part, scale = self.shares, self._loss_scale
         words = (
             f"Loss scale {power_of_two(scale)} = {scale:,.0f}, {self.layer.value}: "
@@ -133,7 +133,7 @@ class RangeMap(Explorer):
 def _layers(
     source: History | ExponentHistogram | Mapping[str, ExponentHistogram],
 ) -> dict[str, ExponentHistogram]:
-    """The histograms to choose from, all of them pooled first where there are several."""
+    """Return the histograms to choose from; if there are several, all pooled come first."""
     if isinstance(source, History):
         source = source.gradients[min(source.gradients)]
     if isinstance(source, ExponentHistogram):
@@ -146,7 +146,7 @@ LETTER = 7.4  # room for one letter of a picture
 
 
 def _zones(chart: Chart, fmt: Format, low: int, high: int) -> None:
-    """Grey bands where the format loses numbers or digits, with a word over each zone."""
+    """Draw grey bands where the format loses numbers or digits, with a word over each zone."""
     for zone in bands(fmt, low, high):
         chart.zone(*zone)
     words = zone_words(fmt, low, high)

@@ -32,24 +32,24 @@ _WIDE = {"style": {"description_width": "8rem"}, "layout": {"width": "min(36rem,
 
 
 def slider(words: str, low: int, high: int, value: int, **more: Any) -> ipywidgets.IntSlider:
-    """A slider of whole numbers."""
+    """Make a slider of whole numbers."""
     return ipywidgets.IntSlider(value, min=low, max=high, description=words, **_WIDE, **more)
 
 
 def stops(words: str, options: Iterable[Any], value: Any) -> ipywidgets.SelectionSlider:
-    """A slider of values, or of pairs of words and a value."""
+    """Make a slider of values, or of pairs of words and a value."""
     return ipywidgets.SelectionSlider(
         options=list(options), value=value, description=words, **_WIDE
     )
 
 
 def choice(words: str, options: Iterable[Any], **more: Any) -> ipywidgets.Dropdown:
-    """A drop-down list."""
+    """Make a drop-down list."""
     return ipywidgets.Dropdown(options=list(options), description=words, **_WIDE, **more)
 
 
 def tick(words: str, value: bool = False) -> ipywidgets.Checkbox:
-    """A check box."""
+    """Make a check box."""
     return ipywidgets.Checkbox(value, description=words, indent=False)
 
 

@@ -1,6 +1,6 @@
-"""What every figure is made of: the palette, words, and a Figure that can be read aloud.
+"""The parts of every figure: the palette, words, and a Figure with alt text.
 
-pyplot is not used, so nothing is left open, and no setting of the reader's is touched.
+pyplot is not used, so no figure is left open, and no setting of the reader's is changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Drawn = TypeVar("Drawn", bound="Picture | None")
 
 # The palette -----------------------------------------------------------------------------
 class Style(NamedTuple):
-    """How one format looks everywhere: the marker and the dash repeat the colour."""
+    """The look of a format in all figures: the marker and the dash repeat the colour."""
 
     colour: str
     marker: str
@@ -56,10 +56,10 @@ METHOD_STYLES = {
     "kahan": ("dashed", "Kahan"),
     "master": ("dashdot", "FP32 master"),
 }
-"""How the ways of adding updates look and are called; colour stays that of the format."""
+"""The dash and the name of each way of adding updates; the colour is that of the format."""
 
 FIELDS = {"sign": "#663D1F", "exponent": "#371279", "trailing significand": "#606B99"}
-"""The fields of a code: no format has one of these colours, and white words can be read on each."""
+"""The colours of a code's fields: no format has one, and white words can be read on each."""
 
 BAND = "#9C9CA1"  # grey, for bands only
 
@@ -94,13 +94,13 @@ _HOUSE: Any = {  # Any: newer matplotlib types each key, older ones none
 
 
 def style(fmt: Format | str) -> Style:
-    """The palette's entry for a format or its name; black where it has none."""
+    """Return the palette's entry for a format or its name; black if it has none."""
     return STYLES.get(fmt if isinstance(fmt, str) else fmt.name, REFERENCE)
 
 
 # Words -----------------------------------------------------------------------------------
 def percent(part: float, whole: float) -> str:
-    """A share in words that never rounds something to nothing or most to all.
+    """Write a share as a percentage; never round something to 0% or less than all to 100%.
 
     Examples:
         >>> percent(0, 8), percent(1, 8), percent(1, 10_000), percent(9_999, 10_000)
@@ -115,7 +115,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """The words as English lists them.
+    """Join words as English lists them.
 
     Examples:
         >>> listed(["FP32"]), listed(["FP32", "BF16", "FP16"])
@@ -126,7 +126,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 def power_of_two(value: float) -> str:
-    """A power of two as axes and sentences write it.
+    """Write a power of two, for axes and sentences.
 
     Examples:
         >>> power_of_two(65536.0), power_of_two(0.5)
@@ -136,7 +136,7 @@ def power_of_two(value: float) -> str:
 
 
 def span(ratios: Iterable[float]) -> str:
-    """One factor, or the least and the greatest of several.
+    """Write one factor, or the least and the greatest of several.
 
     Examples:
         >>> span([1.24]), span([3, 1.5, 2])
@@ -150,12 +150,12 @@ def span(ratios: Iterable[float]) -> str:
 CARD = (
     "background:#fff;padding:8px;border:1px solid #C8C8CC;border-radius:8px;box-sizing:border-box"
 )
-"""How a picture lies on a page: pictures stay white, on a page of any colour."""
+"""The frame of a picture on a page: pictures stay white, on a page of any colour."""
 
 CARD_CLASS = "mplab-card"
 
 DIMMED = f".{CARD_CLASS} {{ filter: brightness(.9) }}"
-"""On a dark page, so that a card does not glare."""
+"""Dims a card on a dark page, so that it does not glare."""
 
 CARD_STYLE = f'<style>[data-jp-theme-light="false"] {DIMMED}</style>'
 """The rule for JupyterLab, which says on the page whether its theme is dark."""
@@ -180,7 +180,7 @@ class Picture(Figure):
         return " ".join(self.get_suptitle().split())
 
     def png(self, *, zoom: float = 2.0) -> bytes:
-        """The figure as PNG, `zoom` pixels to each of the page's."""
+        """Return the figure as PNG, with `zoom` pixels to each of the page's."""
         return self._drawn("png", dpi=zoom * self.dpi)
 
     def save(self, path: str | Path) -> None:
@@ -206,7 +206,7 @@ class Picture(Figure):
 
 
 def in_house_style(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
-    """Draw under the house's settings, whatever the reader's matplotlib is set to."""
+    """Make a function draw with our settings, whatever the reader's matplotlib is set to."""
 
     @wraps(draw)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Drawn:
@@ -217,7 +217,7 @@ def in_house_style(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
 
 
 def titled(picture: Picture, sentence: str, details: str) -> Picture:
-    """Give the figure its claim, broken to its width, and its description."""
+    """Give the figure its title, wrapped to its width, and its description."""
     title = picture.suptitle("", x=0.012, ha="left", fontsize=11.5, fontweight="bold")
     limit = 0.97 * picture.get_figwidth() * picture.dpi
     lines = [""]
@@ -235,7 +235,7 @@ def titled(picture: Picture, sentence: str, details: str) -> Picture:
 def spread(
     wanted: Sequence[float], sizes: Sequence[float], *, low: float, high: float
 ) -> list[float]:
-    """Centres for labels in a row, as close to `wanted` as they can be without overlap.
+    """Place labels in a row, as close to `wanted` as they can be without overlap.
 
     Args:
         wanted: the centre each label would have if it were alone, in any order.
@@ -284,9 +284,9 @@ class End(NamedTuple):
 
 
 def curve(axes: Axes, x: Any, y: Any, name: str, look: Style, **how: Any) -> End:
-    """Draw a line as something looks, without its marker, and give its end, to be named.
+    """Draw a line in a style, without its marker, and return its end, to be named.
 
-    `how` is what `Axes.plot` takes beside that, such as a marker, or another dash.
+    `how` holds further options of `Axes.plot`, such as a marker or another dash.
     """
     axes.plot(x, y, **{"color": look.colour, "linestyle": look.dash, **how})
     known = np.flatnonzero(np.isfinite(y))
@@ -295,7 +295,7 @@ def curve(axes: Axes, x: Any, y: Any, name: str, look: Style, **how: Any) -> End
 
 
 class Line(NamedTuple):
-    """A line of a chart: its points, its name, its look, and what `Axes.plot` takes beside that."""
+    """A line of a chart: its points, its name, its look, and further options of `Axes.plot`."""
 
     x: Any
     y: Any
@@ -315,15 +315,15 @@ def line_chart(
     log: str = "",
     finish: Callable[[Axes], object] | None = None,
 ) -> Picture:
-    """Draw lines, each named at its end, under a sentence.
+    """Draw a line chart: each line is named at its end, and the title is a sentence.
 
     Args:
-        lines: in the order in which they are drawn; without a name where it is empty.
+        lines: in the order in which they are drawn; an empty name is not shown.
         x: the quantity and unit of the axis.
-        y: likewise.
+        y: the same for the other axis.
         claim: the title, a sentence that the data show.
         details: what the figure shows besides, for a reader who cannot see it.
-        log: the axes to base 2: "x", "y" or "xy".
+        log: the axes that are logarithmic, to base 2: "x", "y" or "xy".
         finish: changes the axes before the lines are named.
     """
     picture = Picture(height=4.2, width=8.0)
@@ -343,7 +343,7 @@ def line_chart(
 
 
 def rows(axes: Axes, names: Collection[str]) -> None:
-    """A row for each name, from the top down."""
+    """Make a row for each name, from the top down."""
     axes.set_yticks(range(len(names)), list(names))
     axes.set_ylim(len(names) - 0.5, -0.5)
 
@@ -367,12 +367,12 @@ def bars(
     A part that no bar has is left out of the key, and the others keep their colours.
 
     Args:
-        axes: to draw on.
-        names: of the rows, from the top down.
-        table: of lengths, shape (rows, parts).
-        parts: as the key calls them.
+        axes: the axes to draw on.
+        names: the names of the rows, from the top down.
+        table: the lengths, of shape (rows, parts).
+        parts: their names in the key.
         faces: the colour of each part.
-        hatches: of each part.
+        hatches: the hatch of each part.
     """
     left = np.zeros(len(names))
     for i, part in enumerate(parts):
@@ -418,7 +418,7 @@ _DOTTED = {"linestyle": (0, (1, 3)), "linewidth": 0.9}
 
 
 def _side(end: End) -> tuple[float, str]:
-    """How far to the right of a line's end its name stands, and the unit of that."""
+    """Return how far right of a line's end its name stands, and the unit of this distance."""
     end.axes.get_xlim()  # settles the limits
     place = (end.axes.transScale + end.axes.transLimits).transform((end.x, end.y))[0]
     return (1.03, "axes fraction") if place < 0.8 else (20, "offset points")
@@ -441,12 +441,12 @@ def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, 
 
 
 def bands(fmt: Format, low: float, high: float) -> tuple[tuple[float, float, float], ...]:
-    """Where `fmt` loses numbers or digits: start, end and opacity of each band, as exponents.
+    """Return the bands where `fmt` loses numbers or digits: start, end (exponents) and opacity.
 
     Args:
         fmt: the format.
         low: the exponent where the first band begins.
-        high: that where the last one ends.
+        high: the exponent where the last band ends.
     """
     edges = zones(fmt)
     return (
@@ -471,14 +471,14 @@ def _locator(count: int) -> MaxNLocator:
 
 
 def binary_axis(axis: Axis, label: str, *, count: int = 12) -> None:
-    """Ticks at whole exponents, written 2^k: the axis holds k."""
+    """Put ticks, written 2^k, at whole exponents: the axis holds k."""
     axis.set_major_locator(_locator(count))
     axis.set_major_formatter(FuncFormatter(lambda k, _: power_of_two(2.0 ** round(k))))
     axis.set_label_text(label)
 
 
 def log_axes(axes: Axes, x: str, y: str) -> None:
-    """Put both axes to base 2, with ticks written 2^k and these labels: the axes hold values."""
+    """Make both axes logarithmic, with ticks written 2^k and these labels: they hold values."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     for axis in (axes.xaxis, axes.yaxis):
@@ -488,7 +488,7 @@ def log_axes(axes: Axes, x: str, y: str) -> None:
 
 
 def log_ticks(axis: Axis, *, count: int = 9) -> None:
-    """At most `count` ticks at powers of two, written 2^k, on an axis that is logarithmic."""
+    """Put at most `count` ticks, written 2^k, at powers of two on a logarithmic axis."""
     axis.set_major_locator(LogLocator(base=2, numticks=count))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda v, _: power_of_two(v)))

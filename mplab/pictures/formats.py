@@ -1,4 +1,4 @@
-"""The figures of formats: their bits, all their values, gaps, ranges and digits."""
+"""The figures of formats: their bits, all their values, and their decimal digits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTEGERS = "INT8"
 # Bits ------------------------------------------------------------------------------------
 @c.in_house_style
 def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Picture:
-    """One number as each format stores it, bit by bit.
+    """Draw how each format stores a number, bit by bit.
 
     Args:
         x: the number; a decimal string or a Fraction is taken exactly.
@@ -63,7 +63,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
 
 
 def _draw_code(axes: Axes, row: int, code: int, fmt: Format) -> None:
-    """One row of cells, filled where the bit is 1, in the colour of its field."""
+    """Draw a row of cells, filled where the bit is 1, in the colour of its field."""
     widths = (int(fmt.signed), fmt.exponent_bits, fmt.precision - 1)
     colours = [
         colour for colour, n in zip(c.FIELDS.values(), widths, strict=True) for _ in range(n)
@@ -79,7 +79,7 @@ def _draw_code(axes: Axes, row: int, code: int, fmt: Format) -> None:
 # Whole formats ---------------------------------------------------------------------------
 @c.in_house_style
 def code_table(fmt: Format) -> c.Picture:
-    """All numbers of a format of 8 bits or fewer that are not negative, by their fields.
+    """Draw a table of all non-negative numbers of a format of at most 8 bits, by their fields.
 
     Args:
         fmt: the format.
@@ -128,7 +128,7 @@ def code_table(fmt: Format) -> c.Picture:
 
 
 def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, colour: str) -> None:
-    """A value in its place: subnormals pale, infinities and NaNs grey."""
+    """Draw a value in its cell: subnormals pale, infinities and NaNs grey."""
     normal = math.isfinite(value) and value >= fmt.min_normal
     face, alpha = (colour, 0.3) if normal else (colour, 0.1)
     if not math.isfinite(value):
@@ -141,7 +141,7 @@ def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, col
 
 
 def _in_full(value: float) -> str:
-    """A number with all its digits; where these are many, as a multiple of a power of two.
+    """Write a number with all its digits; if these are many, as a multiple of a power of two.
 
     Examples:
         >>> _in_full(0.013671875), _in_full(1.75 * 2.0**-14), _in_full(2.0**-16), _in_full(-0.0)
@@ -159,7 +159,7 @@ def _in_full(value: float) -> str:
 def number_lines(
     formats: Sequence[Format], low: float, high: float, *, integers: bool = False
 ) -> c.Picture:
-    """All values of each format from `low` to `high`, as ticks on lines.
+    """Draw all values of each format from `low` to `high`, as ticks on lines.
 
     Args:
         formats: one line each; of at most 20 bits.
@@ -195,7 +195,7 @@ def _between(every: np.ndarray, low: float, high: float) -> np.ndarray:
 
 # Gaps, ranges, digits --------------------------------------------------------------------
 def magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarray:
-    """Magnitudes of a format within 2^low to 2^high, `each` to a power of two."""
+    """Return magnitudes of a format within 2^low to 2^high, `each` to a power of two."""
     low = max(window[0], fmt.emin - fmt.precision + 1)
     exponents = np.arange(low * each, min(window[1], fmt.emax + 1) * each) / each
     last = min(fmt.max_finite, 2.0 ** window[1])
@@ -203,14 +203,14 @@ def magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarray
 
 
 def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30, 18)) -> c.Picture:
-    """How many decimal digits a number has: the logarithm of its ratio to the gap there.
+    """Draw how many decimal digits a number has: the logarithm of its ratio to the gap there.
 
     Args:
         formats: one line each.
         window: exponents at which the axis of magnitudes begins and ends.
 
     Returns:
-        A figure whose title says what the normal numbers of each format have.
+        A figure whose title says how many digits the normal numbers of each format have.
     """
     lines, words = [], []
     for fmt in formats:

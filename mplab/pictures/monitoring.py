@@ -1,4 +1,4 @@
-"""The figures of health: the report of one run, and where two runs part."""
+"""The figures of health: the report of one run, and where two runs first differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LIMIT = 12  # rows of layers that can be read
 
 @c.in_house_style
 def health(report: Report) -> c.Picture:
-    """The loss, the gradient's norm, and what the format loses of each layer's gradients.
+    """Draw the loss, the gradient's norm, and what the format loses of each layer's gradients.
 
     Args:
         report: of `mplab.health.Health`, with at least one step.
@@ -58,7 +58,7 @@ def health(report: Report) -> c.Picture:
 
 
 def _claim(report: Report) -> str:
-    """The gravest finding's first sentence; without one, how many steps were skipped."""
+    """Return the gravest finding's first sentence; without one, how many steps were skipped."""
     if not report.codes:
         skipped = sum(step.skipped for step in report.steps)
         found = f"; {skipped} skipped while the scale found its level" if skipped else ""
@@ -68,7 +68,7 @@ def _claim(report: Report) -> str:
 
 
 def _draw_loss(axes: Axes, steps: list[Step]) -> None:
-    """The loss; crosses mark skipped steps, a band those without a finite loss."""
+    """Draw the loss; crosses mark skipped steps, bands steps without a finite loss."""
     loss = np.array([step.loss for step in steps])
     finite = np.isfinite(loss)
     axes.plot(
@@ -89,7 +89,7 @@ def _draw_loss(axes: Axes, steps: list[Step]) -> None:
 
 
 def _draw_norms(axes: Axes, steps: list[Step]) -> None:
-    """The gradient's norm right after the backward pass, and what the optimizer received."""
+    """Draw the gradient's norm right after the backward pass, and as the optimizer received it."""
     after = [_exponent(step.gradient_norm) for step in steps]
     received = [_exponent(step.norm_at_optimizer) for step in steps]
     for norms, look, dash, words in (
@@ -114,7 +114,7 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
 
 
 def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
-    """As many as can be read, those of which the format loses most, in the model's order."""
+    """Choose the layers that lose most, as many as can be read, in the model's order."""
 
     def lost(name: str) -> float:
         s = layers[name]
@@ -125,7 +125,7 @@ def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
 
 
 def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
-    """Bars of the shares that are zero, subnormal, near overflow, or not finite."""
+    """Draw bars of the shares that are zero, subnormal, near overflow, or not finite."""
     names, fmt = list(layers), FORMATS[next(iter(layers.values())).fmt]
     colour, black = c.style(fmt).colour, c.REFERENCE.colour
     counts = np.array([(s.zeros, s.subnormal, s.near, s.nonfinite) for s in layers.values()])
@@ -172,19 +172,19 @@ _READABLE = 12
 
 
 _APART = LinearSegmentedColormap.from_list("apart", ["#D9C7E8", "#371279"])
-"""From one ulp to the most."""
+"""The colours from one ulp to the largest difference."""
 
 
 @c.in_house_style
 def parting(comparison: Comparison) -> c.Picture:
-    """How far two runs are apart by layer and step, and where they part.
+    """Draw how far two runs are apart by layer and step, and where they first differ.
 
     Args:
         comparison: what `mplab.health.compare` found.
 
     Returns:
-        A figure whose title is the verdict. Of many layers it shows those that part first; first
-        weights that differ are updates of step −1.
+        A figure whose title is the verdict. Of many layers it shows those that differ first;
+        initial weights that differ are updates of step −1.
     """
     found = comparison.differences
     layers = list(dict.fromkeys(d.site.layer for d in found))[:_READABLE] or [""]
@@ -226,5 +226,5 @@ def parting(comparison: Comparison) -> c.Picture:
 
 
 def _cell(d: Difference) -> tuple[str, int]:
-    """Panel and step of a difference."""
+    """Return the panel and the step of a difference."""
     return ("update", -1) if d.site.direction == "start" else (d.site.direction, d.step)

@@ -1,4 +1,4 @@
-"""Pages and tables on some runs, and the figure of a class's grades."""
+"""Pages and tables of training runs, and the figure of a class's grades."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
 
 
 def results_table(histories: Sequence[History]) -> Table:
-    """How runs ended: loss, metrics, skipped steps, and the loss scale of the last step.
+    """Tabulate how runs ended: loss, metrics, skipped steps, and the last step's loss scale.
 
-    Runs that differ by their seeds share a row: the median, and in brackets the range.
+    Runs that differ only by their seeds share a row: the median, and in brackets the range.
     """
     keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
     names = tuple(METRICS.get(key, key) for key in keys)
@@ -63,7 +63,7 @@ def results_table(histories: Sequence[History]) -> Table:
 
 
 def _middle(values: Sequence[float], digits: str) -> str:
-    """The median, and the range where there is one."""
+    """Write the median, and the range if there is one."""
     if not values:
         return "–"
     middle, low, high = (format(f(values), digits) for f in (np.median, np.min, np.max))
@@ -79,7 +79,7 @@ def _last_scales(runs: Sequence[History]) -> str:
 
 
 def report(histories: Sequence[History], *, source: Path | None = None) -> str:
-    """A page that needs no other file: what was run, how it ended, and where it came from.
+    """Write a report of runs as one HTML page: settings, results, and where they came from.
 
     Args:
         histories: runs of one task, of any recipes and seeds.
@@ -107,12 +107,12 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
 
 
 def page(title: str, parts: Sequence[str | Picture | Table], *, head: str = "") -> str:
-    """A page that needs no other file.
+    """Make an HTML page that needs no other file.
 
     Args:
         title: its title, as text.
         parts: its body: HTML, figures and tables.
-        head: HTML that stands before all else.
+        head: HTML that comes before all else.
     """
     body = "\n".join(map(_markup, parts))
     return (
@@ -130,7 +130,7 @@ def _markup(part: str | Picture | Table) -> str:
 
 
 def _settings(histories: Sequence[History]) -> Table:
-    """What decides each recipe, as far as it is not the same in all."""
+    """Tabulate the settings of each recipe that are not the same in all."""
     recipes = {run.recipe: run.settings for run in histories}
     names = list(dict.fromkeys(name for settings in recipes.values() for name in settings))
     shown = {name: [_word(settings.get(name)) for settings in recipes.values()] for name in names}
@@ -143,14 +143,14 @@ def _settings(histories: Sequence[History]) -> Table:
 
 
 def _word(value: object) -> str:
-    """A setting as a table shows it."""
+    """Write a setting for a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "–" if value is None else str(value)
 
 
 def _provenance(histories: Sequence[History], source: Path | None) -> Table:
-    """Versions, machines, seeds and the file, each with all the values that occur."""
+    """Tabulate versions, machines, seeds and the file, each with all the values that occur."""
     facts: dict[str, list[str]] = {}
     for run in histories:
         for name, value in {
@@ -170,23 +170,23 @@ def _provenance(histories: Sequence[History], source: Path | None) -> Table:
 
 
 _COLOURS = ("#371279", "#8E7CC3", "#D9C7E8", "#FFFFFF")
-"""From what went best to what went worst; a darker one for each of at most four kinds."""
+"""The colours of at most four kinds, from the best (dark) to the worst (white)."""
 
 
 _FEW = 0.04
-"""The share of a bar that holds no number."""
+"""A part of a bar up to this share holds no number."""
 
 
 @c.in_house_style
 def class_parts(parts: Mapping[str, Mapping[str, int]]) -> c.Picture:
-    """What became of each part of an assignment: a bar of its submissions, by kind.
+    """Draw a bar for each part of an assignment: its submissions by kind of result.
 
     Args:
-        parts: by the name of the part, how many submissions are of each kind; at most four kinds,
-            in all parts the same, the best first.
+        parts: by name, how many submissions are of each kind; at most four kinds, the same in all
+            parts, the best first.
 
     Returns:
-        A figure whose title names the part that the fewest have right.
+        A figure whose title names the part that the fewest submissions have right.
     """
     kinds = list(next(iter(parts.values())))
     picture = c.Picture(height=1.3 + 0.3 * len(parts), width=7.6)

@@ -1,4 +1,4 @@
-"""The figure of memory: what a training step takes of it."""
+"""The figure of the memory that a training step takes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _COMPONENTS = ("parameters", "gradients", "optimizer state", "activations", "low
 
 @c.in_house_style
 def memory(rows: Sequence[Memory]) -> c.Picture:
-    """Bytes of a training step by component, one bar for each recipe.
+    """Draw the memory of a training step by component, one bar for each recipe.
 
     Args:
-        rows: what `mplab.training.memory` measured, FP32 first. Of a simulated recipe the
+        rows: what `mplab.training.memory` measured, FP32 first. For a simulated recipe the
             bar shows what its format would take; the simulator itself keeps FP32.
 
     Returns:
@@ -55,7 +55,7 @@ def _memory_claim(rows: Sequence[Memory]) -> str:
 
 
 def _parts(row: Memory) -> list[int]:
-    """Bytes by component, those of the format where a simulator stood in for it."""
+    """Return bytes by component; for a simulated recipe, what its format would take."""
     kept = row.would if row.would is not None else row.kept
     casts = row.casts or 0
     return [row.parameters, row.gradients, row.optimizer, kept - casts, casts]

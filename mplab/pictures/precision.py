@@ -1,4 +1,4 @@
-"""The figures of a policy at work: what runs in which format, and what that costs."""
+"""The figures of a precision policy: what runs in which format, and what that costs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHORTER = (
 
 @c.in_house_style
 def precision_map(explanation: Explanation) -> c.Picture:
-    """Modules by operations, each cell in the colour and with the marker of its format.
+    """Draw modules by operations, each cell with the colour and the marker of its format.
 
     Args:
         explanation: what `mplab.simulation.explain` found.
@@ -70,7 +70,7 @@ def precision_map(explanation: Explanation) -> c.Picture:
 
 
 def _short(operation: str) -> str:
-    """The name of an operation without what only torch's kernels need."""
+    """Shorten an operation's name: drop what only torch's kernels need."""
     for pattern, instead in (*_SHORTER, *_SHORTER[:1]):
         operation = re.sub(pattern, instead, operation)
     return operation
@@ -81,7 +81,7 @@ def _of(rows: Sequence[Row], phase: str) -> list[Row]:
 
 
 def _panel(axes: Axes, rows: Sequence[Row], modules: list[str], columns: list[str]) -> None:
-    """A marker in each cell; several formats stand side by side."""
+    """Draw a marker in each cell; several formats stand side by side."""
     cells: dict[tuple[str, str], dict[Format, None]] = {}
     for row in rows:
         cells.setdefault((row.module, _short(row.operation)), {})[row.format] = None
@@ -102,7 +102,7 @@ def _panel(axes: Axes, rows: Sequence[Row], modules: list[str], columns: list[st
 
 
 def _claim(explanation: Explanation, formats: list[Format]) -> str:
-    """How many operations ran in which format."""
+    """Say how many operations ran in which format."""
     rows = explanation.rows
     counts = [(fmt, sum(row.format == fmt for row in rows)) for fmt in formats]
     (first, count), *rest = counts
@@ -116,7 +116,7 @@ def _claim(explanation: Explanation, formats: list[Format]) -> str:
 
 
 def _details(rows: Sequence[Row], modules: list[str]) -> str:
-    """For each module the share of operations in a low format, for the reader who cannot see."""
+    """Say each module's share of operations in a low format, for the reader who cannot see."""
     shares = []
     for module in modules:
         here = [row.format for row in rows if row.module == module]
@@ -127,7 +127,7 @@ def _details(rows: Sequence[Row], modules: list[str]) -> str:
 
 @c.in_house_style
 def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c.Picture:
-    """What each layer costs when it alone runs in a low format.
+    """Draw the error that each layer causes when it alone runs in a low format.
 
     Args:
         errors: what `mplab.simulation.sensitivity` measured; or for each format the relative
@@ -135,8 +135,8 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
 
     Returns:
         A figure with a row for each layer, whose title names the costliest layer in each format
-        and the most that any other costs. Of what was measured there is a panel for each pass:
-        the error of the output, and that of the gradient in the module where it is greatest. The
+        and the most that any other costs. A `Sensitivity` gets a panel for each pass: the
+        error of the output, and the error of the gradient in the module where it is greatest. The
         title then names the layers that put one of them off by more than half.
     """
     measured = isinstance(errors, Sensitivity)
@@ -174,18 +174,18 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
 
 
 _HALF = 0.5
-"""Where an error of the output or of a gradient is called large."""
+"""An error of the output or of a gradient above this is called large."""
 
 _LABELS = {
     "": "relative error of the output, with this layer alone in the format",
     "forward": "relative error of the output",
     "backward": "relative error of the gradient",
 }
-"""What an axis measures, by the pass."""
+"""The label of an axis, by the pass."""
 
 
 def _passes(found: Sensitivity) -> dict[str, dict[Format, dict[str, float]]]:
-    """The errors of both passes, by format and layer."""
+    """Return the errors of both passes, by format and layer."""
     passes: dict[str, dict[Format, dict[str, float]]] = {"forward": {}, "backward": {}}
     for (layer, fmt), m in found.measures.items():
         passes["forward"].setdefault(fmt, {})[layer] = m.output_error
@@ -201,7 +201,7 @@ def _draw_costs(
     *,
     apart: float,
 ) -> None:
-    """A mark for each error in the row of its layer, so far `apart`; infinite ones at the edge."""
+    """Draw a mark for each error in its layer's row, formats `apart`; infinite ones at the edge."""
     for i, (fmt, found) in enumerate(errors.items()):
         look = c.style(fmt)
         costs = np.array([found[name] for name in layers], float)
@@ -215,7 +215,7 @@ def _draw_costs(
 
 
 def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
-    """The layer that costs most, and what the others do; or that all cost about as much."""
+    """Name the layer that costs most, and what the others cost; or say that all cost alike."""
     *others, (name, most) = sorted(found.items(), key=lambda item: item[1])
     if others and most < 1.2 * others[-1][1]:
         return f"in {fmt.name}, no layer costs more than {_cost(most)}"
@@ -224,7 +224,7 @@ def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
 
 
 def _breaking(fmt: Format, *passes: Mapping[str, float]) -> str:
-    """The layers with large errors in a pass, or that there is none."""
+    """Name the layers with large errors in a pass, or say that there is none."""
     most = {name: max(found[name] for found in passes) for name in passes[0]}
     broken = [name for name, error in most.items() if error > _HALF]
     if not broken:
@@ -235,5 +235,5 @@ def _breaking(fmt: Format, *passes: Mapping[str, float]) -> str:
 
 
 def _cost(error: float) -> str:
-    """An error in two digits, as a percentage."""
+    """Write an error in two digits, as a percentage."""
     return f"{float(f'{100 * error:.2g}'):g}%" if math.isfinite(error) else "all"

@@ -1,6 +1,6 @@
-"""The figures of recordings: what a machine with a GPU answered, each labelled as recorded.
+"""The figures of recordings made on a machine with a GPU, each labelled as recorded.
 
-They are None where nothing of the kind was recorded, so that a lesson can end a cell with one.
+A figure is None if nothing was recorded for it, so that a lesson can end a cell with one.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def recorded_runs(
     recipes: Sequence[str] = ("fp32", "amp-fp16-naive", "amp-fp16", "amp-bf16"),
     where: Where = None,
 ) -> c.Picture | None:
-    """What real runs of a task reached on the recorded device, a row for each recipe.
+    """Draw the metric that recorded runs of a task reached, with a row for each recipe.
 
     Args:
         task: a name in `mplab.training.TASKS`.
-        recipes: whose runs are shown, the first to compare with; FP32 without TF32 products.
+        recipes: the recipes shown, the first to compare with; FP32 without TF32 products.
         where: a folder; None for the recordings that came with the package.
 
     Returns:
-        The figure of `by_seed`, with the seeds that all these recipes were recorded with; None
-        without them.
+        The figure of `by_seed`, with the seeds recorded for all these recipes; None if there are
+        none.
     """
     recording = recordings.first("training", where=where)
     if recording is None:

@@ -17,7 +17,7 @@ from mplab.pictures import canvas as c
 
 
 def mode_words(mode: Rounding) -> str:
-    """A mode as readers see it.
+    """Write a rounding mode in words.
 
     Examples:
         >>> mode_words(Rounding.TIES_TO_EVEN)
@@ -27,7 +27,7 @@ def mode_words(mode: Rounding) -> str:
 
 
 def rounded(x: np.ndarray, fmt: Format, mode: Rounding, seed: int = 0) -> np.ndarray:
-    """`x` in `fmt`; `seed` is that of stochastic rounding."""
+    """Round `x` to `fmt`; `seed` is the seed of stochastic rounding."""
     stream = Stream(seed) if mode is Rounding.STOCHASTIC else None
     return np.asarray(round_to(x, fmt, rounding=mode, stream=stream))
 
@@ -37,14 +37,14 @@ def rounded(x: np.ndarray, fmt: Format, mode: Rounding, seed: int = 0) -> np.nda
 def rounding_profile(
     fmt: Format, modes: Sequence[Rounding], low: float, high: float, *, seed: int = 0
 ) -> c.Picture:
-    """What each mode makes of the numbers from `low` to `high`, and by how much it misses.
+    """Draw how each mode rounds the numbers from `low` to `high`, and its errors.
 
     Args:
         fmt: the format.
         modes: one column each.
         low: where the axis begins.
         high: where it ends.
-        seed: of stochastic rounding.
+        seed: the seed of stochastic rounding.
 
     Returns:
         A figure whose title names the largest error of each mode, in ulps.
@@ -83,7 +83,7 @@ _NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
 
 
 def _misses(worst: dict[Rounding, float]) -> str:
-    """The largest error of each mode in words; once, where all have the same."""
+    """Say the largest error of each mode; once, if all have the same."""
     names = c.listed([mode_words(mode) for mode in worst])
     amounts = {_at_most(error) for error in worst.values()}
     if len(amounts) == 1:
@@ -94,12 +94,12 @@ def _misses(worst: dict[Rounding, float]) -> str:
 
 
 def _at_most(error: float) -> str:
-    """An error in words; a whole ulp is never reached."""
+    """Say an error in words; a whole ulp is never reached."""
     return "nearly 1 ulp" if f"{error:.2f}" == "1.00" else f"up to {error:.2f} ulp"
 
 
 def _draw_profile(axes: Axes, x: np.ndarray, result: np.ndarray, fmt: Format) -> None:
-    """The stairs of a mode as dots, which may lie two deep, with the diagonal they approximate."""
+    """Draw a mode's stairs as dots, which may lie two deep, and the diagonal they approximate."""
     axes.plot(x, x, color="black", linewidth=0.7)
     axes.plot(x, result, ".", color=c.style(fmt).colour, markersize=2.5)
 
@@ -112,7 +112,7 @@ class Sum(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The format; the mode where it is not the usual one."""
+        """The format, and the mode if it is not the usual one."""
         usual = self.rounding is Rounding.TIES_TO_EVEN
         return self.fmt.name if usual else f"{self.fmt.name} {mode_words(self.rounding)}"
 
@@ -120,14 +120,14 @@ class Sum(NamedTuple):
 def running_sums(
     start: float, term: float, times: int, sums: Sequence[Sum | Format], *, seed: int = 0
 ) -> c.Picture:
-    """What becomes of a number to which the same term is added again and again.
+    """Draw running sums: the same term is added to a number again and again.
 
     Args:
         start: the first value.
         term: what is added; rounded to each accumulator's format first, to nearest.
         times: how often.
         sums: the accumulators, each a format or a `Sum`.
-        seed: of stochastic rounding.
+        seed: the seed of stochastic rounding.
 
     Returns:
         A figure whose title says where each sum ends, and where it should.
@@ -147,7 +147,7 @@ def running_sums(
 
 
 def _running(start: float, term: float, times: int, how: Sum, seed: int) -> np.ndarray:
-    """The running sums of one accumulator, `start` first."""
+    """Compute the running sums of one accumulator, `start` first."""
     terms = np.full(times + 1, float(round_to(term, how.fmt)))
     terms[0] = float(round_to(start, how.fmt))
     stream = Stream(seed) if how.rounding is Rounding.STOCHASTIC else None
@@ -155,11 +155,11 @@ def _running(start: float, term: float, times: int, how: Sum, seed: int) -> np.n
 
 
 def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
-    """The mean of all losses so far, as a running sum in each format would report it.
+    """Draw the mean of all losses so far, as a running sum in each format would report it.
 
     Args:
         losses: one for each step, values of FP32.
-        formats: of the running sum.
+        formats: the formats of the running sum.
 
     Returns:
         A figure whose title says what the first format reports at the end.

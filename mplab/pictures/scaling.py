@@ -1,4 +1,4 @@
-"""The figures of scales: of the loss, of tensors in FP8, and of what FP16 flushes without one."""
+"""The figure of FP8 scaling: where tensors saturate and where they become zero."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
 
 
 def band_between(axes: Axes, lower: np.ndarray, upper: np.ndarray) -> None:
-    """Grey between two heights, a step wide around each whole number."""
+    """Draw grey between two heights, a step wide around each whole number."""
     edges = np.arange(len(lower) + 1) - 0.5
     low, high = (np.append(heights, heights[-1]) for heights in (lower, upper))
     axes.fill_between(edges, low, high, step="post", color=c.BAND, alpha=c.LOST, linewidth=0)
@@ -23,7 +23,7 @@ def band_between(axes: Axes, lower: np.ndarray, upper: np.ndarray) -> None:
 
 # The scales of tensors -------------------------------------------------------------------
 class Window(NamedTuple):
-    """What an FP8 scaling did to a row of tensors."""
+    """The effect of an FP8 scaling on a sequence of tensors."""
 
     fmt: Format
     amaxes: np.ndarray
@@ -40,7 +40,7 @@ def follow(
     *,
     fmt: Format = FP8_E4M3,
 ) -> Window:
-    """Scale one tensor after the other and cast it, and count what is lost.
+    """Scale and cast one tensor after the other, and count what is lost.
 
     Examples:
         >>> row = [np.array([1.0, 0.5]), np.array([1e6, 5e5]), np.array([1.0, 0.5])]
@@ -58,7 +58,7 @@ def follow(
 
 @c.in_house_style
 def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
-    """Where the largest number of each tensor lies in the range that its scale makes room for.
+    """Draw where the largest number of each tensor lies in the range that its scale allows.
 
     Args:
         windows: by the name of the scaling, from `follow`, on the same tensors.
@@ -91,7 +91,7 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
 
 
 def _heights(windows: Iterable[Window]) -> tuple[float, float]:
-    """The exponents that all panels show."""
+    """Return the range of exponents that all panels show."""
     tops = [np.log2(w.fmt.max_finite / w.scales) for w in windows]
     lows = [top - np.log2(2 * w.fmt.max_finite / w.fmt.min_subnormal)
             for top, w in zip(tops, windows, strict=True)]  # fmt: skip
@@ -99,7 +99,7 @@ def _heights(windows: Iterable[Window]) -> tuple[float, float]:
 
 
 def _draw_window(axes: Axes, window: Window, low: float, high: float) -> None:
-    """Bands past the two ends of the range, and the largest magnitudes as dots."""
+    """Draw bands past the two ends of the range, and the largest magnitudes as dots."""
     steps, look = np.arange(len(window.scales)), c.style(window.fmt)
     top = np.log2(window.fmt.max_finite / window.scales)
     bottom = np.log2(window.fmt.min_subnormal / 2 / window.scales)
@@ -111,6 +111,6 @@ def _draw_window(axes: Axes, window: Window, low: float, high: float) -> None:
 
 
 def _fate(window: Window) -> str:
-    """The worst that happened, in words."""
+    """Say the worst losses in words."""
     saturated, flushed = (float(part.max()) for part in (window.saturated, window.flushed))
     return f"up to {c.percent(saturated, 1)} saturate\nand {c.percent(flushed, 1)} become 0"

@@ -39,14 +39,14 @@ _TWINS: tuple[tuple[FillStyleType, Any], ...] = (
     ("left", (0, (5, 1, 1, 1, 1, 1))),
     ("right", (0, (1.5, 1))),
 )
-"""The marker's fill and the dash, None for the format's own, of runs of one format in a panel."""
+"""Marker fill and dash (None: the format's own) of several runs of one format in a panel."""
 
 
 UPDATES = {"stochastic": "stochastic ", "kahan": "Kahan "}
 
 
 def run_name(history: History) -> str:
-    """A run in a few words: its formats, and whether its loss was scaled."""
+    """Name a run in a few words: its formats, and whether its loss was scaled."""
     name = history.compute_format
     low = history.settings.get("weight_format", FP32.name)
     if low != FP32.name and history.settings.get("optimizer_format") == low:
@@ -64,7 +64,7 @@ def run_name(history: History) -> str:
 
 
 def run_place(history: History) -> str:
-    """Where the arithmetic came from: the simulator, or torch on a device."""
+    """Say where the arithmetic came from: the simulator, or torch on a device."""
     if history.simulated:
         return "simulated"
     plain = history.compute_format == FP32.name or history.settings.get("fp8") is not None
@@ -73,14 +73,14 @@ def run_place(history: History) -> str:
 
 
 def final_loss(history: History) -> float:
-    """The mean loss of the last ten steps."""
+    """Return the mean loss of the last ten steps."""
     return float(np.mean(history.loss[-10:]))
 
 
 def alike(histories: Sequence[History]) -> dict[tuple[str, str], list[History]]:
-    """The runs that differ only by their seeds, by name and place.
+    """Group the runs that differ only by their seeds, by name and place.
 
-    Where two recipes would have one name, as two kinds of loss scaling have, theirs is added.
+    If two recipes would have one name, as two kinds of loss scaling do, the recipe is added.
     """
     groups: dict[tuple[str, str, str], list[History]] = {}
     for run in histories:
@@ -93,7 +93,7 @@ def alike(histories: Sequence[History]) -> dict[tuple[str, str], list[History]]:
 
 
 def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
-    """The runs by place, each panel beginning with the FP32 runs to compare with."""
+    """Group the runs by place; each panel begins with the FP32 runs to compare with."""
     wide = [history for history in histories if history.compute_format == FP32.name]
     places: dict[str, list[History]] = {}
     for history in histories:
@@ -103,7 +103,7 @@ def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
 
 
 def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> c.End:
-    """Where a curve ends: at its last finite value, which the name says if it is not the last."""
+    """Return a curve's end, its last finite value; the name says so if it is not the last value."""
     finite = np.flatnonzero(np.isfinite(values))
     last = int(finite[-1]) if len(finite) else 0
     text += "" if last == len(values) - 1 else f"\n(until step {last})"
@@ -113,7 +113,7 @@ def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> c.
 # Losses ----------------------------------------------------------------------------------
 @c.in_house_style
 def loss_curves(histories: Sequence[History]) -> c.Picture:
-    """Training loss over steps, simulated and real runs side by side, named at their ends.
+    """Draw the training loss over steps, simulated and real runs side by side.
 
     Args:
         histories: runs of one task. FP32 runs appear in every panel, to compare with.
@@ -143,7 +143,7 @@ def loss_curves(histories: Sequence[History]) -> c.Picture:
 
 
 def _draw_losses(axes: Axes, runs: Sequence[History]) -> list[c.End]:
-    """The curves of a panel; those of one format differ by their dash and their marker's fill."""
+    """Draw the curves of a panel; curves of one format differ by dash and marker fill."""
     ends: list[c.End] = []
     seen: Counter[tuple[str, bool]] = Counter()
     for place, ((name, _), same) in enumerate(alike(runs).items()):
@@ -154,7 +154,7 @@ def _draw_losses(axes: Axes, runs: Sequence[History]) -> list[c.End]:
 
 
 def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int, twin: int) -> c.End:
-    """The median of some seeds over their range; hollow markers mean FP16 without loss scaling."""
+    """Draw the median of some seeds over their range; hollow markers: FP16 without loss scaling."""
     look = c.style(runs[0].compute_format)
     fill, dash = _TWINS[twin % len(_TWINS)]
     steps = min(len(run.loss) for run in runs)
@@ -177,7 +177,7 @@ def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int, tw
 
 
 def _loss_axis(axes: Axes, task: str) -> None:
-    """A logarithmic axis with plain decimals."""
+    """Label a logarithmic axis with plain decimals."""
     from mplab.training.tasks import TASKS
 
     kind = LOSSES.get(TASKS[task].loss.__name__) if task in TASKS else None
@@ -188,7 +188,7 @@ def _loss_axis(axes: Axes, task: str) -> None:
 
 
 def _loss_claim(histories: Sequence[History]) -> str:
-    """Which runs end within a tenth of FP32's loss, and how far from it the others do."""
+    """Say which runs end within a tenth of FP32's loss, and how far from it the others end."""
     wide = [run for run in histories if run.compute_format == FP32.name]
     others = [run for run in histories if run.compute_format != FP32.name]
     if not (wide and others):
@@ -209,7 +209,7 @@ def _loss_claim(histories: Sequence[History]) -> str:
 
 
 def _times(ratios: Sequence[float]) -> str:
-    """How far above or below FP32's loss some runs end."""
+    """Say how far above or below FP32's loss some runs end."""
     if not np.all(np.isfinite(ratios)):
         return "without a finite loss"
     return f"at {c.span(ratios)}× FP32's loss"
@@ -225,7 +225,7 @@ def _loss_words(runs: Sequence[History]) -> str:
 def gradient_exponents(
     layers: Mapping[str, ExponentHistogram], fmt: Format, *, loss_scale: float = 1.0
 ) -> c.Picture:
-    """Exponents of the gradients of each layer, over the zones of a format.
+    """Draw histograms of each layer's gradient exponents, over the zones of a format.
 
     Args:
         layers: one histogram for each layer, from the input to the output.
@@ -257,7 +257,7 @@ def gradient_exponents(
 
 
 def _draw_zones(axes: Axes, fmt: Format, low: int, high: int) -> None:
-    """Grey bands where `fmt` loses numbers or digits."""
+    """Draw grey bands where `fmt` loses numbers or digits."""
     for start, end, strength in c.bands(fmt, low, high):
         axes.axvspan(start, end, color=c.BAND, alpha=strength, linewidth=0, zorder=0)
     axes.set_xlim(low, high)
@@ -266,7 +266,7 @@ def _draw_zones(axes: Axes, fmt: Format, low: int, high: int) -> None:
 def _draw_exponents(
     axes: Axes, histogram: ExponentHistogram, fmt: Format, loss_scale: float
 ) -> None:
-    """Bars a binade wide: filled, pale, or hollow, by what `fmt` makes of them."""
+    """Draw bars a binade wide: filled, pale, or hollow, by what `fmt` makes of them."""
     where = np.asarray(histogram.exponents) + exponent_of(loss_scale)
     height = 100 * np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
     colour = c.style(fmt).colour
@@ -277,7 +277,7 @@ def _draw_exponents(
 
 
 def _fate(part: Shares) -> str:
-    """What is lost of a layer, in words."""
+    """Say how much of a layer's gradients is lost."""
     if not part.total:
         return "all are 0"
     words = f"{c.percent(part.flushed, part.total)} flushed"
@@ -285,7 +285,7 @@ def _fate(part: Shares) -> str:
 
 
 def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -> str:
-    """What `fmt` loses of all these gradients, and where it loses most."""
+    """Say what `fmt` loses of all these gradients, and in which layers it loses most."""
     start = "" if loss_scale == 1 else f"With the loss scaled by {c.power_of_two(loss_scale)}, "
     parts = []
     for words, zone in (("flushes {} of these gradients to 0", 0), ("overflows on {}", 3)):
@@ -298,12 +298,12 @@ def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -
 
 
 def summed(pairs: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
-    """The part and the whole, over all layers."""
+    """Add up the parts and the wholes of all layers."""
     return sum(part for part, _ in pairs.values()), sum(whole for _, whole in pairs.values())
 
 
 def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
-    """In brackets, the layers with the largest share; nothing if they are like the rest."""
+    """Name the layers with the largest share, in brackets; none if they are like the rest."""
     share = {name: part / max(1, whole) for name, (part, whole) in pairs.items()}
     names = [name for name in pairs if share[name] == max(share.values())]
     there = c.percent(*pairs[names[0]])
@@ -313,10 +313,10 @@ def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
 # The loss scale --------------------------------------------------------------------------
 @c.in_house_style
 def loss_scale(histories: Sequence[History]) -> c.Picture:
-    """The loss scale over steps; a cross marks a step that was skipped.
+    """Draw the loss scale over steps; a cross marks a step that was skipped.
 
     Args:
-        histories: runs, of which those with loss scaling show something.
+        histories: runs; only runs with loss scaling show something.
 
     Returns:
         A figure whose title says how many steps were skipped and where the scale went.
@@ -346,7 +346,7 @@ def loss_scale(histories: Sequence[History]) -> c.Picture:
 
 
 def _scale_claim(run: History) -> str:
-    """How often a run skipped, and where its scale went."""
+    """Say how often a run skipped a step, and how its scale changed."""
     skipped, first, last = int(run.skipped.sum()), run.loss_scale[0], run.loss_scale[-1]
     steps = f"{skipped} of {len(run.skipped)} steps (crosses)" if skipped else "no step"
     if np.all(run.loss_scale == first):
@@ -357,7 +357,7 @@ def _scale_claim(run: History) -> str:
 
 
 def scale_words(scale: float) -> str:
-    """A loss scale as a power of two, or in digits if it is none."""
+    """Write a loss scale as a power of two, or in digits if it is none."""
     return c.power_of_two(scale) if math.frexp(scale)[0] == 0.5 else f"{scale:.4g}"
 
 
@@ -366,11 +366,11 @@ def scale_words(scale: float) -> str:
 def by_seed(
     results: Mapping[str, Sequence[float]], *, metric: str = "test accuracy", source: str = ""
 ) -> c.Picture:
-    """What runs of several seeds reach, a row for each way of training.
+    """Draw the metric that runs of several seeds reach, a row for each way of training.
 
     Args:
-        results: the metric of each seed, in one order, by the way of training; the first way
-            is what the others are compared with.
+        results: the metric of each seed, in one order, by the way of training; the others are
+            compared with the first way.
         metric: what is measured.
         source: where the results come from, if not from runs made here.
 
@@ -402,14 +402,14 @@ def by_seed(
 
 
 def look_of(name: str) -> c.Style:
-    """The palette's entry for the format that a way of training begins with."""
+    """Return the palette's entry for the format that a way of training begins with."""
     names = {"E4M3": "FP8_E4M3", "E5M2": "FP8_E5M2", "FP8": "FP8_E4M3"}
     first = name.split()[0].strip(",:")
     return c.STYLES.get(names.get(first, first), c.STYLES["FP8_E4M3"])
 
 
 def _range(values: np.ndarray, *, sign: str = "") -> str:
-    """The least and the greatest, or the only one, in three decimals."""
+    """Write the least and the greatest value, or the only one, in three decimals."""
     ends = [f"{value:{sign}.3f}" for value in (values.min(), values.max())]
     words = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
     return words.replace("-", "−").replace("+0.000", "0.000").replace("−0.000", "0.000")
