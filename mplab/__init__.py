@@ -1,11 +1,11 @@
-"""Low precision: formats bit for bit, and what they do to numbers and to training.
+"""Low-precision formats, bit for bit, and their effect on arithmetic and training.
 
-Formats and `round_to`, which rounds to any of them, are here. The rooms are loaded when first
-named: `mplab.simulation`, `mplab.training`, `mplab.pictures` and the others. Two are not offered,
-but imported by name: `mplab.grading` by assignments, `mplab.commands` by the shell.
+This module offers the formats and `round_to`, which rounds to any of them. The other rooms, such
+as `mplab.simulation`, `mplab.training` and `mplab.pictures`, are imported on first use. Two must
+be imported explicitly: `mplab.grading` by assignments, `mplab.commands` by the shell.
 
-- Round to a format, and count what happened: `mplab.round_to`, `mplab.tally`, `mplab.events`; for
-  tensors `mplab.numbers.tensors.round_tensor`.
+- Round to a format, and count overflows and other events: `mplab.round_to`, `mplab.tally`,
+  `mplab.events`; for tensors `mplab.numbers.tensors.round_tensor`.
 - Read and write codes: `mplab.encode`, `mplab.decode`, `mplab.fields`, `mplab.values`,
   `mplab.ulp`; define a `mplab.Format` of your own.
 - Compute in a format: `mplab.arithmetic.add` … `mplab.arithmetic.fma`, `mplab.arithmetic.dot`,
@@ -14,14 +14,14 @@ but imported by name: `mplab.grading` by assignments, `mplab.commands` by the sh
   `mplab.arithmetic.cholesky`, `mplab.arithmetic.refine`.
 - Multiply FP64 matrices on units for low formats: `mplab.arithmetic.matmul_fp64`,
   `mplab.arithmetic.emulation_bound`.
-- Step a differential equation whose state is in a format: `mplab.arithmetic.integrate`,
+- Integrate a differential equation whose state is stored in a format: `mplab.arithmetic.integrate`,
   `mplab.arithmetic.freezes`.
-- Update weights that are stored in a format: `mplab.arithmetic.Weights`: to nearest, stochastic,
-  Kahan, FP32 master.
-- Compute as a matrix unit does: `mplab.arithmetic.mma`, with an `architecture`.
-- Store tensors in FP8, FP6 or FP4, by blocks with MX scales too: `mplab.scaling.quantize`,
+- Update weights that are stored in a format: `mplab.arithmetic.Weights` (round to nearest,
+  stochastic, Kahan, FP32 master).
+- Multiply matrices as a matrix unit does, bit for bit: `mplab.arithmetic.mma`.
+- Store tensors in FP8, FP6 or FP4, also in blocks with MX scales: `mplab.scaling.quantize`,
   `mplab.scaling.dequantize`.
-- Scale a loss by any rule: `mplab.scaling.GradScaler`, called as `torch.amp.GradScaler`.
+- Scale a loss by any rule: `mplab.scaling.GradScaler`, with the calls of `torch.amp.GradScaler`.
 - Train any torch module in a low format: `mplab.simulation.simulated` around forward and
   backward; a `policy` chooses what stays FP32.
 - Train linear layers in FP8, FP6 or FP4, as MX or NVFP4: `mplab.simulation.convert_linears`,
@@ -30,12 +30,12 @@ but imported by name: `mplab.grading` by assignments, `mplab.commands` by the sh
   `mplab.pictures.precision_map`.
 - Find which layers tolerate which format: `mplab.simulation.sensitivity`,
   `mplab.pictures.sensitivity`.
-- Name the faults of a training run of your own: `mplab.health.Health`; a callback of
-  `mplab.health.trainers` in Lightning and transformers.
-- Find where two runs part: `mplab.health.Digest` around each loop, then `mplab.health.compare`.
+- Diagnose a training run of your own: `mplab.health.Health`; in Lightning and transformers, a
+  callback from `mplab.health.trainers`.
+- Find where two runs diverge: `mplab.health.Digest` around each loop, then `mplab.health.compare`.
 - Compare whole runs: `mplab.training.train`, `mplab.training.Recipe`, `mplab.training.gather`,
   `mplab.training.load_runs`.
-- See what a step keeps in memory, and where its time goes: `mplab.training.memory`,
+- Measure the memory and the time of a training step: `mplab.training.memory`,
   `mplab.training.stage_times`.
 """
 
@@ -60,7 +60,7 @@ _ROOMS = (
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"mplab.{name}")
-    if name == "check":  # it brings all exercises
+    if name == "check":  # imports all exercises
         return import_module("mplab.course").check
     raise AttributeError(f"module 'mplab' has no attribute {name!r}")
 

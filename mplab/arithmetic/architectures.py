@@ -1,4 +1,4 @@
-"""The matrix units of GPUs as data: the parameters of one step of each."""
+"""Parameters of the matrix units of GPUs, by architecture and input format."""
 
 from __future__ import annotations
 
@@ -25,51 +25,52 @@ from mplab.numbers.formats import (
 )
 
 GROUP = 16
-"""Products of FP4 that are added before the alignment."""
+"""Number of FP4 products that are added before the alignment."""
 
 _ALIGNMENTS = (Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN)
 
 _WRITINGS = tuple(mode for mode in Rounding if mode is not Rounding.STOCHASTIC)
 
 Input = Format | tuple[Format, Format] | type[float]
-"""The format of both operands, or one for each; `float` is FP64."""
+"""The format of both operands, or a pair of formats; `float` is FP64."""
 
 
 @dataclass(frozen=True)
 class MatrixUnit:
-    """The parameters of one step; the defaults are what NVIDIA's hardware does.
+    """The parameters of one step of a matrix unit; the defaults are those of NVIDIA's hardware.
 
     Attributes:
         terms: products per step.
         fraction_bits: bits kept to the right of the largest exponent. None: nothing is aligned;
-            products and sums are rounded one by one, in pairs, and C is added last. One such
-            term is a fused multiply-add.
+            products and sums are rounded one by one, in pairs, and C is added last. With one
+            term this is a fused multiply-add.
         written_bits: fraction bits of an FP32 result.
         products_normalised: whether products are brought to [1, 2) before the alignment.
         alignment: how aligned terms are rounded, `TOWARD_ZERO` or `TIES_TO_EVEN`.
         writing: how an FP32 result is rounded.
-        group: how many products are added exactly before the alignment, 1, or 16 of FP4, whose
+        group: how many products are added exactly before the alignment: 1, or 16 of FP4, whose
             exponent is then that of their scales.
         sum_bits: None: C is one of the aligned terms. Else the sum of the products, rounded down
-            with so many fraction bits, is added to C, rounded down with `fraction_bits`.
-        lanes: sums that the products go to in turn, 1 or 2, if `sum_bits` is given. Of two, each
-            is rounded down to the larger exponent, and C is dropped where all its bits are cut.
+            to this many fraction bits, is added to C, rounded down to `fraction_bits`.
+        lanes: sums that the products go to in turn, 1 or 2, if `sum_bits` is given. With two,
+            both are rounded down to the larger exponent, and C is dropped where all its bits are
+            cut.
         flush: whether subnormal operands and results of products and sums become zero, if
             `fraction_bits` is None.
         zeros_align: whether a zero product or a zero C takes part in the alignment, with the
             exponent its operands have.
-        exponent_floor: the least exponent that C and the products are aligned to; −126 is that of
-            FP32's own zero. None: no floor.
-        signed_underflow: whether a sum that is not zero, but rounds to it, keeps its sign, as IEEE
-            754 has it: one product −2^−14 · 2^−14 into FP16 gives −0.
+        exponent_floor: the least exponent that C and the products are aligned to; −126 is the
+            exponent of zero in FP32. None: no floor.
+        signed_underflow: whether a nonzero sum that rounds to zero keeps its sign, as in IEEE
+            754: one product −2^−14 · 2^−14 into FP16 gives −0.
 
     Published models disagree on the last three, which matter to units that align. MMA-Sim as of
     January 2026 gives +0 where a negative sum underflows, because it rounds to Python's integers,
-    which have no −0; it has the floor; and its zeros have the exponent −126: they align in BF16 and
-    TF32 as if `zeros_align`, and elsewhere only where there is nothing but zeros and a tiny C.
+    which have no −0; it has the floor; and its zeros have the exponent −126: in BF16 and TF32 they
+    align as with `zeros_align`, in other formats only if all terms are zero beside a tiny C.
 
     Raises:
-        ValueError: a parameter is none that the model is exact for in float64.
+        ValueError: a parameter is outside the range in which float64 computes the model exactly.
     """
 
     terms: int
@@ -188,34 +189,34 @@ ARCHITECTURES: dict[str, dict[str, MatrixUnit]] = {
         "FP64": _FUSED,
     },
 }
-"""Units by architecture and input format; `FP4_E2M1 * FP8_E4M3` has scales of blocks in E4M3.
+"""Units by architecture and input format; `FP4_E2M1 * FP8_E4M3` has E4M3 block scales.
 
 "blackwell" stands for data-centre Blackwell; the published model of "rtx_blackwell" is the same.
 AMD's TF32 is its XF32. For "cdna2" and BF16 the unit is that of the newer instructions (`_1k`);
 the older ones are `MatrixUnit(2, None, flush=True)`. On "cdna3" the instructions of depth 4 are
-those of depth 8 with half of the terms.
+like those of depth 8 with half of the terms.
 
 Source:
     Fasi, Higham, Mikaitis and Pranesh 2021, PeerJ Computer Science 7:e330 (Volta, Turing,
     Ampere); Khattak and Mikaitis 2025, arXiv:2512.07004, and MMA-Sim 2025, arXiv:2511.10909
     (Ada, Hopper, Blackwell); DeepSeek-V3 2024, §3.5.2 (FP8 on Hopper keeps about 14 bits);
-    MMA-Sim alone (CDNA1 to CDNA3, RTX Blackwell, FP64, scales of blocks). No model of FP6 and
-    of FP4 without scales is published: they are taken to be as FP8 on the same unit.
+    MMA-Sim alone (CDNA1 to CDNA3, RTX Blackwell, FP64, block scales). No model of FP6, or of
+    FP4 without scales, is published: we assume that of FP8 on the same unit.
 """
 
 
 def unit_of(
     architecture: str | MatrixUnit, input_format: Input, *, scale_format: Format | None = None
 ) -> MatrixUnit:
-    """The unit that multiplies a format on an architecture.
+    """Find the matrix unit that multiplies a format on an architecture.
 
     Args:
-        architecture: a name of `ARCHITECTURES`, or a unit of your own, which is returned.
+        architecture: a key of `ARCHITECTURES`, or a unit of your own, which is returned.
         input_format: as in `mma`.
-        scale_format: of the scales of blocks, if there are any.
+        scale_format: the format of block scales, if any.
 
     Raises:
-        ValueError: there is no such architecture, or it does not take this format.
+        ValueError: the architecture is unknown, or it does not multiply this format.
 
     Examples:
         >>> unit_of("hopper", FP8_E4M3).fraction_bits
@@ -248,5 +249,5 @@ def unit_of(
 
 
 def pair_of(input_format: Any) -> tuple[Any, Any]:
-    """The formats of both operands, `float` for FP64."""
+    """Return the formats of both operands, `float` for FP64."""
     return input_format if isinstance(input_format, tuple) else (input_format, input_format)

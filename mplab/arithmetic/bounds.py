@@ -1,4 +1,4 @@
-"""Bounds on the error of a long sum: rigorous ones, and probable ones."""
+"""Error bounds for long sums, rigorous and probabilistic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mplab.numbers.formats import Format
 
 
 def roundings(n: int, order: str = "sequential") -> int:
-    """The most additions that one of n terms passes through on its way into the sum.
+    """Count the additions that a term passes through in a sum of n terms, at most.
 
     Compensated orders count as 2, the leading term of their bound.
 
@@ -28,7 +28,7 @@ def roundings(n: int, order: str = "sequential") -> int:
 
 
 def linear_bound(n: int, fmt: Format) -> float:
-    """n·u: bounds the error of n additions to nearest, relative to the sum of the |terms|.
+    """Bound the error of n additions to nearest by n·u, relative to the sum of the |terms|.
 
     Exactness:
         Rigorous for a sum of values of `fmt` in any order of plain additions, for every n,
@@ -46,14 +46,14 @@ def linear_bound(n: int, fmt: Format) -> float:
 
 
 def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> float:
-    """λ·√n·u: what n roundings add up to if their errors are independent and of mean zero.
+    """Bound the error of n roundings by λ·√n·u if errors are independent with mean zero.
 
-    Each λ raises the probability: at least 1 − 2·exp(−λ²/2) to first order. It fails where
-    errors are not of mean zero, as when small terms stagnate against a large sum.
+    It holds with probability at least 1 − 2·exp(−λ²/2), to first order. It fails where errors do
+    not have mean zero, as when small terms stagnate against a large sum.
 
     Args:
-        n: how many roundings.
-        fmt: the format they round to.
+        n: number of roundings.
+        fmt: the format of the results.
         confidence: λ, positive.
 
     Source:

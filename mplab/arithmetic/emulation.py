@@ -1,8 +1,9 @@
-"""FP64 products from units that multiply low formats: numbers cut into slices of few bits.
+"""FP64 matrix products on units for low formats: the Ozaki scheme, with slices of few bits.
 
-Each row of A and each column of B gets one power of two, on whose grid its numbers become sums of
-small integers. Products of these add up exactly in the unit, whatever the order, and in integers
-outside it. So the only errors are what was not cut, what was not multiplied, and one rounding.
+Each row of A and each column of B gets a power of two as a unit, in which its numbers are sums of
+small integers, the slices. The unit adds products of slices exactly, in any order, and their sums
+are added as integers. So the only errors are the bits beyond the last slice, the pairs of slices
+that are not multiplied, and one rounding.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from mplab.numbers.formats import FP16, FP32, Format
 from mplab.numbers.inputs import as_float64
 
 _ENOUGH = 2.0**-52
-"""What slices may leave, relative to |A||B|: with the rounding at the end, less than 2^−51."""
+"""Allowed error of the slices relative to |A||B|: below 2^−51 with the final rounding."""
 
 _LEAST = 2.0**-450
-"""Sizes that are not zero are taken to be no less, so that no product of two is lost."""
+"""Least size of nonzero numbers in bounds, so that no product of two sizes underflows."""
 
 
 def slice_bits(k: int, fmt: Format, accumulator_bits: int) -> int:
-    """How many bits a slice may have so that k products of two slices add up exactly.
+    """Compute how many bits a slice may have so that k products of two slices add up exactly.
 
-    A slice of b bits is an integer of at most 2^(b−1), with a sign. The format must hold it, and
-    the accumulator k·4^(b−1).
+    A slice of b bits is a signed integer of at most 2^(b−1) in size. The format must hold it, and
+    the accumulator must hold k·4^(b−1).
 
     Args:
         k: products in a sum, at least 1.
-        fmt: of the slices.
-        accumulator_bits: up to which power of two the accumulator holds all integers: 24 for
+        fmt: the format of the slices.
+        accumulator_bits: the accumulator holds all integers up to this power of two: 24 for
             FP32, 14 for FP8 on Hopper.
 
     Raises:
-        ValueError: there are none; add fewer products at a time.
+        ValueError: not even one bit is possible; add fewer products at a time.
 
     Exactness:
         Exact, in integers.
@@ -70,24 +71,24 @@ def _slice_bits(k: int, precision: int, accumulator_bits: int) -> int:
 def split(
     x: Any, slices: int, bits: int, *, axis: int = -1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers as sums of integers of few bits, all those along an axis on one grid.
+    """Split numbers into sums of few-bit integers, on one grid along an axis.
 
     x = Σ parts[s] · 2^(exponents − s·bits) + rest. Each part is rounded to nearest, ties to even.
 
     Args:
         x: finite numbers, any shape (...).
-        slices: how many parts, at least 1.
-        bits: of each part, 1 to 1000.
+        slices: number of parts, at least 1.
+        bits: bits of each part, 1 to 1000.
         axis: the axis that a product sums along: -1 for the left factor, 0 for the right one.
 
     Returns:
         The parts, float64, shape (slices, ...), integers of at most 2^(bits−1) in size; the
         exponents of the first part, integers, the shape of `x` but 1 along the axis; the rest,
-        float64, the shape of `x`, at most half of the last part's unit.
+        float64, the shape of `x`, at most half a unit of the last part.
 
     Raises:
         TypeError: `x` holds no numbers.
-        ValueError: an element is not finite; there is no such axis.
+        ValueError: an element is not finite; the axis does not exist.
 
     Exactness:
         Exact, also for subnormal numbers: parts and rest add up to x.
@@ -116,9 +117,9 @@ class _Cut(NamedTuple):
 
     Attributes:
         parts: the slices.
-        rests: what was left before each slice, and after the last.
-        exponents: of the unit of the first slice.
-        bits: of each slice.
+        rests: the remainder before each slice, and after the last.
+        exponents: exponents of the unit of the first slice.
+        bits: bits of each slice.
     """
 
     parts: list[np.ndarray]
@@ -127,11 +128,11 @@ class _Cut(NamedTuple):
     bits: int
 
     def part(self, s: int) -> np.ndarray:
-        """The size of a slice, relative to twice the power of two above its row or column."""
+        """Return the size of slice s relative to twice the power of two above its row or column."""
         return _size(self.parts[s], -(s + 1) * self.bits)
 
     def rest(self, s: int) -> np.ndarray:
-        """The size of what is left after some slices, relative to the same."""
+        """Return the size of the remainder before slice s, relative to the same."""
         return _size(self.rests[s], -self.exponents - self.bits)
 
 
@@ -140,7 +141,7 @@ def _size(x: np.ndarray, exponents: Any) -> np.ndarray:
 
 
 def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Cut:
-    """Numbers in slices; bits may be 0, and then so are the parts."""
+    """Cut numbers into slices; with 0 bits all slices are 0."""
     top = np.abs(x).max(axis=axis, keepdims=True, initial=0.0)
     first = np.frexp(top)[1] + 1 - bits
     parts, rests = [], [x]
@@ -162,36 +163,36 @@ def matmul_fp64(
     architecture: str | MatrixUnit = "hopper",
     slices: int | None = None,
 ) -> np.ndarray:
-    """The product a @ b of FP64 matrices from the products of a unit for a low format.
+    """Multiply FP64 matrices a @ b on a matrix unit for a low format.
 
-    Slice s of `a` meets slice t of `b` if s + t is at most one more than the number of slices:
-    s·(s+1)/2 products for s slices. Where a unit's accumulator is too short for slices as wide as
-    its format, sums are promoted to FP32 on the way (see `mma`). "moduli" takes another way: one
-    wide integer for each number, its remainders by coprime moduli up to 256 multiplied in INT8,
-    and the product found from theirs.
+    Slices s of `a` and t of `b` are multiplied if s + t is at most one more than the number of
+    slices: s·(s+1)/2 products for s slices. Where a unit's accumulator is too short for slices as
+    wide as its format, sums are promoted to FP32 on the way (see `mma`). With "moduli" each number
+    is one wide integer, whose remainders by coprime moduli up to 256 are multiplied in INT8; the
+    product is recovered from its remainders.
 
-    NaN and infinities give what IEEE 754 has; an exact zero is +0; a result past FP64 is infinite.
+    NaN and infinities follow IEEE 754; an exact zero is +0; a result past FP64 is infinite.
 
     Args:
         a: float64, shape (M, K).
         b: float64, shape (K, N).
         unit: the format of the unit; "INT8", with 32-bit sums; or "moduli", on the same unit.
-        architecture: which unit multiplies a format, as in `mma`.
-        slices: how many for each factor, or how many moduli. None: as few as leave out, by the
-            sizes of the numbers, at most 2^−52 · |a| @ |b|. With the rounding at the end the
-            error is then less than 2^−51 · |a| @ |b|, but for half of the least subnormal number.
+        architecture: the architecture of the unit, as in `mma`.
+        slices: number of slices of each factor, or of moduli. None: as few as, by the sizes of
+            the numbers, leave out at most 2^−52 · |a| @ |b|. With the final rounding the error is
+            then less than 2^−51 · |a| @ |b|, apart from half of the least subnormal number.
 
     Returns:
         float64, shape (M, N).
 
     Raises:
         TypeError: a factor holds no numbers.
-        ValueError: shapes do not fit; there is no such unit; the moduli do not suffice for
-            numbers of such different size; K is too large for the accumulator.
+        ValueError: shapes do not fit; the unit is unknown; the numbers differ too much in size
+            for the moduli; K is too large for the accumulator.
 
     Exactness:
-        Within `emulation_bound` of the exact product. Rows do not depend on each other, nor the
-        result on the order of the K terms.
+        Within `emulation_bound` of the exact product. Rows do not depend on each other, and the
+        result does not depend on the order of the K terms.
 
     Source:
         Mukunoki, Ozaki, Ogita and Imamura 2020 (slices); Ootomo, Ozaki and Yokota 2024,
@@ -210,7 +211,7 @@ def matmul_fp64(
     result = np.asarray(_NEAREST(whole, exponents), np.float64)
     if np.isfinite(left).all() and np.isfinite(right).all():
         return result
-    with np.errstate(invalid="ignore"):  # finite numbers only lend their signs
+    with np.errstate(invalid="ignore"):  # of finite numbers only the sign matters
         signs = [np.where(np.isfinite(x), np.sign(x), x) for x in (left, right)]
         special = np.matmul(*signs)
     return np.where(np.isfinite(special), result, special)
@@ -224,15 +225,15 @@ def emulation_bound(
     architecture: str | MatrixUnit = "hopper",
     slices: int | None = None,
 ) -> np.ndarray:
-    """How far `matmul_fp64` of the same arguments can lie from the exact product.
+    """Bound the error of `matmul_fp64` with the same arguments.
 
     Returns:
         float64, shape (M, N); it holds where the result is finite, and is infinite where
         |a| @ |b| is past FP64.
 
     Exactness:
-        Rigorous: the sizes of what was not cut or not multiplied, from the numbers themselves,
-        and half an ulp. It is itself computed in float64, and raised to cover that.
+        Rigorous: the sizes of the bits that were not cut or not multiplied, from the numbers
+        themselves, and half an ulp. The bound is computed in float64, and raised to cover that.
 
     Examples:
         >>> a = np.array([[0.1, 0.2]])
@@ -250,7 +251,7 @@ def emulation_bound(
 
 
 def _omitted(left: _Cut, right: _Cut) -> np.ndarray:
-    """A bound on what the slices leave out, relative to the powers of two of rows and columns."""
+    """Bound the part that slices leave out, relative to the powers of two of rows and columns."""
     n = len(left.parts)
     total = left.rest(n) @ right.rest(0)
     for s in range(n):
@@ -259,7 +260,7 @@ def _omitted(left: _Cut, right: _Cut) -> np.ndarray:
 
 
 class _How(NamedTuple):
-    """How products of slices are found."""
+    """The unit and the method that multiply slices."""
 
     unit: Format | str
     architecture: str | MatrixUnit
@@ -267,7 +268,7 @@ class _How(NamedTuple):
     moduli: list[int]
 
     def by_slices(self, left: _Cut, right: _Cut) -> Any:
-        """The sum of the products of slices, Python's integers in units of the smallest ones."""
+        """Sum the products of slices, as Python integers in units of the smallest products."""
         n, total = len(left.parts), np.array(0, object)
         for both in range(n):
             pairs = [(left.parts[s], right.parts[both - s]) for s in range(both + 1)]
@@ -276,7 +277,7 @@ class _How(NamedTuple):
         return total
 
     def multiply(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """The product of two slices on the unit; sums of INT8 are exact in float64 as well."""
+        """Multiply two slices on the unit; INT8 sums are exact in float64, which does it here."""
         if not isinstance(self.unit, Format):
             return np.asarray(a @ b)
         return mma(
@@ -288,13 +289,13 @@ class _How(NamedTuple):
         )
 
     def by_moduli(self, left: _Cut, right: _Cut) -> Any:
-        """The product of the only slices, Python's integers, by the Chinese remainder theorem.
+        """Multiply single slices by the Chinese remainder theorem, as Python integers.
 
-        A sum too long for 32 bits would go in blocks, with the same remainders.
+        Hardware would split a sum too long for 32 bits into blocks, with the same remainders.
         """
         product, total = math.prod(self.moduli), np.array(0, object)
         for m in self.moduli:
-            half = m // 2  # remainders from -half, so that those by 256 fit INT8
+            half = m // 2  # remainders from -half, so that modulo 256 they fit INT8
             a, b = (np.mod(np.fmod(x.parts[0], m) + half, m) - half for x in (left, right))
             others = product // m
             rest = np.mod(self.multiply(a, b), m).astype(np.int64).astype(object)
@@ -305,7 +306,7 @@ class _How(NamedTuple):
 def _prepared(
     function: str, a: np.ndarray, b: np.ndarray, unit: Any, architecture: Any, slices: Any
 ) -> tuple[_Cut, _Cut, _How]:
-    """Both factors, what is not finite as 0, in as many slices as were asked for or are enough."""
+    """Cut both factors, with 0 for NaN and infinity, into the wanted or a sufficient number."""
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
     k, moduli = a.shape[1], _coprime()
     bits, promote_every = _unit_bits(function, k, unit, architecture)
@@ -331,7 +332,7 @@ def _prepared(
 
 
 def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> tuple[int, int | None]:
-    """Bits of a slice, and after how many terms sums must leave the unit."""
+    """Return the bits of a slice, and after how many terms sums are promoted (None: never)."""
     if unit in ("INT8", "moduli"):
         return _slice_bits(k, 6, 31), None  # at most 64 in size: INT8 has no +128
     parameters, held = unit_of(architecture, unit), min(unit.precision, unit.emax)
@@ -349,7 +350,7 @@ def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> tuple[int
 
 
 def _coprime() -> list[int]:
-    """Integers up to 256 without a common factor, the largest first."""
+    """List pairwise coprime integers up to 256, the largest first."""
     found: list[int] = []
     for m in range(256, 1, -1):
         if all(math.gcd(m, other) == 1 for other in found):
@@ -358,7 +359,7 @@ def _coprime() -> list[int]:
 
 
 def _nearest(whole: int, exponent: int) -> float:
-    """An integer times a power of two, rounded once to float64."""
+    """Round an integer times a power of two to float64, once."""
     try:
         return float(whole << exponent) if exponent >= 0 else whole / (1 << -exponent)
     except OverflowError:
@@ -369,7 +370,7 @@ _NEAREST = np.frompyfunc(_nearest, 2, 1)
 
 
 def _factors(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Two matrices that can be multiplied."""
+    """Convert two matrices to float64; raise if their shapes do not fit."""
     left, right = as_float64(function, a, "a"), as_float64(function, b, "b")
     require_product(function, left, right)
     return left, right

@@ -1,4 +1,4 @@
-"""An array that computes in its format: every operation rounds, every value shows its code."""
+"""An array whose operations round to its format, and which prints the code of each value."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 
 _SHOWN = 8
-"""Elements that `repr` prints before it cuts."""
+"""Number of elements that `repr` prints."""
 
 
 class FloatArray:
-    """Numbers of one format whose +, −, ×, ÷ and @ round at every step.
+    """An array of one format, whose +, −, ×, ÷ and @ round at every step.
 
-    Formats are never mixed silently: convert with `to`. Python floats and NumPy arrays join in
-    where all their elements are values of the format. `x @ y` and `x.sum()` accumulate in the
-    format, from left to right, products rounded; see `mplab.arithmetic` for other ways.
+    Formats are never mixed silently: convert with `to`. The other operand may be a Python float or
+    a NumPy array if all its elements are values of the format. `x @ y` and `x.sum()` accumulate
+    in the format, from left to right, with products rounded; see `mplab.arithmetic` for more.
 
-    Comparisons round nothing, and take any numbers. Functions of NumPy, which would compute in
-    float64, raise TypeError: give them `x.values` where that is what you want.
+    Comparisons round nothing, and take any numbers. NumPy's functions would compute in float64,
+    and therefore raise TypeError: pass them `x.values` if you want float64.
 
     Args:
         values: values of `fmt`: a FloatArray, an array or nested lists of floats.
         fmt: the format.
 
     Raises:
-        TypeError: the values are no numbers, or a masked array, whose mask would be lost.
+        TypeError: the values are not numbers, or are a masked array, whose mask would be lost.
         ValueError: a value does not belong to the format; use `FloatArray.rounded`.
 
     Exactness:
@@ -52,7 +52,7 @@ class FloatArray:
 them: x.to(FP16).
     """
 
-    __array_ufunc__ = None  # NumPy leaves its operators to this class, and refuses ufuncs
+    __array_ufunc__ = None  # NumPy leaves operators to this class, and its ufuncs raise
     __hash__ = None  # type: ignore[assignment]
     __slots__ = ("fmt", "values")
 
@@ -65,7 +65,7 @@ them: x.to(FP16).
     def rounded(
         cls, values: Any, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN
     ) -> FloatArray:
-        """The nearest values of a format.
+        """Round numbers to a format.
 
         Args:
             values: a FloatArray, an array or nested lists of floats.
@@ -75,7 +75,7 @@ them: x.to(FP16).
         return cls(round_to(_plain(values), fmt, rounding=rounding), fmt)
 
     def to(self, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN) -> FloatArray:
-        """These numbers rounded to another format."""
+        """Round to another format."""
         return FloatArray.rounded(self, fmt, rounding=rounding)
 
     @property
@@ -94,12 +94,12 @@ them: x.to(FP16).
         return FloatArray(self.values.T, self.fmt)
 
     def sum(self, *, order: str = "sequential") -> FloatArray:
-        """The sum of all elements, every step in the format."""
+        """Sum all elements, every step in the format."""
         total = reductions.sum(self.values, accumulator_format=self.fmt, order=order)
         return FloatArray(total, self.fmt)
 
     def sqrt(self) -> FloatArray:
-        """The square roots."""
+        """Return the square roots."""
         return FloatArray(operations.sqrt(self.values, self.fmt), self.fmt)
 
     def _with(

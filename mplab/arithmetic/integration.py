@@ -1,4 +1,4 @@
-"""Time steps of a differential equation whose state is stored in a format."""
+"""Integrate differential equations whose state is stored in a format."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ def integrate(
     method: str = "nearest",
     seed: int = 0,
 ) -> np.ndarray:
-    """The states of y′ = f(y) after each time step, stored in a format.
+    """Integrate y′ = f(y) with the state stored in a format; return it after each time step.
 
-    Increments are computed in float64 and enter the state as updates enter `Weights`. To round
-    every operation of f as well, let it compute with a `FloatArray`, and return one.
+    Increments are computed in float64 and added to the state like updates to `Weights`. To round
+    every operation of f as well, let f compute with a `FloatArray` and return one.
 
     Args:
-        f: takes the state, float64 of the shape of `start`, and gives its rate of change, of the
-            same shape.
+        f: takes the state, float64 of the shape of `start`, and returns its rate of change, of
+            the same shape.
         start: numbers of any shape (...), rounded to `fmt` first.
         dt: the time step.
-        steps: how many, not negative.
+        steps: number of steps, not negative.
         fmt: the format of the state.
-        scheme: "euler", "midpoint" or "rk4" (of order 1, 2 and 4). What these give to f on the
-            way to the next state is not rounded.
+        scheme: "euler", "midpoint" or "rk4" (of order 1, 2 and 4). The intermediate states that
+            f receives are not rounded.
         method: one of `METHODS`: how an increment is added.
-        seed: of the random bits of "stochastic".
+        seed: the seed of "stochastic".
 
     Returns:
         float64, shape (steps + 1, ...), every element a value of `fmt`.
 
     Raises:
-        ValueError: f gives another shape; the method is unknown.
+        ValueError: f returns another shape; the method is unknown.
         KeyError: the scheme is unknown.
 
     Exactness:
@@ -74,10 +74,10 @@ def integrate(
 
 
 def freezes(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
-    """Whether a step of Euler from y, added to nearest, leaves y as it is.
+    """Tell whether an Euler step from y, rounded to nearest, leaves y unchanged.
 
-    So it does if dt·f(y) is less than half the distance to the next value of the format on its
-    side, or just that half and the significand of y is even.
+    This happens if dt·f(y) is less than half the distance to the next value of the format on its
+    side, or exactly half of it and the significand of y is even.
 
     Args:
         f: as in `integrate`.
@@ -125,7 +125,7 @@ _SCHEMES = {"euler": _euler, "midpoint": _midpoint, "rk4": _rk4}
 
 
 def _checked(function: str, f: Any) -> _Rate:
-    """A right-hand side that gives float64 of the shape of the state."""
+    """Wrap f so that it returns float64 of the shape of the state, or raises."""
 
     def rate(y: np.ndarray) -> np.ndarray:
         given = f(y)

@@ -1,7 +1,7 @@
 """Linear systems: factors in a low format, and iterative refinement to FP64 accuracy.
 
-Factors and triangular solves round every operation, through the operations of the room. What a
-solution is judged by, its residual b − a·x, is computed in integers, without any rounding.
+Factorisations and triangular solves round every operation, by `mplab.arithmetic.operations`. The
+residual b − a·x, by which a solution is judged, is computed in integers without any rounding.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 
 _ENOUGH = 2.0**-52
-"""Twice FP64's unit roundoff, which the rounding of a solution's entries alone can cost."""
+"""Backward error to reach: 2u of FP64; rounding the entries of x alone can cost as much."""
 
 _INNER = 1e-8
-"""By how much GMRES reduces its residual: two steps give FP64's digits."""
+"""Factor by which GMRES reduces its residual: two steps reach FP64's digits."""
 
 _PATIENCE = 6
-"""Steps after which backward errors must keep falling."""
+"""Number of steps after which backward errors must keep falling."""
 
 
 class Factors(NamedTuple):
-    """What elimination made of a matrix: a[permutation] ≈ lower @ upper.
+    """The triangular factors of a matrix: a[permutation] ≈ lower @ upper.
 
     Attributes:
         lower: float64, shape (n, n), lower triangular, values of the format.
         upper: float64, shape (n, n), upper triangular, values of the format.
-        permutation: integers, shape (n,): the row of `a` that stands in each place.
-        reason: empty if all went well; else why elimination broke down, and then both
-            triangles are unfinished.
+        permutation: integers, shape (n,): the row of `a` at each position.
+        reason: empty on success; else why elimination broke down, with both triangles
+            unfinished.
     """
 
     lower: np.ndarray
@@ -46,11 +46,11 @@ class Factors(NamedTuple):
 
 
 def lu(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
-    """Gaussian elimination with partial pivoting, every operation rounded.
+    """Factor a matrix by Gaussian elimination with partial pivoting, every operation rounded.
 
-    Products are rounded, then differences. The pivot is the entry of largest magnitude, of
-    several the first. A pivot of zero, or a NaN or infinity beside a pivot, ends it, and the
-    result says so: overflow is no exception.
+    Products are rounded, then differences. The pivot is the entry of largest magnitude, the first
+    one if there are several. A zero pivot, or a NaN or infinity in the column or row of a pivot,
+    ends the elimination without an exception; `reason` says why.
 
     Args:
         a: values of `fmt`, shape (n, n), n at least 1.
@@ -62,7 +62,7 @@ def lu(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
 
     Raises:
         TypeError: `a` holds no numbers, or a rule is unknown or of the wrong type.
-        ValueError: `a` is not square, or an element is no value of `fmt`.
+        ValueError: `a` is not square, or an element is not a value of `fmt`.
 
     Exactness:
         Every operation is correctly rounded: bit-exact with the oracle on the cases in
@@ -96,16 +96,16 @@ def lu(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
 
 
 def cholesky(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
-    """The factor of a symmetric matrix: a ≈ lower @ lower.T, every operation rounded.
+    """Factor a symmetric matrix as a ≈ lower @ lower.T, every operation rounded.
 
-    A pivot that is not positive, or not finite, ends it, and the result says so: `a` is then
-    not positive definite, or no longer after rounding. See `lu` for arguments and errors.
+    A pivot that is not positive, or not finite, ends the elimination; `reason` says why: `a` is
+    not positive definite, or no longer so after rounding. See `lu` for arguments and errors.
 
     Returns:
         The factors, with `upper` the transpose of `lower`, and no permutation.
 
     Raises:
-        ValueError: `a` is not symmetric; or as `lu`.
+        ValueError: `a` is not symmetric; or as in `lu`.
 
     Source:
         Higham 2002, Accuracy and Stability of Numerical Algorithms, §10.1.
@@ -137,7 +137,7 @@ def cholesky(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
 
 
 def _breakdown(line: np.ndarray, k: int, least: float = -np.inf) -> str:
-    """Why elimination cannot go on with this row or column, which begins with the pivot."""
+    """Say why elimination must stop at this row or column, which begins with the pivot."""
     if line[0] == 0 or line[0] < least:
         return f"the pivot of column {k} is {line[0]}"
     return "" if np.isfinite(line).all() else f"column {k} meets {line[~np.isfinite(line)][0]}"
@@ -146,16 +146,16 @@ def _breakdown(line: np.ndarray, k: int, least: float = -np.inf) -> str:
 def solve_triangular(
     t: Any, b: Any, fmt: Format, *, lower: bool, **rules: Unpack[Rules]
 ) -> np.ndarray:
-    """The x of t·x = b for a triangular t, every operation rounded.
+    """Solve t·x = b for a triangular t, every operation rounded.
 
-    Each unknown, once found, is taken out of all equations left. A zero on the diagonal gives
-    what division by it gives.
+    Each unknown, once known, is eliminated from the remaining equations. A zero on the diagonal
+    gives the result of a division by zero.
 
     Args:
         t: values of `fmt`, shape (n, n), n at least 1; the other triangle is not used.
         b: values of `fmt`, shape (n,).
         fmt: the format of every operand and result.
-        lower: whether the lower triangle counts; else the upper one.
+        lower: True to use the lower triangle, False for the upper one.
         **rules: see `Rules`.
 
     Returns:
@@ -185,10 +185,10 @@ def solve_triangular(
 
 # Judging a solution ----------------------------------------------------------------------
 def backward_error(a: Any, x: Any, b: Any) -> float:
-    """How little a and b must change, relatively, for x to be their exact solution.
+    """Compute the backward error of x: the relative change of a and b that makes x exact.
 
-    The largest |b − a·x| over ‖a‖·‖x‖ + ‖b‖, in the ∞-norm: 0 for an exact solution, at most
-    2^−53 for one whose entries were rounded to FP64, 1 at worst.
+    It is the largest |b − a·x| over ‖a‖·‖x‖ + ‖b‖, in the ∞-norm: 0 for an exact solution, at most
+    2^−53 for a solution whose entries were rounded to FP64, 1 at worst.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
@@ -197,10 +197,10 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
 
     Raises:
         TypeError: an argument holds no numbers.
-        ValueError: one of them is not finite, or of another shape.
+        ValueError: an argument is not finite, or its shape does not fit.
 
     Exactness:
-        Correctly rounded to float64: all sums and products are of integers.
+        Correctly rounded to float64: all sums and products are computed in integers.
 
     Source:
         Rigal and Gaches 1967; Higham 2002, Accuracy and Stability of Numerical Algorithms,
@@ -218,16 +218,16 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
 
 
 def condition(a: Any, p: float = 2) -> float:
-    """‖a‖·‖a⁻¹‖: how much larger than the backward error the error of a solution can be.
+    """Compute the condition number ‖a‖·‖a⁻¹‖, the ratio of forward to backward error at most.
 
-    Infinite, or above 10^15, for a singular matrix.
+    It is infinite, or above 10^15, for a singular matrix.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
-        p: which norm: 1, 2 or infinity.
+        p: the norm: 1, 2 or infinity.
 
     Exactness:
-        Approximate, computed in float64: above 10^15 it only says that it is large.
+        Approximate, computed in float64: above 10^15 it only means that it is large.
 
     Examples:
         >>> condition([[1.0, 0.0], [0.0, 0.25]]), condition([[1.0, 2.0], [2.0, 4.0]], np.inf)
@@ -237,17 +237,17 @@ def condition(a: Any, p: float = 2) -> float:
 
 
 class _System:
-    """A system a·x = b in integers, which judges solutions without any rounding."""
+    """A system a·x = b in integers, to judge solutions without any rounding."""
 
     def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
         (self.a, self.unit_of_a), (self.b, self.unit_of_b) = _integers(a), _integers(b)
         self.norm_of_a = max(abs(self.a).sum(axis=1))
 
     def judge(self, x: np.ndarray) -> tuple[np.ndarray, int, float]:
-        """The residual, its power of two, and the backward error of x.
+        """Return r and e with residual b − a·x = r·2^e, and the backward error of x.
 
-        The residual b − a·x is the first times two to the power of the second; the first is
-        rounded once, to float64 of at most 1. An x that is not finite has an infinite error.
+        r is rounded once, to float64 of at most 1 in size. An x that is not finite has an
+        infinite backward error.
         """
         if not np.isfinite(x).all():
             return x, 0, np.inf
@@ -263,7 +263,7 @@ class _System:
 
 
 def _integers(x: np.ndarray) -> tuple[np.ndarray, int]:
-    """Python's integers, and the exponent of two that they are counted in: x without rounding."""
+    """Write x exactly as Python integers times a power of two; return both."""
     significands, exponents = np.frexp(x)
     unit = int(exponents.min()) - 53
     whole = np.ldexp(significands, 53).astype(np.int64).astype(object)
@@ -272,14 +272,14 @@ def _integers(x: np.ndarray) -> tuple[np.ndarray, int]:
 
 # Refinement ------------------------------------------------------------------------------
 class Refinement(NamedTuple):
-    """A solution, and how it was reached.
+    """A solution of a linear system, with the history of its refinement.
 
     Attributes:
         x: float64, shape (n,): the last solution; NaN if the factors broke down.
-        backward_errors: float64, shape (steps + 1,): that of the first solution, and after
-            each step; empty if the factors broke down. See `backward_error`.
-        inner_steps: the steps that GMRES took in all of them.
-        reason: why `x` is no better; empty if it has converged.
+        backward_errors: float64, shape (steps + 1,): of the first solution, and after each
+            step; empty if the factors broke down. See `backward_error`.
+        inner_steps: the number of GMRES steps, over all corrections.
+        reason: why `x` is not better; empty if it has converged.
     """
 
     x: np.ndarray
@@ -294,7 +294,7 @@ class Refinement(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many corrections followed the first solution."""
+        """Number of corrections after the first solution."""
         return max(len(self.backward_errors) - 1, 0)
 
 
@@ -308,22 +308,22 @@ def refine(
     scale: bool = True,
     limit: int = 50,
 ) -> Refinement:
-    """Solve a·x = b in FP64 with factors of a lower format, step by step.
+    """Solve a·x = b to FP64 accuracy by iterative refinement with low-precision factors.
 
-    The factors come from `lu`, after `a` was rounded. Each step takes the residual and solves
-    for a correction: "classic" by the factors alone, which fails once their errors outweigh what
-    they know of `a`, near a condition number of 1/u; "gmres" by an iteration on `a` that the
-    factors precondition. Inner steps near n say that the factors were no help.
+    The factors come from `lu` of the rounded `a`. Each step solves for a correction from the
+    residual: "classic" with the factors alone, which fails near a condition number of 1/u, where
+    their errors are as large as `a` itself; "gmres" by an iteration on `a` preconditioned by the
+    factors. A number of inner steps near n means that the factors did not help.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
         b: finite float64, shape (n,).
-        factor_format: of the factors.
-        residual_format: what a, x and b are rounded to for the residual, and then each of its
-            sums; FP32 or narrower. None: the residual is exact, rounded once to FP64.
+        factor_format: the format of the factors.
+        residual_format: the format, FP32 or narrower, of a, x and b in the residual, and of its
+            sums. None: the residual is exact, rounded once to FP64.
         method: "classic" or "gmres".
         scale: multiply `a` by a power of two first, so that its largest entry is in [1, 2).
-        limit: the most steps, not negative.
+        limit: the maximum number of steps, not negative.
 
     Returns:
         The solution and its history. It has converged only if its backward error, computed
@@ -334,7 +334,7 @@ def refine(
         ValueError: shapes do not fit, an element is not finite, or the method is unknown.
 
     Exactness:
-        Backward errors are correctly rounded. Triangular solves and GMRES are float64's, whose
+        Backward errors are correctly rounded. Triangular solves and GMRES run in float64; their
         last digits depend on the machine.
 
     Source:
@@ -362,7 +362,7 @@ def refine(
     system, x, inner = _System(matrix, b), np.zeros(len(b)), 0
     residual, exponent, _ = system.judge(x)
     errors: list[float] = []
-    with np.errstate(over="ignore", invalid="ignore"):  # `_verdict` tells
+    with np.errstate(over="ignore", invalid="ignore"):  # `_verdict` reports them
         while (reason := _verdict(errors, limit)) is None:
             correction = _solve(factors, residual)
             if errors and method == "gmres":
@@ -377,7 +377,7 @@ def refine(
 
 
 def _verdict(errors: list[float], limit: int) -> str | None:
-    """Why refinement ends with these backward errors: empty if it has converged; None: not yet."""
+    """Say why refinement ends: "" if it has converged, None if it goes on."""
     if errors and errors[-1] <= _ENOUGH:
         return ""
     if errors and errors[-1] == np.inf:
@@ -388,23 +388,23 @@ def _verdict(errors: list[float], limit: int) -> str | None:
 
 
 def _solve(factors: Factors, r: np.ndarray) -> np.ndarray:
-    """What the factors give for a right-hand side, in float64.
+    """Solve with the factors for a right-hand side, in float64.
 
-    For a triangle LAPACK's elimination finds nothing to do, so that only substitution is left.
+    In a triangle LAPACK has nothing to eliminate, so only substitution is left.
     """
     y = np.linalg.solve(factors.lower, r[factors.permutation])
     return np.linalg.solve(factors.upper, y)
 
 
 def _low_residual(a: np.ndarray, x: np.ndarray, b: np.ndarray, fmt: Format) -> np.ndarray:
-    """The residual b − a·x, as a sum in a format that begins with b."""
+    """Compute the residual b − a·x as sums in a format that begin with b."""
     terms, factors = np.column_stack([b, -a]), np.concatenate([[1.0], x])[:, None]
     low = round_to(terms, fmt), round_to(factors, fmt)
     return matmul(*low, accumulator_format=fmt)[:, 0]
 
 
 def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple[np.ndarray, int]:
-    """The d of operator(d) = r, and how many steps were taken, n at most.
+    """Solve operator(d) = r for d by GMRES; return d and the number of steps, at most n.
 
     Source:
         Saad and Schultz 1986, GMRES: a generalized minimal residual algorithm for solving
@@ -416,7 +416,7 @@ def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple
     basis[0], aim = r / size / length, length * np.eye(n + 1)[0]
     for k in range(n):
         w = operator(basis[k])
-        for _ in range(2):  # Gram-Schmidt twice: once leaves too much
+        for _ in range(2):  # Gram-Schmidt twice: once is not orthogonal enough
             shares = basis[: k + 1] @ w
             projected[: k + 1, k] += shares
             w = w - shares @ basis[: k + 1]
@@ -433,14 +433,14 @@ def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple
 
 # Arguments -------------------------------------------------------------------------------
 def _matrix(function: str, x: np.ndarray) -> np.ndarray:
-    """A square matrix that is not empty."""
+    """Return a matrix if it is square and not empty, or raise."""
     if x.ndim != 2 or x.shape[0] != x.shape[1] or not x.size:
         raise ValueError(f"{function}: matrices must have a shape (n, n), n ≥ 1; got {x.shape}.")
     return x
 
 
 def _vector(function: str, argument: str, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """A vector as long as a matrix."""
+    """Return a vector if it is as long as the matrix has rows, or raise."""
     if x.shape != matrix.shape[:1]:
         raise ValueError(
             f"{function}: {argument} must have the shape {matrix.shape[:1]}, as the matrix has "
@@ -450,12 +450,12 @@ def _vector(function: str, argument: str, x: np.ndarray, matrix: np.ndarray) -> 
 
 
 def _square(function: str, x: Any, fmt: Format) -> np.ndarray:
-    """A copy of a square matrix of values of a format."""
+    """Copy a square matrix of values of a format."""
     return np.array(_matrix(function, require_values(function, "matrix", x, fmt)))
 
 
 def _finite(function: str, argument: str, x: Any) -> np.ndarray:
-    """Numbers that are all finite, as float64."""
+    """Convert to float64; raise if an element is not finite."""
     array = as_float64(function, x, argument)
     if not np.isfinite(array).all():
         raise ValueError(

@@ -1,15 +1,15 @@
-"""The compiled loops behind `mplab.arithmetic`: long sums that round at every step.
+"""The compiled loops of `mplab.arithmetic`: long sums that round at every step.
 
-Every step ends in `kernels._round_bits`. An exact sum of two float64 reaches it rounded to odd
-(see `operations`), so any mode is right, and a product may enter unrounded, as in a fused
-multiply-add. The inner loops run over lanes, sums that are independent of each other, and so
-vectorise; a single sum has one lane and waits for itself. Modes are compiled in, and whether a
-format asks for anything rare. Sums in sequence have loops of their own. The other orders follow a
-plan, which costs tens of nanoseconds a step.
+Every step ends in `kernels._round_bits`. The exact sum of two float64 is rounded to odd first
+(see `operations`), so every mode is correct, and a product may enter unrounded, as in a fused
+multiply-add. The inner loops run over lanes, which are independent sums, and so vectorise; a
+single sum has one lane, where each step waits for the last. The mode, and whether the format
+needs rare steps, are compiled in. Sequential sums have loops of their own; the other orders follow
+a plan, which costs tens of nanoseconds per step.
 
-numba's cache on disk looks only at the file of a loop, which is this one. What a loop calls
-stands here or in `mplab.numbers.kernels`, and `_EDITION` makes that file part of the key: a loop
-that mentions it is compiled anew when either changes.
+numba's cache on disk checks only the file of a loop, which is this one. Callees are here or in
+`mplab.numbers.kernels`; `_EDITION` makes that file part of the key, so that a loop that mentions
+it is recompiled when either file changes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STOCHASTIC, _TOWARD_NEGATIVE = int(Rounding.STOCHASTIC), int(Rounding.TOWARD_NE
 
 
 class Order(IntEnum):
-    """How the terms of a sum are brought together."""
+    """The order of summation."""
 
     SEQUENTIAL = 0
     PAIRWISE = 1
@@ -49,7 +49,7 @@ _PAIRWISE, _KAHAN, _NEUMAIER = int(Order.PAIRWISE), int(Order.KAHAN), int(Order.
 
 
 class Step(NamedTuple):
-    """How one operation of a loop rounds: the facts of its format, and two keys."""
+    """How one operation of a loop rounds: the facts of its format and two random keys."""
 
     facts: Facts
     keys: tuple[int, int]
@@ -57,12 +57,12 @@ class Step(NamedTuple):
 
 @njit(forceinline=True)
 def _to_odd(x, y, mode):
-    """The bits of x + y in float64, rounded to odd: `operations.exact_sum_to_odd` and its zero."""
+    """Add x + y in float64, rounded to odd: `operations.exact_sum_to_odd` with signed zeros."""
     s = x + y
     of_y = s - x
     lost = (x - (s - of_y)) + (y - of_y)
     bits = np.float64(s).view(np.int64)
-    if abs(lost) > 0:  # all of it in the branch: a single sum need not wait for what is rare
+    if abs(lost) > 0:  # all in the branch, so that a single sum rarely waits for it
         apart = (np.float64(lost).view(np.int64) ^ bits) >> np.int64(63)
         bits = (bits + apart) | np.int64(1)  # the magnitude cut, and the last bit set
     if mode == _TOWARD_NEGATIVE:  # an exact zero is -0, unless both are +0
@@ -79,7 +79,7 @@ def _enter(bits, mode, rare, index, key0, key1, known):
 
 @njit(forceinline=True)
 def _multiply(scalar, lanes, out, rounded, mode, rare, index, keys, known):
-    """Put scalar · lanes into `out`: exact, or rounded. FP32 values have float64 products."""
+    """Write scalar · lanes to `out`, exact or rounded; products of FP32 values are exact."""
     for j in range(out.size):
         out[j] = scalar * lanes[j]
     if rounded:
@@ -90,30 +90,30 @@ def _multiply(scalar, lanes, out, rounded, mode, rare, index, keys, known):
 
 @njit(forceinline=True)
 def _sum(x, y, mode, rare, index, key0, key1, known):
-    """The sum of two numbers, rounded."""
+    """Add two numbers and round the sum."""
     return _enter(_to_odd(x, y, mode), mode, rare, index, key0, key1, known)
 
 
 @njit(forceinline=True)
 def _add(x, y, sign, out, mode, rare, index, key0, key1, known):
-    """Put x + sign · y into `out`, rounded."""
+    """Write x + sign · y to `out`, rounded."""
     for j in range(out.size):
         out[j] = _sum(x[j], sign * y[j], mode, rare, index + j, key0, key1, known)
 
 
 @njit(forceinline=True)
 def _key_of(n, keys):
-    """The second key of step n of a term: steps must not share their random bits."""
+    """Return the second key of step n of a term: steps must not share random bits."""
     return np.uint32(np.int64(keys[1]) ^ (n * 0x9E3779B9 & 0xFFFFFFFF))
 
 
-# Sums in sequence, in blocks or all in one ------------------------------------------------
+# Sequential sums, in blocks or in one piece ----------------------------------------------
 @njit(forceinline=True)
 def _in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_products):
-    """The sums of one row of the product, side by side.
+    """Compute the sums of one row of the product, all columns together.
 
-    Sums go to `fresh`: an addition in place does not vectorise, since the compiler cannot see
-    that it is one.
+    Sums go to `fresh`, because an addition in place does not vectorise: the compiler cannot see
+    that it is in place.
     """
     (known, keys), (of_product, product_keys) = rules, of_products
     depth, lanes = b.shape
@@ -139,7 +139,7 @@ def _in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_
 
 @njit(forceinline=True)
 def _one_in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_products):
-    """The same for a single column: the sum stays in a register."""
+    """Do the same for a single column, whose sum stays in a register."""
     (known, keys), (of_product, product_keys) = rules, of_products
     depth = b.shape[0]
     nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
@@ -161,14 +161,14 @@ def _one_in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules,
     out[0] = total if block < depth else part
 
 
-# Plans: any other order as a list of steps on the rows of a workspace, so that there is one
-# addition to compile. A step is (kind, x, y, out): see `_follow`.
+# Plans: any other order is a list of steps on the rows of a workspace, so that only one addition
+# is compiled. A step is (kind, x, y, out): see `_follow`.
 _TOTAL, _LOST, _TERM, _PART, _AFTER, _LARGE, _SMALL, _NOTHING, _LEVELS = range(9)
 
 _PLUS, _MINUS, _SORT, _COPY = range(4)
 
 _DEPTH = 40
-"""Levels of a tree: more terms than 2^40 do not fit any memory."""
+"""Levels of a tree: no memory holds more than 2^40 terms."""
 
 
 @njit
@@ -179,22 +179,22 @@ def _plan_step(steps, count, kind, x, y, out):
 
 @njit
 def _plan_term(steps, order, k, traced):
-    """What to do with term number k; returns the number of steps."""
+    """Plan the steps that add term k; return their number."""
     n = 0
-    if order == _PAIRWISE:  # as a binary counter carries, neighbours are added
+    if order == _PAIRWISE:  # neighbours are added as a binary counter carries
         n = _plan_step(steps, n, _PLUS, _NOTHING, _TERM, _TERM)
         level = 0
         while (k >> level) & 1:
             n = _plan_step(steps, n, _PLUS, _LEVELS + level, _TERM, _TERM)
             level += 1
         steps[n - 1, 3] = _LEVELS + level
-    elif order == _KAHAN:  # Kahan 1965: the part of a term that was lost is taken off the next
+    elif order == _KAHAN:  # Kahan 1965: the lost part of a term corrects the next term
         n = _plan_step(steps, n, _MINUS, _TERM, _LOST, _TERM)
         n = _plan_step(steps, n, _PLUS, _TOTAL, _TERM, _AFTER)
         n = _plan_step(steps, n, _MINUS, _AFTER, _TOTAL, _LARGE)
         n = _plan_step(steps, n, _MINUS, _LARGE, _TERM, _LOST)
         n = _plan_step(steps, n, _COPY, _AFTER, _AFTER, _TOTAL)
-    else:  # Neumaier 1974: what is lost is gathered apart
+    else:  # Neumaier 1974: lost parts are summed separately
         n = _plan_step(steps, n, _SORT, _TOTAL, _TERM, _LARGE)
         n = _plan_step(steps, n, _PLUS, _TOTAL, _TERM, _AFTER)
         n = _plan_step(steps, n, _MINUS, _LARGE, _AFTER, _LARGE)
@@ -208,9 +208,9 @@ def _plan_term(steps, order, k, traced):
 
 @njit
 def _plan_end(steps, order, depth):
-    """How to finish: what is left ends in the row of the total."""
+    """Plan the last steps, which leave the result in the row of the total."""
     n = 0
-    if order == _PAIRWISE:  # the parts that found no neighbour, the least first
+    if order == _PAIRWISE:  # the parts without a neighbour, the shortest first
         for level in range(_DEPTH):
             if (depth >> level) & 1:
                 kind = _PLUS if n else _COPY
@@ -222,7 +222,7 @@ def _plan_end(steps, order, depth):
 
 @njit(forceinline=True)
 def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
-    """Take the steps of a plan on the rows of the workspace.
+    """Execute the steps of a plan on the rows of the workspace.
 
     Sums go to `fresh` first, as in `_in_sequence`.
     """
@@ -242,10 +242,10 @@ def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
 
 
 def _loop(mode: int, rare: bool, sequential: bool, edition: int) -> Callable[..., None]:
-    """A loop that writes a @ b into `out`, and the running sums of a single row into `trace`."""
+    """Make a loop that writes a @ b to `out`, and the running sums of a single row to `trace`."""
 
     def in_sequence(a, b, out, trace, facts, product_facts, keys, product_keys, plan, row):
-        edition  # noqa: B018  # nothing but a part of the cache's key
+        edition  # noqa: B018  # only to be part of the cache's key
         _, block, rounded = plan
         rules, of_products = (_unpack(facts), keys), (_unpack(product_facts), product_keys)
         depth, lanes = b.shape
@@ -299,14 +299,14 @@ def run(
     product: Step | None,
     traced: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The matrix product, every addition rounded, on several threads if there are many rows.
+    """Multiply matrices with every addition rounded, on several threads if there are many rows.
 
     Args:
         a: float64, shape (M, K), contiguous, values of FP32.
         b: float64, shape (K, N), contiguous, values of FP32.
-        mode: how to round.
-        order: how the K terms are brought together.
-        block: for `SEQUENTIAL`, how many terms are summed before they join the total.
+        mode: the rounding mode.
+        order: the order of the K terms.
+        block: for `SEQUENTIAL`, the number of terms summed before they are added to the total.
         addition: how sums are rounded.
         product: how products are rounded; None if they enter the sums exactly.
         traced: whether to keep the running sums; only for M = 1.
@@ -327,7 +327,7 @@ def run(
     cost = depth * lanes
 
     def work(begin: int, end: int) -> None:
-        first, last = begin // cost, end // cost  # both ends round alike: no row is left out
+        first, last = begin // cost, end // cost  # both ends round down: no row is skipped
         some = (a[first:last], b, out[first:last], trace)
         loop(*some, facts, product_facts, keys, product_keys, plan, first)
 

@@ -1,4 +1,4 @@
-"""The bits of one step of a matrix unit: which are kept, and which the alignment cuts."""
+"""Show the bits of one step of a matrix unit: which the alignment keeps, and which it cuts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Words, an exact number, and the exponent of its last bit to stay."""
+    """A label, an exact number, and the exponent of the last bit that is kept."""
 
     words: str
     value: Fraction
@@ -36,13 +36,13 @@ class Row(NamedTuple):
 
 
 class StepBits(NamedTuple):
-    """The terms of a step, their sum and what is written, aligned to one exponent.
+    """The terms of a step, their sum and the written result, aligned to one exponent.
 
     Attributes:
-        rows: the products, C if it is not zero, the sum, and what is written.
+        rows: the products, C if it is not zero, the sum, and the written result.
         top: the exponent that all terms are aligned to.
-        low: that of the last bit the alignment keeps.
-        error: what is written, less the exact result.
+        low: the exponent of the last bit that the alignment keeps.
+        error: the written result minus the exact one.
     """
 
     rows: tuple[Row, ...]
@@ -57,17 +57,17 @@ class StepBits(NamedTuple):
 
     @property
     def losing(self) -> int:
-        """How many terms lose bits to the alignment."""
+        """Number of terms that lose bits in the alignment."""
         return sum(bool(row.value % Fraction(2) ** row.lowest_kept) for row in self.terms)
 
     @property
     def bottom(self) -> int:
-        """The least exponent worth showing, where small terms reach far past the cut."""
+        """The least exponent to show, because small terms can reach far past the cut."""
         deepest = min(_lowest_bit(row.value, self.low) for row in self.rows)
         return max(min(deepest, self.low - 1), self.low - _SHOWN_PAST_THE_CUT)
 
     def cells(self, row: Row) -> Iterator[Cell]:
-        """The bits of a row worth showing, none if it is zero."""
+        """Yield the bits of a row to show; none if its value is zero."""
         first = max(_leading_bit(row.value), self.top) if row.value else self.bottom - 1
         for exponent in range(first, self.bottom - 1, -1):
             bit = int(abs(row.value) / Fraction(2) ** exponent) % 2
@@ -82,17 +82,17 @@ def step_bits(
     architecture: str | MatrixUnit = "hopper",
     input_format: Input = FP8_E4M3,
 ) -> StepBits:
-    """The bits of c + Σ a·b in one step of a matrix unit.
+    """Compute the bits of c + Σ a·b in one step of a matrix unit.
 
     Args:
-        a: finite values of `input_format`, no more than the unit takes at once.
-        b: what to multiply them by.
-        c: what to add to, an FP32 value.
-        architecture: as in `mplab.arithmetic.mma`, if the unit aligns all terms at once.
-        input_format: of `a` and `b`, or a pair with one for each.
+        a: finite values of `input_format`, at most as many as the unit takes at once.
+        b: the values to multiply them by.
+        c: the value to add, FP32.
+        architecture: as in `mplab.arithmetic.mma`; the unit must align all terms at once.
+        input_format: the format of `a` and `b`, or a pair of formats.
 
     Exactness:
-        What is written is that of `mma`; rows and error are exact, the error up to its
+        The written result is that of `mma`; the rows are exact, and so is the error up to its
         rounding to float64.
 
     Examples:
@@ -144,7 +144,7 @@ def _exponent(x: float, emin: int) -> int:
 
 
 def _word(x: float) -> str:
-    """A number as the rows name it: small ones with a power of two."""
+    """Write a number for a row, small and large ones with a power of two."""
     if x == 0 or 0.5 <= abs(x) < 1000:
         return number(x)
     significand, exponent = math.frexp(abs(x))
@@ -154,7 +154,7 @@ def _word(x: float) -> str:
 
 
 def _lowest_bit(value: Fraction, default: int) -> int:
-    """The exponent of the last set bit of a dyadic number."""
+    """Return the exponent of the last set bit of a dyadic number."""
     if not value:
         return default
     trailing = (value.numerator & -value.numerator).bit_length() - 1

@@ -1,20 +1,20 @@
 """Matrix products as the matrix units of GPUs compute them, bit for bit.
 
-Most units round a sum only once. One step takes D = C + Σ of a few products, all terms at once:
+Most units round a sum only once. One step computes D = C + Σ of a few products, all at once:
 
 1. Products are exact, with exponent e_a + e_b and a significand in [1, 4), not normalised; a
-   subnormal operand has exponent emin. The scales of blocks add their exponents.
+   subnormal operand has exponent emin. Block scales add their exponents.
 2. Every term is aligned to the largest exponent, keeps F fractional bits, and is cut there.
 3. The terms are added exactly.
 4. The sum is normalised once and written: cut to FP32, or rounded to nearest in FP16.
 5. A product with NaN or ∞ · 0, or a sum ∞ − ∞, is NaN. Finite products cannot overflow.
 6. Longer sums are steps chained through C, in ascending k.
 
-Others differ. FP4 with scales: sixteen products are added exactly, and their exponent is that
-of the scales alone. CDNA3: first the products as above, in FP8 the even and the odd ones apart;
-then their sums, and then C, are aligned and rounded down, and the result to nearest; a product
-past FP32 is infinite. CDNA1 and CDNA2: products and sums are rounded to FP32 one by one, in
-pairs. FP64, and FP32 where it is multiplied: one fused multiply-add after the other.
+Other units differ. FP4 with scales: sixteen products are added exactly, and their exponent is
+that of the scales alone. CDNA3: products are added as above, in FP8 even and odd ones separately;
+then their sums, and then C, are aligned and rounded down, and the result is rounded to nearest; a
+product past FP32 is infinite. CDNA1 and CDNA2: products and sums are rounded to FP32 one by one,
+in pairs. FP64, and FP32 where it is multiplied: one fused multiply-add after the other.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 
 _AT_ONCE = 1 << 16
-"""Products held at a time: they stay in the processor's cache."""
+"""Number of products held at a time: they fit into the processor's cache."""
 
 _NEVER = -900
-"""An exponent below all others: such a term does not decide the alignment."""
+"""An exponent below all others: a term with it does not affect the alignment."""
 
 _FARTHEST = 400
-"""Exponents of inputs, in size: float64 holds their products, and the aligned terms, exactly."""
+"""Largest size of input exponents: float64 holds products and aligned terms exactly."""
 
 _UNSIGNED = Format(
     "UE4M3", exponent_bits=4, precision=4, specials=Specials.NAN_ALL_ONES, signed=False
 )
-"""E4M3 without its sign, for scales."""
+"""E4M3 without negative numbers, for scales."""
 
 
 def mma(
@@ -67,40 +67,40 @@ def mma(
     scale_format: Format = FP8_E8M0,
     promote_every: int | None = None,
 ) -> np.ndarray:
-    """The product a @ b + c as the matrix units of a GPU compute it.
+    """Compute a @ b + c as the matrix units of a GPU do, bit for bit.
 
-    An exact sum of zero is +0 in units that align. Results past the range are infinite. A scale
-    of NaN makes all products of its block NaN.
+    An exact sum of zero is +0 in units that align. Results past the range are infinite. A NaN
+    scale makes all products of its block NaN.
 
-    Corners in which published models disagree are parameters of `MatrixUnit`.
+    Details on which published models disagree are parameters of `MatrixUnit`.
 
     Args:
         a: values of `input_format`, shape (M, K).
         b: values of `input_format`, shape (K, N).
         c: values of `output_format`, shape (M, N); zeros if omitted.
-        architecture: a name of `ARCHITECTURES`, or a unit of your own.
-        input_format: of `a` and `b`, or a pair with one for each; `float` is FP64.
-        output_format: FP32 or FP16, of `c` and the result; `float` if the input is FP64. FP16
-            only without scales, from a unit that aligns all terms at once.
-        scales: what multiplies the blocks of `a` and `b`, shapes (M, K / block) and
-            (K / block, N), block 32, or 16 if the unit adds groups of FP4.
-        scale_format: of `scales`, FP8_E8M0 or FP8_E4M3; none of them negative.
-        promote_every: add the sum of so many terms to the result outside the unit, rounded to
-            nearest in the output format, and begin the next at zero; a multiple of the terms
-            of one step. None: chain all steps inside the unit.
+        architecture: a key of `ARCHITECTURES`, or a unit of your own.
+        input_format: the format of `a` and `b`, or a pair of formats; `float` is FP64.
+        output_format: the format of `c` and the result: FP32 or FP16; `float` if the input is
+            FP64. FP16 only without scales, from a unit that aligns all terms at once.
+        scales: factors of the blocks of `a` and `b`, shapes (M, K / block) and (K / block, N),
+            block 32, or 16 if the unit adds groups of FP4.
+        scale_format: the format of `scales`, FP8_E8M0 or FP8_E4M3; no scale may be negative.
+        promote_every: after this many terms, a multiple of the terms of one step, add the sum
+            to the result outside the unit, rounded to nearest in the output format, and start
+            the next sum at zero. None: chain all steps inside the unit.
 
     Returns:
         float64, shape (M, N), every element a value of `output_format`.
 
     Raises:
-        TypeError: an operand holds no floats.
+        TypeError: an operand holds no numbers.
         ValueError: shapes do not fit; a value is not of its format; the architecture has no
-            unit for the input format, or none writes the output format.
+            unit for the input format, or the unit does not write the output format.
 
     Exactness:
         Bit-exact with an integer oracle of the model in
-        tests/arithmetic/test_matrix_units.py. The model itself is that of the
-        papers named at `ARCHITECTURES`.
+        tests/arithmetic/test_matrix_units.py. The model is that of the papers
+        named at `ARCHITECTURES`.
 
     Examples:
         >>> a = np.array([[1.0, 2.0**-12, -1.0]])
@@ -147,14 +147,14 @@ def mma(
 
 # Arguments -------------------------------------------------------------------------------
 def _values(name: str, x: Any, fmt: Any) -> np.ndarray:
-    """An operand as float64; a format is FP64 if it is `float`."""
+    """Convert an operand to float64, and check that its values belong to `fmt` (`float`: FP64)."""
     return as_float64("mma", x, name) if fmt is float else require_values("mma", name, x, fmt)
 
 
 def _require_formats(
     unit: MatrixUnit, pair: tuple[Any, Any], output: Any, scaled: Format | None
 ) -> None:
-    """Refuse formats and scales that the unit's step does not take."""
+    """Raise if the unit does not take these formats and scales."""
     if float in pair and (unit.fraction_bits is not None or unit.terms > 1):
         raise ValueError(
             f"mma: architecture must be one that multiplies FP64, or MatrixUnit(1, None); got "
@@ -197,7 +197,7 @@ def _require_exact_products(unit: MatrixUnit, fmt: Format, scaled: Format | None
 def _spread(
     unit: MatrixUnit, scales: Any, fmt: Format, left: tuple[int, ...], right: tuple[int, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The scales of all elements of both operands."""
+    """Repeat block scales for every element of both operands."""
     unsigned = fmt if fmt == FP8_E8M0 else _UNSIGNED
     of_a, of_b = (require_values("mma", "scales", x, unsigned) for x in scales)
     for block in (32, GROUP)[: 1 + (unit.group > 1)]:
@@ -215,7 +215,7 @@ def _spread(
 # Steps -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class _Factors:
-    """An operand, multiplied by its scales, and the exponents its elements are aligned by."""
+    """An operand multiplied by its scales, and the exponents that its elements are aligned by."""
 
     values: np.ndarray
     exponents: np.ndarray
@@ -227,7 +227,7 @@ class _Factors:
 def _chained(
     a: _Factors, b: _Factors, c: np.ndarray, step: _Step, promote_every: int | None
 ) -> np.ndarray:
-    """Some rows of the result: the steps over k, one after the other."""
+    """Compute rows of the result: the steps over k, one after the other."""
     depth = a.values.shape[1]
     if promote_every is None:
         for k in range(0, depth, step.unit.terms):
@@ -242,7 +242,7 @@ def _chained(
 
 @dataclass(frozen=True)
 class _Step:
-    """One step: C plus a few products."""
+    """One step of a matrix unit: C plus a few products."""
 
     unit: MatrixUnit
     output_format: Any
@@ -250,7 +250,7 @@ class _Step:
     def factors(
         self, x: np.ndarray, fmt: Any, scale: np.ndarray | None, scale_format: Format | None
     ) -> _Factors:
-        """An operand as the steps take it."""
+        """Prepare an operand for the steps: its values, and the exponents for the alignment."""
         if self.unit.fraction_bits is None:
             return _Factors(_flushed(x, fmt) if self.unit.flush else x, x)
         exponents = self._exponents_of(x, fmt.emin)
@@ -280,7 +280,7 @@ class _Step:
             return written if self.unit.signed_underflow else written + 0.0
 
     def _one_by_one(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        """C and the products, every operation rounded: a fused one, or the products in pairs."""
+        """Add C and the products with every operation rounded: one fused, or products in pairs."""
         if self.output_format is float:
             with np.errstate(all="ignore"):
                 return np.asarray(_fused(a, b, c)).astype(np.float64)
@@ -295,7 +295,7 @@ class _Step:
     def _at_once(
         self, products: np.ndarray, exponents: np.ndarray, c: np.ndarray, finite: bool
     ) -> np.ndarray:
-        """The sum of all terms, aligned to the largest exponent."""
+        """Sum all terms, aligned to the largest exponent."""
         top = self._top(exponents, c) - self._bits
         one, last = _power_of_two(-top), _power_of_two(top)  # the last bit kept becomes 1
         aligned = np.multiply(products, one[:, None, :], out=products if finite else None)
@@ -305,7 +305,7 @@ class _Step:
     def _products_first(
         self, products: np.ndarray, exponents: np.ndarray, c: np.ndarray, sum_bits: int
     ) -> np.ndarray:
-        """The sum of the products, then that with C; what is aligned later is rounded down."""
+        """Sum the products, then add C; the later alignments round down."""
         lanes = self.unit.lanes
         lane_sums, tops = [], []
         for lane in range(lanes):
@@ -331,24 +331,24 @@ class _Step:
         return np.trunc if self.unit.alignment is Rounding.TOWARD_ZERO else np.rint
 
     def _top(self, exponents: np.ndarray, c: np.ndarray) -> np.ndarray:
-        """The exponent that C and some terms are aligned to."""
+        """Return the exponent that C and other terms are aligned to."""
         floor = np.int16(_NEVER if self.unit.exponent_floor is None else self.unit.exponent_floor)
         of_c = self._exponents_of(c, self.output_format.emin)
         return np.asarray(np.maximum(exponents.max(axis=1, initial=floor), of_c))
 
     def _exponents_of(self, x: np.ndarray, emin: int) -> np.ndarray:
-        """The exponent of each number; far below all others, if it does not take part."""
+        """Return the exponent of each number; far below all others for zeros that do not align."""
         exponents = _exponents(x, emin)
         return exponents if self.unit.zeros_align else np.where(x == 0, np.int16(-9999), exponents)
 
     def _special(self, total: np.ndarray, products: np.ndarray, c: np.ndarray) -> np.ndarray:
-        """The sums, and where a term was not finite, what IEEE 754 has."""
+        """Replace sums with a term that is not finite by the result of IEEE 754."""
         special = ~(np.isfinite(products).all(axis=1) & np.isfinite(c))
         rest = np.where(np.isfinite(products), 0, products).sum(axis=1)
         return np.where(special, rest + np.where(np.isfinite(c), 0, c), total)
 
     def _written(self, total: np.ndarray) -> np.ndarray:
-        """The sums in the output format."""
+        """Round the sums to the output format."""
         if self.output_format == FP16:
             return np.asarray(round_to(total + 0.0, FP16))
         past = np.abs(total) >= 2.0 ** (FP32.emax + 1)
@@ -357,29 +357,29 @@ class _Step:
         return np.asarray(round_to(total + 0.0, self._register(), rounding=self.unit.writing))
 
     def _register(self) -> Format:
-        """FP32, or what of it the unit fills."""
+        """Return FP32, or the shorter format that the unit writes."""
         bits = self.unit.written_bits
         return FP32 if bits == 23 else Format(f"E8M{bits}", exponent_bits=8, precision=bits + 1)
 
 
 def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
-    """The exponent of each number, no less than emin; of zero, emin."""
+    """Return the exponent of each number, at least emin; emin for zero."""
     biased = (x.view(np.int64) >> 52) & 0x7FF
     return np.maximum((biased - 1023).astype(np.int16), np.int16(emin))
 
 
 def _to_bit(x: np.ndarray, exponent: np.ndarray, cut: Any) -> Any:
-    """Numbers rounded to multiples of 2^exponent."""
+    """Round numbers to multiples of 2^exponent by `cut`."""
     return cut(x * _power_of_two(-exponent)) * _power_of_two(exponent)
 
 
 def _flushed(x: np.ndarray, fmt: Format) -> np.ndarray:
-    """Numbers, the subnormal ones of a format as +0."""
+    """Replace the subnormal numbers of a format by +0."""
     return np.where(np.abs(x) < fmt.min_normal, 0.0, x)
 
 
 def _fused_multiply_add(a: float, b: float, c: float) -> float:
-    """a·b + c of float64, rounded once to nearest."""
+    """Compute a·b + c in float64, rounded once to nearest."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
     if not math.isfinite(c):  # whatever a * b would overflow to
@@ -387,7 +387,7 @@ def _fused_multiply_add(a: float, b: float, c: float) -> float:
     (p, q), (r, s), (t, u) = (x.as_integer_ratio() for x in (a, b, c))
     above = p * r * u + t * q * s
     try:
-        return above / (q * s * u) if above else a * b + c  # a zero with the sign of IEEE 754
+        return above / (q * s * u) if above else a * b + c  # a zero with its IEEE 754 sign
     except OverflowError:
         return math.inf if above > 0 else -math.inf
 
@@ -396,5 +396,5 @@ _fused = np.frompyfunc(_fused_multiply_add, 3, 1)
 
 
 def _power_of_two(exponent: np.ndarray) -> np.ndarray:
-    """2^exponent, for the normal range of float64."""
+    """Return 2^exponent, in the normal range of float64."""
     return ((exponent.astype(np.int64) + 1023) << 52).view(np.float64)

@@ -1,10 +1,10 @@
 """Arithmetic in a format: every operation rounds once, by `round_to`.
 
-Each operation first finds its result in float64, then rounds it to the format. Where rounding
-to float64 could change the result it rounds to odd: cut, and the last bit set if anything was
-lost. From there any rounding to at least two bits less, in any mode, is the right one, and so
-are its events. Formats of more than 25 bits of precision, or with exponents near the ends of
-float64, go through Fractions, slowly.
+Each operation first computes its result in float64, then rounds it to the format. Where rounding
+to float64 could change the result, it rounds to odd: it cuts, and sets the last bit if anything
+was lost. Rounding from there to at least two bits less is correct in any mode, and so are its
+events. Formats of more than 25 bits of precision, or with exponents near the ends of float64, go
+through Fractions, slowly.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from mplab.numbers.rounding import Stream, Tally, require_values, round_to
 class Rules(TypedDict, total=False):
     """The options of every operation, all of them keywords.
 
-    `rounding`: the direction, ties to even if omitted. `overflow`: what lies past the largest
+    `rounding`: the direction, ties to even if omitted. `overflow`: the result past the largest
     finite value. `flush_inputs`: take subnormal operands as zero. `flush_outputs`: replace
     subnormal results by zero. `stream`: source of random bits for `Rounding.STOCHASTIC`.
-    `tally`: counters to add to; what they count as x is the exact result.
+    `tally`: counters to add to, with the exact result as x.
     """
 
     rounding: Rounding
@@ -41,24 +41,24 @@ class Rules(TypedDict, total=False):
 
 
 class _Operation(NamedTuple):
-    """How one operation is done in float64, and elsewhere where float64 is too small."""
+    """How to compute one operation in float64, and as Fractions where float64 is too small."""
 
     nearest: Callable[..., Any]
     """The result, rounded to nearest in float64, special values included."""
     exact: Callable[..., Fraction]
-    """The result for finite operands as a Fraction; a root has a last bit that marks a rest."""
+    """The result for finite operands as a Fraction; a root has a sticky last bit."""
     addends: Callable[..., tuple[Any, Any]] | None = None
-    """What is added, both exact in float64, if it is a sum; it may need rounding to odd."""
+    """The two addends of a sum, both exact in float64; the sum may need rounding to odd."""
     twice_is_once: bool = False
-    """Whether to nearest in float64, then to nearest in the format, is to nearest at once."""
+    """Whether double rounding to nearest, in float64 and then in the format, is innocuous."""
 
 
 # The operations ------------------------------------------------------------------------
 def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """The sum a + b.
+    """Add a + b, rounded once.
 
-    ∞ − ∞ gives NaN (INVALID). x − x gives +0, in `TOWARD_NEGATIVE` −0; a zero from two zeros
-    of the same sign keeps it.
+    ∞ − ∞ gives NaN (INVALID). x − x gives +0, or −0 in `TOWARD_NEGATIVE`; the sum of two zeros of
+    the same sign keeps that sign.
 
     Args:
         a: values of `fmt`, any shape that broadcasts with `b`; NaN is always allowed.
@@ -67,21 +67,21 @@ def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
         **rules: see `Rules`.
 
     Returns:
-        float64, every element a value of `fmt`. Where `fmt` lacks infinity, NaN, −0, sign or
-        zero, what `round_to` gives in their place.
+        float64, every element a value of `fmt`. Where `fmt` lacks infinity, NaN, −0, a sign or
+        zero, `round_to` determines the result.
 
     Raises:
-        TypeError: an operand is no array of floats, or a rule is of the wrong type or unknown.
+        TypeError: an operand holds no numbers, or a rule is of the wrong type or unknown.
         ValueError: an operand is not a value of `fmt`, or a stream is missing.
 
     Exactness:
         Correctly rounded in every mode and format. For `STOCHASTIC` the probability is that
-        of the result rounded to odd in float64: within 2^−52 of it, relative to the result.
+        of the result rounded to odd in float64, which is within 2^−52 of it, relatively.
 
     Source:
-        IEEE 754-2019 §5.4.1, §6.3. In the nearest modes rounding twice is rounding once, since
-        53 ≥ 2p+1: Figueroa 1995, Roux 2014. In the others, and for the events, the two-sum of
-        Knuth and rounding to odd: Boldo and Melquiond 2008.
+        IEEE 754-2019 §5.4.1, §6.3. In the nearest modes rounding twice equals rounding once,
+        because 53 ≥ 2p+1: Figueroa 1995, Roux 2014. In other modes, and for the events, the
+        two-sum of Knuth and rounding to odd: Boldo and Melquiond 2008.
 
     Examples:
         >>> float(add(2048.0, 1.0, FP16)), float(add(2048.0, 3.0, FP16))
@@ -93,7 +93,7 @@ def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def subtract(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """The difference a − b. See `add`.
+    """Subtract a − b, rounded once. See `add`.
 
     Examples:
         >>> float(subtract(1.0, 0.0009765625, FP16))
@@ -103,7 +103,7 @@ def subtract(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def multiply(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """The product a · b. 0 · ∞ gives NaN (INVALID). See `add` for arguments and errors.
+    """Multiply a · b, rounded once. 0 · ∞ gives NaN (INVALID). See `add` for arguments, errors.
 
     Exactness:
         Correctly rounded in every mode and format: float64 holds every product of two
@@ -117,10 +117,10 @@ def multiply(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def divide(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """The quotient a / b.
+    """Divide a / b, rounded once.
 
-    x/0 gives the infinity of its sign (DIVIDE_BY_ZERO); 0/0 and ∞/∞ give NaN (INVALID). Where
-    there is no infinity, x/0 gives what overflow gives. See `add` for arguments and errors.
+    x/0 gives the infinity of its sign (DIVIDE_BY_ZERO); 0/0 and ∞/∞ give NaN (INVALID). In a
+    format without infinity, x/0 gives the overflow result. See `add` for arguments and errors.
 
     Exactness:
         Correctly rounded in every mode and format.
@@ -140,7 +140,7 @@ def divide(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def sqrt(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """The root √a. A negative number gives NaN (INVALID), −0 gives −0. See `add`.
+    """Compute √a, rounded once. A negative number gives NaN (INVALID), −0 gives −0. See `add`.
 
     Exactness:
         Correctly rounded in every mode and format.
@@ -158,13 +158,13 @@ def sqrt(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def fma(a: Any, b: Any, c: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """The sum a · b + c with one rounding.
+    """Compute a · b + c with one rounding (fused multiply-add).
 
     0 · ∞ + c gives NaN (INVALID unless c is a quiet NaN). See `add` for arguments and errors.
 
     Exactness:
         Correctly rounded in every mode and format. No wider format makes rounding twice safe
-        here, so the sum is always rounded to odd on the way.
+        here, so the sum is always rounded to odd first.
 
     Source:
         Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums.
@@ -178,7 +178,7 @@ def fma(a: Any, b: Any, c: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def remainder(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """The rest a − n·b, with n the integer nearest to a/b, of two the even one.
+    """Compute the remainder a − n·b, with n the integer nearest to a/b, ties to even.
 
     x rem 0 and ∞ rem y give NaN (INVALID); x rem ∞ is x. A zero has the sign of a. See `add`.
 
@@ -196,11 +196,11 @@ def remainder(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
-    """The exceptions that an operation with these arguments raises.
+    """Return the IEEE 754 exceptions that an operation with these arguments raises.
 
     Besides the events of rounding: INVALID where numbers give NaN, DIVIDE_BY_ZERO where finite
     numbers have an infinite quotient. A signaling NaN operand raises INVALID in every operation,
-    a quiet one does not.
+    a quiet NaN does not.
 
     Args:
         operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma` or `remainder`.
@@ -208,7 +208,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
         **rules: its options, and `tininess` as in `mplab.events`.
 
     Returns:
-        An `Event` for scalars; for arrays uint8 of the result's shape, the bits of an `Event`.
+        An `Event` for scalars; for arrays its bits, uint8 of the shape of the result.
 
     Source:
         IEEE 754-2019 §7; §6.2 and §7.2 for signaling NaNs.
@@ -242,11 +242,11 @@ def _operate(
 
 
 class _Exact:
-    """An operation's result before the one rounding, and the exceptions found until then.
+    """The result of an operation before rounding to the format, and its exceptions so far.
 
     Attributes:
         wide: float64, exact, or rounded such that only the rounding to the format counts.
-        invalid: where numbers have given NaN; if watched, also where a NaN was signaling.
+        invalid: where numbers gave NaN; if watched, also where a NaN was signaling.
         divided_by_zero: where finite numbers have an infinite quotient.
     """
 
@@ -292,7 +292,7 @@ class _Exact:
         return exact_sum_to_odd(*how.addends(*numbers))
 
     def _signed_zeros(self, how: _Operation, wide: Any, numbers: Any) -> Any:
-        """An exact sum of zero is -0 in `TOWARD_NEGATIVE`, but (+0) + (+0) is +0 in all modes."""
+        """Make exact zero sums -0 in `TOWARD_NEGATIVE`, except (+0) + (+0)."""
         if self.mode is not Rounding.TOWARD_NEGATIVE or how.addends is None:
             return wide
         plus = [(x == 0) & ~np.signbit(x) for x in how.addends(*numbers)]
@@ -300,41 +300,41 @@ class _Exact:
 
 
 def _is_signaling(x: np.ndarray) -> Any:
-    """Where float64 are NaNs whose first bit of the trailing significand is 0."""
+    """Find the NaNs whose first bit of the trailing significand is 0."""
     return np.isnan(x) & (np.ascontiguousarray(x).view(np.int64) & (1 << 51) == 0).reshape(x.shape)
 
 
 def _flushed(array: np.ndarray, floor: float) -> np.ndarray:
-    """Numbers, those below `floor` as zeros of their sign."""
+    """Replace numbers below `floor` in size by zeros of their sign."""
     if not floor:
         return array
     return np.where(np.abs(array) < floor, np.copysign(0.0, array), array)
 
 
 def _fits(fmt: Format) -> bool:
-    """Whether 53 > 2p+2, and products and quotients stay clear of the ends of float64."""
+    """Tell whether 53 > 2p+2, and products and quotients stay within the range of float64."""
     return fmt.precision <= 25 and fmt.emin - fmt.precision >= -450 and fmt.emax <= 450
 
 
 def _slowly(exact: Callable[..., Fraction], nearest: Any, numbers: Any) -> np.ndarray:
-    """The results of finite operands through Fractions, for formats as wide as float64."""
+    """Compute results of finite operands as Fractions, for formats near the limits of float64."""
     wide = np.array(nearest, np.float64)
     usable = ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
     for at in zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]:
         try:
             q = exact(*(Fraction(float(x[at])) for x in numbers))
         except ZeroDivisionError:
-            continue  # x/0, which is an infinity already
+            continue  # x/0 is an infinity already
         if q:
             wide[at] = as_array("arithmetic", q)
     return wide
 
 
 def exact_sum_to_odd(x: Any, y: Any) -> np.ndarray:
-    """The sum x + y of float64: exact, or rounded to odd, so that the next rounding counts alone.
+    """Add float64 x + y, rounded to odd, so that rounding again is as if rounded once.
 
-    The two-sum of Knuth finds what the sum to nearest has lost. Where that is not zero and the
-    last bit of the sum is 0, the neighbour on the side of the loss has a last bit of 1.
+    The two-sum of Knuth computes the error of the sum to nearest. Where the error is not zero and
+    the last bit of the sum is 0, the neighbour on the side of the error has a last bit of 1.
 
     Examples:
         >>> odd = exact_sum_to_odd(np.ones(3), np.array([2.0**-60, -(2.0**-60), 0.0]))
@@ -353,7 +353,7 @@ def exact_sum_to_odd(x: Any, y: Any) -> np.ndarray:
 
 # The operations in float64 -------------------------------------------------------------
 def _product(a: Any, b: Any) -> Any:
-    """a·b; finite numbers never make an infinity, which only matters where `_slowly` follows."""
+    """Multiply; finite numbers never give an infinity, which matters only before `_slowly`."""
     product = a * b
     past = np.isinf(product) & np.isfinite(a) & np.isfinite(b)
     return np.where(past, np.copysign(np.finfo(np.float64).max, product), product)
@@ -368,7 +368,7 @@ def _remainder(a: Any, b: Any) -> Any:
 
 
 def _exact_root(a: Fraction) -> Fraction:
-    """√a cut to 70 bits or more, and half a unit more if anything was cut."""
+    """Cut √a to 70 bits or more, and add half a unit if anything was cut."""
     scale = 4 ** (70 + max(a.denominator.bit_length() - a.numerator.bit_length(), 0))
     scaled, rest = divmod(a.numerator * scale, a.denominator)
     root = isqrt(scaled)

@@ -1,8 +1,8 @@
-"""Sums, products of matrices and what is built on them, rounded at every step.
+"""Sums, dot and matrix products, norm, mean, variance and softmax, rounded at every step.
 
-A long sum is where a format shows: the same numbers give other results in another accumulator
+Long sums show the effect of a format: the same numbers give other results in another accumulator
 or in another order. Terms are values of FP32 or of any narrower format, so that float64 holds
-each product exactly. `mplab.arithmetic.bounds` says how large the error can be.
+each product exactly. `mplab.arithmetic.bounds` bounds the error.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from mplab.numbers.rounding import (
 
 
 class Accumulation(TypedDict, total=False):
-    """How a reduction is computed; all of it keywords, only the first one required.
+    """The options of every reduction, all of them keywords, only the first one required.
 
-    `accumulator_format`: of every running sum. `product_format`: what products are rounded to;
-    None (the default): they enter the sum exactly, as in a fused multiply-add, or, in pairwise
-    order, are rounded once to the accumulator. `output_format`: of the result; None: the
-    accumulator's. `order`: "sequential" (the default), "reversed", "pairwise" (neighbours, then
-    neighbours of those), "blocked(k)" (k terms each, then their sums), "kahan" or "neumaier"
-    (compensated). `rounding`, `overflow`, `stream`: as in `mplab.round_to`.
+    `accumulator_format`: the format of every running sum. `product_format`: the format of
+    products; None (the default): they enter the sum exactly, as in a fused multiply-add, or, in
+    pairwise order, are rounded once to the accumulator. `output_format`: the format of the
+    result; None: that of the accumulator. `order`: "sequential" (the default), "reversed",
+    "pairwise" (neighbours, then neighbouring sums), "blocked(k)" (k terms each, then their sums),
+    "kahan" or "neumaier" (compensated). `rounding`, `overflow`, `stream`: as in `mplab.round_to`.
     """
 
     accumulator_format: Required[Format]
@@ -51,24 +51,24 @@ _BLOCKED = re.compile(r"blocked\(([1-9][0-9]{0,999})\)")
 
 
 def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> np.ndarray:
-    """The matrix product a @ b, rounded at every step.
+    """Multiply matrices a @ b, rounded at every step.
 
-    NaN and infinities go through the operations as IEEE 754 has it; an empty sum is +0.
+    NaN and infinities follow IEEE 754; an empty sum is +0.
 
     Args:
         a: values of FP32 or narrower, shape (M, K).
         b: values of FP32 or narrower, shape (K, N).
-        split_k: into how many parts the K terms are cut, part c from c·K // split_k on, 1 to K.
-            Each is summed by itself, as a kernel with idle processors does; then the parts are
-            added in their order, in the accumulator.
+        split_k: number of parts of the K terms, 1 to K; part c starts at c·K // split_k. Each
+            part is summed separately, as by a kernel that uses idle processors; then the parts
+            are added in order, in the accumulator.
         **how: see `Accumulation`.
 
     Returns:
         float64, shape (M, N), every element a value of the output format.
 
     Raises:
-        TypeError: `a` or `b` holds no floats, or an option is unknown or of the wrong type.
-        ValueError: shapes do not fit; an element is no value of FP32; the order is unknown.
+        TypeError: `a` or `b` holds no numbers, or an option is unknown or of the wrong type.
+        ValueError: shapes do not fit; an element is not a value of FP32; the order is unknown.
 
     Exactness:
         Every product, addition and output is correctly rounded, in every mode: bit-exact with
@@ -100,7 +100,7 @@ def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> 
 
 
 def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
-    """The inner product of two vectors, rounded at every step. See `matmul`.
+    """Compute the inner product of two vectors, rounded at every step. See `matmul`.
 
     Examples:
         >>> x = np.array([1.0, 2.0**-11, 2.0**-11])
@@ -120,13 +120,13 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
 
 
 def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
-    """The sum of all elements, or along an axis, rounded at every step. See `matmul`.
+    """Sum all elements, or along an axis, rounded at every step. See `matmul`.
 
-    `product_format` has nothing to round. A first term is rounded as it enters the accumulator.
+    `product_format` has no effect. The first term, too, is rounded to the accumulator.
 
     Args:
         x: values of FP32 or narrower, any shape.
-        axis: which axis to sum along; None: all elements, in row-major order.
+        axis: the axis to sum along; None: all elements, in row-major order.
         **how: see `Accumulation`.
 
     Returns:
@@ -144,21 +144,22 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
 
 
 def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> np.ndarray:
-    """The different sums of the same numbers in many orders, every step rounded to nearest.
+    """Sum the same numbers in many random orders, and return the different results.
 
-    Their count says how far the order decides the sum, the last less the first how much.
+    Every step is rounded to nearest. The count of results, and the last minus the first, show how
+    much the sum depends on the order.
 
     Args:
         x: values of FP32 or narrower, any shape.
-        fmt: of the running sums.
-        orders: how many orders to try, at least 1; all of them random.
-        seed: of the orders.
+        fmt: the format of the running sums.
+        orders: number of orders to try, at least 1.
+        seed: the seed of the orders.
 
     Returns:
-        float64, shape (count,), ascending; +0 and −0 count as one sum, and so does NaN.
+        float64, shape (count,), ascending; +0 and −0 count as one sum, and so do all NaNs.
 
     Exactness:
-        Each sum is that of `sum`, in sequence.
+        Each sum is that of `sum` in sequential order.
 
     Examples:
         >>> distinct_sums([2048.0, 1.0, 1.0], FP16)
@@ -171,13 +172,13 @@ def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> 
 
 
 def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> np.ndarray:
-    """The running sums, rounded at every step.
+    """Compute running sums, rounded at every step.
 
     Args:
         x: values of FP32 or narrower, any shape.
-        axis: which axis to sum along; None: all elements, in row-major order.
+        axis: the axis to sum along; None: all elements, in row-major order.
         **how: see `Accumulation`; the order must be sequential, reversed (running sums from
-            the end), kahan or neumaier (each running sum with the correction known by then).
+            the end), kahan or neumaier (each running sum with the correction so far).
 
     Returns:
         float64 of the shape of `x`; flat if `axis` is None.
@@ -198,9 +199,9 @@ def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> n
 
 
 def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
-    """The Euclidean length: the root of the sum of squares, all in the accumulator.
+    """Compute the Euclidean norm: the root of the sum of squares, all in the accumulator.
 
-    Squares overflow and underflow as the formats have it; nothing is scaled.
+    Squares overflow and underflow in these formats; nothing is scaled.
 
     Examples:
         >>> x = np.array([192.0, 256.0])
@@ -215,7 +216,7 @@ def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
 
 
 def mean(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
-    """The sum, divided by the count with one rounding. An empty mean is NaN.
+    """Compute the mean: the sum, divided by the count with one rounding. An empty mean is NaN.
 
     The count is exact even where the accumulator could not hold it.
 
@@ -237,16 +238,16 @@ def variance(
     method: str = "two-pass",
     **how: Unpack[Accumulation],
 ) -> Any:
-    """The mean square deviation.
+    """Compute the variance, rounded at every step.
 
     "two-pass": deviations from the rounded mean, each rounded to the accumulator, then the mean
-    of their squares. "one-pass": mean of the squares less square of the mean, which cancels, and
-    may be negative. NaN where count − ddof is not positive.
+    of their squares. "one-pass": the mean of the squares minus the square of the mean, which
+    suffers cancellation and may be negative. NaN where count − ddof is not positive.
 
     Args:
         x: values of FP32 or narrower, any shape.
-        axis: which axis; None: all elements.
-        ddof: what to subtract from the count in the divisor, an integer.
+        axis: the axis; None: all elements.
+        ddof: an integer to subtract from the count in the divisor.
         method: "two-pass" or "one-pass" (with ddof = 0).
         **how: see `Accumulation`.
 
@@ -284,12 +285,11 @@ def variance(
 def softmax(
     x: Any, *, axis: int = -1, shift: bool = True, **how: Unpack[Accumulation]
 ) -> np.ndarray:
-    """exp(x) over the sum of exp(x) along an axis, in the accumulator.
+    """Compute softmax, exp(x) over the sum of exp(x) along an axis, in the accumulator.
 
     Args:
-        x: values of FP32 or narrower, any shape but that of a single number; entered into the
-            accumulator first.
-        axis: along which the results add up to about 1.
+        x: values of FP32 or narrower, with at least one axis; rounded to the accumulator first.
+        axis: the axis along which the results add up to about 1.
         shift: subtract the largest element first; without it exp overflows early.
         **how: see `Accumulation`.
 
@@ -297,8 +297,8 @@ def softmax(
         float64 of the shape of `x`.
 
     Exactness:
-        Every step is correctly rounded but exp, which is float64's, rounded once more: within
-        one float64 ulp before that rounding.
+        Every step is correctly rounded except exp, which is computed in float64, within one
+        float64 ulp, and then rounded.
 
     Examples:
         >>> x = np.array([12.0, 11.0])
@@ -321,9 +321,9 @@ def softmax(
     return np.moveaxis(shares.reshape(len(lanes), *shape), 0, axis)
 
 
-# Steps that several share ----------------------------------------------------------------
+# Steps that several reductions share -----------------------------------------------------
 def require_product(function: str, left: np.ndarray, right: np.ndarray) -> tuple[int, int, int]:
-    """The sizes M, K and N of matrices of shapes (M, K) and (K, N); other shapes are refused."""
+    """Return M, K and N of matrices of shapes (M, K) and (K, N), or raise."""
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
         raise ValueError(
             f"{function}: a and b must have shapes (M, K) and (K, N); got {left.shape} and "
@@ -333,32 +333,32 @@ def require_product(function: str, left: np.ndarray, right: np.ndarray) -> tuple
 
 
 def _split(how: Accumulation) -> tuple[Accumulation, Format]:
-    """The options of the steps before the result, and the format of the result."""
+    """Return the options of the inner steps, and the format of the result."""
     output = how.get("output_format")
     accumulator = how["accumulator_format"]
     return {**how, "output_format": None}, accumulator if output is None else output
 
 
 def _operation(how: Accumulation) -> Any:
-    """The options that single operations take."""
+    """Return the options that single operations take."""
     return {k: how[k] for k in ("rounding", "overflow", "stream") if k in how}
 
 
 def _over(function: str, lanes: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
-    """The sum of each lane over a count."""
+    """Divide the sum of each lane by a count."""
     rules: Accumulation = {**how, "product_format": None}
     return _quotient(accumulate(function, _ones(lanes), lanes, **rules)[0], count, how)
 
 
 def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
-    """Total over an exact count, of at most 26 bits: then as in `divide`."""
+    """Divide totals by an exact count of at most 26 bits, rounded as in `divide`."""
     with np.errstate(divide="ignore", invalid="ignore"):
         wide = total / count if count > 0 else total * np.nan
     return np.asarray(round_to(wide, how["accumulator_format"], **_operation(how)))
 
 
 def _each_with_itself(function: str, lanes: np.ndarray, how: Accumulation) -> np.ndarray:
-    """The sum of squares of each lane; a square of an FP32 value is exact in float64."""
+    """Sum the squares of each lane; the square of an FP32 value is exact in float64."""
     squares, fmt = lanes * lanes, how.get("product_format")
     if fmt is not None:
         squares = round_to(squares, fmt, **_operation(how))
@@ -373,7 +373,7 @@ def _ones(lanes: np.ndarray) -> np.ndarray:
 def _lanes(
     function: str, x: Any, axis: int | None, *, all_of_them: bool = True
 ) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The elements as (terms, sums), and the shape of the sums; no axis: all of the elements."""
+    """Arrange elements as (terms, sums), and return the shape of the sums; no axis: one sum."""
     array = require_values(function, "x", x, FP32)
     if axis is None and all_of_them:
         return array.reshape(-1, 1), ()
@@ -382,17 +382,17 @@ def _lanes(
     return np.ascontiguousarray(moved.reshape(moved.shape[0], count)), moved.shape[1:]
 
 
-# To the loops ----------------------------------------------------------------------------
+# Calls of the compiled loops -------------------------------------------------------------
 class _Order(NamedTuple):
     name: str
     block: int
 
 
 def parsed_order(function: str, order: str) -> _Order:
-    """The name of an order, and the length of its blocks (0: all in one).
+    """Parse an order of summation into its name and the length of its blocks (0: one block).
 
     Raises:
-        ValueError: there is no such order.
+        ValueError: the order is unknown.
 
     Examples:
         >>> parsed_order("sum", "blocked(128)")
@@ -423,10 +423,9 @@ def accumulate(
     stream: Stream | None = None,
     traced: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The product a @ b and, if traced (one row only), its running sums, in the output format.
+    """Compute a @ b and, if traced (one row only), its running sums, in the output format.
 
-    The terms are not checked: callers make sure that they are values of FP32. For the options
-    see `Accumulation`.
+    Callers must ensure that the terms are values of FP32. For the options see `Accumulation`.
     """
     from mplab.arithmetic import loops
 

@@ -1,4 +1,4 @@
-"""Weights stored in a format, and four ways of adding updates to them."""
+"""Weights stored in a format, and four methods to add updates to them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mplab.numbers.rounding import Stream, require_values, round_to
 
 METHODS = ("nearest", "stochastic", "kahan", "master")
 """How w + Δ is stored: rounded to nearest; rounded up or down with the probability that makes
-the mean right; to nearest, with what was lost kept in a second number of the format; in FP32,
-of which the weight is a rounded copy."""
+the mean exact; rounded to nearest, with the rounding error kept in a second number of the format;
+in FP32, of which the weight is a rounded copy."""
 
 
 class Weights:
     """Weights stored in a format, to which updates are added.
 
     Args:
-        values: where they start, values of `fmt`, any shape.
-        fmt: the format they are stored in.
+        values: the initial weights, values of `fmt`, any shape.
+        fmt: the format of the weights.
         method: one of `METHODS`.
-        seed: of the random bits of "stochastic".
+        seed: the seed of "stochastic".
 
     Attributes:
-        values: the weights as they are now, float64, every element a value of `fmt`.
+        values: the current weights, float64, every element a value of `fmt`.
 
     Raises:
         TypeError: `values` holds no numbers.
-        ValueError: no such method, or an element is no value of `fmt`.
+        ValueError: the method is unknown, or an element is not a value of `fmt`.
 
     Exactness:
         An update is rounded to FP32 first. Every addition after that is correctly rounded;
@@ -62,7 +62,7 @@ class Weights:
         self._master = round_to(self.values, FP32)
 
     def add(self, update: Any) -> None:
-        """Add an update to the weights, of a shape that broadcasts to theirs."""
+        """Add an update, whose shape must broadcast to that of the weights."""
         delta = round_to(as_float64("Weights.add", update, "update"), FP32)
         delta = np.broadcast_to(delta, self.values.shape)  # weights never grow
         if self.method == "kahan":
@@ -94,15 +94,15 @@ def path(
     method: str = "nearest",
     seed: int = 0,
 ) -> np.ndarray:
-    """The weights before and after each of some equal updates.
+    """Apply equal updates to weights, and return the weights before and after each.
 
     Args:
         start: numbers of any shape (...), rounded to `fmt` first.
-        update: what every step adds.
-        steps: how many, not negative.
+        update: the increment of every step.
+        steps: number of steps, not negative.
         fmt: the format of the weights.
         method: one of `METHODS`.
-        seed: of the random bits of "stochastic".
+        seed: the seed of "stochastic".
 
     Returns:
         float64, shape (steps + 1, ...).
@@ -126,8 +126,8 @@ class Descent(NamedTuple):
         fmt: the format of the weights.
         method: how updates were added to them.
         loss: the mean squared error before each step.
-        arrived: the share of weights that each step changed.
-        gradient: the length of the gradient at each step.
+        arrived: the fraction of weights that each step changed.
+        gradient: the norm of the gradient at each step.
     """
 
     fmt: Format
@@ -150,12 +150,12 @@ def descend(
     Args:
         fmt: the format of the weights.
         method: one of `METHODS`.
-        learning_rate: what the gradient is multiplied by.
-        steps: how many, at least 1.
-        seed: of the examples and of stochastic rounding.
+        learning_rate: the factor of the gradient.
+        steps: number of steps, at least 1.
+        seed: the seed of the examples and of stochastic rounding.
 
     Exactness:
-        Gradients and losses are float64's, whose last digits depend on the machine.
+        Gradients and losses are computed in float64; their last digits depend on the machine.
 
     Examples:
         >>> run = descend(BF16, steps=1000)

@@ -1,4 +1,4 @@
-"""Formats, their codes, and the one door into a format, for NumPy and torch."""
+"""Formats, their codes, and rounding to a format, for NumPy and torch."""
 
 from mplab.numbers.codes import (
     Fields as Fields,
@@ -43,5 +43,5 @@ from mplab.numbers.rounding import (
 )
 from mplab.numbers.threads import set_threads as set_threads
 
-# for `import mplab`, which takes all of them: the names above, without the files they come from
+# `import mplab` takes all of these: the names imported above, without the modules
 __all__ = [name for name in dir() if name[0] != "_" and not hasattr(globals()[name], "__spec__")]

@@ -1,4 +1,4 @@
-"""What the rooms check of their options, in the name of the function that was asked."""
+"""Checks of options, with messages that begin with the name of the called function."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mplab.numbers.formats import Overflow, Rounding
 from mplab.numbers.rounding import Stream
 
 _HUGE = 1 << 1000
-"""What no count reaches, and float64 holds."""
+"""Larger than any count, and still a float64."""
 
 _HEAD = 40
-"""Characters of an argument that a message quotes before it cuts."""
+"""Number of characters of an argument that a message quotes."""
 
 
 def quoted(value: object) -> str:
-    """An argument as a message quotes it: one line, and not a long one.
+    """Quote an argument for a message, on one short line.
 
     Examples:
         >>> quoted("half"), quoted(10**5000)
@@ -42,7 +42,10 @@ def integer(
     most: float = _HUGE,
     advice: str = "",
 ) -> int:
-    """An integer from `least` to `most`; Booleans are none. `advice` ends the message."""
+    """Return `value` as an integer in `least` .. `most`, or raise; Booleans are not integers.
+
+    `advice` ends the message.
+    """
     rule = "" if least == -math.inf else ", not negative" if least == 0 else f", at least {least}"
     problem = (
         f"{function}: {argument} must be an integer{rule}; got {quoted(value)}. "
@@ -60,7 +63,7 @@ def integer(
 
 
 def one_of(function: str, argument: str, value: Any, choices: Iterable[str | None]) -> Any:
-    """One of some words, or None where that is among them."""
+    """Return `value` if it is one of `choices` (words or None), or raise."""
     known = tuple(choices)
     if not (value is None or isinstance(value, str)) or value not in known:
         raise ValueError(
@@ -71,11 +74,11 @@ def one_of(function: str, argument: str, value: Any, choices: Iterable[str | Non
 
 
 def require_rounding(function: str, rounding: Any, overflow: Any, stream: Any) -> None:
-    """Refuse a direction, an overflow or a stream that is none.
+    """Raise if the rounding, the overflow or the stream is invalid.
 
     Raises:
         TypeError: one of them is of another type.
-        ValueError: `Rounding.STOCHASTIC` has no stream.
+        ValueError: `Rounding.STOCHASTIC` without a stream.
     """
     for name, value, kind in (("rounding", rounding, Rounding), ("overflow", overflow, Overflow)):
         if type(value) is not kind:

@@ -1,4 +1,4 @@
-"""Codes, fields and values: read and write the bits of a format without rounding."""
+"""Read and write the bits of a format without rounding: codes, fields and values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mplab.numbers.inputs import as_float64
 from mplab.numbers.words import integer
 
 _TABLE_BITS = 20
-"""Formats up to this width are decoded by looking values up (2^20 float64 are 8 MiB)."""
+"""Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""
 
 
 class Fields(NamedTuple):
@@ -26,12 +26,12 @@ class Fields(NamedTuple):
 
 
 def code_dtype(fmt: Format) -> np.dtype[Any]:
-    """The unsigned integer dtype that holds a code: uint8, uint16 or uint32."""
+    """Return the unsigned integer dtype that holds a code: uint8, uint16 or uint32."""
     return np.dtype(np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32)
 
 
 def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
-    """`codes` as an integer array, every element a code of `fmt`."""
+    """Return `codes` as an integer array; raise if an element is not a code of `fmt`."""
     array = np.asarray(codes)
     if array.dtype.kind not in "iu" or isinstance(codes, np.ma.MaskedArray):
         raise TypeError(
@@ -59,8 +59,8 @@ def fields(codes: object, fmt: Format) -> Fields:
 
     Raises:
         TypeError: the codes are not integers.
-        ValueError: a code needs more bits than the format has; in two's complement there are no
-            such fields.
+        ValueError: a code needs more bits than the format has, or the format is in two's
+            complement, which has no such fields.
 
     Examples:
         >>> fields(0xC000, FP16)
@@ -83,7 +83,7 @@ trailing_significand=array(0, dtype=uint16))
 
 
 def _split(codes: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
-    """Which codes are of negative numbers, and the codes of their magnitudes."""
+    """Split codes into a mask of the negative numbers and the codes of the magnitudes."""
     negative = (codes & fmt.sign_code) != 0
     if fmt.specials is Specials.TWOS_COMPLEMENT:
         return negative, np.abs(codes - 2 * fmt.sign_code * negative)
@@ -91,14 +91,14 @@ def _split(codes: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _joined(negative: Any, magnitude: Any, fmt: Format) -> Any:
-    """The codes of numbers from those of their magnitudes, the inverse of `_split`."""
+    """Put signs on the codes of magnitudes: the inverse of `_split`."""
     if fmt.specials is Specials.TWOS_COMPLEMENT:
         return np.where(negative, -magnitude & (2 * fmt.sign_code - 1), magnitude)
     return magnitude | np.where(negative, fmt.sign_code, 0)
 
 
 def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """k·2^q as float64, made of bits, so that subnormals survive where the CPU flushes them."""
+    """Return k·2^q as float64, built from bits so that a CPU cannot flush subnormals."""
     bits = k.astype(np.float64).view(np.int64)
     normal = (bits >> 52) + q >= 1
     subnormal = k << np.clip(q + 1074, 0, 52)
@@ -107,7 +107,7 @@ def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
 
 
 def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
-    """Values of codes by arithmetic on their fields, float64."""
+    """Compute the float64 values of codes from their fields."""
     negative, magnitude = _split(codes.astype(np.int64), fmt)
     biased, trailing = (np.asarray(part) for part in np.divmod(magnitude, 1 << (fmt.precision - 1)))
     subnormal = (biased == 0) & fmt.has_zero
@@ -132,13 +132,13 @@ def _table(fmt: Format) -> np.ndarray:
 
 
 def decode(codes: object, fmt: Format) -> Any:
-    """The values of codes.
+    """Decode codes to their values.
 
     All NaN codes give NaN.
 
     Args:
         codes: integers of any shape `(...)`.
-        fmt: their format.
+        fmt: the format of the codes.
 
     Returns:
         float64, shape `(...)`; a float64 scalar for a scalar.
@@ -161,7 +161,7 @@ def decode(codes: object, fmt: Format) -> Any:
 
 
 def values(fmt: Format) -> np.ndarray:
-    """Every value of a format, in the order of its codes.
+    """List every value of a format, in the order of its codes.
 
     Returns:
         float64, shape (2^bits,), read-only.
@@ -183,7 +183,7 @@ def values(fmt: Format) -> np.ndarray:
 
 
 def encode(x: object, fmt: Format) -> Any:
-    """The codes of numbers that are values of the format.
+    """Encode numbers that are values of a format to their codes.
 
     Args:
         x: numbers as in `round_to`, any shape `(...)`.
@@ -234,9 +234,10 @@ _INFINITY = 0x7FF << 52
 
 
 def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
-    """Codes of finite float64 magnitude bits, and whether each is exact and not too small.
+    """Compute codes from finite float64 magnitude bits, and whether each code is exact.
 
-    Integers only, so that it holds where the CPU treats subnormals as zero.
+    Uses integers only, so it also works where the CPU treats subnormals as zero. A number below
+    the range of a format without zero is not exact.
     """
     biased = magnitude >> 52
     implicit = (biased > 0).astype(np.int64) << 52
@@ -255,14 +256,14 @@ def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> tuple[np.ndarray, np
 
 
 def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) -> str:
-    """In words, that a number is no value of `fmt`, with its two neighbours where they exist.
+    """Write the message that a number is not a value of `fmt`, with its two neighbours if any.
 
     Args:
         function: the function that was called.
-        argument: the name of what holds the number.
+        argument: the argument that holds the number.
         x: the number.
         fmt: the format.
-        given: the number as it was written.
+        given: the number as the caller wrote it.
     """
     what = given
     least = 0.0 if fmt.has_zero else fmt.min_normal
@@ -277,15 +278,15 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
     elif abs(x) > fmt.max_finite:
         what += f", past the largest finite value {fmt.max_finite!r}"
     advice = f"Round first: round_to({argument}, {fmt.name})."
-    if math.isnan(x):  # which rounding keeps
+    if math.isnan(x):  # rounding would keep it
         advice = "The format has none: replace it first, for instance by np.nan_to_num."
     return f"{function}: {argument} must hold values of {fmt.name}; got {what}. {advice}"
 
 
 def next_up(x: object, fmt: Format) -> Any:
-    """The least value of the format that is greater than each `x`.
+    """Return the least value of the format greater than each `x`.
 
-    NaN gives NaN. Past `max_finite` lies what overflow gives: infinity, or NaN where the
+    NaN gives NaN. Past `max_finite` lies the overflow result: infinity, or NaN where the
     format has no infinity, or `max_finite` itself where it has neither. −min_subnormal
     gives −0 where the format has it.
 
@@ -314,10 +315,10 @@ def next_up(x: object, fmt: Format) -> Any:
 
 
 def next_down(x: object, fmt: Format) -> Any:
-    """The greatest value of the format that is less than each `x`: −next_up(−x).
+    """Return the greatest value of the format less than each `x`: −next_up(−x).
 
-    See `next_up` for shapes, errors and the ends of the range. Below the least value of a format
-    without sign lies NaN, or that value where the format has no NaN.
+    See `next_up` for shapes, errors and the ends of the range. Below the least value of an
+    unsigned format lies NaN, or that value where the format has no NaN.
 
     Examples:
         >>> float(next_down(1.0, FP16))
@@ -327,7 +328,7 @@ def next_down(x: object, fmt: Format) -> Any:
 
 
 def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
-    """One step along the values of `fmt`, counted through zero as one value."""
+    """Take one step along the values of `fmt`; both zeros count as one value."""
     codes = np.asarray(_encode(function, x, fmt)).astype(np.int64)
     nan = codes == fmt.nan_code if fmt.has_nan else np.zeros(codes.shape, bool)
     negative, magnitude = _split(codes, fmt)
@@ -347,11 +348,11 @@ def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
 
 
 def ulp(x: object, fmt: Format) -> Any:
-    """The unit in the last place that the format has at each `x`.
+    """Return the unit in the last place (ulp) of the format at each `x`.
 
-    ulp(x) = 2^(e − p + 1) with 2^e ≤ |x| < 2^(e+1), e no less than emin and no more than
-    emax. So at a power of two it is the distance to the next value away from zero, twice
-    the distance towards zero; at 0 and among subnormals it is `min_subnormal`. NaN gives
+    ulp(x) = 2^(e − p + 1) with 2^e ≤ |x| < 2^(e+1), e limited to emin .. emax.
+    At a power of two this is the distance to the next value away from zero, twice the distance
+    towards zero; at 0 and among subnormals it is `min_subnormal`. NaN gives
     NaN, infinity gives infinity.
 
     Args:
@@ -380,10 +381,10 @@ def ulp(x: object, fmt: Format) -> Any:
 
 
 def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
-    """Values of a format as an array of its NumPy or ml_dtypes dtype, bit for bit.
+    """Convert values of a format to an array of its NumPy or ml_dtypes dtype, bit for bit.
 
     Raises:
-        TypeError: the format has no such dtype, or `x` is not floating point.
+        TypeError: the format has no such dtype, or `x` is not made of numbers.
         ValueError: an element is not a value of `fmt`.
 
     Exactness:
@@ -399,7 +400,7 @@ def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
 
 
 def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
-    """The values of a NumPy or ml_dtypes array of a predefined format, as float64.
+    """Convert a NumPy or ml_dtypes array of a predefined format to float64.
 
     Raises:
         ValueError: the dtype is not that of a predefined format.

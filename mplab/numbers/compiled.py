@@ -1,4 +1,4 @@
-"""Functions compiled by numba, with a cache on disk where there can be one."""
+"""Compile functions with numba, with a cache on disk where a folder is writable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from numpy._core.umath import _UFUNC_API
 class Compiled:
     """A function compiled by numba, cached on disk where possible, else in memory only.
 
-    numba raises when no folder is writable, either at decoration or, if an unwritable
-    folder already holds the cache, when it saves.
+    Where no folder is writable, numba raises at decoration, or on saving if an unwritable folder
+    already holds the cache.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -27,7 +27,7 @@ class Compiled:
             self._call = njit(nogil=True)(function)
 
     def ready(self, *signature: Any) -> Callable[..., None]:
-        """The function itself, compiled for these types, which spares a call in Python."""
+        """Return the function compiled for these types, which saves a call in Python."""
         try:
             self._call.compile(signature)
         except OSError:
@@ -44,7 +44,7 @@ class Compiled:
 
 
 def callback(signature: Any, function: Callable[..., None]) -> Any:
-    """A function for C, which finds it at its `address`; the caller keeps it alive."""
+    """Compile a function that C calls by its `address`; the caller keeps it alive."""
     try:
         return cfunc(signature, cache=True)(function)
     except (RuntimeError, OSError):
@@ -52,21 +52,21 @@ def callback(signature: Any, function: Callable[..., None]) -> Any:
 
 
 class Ufunc(NamedTuple):
-    """A NumPy ufunc, with what it reads: NumPy keeps only pointers."""
+    """A NumPy ufunc and the objects it reads, to which NumPy keeps only pointers."""
 
     call: Any
     kept: tuple[Any, ...]
 
 
 def make_ufunc(name: str, loop: Any, kinds: Sequence[int], data: np.ndarray) -> Ufunc:
-    """A NumPy ufunc of one input and one output.
+    """Make a NumPy ufunc of one input and one output.
 
     Args:
-        name: what it is called in errors of NumPy's.
-        loop: a `callback`, with the arguments of a `PyUFuncGenericFunction`, the last of them
+        name: the name in NumPy's errors.
+        loop: a `callback` with the arguments of a `PyUFuncGenericFunction`; the last one is
             the address of `data`.
-        kinds: NumPy's numbers of the types of input and output, one pair after another.
-        data: what the loop reads.
+        kinds: NumPy's type numbers of input and output, pair after pair.
+        data: the array that the loop reads.
 
     Source:
         NumPy 2 reference, C API: `PyUFunc_FromFuncAndData`.
@@ -81,7 +81,7 @@ def make_ufunc(name: str, loop: Any, kinds: Sequence[int], data: np.ndarray) -> 
 
 @cache
 def _from_func_and_data() -> Callable[..., Any]:
-    """NumPy's C function of this name: the second in the table that compiled extensions import."""
+    """Look up `PyUFunc_FromFuncAndData`, the second entry of NumPy's C API table for ufuncs."""
     table_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )

@@ -1,4 +1,4 @@
-"""The facts of a format and of the rules, as the array of integers that the loops take."""
+"""Parameters of the rounding loops: a format and the rounding rules as an integer array."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
 
 
 class Facts(NamedTuple):
-    """What the loops need to know of a format and of the rules, for one input dtype."""
+    """The parameters of the rounding loops for one format, one set of rules, one input dtype."""
 
     numbers: np.ndarray
     """Integers of the width of the input, shape (19,), in the order `_round_bits` unpacks."""
     rare: bool
-    """Whether anything is asked for that IEEE formats without flushing do not need."""
+    """Whether inputs or outputs are flushed or the format lacks −0: rarely needed steps."""
     ufuncs: dict[Rounding, Any]
-    """What `mplab.numbers.kernels.ufunc` made of them."""
+    """The ufuncs that `mplab.numbers.kernels.ufunc` made from these facts."""
 
 
 @lru_cache(maxsize=512)
@@ -30,7 +30,7 @@ def facts_of(
     flush_outputs: bool = False,
     tininess: Tininess = Tininess.AFTER,
 ) -> Facts | None:
-    """The facts of `fmt` for float32 or float64 input.
+    """Compute the loop parameters of `fmt` for float32 or float64 input.
 
     Returns:
         None if float32 cannot serve: some value of `fmt` is not a float32, its least value is

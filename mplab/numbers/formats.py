@@ -1,6 +1,6 @@
-"""Floating-point formats, and the words of IEEE 754 for rounding to them.
+"""Floating-point formats, and the rounding modes and exceptions of IEEE 754.
 
-A format is a handful of independent facts; everything else is computed from them.
+A format is a handful of independent facts; all its other attributes are computed from them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mplab.numbers.words import integer, superscript
 
 
 class Rounding(IntEnum):
-    """How a number between two neighbours of a format is rounded.
+    """The direction in which a number between two values of a format is rounded.
 
     `STOCHASTIC` goes away from zero with the probability of the discarded fraction (see
     `mplab.Stream`). `TO_ODD` takes the neighbour with the odd significand; at one bit of
-    precision, where all are odd but zero, the one nearer to zero. Whatever then enters a format of
-    two bits less, in any deterministic mode, is as if rounded once.
+    precision, where every significand but zero is odd, the neighbour nearer to zero. To round the
+    result again, in any deterministic mode, to a format of two bits less is as if rounded once.
 
     Source:
         IEEE 754-2019 §4.3, except `STOCHASTIC` and `TO_ODD`: Boldo and Melquiond 2008,
@@ -41,14 +41,18 @@ class Rounding(IntEnum):
 
 
 class Overflow(IntEnum):
-    """Past the largest finite value: infinity, else NaN, else that value; or always that value."""
+    """The result past the largest finite value.
+
+    `IEEE`: infinity, or NaN where the format has no infinity, or the largest finite value where it
+    has neither. `SATURATE`: always the largest finite value.
+    """
 
     IEEE = 0
     SATURATE = 1
 
 
 class Tininess(IntEnum):
-    """When a result counts as tiny: judged before or after rounding (IEEE 754-2019 §7.5)."""
+    """Whether tininess is detected before or after rounding (IEEE 754-2019 §7.5)."""
 
     AFTER = 0
     BEFORE = 1
@@ -65,13 +69,13 @@ class Event(IntFlag):
 
 
 class Specials(Enum):
-    """Which codes of a format are not finite numbers.
+    """The codes of a format that are not finite numbers.
 
     `IEEE`: the top exponent holds infinity and NaNs. `NAN_ALL_ONES`: only the code of
     all ones is NaN. `NAN_NEGATIVE_ZERO`: the code of −0 is the one NaN, so there is no
-    −0. `P3109`: so too, and the last code is infinity. `NONE`: every code is a finite number.
-    `TWOS_COMPLEMENT`: so too, and those of negative numbers are two's complements; the one
-    without a positive twin is read, but no number gets it.
+    −0. `P3109`: as before, and the last code is infinity. `NONE`: every code is a finite
+    number. `TWOS_COMPLEMENT`: every code is finite, and negative numbers are two's complements;
+    the lowest one, which has no positive twin, is decoded but never encoded.
     """
 
     IEEE = "infinity and NaN in the top exponent"
@@ -102,13 +106,13 @@ class Format:
         specials: which codes are infinities and NaNs.
         signed: False for formats without a sign bit.
         has_zero: False where the code 0 is a power of two, not zero (E8M0).
-        dtype_name: the name that ml_dtypes or NumPy, and torch, give to the format.
-        note: aliases and source, shown on the card.
+        dtype_name: the name of the format in NumPy or ml_dtypes and in torch.
+        note: aliases and source, shown when the format is printed.
 
     Raises:
         ValueError: the facts contradict one another, need more than 32 bits, or the
             format does not embed in float64: normals as normals, and subnormals as
-            normals too unless both formats share emin = −1022, 2^971 apart at most.
+            normals too unless both formats share emin = −1022, spaced at most 2^971.
 
     Exactness:
         All derived values are exact in float64.
@@ -136,17 +140,17 @@ class Format:
             raise TypeError(f"Format: specials must be a Specials; got {self.specials!r}.")
         if self.exponent_bits < 1 or self.precision < 1:
             raise ValueError(f"Format: {self.name} must have an exponent and a significand.")
-        if self.bias == _IEEE_BIAS and self.bits <= 32:  # wider ones are refused, not computed
+        if self.bias == _IEEE_BIAS and self.bits <= 32:  # wider formats are rejected below
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         problem = self._contradiction()
         if problem:
             raise ValueError(f"Format: {problem}. Choose other facts for {self.name!r}.")
 
-    def __hash__(self) -> int:  # short: formats are keys of caches on every call
+    def __hash__(self) -> int:  # fast: every call looks a format up in caches
         return hash((self.name, self.precision, self.bias))
 
     def _contradiction(self) -> str | None:
-        """The first rule these facts break, in words, or None."""
+        """Describe the first rule that these facts break, or return None."""
         if self.bits > 32:
             return f"a format must fit 32 bits; got {integer(self.bits)}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
@@ -160,7 +164,7 @@ class Format:
         if (self.max_code >> (self.precision - 1)) < self.has_zero:
             return f"a format must have normal numbers; got exponent_bits={self.exponent_bits}"
         lowest = self.emin - self.precision + 1
-        apart = lowest > 971 or (lowest < -1022 != self.emin)  # 971: rounding adds 2^52 of them
+        apart = lowest > 971 or (lowest < -1022 != self.emin)  # 971: rounding adds 2^52 subnormals
         if self.emin < -1022 or self.emax > 1023 or apart:
             return (
                 "a format must embed in float64 (emin >= -1022, emax <= 1023, subnormals at "
@@ -190,13 +194,13 @@ class Format:
 
     @cached_property
     def infinity_code(self) -> int | None:
-        """The code of +infinity, or None."""
+        """The code of +infinity, or None where the format has no infinity."""
         there = self.specials in (Specials.IEEE, Specials.P3109)
         return self.max_code + 1 if there else None
 
     @cached_property
     def nan_code(self) -> int | None:
-        """The code that encodes NaN (quiet and positive where there is a choice), or None."""
+        """The code of NaN (quiet and positive where there is a choice), or None."""
         return {
             Specials.IEEE: self.max_code + 1 + (1 << max(self.precision - 2, 0)),
             Specials.NAN_ALL_ONES: self.max_code + 1,
@@ -221,14 +225,14 @@ class Format:
 
     @cached_property
     def nan_codes(self) -> int:
-        """How many codes are NaN."""
+        """Number of NaN codes."""
         if self.specials is Specials.IEEE:
             return (1 + self.signed) * ((1 << (self.precision - 1)) - 1)
         return {Specials.NAN_ALL_ONES: 1 + self.signed}.get(self.specials, int(self.has_nan))
 
     @cached_property
     def finite_codes(self) -> int:
-        """How many codes are finite numbers, both zeros counted."""
+        """Number of codes that are finite numbers, both zeros counted."""
         infinities = (1 + self.signed) * self.has_infinity
         return (1 << self.bits) - self.nan_codes - infinities
 
@@ -285,7 +289,7 @@ class Format:
         return None if self.dtype_name is None else getattr(torch, self.dtype_name, None)
 
     def _rows(self) -> list[tuple[str, str]]:
-        """The spec card, label and text."""
+        """The rows of the printed description: label and text."""
         fields = f"{self.exponent_bits} exponent + {self.precision - 1} trailing significand"
         rows = [
             ("bits", f"{self.bits} = {'1 sign + ' * self.signed}{fields}"),
@@ -471,11 +475,11 @@ FORMATS: dict[str, Format] = {
         ),
     )
 }
-"""The predefined formats by name; the last eleven have no name of their own in `mplab`."""
+"""The predefined formats by name; the last eleven are only here, not names of `mplab`."""
 
 
 def require_format(function: str, fmt: object) -> Format:
-    """`fmt` itself, or a TypeError that names `function` and the predefined formats."""
+    """Return `fmt`, or raise a TypeError that names `function` and the predefined formats."""
     if isinstance(fmt, Format):
         return fmt
     known = ", ".join(FORMATS)
@@ -483,7 +487,7 @@ def require_format(function: str, fmt: object) -> Format:
 
 
 def format_of(dtype: object) -> Format:
-    """The predefined format with the codes of a NumPy or ml_dtypes dtype.
+    """Find the predefined format with the codes of a NumPy or ml_dtypes dtype.
 
     Raises:
         ValueError: no predefined format has these codes.

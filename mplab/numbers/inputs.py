@@ -1,4 +1,4 @@
-"""Convert what users pass as numbers to float32 or float64 without rounding."""
+"""Convert the numbers that users pass to float32 or float64 without rounding."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SIGNALING_NAN = 0x7FF4_0000_0000_0000
 
 
 def as_float64(function: str, x: Any, argument: str = "x") -> np.ndarray:
-    """Anything that `round_to` takes as a native float64 array; see `as_array`."""
+    """Convert any input of `round_to` to a native float64 array; see `as_array`."""
     return np.asarray(widen(as_array(function, x, argument)))
 
 
 def as_array(function: str, x: Any, argument: str = "x") -> Any:
-    """Anything that `round_to` takes as a float32 or float64 array or NumPy scalar.
+    """Convert any input of `round_to` to a float32 or float64 array or NumPy scalar.
 
     Raises:
-        TypeError: `x` holds something else than numbers, or Booleans.
-        ValueError: float64 cannot hold an integer of an array or list.
+        TypeError: `x` holds Booleans or other things than numbers.
+        ValueError: float64 cannot hold an integer of an array or list exactly.
     """
     if isinstance(x, float):  # also np.float64
         return np.float64(x)
@@ -60,7 +60,7 @@ def _refusal(function: str, argument: str, given: str) -> str:
 
 
 def _listed(function: str, x: list[Any] | tuple[Any, ...], argument: str) -> np.ndarray:
-    """Nested lists of Python's floats and ints, or of arrays of one dtype, without rounding."""
+    """Convert nested lists of Python floats and ints, or of arrays of one dtype."""
     leaves = list(_leaves(x))
     if all(isinstance(n, np.ndarray | np.generic) and not np.ma.isMA(n) for n in leaves) and (
         len({n.dtype for n in leaves}) == 1
@@ -84,11 +84,11 @@ def _leaves(x: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _from_integers(function: str, x: Any, argument: str) -> Any:
-    """Integers as float64, none of them rounded."""
+    """Convert integers to float64, or raise where one would be rounded."""
     wide = x.astype(np.float64)
     if x.dtype.itemsize == 8:
         high = (x >> 32).astype(np.float64) * 2.0**32
-        held = wide - high == (x & 0xFFFFFFFF).astype(np.float64)  # all of it exact
+        held = wide - high == (x & 0xFFFFFFFF).astype(np.float64)  # every step is exact
         if not np.all(held):
             raise ValueError(_not_held(function, argument, int(np.asarray(x)[~held].flat[0])))
     return wide if isinstance(x, np.generic) else wide.view(np.ndarray)
@@ -102,11 +102,11 @@ def _not_held(function: str, argument: str, number: int) -> str:
 
 
 def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
-    """A number as float64 rounded to odd, from which any later rounding is the right one.
+    """Round a number to odd in float64, so that rounding again is as if rounded once.
 
     Source:
         Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums: rounding to
-        odd with two more bits, then as wanted, equals one rounding.
+        odd with two more bits, then in the wanted mode, equals one rounding.
     """
     if isinstance(x, str):
         try:
@@ -122,13 +122,13 @@ def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
             return np.float64(-np.inf if x.is_signed() else np.inf)
         if x.is_zero():
             return np.float64(-0.0 if x.is_signed() else 0.0)
-        if abs(x.adjusted()) > 400:  # past float64 either way; do not build a huge integer
+        if abs(x.adjusted()) > 400:  # beyond float64 either way; avoids a huge integer
             x = Decimal((x.as_tuple().sign, (1,), 400 if x.adjusted() > 0 else -400))
     return _to_odd(Fraction(x))
 
 
 def _to_odd(q: Fraction) -> np.float64:
-    """The float64 around `q` whose last bit says 1 if anything was discarded."""
+    """Round to odd: cut `q` to float64, with last bit 1 if anything was discarded."""
     n, d = abs(q.numerator), q.denominator
     exponent = n.bit_length() - d.bit_length()
     exponent -= n * 2 ** max(-exponent, 0) < d * 2 ** max(exponent, 0)
@@ -145,7 +145,7 @@ def _to_odd(q: Fraction) -> np.float64:
 
 
 def widen(array: np.ndarray) -> np.ndarray:
-    """float32 or float64 as native float64, subnormals kept even where the CPU flushes them."""
+    """Convert float32 or float64 to native float64, also where the CPU flushes subnormals."""
     if array.dtype == np.float64:
         return np.asarray(array).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):  # signaling NaNs

@@ -1,4 +1,4 @@
-"""This installation: its version and folder, and what it was made without."""
+"""The installed version of mplab, its folder, and packages that are missing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def version_of(package: str) -> str:
-    """The version of a package, or "" where it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # 30 ms, which few ever need
+    """Return the version of a package, or "" if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # 30 ms, rarely needed
 
     try:
         return version(package)
@@ -24,7 +24,7 @@ def version_of(package: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """The versions and the platform on which bits depend."""
+    """Return the versions and the platform on which bits may depend."""
     return {
         "mplab": VERSION,
         "torch": version_of("torch"),
@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def how_to_install(package: str) -> str:
-    """The command that installs a package: mplab's smallest extra that brings it, if one does.
+    """Return the command that installs a package, by the smallest extra of mplab that has it.
 
     Examples:
         >>> how_to_install("somebody_else")
@@ -47,7 +47,7 @@ def how_to_install(package: str) -> str:
 
 
 def _extras() -> dict[str, set[str]]:
-    """The packages that each extra brings; none where mplab was not installed."""
+    """Return the packages of each extra; empty if mplab is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -63,19 +63,19 @@ def _extras() -> dict[str, set[str]]:
 
 
 def lacks(package: str) -> str:
-    """In words, that a package is not installed, and what to do."""
+    """Write the message that a package is not installed and how to install it."""
     return f"needs {package}, which is not installed. Install it: {how_to_install(package)}"
 
 
 def needs(room: str, *packages: str) -> None:
-    """Refuse to go on where a package is not installed.
+    """Raise if a package is not installed.
 
     Args:
         room: the module that is about to be imported.
-        packages: that it imports.
+        packages: the packages that it imports.
 
     Raises:
-        ModuleNotFoundError: one of them is not installed; says in one line what to do.
+        ModuleNotFoundError: a package is not installed; the message says how to install it.
     """
     for package in packages:
         if find_spec(package) is None:

@@ -1,10 +1,9 @@
-"""The compiled loops behind the one door, `mplab.round_to`.
+"""The compiled loops of `mplab.round_to`.
 
-`_round_bits` is the only definition of rounding in the library. It works on the bits of
-a float32 or float64 and returns the bits of the result and what happened on the way. A
-loop around it is compiled per rounding mode and dtype, never per format: the facts of
-the format arrive in an array. Keep every callee in this file: numba's cache on disk
-notices edits to the file of the loop only.
+`_round_bits` is the only definition of rounding in the library. It takes the bits of a float32 or
+float64 and returns the bits of the result and its flags. Loops around it are compiled per rounding
+mode and dtype, never per format: the facts of the format arrive in an array. Keep every callee in
+this file, because numba's cache on disk notices edits to the file of the loop only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from mplab.numbers.facts import Facts
 from mplab.numbers.formats import Event, Rounding
 from mplab.numbers.threads import DIVISIBLE, parallel
 
-# Bits of a flag byte: the four events that rounding can raise, and four classes.
+# Bits of a flag byte: the four events that rounding can raise, and four classes of numbers.
 INEXACT, UNDERFLOW = int(Event.INEXACT), int(Event.UNDERFLOW)
 
 OVERFLOW, INVALID = int(Event.OVERFLOW), int(Event.INVALID)
@@ -32,9 +31,9 @@ FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
 
 BLOCK = 2048
-"""Elements that `_in_blocks` takes at a time: few enough for counters of 32 bits."""
+"""Number of elements in a block of `_in_blocks`: few enough for 32-bit counters."""
 
-ANY, FINITE, NORMAL = range(3)  # kinds of numbers: any; none past the largest; nor tiny, but 0
+ANY, FINITE, NORMAL = range(3)  # kinds of blocks: any; none past max_finite; also none tiny but 0
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 
@@ -45,9 +44,9 @@ _TO_ODD = int(Rounding.TO_ODD)
 _TOWARD_POSITIVE, _TOWARD_NEGATIVE = int(Rounding.TOWARD_POSITIVE), int(Rounding.TOWARD_NEGATIVE)
 
 
-# Typed helpers: numba widens int32 arithmetic to int64, which halves the SIMD width.
+# Typed helpers, because numba widens int32 arithmetic to int64, which halves the SIMD width.
 def _as(like, value):
-    """`value` in the integer type of `like`."""
+    """Convert `value` to the integer type of `like`."""
 
 
 @overload(_as)
@@ -58,7 +57,7 @@ def _as_typed(like, value):
 
 
 def _as_float(bits):
-    """The float with these bits."""
+    """Reinterpret bits as a float."""
 
 
 @overload(_as_float)
@@ -69,7 +68,7 @@ def _as_float_typed(bits):
 
 
 def _as_bits(number):
-    """The bits of a float."""
+    """Reinterpret a float as bits."""
 
 
 @overload(_as_bits)
@@ -80,7 +79,7 @@ def _as_bits_typed(number):
 
 
 def _mask(like, condition):
-    """All bits set, or none."""
+    """Return all bits set if the condition holds, else none."""
 
 
 @overload(_mask)
@@ -92,7 +91,7 @@ def _mask_typed(like, condition):
 
 @intrinsic
 def _shift_right(typing, x, by):
-    """`x` >> `by` of uint32 numbers, in 32 bits."""
+    """Shift uint32 `x` right by `by`, in 32 bits."""
 
     def emit(context, builder, signature, numbers):
         return builder.lshr(*numbers)
@@ -101,7 +100,7 @@ def _shift_right(typing, x, by):
 
 
 def _align(like, random, shift):
-    """32 random bits as an addend for the `shift` discarded bits, the top ones first."""
+    """Align 32 random bits with the top of the `shift` discarded bits, to be added to them."""
 
 
 @overload(_align)
@@ -116,7 +115,7 @@ def _align_typed(like, random, shift):
 
 
 def _carries(fraction, random):
-    """Whether `fraction` in [0, 1), in units of 2^-32 and cut, carries when `random` is added."""
+    """Tell whether `fraction` in [0, 1), cut to 32 bits, carries when `random` is added."""
 
 
 @overload(_carries)
@@ -125,7 +124,7 @@ def _carries_typed(fraction, random):
         return lambda fraction, random: fraction * 4294967296.0 >= 4294967296.0 - random
 
     def carries(fraction, random):
-        # in int32 from −2^31 on, since converting to uint32 is no SIMD instruction
+        # in int32, offset by −2^31, because SIMD has no conversion to uint32
         upper = fraction >= np.float32(0.5)
         rest = fraction - (np.float32(0.5) if upper else np.float32(0.0))  # exact
         cut = np.int32(rest * np.float32(4294967296.0))
@@ -138,13 +137,13 @@ def _carries_typed(fraction, random):
 # The definition ------------------------------------------------------------------------
 @njit(forceinline=True)
 def _round_in_place(a, shift, mode, away, odd, random):
-    """Magnitude bits `a` without their lowest `shift` bits; a carry reaches the exponent."""
+    """Round off the lowest `shift` bits of magnitude `a`; a carry goes into the exponent."""
     last = _as(a, _as(a, 1) << shift)
     low = _as(a, last - 1)
     odds = _as(a, last | _as(a, -odd << shift))  # at one bit of precision all but 0 are odd
     if mode == _TIES_TO_EVEN:
-        # Where nothing is cut, no tie goes up. One addend plus a condition, since a choice between
-        # two becomes a branch in scalar code.
+        # `& low`: where nothing is cut, no tie goes up. One addend plus a condition, because a
+        # choice between two addends becomes a branch in scalar code.
         up = _as(a, odds & -(low & 1))
         addend = _as(a, _as(a, low >> 1) - _mask(a, a & up != 0))
     elif mode == _TIES_TO_AWAY:
@@ -162,10 +161,10 @@ def _round_in_place(a, shift, mode, away, odd, random):
 
 @njit(forceinline=True)
 def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
-    """Magnitude bits `a` to a multiple of `quantum`, by adding and subtracting an anchor.
+    """Round magnitude `a` to a multiple of `quantum`, by adding and subtracting an anchor.
 
-    `quantum` is normal, and comparisons are on bits, so that this also holds in a thread
-    that treats subnormal operands as zero.
+    `quantum` is normal and comparisons are on bits, so this also works in a thread that treats
+    subnormal operands as zero.
     """
     x = _as_float(a)
     near = (x + anchor) - anchor
@@ -178,7 +177,7 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
         up = (x - down) + (x - down) >= quantum
     elif mode == _STOCHASTIC:
         up = _carries((x - down) * per_quantum, random)
-    elif mode == _TO_ODD:  # from the anchor on, the last bit is that of the multiple
+    elif mode == _TO_ODD:  # the anchor moves the parity of the multiple to the last bit
         up = _as_bits(down + anchor) & 1 == 0 and _as_bits(down) != a
     else:
         up = away and _as_bits(down) != a
@@ -187,11 +186,11 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
 
 @njit(forceinline=True)
 def _round_bits(bits, mode, rare, random, facts, kind):
-    """Round one number, given by its bits: the bits of the result, and its flags.
+    """Round one number, given by its bits; return the bits of the result and the flags.
 
-    `facts` is what `mplab.numbers.facts.facts_of` returns. The sign is handled apart; all else is
-    done on the magnitude, whose bits order as the numbers do. Where the caller knows the `kind` of
-    the number, the compiler leaves out what cannot happen to it.
+    `facts` is the array of `mplab.numbers.facts.facts_of`. The sign is handled separately; the rest
+    works on the magnitude, because magnitude bits sort like the numbers. Where the caller knows the
+    `kind` of the number, the compiler leaves out the impossible cases.
     """
     (shift, tiny_shift, odd, grid_below, anchor, quantum, per_quantum, min_normal, max_finite,
      beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
@@ -205,7 +204,7 @@ def _round_bits(bits, mode, rare, random, facts, kind):
     r = _round_in_place(a, shift, mode, away, odd, random)
     if kind == NORMAL:
         return _as(bits, r | sign), _as(bits, _mask(bits, r != a) & INEXACT)
-    # no larger number takes part in floating point, where a signaling NaN would raise a flag
+    # keep larger numbers out of floating point, where a signaling NaN would raise a flag
     low = a if a < grid_below else _as(bits, grid_below)
     grid = _round_to_grid(low, anchor, quantum, per_quantum, mode, away, random)
     r = grid if a < grid_below else r
@@ -220,7 +219,7 @@ def _round_bits(bits, mode, rare, random, facts, kind):
         is_nan = is_nan or (sign & no_sign != 0 and a > 0)
         r = floor_value if r < floor else r
         sign = _as(bits, sign & ~(no_minus_zero if r == 0 else no_sign))
-    # a loop asks once whether anything past the largest becomes NaN
+    # `beyond` is the same for the whole loop, so the compiler tests it only once
     to_nan = is_nan or (beyond > infinity and r > infinity)
     result = nan if kind == ANY and to_nan else _as(bits, r | sign)
 
@@ -247,10 +246,10 @@ def _round_bits(bits, mode, rare, random, facts, kind):
 
 @intrinsic
 def _mix(typing, counter, key0, key1, dropped):
-    """A keyed three-multiply mixer of uint32 numbers, without the bits that are set in the last.
+    """Mix a uint32 counter with two keys by three multiplications, and clear the bits in `dropped`.
 
-    Two multiplications leave the results of some index pairs correlated, the third does not.
-    Written in LLVM's instructions, since numba widens uint32 arithmetic to 64 bits.
+    After two multiplications the results of some index pairs are correlated, after three they are
+    not. Written in LLVM's instructions, because numba widens uint32 arithmetic to 64 bits.
     """
 
     def emit(context, builder, signature, numbers):
@@ -270,13 +269,13 @@ def _mix(typing, counter, key0, key1, dropped):
 
 @njit(forceinline=True)
 def _random_bits(index, key0, key1):
-    """32 bits from a counter, as `Stream.keys` says."""
+    """Return 32 random bits for an index and the keys of `Stream.keys`."""
     dropped = np.uint32(key0 >> 32)
     return _mix(np.uint32(index), np.uint32(key0), np.uint32(key1), dropped)  # type: ignore[call-arg]
 
 
 def _random_at(index, key0, key1):
-    """32 bits for an element: from its index, or where the caller gave them, its own."""
+    """Return 32 random bits for an element: from its index, or those that the caller passed."""
 
 
 @overload(_random_at)
@@ -288,7 +287,7 @@ def _random_at_typed(index, key0, key1):
 
 @njit(forceinline=True)
 def _unpack(facts):
-    """The array that `facts_of` returns as local variables, which SIMD needs."""
+    """Unpack the array of `facts_of` into local variables, which SIMD needs."""
     return (
         facts[0], facts[1], facts[2], facts[3], _as_float(facts[4]), _as_float(facts[5]),
         _as_float(facts[6]), facts[7], facts[8], facts[9], facts[10], facts[11], facts[12],
@@ -305,14 +304,14 @@ def _prefer_512(_context):
     return types.none(), emit
 
 
-# For some processors LLVM prefers 256 bits to the 512 they have; to others it says nothing. The
-# attribute belongs to the function that calls this: what holds a loop, after all is inlined.
+# On some processors with 512-bit vectors LLVM prefers 256 bits; on others this has no effect. The
+# attribute applies to the calling function, which holds the loop after inlining.
 _wide_vectors: Any = intrinsic(_prefer_512)
 
 
 @intrinsic
 def _add(typing, x, y):
-    """`x` + `y` of uint32 numbers, in 32 bits."""
+    """Add uint32 `x` and `y`, in 32 bits."""
 
     def emit(context, builder, signature, numbers):
         return builder.add(*numbers)
@@ -331,7 +330,7 @@ def _round_one(bits, i, start, key0, key1, mode, rare, known, kind):
 
 @njit(forceinline=True)
 def _apart(x, r, scratch):
-    """`x`, or a copy of it if `r` is the same memory: LLVM then sees that SIMD is safe."""
+    """Return `x`, or a copy of it if `r` is the same memory: LLVM then sees that SIMD is safe."""
     if x.ctypes.data != r.ctypes.data:
         return x
     copy = scratch[: x.size]
@@ -342,13 +341,13 @@ def _apart(x, r, scratch):
 
 @njit(forceinline=True)
 def _kind_of(bits, known):
-    """The kind of these numbers: whether one is past the largest, or else one tiny but not zero."""
+    """Classify a block: ANY if a number is past max_finite, FINITE if one is tiny, else NORMAL."""
     min_normal, max_finite, magnitude = known[7], known[8], _as(known[16], ~known[16])
     largest, least = _as(magnitude, 0), magnitude
     for i in range(bits.size):
         a = _as(largest, bits[i] & magnitude)
         largest = a if a > largest else largest
-        a = _as(largest, _as(largest, a - 1) & magnitude)  # zero comes after all others
+        a = _as(largest, _as(largest, a - 1) & magnitude)  # zero sorts after all others
         least = a if a < least else least
     if largest > max_finite:
         return ANY
@@ -362,11 +361,11 @@ def _bit(flags, bit):
 
 @njit(forceinline=True)
 def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
-    """Round at most `BLOCK` numbers of a kind, and count their flags if there are `totals`.
+    """Round a block of one kind, and add its flags to `totals` if not None.
 
-    A counter has the width of the bits, so that it takes part in SIMD.
+    Counters have the width of the bits, so that SIMD covers them.
     """
-    a = b = c = d = e = f = g = h = _as(bits[0], 0)  # d for INVALID, which no tally knows
+    a = b = c = d = e = f = g = h = _as(bits[0], 0)  # d stays 0: INVALID is not in a tally
     for i in range(out.size):
         out[i], flags = _round_one(bits, i, start, key0, key1, mode, rare, known, kind)
         a = _as(a, a + _bit(flags, 0))
@@ -383,10 +382,10 @@ def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
 
 @njit(forceinline=True)
 def _in_blocks(bits, out, totals, facts, start, key0, key1, mode, rare, looks):
-    """Round `bits` into `out`, and add to `totals[b]`, if they are not None, how many have flag b.
+    """Round `bits` into `out`; if `totals` is not None, add the number of flags b to `totals[b]`.
 
-    Unless `looks` is None, a look at each block tells before what cannot happen in it. `out` may be
-    `bits`, or hold just one block, if nobody wants the results.
+    Unless `looks` is None, each block is classified first. `out` may be `bits`; it may hold just
+    one block if the results are not needed.
     """
     known = _unpack(facts)
     scratch = np.empty(BLOCK, bits.dtype)
@@ -405,7 +404,7 @@ def _in_blocks(bits, out, totals, facts, start, key0, key1, mode, rare, looks):
 
 
 def _looks(mode: int, rare: bool) -> Any:
-    """Whether `_in_blocks` looks: it is worth the longer compilation for the usual modes alone."""
+    """Tell whether blocks are classified first: only usual modes are worth the compilation."""
     return True if mode in (_TIES_TO_EVEN, _STOCHASTIC) and not rare else None
 
 
@@ -413,7 +412,7 @@ def _looks(mode: int, rare: bool) -> Any:
 def _round_all(bits, out, facts, mode, rare):
     """Round `bits` into `out`, without random bits.
 
-    One loop is for the same memory, one for memory apart: LLVM sees in either that SIMD is safe.
+    One loop is for the same memory, one for separate memory: in both LLVM sees that SIMD is safe.
     """
     known, random = _unpack(facts), np.uint32(0)
     if bits.ctypes.data == out.ctypes.data:
@@ -434,7 +433,7 @@ def _flag_all(bits, flags, facts, start, key0, key1, mode, rare):
 
 @cache
 def _loop_for(mode: int, rare: bool, what: str) -> Callable[..., None]:
-    """A loop over arrays: to "round" stochastically, to "flag", or to "count"."""
+    """Compile a loop over arrays: to "round" stochastically, to "flag", or to "count"."""
     looks = _looks(mode, rare)
 
     def round_all(bits, out, facts, start, key0, key1):
@@ -455,7 +454,7 @@ def _loop_for(mode: int, rare: bool, what: str) -> Callable[..., None]:
 
 
 def _pointer(_context, address, like):
-    """A pointer to an address, of the type of `like` or to its type."""
+    """Make a pointer from an address, of the pointer type `like` or to the type of `like`."""
     kind = like if isinstance(like, types.CPointer) else types.CPointer(like)
 
     def convert(context, builder, signature, arguments):
@@ -471,7 +470,7 @@ _ADDRESSES, _INT32 = types.CPointer(types.intp), np.int32(0)
 
 @cache
 def _inner_loop(mode: int, rare: bool, width: int) -> Any:
-    """The loop that a NumPy ufunc calls: with addresses, a count, strides, and `Facts.numbers`."""
+    """Compile the loop of a NumPy ufunc: it takes addresses, sizes, strides, `Facts.numbers`."""
 
     def loop(args, sizes, strides, facts):
         _wide_vectors()
@@ -490,28 +489,28 @@ def _inner_loop(mode: int, rare: bool, width: int) -> Any:
 
 
 def ufunc(facts: Facts, mode: Rounding) -> Any:
-    """A ufunc that rounds with these facts, from floats or from their bits; not stochastically.
+    """Return a ufunc that rounds floats or their bits with these facts; not stochastically.
 
-    NumPy's functions take what Python gives them five times as fast as a loop compiled by numba.
-    The caller keeps `facts` alive.
+    Python calls a ufunc of NumPy five times as fast as a loop compiled by numba. The caller keeps
+    `facts` alive.
     """
     known = facts.ufuncs.get(mode)
     if known is None:
         integer = facts.numbers.dtype
         loop = _inner_loop(int(mode), facts.rare, 8 * integer.itemsize)
         kinds = [np.dtype(f"f{integer.itemsize}").num] * 2 + [integer.num] * 2
-        # setdefault: of two threads' ufuncs the second is dropped, with the memory it reads
+        # setdefault: if two threads make one, the second is dropped with the memory it reads
         known = facts.ufuncs.setdefault(mode, make_ufunc("round_to", loop, kinds, facts.numbers))
     return known.call
 
 
 @cache
 def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
-    """A loop for float32 by address, since numba takes a microsecond to look at each array.
+    """Compile a loop for float32 that takes addresses: numba needs a microsecond per array.
 
-    It takes the addresses of the bits and of where the results go, which may be the same; how
-    many there are, below 2^32; the address of `Facts.numbers`; two keys, or zeros; if counting,
-    the address of eight int64 to add to. The caller keeps the memory alive.
+    Its arguments: the addresses of the bits and of the results, which may be the same; their
+    number, below 2^32; the address of `Facts.numbers`; two keys, or zeros; if counting, the
+    address of eight int64 counters. The caller keeps the memory alive.
     """
     looks = _looks(mode, rare)
 
@@ -547,24 +546,24 @@ def run(
     flags: np.ndarray | None = None,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Round contiguous `bits`, on several threads if they are many: one of three things.
+    """Round contiguous `bits`, write their flags, or count their flags, in threads if many.
 
-    Without `flags` and `counts`, into `out`. With `flags`, nothing but the flag bytes. With
-    `counts`, into `out`, while flags are counted.
+    Without `flags` and `counts`: round into `out`. With `flags`: write only the flag bytes. With
+    `counts`: round into `out` and count flags.
 
     Args:
         bits: int32 or int64, shape (n,): the bits of the floats.
         out: same dtype and shape, may be `bits` itself; None discards the result.
         facts: from `facts_of`.
         mode: how to round.
-        keys: for `STOCHASTIC`, as `Stream.keys` gives them.
+        keys: for `STOCHASTIC`, from `Stream.keys`.
         flags: uint8, shape (n,), to receive the flag bytes.
-        counts: int64, shape (8,), to which the number of set flags is added, per bit; but
-            INVALID, which no tally knows, is not counted.
+        counts: int64, shape (8,), to which the number of flags is added, per bit; INVALID,
+            which is not in a tally, is not counted.
     """
     if flags is None and counts is None and keys is None and out is not None:
         known = ufunc(facts, mode)
-        if bits.size < DIVISIBLE:  # no slices: a small array takes less time than they do
+        if bits.size < DIVISIBLE:  # no slices: they take longer than a small array
             known(bits, out)
         else:
             parallel(lambda a, b: known(bits[a:b], out[a:b]), bits.size, wrap=1 << 32)

@@ -30,26 +30,26 @@ _MASK64 = (1 << 64) - 1
 class Stream:
     """Random bits for stochastic rounding: a pure function of seed, call and index.
 
-    Element i of call k gets the same 32 bits whatever the library, the chunking and the
-    number of threads. A number is rounded away from zero when its discarded fraction,
+    Element i of call k gets the same 32 bits in NumPy and torch, for any chunking and any number
+    of threads. A number is rounded away from zero when its discarded fraction,
     cut to 32 bits, plus these bits carries; so the probability is the fraction itself,
     exactly where 32 bits hold it (always for float32 input in the normal range).
 
-    With fewer `bits`, as hardware has, the fraction is cut to as many: the probability is a
-    multiple of 2^−bits, and the mean nearer to zero than x, by less than 2^−bits of the gap.
+    With fewer `bits`, as in hardware, the fraction is cut to that many bits: the probability is a
+    multiple of 2^−bits, and the mean is nearer to zero than x, by less than 2^−bits of the gap.
 
     Args:
         seed: an integer in 0 .. 2^64 − 1.
-        calls: how many calls have taken bits before.
-        bits: how many random bits an element gets, 1 to 32: the first of its 32.
+        calls: number of calls that have taken bits before.
+        bits: random bits per element, 1 to 32: the first of its 32.
 
     Raises:
-        TypeError: an argument is no integer.
+        TypeError: an argument is not an integer.
         ValueError: an argument is out of range.
 
     Source:
-        Fitzgibbon and Felix 2025, On stochastic rounding with few random bits: of its variants
-        SRFF, the one that needs no rounding of the fraction.
+        Fitzgibbon and Felix 2025, On stochastic rounding with few random bits: the variant SRFF,
+        which needs no rounding of the fraction.
 
     Examples:
         >>> round_to(np.full(4, 2049.0), FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1))
@@ -69,11 +69,11 @@ class Stream:
         return f"Stream({self.seed}, calls={self.calls}{few})"
 
     def keys(self) -> Callable[[int], tuple[int, int]]:
-        """The keys of the next call, and one call more on the count.
+        """Return the keys of the next call, and count the call.
 
         Returns:
-            For each run of 2^32 elements, two 32-bit keys for the counter-based mixer; in the
-            upper half of the first, which of the 32 bits are left out.
+            A function from the number of a run of 2^32 elements to two 32-bit keys for the
+            counter-based mixer; the upper half of the first marks the bits that are left out.
         """
         call = _mix64(self.seed + _mix64(self.calls))
         self.calls += 1
@@ -87,7 +87,7 @@ class Stream:
 
 
 def _mix64(z: int) -> int:
-    """The SplitMix64 step of Steele, Lea and Flood (2014): a bijection on 64-bit integers."""
+    """Take the SplitMix64 step of Steele, Lea and Flood (2014), a bijection on 64-bit integers."""
     z = (z + 0x9E3779B97F4A7C15) & _MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -96,10 +96,9 @@ def _mix64(z: int) -> int:
 
 @dataclass
 class Tally:
-    """Counts of what rounding did to numbers: how many were exact, overflowed, underflowed, ...
+    """Counts of numbers that rounding left exact, overflowed, underflowed, flushed to zero, ...
 
-    With x the input and r the result (`COUNTED` holds these predicates as text):
-    total = exact + inexact + nan. Counters add: `a + b`, `a += b`.
+    `COUNTED` defines each counter; total = exact + inexact + nan. Tallies add: `a + b`, `a += b`.
     """
 
     total: int = 0
@@ -121,16 +120,16 @@ class Tally:
         return self
 
     def as_dict(self) -> dict[str, int]:
-        """The counters by name."""
+        """Return the counters by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @classmethod
     def from_dict(cls, counts: dict[str, int]) -> Tally:
-        """The tally with these counters; the inverse of `as_dict`."""
+        """Make a tally from its counters; the inverse of `as_dict`."""
         return cls(**counts)
 
     def add_counts(self, total: int, counts: Any) -> None:
-        """Add what a loop counted among `total` numbers: eight integers, per flag bit."""
+        """Add the eight counts per flag bit that a loop returned for `total` numbers."""
         inexact, underflow, overflow, _, flushed, subnormal, nan, infinite = np.asarray(
             counts
         ).tolist()
@@ -156,7 +155,7 @@ COUNTED = {
     "nan": "x is NaN",
     "infinite": "x is infinite",
 }
-"""The predicate of each counter of a `Tally`."""
+"""Definition of each counter of a `Tally`, with x the input and r the result."""
 
 
 def round_to(
@@ -178,24 +177,24 @@ def round_to(
     from underflow, except in formats without −0. Overflow is decided after rounding: past
     `fmt.max_finite` lies infinity, NaN where `fmt` has no infinity, ±max_finite where it
     has neither or under `Overflow.SATURATE`; directed modes stop at max_finite on their
-    inward side, rounding to odd on both, though its code may be even. A format without sign
-    gives NaN for negative numbers, one without zero gives its least value for zero. At one
+    inward side, and rounding to odd on both sides, even if its code is even. An unsigned format
+    gives NaN for negative numbers, a format without zero gives its least value for zero. At one
     bit of precision, where no significand is even, ties in the normal range go away from
-    zero; P3109 would take the even code.
+    zero, whereas P3109 takes the even code.
 
     Args:
         x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are
             taken as float32; a Python float, integer arrays and lists of Python numbers as
             float64; an int, `Decimal`, `Fraction` or decimal string is rounded once from its
             exact value, to a float64.
-        fmt: the format to enter.
+        fmt: the format to round to.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
-        overflow: what lies past the largest finite value.
+        overflow: the result past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
         stream: source of random bits; each call takes the next ones. Or the bits themselves, an
-            array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits an element.
-            Fewer belong at the top of these: they are compared with the fraction from there.
+            array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits per element.
+            Put fewer random bits at the top: bits are compared with the fraction from there.
         out: array of the dtype and shape of the result to write into; may be `x`.
         tally: counters to add this call's counts to.
 
@@ -204,8 +203,8 @@ def round_to(
         if given.
 
     Raises:
-        TypeError: `x` holds Booleans or no numbers; an option of the wrong type.
-        ValueError: an array or list holds an integer that float64 does not; `out` has another
+        TypeError: `x` holds Booleans or no numbers; an option is of the wrong type.
+        ValueError: an array or list holds an integer that float64 cannot; `out` has another
             dtype or shape or is read-only; a stream is missing; float32 cannot hold the result.
 
     Exactness:
@@ -235,7 +234,7 @@ def round_to(
         if way is None and known[0] in _DTYPES and rounding is not Rounding.STOCHASTIC:
             way = _find_way(known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs)
         if way is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
-            if out is None and x.ndim:  # of an array without dimensions a ufunc makes a scalar
+            if out is None and x.ndim:  # from a 0-d array a ufunc makes a scalar
                 return way.ufunc(x)
             if (
                 out is not None
@@ -292,19 +291,19 @@ def events(
     stream: Stream | np.ndarray | None = None,
     tininess: Tininess = Tininess.AFTER,
 ) -> Any:
-    """The exceptions that `round_to` with these arguments raises at each element.
+    """Return the IEEE 754 exceptions that `round_to` with these arguments raises per element.
 
-    INEXACT: the result differs from x. UNDERFLOW: it is inexact and tiny. OVERFLOW: x is
-    finite and its rounded value, with unbounded exponent, passes max_finite. INVALID: x
-    is a signaling NaN, or a number for which `fmt` has no better answer than NaN (an
-    infinity without saturation where there is none, a negative number where there is no
-    sign). Rounding never divides by zero.
+    INEXACT: the result differs from x. UNDERFLOW: the result is inexact and tiny. OVERFLOW: x
+    is finite and its rounded value, with unbounded exponent, passes max_finite. INVALID: x
+    is a signaling NaN, or a number for which `fmt` has no better result than NaN (an
+    infinity without saturation in a format without infinity, a negative number in an unsigned
+    format). Rounding never divides by zero.
 
     Args:
         x: as in `round_to`, shape `(...)`.
-        fmt: the format to enter.
+        fmt: the format to round to.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
-        overflow: what lies past the largest finite value.
+        overflow: the result past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
         stream: source of random bits; each call takes the next ones.
@@ -330,17 +329,17 @@ def events(
 
 
 def require_values(function: str, argument: str, x: Any, fmt: Format) -> np.ndarray:
-    """Float64 with the numbers of `x`, all of them values of `fmt` or NaN.
+    """Convert `x` to float64; raise if an element is neither a value of `fmt` nor NaN.
 
     Args:
         function: the function that was called, for the message.
-        argument: the name of `x` in it.
+        argument: the name of `x` in the message.
         x: as in `round_to`.
         fmt: the format that the numbers must belong to.
 
     Raises:
         TypeError: `x` holds no numbers.
-        ValueError: an element is no value of `fmt`; nothing is rounded here.
+        ValueError: an element is not a value of `fmt`; nothing is rounded here.
 
     Examples:
         >>> require_values("dot", "a", np.array([0.5, 0.1], np.float32), FP4_E2M1)
@@ -363,14 +362,14 @@ _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
 
 
 class _Way(NamedTuple):
-    """The ufunc of a dtype, a format and rules, and the objects it needs to be kept alive."""
+    """A cached ufunc for a dtype, a format and options, and the objects it must keep alive."""
 
     ufunc: Any
     kept: tuple[Any, ...]
 
 
 _WAYS: dict[tuple[int, ...], _Way] = {}
-"""Ways by identity, since to hash a format takes longer than to round a thousand numbers."""
+"""Cached ufuncs by identity: hashing a format takes longer than rounding a thousand numbers."""
 
 
 def _find_way(
@@ -412,7 +411,7 @@ class _Source:
         self.array = np.ascontiguousarray(native)
 
     def result(self, out: np.ndarray | None) -> np.ndarray:
-        """A contiguous array to round into: `out` itself where that is safe."""
+        """Return a contiguous array to round into: `out` itself where that is safe."""
         if out is None:
             return np.empty(self.array.shape, self.array.dtype)
         if type(out) is not np.ndarray or out.dtype != self.dtype or out.shape != self.shape:
@@ -441,7 +440,7 @@ class _Source:
         flags: np.ndarray | None = None,
         counts: np.ndarray | None = None,
     ) -> None:
-        """Round into `result`, the flag bytes into `flags`, their counts into `counts`."""
+        """Round into `result`, write flag bytes into `flags`, add their counts to `counts`."""
         from mplab.numbers import kernels
 
         facts = checked_facts(self.function, fmt, self.array.dtype, rounding, *rules)
@@ -466,7 +465,7 @@ class _Source:
             result[...] = _narrow(self.function, target, fmt)
 
     def deliver(self, result: np.ndarray, out: np.ndarray | None) -> Any:
-        """The result as the caller gave the input: out, scalar, or array."""
+        """Return the result in the form of the input: `out`, a scalar or an array."""
         if out is not None:
             if out is not result:
                 out[...] = result.reshape(self.shape)
@@ -478,7 +477,7 @@ class _Source:
 
 
 def _narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
-    """float64 as float32 without rounding, subnormals kept even where the CPU flushes them."""
+    """Convert float64 to float32 without rounding, also where the CPU flushes subnormals."""
     try:
         return np.asarray(encode(wide, FP32)).view(np.float32)
     except ValueError:
@@ -494,9 +493,9 @@ def checked_keys(
     stream: Stream | np.ndarray | None,
     shape: tuple[int, ...] | None = None,
 ) -> Callable[[int], tuple[Any, int]] | None:
-    """The keys of this call if the mode needs random bits.
+    """Return the random keys of this call, or None if the mode needs no random bits.
 
-    If the caller passed the random bits, of the `shape` of the input, they replace the first key
+    If the caller passed the random bits, an array of the given `shape`, they replace the first key
     of each run of 2^32 elements, at the top of uint32.
     """
     if rounding is not Rounding.STOCHASTIC:

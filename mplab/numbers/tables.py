@@ -1,4 +1,4 @@
-"""A table that can be read aloud."""
+"""A table with marked headings, which a screen reader can read aloud."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Table:
     Attributes:
         caption: what the table is about; empty for none.
         header: a heading for each column; empty for none.
-        rows: the cells; the first of a row names it.
+        rows: the cells; the first cell of a row is its heading.
 
     Examples:
         >>> print(Table("Formats", ("name", "bits"), (("FP16", "16"), ("FP32", "32"))))

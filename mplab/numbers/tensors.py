@@ -1,8 +1,8 @@
-"""Rounding of torch tensors.
+"""Rounding of torch tensors to a format.
 
-CPU tensors go through the compiled loops of `mplab.numbers.kernels` without a copy. Tensors on
-other devices go through one torch expression, `_round_bits`, which states the same
-definition on whole tensors; a test holds the two against each other.
+The compiled loops of `mplab.numbers.kernels` round CPU tensors without a copy. On other devices
+`_round_bits` states the same definition in torch operations on whole tensors; a test compares
+the two.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ def round_tensor(
 ) -> Tensor:
     """Round each element of a tensor to a value of `fmt`: `mplab.round_to` for torch.
 
-    Not recorded by autograd. Stochastic rounding numbers the elements in row-major order,
+    Autograd does not record it. Stochastic rounding numbers the elements in row-major order,
     whatever the strides, as NumPy does.
 
     Args:
         x: float32 or float64, any shape and strides, dense, on any device.
-        fmt: the format to enter.
+        fmt: the format to round to.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
-        overflow: what lies past the largest finite value.
+        overflow: the result past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
-        stream: source of random bits, or these themselves, as in `round_to`.
+        stream: source of random bits, or the bits themselves, as in `round_to`.
         out: tensor of the dtype, shape and device of `x` to write into; may be `x`.
         tally: counters to add this call's counts to.
 
@@ -62,7 +62,7 @@ def round_tensor(
         A tensor like `x`, or `out`.
 
     Raises:
-        TypeError: `x` is no dense float32 or float64 tensor.
+        TypeError: `x` is not a dense float32 or float64 tensor.
         ValueError: `out` does not match `x`; a stream is missing; float32 cannot hold
             every result.
 
@@ -112,7 +112,7 @@ def _require_dense(x: object) -> Tensor:
 
 
 def _target(x: Tensor, out: Tensor | None) -> Tensor:
-    """Where the result goes: a new tensor with the strides of `x`, or `out`."""
+    """Return the tensor for the result: `out`, or a new one with the strides of `x`."""
     if out is None:
         return torch.empty_like(x)
     wrong = not isinstance(out, Tensor) or out.dtype != x.dtype or out.shape != x.shape
@@ -128,7 +128,7 @@ def _target(x: Tensor, out: Tensor | None) -> Tensor:
 
 
 def _in_common_order(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Contiguous views of both, dimensions permuted alike; None where there are none."""
+    """Return contiguous views of both, dimensions permuted alike, or None if there are none."""
     if not (x.is_contiguous() and target.is_contiguous()):
         order = sorted(range(x.dim()), key=x.stride, reverse=True)
         x, target = x.permute(order), target.permute(order)
@@ -138,7 +138,7 @@ def _in_common_order(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _same_or_apart(first: Tensor, second: Tensor) -> bool:
-    """Whether two contiguous tensors are the same memory or share none."""
+    """Tell whether two contiguous tensors are the same memory or share none."""
     a, b, size = first.data_ptr(), second.data_ptr(), first.numel() * first.element_size()
     return a == b or a + size <= b or b + size <= a
 
@@ -149,14 +149,14 @@ def _bits_on_cpu(x: Tensor) -> np.ndarray:
 
 
 def _widen(x: Tensor) -> Tensor:
-    """float32 as float64, exactly, also where the CPU treats subnormals as zero."""
+    """Convert float32 to float64 exactly, also where the CPU treats subnormals as zero."""
     if x.device.type != "cpu":
         return x.double()
     return torch.from_numpy(widen(x.contiguous().numpy()))
 
 
 def _narrow(x: Tensor, fmt: Format) -> Tensor:
-    """float64 as float32 without rounding."""
+    """Convert float64 to float32 without rounding."""
     if x.device.type == "cpu":
         try:
             codes = np.asarray(encode(x.numpy(), FP32))
@@ -182,7 +182,7 @@ def _run_expression(
     keys: Any = None,
     counts: np.ndarray | None = None,
 ) -> None:
-    """What `kernels.run` does, for contiguous tensors on any device."""
+    """Round contiguous tensors on any device, as `kernels.run` does."""
     numbers = [int(n) for n in facts.numbers]
     bits = source.reshape(-1).view(_INTEGER[source.dtype])
     into = result.reshape(-1).view(bits.dtype)
@@ -196,7 +196,7 @@ def _run_expression(
 
 
 def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
-    """32 bits per element, as int64: `kernels._random_at`."""
+    """Return 32 random bits per element, as int64: `kernels._random_at` on tensors."""
     if isinstance(key0, np.ndarray):
         return torch.from_numpy(key0[: like.numel()].astype(np.int64)).to(like.device)
     h = torch.arange(like.numel(), device=like.device) ^ (key0 & _MASK32)
@@ -260,7 +260,7 @@ def _round_to_grid(
 def _round_bits(
     bits: Tensor, numbers: list[int], mode: int, random: Tensor | None, flagging: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The bits of the results and the flag bytes: `kernels._round_bits` on tensors."""
+    """Compute the bits of the results and the flag bytes: `kernels._round_bits` on tensors."""
     (shift, tiny_shift, odd, grid_below, _, _, _, min_normal, max_finite, beyond, flush_in, floor,
      floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero) = numbers  # fmt: skip
     original, sign = bits & ~sign_bit, bits & sign_bit

@@ -1,6 +1,6 @@
-"""Threads for loops that release the GIL.
+"""Run loops that release the GIL on a pool of threads.
 
-A lazily made pool that survives `os.fork` and several Python threads at once: numba's
+The pool is made on first use and survives `os.fork` and several Python threads at once: numba's
 own threading layers kill a forked child or abort when two threads enter.
 """
 
@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 _LEAST = 1 << 17
-"""Least elements worth another thread."""
+"""Fewest elements that are worth another thread."""
 
 DIVISIBLE = 2 * _LEAST
-"""So many elements, and more, are divided among threads."""
+"""Arrays at least this long are divided among threads."""
 
 
 class _Pool:
@@ -28,7 +28,7 @@ class _Pool:
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[int, int], None], pieces: list[tuple[int, int]]) -> None:
-        """Call `work` on every piece; in this thread if there is one piece or one thread."""
+        """Call `work` on every piece; without the pool if there is one piece or one thread."""
         if len(pieces) == 1 or self.size == 1:
             for begin, end in pieces:
                 work(begin, end)
@@ -42,7 +42,7 @@ class _Pool:
 
 
 def _processors() -> int:
-    """`OMP_NUM_THREADS` if set, else the processors this process may use."""
+    """Return `OMP_NUM_THREADS` if set, else the number of processors this process may use."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
@@ -63,7 +63,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def set_threads(count: int) -> int:
-    """Use at most `count` threads for one large array; returns the count until now."""
+    """Use at most `count` threads for one large array; return the previous count."""
     if type(count) is not int or count < 1:
         raise ValueError(
             f"set_threads: count must be a positive integer; got {count!r}. Use 1 for no threads."
@@ -75,7 +75,7 @@ def set_threads(count: int) -> int:
 
 
 def parallel(work: Callable[[int, int], None], size: int, *, wrap: int) -> None:
-    """Call `work(begin, end)` on pieces of 0 .. size, on the pool if they are large.
+    """Call `work(begin, end)` on pieces of 0 .. size, in several threads if size is large.
 
     No piece crosses a multiple of `wrap`.
     """

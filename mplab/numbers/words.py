@@ -1,4 +1,4 @@
-"""Numbers as tables, titles and axes write them."""
+"""Write numbers for tables, titles and axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def superscript(exponent: int) -> str:
-    """An exponent in raised digits.
+    """Write an exponent in superscript digits.
 
     Examples:
         >>> "2" + superscript(-14)
@@ -18,7 +18,7 @@ def superscript(exponent: int) -> str:
 
 
 def number(x: float, *, digits: int = 6) -> str:
-    """A number in a few digits, with a true minus.
+    """Write a number in a few digits, with a true minus sign.
 
     Examples:
         >>> number(-0.0999755859375), number(1e30), number(float("inf"))
@@ -30,7 +30,7 @@ def number(x: float, *, digits: int = 6) -> str:
 
 
 def integer(n: int) -> str:
-    """An integer in digits, or its length: Python writes no more than 4300 digits.
+    """Write an integer in digits, or its length in bits: Python writes at most 4300 digits.
 
     Examples:
         >>> integer(-12), integer(10**400)
