@@ -35,7 +35,7 @@ be imported explicitly: `mplab.grading` by assignments, `mplab.commands` by the 
 - Find where two runs diverge: `mplab.health.Digest` around each loop, then `mplab.health.compare`.
 - Compare whole runs: `mplab.training.train`, `mplab.training.Recipe`, `mplab.training.gather`,
   `mplab.training.load_runs`.
-- Measure the memory and the time of a training step: `mplab.training.memory`,
+- Show what a training step keeps in memory, and where its time goes: `mplab.training.memory`,
   `mplab.training.stage_times`.
 """
 

@@ -1,4 +1,4 @@
-"""Arithmetic in a format: operations, sums, updates, time steps, linear systems, matrix units."""
+"""Computing in a format: operations, sums, updates, time steps, linear systems, matrix units."""
 
 from mplab.arithmetic.architectures import (
     ARCHITECTURES as ARCHITECTURES,

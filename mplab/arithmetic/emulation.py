@@ -1,9 +1,9 @@
 """FP64 matrix products on units for low formats: the Ozaki scheme, with slices of few bits.
 
-Each row of A and each column of B gets a power of two as a unit, in which its numbers are sums of
-small integers, the slices. The unit adds products of slices exactly, in any order, and their sums
-are added as integers. So the only errors are the bits beyond the last slice, the pairs of slices
-that are not multiplied, and one rounding.
+Each row of A and each column of B gets a power of two, on whose grid its numbers are cut into
+slices, which are small integers. The unit adds products of slices exactly, in any order, and
+their sums are added as integers. So the only errors are the bits beyond the last slice, the pairs
+of slices that are not multiplied, and one rounding.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Cut(NamedTuple):
         return _size(self.parts[s], -(s + 1) * self.bits)
 
     def rest(self, s: int) -> np.ndarray:
-        """Return the size of the remainder before slice s, relative to the same."""
+        """Return the size of the remainder before slice s, relative to the same powers of two."""
         return _size(self.rests[s], -self.exponents - self.bits)
 
 
@@ -306,7 +306,7 @@ class _How(NamedTuple):
 def _prepared(
     function: str, a: np.ndarray, b: np.ndarray, unit: Any, architecture: Any, slices: Any
 ) -> tuple[_Cut, _Cut, _How]:
-    """Cut both factors, with 0 for NaN and infinity, into the wanted or a sufficient number."""
+    """Cut both factors, NaN and infinity as 0, into as many slices as wanted or needed."""
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
     k, moduli = a.shape[1], _coprime()
     bits, promote_every = _unit_bits(function, k, unit, architecture)

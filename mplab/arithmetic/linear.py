@@ -218,7 +218,7 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
 
 
 def condition(a: Any, p: float = 2) -> float:
-    """Compute the condition number ‖a‖·‖a⁻¹‖, the ratio of forward to backward error at most.
+    """Compute the condition number ‖a‖·‖a⁻¹‖, which limits the ratio of error to backward error.
 
     It is infinite, or above 10^15, for a singular matrix.
 
@@ -312,7 +312,7 @@ def refine(
 
     The factors come from `lu` of the rounded `a`. Each step solves for a correction from the
     residual: "classic" with the factors alone, which fails near a condition number of 1/u, where
-    their errors are as large as `a` itself; "gmres" by an iteration on `a` preconditioned by the
+    their errors are too large; "gmres" by an iteration on `a` preconditioned by the
     factors. A number of inner steps near n means that the factors did not help.
 
     Args:

@@ -52,7 +52,7 @@ _FARTHEST = 400
 _UNSIGNED = Format(
     "UE4M3", exponent_bits=4, precision=4, specials=Specials.NAN_ALL_ONES, signed=False
 )
-"""E4M3 without negative numbers, for scales."""
+"""E4M3 without a sign bit, for scales."""
 
 
 def mma(

@@ -103,7 +103,7 @@ def subtract(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 def multiply(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
-    """Multiply a · b, rounded once. 0 · ∞ gives NaN (INVALID). See `add` for arguments, errors.
+    """Multiply a · b, rounded once. 0 · ∞ gives NaN (INVALID). See `add`.
 
     Exactness:
         Correctly rounded in every mode and format: float64 holds every product of two

@@ -14,7 +14,7 @@ from mplab.numbers.rounding import Stream, require_values, round_to
 
 METHODS = ("nearest", "stochastic", "kahan", "master")
 """How w + Δ is stored: rounded to nearest; rounded up or down with the probability that makes
-the mean exact; rounded to nearest, with the rounding error kept in a second number of the format;
+the mean right; rounded to nearest, with the rounding error kept in a second number of the format;
 in FP32, of which the weight is a rounded copy."""
 
 

@@ -1,4 +1,4 @@
-"""Watch which functions of mplab an answer calls: it may not call the one it should write."""
+"""Watch which functions of mplab an answer calls, because it must not call the one to write."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from mplab.numbers.formats import Overflow
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARY = str(_PACKAGE) + os.sep
 _OURS = (_LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
-"""How the files of the library begin, and in a checkout those of single lessons."""
+"""Path prefixes of the library's files and, in a checkout, of the code of lessons."""
 
 _SANDBOX = os.path.join(_LIBRARY, "grading", "kernel.py")
 """The file that runs a submission and captures its output."""
 
 _FREE = {"<module>", "__getattr__"}
-"""The functions that run on `import mplab` and when a room is first named."""
+"""Functions that run on `import mplab` and on the first use of a room."""
 
 
 def watched(
     answer: Callable[..., Any], uses: Sequence[str] | None, found: list[str]
 ) -> Callable[..., Any]:
-    """Wrap an answer so that `found` gets the names of mplab that it calls and `uses` lacks.
+    """Wrap an answer so that its forbidden calls of mplab are appended to `found`.
 
-    A call counts wherever it comes from: helpers and other cells, another name, a callback. What
-    the library calls itself does not, nor the attributes of a format. Code of another thread,
-    compiled code, and code that takes `sys.setprofile` for itself is not seen.
+    A call counts wherever it comes from: helpers and other cells, another name, a callback. Calls
+    inside the library do not count, nor do attributes of a format. Code in another thread,
+    compiled code, and code that uses `sys.setprofile` itself are not seen.
 
     Args:
         answer: a function.
-        uses: functions and classes that may be called, and "overflow" if the argument of that
-            name may be; None for all.
-        found: gets a name for each call that is not allowed.
+        uses: the functions and classes that may be called, and "overflow" if the argument of that
+            name may be used; None for all.
+        found: receives the name of each call that is not allowed.
     """
     if uses is None:
         return answer
@@ -71,7 +71,7 @@ def watched(
 
 
 def refusal(called: str, uses: Sequence[str]) -> str:
-    """The sentence for an answer that calls a function it may not use."""
+    """Write the sentence for an answer that calls a function it may not use."""
     allowed = ", ".join(name for name in uses if name != "overflow") or "nothing"
     return (
         f"The answer calls {called} of mplab; this exercise may use {allowed} of it. "

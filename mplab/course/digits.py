@@ -1,4 +1,4 @@
-"""The digits: small real images to train on, with their checksum."""
+"""The handwritten digits data set, with its checksum."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_digits() -> Digits:
         `images` of shape (1797, 8, 8) and `labels` of shape (1797,), in the order of the source.
 
     Raises:
-        ValueError: The file is missing or is not, byte for byte, the one this version came with.
+        ValueError: The file is missing, or differs from the file of this version.
 
     Source:
         UCI Machine Learning Repository, data set 80 (E. Alpaydin and C. Kaynak, 1998), its test

@@ -1,8 +1,8 @@
-"""Exercises and verdicts: the smallest counterexample first, never the solution.
+"""Check answers to exercises: show the smallest counterexample, never the solution.
 
-An exercise is a reference, cases in order of growing difficulty, and the misconceptions
-it is meant to find, each as the answer that somebody holding it would give. A wrong
-answer that agrees with a misconception on every case gets the sentence for it.
+An exercise has a right answer, cases in order of growing difficulty, and misconceptions, each with
+the wrong answer that follows from it. A wrong answer that agrees with a misconception on every
+case gets its sentence.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format
 
 TIME_LIMIT = 10.0
-"""Seconds that an answer may take for all cases; right ones take less than one."""
+"""Seconds that an answer may take for all cases; right answers take less than one second."""
 
 _SHOWN = 12
-"""Elements of an array that a counterexample prints."""
+"""Number of elements of an array that a counterexample prints."""
 
 
 class Arguments(tuple[Any, ...]):
@@ -48,9 +48,9 @@ class Sealed:
 
 
 class Misconception(NamedTuple):
-    """A wrong answer that people give, and the sentence that sets it right.
+    """A common wrong answer, and the sentence that corrects it.
 
-    The answer is what its holder would hand in: a function of one case, or a value.
+    The answer is a function of one case, or a value, as in `Exercise`.
     """
 
     answer: Any
@@ -58,22 +58,22 @@ class Misconception(NamedTuple):
 
 
 def known(*pairs: tuple[Any, str]) -> tuple[Misconception, ...]:
-    """The misconceptions of an exercise, each as a wrong answer and its sentence."""
+    """Make the misconceptions of an exercise from pairs of a wrong answer and its sentence."""
     return tuple(starmap(Misconception, pairs))
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """An exercise that can be checked at once.
+    """An exercise that can be checked automatically.
 
     Args:
         answer: the right answer: a function of one case, or a value.
-        reason: one sentence on what matters in a case, for wrong answers of no known kind.
+        reason: one sentence on what matters in the cases, for all other wrong answers.
         argument: the name of the argument, for the counterexample.
-        cases: arguments to try, the simplest first, several of them as a tuple; unused if
+        cases: arguments to try, the simplest first; a tuple for several arguments; unused if
             `answer` is a value.
         misconceptions: known wrong answers.
-        fmt: the format of the result, whose codes a counterexample then shows.
+        fmt: the format of the result; counterexamples then show its codes.
         tolerance: relative difference that still counts as equal; 0 compares numbers.
         uses: functions and classes of mplab that an answer may call, by name, and "overflow" if
             the argument of that name may be used; None for all. Attributes of a format are free.
@@ -100,13 +100,13 @@ class Exercise:
             )
 
     def outcomes(self, answer: Any) -> list[Any]:
-        """The values that an answer returns for all cases; an exception stands for its value."""
+        """Return the values of an answer for all cases; an exception takes the place of a value."""
         outcomes: list[Any] = []
         self.take(outcomes, answer)
         return outcomes
 
     def take(self, outcomes: list[Any], answer: Any) -> None:
-        """Append the outcomes one by one; a generator could be broken by an interruption."""
+        """Append the outcomes one by one, because an interruption could break a generator."""
         if not callable(self.answer):
             outcomes.append(answer)
             return
@@ -115,7 +115,7 @@ class Exercise:
 
 
 def as_float(number: object) -> float:
-    """A number as a float; NaN for Booleans, text, and numbers too large for a float."""
+    """Convert a number to float; NaN for Booleans, text, and numbers too large for a float."""
     if isinstance(number, bool) or not isinstance(number, Real):
         return math.nan
     try:
@@ -125,7 +125,7 @@ def as_float(number: object) -> float:
 
 
 def _outcome(answer: Callable[..., Any], case: Any) -> Any:
-    """The value of an answer on a copy of the case, or the exception it raised."""
+    """Return the value of an answer on a copy of the case, or the exception it raised."""
     arguments = case if isinstance(case, tuple) else (case,)
     try:
         return answer(*(_copied(x) for x in arguments))
@@ -136,7 +136,7 @@ def _outcome(answer: Callable[..., Any], case: Any) -> Any:
 
 
 def _copied(x: Any) -> Any:
-    """A copy of whatever an answer could change in place: the next answer gets the same case."""
+    """Copy what an answer could change in place, so that the next answer gets the same case."""
     if type(x) in (list, tuple):
         return type(x)(_copied(item) for item in x)
     if type(x) is dict:
@@ -146,7 +146,7 @@ def _copied(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether an answer passed, and what to tell its author. True if it passed."""
+    """Whether an answer passed, and the message to its author. True if it passed."""
 
     passed: bool
     message: str
@@ -198,7 +198,7 @@ def verdict_on(
 
 
 def _without_torch(value: Any) -> Any:
-    """An answer with its tensors as arrays, because NumPy reads only some tensors."""
+    """Convert the tensors of an answer to arrays, because NumPy reads only some tensors."""
     if type(value) in (list, tuple):
         return type(value)(_without_torch(item) for item in value)
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
@@ -207,7 +207,7 @@ def _without_torch(value: Any) -> Any:
 
 
 def _unfinished(name: str, exercise: Exercise, done: int, seconds: float) -> str:
-    """The case that an answer did not finish, the last one if it ran past the limit there."""
+    """Write the message that an answer did not finish, with the case at which it stopped."""
     case = exercise.cases[min(done, len(exercise.cases) - 1)]
     return "\n".join(
         [
@@ -221,7 +221,7 @@ def _unfinished(name: str, exercise: Exercise, done: int, seconds: float) -> str
 def _counterexample(
     name: str, exercise: Exercise, given: list[Any], wanted: list[Any], wrong: list[int]
 ) -> str:
-    """The first wrong case, and one sentence."""
+    """Write the message with the first wrong case and one sentence."""
     first = wrong[0]
     yours = given[first]
     if callable(exercise.answer):
@@ -241,7 +241,7 @@ def _counterexample(
 
 
 def _sentence(exercise: Exercise, given: list[Any]) -> str:
-    """The sentence of the misconception that agrees on every case, or else the reason."""
+    """Return the sentence of the misconception that agrees on every case, else the reason."""
     for wrong, sentence in exercise.misconceptions:
         by_case = (_outcome(wrong, case) for case in exercise.cases)  # until the first differs
         theirs = by_case if callable(exercise.answer) else [wrong]
@@ -251,9 +251,9 @@ def _sentence(exercise: Exercise, given: list[Any]) -> str:
 
 
 def equal(a: Any, b: Any, exercise: Exercise) -> bool:
-    """Whether an outcome is the wanted one, in numbers; NaN equals NaN, and −0 is not 0.
+    """Compare an outcome with the wanted one, as numbers; NaN equals NaN, and −0 is not 0.
 
-    Dictionaries are compared key by key, and sequences that hold others item by item.
+    Dictionaries are compared key by key, and nested sequences item by item.
     """
     if isinstance(a, Exception) or isinstance(b, Exception):
         return type(a) is type(b)
@@ -269,7 +269,7 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
         kind = np.asarray(a).dtype.kind
         if kind in "US":  # NumPy would read a number from text
             return bool(a == b)
-        if kind in "cmM":  # of which it would drop a part, or the unit
+        if kind in "cmM":  # NumPy would drop the imaginary part or the unit
             return False
         if isinstance(b, Sealed):
             return Sealed.of(a) == b
@@ -285,9 +285,9 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
 
 
 def _text(value: Any, fmt: Format | None) -> str:
-    """A value as the reader would write it, with its code if it is one of `fmt`.
+    """Write a value for the reader, with its code if it is a value of `fmt`.
 
-    Unsigned integers of NumPy are codes; its floats have as many digits as tell them apart.
+    Unsigned integers of NumPy are codes; its floats have enough digits to be unique.
     """
     if isinstance(value, tuple):
         inner = (("({})" if isinstance(v, tuple) else "{}").format(_text(v, fmt)) for v in value)

@@ -1,4 +1,4 @@
-"""Find the course that comes with the package, and write files whole."""
+"""Find the folders of the course, and write files atomically."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def course_folder(name: Literal["lessons", "data"]) -> Path:
     """Return the folder of the lessons or of the data that belong to this package.
 
     Raises:
-        ValueError: there is no such folder.
+        ValueError: the folder does not exist.
 
     Examples:
         >>> course_folder("data").joinpath("digits.npy").exists()
         True
     """
-    # Installed, they lie inside the package; first, since any package may leave a folder "data"
-    # beside ours. In a checkout they lie at the top.
+    # In an installation the folders are inside the package: look there first, because any package
+    # may put a folder "data" beside ours. In a checkout they are at the top.
     for folder in (PACKAGE / "_course" / name, PACKAGE.parent / name):
         if folder.is_dir():
             return folder
@@ -31,13 +31,13 @@ def course_folder(name: Literal["lessons", "data"]) -> Path:
 
 
 def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file whole or not at all, also if the process is killed meanwhile.
+    """Write a file atomically: completely or not at all, even if the process is killed.
 
-    The folder is made if it is not there. Two processes that write the same file do not disturb
-    each other: it ends as one of them wrote it.
+    A missing folder is made. If two processes write the same file, it has the content of one of
+    them.
 
     Raises:
-        OSError: the file cannot be written; what was there is as it was.
+        OSError: the file cannot be written; an old file is unchanged.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -15,13 +15,13 @@ from mplab.course.exercise import TIME_LIMIT, Exercise, Verdict, verdict_on
 
 
 class _Found(UserDict[str, Exercise]):
-    """The exercises in `lessons/lNN/exercises.py`, read when the first of them is asked for.
+    """The exercises in `lessons/lNN/exercises.py`, imported on first use.
 
-    Not earlier: those files import this room.
+    They cannot be imported earlier, because they import this room.
     """
 
     def __init__(self) -> None:
-        pass  # `data` is found, not given
+        pass  # `data` is a cached property
 
     @cached_property
     def data(self) -> dict[str, Exercise]:  # type: ignore[override]
@@ -40,17 +40,17 @@ def check(name: str, answer: Any, *, seconds: float = TIME_LIMIT) -> Verdict:
     """Check the answer to an exercise.
 
     Args:
-        name: the exercise.
-        answer: what it asks for: a function, or a value.
-        seconds: how long a function may take for all cases; `math.inf` sets no limit. A loop in
-            Python is stopped then; a single call into compiled code is not before it returns.
+        name: the name of the exercise.
+        answer: your answer: a function, or a value.
+        seconds: time limit of a function for all cases; `math.inf` sets no limit. A loop in
+            Python is stopped then; a single call into compiled code only after it returns.
 
     Returns:
-        A verdict that prints itself. A stub that still raises `NotImplementedError` is not
-        wrong, only not attempted.
+        A verdict that prints itself. A stub that still raises `NotImplementedError` counts as
+        not attempted, not as wrong.
 
     Raises:
-        ValueError: there is no exercise of this name.
+        ValueError: no exercise has this name.
 
     Examples:
         >>> check("flush_threshold", 2.0**-24)

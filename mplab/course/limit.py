@@ -1,7 +1,7 @@
-"""A time limit for Python code, which runs in the thread that asked for it.
+"""Run Python code with a time limit, in the calling thread.
 
-A second thread waits, and raises `TooLong` in the first when time is up: there the code keeps its
-output, its context variables and torch's modes, and an interrupt reaches it as ever.
+A second thread waits, and raises `TooLong` in the first thread when time is up. So the code keeps
+its output, its context variables and torch's modes, and interrupts reach it as usual.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 AGAIN = 0.1
-"""Seconds until `TooLong` is raised once more, for code that caught it."""
+"""Seconds until `TooLong` is raised again, because the code may have caught it."""
 
 _set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
@@ -29,10 +29,10 @@ class TooLong(BaseException):
 
 
 class OwnTime:
-    """The time that a thread or process has had a processor since this was made (Linux).
+    """The CPU time of a thread or process since this object was made (Linux).
 
     Args:
-        task: its folder, such as "/proc/1" or "/proc/self/task/1".
+        task: the folder of the task, such as "/proc/1" or "/proc/self/task/1".
     """
 
     def __init__(self, task: str) -> None:
@@ -40,12 +40,12 @@ class OwnTime:
         self._before = self._look()[1]
 
     def left(self, seconds: float) -> float:
-        """CPU seconds still owed to it out of `seconds` if it is runnable now, else 0.0."""
+        """Return how many of `seconds` of CPU time are left if the task is runnable, else 0.0."""
         wants, used = self._look()
         return max(0.0, seconds - (used - self._before)) if wants else 0.0
 
     def _look(self) -> tuple[bool, float]:
-        """Whether it is runnable now, and the CPU seconds it has had."""
+        """Return whether the task is runnable now, and its CPU seconds."""
         with suppress(OSError):
             fields = self._stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2]
             state, *numbers = fields.split()
@@ -54,7 +54,7 @@ class OwnTime:
 
 
 class _Watcher:
-    """Interrupts the thread that made it while this thread is in `run`."""
+    """A watching thread that interrupts the thread that made it while that is in `run`."""
 
     def __init__(self, seconds: float) -> None:
         self.fired = False
@@ -75,10 +75,10 @@ class _Watcher:
         wait, own = self._seconds, OwnTime(self._task)
         while not self._running.acquire(timeout=wait):
             if not self.fired and (wait := own.left(self._seconds)):
-                continue  # others have the processor
+                continue  # other tasks have the processor
             between = self._files_up_to_run()
             if any(file.startswith("<frozen importlib") for file in between or ()):
-                wait = self._seconds  # half an import would stay broken, and it is not the answer's
+                wait = self._seconds  # a half-done import would stay broken; it is not the answer's
                 continue
             if between is not None:
                 self.fired = True
@@ -86,9 +86,9 @@ class _Watcher:
             wait = AGAIN
 
     def _files_up_to_run(self) -> list[str] | None:
-        """The files of what the thread is in, up to `run`; None when it has left that.
+        """Return the files on the stack of the watched thread up to `run`; None if `run` is over.
 
-        Where it has left, an exception would hit what follows.
+        If `run` is over, an exception would hit the code after it.
         """
         frame, files = sys._current_frames().get(self._runner), []
         while frame is not None and frame is not self._frame:
@@ -97,10 +97,10 @@ class _Watcher:
         return None if frame is None else files
 
     def stop(self) -> None:
-        """End the watching thread, and let an exception that is still to be raised be raised here.
+        """End the watching thread; if an exception is still pending, let it be raised here.
 
-        Then call it again. To take the exception back instead would leave Python 3.11 with a sign
-        that one is there: whatever is traced or profiled afterwards would not end.
+        After that, call `stop` again. To cancel the exception instead would leave a pending flag in
+        Python 3.11, with which code that is traced or profiled afterwards never ends.
         """
         if self._running.locked():
             self._running.release()
@@ -115,10 +115,10 @@ class _Watcher:
 def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
     """Run code with a time limit, and return whether it ended by itself in time.
 
-    Time in line for a busy processor does not count (Linux). The time begins anew where an import
-    is under way when it is up. Python raises between two steps of its own: a single call into
-    compiled code, such as `sum(itertools.count())`, is not stopped before it returns. Nor is an
-    endless loop in a handler of `BaseException` that begins the loop again each time.
+    Time spent waiting for a busy processor does not count (Linux). If an import is running when
+    the time is up, the time starts again. Python raises only between bytecode instructions: a
+    single call into compiled code, such as `sum(itertools.count())`, is not stopped before it
+    returns. Nor is an endless loop that a handler of `BaseException` starts again each time.
 
     Args:
         seconds: the limit; `math.inf` for none.
@@ -129,11 +129,11 @@ def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
     try:
         watcher.run(code)
     except TooLong:
-        if not watcher.fired:  # it is that of a limit around this one
+        if not watcher.fired:  # raised by an enclosing limit
             raise
     finally:
         while not stopped:
-            try:  # around the call: an exception may be raised as soon as a function begins
+            try:  # around the call, because an exception may be raised as soon as a function begins
                 watcher.stop()
                 stopped = True
             except TooLong:

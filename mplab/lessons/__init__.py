@@ -1,7 +1,7 @@
 """Code of single lessons, in the folders l01 … l19 beside the notebooks.
 
-It is imported from here in a checkout and in an installed package alike. `mplab lab` names the
-learner's own folder in MPLAB_LESSONS: what lies there comes first, so that an edited figure is
+It is imported from here both in a checkout and in an installed package. `mplab lab` sets
+MPLAB_LESSONS to the learner's own folder, which comes first, so that a figure edited there is
 the one that is drawn.
 """
 

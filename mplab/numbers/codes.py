@@ -350,10 +350,9 @@ def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
 def ulp(x: object, fmt: Format) -> Any:
     """Return the unit in the last place (ulp) of the format at each `x`.
 
-    ulp(x) = 2^(e − p + 1) with 2^e ≤ |x| < 2^(e+1), e limited to emin .. emax.
-    At a power of two this is the distance to the next value away from zero, twice the distance
-    towards zero; at 0 and among subnormals it is `min_subnormal`. NaN gives
-    NaN, infinity gives infinity.
+    ulp(x) = 2^(e − p + 1) with 2^e ≤ |x| < 2^(e+1), e limited to emin .. emax. At a power of
+    two this is the distance to the next value away from zero, twice the distance towards zero;
+    at 0 and among subnormals it is `min_subnormal`. NaN gives NaN, infinity gives infinity.
 
     Args:
         x: numbers, any shape `(...)`; they need not be values of `fmt`.

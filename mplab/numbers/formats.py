@@ -23,8 +23,8 @@ class Rounding(IntEnum):
 
     `STOCHASTIC` goes away from zero with the probability of the discarded fraction (see
     `mplab.Stream`). `TO_ODD` takes the neighbour with the odd significand; at one bit of
-    precision, where every significand but zero is odd, the neighbour nearer to zero. To round the
-    result again, in any deterministic mode, to a format of two bits less is as if rounded once.
+    precision, where every significand but zero is odd, the neighbour nearer to zero. Rounding the
+    result again, in any deterministic mode, to a format of two bits less equals rounding once.
 
     Source:
         IEEE 754-2019 §4.3, except `STOCHASTIC` and `TO_ODD`: Boldo and Melquiond 2008,

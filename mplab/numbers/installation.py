@@ -35,7 +35,7 @@ def environment() -> dict[str, str]:
 
 
 def how_to_install(package: str) -> str:
-    """Return the command that installs a package, by the smallest extra of mplab that has it.
+    """Return the command that installs a package, by mplab's smallest extra with it if any.
 
     Examples:
         >>> how_to_install("somebody_else")

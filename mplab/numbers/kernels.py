@@ -142,7 +142,7 @@ def _round_in_place(a, shift, mode, away, odd, random):
     low = _as(a, last - 1)
     odds = _as(a, last | _as(a, -odd << shift))  # at one bit of precision all but 0 are odd
     if mode == _TIES_TO_EVEN:
-        # `& low`: where nothing is cut, no tie goes up. One addend plus a condition, because a
+        # `-(low & 1)`: where nothing is cut, no tie goes up. One addend plus a condition, because a
         # choice between two addends becomes a branch in scalar code.
         up = _as(a, odds & -(low & 1))
         addend = _as(a, _as(a, low >> 1) - _mask(a, a & up != 0))

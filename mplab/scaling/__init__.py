@@ -1,7 +1,7 @@
 """What a number is multiplied by before it enters a format: of the loss, of a tensor, of a block.
 
-`GradScaler` and the tensors in FP8, FP6 and FP4 need torch, which is loaded when they are first
-named; the rules of loss scales and the scales of tensors need none.
+`GradScaler` and tensors in FP8, FP6 and FP4 need torch, which is imported on first use; the rules
+for loss scales and for tensor scales do not need it.
 """
 
 import typing

@@ -1,7 +1,7 @@
-"""Scales of tensors for FP8: from the largest magnitude, now or in the past, or fixed.
+"""Scales of tensors for FP8: from the current or earlier largest magnitudes, or fixed.
 
-A tensor with the largest magnitude `amax` is multiplied by `update(amax)` before it is cast, so
-that it fills the range of the format. None of this needs torch.
+A tensor with the largest magnitude `amax` is multiplied by `update(amax)` before the cast, so that
+it fills the range of the format. This module does not need torch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mplab.scaling.loss import between, in_float32, require_keys
 
 
 class ScaleRule(Enum):
-    """How a scale follows from the largest magnitude, amax, of what it scales.
+    """The rule that computes a scale from the largest magnitude, amax.
 
-    `MX`, also called `FLOOR`, `CEIL`, `EVEN` and `RCEIL` are those of the MX formats.
+    `MX` (also called `FLOOR`), `CEIL`, `EVEN` and `RCEIL` are the rules of the MX formats.
     """
 
     POWER_OF_TWO = "the largest power of two that keeps amax within max_finite"
@@ -34,7 +34,7 @@ class ScaleRule(Enum):
     EVEN = "MX of amax rounded to the precision of the format: less of the top saturates"
     RCEIL = "1 / 2^ceil(log2(amax / max_finite)): the largest E8M0 scale that saturates nothing"
     NVFP4 = "E4M3 for each block beside float32 for the tensor: as NVFP4 does, in `quantize` alone"
-    FLOOR = MX  # torchao's name of it
+    FLOOR = MX  # torchao's name for it
 
 
 _E8M0 = (ScaleRule.MX, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
@@ -48,37 +48,37 @@ def scale_for(
     rule: ScaleRule = ScaleRule.POWER_OF_TWO,
     margin: int = 0,
 ) -> Any:
-    """The scale that fits a tensor with this largest magnitude into a format.
+    """Compute the scale that fits a tensor with this largest magnitude into a format.
 
     An infinite or NaN amax gives NaN, so that the whole tensor becomes NaN: saturation would
-    hide the infinity from a loss scaler. A zero amax gives 1, since any scale serves zeros;
-    under the rules of the MX formats the largest scale, 2^127.
+    hide the infinity from a loss scaler. A zero amax gives 1, because any scale works for zeros;
+    under the rules of the MX formats it gives the largest scale, 2^127.
 
     Args:
-        amax: the largest magnitude, one or an array `(...)`; taken as float32.
+        amax: the largest magnitude, a number or an array `(...)`; converted to float32.
         fmt: the format to fill.
-        rule: how the scale follows from amax; not `NVFP4`, where it follows from all blocks.
+        rule: the rule; not `NVFP4`, which needs the amax of all blocks.
         margin: leave a factor of 2^margin of the range unused, an integer of any size.
 
     Returns:
-        A value of float32 like `amax`, never 0 or infinite: what would lie past the ends is
-        2^−149 or 2^127, under `RATIO` the largest float32, and under the rules of the MX formats
-        2^−127 or 2^127. It multiplies before the cast.
+        A float32 value, a number or an array like `amax`, never 0 or infinite: it is limited to
+        2^−149 .. 2^127, under `RATIO` to the largest float32, and under the rules of the MX
+        formats to 2^−127 .. 2^127. Multiply by it before the cast.
 
     Raises:
-        TypeError: amax holds no real numbers, or `rule` is no `ScaleRule`.
+        TypeError: amax holds no real numbers, or `rule` is not a `ScaleRule`.
         ValueError: amax is negative, or the rule is `NVFP4`.
 
     Exactness:
-        Exact for powers of two, found without quotient or logarithm; `RATIO` is correctly
+        Exact for powers of two, computed without quotient or logarithm; `RATIO` is correctly
         rounded. `MX`, `CEIL`, `EVEN` and `RCEIL` give the inverse of an E8M0 scale.
 
     Source:
         `MX` is OCP Microscaling Formats v1.0 as torchao's mx_tensor.py reads its §6.3; all four
         are torchao's ScaleCalculationMode, compared code by code in
         tests/scaling/test_torchao.py, which counts where torchao differs. `RCEIL` is also Mishra
-        et al. (2025), arXiv:2506.08027. For the others recipe_common.cuh of Transformer Engine,
-        which however gives 1 for an infinite or NaN amax.
+        et al. (2025), arXiv:2506.08027. The others are as in recipe_common.cuh of Transformer
+        Engine, which however gives 1 for an infinite or NaN amax.
 
     Examples:
         >>> scale_for(3.0, FP8_E4M3)
@@ -110,7 +110,7 @@ def scale_for(
             wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -shift)
         scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
     else:
-        least = -127 if rule in _E8M0 else -149  # what E8M0 holds; what float32 does
+        least = -127 if rule in _E8M0 else -149  # least power of two in E8M0; in float32
         exponent = np.clip(_scale_exponent(used, fmt, rule) - shift, least, 127)
         scale = np.ldexp(np.float32(1), exponent)
     zero_scale = 2.0**127 if rule in _E8M0 else 1.0
@@ -119,19 +119,19 @@ def scale_for(
 
 
 _FAR = 10_000
-"""A margin past all formats; it is an end of float32 as well as any larger one."""
+"""A margin beyond all formats; larger margins give the same scales."""
 
 
 def _largest(amax: Any) -> np.ndarray:
-    """The largest magnitudes as float32, infinite past its range."""
+    """Convert largest magnitudes to float32, infinite past its range."""
     with np.errstate(over="ignore"):
         return as_float64("scale_for", amax, "amax").astype(np.float32)
 
 
 def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarray:
-    """The exponent of a power of two: amax = m·2^e with m in [1/2, 1), so floor(log2) is e - 1."""
+    """Compute the exponent of the scale: amax = m·2^e, m in [1/2, 1), so floor(log2) is e - 1."""
     m, e = np.frexp(amax)
-    over = {  # where the floor does not serve
+    over = {  # whether to take one more than the floor
         ScaleRule.MX: False,
         ScaleRule.CEIL: m > 0.5,
         ScaleRule.EVEN: m >= 1 - 2.0 ** -(fmt.precision + 1),
@@ -140,19 +140,19 @@ def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarra
 
 
 _LEAST_TENSOR_SCALE = 2.0**-121
-"""With the least block scale, 2^−6, the factor is 2^127: no factor is infinite."""
+"""Least tensor scale: with the least block scale, 2^−6, the factor is 2^127, still finite."""
 
 
 def two_levels(amax: np.ndarray, fmt: Format, tensor_scale: float | None) -> tuple[Any, Any]:
-    """The scales of `ScaleRule.NVFP4`: what multiplies each block, and that of the tensor.
+    """Compute the scales of `ScaleRule.NVFP4`: the factor of each block, and the tensor scale.
 
     Args:
         amax: the largest magnitude of each block.
         fmt: the format to fill.
-        tensor_scale: chosen by the caller, or None to find it.
+        tensor_scale: the caller's choice, or None to compute it.
 
     Returns:
-        float32, like `amax` and a scalar; NaN where an amax is not finite.
+        float32, an array like `amax` and a scalar; NaN where an amax is not finite.
     """
     given = _largest(amax)
     blocks = np.where(np.isfinite(given), given, np.float32(np.nan))
@@ -166,7 +166,7 @@ def two_levels(amax: np.ndarray, fmt: Format, tensor_scale: float | None) -> tup
 
 
 class FixedScaling:
-    """An FP8 scale that stays as it is; 1 is no scaling at all.
+    """A constant FP8 scale; 1 means no scaling.
 
     Args:
         scale: positive, and finite in float32.
@@ -181,27 +181,28 @@ class FixedScaling:
         self.scale = scale
 
     def update(self, amax: float) -> float:
-        """The scale for the next tensor, whatever its largest magnitude."""
+        """Return the scale for the next tensor, whatever its largest magnitude."""
         return self.scale
 
     def state_dict(self) -> dict[str, Any]:
-        """The state: none."""
+        """Return the state, which is empty."""
         return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state."""
+        """Load a state."""
         require_keys(type(self).__name__, state_dict, self.state_dict())
 
 
 class CurrentScaling:
-    """The FP8 scale of each tensor from its own largest magnitude.
+    """FP8 scaling of each tensor by its own largest magnitude.
 
-    It never overflows, at the price of a pass over the tensor before the cast.
+    It never overflows, but needs a pass over the tensor before the cast.
 
     Args:
         fmt: the format to fill.
-        margin: leave 2^margin of the range unused.
-        power_of_two: scales exactly; False fills the range with a ratio.
+        margin: leave a factor of 2^margin of the range unused.
+        power_of_two: True for powers of two, which scale exactly; False for ratios, which fill
+            the range.
 
     Examples:
         >>> scaling = CurrentScaling(FP8_E4M3)
@@ -213,39 +214,39 @@ class CurrentScaling:
         self.fmt, self.margin = fmt, margin
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         self.scale = 1.0
-        """That of the last tensor."""
+        """The scale of the last tensor."""
 
     def update(self, amax: float) -> float:
-        """The scale for a tensor with this largest magnitude."""
+        """Return the scale for a tensor with this largest magnitude."""
         self.scale = scale_for(float(amax), self.fmt, rule=self.rule, margin=self.margin)
         return self.scale
 
     def state_dict(self) -> dict[str, Any]:
-        """The state: none, since each scale follows from its tensor."""
+        """Return the state, which is empty because each scale depends only on its tensor."""
         return {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state."""
+        """Load a state."""
         require_keys(type(self).__name__, state_dict, self.state_dict())
 
 
 class DelayedScaling:
-    """The FP8 scale of each tensor from the largest magnitudes of those before it.
+    """FP8 scaling of each tensor by the largest magnitudes of earlier tensors.
 
-    A tensor can be cast in the pass that makes it, since its scale is known beforehand. A
+    A tensor can be cast in the pass that computes it, because its scale is known before. A
     spike overflows, so the cast must saturate; and as long as the spike is in the history,
-    the scale is too small and calm tensors underflow. A zero or NaN leaves the scale as it was;
-    so does an infinity, as long as the history holds it.
+    the scale is too small and ordinary tensors underflow. A zero or NaN leaves the scale
+    unchanged; so does an infinity, as long as it is in the history.
 
     Args:
         fmt: the format to fill.
-        amax_history_len: how many tensors are remembered.
-        margin: leave 2^margin of the range unused.
+        amax_history_len: the length of the history, in tensors.
+        margin: leave a factor of 2^margin of the range unused.
         amax_compute: "max" of the history, or "most_recent".
-        power_of_two: scales exactly; False fills the range with a ratio.
+        power_of_two: as in `CurrentScaling`.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: an argument is out of its range.
 
     Source:
         Transformer Engine, recipe DelayedScaling and delayed_scaling.cu: these defaults, except
@@ -273,35 +274,36 @@ class DelayedScaling:
         length = integer(where, "amax_history_len", amax_history_len, least=1)
         self._history: deque[float] = deque(maxlen=length)
         self.scale = 1.0
-        """For the next tensor."""
+        """The scale for the next tensor."""
 
     @property
     def amax_history(self) -> tuple[float, ...]:
-        """The largest magnitudes remembered, the latest last."""
+        """The largest magnitudes in the history, the latest last."""
         return tuple(self._history)
 
     def update(self, amax: float) -> float:
-        """The scale for a tensor with this largest magnitude, which comes to be known with it."""
+        """Return the scale of a tensor, then add its largest magnitude to the history."""
         scale = self.scale
         if amax < 0:
             raise ValueError(f"{type(self).__name__}: amax must not be negative; got {amax!r}.")
         self._history.append(in_float32(float(amax)))
         chosen = self._history[-1]
         if self.amax_compute == "max":
-            chosen = float(np.fmax.reduce(self._history))  # passes over NaN
+            chosen = float(np.fmax.reduce(self._history))  # ignores NaN
         if chosen > 0 and math.isfinite(chosen):
             self.scale = scale_for(chosen, self.fmt, rule=self.rule, margin=self.margin)
         return scale
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale and the history."""
+        """Return the scale and the history."""
         return {"scale": self.scale, "amax_history": list(self._history)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state.
+        """Load a state.
 
         Raises:
-            ValueError: other keys, or a longer history; the state is left as it was.
+            ValueError: the keys differ, the history is too long, or a value is out of its range;
+                the state is then unchanged.
         """
         where = type(self).__name__
         require_keys(where, state_dict, self.state_dict())

@@ -1,4 +1,4 @@
-"""Loss scaling around torch's optimizers, by any rule for the scale."""
+"""Loss scaling for torch's optimizers, with any rule for the scale."""
 
 from __future__ import annotations
 
@@ -12,44 +12,43 @@ from mplab.scaling.loss import LossScaler
 
 
 class Stepped(Protocol):
-    """What `GradScaler` asks of an optimizer of torch, or of what wraps one."""
+    """The part of an optimizer, or of a wrapper, that `GradScaler` uses."""
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Groups of parameters, whose gradients are unscaled."""
+        """The groups of parameters whose gradients are unscaled."""
 
     @property
     def step(self) -> Callable[..., Any]:
-        """Updates the parameters, where the step is not skipped."""
+        """The method that updates the parameters, unless the step is skipped."""
 
 
 class _State:
-    """What has happened to an optimizer since the last update."""
+    """The state of an optimizer since the last `update`."""
 
     __slots__ = ("count", "found_nonfinite", "stepped", "total")
 
     def __init__(self, found_nonfinite: bool | None, total: float, count: int) -> None:
-        self.found_nonfinite = found_nonfinite  # None: there was no gradient to look at
+        self.found_nonfinite = found_nonfinite  # None: there was no gradient
         self.total, self.count = total, count
         self.stepped = False
 
 
 class GradScaler:
-    """Scales the loss, unscales the gradients, and skips steps: `torch.amp.GradScaler`, readable.
+    """Loss scaling that unscales gradients and skips steps: a readable `torch.amp.GradScaler`.
 
-    The calls of one step, in this order: `scale(loss).backward()`; if gradients are to be
-    clipped or looked at, `unscale_(optimizer)`; `step(optimizer)`; after all optimizers,
-    `update()`. With the default rule every scale, gradient, skipped step and state is that of
-    torch on the random sequences of calls in tests/scaling/test_grad_scaler.py. Wrong orders are
-    refused where torch refuses them; where torch raises AssertionError, this raises
-    RuntimeError.
+    The calls of one step, in this order: `scale(loss).backward()`; if you clip or inspect
+    gradients, `unscale_(optimizer)`; `step(optimizer)`; after all optimizers, `update()`. With the
+    default rule every scale, gradient, skipped step and state equals that of torch on the random
+    sequences of calls in tests/scaling/test_grad_scaler.py. Calls in a wrong order raise where
+    torch raises, with RuntimeError in place of AssertionError.
 
     Left out: `enabled=False`, `update(new_scale)`, and the path of fused optimizers, which torch
     calls also on skipped steps; here they are stepped like the others.
 
     Args:
-        rule: what makes the scale, such as `LossScaler` or one of `mplab.scaling`; None for
-            `LossScaler()`, the rule of torch.
+        rule: the rule for the scale, such as `LossScaler` or another one of `mplab.scaling`; None
+            for `LossScaler()`, the rule of torch.
 
     Examples:
         >>> weight = torch.nn.Parameter(torch.ones(1))
@@ -71,7 +70,7 @@ class GradScaler:
         self._states: dict[int, _State] = {}
 
     def get_scale(self) -> float:
-        """The scale of this step."""
+        """Return the scale of this step."""
         return self.rule.scale
 
     def scale(self, outputs: Any) -> Any:
@@ -87,7 +86,7 @@ class GradScaler:
 
         Raises:
             RuntimeError: called before `scale`, twice, or after `step`.
-            ValueError: a gradient is float16, so the weights are: keep them in float32.
+            ValueError: a gradient is float16, and so are its weights: keep them in float32.
         """
         self._require_scaled("unscale_")
         state = self._states.get(id(optimizer))
@@ -101,7 +100,7 @@ class GradScaler:
         self._states[id(optimizer)] = self._unscaled([g for g in gradients if g is not None])
 
     def _unscaled(self, gradients: list[Tensor]) -> _State:
-        """Divide by the scale, and say what was found before."""
+        """Divide by the scale, and return whether a gradient was infinite or NaN."""
         found = None if not gradients else False
         total, count = 0.0, 0
         inverse = torch.tensor(self.rule.scale, dtype=torch.float64).reciprocal().float()
@@ -112,7 +111,7 @@ class GradScaler:
                 alike.setdefault((real.device, real.dtype), []).append(real)
             for (device, _), group in alike.items():
                 nonfinite = torch.zeros(1, device=device)
-                # one operation for all, that of torch's own scaler: a twentieth of the time
+                # one operation for all, the one of torch's own scaler, in a twentieth of the time
                 torch._amp_foreach_non_finite_check_and_unscale_(
                     group, nonfinite, inverse.to(device)
                 )
@@ -123,10 +122,10 @@ class GradScaler:
         return _State(found, total, count)
 
     def step(self, optimizer: Stepped, *args: Any, **kwargs: Any) -> Any:
-        """Step an optimizer, unscaling its gradients before unless that was done; or skip it.
+        """Step an optimizer, or skip the step; unscale its gradients first if not yet done.
 
         Returns:
-            What `optimizer.step` returned; None if the step was skipped.
+            The result of `optimizer.step`; None if the step was skipped.
 
         Raises:
             RuntimeError: called before `scale`, twice, with a closure, or without gradients.
@@ -157,7 +156,7 @@ class GradScaler:
         return result
 
     def update(self) -> bool:
-        """End the step for all optimizers: the rule moves the scale.
+        """End the step for all optimizers, and let the rule update the scale.
 
         Returns:
             Whether an infinite or NaN gradient was found, and its optimizer skipped.
@@ -187,16 +186,16 @@ class GradScaler:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the rule, with the keys of torch; between steps."""
+        """Return the state of the rule, with the keys of torch; call it between steps."""
         return self.rule.state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state, of this class or of `torch.amp.GradScaler`."""
+        """Load a state of this class or of `torch.amp.GradScaler`."""
         self.rule.load_state_dict(state_dict)
 
 
 def _dense(parameter: Tensor) -> Tensor | None:
-    """The numbers of a gradient: of a sparse one those that are stored."""
+    """Return the gradient of a parameter; of a sparse gradient the stored numbers."""
     gradient = parameter.grad
     if gradient is None:
         return None

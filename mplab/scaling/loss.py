@@ -1,7 +1,7 @@
 """The loss scale as a small state machine, without torch.
 
-A step multiplies the loss by `scale`, divides the gradients by it, and calls `update` with
-whether any gradient was infinite or NaN.
+A step multiplies the loss by `scale`, divides the gradients by it, and tells `update` whether any
+gradient was infinite or NaN.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from mplab.numbers.rounding import round_to
 
 
 def in_float32(number: float) -> float:
-    """The float32 nearest to a number."""
+    """Round a number to float32."""
     return float(round_to(number, FP32))
 
 
 def between(where: str, name: str, value: Any, above: float, below: float = math.inf) -> Any:
-    """A number between two bounds, both excluded."""
+    """Return a number if it is strictly between two bounds, or raise."""
     if not above < value < below:
         rule = "positive" if above == 0 else f"above {above:g}"
         rule += " and finite" if below == math.inf else f" and below {below:g}"
@@ -32,7 +32,7 @@ def between(where: str, name: str, value: Any, above: float, below: float = math
 
 
 def require_keys(where: str, state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Refuse a state with other keys than those of the state that it is to replace."""
+    """Raise if a state does not have the expected keys."""
     if set(state) != set(expected):
         raise ValueError(
             f"{where}: state_dict must have the keys {', '.join(expected) or 'of none'}; got "
@@ -41,12 +41,12 @@ def require_keys(where: str, state: Mapping[str, Any], expected: Mapping[str, An
 
 
 class LossScaler:
-    """The loss scale of mixed-precision training, event for event that of torch.
+    """The loss scale of mixed-precision training, step for step that of torch.
 
     Dynamic: a step with an infinite or NaN gradient is skipped and the scale multiplied by
     `backoff_factor`; after `growth_interval` good steps in a row it is multiplied by
-    `growth_factor`, unless it would become infinite. Static: the scale stays, and no step is
-    skipped, unless `static_skips`: then a scale that is too large stops training for good.
+    `growth_factor`, unless it would become infinite. Static: the scale never changes, and no step
+    is skipped, unless `static_skips`: then a scale that is too large stops training for good.
 
     Args:
         init_scale: the first scale; a power of two scales exactly.
@@ -57,10 +57,10 @@ class LossScaler:
         static_skips: whether a static scale skips steps with an infinite or NaN gradient.
 
     Raises:
-        ValueError: an argument out of its range.
+        ValueError: an argument is out of its range.
 
     Exactness:
-        The scale is a float32; each product is formed in float64 and rounded once. Bit-exact
+        The scale is a float32; each product is computed in float64 and rounded once. Bit-exact
         with `torch.amp.GradScaler` on the random sequences of events in tests/scaling/test_loss.py.
 
     Source:
@@ -75,11 +75,11 @@ class LossScaler:
     """
 
     _limit = FP32.max_finite
-    """The scale does not grow past this."""
+    """The scale does not grow past this limit."""
 
     wants_mean: ClassVar[bool] = False
-    """Whether `update` is told the mean magnitude of the gradients, which takes a pass over them.
-    It is called with `found_nonfinite` alone where this is False."""
+    """Whether callers pass the mean magnitude of the gradients to `update`, which takes a pass over
+    them; else they pass only `found_nonfinite`."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class LossScaler:
 
     @property
     def scale(self) -> float:
-        """What to multiply the loss of this step by; a value of float32."""
+        """The factor of the loss of this step; a float32 value."""
         return self._scale
 
     @property
@@ -114,7 +114,7 @@ class LossScaler:
         return self.dynamic or self.static_skips
 
     def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
-        """End a step.
+        """End a step, and update the scale.
 
         Args:
             found_nonfinite: whether any gradient of this step was infinite or NaN.
@@ -138,7 +138,7 @@ class LossScaler:
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, with the keys of `torch.amp.GradScaler.state_dict`."""
+        """Return the state, with the keys of `torch.amp.GradScaler.state_dict`."""
         return {
             "scale": self._scale,
             "growth_factor": self._growth_factor,
@@ -148,15 +148,16 @@ class LossScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a state, of this class or of `torch.amp.GradScaler`.
+        """Load a state of this class or of `torch.amp.GradScaler`.
 
         Raises:
-            ValueError: other keys, or a value out of its range; the state is left as it was.
+            ValueError: the keys differ, or a value is out of its range; the state is then
+                unchanged.
         """
         where, given = type(self).__name__, state_dict
         require_keys(where, given, self.state_dict())
         scale = in_float32(given["scale"])
-        if not 0 <= scale <= self._limit:  # zero is where backing off ends
+        if not 0 <= scale <= self._limit:  # repeated backoff ends at zero
             raise ValueError(
                 f"{where}: scale must be finite and not negative; got {scale!r}. Use what "
                 f"state_dict() returned."

@@ -1,6 +1,6 @@
-"""Tensors stored in eight bits or fewer: codes, and scales for the whole or for blocks of it.
+"""Tensors stored in eight bits or fewer: codes, with one scale or a scale for each block.
 
-A scale multiplies before the cast; `dequantize` divides by it.
+`quantize` multiplies by the scale before the cast; `dequantize` divides by it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MX_BLOCK = (32,)
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """A tensor as codes of a format, and the scales that multiplied it before the cast.
+    """A tensor as codes of a format, with the scales that multiplied it before the cast.
 
     Args:
         codes: uint8, shape `(...)`.
         scale: float32: a scalar, or one element for each block.
         fmt: the format of the codes.
         block: the shape of a block along the last axes, or None for one scale.
-        tensor_scale: under `ScaleRule.NVFP4` what multiplies all values afterwards, a float32
+        tensor_scale: under `ScaleRule.NVFP4` the factor of all values in `dequantize`, a float32
             scalar; else None.
     """
 
@@ -75,7 +75,7 @@ class Quantized:
 
     @classmethod
     def of(cls, data: Tensor, *, scale: float | Tensor = 1.0) -> Quantized:
-        """The same from a tensor of one of torch's float8 dtypes, bit for bit.
+        """Make a Quantized from a tensor of one of torch's float8 dtypes, bit for bit.
 
         Examples:
             >>> Quantized.of(torch.tensor([448.0]).to(torch.float8_e4m3fn)).codes
@@ -93,7 +93,7 @@ class Quantized:
 
     @property
     def data(self) -> Tensor:
-        """The codes as a tensor of torch's float8 dtype, sharing their memory.
+        """The codes as a tensor of torch's float8 dtype, in the same memory.
 
         Raises:
             TypeError: torch has no such dtype.
@@ -113,12 +113,13 @@ class Quantized:
 
     @property
     def scale_codes(self) -> Tensor:
-        """The codes of what multiplies a block afterwards, as MX and NVFP4 store it.
+        """The codes of the block factors in `dequantize`, as MX and NVFP4 store them.
 
-        E8M0 codes of 1/scale; with a tensor_scale the E4M3 codes of 1/(scale · tensor_scale).
+        They are E8M0 codes of 1/scale, or with a tensor_scale E4M3 codes of
+        1/(scale · tensor_scale).
 
         Raises:
-            ValueError: a scale is no power of two, or none that `ScaleRule.NVFP4` finds.
+            ValueError: a scale is not a power of two, or does not come from `ScaleRule.NVFP4`.
         """
         if self.tensor_scale is not None:
             return _codes(_block_scales(self.scale, self.tensor_scale), FP8_E4M3)
@@ -127,16 +128,16 @@ class Quantized:
 
 
 def amax_of(tensor: Tensor, *, block: tuple[int, ...] | None = None) -> Tensor:
-    """The largest magnitude of a tensor, or of each block of it.
+    """Return the largest magnitude of a tensor, or of each of its blocks.
 
-    NaN if there is a NaN; 0 if there is no element.
+    It is NaN if there is a NaN, and 0 if there are no elements.
 
     Args:
         tensor: floating point, shape `(...)`.
         block: the shape of a block along the last axes; None for the whole tensor.
 
     Returns:
-        Of the tensor's dtype: a scalar, or the shape of the tensor with the last axes divided
+        A tensor of the same dtype: a scalar, or the shape of `tensor` with the last axes divided
         by the block.
 
     Raises:
@@ -170,27 +171,27 @@ def quantize(
 ) -> Quantized:
     """Multiply a tensor by a scale and cast it to a format of eight bits or fewer.
 
-    NaN gives the NaN of the format. Where a rule finds an infinity or a NaN, the scale is NaN
-    (see `scale_for`), and so is everything that it scales. MXFP8, MXFP6 and MXFP4 are
+    NaN gives the NaN of the format. If a rule finds an infinity or a NaN, the scale is NaN
+    (see `scale_for`), and so are all the numbers that it scales. MXFP8, MXFP6 and MXFP4 are
     `scale=ScaleRule.RCEIL, block=MX_BLOCK`, or another rule of MX; DeepSeek-V3's tiles are
-    `block=(1, 128)` for activations and `(128, 128)` for weights; one scale a row is
+    `block=(1, 128)` for activations and `(128, 128)` for weights; one scale per row is
     `block=tensor.shape[-1:]`.
 
     NVFP4 is `FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,)`, for weights also `block=(16, 16)`. It
-    scales twice: by one float32 for the tensor, `tensor_scale`, and by an E4M3 for each block.
-    `tensor_scale=1.0` leaves the first one out. Block scales are at least 2^−6: blocks below
+    has two scales: a float32 for the tensor, `tensor_scale`, and an E4M3 value for each block.
+    `tensor_scale=1.0` leaves out the first. Block scales are at least 2^−6: blocks below
     1/28672 of the tensor's amax lose digits.
 
     Args:
         tensor: floating point, shape `(...)`, on any device; 16-bit dtypes are widened.
         fmt: the format; at most 8 bits.
-        scale: a number; a tensor, with one element for each block; or the rule to find it
+        scale: a number; a tensor with one element for each block; or the rule that computes it
             from the largest magnitude.
         block: the shape of a block along the last axes; None for one scale.
-        tensor_scale: for `ScaleRule.NVFP4`, what multiplies afterwards, at least 2^−121; None for
+        tensor_scale: for `ScaleRule.NVFP4`, the factor in `dequantize`, at least 2^−121; None for
             amax / (448 · max_finite).
         rounding: the direction; `STOCHASTIC` needs a `stream`.
-        overflow: what lies past the largest finite value.
+        overflow: the result past the largest finite value.
         stream: source of random bits.
 
     Returns:
@@ -199,21 +200,21 @@ def quantize(
     Raises:
         TypeError: the tensor is not floating point; the format is too wide.
         ValueError: the block does not divide the shape; a scale is not positive or has
-            another shape; a NaN in a format that has none, without a rule; a `tensor_scale`
-            without `ScaleRule.NVFP4`, or a format that this rule does not serve: without signs,
-            or with a range near that of float32.
+            another shape; a NaN for a format without NaN, unless a rule sets the scale; a
+            `tensor_scale` without `ScaleRule.NVFP4`; under this rule, a format that is unsigned
+            or has a range near that of float32.
 
     Exactness:
-        The product with the scale is formed in the tensor's dtype (float32 at least) and
+        The product with the scale is computed in the tensor's dtype (float32 at least) and
         rounded to the format once more; with a power of two the product is exact. Bit-exact
         with torch's own product and cast on the data of tests/scaling/test_quantized.py. NVFP4's
         scales are quotients rounded to float32 one by one, bit-exact with torchao's on the data of
         tests/scaling/test_torchao.py, which also counts where exact quotients differ.
 
     Source:
-        See `scale_for`; a scale that multiplies is that of torchao and Transformer Engine. NVFP4
+        See `scale_for`; the scale multiplies as in torchao and Transformer Engine. NVFP4
         (arXiv:2509.25149) is as in torchao's nvfp4_tensor.py. Transformer Engine's core_nvfp4.cuh
-        takes the quotients in another order, and its block scales may be subnormal.
+        computes the quotients in another order, and its block scales may be subnormal.
 
     Examples:
         >>> quantized = quantize(torch.tensor([0.001, 0.003]), FP8_E4M3)
@@ -236,16 +237,16 @@ def quantize(
 
 
 def dequantize(quantized: Quantized) -> Tensor:
-    """The values of the codes divided by their scales.
+    """Divide the values of the codes by their scales.
 
-    With a `tensor_scale`: times the scales that are stored, `scale_codes` and `tensor_scale`.
+    With a `tensor_scale`, multiply them by the stored scales, `scale_codes` and `tensor_scale`.
 
     Returns:
         float32, of the shape of the codes.
 
     Exactness:
-        Correctly rounded; exact where the scale is a power of two and the result no
-        subnormal of float32.
+        Correctly rounded; exact where the scale is a power of two and the result is not
+        subnormal in float32.
     """
     return _unscaled(quantized.values, quantized.scale, quantized.block, quantized.tensor_scale)
 
@@ -261,10 +262,10 @@ def fake_quantize(
     overflow: Overflow = Overflow.SATURATE,
     stream: Stream | None = None,
 ) -> Tensor:
-    """What `dequantize` makes of `quantize`, without the codes, and for any width of format.
+    """Quantize and dequantize a tensor without storing codes, in a format of any width.
 
-    No gradient passes: autograd records nothing, as rounding has slope 0 almost everywhere. To
-    pass it straight through, add a zero that has one, as in the example.
+    No gradient passes: autograd records nothing, because rounding has slope 0 almost everywhere.
+    For a straight-through gradient, add a zero that has a gradient, as in the example.
 
     Args:
         tensor: as in `quantize`.
@@ -298,27 +299,28 @@ def fake_quantize(
 
 
 def hadamard(tensor: Tensor, signs: Tensor | None = None, *, inverse: bool = False) -> Tensor:
-    """Random Hadamard transform: spreads an outlier over its block before `quantize`.
+    """Apply a random Hadamard transform, which spreads an outlier over its block.
 
     Each block along the last axis is multiplied by the signs and then by Sylvester's Hadamard
-    matrix, divided by √n. As that is orthonormal, the product of two matrices stays, up to
-    rounding, where both are transformed with the same signs along the axis that is summed.
+    matrix, divided by √n. Because this is orthonormal, a matrix product does not change, up to
+    rounding, if both factors are transformed with the same signs along the summed axis.
 
     Args:
         tensor: floating point, shape `(..., k·n)`; 16-bit dtypes are widened to float32.
-        signs: n numbers 1 or −1, n a power of two; None for sixteen ones. Random ones are
+        signs: n numbers 1 or −1, n a power of two; None for sixteen ones. Random signs are
             `torch.randint(0, 2, (16,), generator=generator) * 2 - 1`.
-        inverse: undo it, with the same signs.
+        inverse: undo the transform that had the same signs.
 
     Returns:
         A new tensor of the shape of `tensor`, through which gradients pass.
 
     Raises:
-        ValueError: the signs are others, or their number does not divide the last axis.
+        ValueError: the signs are not 1 or −1, or their number is not a power of two or does not
+            divide the last axis.
 
     Exactness:
-        Sums in pairs, in a fixed order: log2(n) roundings, and one of the division by √n unless
-        n is a power of 4.
+        Sums in pairs, in a fixed order: log2(n) roundings, and one more in the division by √n
+        unless n is a power of 4.
 
     Source:
         The recipe of NVFP4, arXiv:2509.25149, with n = 16.
@@ -362,15 +364,15 @@ def multiply_and_round(
     overflow: Overflow = Overflow.SATURATE,
     stream: Stream | None = None,
 ) -> Tensor:
-    """The values of `fmt` that `quantize` stores as codes: a tensor times its scales, rounded.
+    """Multiply a tensor by its scales and round it: the values whose codes `quantize` stores.
 
     Args:
         tensor: float32 or float64, shape `(...)`.
         scale: a scalar, or one element for each block.
-        fmt: the format to enter.
+        fmt: the format to round to.
         block: the shape of a block along the last axes; None for one scale.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
-        overflow: what lies past the largest finite value.
+        overflow: the result past the largest finite value.
         stream: source of random bits.
 
     Returns:
@@ -397,10 +399,10 @@ def multiply_and_round(
 
 
 def _codes(rounded: Tensor, fmt: Format) -> Tensor:
-    """The codes of values of a format, on any device: nothing is rounded here."""
+    """Encode values of a format on any device, without rounding."""
     if fmt.torch_dtype is not None:
         codes = rounded.float().to(fmt.torch_dtype).view(torch.uint8)
-    else:  # their places among the values of the format
+    else:  # codes are the places among the values of the format
         top = fmt.max_code + fmt.has_infinity
         ordered = torch.tensor(values(fmt)[: top + 1], device=rounded.device)
         places = torch.searchsorted(ordered, rounded.double().abs().contiguous())
@@ -418,7 +420,7 @@ def _scales_of(
     block: tuple[int, ...] | None,
     tensor_scale: float | Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The scale by its rule, or as the caller chose it, checked; under NVFP4 the tensor's, too."""
+    """Compute the scale by its rule, or check the caller's; under NVFP4 also the tensor scale."""
     outer = () if block is None else _blocks(function, tuple(wide.shape), block)
     if tensor_scale is not None and scale is not ScaleRule.NVFP4:
         raise ValueError(
@@ -455,7 +457,7 @@ def _scales_of(
 
 
 def _number_of(function: str, name: str, scale: Any, device: torch.device) -> Tensor:
-    """A scale that the caller chose, as a float32 tensor."""
+    """Convert the caller's scale to a float32 tensor; raise if it is not positive and finite."""
     if not isinstance(scale, Tensor):
         scale = float(scale)
     elif scale.is_complex():  # whose imaginary part would be lost
@@ -482,7 +484,7 @@ def _one_number(function: str, name: str, scale: Tensor) -> Tensor:
 def _unscaled(
     numbers: Tensor, scale: Tensor, block: tuple[int, ...] | None, whole: Tensor | None
 ) -> Tensor:
-    """What numbers were before their blocks were scaled."""
+    """Undo the scaling of numbers, block by block."""
     split, inner = numbers, tuple[int, ...]()
     if block is not None:
         split, _, inner = _split("dequantize", numbers, block)
@@ -492,7 +494,7 @@ def _unscaled(
 
 
 def _block_scales(scale: Tensor, whole: Tensor) -> Tensor:
-    """The E4M3 scales of blocks from what multiplied before, which float32 had rounded."""
+    """Recover the E4M3 block scales from their float32 inverses; raise if they are not NVFP4's."""
     wanted = 1 / (scale.double() * whole)
     found = round_tensor(wanted, FP8_E4M3)
     if bool(((found / wanted - 1).abs() > 2.0**-12).any()):
@@ -509,7 +511,7 @@ def _widened(function: str, tensor: Tensor) -> Tensor:
 
 
 def _floating(function: str, tensor: Tensor) -> Tensor:
-    """A tensor of 16 bits or more, without its graph."""
+    """Detach a floating-point tensor of 16 bits or more, or raise."""
     if not tensor.is_floating_point() or tensor.itemsize < 2:
         raise TypeError(
             f"{function}: tensor must be a floating-point tensor of 16 bits or more; got "
@@ -519,7 +521,7 @@ def _floating(function: str, tensor: Tensor) -> Tensor:
 
 
 def _blocks(function: str, shape: tuple[int, ...], block: Any) -> tuple[int, ...]:
-    """The shape of the blocks, once they divide that of the tensor."""
+    """Return the number of blocks along each axis; raise if blocks do not divide the shape."""
     sizes = block if isinstance(block, tuple | list) else ()
     first = len(shape) - len(sizes)
     positive = bool(sizes) and all(type(size) is int and size > 0 for size in sizes)
@@ -534,9 +536,9 @@ def _blocks(function: str, shape: tuple[int, ...], block: Any) -> tuple[int, ...
 def _split(
     function: str, tensor: Tensor, block: tuple[int, ...]
 ) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
-    """Each of the last axes as blocks and places within; the shape of the blocks; the places.
+    """Split the last axes into blocks; return the view, the shape of blocks, and the inner axes.
 
-    A tensor (a, b) in blocks (s, t) becomes (a/s, s, b/t, t), with places 1 and 3.
+    A tensor (a, b) in blocks (s, t) becomes (a/s, s, b/t, t), with inner axes 1 and 3.
     """
     shape = tuple(tensor.shape)
     outer = _blocks(function, shape, block)
@@ -549,7 +551,7 @@ def _split(
 
 
 def _beside(scale: Tensor, inner: tuple[int, ...]) -> Tensor:
-    """Scales in the shape that multiplies a split tensor."""
+    """Reshape scales to broadcast with a split tensor."""
     for place in inner:
         scale = scale.unsqueeze(place)
     return scale

@@ -1,6 +1,6 @@
-"""Other rules for the loss scale: those that tutorials teach, and that of Keras.
+"""Other rules for the loss scale, from tutorials and from Keras.
 
-Each is `LossScaler` with one thing changed, so that what it costs can be seen beside it.
+Each rule changes one thing in `LossScaler`, so that you can compare the two.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from mplab.scaling.loss import LossScaler, between, in_float32
 
 
 class DoublingScaler(LossScaler):
-    """Doubles the scale after every good step, up to a maximum; halves and skips after a bad one.
+    """A rule that doubles the scale after every good step, up to a maximum.
 
-    Worse than a growth interval where the maximum overflows: once the scale has reached the
-    largest that works, every second step is skipped.
+    A bad step halves the scale and is skipped. This rule is worse than a growth interval if the
+    maximum overflows: once the scale is the largest that works, every second step is skipped.
 
     Args:
         init_scale: the first scale.
-        max_scale: where doubling ends.
+        max_scale: the largest scale.
 
     Examples:
         >>> scaler = DoublingScaler(4.0, max_scale=64.0)
@@ -45,20 +45,20 @@ class DoublingScaler(LossScaler):
 class NudgedScaler(LossScaler):
     """The dynamic rule, and ×1.1 after each good step with a small mean absolute gradient.
 
-    Meant to rescue underflow, but the mean does not see it: a few large gradients of the last
-    layers hold it up while those of whole layers are zero. And where it is small because all
-    gradients are, late in training or in a large model, the scale climbs back over the same
-    overflow every few steps, where the dynamic rule waits for its interval. A scale that is no
-    power of two also rounds each gradient twice more.
+    It is meant to prevent underflow, but the mean does not show underflow: a few large gradients
+    of the last layers keep it large while whole layers have zero gradients. And if the mean is
+    small because all gradients are, late in training or in a large model, the scale grows back
+    into the same overflow every few steps, where the dynamic rule waits for its interval. A scale
+    that is not a power of two also rounds each gradient twice more.
 
-    The recipe comes with clipping before gradients are unscaled, which bounds their norm by
-    max_norm / scale: see tests/scaling/test_grad_scaler.py.
+    The recipe clips before gradients are unscaled, which bounds their norm by max_norm / scale: see
+    tests/scaling/test_grad_scaler.py.
 
     Args:
         init_scale: the first scale.
-        small: a mean absolute gradient, unscaled, below this is small.
+        small: the mean absolute gradient, unscaled, below which the scale is nudged.
         nudge: the factor.
-        max_scale: where nudging ends; the dynamic rule goes on.
+        max_scale: no nudge goes above this scale; the dynamic rule may.
         growth_interval: as in `LossScaler`.
 
     Examples:
@@ -95,13 +95,13 @@ class NudgedScaler(LossScaler):
 class FlooredScaler(LossScaler):
     """The dynamic rule with a least scale.
 
-    Meant against a scale that falls for ever. But where gradients overflow at the least scale
-    itself, as those of a loss that is summed and not averaged may, every step is skipped; the
+    It is meant to stop a scale that falls for ever. But if gradients overflow at the least scale
+    itself, for example those of a loss that is summed and not averaged, every step is skipped; the
     dynamic rule goes below 1 and trains.
 
     Args:
         init_scale: the first scale.
-        min_scale: what the scale never falls below.
+        min_scale: the least scale.
         growth_interval: as in `LossScaler`.
 
     Examples:
@@ -128,9 +128,9 @@ class FlooredScaler(LossScaler):
 
 
 class KerasScaler(LossScaler):
-    """The loss scale of Keras: the dynamic rule from another first scale, without an upper end.
+    """The loss scale of Keras: the dynamic rule with another first scale and no upper limit.
 
-    Where no gradient ever overflows, for instance because all are zero, the scale grows to
+    If no gradient ever overflows, for example because all are zero, the scale grows to
     infinity; half of infinity is infinity, and from then on every step is skipped.
 
     Args:
@@ -165,11 +165,11 @@ class Trace(NamedTuple):
 
 
 class Headroom(NamedTuple):
-    """What a rule for the loss scale meets in a run, step by step; both of shape (steps,)."""
+    """The limits and mean gradients of each step of a run, both of shape (steps,)."""
 
     limits: np.ndarray
-    """The largest power of two with which all gradients of weights stay finite: 0 where none
-    does, infinity where every one does."""
+    """The largest power of two with which all gradients of weights stay finite: 0 if there is no
+    such power, infinity if every power works."""
     mean_abs_gradient: np.ndarray
     """The mean magnitude of all gradients of weights, unscaled, at that scale."""
 
@@ -177,7 +177,7 @@ class Headroom(NamedTuple):
 class Turn(NamedTuple):
     """One step of a rule: its state before, whether the gradients overflowed, and its state after.
 
-    `good_steps` counts the good steps in a row since the scale last moved.
+    `good_steps` counts the good steps in a row since the scale last changed.
     """
 
     scale: float
@@ -194,10 +194,10 @@ def turns(
     *,
     mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
 ) -> Iterator[Turn]:
-    """Let a rule run on steps whose gradients overflow above a given scale, turn by turn.
+    """Run a rule on steps whose gradients overflow above given scales, and yield each step.
 
     Args:
-        rule: goes on from its state.
+        rule: continues from its current state.
         limits: for each step, the largest scale with which all gradients stay finite.
         mean_abs_gradient: the mean magnitude of the gradients, once for all or for each step, for
             rules with `wants_mean`.
@@ -227,10 +227,10 @@ def play(
     *,
     mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
 ) -> Trace:
-    """Run a rule on steps as `turns` does, and collect the result in arrays.
+    """Run a rule on steps as `turns` does, and collect the results in arrays.
 
     Args:
-        rule: goes on from its state.
+        rule: continues from its current state.
         limits: for each step, the largest scale with which all gradients stay finite.
         mean_abs_gradient: the mean magnitude of the gradients, once for all or for each step, for
             rules with `wants_mean`.
