@@ -125,7 +125,7 @@ def _code(notebook: Any, cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
         colours = Highlight2HTML(pygments_lexer="ipython3")  # type: ignore[no-untyped-call]
         highlighted: str = colours(cell.source)
         yield highlighted.replace("<pre>", '<pre tabindex="0">')
-    if "mplab.check(" in cell.source:  # nobody has answered
+    if "mplab.check(" in cell.source:  # there is no answer yet
         return
     for output in cell.get("outputs", []):
         if shown := _shown(notebook, output, frozen):

@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if cuda:
             try:
                 measured = on_cuda(probe)
-            except Exception as error:  # whatever it is, the other probes go on
+            except Exception as error:  # of any kind: the other probes go on
                 line = str(error).strip().partition("\n")[0] or type(error).__name__
                 problem = f"  this GPU, with this torch, cannot: {line}"
         print("\n".join([*report(probe, measured), *([problem] if problem else [])]), flush=True)

@@ -38,7 +38,7 @@ def write_reference(folder: Path) -> None:
         render.configure(
             docformat="google",
             footer_text=f"mplab {VERSION}",
-            show_source=False,  # it is full of what the fronts hide
+            show_source=False,  # it shows what the fronts hide
             template_directory=_TEMPLATES,
         )
         names = [f"mplab.{room}" for room in ROOMS]

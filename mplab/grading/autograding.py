@@ -148,7 +148,7 @@ def autograde(
 
 @contextmanager
 def _lock(course: Course) -> Iterator[None]:
-    """Lock a course, so that one process at a time writes its gradebook; the lock ends with it."""
+    """Lock a course: one process at a time writes its gradebook; the lock ends with the process."""
     with (course.root / ".mplab" / "lock").open("w") as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

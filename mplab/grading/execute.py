@@ -128,8 +128,8 @@ def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
 def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     """Write the points into a check cell, as text for people and as a result for nbgrader.
 
-    nbgrader takes the first result of a grade cell as its points; with an error or any text on
-    stderr, it gives none.
+    nbgrader takes the first result of a grade cell as its points, and gives no points if there is
+    an error, or anything on stderr.
     """
     lines = []
     for part in outcomes:

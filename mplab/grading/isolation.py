@@ -123,7 +123,7 @@ def limit_resources(
     }
     for name, value in limits.items():
         limit = getattr(resource, f"RLIMIT_{name}", None)
-        if limit is None:  # macOS has fewer, and no walls
+        if limit is None:  # macOS has fewer, and no sandbox
             continue
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)

@@ -24,7 +24,7 @@ _STEPS = ("submitted", "autograded", "feedback")
 
 
 def submission_of(folder: str | Path) -> Path | None:
-    """Return the submission's folder that a folder lies in; None if it lies in none.
+    """Return the submission that a folder lies in; None if it lies in none.
 
     Examples:
         >>> submission_of("/srv/course/source/a1") is None

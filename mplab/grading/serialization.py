@@ -1,4 +1,4 @@
-"""Serialize the values that may cross between a student's process and the grader.
+"""Serialize the values that may pass between a student's process and the grader.
 
 A value is written as JSON with base64 for the elements of an array. Reading it runs none
 of the writer's code: there is no pickle and no evaluation, the dtypes come from one table, and

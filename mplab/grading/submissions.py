@@ -47,7 +47,7 @@ class Submission(NamedTuple):
 
 
 def read_regular(path: Path, limit: int) -> bytes:
-    """Read a regular file that is nobody else's.
+    """Read a regular file, unless it is somebody else's.
 
     Raises:
         Refused: it is a link, a device, shared by hard links, or longer than `limit`.

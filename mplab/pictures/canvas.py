@@ -67,7 +67,7 @@ INK = "#1A1A1A"  # words
 
 FAINT = "#707075"  # words that matter less, and axes
 
-LOST, COARSE = 0.42, 0.18  # opacity of a band over white, by what happens there
+LOST, COARSE = 0.42, 0.18  # opacity of a band over white: lost numbers, lost digits
 
 _HOUSE: Any = {  # Any: newer matplotlib types each key, older ones none
     **{key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"},
