@@ -1,7 +1,7 @@
-"""How the operands of a linear layer's three products enter a low format: a table of the ways.
+"""Casts of a linear layer's operands to low formats, and a table of named scalings.
 
-A way says for each role the format, the scale, the block and the rounding, and whether the
-weight's gradient comes from operands that were turned by a random Hadamard transform.
+A scaling gives for each role the format, the scale, the block and the rounding, and says whether
+the operands of the weight's gradient go through a random Hadamard transform.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _REAL = (FP8_E4M3, FP8_E5M2)
 
 @dataclass(frozen=True)
 class Cast:
-    """How an operand enters a format.
+    """How an operand is cast to a format.
 
     Args:
         fmt: the format.
-        scale: with a block, the `ScaleRule` that finds the scale of each; without one, the class
-            that finds that of the whole tensor: `FixedScaling` for none, `CurrentScaling` or
+        scale: with blocks, the `ScaleRule` for the scale of each block; without, the class that
+            finds the scale of the whole tensor: `FixedScaling` for no scale, `CurrentScaling` or
             `DelayedScaling`.
         block: rows, and elements along the axis that the product sums, None for all of them.
-            An operand in blocks is cast for each of its two products anew; where a block is a
-            square, both read the same values, but for stochastic rounding.
+            An operand in blocks is cast anew for each of its two products; where a block is a
+            square, both read the same values, except with stochastic rounding.
         rounding: the direction. Random bits come from torch's generator for the CPU.
 
     Raises:
         ValueError: the format lacks signs or zero, or does not fit in float32; the block does not
-            go with the scale.
+            fit the scale.
 
     Examples:
         >>> Cast(FP8_E4M3, ScaleRule.RATIO, (1, None)).block  # a scale for each row
@@ -74,13 +74,13 @@ class Cast:
             )
 
     def stream(self) -> Stream | None:
-        """Random bits for one tensor, if it needs some."""
+        """Random bits for one tensor, if the rounding needs some."""
         if self.rounding is not Rounding.STOCHASTIC:
             return None
         return Stream(int(torch.randint(2**63 - 1, (), device="cpu")))
 
     def read(self, x: Tensor) -> Tensor:
-        """A matrix as a product reads it: in blocks, which are padded with zeros to be whole."""
+        """Cast a matrix in blocks for a product; incomplete blocks are padded with zeros."""
         if self.block is None:
             return x
         (down, along), (rows, columns) = self.block, x.shape
@@ -101,14 +101,14 @@ class Scaling:
     """How the three operands of a linear layer are cast.
 
     Args:
-        name: how the way is called.
+        name: the scaling's name.
         input: the cast of the layer's input.
-        weight: that of its weight.
-        grad_output: that of the gradient that comes back to it.
-        hadamard: turn both operands of the weight's gradient by a Hadamard transform with
-            random signs, in groups of 16 along the axis that is summed, before they are cast:
-            it spreads outliers, and the product stays the same but for the casts. The signs
-            come from torch's generator for the CPU.
+        weight: the cast of the layer's weight.
+        grad_output: the cast of the gradient with respect to the layer's output.
+        hadamard: apply a Hadamard transform with random signs to both operands of the weight's
+            gradient, in groups of 16 along the summed axis, before they are cast: it spreads
+            outliers, and the product stays the same except for the casts. The signs come from
+            torch's generator for the CPU.
         keep_ends: `convert_linears` leaves the first and the last layer of a model as they are,
             unless it is given a filter.
 
@@ -141,7 +141,7 @@ class Scaling:
         return {role: getattr(self, role) for role in ROLES}
 
     def is_real(self) -> bool:
-        """Whether torch has such products itself: E4M3 and E5M2, with one scale a tensor."""
+        """Whether torch itself has these products: E4M3 and E5M2, with one scale a tensor."""
         return all(c.block is None and c.fmt in _REAL for c in self.casts().values())
 
 
@@ -152,7 +152,7 @@ def chosen(
     backward_format: Format | None,
     real: bool,
 ) -> Scaling:
-    """A row of the table by its name or a way of one's own, in the formats that were asked for."""
+    """Return a scaling, looked up by name or as given, with the formats that were asked for."""
     named = not isinstance(scaling, Scaling)
     found: Any = SCALINGS[one_of(where, "scaling", scaling, SCALINGS)] if named else scaling
     for fmt, roles in ((forward_format, ROLES[:2]), (backward_format, ROLES[2:])):
@@ -168,14 +168,14 @@ def chosen(
 
 
 def turned(*operands: Tensor) -> list[Tensor]:
-    """Matrices after one Hadamard transform with random signs, padded with zeros to its size."""
+    """Apply one Hadamard transform with random signs to matrices, zero-padded to its size."""
     signs = 2 * torch.randint(2, (16,), device="cpu") - 1
     return [hadamard(F.pad(x, (0, -x.shape[1] % 16)), signs.to(x.device)) for x in operands]
 
 
 # The table -------------------------------------------------------------------------------
 def _alike(name: str, *cast: Any, **other: Any) -> Scaling:
-    """A way that casts all three operands alike, but for what is told."""
+    """Make a scaling that casts all three operands alike, except those in `other`."""
     return Scaling(name, **{**dict.fromkeys(ROLES, Cast(*cast)), **other})
 
 
@@ -208,12 +208,12 @@ SCALINGS: dict[str, Scaling] = {
         ),
     )
 }
-"""The named ways, by their names.
+"""The scalings by name.
 
-The first four have E5M2 backward; the first three one scale for a tensor: from itself, from
-those before it, or none.
+The first four have E5M2 backward. The first three have one scale for a tensor: from the tensor
+itself, from the tensors before it, or none.
 
-| way | as in |
+| scaling | as in |
 |---|---|
 | current, delayed, none | Micikevicius et al., arXiv 2209.05433 |
 | block | OCP Microscaling Formats v1.0: the top of a block may saturate |

@@ -1,7 +1,7 @@
-"""Any torch module in a low format: float32 tensors that hold only values of that format.
+"""Simulate a low format in any torch module: float32 tensors that hold only its values.
 
-What autocast does with dtypes, `simulated` does by rounding. It shows what a format does to
-training without the hardware for it, and counts what it did.
+`simulated` does by rounding what autocast does with dtypes. It shows what a format does to
+training without the hardware for it, and counts the roundings.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _innermost_functions: Callable[[], Any] = _get_current_function_mode
 class simulated:
     """Run torch code in a low format, forward and backward, as a policy says.
 
-    Inside the `with` statement the tensors stay float32. What `policy` puts into the low format
-    takes rounded inputs and gives rounded results; by default that is what autocast does on CUDA:
+    Inside the `with` statement the tensors stay float32. Operations that `policy` puts into the low
+    format take rounded inputs and give rounded results. The default is autocast's policy on CUDA:
     matrix products and convolutions in `fmt`; losses, softmax, norms, exp, log, pow and sums in
     FP32; everything else in the widest format of its inputs. Backward, each operation runs in the
     format of its forward operation. Scalars, losses, `.grad`, loss scaling, clipping and the
@@ -65,22 +65,22 @@ class simulated:
     autocast. On CUDA, torch's `cross_entropy` asks for the `log_softmax` in the dtype of the
     logits, and autocast lets it: with low logits it is low there, and FP32 here.
 
-    `x.dtype` is that of the format which `x` holds, so that a program branches on it as under
+    `x.dtype` is the dtype of the format that `x` holds, so that a program branches on it as under
     autocast. `.half()`, `.to(x.dtype)` and `zeros(n, dtype=x.dtype)` give tensors of that format;
-    only formats of this simulation can be asked for. What is stored is float32, and `x.dtype`
-    says so of scalars and gradients, of formats that torch lacks, in layers in FP32, in the
-    backward pass, in torch's own code, and after the context. So do NumPy and `element_size()`.
-    `clone` and `copy.deepcopy` keep the format; `pickle` and `torch.save` keep the numbers alone,
-    and what is loaded is FP32.
+    only formats of this simulation can be asked for. The stored dtype is float32; `x.dtype` shows
+    it for scalars and gradients, for formats that torch lacks, in layers in FP32, in the backward
+    pass, in torch's own code, and after the context. So do NumPy and `element_size()`. `clone` and
+    `copy.deepcopy` keep the format; `pickle` and `torch.save` keep only the numbers, and a loaded
+    tensor is FP32.
 
     Args:
-        fmt: the format; at most float32.
+        fmt: the low format; it must fit in float32.
         policy: which operation and which layer runs in which format; see `mplab.simulation`.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
-        overflow: what lies past the largest finite value.
+        overflow: what becomes of values past the largest finite one.
         stream: source of random bits.
         tally: count what each rounding did, at some cost in time.
-        model: gives the layers their names; if omitted, the outermost module that is called.
+        model: names the layers; if omitted, the outermost module that is called.
 
     Raises:
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
@@ -120,7 +120,7 @@ class simulated:
         tally: bool = True,
         model: nn.Module | None = None,
     ) -> None:
-        self._into = {  # the doors, by the format of a layer
+        self._into = {  # rounders, by the format of a layer
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
         }
@@ -130,13 +130,13 @@ class simulated:
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[nn.Module, tuple[Place, Place]]
-        self._places = weakref.WeakKeyDictionary()  # of what called a module, and its own
+        self._places = weakref.WeakKeyDictionary()  # of a module's caller, and its own
         self._stepping: list[tuple[Optimizer, bool]] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
         self._fastpath = True
-        self._stance: Any = None  # of torch.compile
-        self._seen = self._warned = False  # a module; of a name that fits none
+        self._stance: Any = None  # torch.compile's
+        self._seen = self._warned = False  # a module was seen; warned of names
         self._fitting: set[str | type] = set()
         if model is not None:
             self._name(model)
@@ -144,12 +144,12 @@ class simulated:
 
     @property
     def by_operation(self) -> dict[str, Tally]:
-        """What the roundings did, by operation; of the backward pass "… backward"."""
+        """Counts of the roundings by operation; those of the backward pass as "… backward"."""
         return self._tallies(0)
 
     @property
     def by_layer(self) -> dict[str, Tally]:
-        """What the roundings did, by module; in the backward pass "… backward"."""
+        """Counts of the roundings by module; those of the backward pass as "… backward"."""
         return self._tallies(1)
 
     def _tallies(self, which: int) -> dict[str, Tally]:
@@ -180,7 +180,7 @@ class simulated:
                 register_module_forward_hook(self._after_module, always_call=True),
             ]
         self._fastpath = mha.get_fastpath_enabled()
-        mha.set_fastpath_enabled(False)  # one operation for a whole layer, as autocast refuses
+        mha.set_fastpath_enabled(False)  # it runs a whole layer at once; autocast refuses it
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
             self._stance = dynamo.set_stance("force_eager")
@@ -221,9 +221,9 @@ class simulated:
         _pop(self._mode, kind, error, traceback)
 
     def _guard_backward(self) -> None:
-        """Make `backward()` through any result that lives on an error once no context is active.
+        """Make `backward()` through a result that outlives the context raise an error.
 
-        A graph that was made here can be reached through such results only.
+        A graph that was made here can be reached only through such results.
         """
         graph, results = self._mode.graph, self._mode.results
         alive = {id(t): t for t in (result() for result in results) if t is not None}
@@ -241,8 +241,8 @@ class simulated:
                 if t.grad_fn is not None:
                     t.register_hook(check)  # type: ignore[no-untyped-call]
 
-    # An optimizer works in FP32: the mode steps aside, which costs nothing for each operation.
-    # Under another mode it cannot, and only lets pass. A closure is a training step of its own.
+    # An optimizer works in FP32: the mode leaves the stack, so that operations cost nothing extra.
+    # Under another mode it stays, and lets them pass. A closure is a training step of its own.
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         mode = self._mode
@@ -306,7 +306,7 @@ class simulated:
             self._mode.leave()
 
     def _place(self, module: nn.Module, around: Place) -> Place:
-        """Where a module runs: in the format chosen for it, else in that of what calls it."""
+        """Where a module runs: in the format chosen for it, else in its caller's format."""
         chosen, policy = self._choices.get(module), self._mode.policy
         if chosen is None:
             scope: Scope = around.rules.scope
@@ -357,7 +357,7 @@ class simulated:
             )
 
     def _warn_of_choices(self) -> None:
-        """Where the model was found rather than given, other layers may still come."""
+        """Warn of names that fit no layer; without `model=`, such layers may still be called."""
         unfit = self._unfit() if self._seen else []
         if unfit and not self._warned:
             self._warned = True
@@ -377,27 +377,27 @@ def explain(
     loss: Callable[..., Tensor] | None = None,
     **named: Any,
 ) -> Explanation:
-    """Say of each operation of a training step in which format it ran, and why.
+    """List in which format each operation of a training step ran, and why.
 
-    The step is really run, on a copy of the model, and torch's random state restored.
+    The step really runs, on a copy of the model; torch's random state is restored.
 
     Args:
         model: any module that can be copied.
-        inputs: what it is called with.
+        inputs: the model's positional arguments.
         fmt: the low format.
         policy: which operation and which layer runs in which format.
         target: the second argument of `loss`, if it takes one; not without `loss`.
-        loss: of the output, and of the target; if omitted, the backward pass starts from ones.
-        named: what the model is called with by name, such as `input_ids=…, labels=…`.
+        loss: a function of output and target; if omitted, the backward pass starts from ones.
+        named: the model's keyword arguments, such as `input_ids=…, labels=…`.
 
     Returns:
         The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
 
     Raises:
-        ValueError: as `simulated`; a target, but no loss.
+        ValueError: as in `simulated`; a target, but no loss.
 
     Exactness:
-        Taken down where the operation ran, by the same code that ran it.
+        Recorded where the operation ran, by the same code that ran it.
 
     Examples:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Softmax(1))

@@ -1,7 +1,7 @@
-"""How an operation on float32 tensors is run in a low format, below autograd.
+"""Run operations on float32 tensors in a low format, below autograd.
 
-`Mode` sees every operation, finds its format from `mplab.simulation` and from the marks of
-its inputs or the node it belongs to, rounds what has to be rounded, and counts.
+`Mode` sees every operation, finds its format from the policy and from the marks of its inputs or
+its autograd node, rounds inputs and results, and counts the roundings.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
 _MANY = 1 << 10
-"""So many results are remembered before the dead ones among them are forgotten."""
+"""Once this many results are remembered, the dead ones among them are forgotten."""
 
 OUTSIDE = "outside modules"
-"""The name of the layer of what no module runs."""
+"""The layer name of operations outside all modules."""
 
 
 def _recomputes(node: Any) -> bool:
-    """Whether, with gradients on, a forward pass is run again in this node, by a checkpoint."""
+    """Whether a checkpoint runs a forward pass again in this node, with gradients on."""
     return isinstance(node, BackwardCFunction) or _saving_hooks(True) is not None
 
 
 class Rules(dict[int, Rule]):
-    """The rules of one scope by the address of an operation, whose own hash is slow."""
+    """The rules of one scope by the operation's address, because its own hash is slow."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__()
@@ -83,11 +83,11 @@ class Rules(dict[int, Rule]):
         self._operations: list[Any] = []  # kept alive, so that no other gets its address
 
     def of(self, operation: Any) -> Rule:
-        """The rule of an operation, made when it is first needed."""
+        """Return the rule of an operation; it is made on first use."""
         return self.get(id(operation)) or self._make(operation)  # `Mode` looks first, for speed
 
     def _make(self, operation: Any) -> Rule:
-        # not func._can_decompose(), which also knows what is meant for compilers alone, and
+        # not func._can_decompose(), which also includes decompositions for compilers alone, and
         # operations with a kernel, such as silu_backward
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         name = operation._schema.name.partition("::")[2]
@@ -110,7 +110,7 @@ def rules_in(scope: Scope) -> Rules:
 
 
 class Record(Protocol):
-    """What is told of each operation that a mode ran, unless it is a view."""
+    """Called for each operation that a mode ran, except views."""
 
     def __call__(
         self,
@@ -123,28 +123,28 @@ class Record(Protocol):
         out: Any,
         why: str = "",
     ) -> None:
-        """Take one operation.
+        """Record one operation.
 
         Args:
-            rule: what is known of it.
-            run: in what it runs, if it is of a forward pass or of a user's own backward.
+            rule: the operation's rule.
+            run: how it runs, if in a forward pass or in a user's own backward function.
             into: the format of its result; None is FP32.
-            node: its node, if it is of a backward pass.
-            given: the arguments.
-            args: those that it took, cast.
-            out: what it returned.
-            why: what decided, if neither the rule nor the node did.
+            node: its node, if in a backward pass.
+            given: the arguments before the casts.
+            args: the arguments after the casts.
+            out: its result.
+            why: the reason for its format, if neither the rule nor the node is.
         """
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operation below autograd, forward and backward.
+    """Run every operation below autograd in its format, forward and backward.
 
     Args:
-        into: the door into the low format.
+        into: rounds to the low format.
         policy: which operation runs in which format.
         tally: whether to count what the roundings do.
-        functions: makes what sees functions above autograd, beside this mode.
+        functions: makes the mode that sees functions above autograd.
     """
 
     def __init__(
@@ -171,27 +171,27 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.functions = functions(self)
 
     def tell(self, record: Record) -> None:
-        """Tell of each operation from now on."""
+        """Call `record` for each operation from now on."""
         self.record = record
 
     def move(self, place: Place) -> None:
-        """Go on in another layer."""
+        """Continue in another layer."""
         self.place = place
         self.rules: Rules = place.rules  # those of its policy, or of a function run as a whole
 
     def enter(self, place: Place) -> None:
-        """Go into a layer."""
+        """Enter a layer."""
         self.entered.append(place)
         self.move(place)
 
     def leave(self) -> None:
-        """Go back to what called it."""
+        """Return to the layer that called this one."""
         if self.entered:
             self.entered.pop()
             self.move(self.entered[-1] if self.entered else self.outside)
 
     def enter_region(self) -> None:
-        """Go on without casts, where a program turned autocast off; no other policy knows that."""
+        """Stop casting where a program turned autocast off; only autocast's policies do so."""
         place = self.place
         if not self.hands and place.rules.scope.all is None:
             why = "autocast is off here: runs in the widest format of its inputs"
@@ -220,7 +220,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if node is not None and rule.follows:
                 self._follow_gradient(node, rule, args[0])
             return out
-        if rule.composite:  # some arrive whole, in inference mode most
+        if rule.composite:  # some arrive whole, in inference mode most of them
             return self._decompose(rule, func, args, kwargs)
         if rule.name == "add" and _graph_task() != -1:
             shared = shared_tensor(args)
@@ -249,7 +249,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.rules = before
 
     def _again(self, node: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run what a checkpoint runs again, in the layer where it ran before."""
+        """Rerun an operation for a checkpoint, in the layer where it ran before."""
         known = self.graph.nodes.get(node._sequence_nr())
         before = self.rules
         if known is not None and known.place is not None:
@@ -306,7 +306,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any]) -> None:
-        """Remember the node of a view, whose memory and mark are those of its input."""
+        """Remember the node of a view, which shares its input's memory and mark."""
         marks = marks_of(tensors_of(rule, args, kwargs))
         into = marks[0].into if marks and marks[0].made_by is None else None
         self.graph.note(Node(into, self.place, marks))
@@ -322,7 +322,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def keep(self, out: Any) -> None:
         """Remember a result for as long as it lives: its graph may outlive the context.
 
-        Also one without a node, which a user's own autograd function may still give it.
+        Also a result without a node: a user's own autograd function may still give it one.
         """
         kept = self.results
         if isinstance(out, Tensor):
@@ -381,10 +381,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._add_gradients(into, (shared,), rule, args, kwargs)
 
     def _made_of_both(self, args: Any) -> Node | None:
-        """The node of the tensor that both are gradients of, if autograd adds them for it.
+        """Find the node of the tensor whose two gradients autograd is adding, if it is.
 
-        It adds what the current node made to what came another way, past nodes that only pass
-        on, so that the first does not know its tensor: a connection that skips layers.
+        The current node made the first gradient. The second came past nodes that only pass
+        gradients on, as with a connection that skips layers: the first does not know its tensor.
         """
         current, second = _current_node(), mark_of(args[1]) if is_plain(args[1]) else None
         known = None if current is None else self.graph.nodes.get(current._sequence_nr())
@@ -475,7 +475,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return cast or args, kwargs
 
     def _cast(self, rule: Rule, t: Any, into: Rounder, node: Node | None) -> Any:
-        """`t` in the format of `into`: itself if it is, else a rounded copy."""
+        """Return `t` in the format of `into`: itself if it is in it, else a rounded copy."""
         if not isinstance(t, Tensor):
             many = isinstance(t, list | tuple)
             return [self._cast(rule, x, into, node) for x in t] if many else t
@@ -487,7 +487,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _cast_number(
         self, t: Tensor, mark: Mark | None, into: Rounder, node: Node | None
     ) -> Tensor:
-        """The same of a plain float32 tensor with this mark."""
+        """Do the same for a plain float32 tensor with this mark."""
         if mark is not None:
             if mark.into is into or into.serves(mark):
                 return t
@@ -501,12 +501,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         gradient = mark is not None and mark.made_by is not None
         if gradient or (base.is_leaf and base.requires_grad and not base.is_inference()):
             return self._cast_once(t, base, into, node)
-        # what the forward pass kept is cast again: autocast would have kept the cast
+        # a tensor saved by the forward pass is cast again: autocast would have saved the cast
         counter = self._counter("cast", None) if node is None else None
         return into(t, torch.empty_like(t), counter)
 
     def _cast_once(self, t: Tensor, base: Tensor, into: Rounder, node: Node | None) -> Tensor:
-        """A weight, a gradient, or a view of it, from a copy that is rounded once."""
+        """Cast a weight, a gradient, or a view of it, from a copy that is rounded once."""
         mark = mark_of(base)
         if mark is None:
             mark = Mark(None)

@@ -1,4 +1,4 @@
-"""Which operation ran in which format, and why: what a mode did, row by row."""
+"""Record in which format each operation ran, and why."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ class Row(NamedTuple):
     operation: str
     """torch's name for it, below autograd."""
     format: Format
-    """That of the result."""
+    """The format of the result."""
     inputs: tuple[Format, ...]
-    """Those in which it took its tensors, scalars and integers left out."""
+    """The formats of its input tensors, without scalars and integers."""
     cast: int
-    """How many of them were rounded for it."""
+    """How many inputs were rounded for it."""
     shape: tuple[int, ...]
-    """That of the first result."""
+    """The shape of the first result."""
     rule: str
-    """What decided."""
+    """Why it ran in this format."""
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What ran in which format under a policy: printed, a table of all operations.
+    """In which format each operation ran under a policy; prints as a table.
 
     Attributes:
         model: the name of the model's class.
         fmt: the low format.
         policy: the policy.
-        rows: the operations in the order in which they ran; views are none.
+        rows: the operations in the order in which they ran, without views.
     """
 
     model: str
@@ -82,7 +82,7 @@ class Explanation:
 
 
 class Recorder:
-    """Takes down what a mode does, as its `record`."""
+    """Collect the operations that a mode runs, as its `record`."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode, self.rows = mode, list[Row]()
@@ -98,7 +98,7 @@ class Recorder:
         out: Any,
         why: str = "",
     ) -> None:
-        """Take down one operation, unless it made no numbers, or made them of nothing."""
+        """Record one operation, unless it has no floating-point input or result."""
         before, after = list(_tensors(given)), list(_tensors(args))
         numbers = [t for t in results_of(out) if isinstance(t, Tensor) and t.is_floating_point()]
         if not numbers or not before or rule.name in _MEMORY:
@@ -141,7 +141,7 @@ def _backward(run: Run | None) -> str:
 
 
 def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:
-    """In what an operation took an input."""
+    """The format in which an operation took an input."""
     if given is not taken and into is not None:
         return into.fmt
     mark = mark_of(taken)

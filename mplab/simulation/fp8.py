@@ -1,7 +1,7 @@
 """Linear layers whose three matrix products take operands of eight bits or fewer.
 
 Weights and everything between the layers keep their own format; `mplab.simulation.casts` says
-what a product reads.
+how operands are cast.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Fp8Linear(nn.Linear):
     grad_outputᵀ · input: each operand is multiplied by its scale and cast, with saturation;
     products are summed in float32 and divided by the scales. The gradients pass straight through
     the casts, as if these were the identity. The bias is added in float32 and its gradient is not
-    cast. Parameters stay as they are, usually float32. The result has the
-    dtype of the input; within autocast that of autocast, within `simulated` its format, while
-    the products are as they are without.
+    cast. Parameters stay as they are, usually float32. The result has the dtype of the input;
+    within autocast the dtype of autocast, within `simulated` its format. The products are the same
+    with and without these.
 
     With current scaling an infinity in an operand makes the result NaN. With delayed scaling
     or none it saturates, as on the hardware, so that a loss scaler does not see it. Delayed
-    scales are learnt while `training` is True; a checkpoint that runs a forward pass again
+    scales are learnt while `training` is True; a checkpoint that reruns a forward pass
     counts its tensors twice. Stochastic rounding and random signs draw from torch's generator for
     the CPU, as dropout does: `torch.manual_seed` makes a run reproducible, and its checkpoint
     needs `torch.get_rng_state`.
 
     In evaluation `nn.TransformerEncoderLayer` reads the weights of its linear layers without
-    calling them, unless `convert_linears` converted these.
+    calling them, unless `convert_linears` converted them.
 
     Args:
         in_features: as in `nn.Linear`.
@@ -50,9 +50,9 @@ class Fp8Linear(nn.Linear):
         bias: as in `nn.Linear`.
         scaling: how operands are cast: a name in `SCALINGS`, such as "current", "mxfp8" or
             "nvfp4", or a `Scaling` of your own.
-        forward_format: of input and weight; None takes that of the scaling.
-        backward_format: of grad_output; likewise.
-        amax_history_len: of delayed scaling.
+        forward_format: format of input and weight; None takes the scaling's.
+        backward_format: format of grad_output; likewise.
+        amax_history_len: history length of delayed scaling.
         real: multiply with `torch._scaled_mm`, which reads FP8 itself, instead of float32
             products of FP8 values, for E4M3 and E5M2 with one scale a tensor. Many CPUs have
             no fast kernel for it: a product may take ten times as long as in float32.
@@ -111,10 +111,10 @@ class Fp8Linear(nn.Linear):
         amax_history_len: int = 16,
         real: bool = False,
     ) -> Self:
-        """A linear layer with its operands cast; its parameters and hooks stay the same objects.
+        """Convert a linear layer; its parameters and hooks stay the same objects.
 
         Args:
-            layer: an `nn.Linear`, and no subclass, which may compute otherwise.
+            layer: an `nn.Linear`, not a subclass, which may compute something else.
             scaling: as in `Fp8Linear`.
             forward_format: as in `Fp8Linear`.
             backward_format: as in `Fp8Linear`.
@@ -150,7 +150,7 @@ class Fp8Linear(nn.Linear):
         self.scalings = {role: _scale_of_tensors(cast, length) for role, cast in casts.items()}
 
     def forward(self, input: Tensor) -> Tensor:
-        """The layer of an input (..., in_features)."""
+        """Apply the layer to an input of shape (..., in_features)."""
         if input.shape[-1:] != (self.in_features,) or not input.is_floating_point():
             raise ValueError(  # real products are padded, and would multiply another shape
                 f"Fp8Linear: input must be floating point of shape (..., {self.in_features}); got "
@@ -158,14 +158,14 @@ class Fp8Linear(nn.Linear):
             )
         output: Tensor = _Linear.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
         mode = this_graph().innermost
-        if isinstance(mode, Mode):  # which saw none of it
+        if isinstance(mode, Mode):  # it saw none of this
             mode.keep(output)
         return output
 
     def scale_of(self, role: str, tensor: Tensor) -> float:
         """The scale for an operand in the role "input", "weight" or "grad_output".
 
-        1 for one that is cast in blocks, where each has its own.
+        1 for an operand in blocks, because each block has its own scale.
         """
         scaling = self.scalings[role]
         learnt = isinstance(scaling, DelayedScaling) and not self.training
@@ -178,7 +178,7 @@ class Fp8Linear(nn.Linear):
         return f"{super().extra_repr()}, {self.words()}"
 
     def words(self) -> str:
-        """What the products read, in a few words."""
+        """The formats of the operands and their scaling, in a few words."""
         forward, backward = self.formats["input"].name, self.formats["grad_output"].name
         kind = "real" if self.real else "simulated"
         return f"{forward}/{backward}, {self.scaling} scaling, {kind}"
@@ -190,7 +190,7 @@ class Fp8Linear(nn.Linear):
         return {role: scaling.state_dict() for role, scaling in self.scalings.items()}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of the scalings; of another kind of scaling there is none."""
+        """Load the state of the scalings; only delayed scaling has one."""
         if self._has_state():
             for role, scaling in self.scalings.items():
                 scaling.load_state_dict(state[role])
@@ -210,7 +210,7 @@ class Fp8Linear(nn.Linear):
 
 
 def _scale_of_tensors(cast: Cast, length: int) -> FixedScaling | CurrentScaling | DelayedScaling:
-    """What finds the scale of whole tensors; that of blocks is found with each block."""
+    """Make the scaling of whole tensors; the scale of a block is found with the block."""
     if cast.scale is DelayedScaling:
         return DelayedScaling(cast.fmt, amax_history_len=length)
     return CurrentScaling(cast.fmt) if cast.scale is CurrentScaling else FixedScaling()
@@ -218,7 +218,7 @@ def _scale_of_tensors(cast: Cast, length: int) -> FixedScaling | CurrentScaling 
 
 # The three products ----------------------------------------------------------------------
 class _Linear(torch.autograd.Function):
-    """A linear layer; what has one scale is cast once, and kept for the backward pass so."""
+    """A linear layer; an operand with one scale is cast once, and saved so for backward."""
 
     @staticmethod
     def forward(
@@ -264,18 +264,18 @@ class _Linear(torch.autograd.Function):
 
 
 def _format_of_products(device: torch.device) -> Rounder | None:
-    """The door that `simulated`, where it is active, puts matrix products through."""
+    """The rounder that an active `simulated` applies to matrix products."""
     if this_graph().innermost is None:
         return None
     rows, columns = torch.empty((0, 1), device=device), torch.empty((1, 0), device=device)
     with torch.enable_grad():  # a forward pass, also if a checkpoint runs it again
-        mark = mark_of(rows @ columns)  # of no numbers, so that nothing is counted
+        mark = mark_of(rows @ columns)  # empty, so that nothing is counted
     return None if mark is None else mark.into
 
 
 @contextmanager
 def _plainly(device_type: str, graph: Graph) -> Iterator[None]:
-    """Neither autocast nor `simulated` reach inside."""
+    """Turn off autocast and `simulated` inside."""
     outer, graph.innermost = graph.innermost, None
     try:
         with torch.autocast(device_type, enabled=False):
@@ -285,7 +285,7 @@ def _plainly(device_type: str, graph: Graph) -> Iterator[None]:
 
 
 class _Operand(NamedTuple):
-    """A matrix that a product reads: cast already, or to be cast in blocks along what is summed."""
+    """An operand of a product: already cast, or to be cast in blocks along the summed axis."""
 
     cast: Cast
     matrix: Tensor

@@ -1,9 +1,9 @@
-"""Functions of torch seen above autograd, where they are still whole and say what was asked for.
+"""Intercept torch functions above autograd, where a call is still whole and names its dtype.
 
 `linear` or `l1_loss` reach the dispatch mode as the operations they are made of. `Functions` sees
-the call, and for its time puts all those operations into one format. A few functions have a way
-of their own here: those that torch computes in float32 inside whatever they are given, and those
-that ask for a dtype, or make a tensor of one, since below all tensors are float32.
+the call, and runs all these operations in one format. A few functions have a handler of their own:
+functions that torch computes in float32 for inputs of any format, and functions that ask for a
+dtype, or make a tensor of one, because below autograd all tensors are float32.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _OTHER_NAMES = {
 
 @lru_cache(maxsize=1)
 def _made_of_others() -> frozenset[str]:
-    """The operations that torch takes apart before they come to the kernels."""
+    """The operations that torch decomposes before they reach the kernels."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
     return frozenset(name.partition("::")[2].partition(".")[0] for name in names)
 
 
 def _callables(name: str) -> Iterator[Any]:
-    """All that a user may call to run an operation."""
+    """Everything that a user may call to run an operation."""
     rooms = (torch, functional, Tensor, torch._C._nn, torch._C._VariableFunctions)
     for spelling in (name, *_OTHER_NAMES.get(name, ())):
         for room in rooms:
@@ -68,9 +68,9 @@ def whole_functions(policy: Policy) -> dict[Any, Rules]:
 
 
 def _body(function: Any) -> Callable[..., Any]:
-    """A function in Python that calls others, without its question whether a mode is on.
+    """Copy a Python function of torch without its check whether a mode is active.
 
-    With it, it would hand itself to the mode again instead of running.
+    With the check, the function would hand itself to the mode again instead of running.
     """
     copy = FunctionType(
         function.__code__,
@@ -84,18 +84,18 @@ def _body(function: Any) -> Callable[..., Any]:
 
 
 _CARRIERS = (None, torch.float32)
-"""Of the formats that torch lacks, and of FP32: what they are stored in."""
+"""The dtypes of formats that torch lacks, and of FP32."""
 
 _STORING = ("torch.", "mplab.")
-"""The packages whose code looks at what is stored."""
+"""The packages whose code sees the stored dtype."""
 
 _transformations: Callable[[], Any] = torch._C._functorch.get_interpreter_stack
 
 
 def _refuse_batched_gradients(stack: Any) -> None:
-    """Raise for a gradient within a `vmap`: torch numbers its nodes otherwise than its operations.
+    """Reject a gradient within a `vmap`: torch numbers its nodes and operations differently.
 
-    Without their numbers operations of the backward pass would be taken for each other.
+    Without their numbers, operations of the backward pass would be taken for each other.
     """
     kinds = [transformation.key().name for transformation in stack]
     if "Vmap" in kinds and "Grad" in kinds[kinds.index("Vmap") :]:
@@ -106,7 +106,7 @@ def _refuse_batched_gradients(stack: Any) -> None:
 
 
 def _refuse_compounds(types: Any) -> None:
-    """Raise for kinds of tensors that hold others, of which the simulation knows no format."""
+    """Reject tensors that hold other tensors, because the simulation cannot tell their format."""
     for kind in types:
         if kind.__name__ in ("nested_tensor", "NestedTensor", "MaskedTensor", "DTensor"):
             raise ValueError(
@@ -116,11 +116,11 @@ def _refuse_compounds(types: Any) -> None:
 
 
 class Functions(TorchFunctionMode):
-    """Sees each function of torch that is called from Python.
+    """Intercept each torch function that is called from Python.
 
     Args:
-        mode: sees the operations below.
-        doors: into each format of the simulation.
+        mode: sees the operations below autograd.
+        doors: the rounder of each format of the simulation.
     """
 
     def __init__(self, mode: Mode, doors: Mapping[Format, Rounder]) -> None:
@@ -156,7 +156,7 @@ class Functions(TorchFunctionMode):
         mode = self.mode
         before = mode.rules
         if before.scope.all is not None or mode.graph.innermost is not mode:
-            off = before.scope.all is Run.WIDEST and mode.graph.innermost is mode  # autocast is
+            off = before.scope.all is Run.WIDEST and mode.graph.innermost is mode  # autocast is off
             how = how if off and how in _ASKING else _ENTERED.get(func, _call)
         if type(how) is not Rules:
             return how(self, func, args, kwargs)
@@ -174,7 +174,7 @@ class Functions(TorchFunctionMode):
         kwargs: dict[str, Any],
         into: Rounder | None = None,
     ) -> Any:
-        """Call a function whose parts all run by these rules, and low in this format."""
+        """Call a function with all its parts run by these rules, and `into` as the low format."""
         mode = self.mode
         place, before = mode.place, mode.rules
         if into is not None and into is not place.into:
@@ -186,13 +186,13 @@ class Functions(TorchFunctionMode):
             mode.place, mode.rules = place, before
 
     def rules(self, run: Run, why: str) -> Rules:
-        """All operations alike."""
+        """Make rules that run all operations alike."""
         return rules_in(Scope(self.mode.policy, True, why, run))
 
     def door(self, dtype: Any) -> Rounder | None:
-        """The door into the format of a dtype, if it is of this simulation and a program asks.
+        """Find the rounder for a dtype, if the simulation has it and a user's program asks.
 
-        torch's own code and this package's see what is stored, and get what they ask for.
+        The code of torch and of this package sees the stored dtype, and gets what it asks for.
         """
         door = self.doors.get(dtype)
         if door is None or _transformations():
@@ -203,12 +203,12 @@ class Functions(TorchFunctionMode):
         return None if f"{frame.f_globals.get('__name__')}.".startswith(_STORING) else door
 
     def dtype(self, t: Any) -> torch.dtype | None:
-        """The dtype that a tensor stands for, if it is another than the one it is stored in."""
+        """The dtype that a tensor stands for, if it differs from the stored dtype."""
         fmt = _format(t)
         return None if fmt is None or self.door(fmt.torch_dtype) is None else fmt.torch_dtype
 
     def to(self, t: Any, into: Rounder | None, why: str) -> Any:
-        """A copy in a low format or in FP32, as `.to(dtype)` makes; itself if it is in it."""
+        """Convert a tensor to a low format or FP32, as `.to(dtype)` does; no copy without need."""
         fmt = None if into is None else into.fmt
         if not _is_plain(t) or _format(t) == fmt or (fmt is None and self.mode.hands):
             return t
@@ -218,22 +218,22 @@ class Functions(TorchFunctionMode):
         return self.by(rules, torch.mul, (t, 1), {}, into)
 
     def wide(self, t: Any, why: str) -> Any:
-        """A tensor in FP32."""
+        """Convert a tensor to FP32."""
         return self.to(t, None, why)
 
     def low(self, t: Any, why: str) -> Any:
-        """A tensor in the low format, unless it is in one; so is its gradient."""
+        """Convert a tensor to the low format, unless it is in one; its gradient, too."""
         return t if _is_low(t) else self.to(t, self.mode.place.into, why)
 
 
-# Functions with a way of their own ---------------------------------------------------------
+# Functions with a handler of their own ----------------------------------------------------
 def _is_plain(t: Any) -> bool:
     """Whether a tensor has memory that can be marked, and more than a scalar in it."""
     return is_plain(t) and t.dtype is torch.float32 and t.dim() > 0 and not _transformations()
 
 
 def _door_of(t: Any) -> Rounder | None:
-    """The door that the numbers of a tensor came through."""
+    """The rounder that made the numbers of a tensor."""
     mark = mark_of(t) if _is_plain(t) else None
     return None if mark is None or mark.made_by is not None else mark.into
 
@@ -249,7 +249,7 @@ def _is_low(t: Any) -> bool:
 
 
 def _first(kind: type, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The first argument of a kind."""
+    """The first argument of a type."""
     for a in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(a, kind):
             return a
@@ -257,7 +257,7 @@ def _first(kind: type, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _in_float32(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The arguments of a function that is asked for a dtype, asking for float32."""
+    """Replace each dtype among the arguments by float32."""
 
     def stored(a: Any) -> Any:
         return torch.float32 if isinstance(a, torch.dtype) else a
@@ -270,7 +270,7 @@ def _call(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _enter(function: Any) -> Callable[..., Any]:
-    """Functions are called in it that are seen, too."""
+    """Run a function's body so that the functions it calls are intercepted, too."""
     body = _body(function)
 
     def enter(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -289,7 +289,7 @@ def _tell(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _tell_as_if(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`result_type(x, y)`: answered by empty tensors of the dtypes that these stand for."""
+    """`result_type(x, y)`: computed for empty tensors of the dtypes that x and y stand for."""
 
     def stand_in(t: Any) -> Any:
         dtype = functions.dtype(t)
@@ -320,7 +320,7 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any])
 
 
 def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`zeros(n, dtype=x.dtype)` and the like: made in that dtype by torch, and held in float32."""
+    """`zeros(n, dtype=x.dtype)` and the like: torch makes them; they are stored in float32."""
     if func is Tensor.new_tensor and "dtype" not in kwargs:
         kwargs = kwargs | {"dtype": functions.dtype(args[0])}
     if kwargs.get("dtype") is torch.float32 and _is_low(_first(Tensor, args, kwargs)):
@@ -360,7 +360,7 @@ def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[s
 
 
 def _look_at_bits(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`x.view(torch.int16)`: the codes of a half tensor are meant, which is stored otherwise."""
+    """`x.view(torch.int16)`: reject it, because the codes of a half tensor are not stored."""
     asked = _first(torch.dtype, args, kwargs)
     own = None if asked is None else functions.dtype(args[0])
     if own is None:
@@ -384,7 +384,7 @@ def _normalize(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any
 
 
 def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Attention where torch has no kernel for it: low inputs and result, FP32 between them.
+    """Attention where torch has no kernel for it: low inputs and result, FP32 in between.
 
     Source:
         `_scaled_dot_product_attention_math` in ATen/native/transformers/attention.cpp of torch.
@@ -417,10 +417,10 @@ def _recur(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -
 
 
 def _hold_limits(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: the limit of the format of x is meant.
+    """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: fill with the limit of x's format.
 
-    Where torch lacks the format the dtype is float32, whose limit no other format holds. Real half
-    tensors refuse to be filled with it, so nothing else can be meant.
+    Where torch lacks the format the dtype is float32, and no other format holds its limit. Real
+    half tensors refuse to be filled with it, so the program can only mean the limit of x's format.
     """
     fmt = _format(args[0]) if args else None
     if fmt is None or kwargs.get("dtype") not in (None, fmt.torch_dtype):
@@ -457,12 +457,12 @@ _ASKING = (
     *(_tell, _tell_as_if, _convert, _make, _look_at_bits, _copy_deeply),
     *(_compute_as_asked, _normalize, _hold_limits),
 )
-"""Those that do not depend on autocast."""
+"""Handlers that do not depend on autocast."""
 
 
 @lru_cache(maxsize=1 << 10)
 def known_functions(policy: Policy) -> dict[Any, Any]:
-    """What is done otherwise than by looking at each operation: by rules, or in its own way."""
+    """The functions that are intercepted, each with the rules of its parts or its own handler."""
     found: dict[Any, Any] = {}
     for way, names in _OWN_WAYS:
         for name in names.split():

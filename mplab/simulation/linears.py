@@ -1,4 +1,4 @@
-"""Linear layers of any model into layers whose products read few bits, and what became of each."""
+"""Convert the linear layers of any model to low precision, and list which were converted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from mplab.simulation.fp8 import Fp8Linear
 _log = logging.getLogger(__name__)
 
 _MULTIPLY = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Layers of which one is the first of a model, and one the last."""
+"""The layers that count for the first and the last of a model."""
 
 _NO_PRODUCT = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
-"""Modules whose weight may be a matrix, and is not multiplied as one."""
+"""Modules whose weight may be a matrix but is not multiplied as one."""
 
 
 def convert_linears(
@@ -33,13 +33,13 @@ def convert_linears(
 ) -> nn.Module:
     """Replace the linear layers of a model by `Fp8Linear`, in place.
 
-    Parameters, buffers and hooks stay the same objects, so an optimizer made before goes on. An
+    Parameters, buffers and hooks stay the same objects: an optimizer made before stays valid. An
     `Fp8Linear` whose operands are cast in another way is replaced, too, with new scales.
     Subclasses of `nn.Linear` are left alone, such as the projection in
     `nn.MultiheadAttention`, whose weight is used without calling the layer. In evaluation
     `nn.TransformerEncoder` and its layers would read the weights, too: those with a converted
-    layer leave torch's fast path. What was converted and what was left, `conversion` tells, and
-    the log "mplab.simulation.linears" at INFO.
+    layer leave torch's fast path. `conversion` lists the layers that were converted and those left
+    as they are; so does the log "mplab.simulation.linears" at INFO.
 
     Args:
         model: any module; if it is a linear layer itself, only the return value is converted.
@@ -48,15 +48,15 @@ def convert_linears(
         backward_format: as in `Fp8Linear`.
         amax_history_len: as in `Fp8Linear`.
         real: as in `Fp8Linear`.
-        filter: of a layer's name and the layer, whether to convert it. None converts all, but
-            for a scaling that keeps the ends, such as "nvfp4": the first and the last linear or
+        filter: filter(name, layer) says whether to convert a layer. None converts all; a scaling
+            that keeps the ends, such as "nvfp4", leaves out the first and the last linear or
             convolutional layer.
 
     Returns:
         The model.
 
     Raises:
-        ValueError: as in `Fp8Linear`; there is no layer to convert, and none that is converted.
+        ValueError: as in `Fp8Linear`; no layer to convert, and none already converted.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -105,10 +105,10 @@ current scaling, simulated)
 
 
 def conversion(model: nn.Module) -> str:
-    """Which linear layers of a model read few bits, and which are left as they are.
+    """List the linear layers of a model that were converted, and those left as they are.
 
-    Left is also every other module with a matrix called weight that is no embedding and no norm,
-    such as `Conv1D` of transformers.
+    The latter include every other module with a matrix called weight, such as `Conv1D` of
+    transformers, but no embeddings and no norms.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
@@ -133,7 +133,7 @@ def _is_cast(layer: Fp8Linear, how: Scaling, length: int, real: bool) -> bool:
 
 
 def _call_layers(model: nn.Module) -> None:
-    """Make torch's encoders call their linear layers, whose weights they else read in evaluation.
+    """Make torch's encoders call their linear layers, which they bypass in evaluation.
 
     Source:
         The conditions of the fast path in torch/nn/modules/transformer.py.

@@ -1,7 +1,7 @@
-"""What the simulator remembers: of memory which format it holds, of autograd nodes theirs.
+"""The format of each storage and each autograd node, as the simulator remembers them.
 
 A storage carries its mark as an attribute: all views share it, also those that autograd makes
-when it saves a tensor, and it goes when the memory goes, so that reuse cannot mistake it.
+when it saves a tensor. The mark goes when the memory goes, so reused memory has no old mark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
 
 KEPT_NODES = 1 << 17
-"""At least so many nodes of a graph are remembered."""
+"""At least this many nodes of a graph are remembered."""
 
 next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """The number that the next autograd node of this thread will get."""
@@ -33,7 +33,7 @@ _ATTRIBUTE = "_mplab"
 
 
 class Counter:
-    """What the roundings of one operation in one layer met, in an array that loops add to."""
+    """Counts of the roundings of one operation in one layer; loops add to the array."""
 
     def __init__(self) -> None:
         self.tally, self.total, self.counts = Tally(), 0, np.zeros(8, np.int64)
@@ -52,7 +52,7 @@ def facts_of(
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.IEEE,
 ) -> Any:
-    """What rounding float32 tensors to a format needs to know.
+    """Return the constants that rounding float32 tensors to a format needs.
 
     Raises:
         ValueError: the format does not fit in float32, or lacks signs or zero.
@@ -68,7 +68,7 @@ def facts_of(
 
 
 class Rounder:
-    """The door into one format, its options checked once."""
+    """Round tensors to one format, with options that are checked once."""
 
     def __init__(
         self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
@@ -93,7 +93,7 @@ class Rounder:
             return out if here else out.zero_()
         plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
         if plain and not (x.is_contiguous() and (here or out.is_contiguous())):
-            # in another order of the dimensions; random bits go by the index in this one
+            # dimensions in another order; random bits depend on the index in this order
             plain = self.stream is None and (here or x.stride() == out.stride()) and _is_dense(x)
         if not plain:
             return round_tensor(
@@ -124,7 +124,7 @@ class Rounder:
         return out
 
     def serves(self, mark: Mark) -> bool:
-        """Whether what came through the door of a mark would pass this one unchanged."""
+        """Whether this rounder would leave numbers with a mark unchanged."""
         into = mark.into
         return into is self or (into is not None and into.fmt == self.fmt)
 
@@ -153,7 +153,7 @@ _listeners: dict[int, Listener] = {}  # by thread
 
 @contextmanager
 def heard(listener: Listener) -> Iterator[None]:
-    """Call `listener` in place of each rounding in this thread; it rounds, or lets the door."""
+    """Call `listener` instead of each rounding in this thread; it rounds, or calls the rounder."""
     before = _listeners.get(get_ident())
     _listeners[get_ident()] = listener
     try:
@@ -165,7 +165,7 @@ def heard(listener: Listener) -> Iterator[None]:
 
 
 class Mark:
-    """What a storage holds: numbers that came through which door, and by whom."""
+    """The rounder that made the numbers of a storage, and for a gradient, the node."""
 
     __slots__ = ("cast", "into", "made_by")
 
@@ -176,15 +176,15 @@ class Mark:
 
     @property
     def gradient_format(self) -> Rounder | None:
-        """What autograd adds gradients of this tensor in.
+        """The format in which autograd adds gradients of this tensor.
 
-        Those of a weight come to the cast that autocast made of it, and are added there.
+        A weight's gradients arrive at the cast that autocast made of it, and are added there.
         """
         return self.into if self.cast is None else self.cast.into
 
 
 class Cast:
-    """A weight or a gradient in a low format, for all operations that use it."""
+    """A copy of a weight or gradient in a low format, for all operations that use it."""
 
     __slots__ = ("into", "place", "rounded", "time", "views")
 
@@ -201,11 +201,11 @@ class Cast:
         return same and self.into is into and self.place == base.data_ptr()
 
     def is_fresh(self, base: Tensor, epoch: int) -> bool:
-        """Whether the tensor is as it was when it was rounded."""
+        """Whether the tensor is unchanged since it was rounded."""
         return self.time == (base._version, epoch)
 
     def view_for(self, t: Tensor, into: Rounder, epoch: int) -> Tensor | None:
-        """What takes the place of `t`, if this is a fresh copy of it or of its transpose."""
+        """The view that replaces `t`, if this is a fresh copy of it or of its transpose."""
         if self.into is into and self.place == t.data_ptr() and self.is_fresh(t, epoch):
             return self.views.get((t.shape, t.stride()))
         return None
@@ -220,7 +220,7 @@ class Place(NamedTuple):
 
 
 class Node:
-    """A node of the autograd graph: what its forward operation ran in, where, and on what."""
+    """A node of the autograd graph: format, place and inputs of its forward operation."""
 
     __slots__ = ("arrives", "inputs", "into", "place")
 
@@ -228,7 +228,7 @@ class Node:
         self, into: Rounder | None, place: Place | None = None, inputs: tuple[Mark, ...] = ()
     ) -> None:
         self.into, self.place, self.inputs = into, place, inputs
-        self.arrives = into  # the format of its result, so of the gradient that it gets
+        self.arrives = into  # the format of its result, so of the gradient that arrives
 
     @property
     def layer(self) -> str:
@@ -237,36 +237,36 @@ class Node:
 
 
 IN_HAND = Node(None)
-"""Made what became a .grad, or was computed from one: FP32 in any further computation."""
+"""The node of each .grad and of results computed from one: FP32 in any further computation."""
 
 
 class Graph:
-    """What a thread has seen of its autograd graph, by the numbers that torch gives to nodes."""
+    """The autograd nodes that a thread has seen, by the numbers that torch gives them."""
 
     def __init__(self) -> None:
         self.innermost: Any = None
-        """The mode that decides, of those that are active."""
+        """The active mode that decides."""
         self.nodes: dict[int, Node] = {}
         self.next = 0
         self.forgotten = 0
         self._thread = get_ident()
 
     def is_here(self) -> bool:
-        """Whether the calling thread is that of this graph, whose nodes are numbered here.
+        """Whether the calling thread owns this graph, and so numbers its nodes.
 
         A backward pass on CUDA runs in a thread of its own, which counts its nodes from 0.
         """
         return get_ident() == self._thread
 
     def skip(self) -> None:
-        """Leave out the nodes made since the last time: they were made outside."""
+        """Leave out the nodes made since the last call, because they were made outside."""
         self.next = next_number()
 
     def note(self, node: Node) -> None:
-        """Remember the nodes made since the last time as those of this operation.
+        """Remember the nodes made since the last call as those of this operation.
 
-        It has one, or in a transformation of `torch.func` several. Before it may be nodes
-        that only pass gradients on, made without an operation.
+        An operation has one node, or several in a transformation of `torch.func`. Nodes that only
+        pass gradients on, made without an operation, may come first.
         """
         first, self.next = self.next, next_number()
         self.nodes[first] = node
@@ -307,7 +307,7 @@ def set_mark(t: Tensor, mark: Mark | None) -> None:
 
 
 def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
-    """The marks of the inputs of a node; those in FP32 get one, to be known by."""
+    """The marks of a node's inputs; inputs in FP32 get a mark, to identify them."""
     marks = []
     for t in tensors:
         if t.layout is torch.strided:
@@ -320,7 +320,7 @@ def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
 
 
 def shared_tensor(args: Sequence[Any]) -> Mark | None:
-    """The mark of the tensor that the first two arguments are gradients of, if they are."""
+    """The mark of the tensor whose gradients the first two arguments are, if they are."""
     marks = [mark_of(t) for t in args[:2] if is_plain(t)]
     makers = [mark.made_by for mark in marks if mark is not None and mark.made_by is not None]
     if len(makers) < 2:

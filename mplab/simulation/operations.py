@@ -1,4 +1,4 @@
-"""Torch's operations: what is known of each, its rule under a policy, its inputs and results."""
+"""Torch's operations: their properties, rules under a policy, inputs and results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIKE_INPUT = names_in(
     native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
     """
 )
-"""Run in the format of their input, whatever that of the weights and statistics."""
+"""Run in the format of their input, whatever the format of weights and statistics."""
 
 ONE_RESULT = LIKE_INPUT | ATTENTION
 """Only the first result has the format; the others are statistics in FP32."""
@@ -69,13 +69,13 @@ _QUICKER = {
     "aten::t": torch.t,
     "aten::view": torch.Tensor.view,
 }
-"""What runs the commonest operations in two thirds of the time, with the same arguments."""
+"""Callables that run the commonest operations in two thirds of the time, same arguments."""
 
 
-# Rules: a policy's word on one operation ---------------------------------------------------
+# Rules: how a policy runs one operation ----------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class Rule:  # whose fields are read at every operation: slots are read faster than a tuple
-    """What is known of an operation from its schema and from a policy."""
+class Rule:  # fields are read at every operation: slots are read faster than a tuple
+    """The properties of an operation from its schema and from a policy."""
 
     name: str
     call: Any
@@ -102,18 +102,18 @@ class Rule:  # whose fields are read at every operation: slots are read faster t
 
 
 class Scope(NamedTuple):
-    """A policy where it applies: in modules or outside, or where a layer was chosen."""
+    """A policy and where it applies: in modules, outside, or in a layer chosen by name."""
 
     policy: Policy
     inside: bool
     choice: str = ""
-    """What was chosen for a layer, or is run as a whole, in words."""
+    """The choice for a layer, or the function run as a whole, in words."""
     all: Run | None = None
-    """What all operations do, if the choice is that."""
+    """How all operations run, if the choice decides it."""
 
 
 def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
-    """In what an operation runs, why, and whether it is named.
+    """Find how an operation runs, why, and whether a policy or choice names it.
 
     Examples:
         >>> from mplab.simulation import CUDA_AUTOCAST
@@ -137,12 +137,12 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
 
 @lru_cache(maxsize=1 << 14)
 def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
-    """The rule of an operation, which is a `torch._ops.OpOverload`.
+    """Return the rule of an operation.
 
     Args:
-        operation: the operation.
+        operation: a `torch._ops.OpOverload`.
         scope: where it runs.
-        composite: whether torch takes it apart.
+        composite: whether torch decomposes it.
 
     Examples:
         >>> import torch
@@ -184,7 +184,7 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
 
 # Inputs and results ----------------------------------------------------------------------
 class Refused(NamedTuple):
-    """What was refused: the operation, and the device and dtype of the tensor."""
+    """A rejected tensor: the operation, and the tensor's device and dtype."""
 
     operation: str
     device: str
@@ -197,7 +197,7 @@ class Refused(NamedTuple):
 
 
 def refuse(rule: Rule, t: Tensor) -> None:
-    """Raise for numbers that cannot be simulated; let integers and scalars pass."""
+    """Reject tensors that cannot be simulated; integers and scalars pass."""
     numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
     if numbers and (t.is_nested or t.dim()) and rule.name not in CONVERSIONS:
         # a ValueError, since the operators of Tensor hide a TypeError
@@ -225,16 +225,16 @@ def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Sequence[Tensor
 
 
 Met = tuple[Rounder | None, bool, bool, bool, bool]
-"""What the inputs of an operation are, a plain tuple for speed: the low format among them; whether
-one is in FP32, or two are in different low formats, which meet there; whether a number without
-dimensions is among them; whether a tensor of numbers is, other than gradients in a user's hands;
-and whether any number is. The first two give the widest format: FP32, or the low one."""
+"""The inputs of an operation, as a plain tuple for speed: their low format; whether one is in FP32,
+or two are in different low formats, which meet in FP32; whether a scalar is among them; whether a
+tensor of numbers is, other than gradients in a user's hands; and whether any number is. The first
+two give the widest format: FP32, or the low one."""
 
 
 def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
-    """Look at the inputs: scalars do not count for the format.
+    """Find the formats of the inputs; scalars do not count.
 
-    Outside a backward pass a gradient counts as FP32, since that of a weight is.
+    Outside a backward pass a gradient counts as FP32, because a weight's gradient is FP32.
     """
     low: Rounder | None = None
     wide = scalars = computes = numbers = False
@@ -268,19 +268,19 @@ def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
 
 
 def results_of(out: Any) -> Sequence[Any]:
-    """What an operation returned, as a sequence."""
+    """The results of an operation, as a sequence."""
     return (out,) if isinstance(out, Tensor) else out if isinstance(out, tuple | list) else ()
 
 
 def keep_in_hand(out: Any) -> None:
-    """Mark what was computed from gradients, or from scalars, as FP32 for good."""
+    """Mark results computed from gradients or from scalars as FP32 for good."""
     for t in results_of(out):
         if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.dim() and t.layout is _STRIDED:
             set_mark(t, Mark(None, IN_HAND))
 
 
 def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | None:
-    """The format of the tensor that an operation writes to, which it keeps."""
+    """The format of the tensor that an operation writes to; the tensor keeps it."""
     t = kwargs[rule.written] if isinstance(rule.written, str) else args[rule.written]
     if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
         return None

@@ -1,8 +1,8 @@
-"""Which operation runs in which format under mixed precision, as data.
+"""Policies of mixed precision: which operation runs in which format, as data.
 
 A `Policy` is a table of operations and of layers. Names are those of torch's operations below
 autograd, where `mplab.simulation` sees them. The tables are `CUDA_AUTOCAST`, `CPU_AUTOCAST`,
-`KERAS_MIXED` and `EVERYTHING`, and what you derive from them.
+`KERAS_MIXED` and `EVERYTHING`, and those you derive from them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def names_in(text: str) -> frozenset[str]:
 
 
 class Run(Enum):
-    """In what an operation runs; the low format is that of the context or of the layer."""
+    """How an operation runs; the low format is the context's or the layer's."""
 
     LOWER = "runs in the low format"
     WIDE = "runs in FP32"
@@ -39,7 +39,7 @@ ATTENTION = names_in(
     _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention
     """
 )
-"""What `scaled_dot_product_attention` becomes."""
+"""The operations that `scaled_dot_product_attention` becomes."""
 
 
 # Policies ----------------------------------------------------------------------------------
@@ -48,22 +48,22 @@ class Policy:
     """Which operation and which layer runs in which format.
 
     Under every policy losses, tensors without dimensions, `.grad`, loss scaling, clipping and
-    the optimizer stay FP32, and an operation in place keeps the format of what it writes to.
+    the optimizer stay FP32, and an in-place operation keeps the format of the tensor it writes to.
 
     Args:
-        name: how the policy is called in `POLICIES`, in a `Recipe`, and in the files of runs.
-        source: where its table is from.
+        name: the policy's name in `POLICIES`, in a `Recipe`, and in the files of runs.
+        source: the source of its table.
         lower: operations that round their inputs to the low format and run in it.
         wide: operations that run in FP32.
         output: operations that run in FP32 and round their result to the low format.
-        inside: what other operations do in a module.
-        outside: what they do outside all modules.
-        layers: for names, patterns or classes of modules, the format that their operations
-            take for the low one; FP32 for all operations in FP32.
+        inside: how other operations run in a module.
+        outside: how other operations run outside all modules.
+        layers: the low format of modules, by name, pattern or class; FP32 runs all their
+            operations in FP32.
 
     Raises:
-        ValueError: an operation is on two of the lists; a list is no frozenset; `inside` or
-            `outside` is no `Run`.
+        ValueError: an operation is on two of the lists; a list is not a frozenset; `inside` or
+            `outside` is not a `Run`.
 
     Examples:
         >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
@@ -83,7 +83,7 @@ class Policy:
     layers: tuple[tuple[str | type, Format], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("lower", "wide", "output"):  # of text, parts of names would be in it
+        for name in ("lower", "wide", "output"):  # `in` would find parts of names in text
             if not isinstance(names := getattr(self, name), frozenset):
                 raise ValueError(
                     f"Policy: {name} must be a frozenset of names of operations; got "
@@ -102,7 +102,7 @@ class Policy:
 
     @property
     def constant(self) -> str:
-        """The name as Python has it.
+        """The name of the policy's Python constant.
 
         Examples:
             >>> CUDA_AUTOCAST.name, CUDA_AUTOCAST.constant
@@ -111,14 +111,14 @@ class Policy:
         return self.name.upper().replace("-", "_")
 
     def with_layers(self, formats: Mapping[str | type, Format]) -> Policy:
-        """The same policy with formats of their own for some layers, and all within them.
+        """Return the policy with other formats for some layers and all layers within them.
 
-        Of two choices for one layer the later counts; of two for a layer and one within it, the
-        inner one.
+        Of two choices for one layer the later counts; a choice for a layer within another one
+        comes before the outer layer's.
 
         Args:
-            formats: to a name such as `"head"`, a pattern such as `"*.norm"` or a class of
-                modules, the low format there, or FP32.
+            formats: the low format, or FP32, by name such as `"head"`, pattern such as
+                `"*.norm"`, or class of modules.
 
         Examples:
             >>> CPU_AUTOCAST.with_layers({"left": FP16, "right": BF16, "fusion": FP32})
@@ -127,14 +127,14 @@ class Policy:
         return replace(self, layers=(*self.layers, *formats.items()))
 
     def with_operations(self, *, lower: Iterable[str] = (), wide: Iterable[str] = ()) -> Policy:
-        """The same policy with some operations in the low format, or in FP32.
+        """Return the policy with some operations in the low format, or in FP32.
 
         Args:
             lower: names of operations below autograd, such as `_softmax`.
-            wide: the same; none that is in `lower`, too.
+            wide: names likewise; none may be in `lower`, too.
 
         Raises:
-            ValueError: torch has no operation of a name, or both have it.
+            ValueError: torch has no operation of a name, or both lists have it.
 
         Examples:
             >>> wider = CPU_AUTOCAST.with_operations(wide=["_softmax", "_log_softmax"])
@@ -151,13 +151,13 @@ class Policy:
         )
 
     def choice(self, name: str, module: object) -> tuple[str, Format] | None:
-        """What was chosen for a module itself: the key that it fits, as text, and the format."""
+        """Return the choice for a module itself: the key that fits it, as text, and the format."""
         fitting = [(key, fmt) for key, fmt in self.layers if fits(key, name, module)]
         return (name_of(fitting[-1][0]), fitting[-1][1]) if fitting else None
 
 
 def _require_apart(function: str, **names: frozenset[str]) -> None:
-    """Refuse an operation that would be on two lists."""
+    """Reject an operation that is on two lists."""
     for one, other in combinations(names, 2):
         if both := names[one] & names[other]:
             raise ValueError(
@@ -167,7 +167,7 @@ def _require_apart(function: str, **names: frozenset[str]) -> None:
 
 
 def _operations(argument: str, names: Iterable[str]) -> frozenset[str]:
-    """Names of operations that torch has, those of libraries of one's own included."""
+    """Check that torch has operations of these names, custom libraries included."""
     given = frozenset(names)
     known = torch._C._dispatch_get_all_op_names() if given else ()
     bare = {name.partition("::")[2].partition(".")[0] for name in known}
@@ -180,7 +180,7 @@ def _operations(argument: str, names: Iterable[str]) -> frozenset[str]:
 
 
 def fits(key: str | type, name: str, module: object) -> bool:
-    """Whether a key of `Policy.layers` means this module.
+    """Whether a key of `Policy.layers` matches this module.
 
     Examples:
         >>> fits("*.norm", "block.norm", None), fits("norm", "block.norm", None)
@@ -285,9 +285,9 @@ KERAS_MIXED = Policy(
 )
 """What Keras' `mixed_float16` and `mixed_bfloat16` do: each layer in the low format throughout.
 
-For torch modules. A Keras `Dense` rounds its product before it adds the bias: write it so, since
-`nn.Linear` is one operation, rounded once. The normalization layers of Keras itself are made of
-operations that this table would round one by one.
+For torch modules. A Keras `Dense` rounds its product before it adds the bias: write it so, because
+`nn.Linear` is one operation, rounded once. Keras' own normalization layers are made of operations
+that this table would round one by one.
 """
 
 EVERYTHING = Policy(
@@ -297,7 +297,7 @@ EVERYTHING = Policy(
     inside=Run.LOWER,
     outside=Run.LOWER,
 )
-"""All in the low format but losses, so that the format is seen bare."""
+"""Everything in the low format except losses, to show the format alone."""
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)

@@ -1,12 +1,12 @@
-"""Where a program turns autocast off, and where a checkpoint runs again, while one simulates.
+"""Notice where a program turns autocast off, and where a checkpoint reruns a forward pass.
 
 torch tells no mode of `with torch.autocast("cuda", enabled=False)`, which changes nothing where
 autocast is off already. So its two methods are wrapped as long as any simulation is active.
 
-A checkpoint enters autocast, too, before it runs a part again in the backward pass. The mode
-that sees functions is not active there, since each look at a tensor would pass through it: a
-step took 1.4 times as long. It is put back for that part, and the mode below is told the node
-in which it runs: without gradients nothing else tells it from a backward pass.
+A checkpoint also enters autocast before it reruns a part in the backward pass. The mode that sees
+functions is not active there, because each look at a tensor would pass through it: a step took 1.4
+times as long. It is put back for that part, and the mode below autograd gets the node in which the
+part runs: without gradients nothing else tells a rerun from a backward pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _active = 0
 
 
 def _run_again(mode: Mode) -> Callable[[], None]:
-    """Begin a part that a checkpoint runs again, also without gradients; what ends it."""
+    """Begin a part that a checkpoint reruns, also without gradients; return what ends it."""
     before, mode.again = mode.again, torch._C._current_autograd_node()
     unseen = not _count_function_modes()
     if unseen:
@@ -54,7 +54,7 @@ def _enter(region: Any) -> Any:
     mode = this_graph().innermost
     if not isinstance(mode, Mode):
         return entered
-    # a checkpoint restores what it found, and outside of torch's own autocast that is none
+    # a checkpoint restores the autocast that it found: none, outside of torch's own
     if sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint":
         setattr(region, _ATTRIBUTE, _run_again(mode))
     elif not region._enabled:
@@ -75,7 +75,7 @@ def _set(enter: Any, leave: Any) -> None:
 
 
 def watch() -> None:
-    """Begin to look, for one simulation more."""
+    """Wrap autocast's methods for one more simulation."""
     global _active
     with _lock:
         _active += 1
@@ -83,7 +83,7 @@ def watch() -> None:
 
 
 def forget() -> None:
-    """One simulation less; after the last, torch is as it was."""
+    """End one simulation; after the last, restore autocast's methods."""
     global _active
     with _lock:
         _active -= 1

@@ -1,4 +1,4 @@
-"""Which layer bears which format: each alone in each, and a policy made of what was measured."""
+"""Per-layer sensitivity to low precision, and a policy found from the measurements."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from mplab.simulation.operations import Rule
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run
 
 FEW = 4
-"""So many batches are taken where nobody says how many."""
+"""The number of batches if `steps` is not given."""
 
 
 class Measure(NamedTuple):
-    """What a step with some layers low gave, and how far it is from the same step in FP32."""
+    """Results of a step with some layers low, and their distance from the same step in FP32."""
 
     loss: float
     """The mean over the batches."""
     output_error: float
-    """‖output − exact‖ / ‖exact‖, where exact is that in FP32; inf where one is not finite."""
+    """‖output − exact‖ / ‖exact‖, where exact is the FP32 output; inf where one is not finite."""
     gradient_error: float
-    """The same of the gradient of a module's own parameters, in the module where it is greatest."""
+    """The same for the gradient of a module's own parameters, in the worst module."""
     worst: str
-    """That module."""
+    """The module with the greatest gradient error."""
     forward: Tally
-    """What the roundings in these layers did in the forward pass."""
+    """Counts of the roundings in these layers in the forward pass."""
     backward: Tally
-    """The same in the backward pass."""
+    """Counts of the roundings in these layers in the backward pass."""
 
 
 @dataclass(frozen=True, repr=False)
 class FoundPolicy:
-    """A policy within a budget, and what a step under it was measured to give.
+    """A policy within a budget, and the measurements of a step under it.
 
     Attributes:
         policy: to use as `simulated(FP32, policy=found.policy, model=model)`.
         measure: of a step under this policy.
-        budget: the most that its loss may differ from that in FP32.
-        fp32_loss: that in FP32.
-        layers: each layer with its format, and why no cheaper one.
+        budget: the most that its loss may differ from the FP32 loss.
+        fp32_loss: the loss in FP32.
+        layers: each layer with its format, and why not a cheaper one.
     """
 
     policy: Policy
@@ -84,14 +84,14 @@ class FoundPolicy:
 
 @dataclass(frozen=True, repr=False)
 class Sensitivity:
-    """What a model does when one layer alone is in a low format: printed, a table.
+    """Measurements of a model with one layer at a time in a low format; prints as a table.
 
     Attributes:
         model: the name of the model's class.
         policy: which operations of a layer are low.
-        batches: how many there were.
+        batches: the number of batches.
         fp32: a second step with no layer low: its errors are 0 where the loss gives the same
-            numbers twice, and else what is to be expected by chance.
+            numbers twice, else the errors to be expected by chance.
         measures: by layer and format, the layers in the order in which they run.
     """
 
@@ -130,29 +130,29 @@ class Sensitivity:
     def find_policy(
         self, budget: float, *, gradient_budget: float = 0.5, progress: bool = True
     ) -> FoundPolicy:
-        """Lower as many layers as a budget lets, into the formats that were measured.
+        """Lower as many layers as a budget allows, to the formats that were measured.
 
-        Formats of fewer bits come first, and for each of them the layers that cost least. Each
-        layer is lowered on top of those before it, the whole is measured, and what passes the
-        budget is taken back: errors of layers may add up or cancel. What is returned was itself
-        measured, on the same batches, with the weights that the model had.
+        Formats of fewer bits come first, and for each format the layers that cost least. Each
+        layer is lowered on top of the earlier ones, all are measured together, and a layer that
+        exceeds the budget is raised again: errors of layers may add up or cancel. The returned
+        policy was itself measured, on the same batches, with the weights that the model had.
 
         Args:
-            budget: the most that the loss may differ from that in FP32, in units of the loss.
-            gradient_budget: the most that `gradient_error` may be. A loss alone does not see a
+            budget: the most that the loss may differ from the FP32 loss, in units of the loss.
+            gradient_budget: the largest `gradient_error` allowed. The loss alone does not show a
                 backward pass that flushes everything: 1 would let a module lose its gradient.
             progress: show a bar.
 
         Returns:
-            The policy, what it was measured to give, and for each layer why no cheaper format.
+            The policy, its measurements, and for each layer why it has no cheaper format.
 
         Raises:
             RuntimeError: as in `sensitivity`.
 
         Exactness:
-            The loss is within the budget on these batches, and comes out again bit for bit under
-            this policy (tests/simulation/test_sensitivities.py); on others, or after training,
-            it may not be.
+            The loss is within the budget on these batches, and is reproduced bit for bit under
+            this policy (tests/simulation/test_sensitivities.py); on other batches, or after
+            training, it may not be.
         """
         _require_outside("find_policy")
 
@@ -180,7 +180,7 @@ class Sensitivity:
         return FoundPolicy(policy, measure, budget, self.fp32.loss, tuple(layers))
 
     def _cost(self, item: tuple[tuple[str, Format], Measure]) -> tuple[float, ...]:
-        """By what the search goes: bits, then what the layer costs alone."""
+        """Sort key of the search: bits, then the cost of the layer alone."""
         (_, fmt), m = item
         off = abs(m.loss - self.fp32.loss)
         return fmt.bits, off if math.isfinite(off) else math.inf, m.gradient_error
@@ -208,8 +208,8 @@ def sensitivity(
 
     Args:
         model: any float32 module that can be copied, on one device.
-        batches: what `loss` takes, one after the other, such as a `DataLoader`.
-        loss: of the model that it is given and a batch, a scalar.
+        batches: the batches for `loss`, such as a `DataLoader`.
+        loss: a function of the model that it is given and a batch; returns a scalar.
         formats: the low formats to try.
         policy: which operations of a layer are low; layers that it puts in FP32 stay there.
         layers: names of the layers to try; None tries all.
@@ -280,7 +280,7 @@ class _Step:
         self.gradients: dict[str, list[Tensor]] = {}
 
     def low_layers(self) -> list[str]:
-        """Run in FP32, keep what comes out, and name the layers that the policy would run low."""
+        """Run in FP32, keep the results, and list the layers that the policy would run low."""
         wide = tuple((key, fmt) for key, fmt in self.policy.layers if fmt == FP32)
         found: dict[str, None] = {}
 
@@ -328,7 +328,7 @@ class _Step:
     def _run(
         self, model: nn.Module, within: simulated
     ) -> tuple[list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
-        """The losses, the outputs, and the gradients by module."""
+        """Return the losses, the outputs, and the gradients by module."""
         outputs: list[Tensor] = []
 
         def keep(_: Any, __: Any, output: Any) -> None:
@@ -338,7 +338,7 @@ class _Step:
         model.register_forward_hook(keep)
         losses = []
         with _own_randomness(model), torch.enable_grad(), within:
-            for batch in copy.deepcopy(self.batches):  # which a loss may take apart
+            for batch in copy.deepcopy(self.batches):  # a loss may change them
                 loss = self.loss(model, batch)
                 torch.autograd.backward(loss * self.loss_scale)
                 losses.append(loss.detach())
@@ -353,7 +353,7 @@ class _Step:
 
 
 def _require_outside(where: str) -> None:
-    """Refuse to measure where FP32 is not FP32."""
+    """Reject calls inside `simulated`, where FP32 is not FP32."""
     if this_graph().innermost is not None:
         raise RuntimeError(
             f"{where}: it must be called outside of simulated; got a call inside. Leave the with "
@@ -362,7 +362,7 @@ def _require_outside(where: str) -> None:
 
 
 def _counted(where: str, runs: list[Any], progress: bool) -> Iterable[Any]:
-    """The runs, with a bar that counts them where that is wanted."""
+    """The runs, with a progress bar if wanted."""
     if not progress:
         return runs
     needs(f"{where}(progress=True)", "tqdm")
@@ -379,7 +379,7 @@ def _only(policy: Policy, formats: Mapping[str, Format]) -> Policy:
 
 @contextmanager
 def _own_randomness(model: nn.Module) -> Iterator[None]:
-    """Let torch's random numbers begin at one place, and be as before afterwards."""
+    """Seed torch's random numbers, and restore their state afterwards."""
     devices = {p.device for p in model.parameters() if p.is_cuda}
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(0)
@@ -398,7 +398,7 @@ def _stored(batches: Iterable[Any], steps: int | None) -> list[Any]:
 
 
 def _error(found: list[Tensor], exact: list[Tensor]) -> float:
-    """The norm of the difference over that of `exact`; infinite where it is no number."""
+    """The norm of the difference over the norm of `exact`; infinite where not finite."""
     if [t.shape for t in found] != [t.shape for t in exact]:
         return math.inf
     pairs = [(a.double(), b.double()) for a, b in zip(found, exact, strict=True)]
@@ -410,6 +410,6 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 
 def _lost(tally: Tally) -> str:
-    """What left a format's range, in words."""
+    """The shares that overflowed or were flushed, in words."""
     fates = {"overflow": tally.overflow, "flushed": tally.flushed}
     return ", ".join(f"{n / tally.total:.2g} {fate}" for fate, n in fates.items() if n) or "–"
