@@ -1,4 +1,4 @@
-"""What autograd keeps for the backward pass, predicted from shapes alone.
+"""Predict the activation memory that autograd keeps for the backward pass, from shapes alone.
 
 The prediction is a sum over layers that a reader can repeat by hand: an operation keeps its
 input, its result or both, in the format it ran in, and a low copy of each weight.
@@ -34,7 +34,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One block of a transformer, norms first."""
+    """One transformer block, pre-norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Value:
     needs_gradient: bool = True
     batch: bool = False
     base: _Value | None = None
-    """What this is a view of."""
+    """The tensor that this is a view of."""
 
     def elements(self) -> int:
         count = 1
@@ -83,18 +83,18 @@ class _Prediction:
         return sum(size for _, size in self.kept.values())
 
     def keep(self, value: _Value) -> None:
-        """Autograd keeps this tensor, once however often it is asked to."""
+        """Count a tensor that autograd keeps; once, however often it is kept."""
         value = value.base or value
         size = self.low_bytes if value.low and self.low_bytes is not None else 4
         self.kept[id(value)] = (value, 0.0 if value.batch else size * value.elements())
 
     def keep_bytes(self, count: int) -> None:
-        """Autograd keeps something beside: indices, or statistics."""
+        """Count other bytes that autograd keeps: indices or statistics."""
         value = _Value((count,), False)
         self.kept[id(value)] = (value, float(count))
 
     def lowered(self, x: _Value) -> _Value:
-        """What a product takes: itself, or a copy in the low format."""
+        """The input of a product: the tensor itself, or a copy in the low format."""
         if self.low_bytes is None or x.low:
             return x
         return _Value(x.shape, True, x.needs_gradient)
@@ -106,7 +106,7 @@ class _Prediction:
         self.casts += (self.low_bytes or 0) * weight.numel()
 
     def through(self, module: nn.Module, x: _Value) -> _Value:
-        """What comes out of a module, and what it keeps."""
+        """Pass a tensor through a module: count what is kept, and return the result."""
         for kind, rule in _RULES.items():
             if isinstance(module, kind):
                 return rule(self, module, x)
@@ -122,7 +122,7 @@ class _Prediction:
 
 
 def _linear(to: _Prediction, module: Any, x: _Value) -> _Value:
-    if x.needs_gradient:  # else nobody asks for the weight again
+    if x.needs_gradient:  # else the weight is not needed again
         to.cast_weight(module.weight)
     return to.product(to.lowered(x), (*x.shape[:-1], module.out_features))
 
@@ -162,7 +162,7 @@ def _layer_norm(to: _Prediction, module: Any, x: _Value) -> _Value:
 
 
 def _flatten(to: _Prediction, module: Any, x: _Value) -> _Value:
-    """A view, whose memory is that of its input: keeping it keeps that."""
+    """A view shares its input's memory: keeping the view keeps the input."""
     shape = (x.shape[0], x.elements() // x.shape[0])
     return _Value(shape, x.low, x.needs_gradient, x.batch, x.base or x)
 
@@ -215,20 +215,20 @@ def predicted_activations(
     cuda: bool = False,
     checkpointed: bool = False,
 ) -> tuple[int, int]:
-    """Bytes of activations and of low copies of weights that autograd keeps for the backward pass.
+    """Predict how many bytes of activations and low copies of weights autograd keeps.
 
     The batch itself does not count; it is there anyway.
 
     Args:
-        model: of the modules that have a rule here.
-        shape: of the input, which is FP32.
-        low_bytes: per element of the low format; None computes in FP32.
+        model: a network of modules that have a rule here.
+        shape: shape of the input, which is FP32.
+        low_bytes: bytes per element of the low format; None computes in FP32.
         loss: `mse_loss` or `cross_entropy` of torch.
         cuda: autocast's lists on CUDA, which runs norms in FP32, instead of the CPU's.
-        checkpointed: each child of a `Sequential` keeps its input alone.
+        checkpointed: each child of a `Sequential` keeps only its input.
 
     Returns:
-        Activations and copies.
+        Bytes of activations and of copies.
 
     Raises:
         ValueError: a module or a loss without a rule.

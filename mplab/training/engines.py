@@ -25,22 +25,22 @@ from mplab.training.recipes import Recipe
 from mplab.training.replay import Replay, is_straight
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Of predictions and targets, a scalar."""
+"""A function of predictions and targets that returns a scalar."""
 
 
 class Simulated:
-    """Steps whose roundings `mplab.simulation` makes; loss scaling and updates are ours, too.
+    """Training steps in simulated arithmetic, with this package's loss scaler and optimizer.
 
-    The weights, and so their gradients, are float32 tensors in every format that they are kept
-    in: all recipes are scaled alike, those without a scale by 1.
+    The weights, and so their gradients, are float32 tensors whatever format holds them: all
+    recipes are scaled alike, those without a scale by 1.
 
     Args:
         model: on the device it is to be trained on; its weights enter `weight_format`.
-        loss: of predictions and targets.
-        optimizer: of the parameters of `model`.
+        loss: a function of predictions and targets.
+        optimizer: an optimizer of the parameters of `model`.
         recipe: the arithmetic.
-        seed: of stochastic rounding.
-        replay: run a step again as straight code where that is the same; see `Replay`.
+        seed: seed of stochastic rounding.
+        replay: replay recorded steps where the result is the same; see `Replay`.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Simulated:
     def backward(
         self, inputs: Tensor, targets: Tensor, *, watched: bool = False
     ) -> tuple[float, Tensor]:
-        """Forward and backward of the scaled loss; the scale, and the loss without it.
+        """Run forward and backward with the scaled loss; return scale and unscaled loss.
 
         Args:
-            inputs: of the model.
-            targets: of the loss.
-            watched: hooks of the model look on, so that the step is not replayed.
+            inputs: the model's inputs.
+            targets: the loss's targets.
+            watched: hooks watch the model, so that the step is not replayed.
         """
         self.optimizer.optimizer.zero_grad()
         scale = self.scaler.scale(torch.ones((), device=inputs.device))
@@ -98,7 +98,7 @@ class Simulated:
         return loss.detach()
 
     def update(self) -> bool:
-        """Unscale, clip, and update the weights or skip; whether the step was skipped."""
+        """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
         if self.recipe.max_norm is not None:
             self.scaler.unscale_(self.optimizer)
             clip(self.model, self.recipe)
@@ -112,7 +112,7 @@ class Simulated:
             return self.model(inputs).float()  # type: ignore[no-any-return]
 
     def tallies(self) -> dict[str, dict[str, Tally]]:
-        """What the roundings did so far, by operation and by layer; FP8 layers do not count."""
+        """Counts of the roundings so far, by operation and by layer; FP8 layers count none."""
         if self.simulation is None:
             return {}
         now = {"operation": self.simulation.by_operation, "layer": self.simulation.by_layer}
@@ -124,29 +124,29 @@ class Simulated:
         return now
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on besides the model, without the tallies."""
+        """The state on which the next step depends, without the model and the tallies."""
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
     ) -> None:
-        """Go on from what `state_dict` and `tallies` returned."""
+        """Continue from the state that `state_dict` and `tallies` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
         self.earlier = tallies
 
 
 class Real:
-    """Steps in torch's own arithmetic: plain, automatic mixed precision, or all in one format.
+    """Training steps in torch's arithmetic: plain, mixed precision, or all in one format.
 
     In a process group the model is trained data-parallel: the gradients are averaged over
-    the processes before anybody looks whether they are finite, so that an infinity in one
-    process is one in all, and all skip the step and lower the scale together.
+    the processes before they are checked for infinities, so that an infinity in one process
+    reaches all, and all skip the step and lower the scale together.
 
     Args:
         model: on the device it is to be trained on; its weights enter `weight_format`.
-        loss: of predictions and targets, computed in FP32 from predictions in any format.
-        optimizer: of the parameters of `model`.
+        loss: a function of predictions, which are widened to FP32, and targets.
+        optimizer: an optimizer of the parameters of `model`.
         recipe: the arithmetic.
         seed: not used; torch rounds to nearest.
     """
@@ -186,7 +186,7 @@ class Real:
     def backward(
         self, inputs: Tensor, targets: Tensor, *, watched: bool = False
     ) -> tuple[float, Tensor]:
-        """Forward and backward of the scaled loss; the scale, and the loss without it."""
+        """Run forward and backward with the scaled loss; return scale and unscaled loss."""
         self.optimizer.zero_grad()
         with self._autocast():
             output = self.network(self._cast(inputs))
@@ -200,7 +200,7 @@ class Real:
         return inputs.to(self.dtype) if inputs.is_floating_point() else inputs
 
     def update(self) -> bool:
-        """Unscale, clip, and update the weights or skip; whether the step was skipped."""
+        """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
         before = self.amp.get_scale()
         if self.recipe.max_norm is not None:
             self.amp.unscale_(self.optimizer)
@@ -219,13 +219,13 @@ class Real:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on besides the model."""
+        """The state on which the next step depends, without the model."""
         return {"optimizer": self.optimizer.state_dict(), "scaler": self.amp.state_dict()}
 
     def load_state_dict(
         self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
     ) -> None:
-        """Go on from what `state_dict` returned."""
+        """Continue from the state that `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.amp.load_state_dict(state["scaler"])
 
@@ -242,10 +242,10 @@ def run(model: nn.Module, inputs: Tensor, recipe: Recipe) -> Tensor:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Without gradients, dropout, or lessons for delayed scales.
+    """Turn off gradients, dropout and updates of delayed scales.
 
-    Nor by torch's short way for encoder layers, which takes the weights of the layers that round
-    and does not call them.
+    Also torch's fast path for encoder layers, which reads the weights of the layers that round
+    without calling them.
     """
     model.eval()
     fast = mha.get_fastpath_enabled()

@@ -1,7 +1,7 @@
-"""The exponents of many numbers: how often each occurs, and what a format makes of them.
+"""Histograms of exponents, and the zones in which a format flushes, holds or overflows.
 
-A histogram counts numbers by exponent, and a format has zones of exponents: what lies in them
-becomes zero, subnormal, normal, or overflows. So one histogram answers for every format and for
+A histogram counts numbers by exponent, and a format has zones of exponents: numbers in them
+become zero, subnormal, normal, or overflow. So one histogram answers for every format and for
 every loss scale that is a power of two.
 """
 
@@ -21,8 +21,8 @@ from mplab.numbers.formats import Format
 class ExponentHistogram(NamedTuple):
     """How many numbers have which exponent: e with 2^e ≤ |x| < 2^(e+1).
 
-    `exponents` ascends without gaps, int64 of shape (k,); `counts` belongs to it; numbers
-    that are zero, or infinite or NaN, are counted apart.
+    `exponents` ascends without gaps, int64 of shape (k,); `counts` has the same shape; zeros,
+    and numbers that are infinite or NaN, are counted apart.
     """
 
     exponents: np.ndarray
@@ -65,7 +65,7 @@ def exponent_histogram(x: Any) -> ExponentHistogram:
 
 
 def pooled(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
-    """One histogram of all the numbers in several."""
+    """Merge several histograms into one."""
     several = list(histograms)
     filled = [h for h in several if len(h.exponents)]
     low = min((int(h.exponents[0]) for h in filled), default=0)
@@ -87,7 +87,7 @@ class Zones(NamedTuple):
 
 
 def zones(fmt: Format) -> Zones:
-    """The exponents that bound what becomes zero, subnormal, normal or overflow in `fmt`.
+    """Return the exponents that bound zero, subnormal, normal and overflow in `fmt`.
 
     Exactness:
         With ties to even a value of exactly 2^flushed, half the smallest subnormal, becomes
@@ -102,7 +102,7 @@ def zones(fmt: Format) -> Zones:
 
 
 def zone_of(exponents: NDArray[np.int64], fmt: Format) -> NDArray[np.intp]:
-    """0, 1, 2 or 3 for exponents that become zero, subnormal, normal, or overflow in `fmt`."""
+    """Return 0, 1, 2 or 3 for exponents that become zero, subnormal, normal, or overflow."""
     return np.searchsorted(np.array(zones(fmt)), exponents, side="right")
 
 
@@ -110,7 +110,7 @@ def exponent_of(scale: float) -> int:
     """The exponent k of a positive power of two 2^k.
 
     Raises:
-        ValueError: `scale` is not one; scaling by anything else would also round.
+        ValueError: `scale` is not a power of two; scaling by it would also round.
     """
     significand, exponent = math.frexp(scale)
     if significand != 0.5:
@@ -131,12 +131,12 @@ class Shares(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of the four counts."""
         return sum(self)
 
 
 def shares(histogram: ExponentHistogram, fmt: Format, *, loss_scale: float = 1.0) -> Shares:
-    """Count by exponent what `fmt` would make of these numbers, times `loss_scale`.
+    """Count how many numbers, times `loss_scale`, fall into each zone of `fmt`.
 
     Exactness:
         Exact for each number whose binade lies within one zone; see `zones` for the rest.
@@ -150,7 +150,7 @@ def shares(histogram: ExponentHistogram, fmt: Format, *, loss_scale: float = 1.0
 def window(
     histogram: ExponentHistogram, fmt: Format, *, shifts: tuple[int, int]
 ) -> tuple[int, int]:
-    """The exponents to show so that zones and shifted bars fit, and words in the outer bands."""
+    """The range of exponents to plot: room for zones, shifted bars, and labels at both ends."""
     edges = zones(fmt)
     present = np.asarray(histogram.exponents)
     low = min([edges.flushed, *(present[:1] + shifts[0])])
@@ -160,7 +160,7 @@ def window(
 
 
 def zone_words(fmt: Format, low: float, high: float) -> list[tuple[str, float, float]]:
-    """The zones from `low` to `high`, each with its word."""
+    """The zones from `low` to `high`, each with its label."""
     edges = zones(fmt)
     return [
         ("flushed to 0", low, edges.flushed),

@@ -19,26 +19,26 @@ from mplab.training.exponents import ExponentHistogram
 _VERSION = 3
 
 _SAMPLED = 8
-"""Gradients kept of each recorded tensor."""
+"""The number of gradients kept from each recorded tensor."""
 
 
 class Sample(NamedTuple):
     """A few gradients of a tensor, evenly spread over it, in three float64 arrays."""
 
     places: np.ndarray
-    """Where they stand in the flattened tensor; int64."""
+    """Indices in the flattened tensor; int64."""
     exact: np.ndarray
-    """What FP32 has at the same weights, without loss scale."""
+    """The FP32 gradients at the same weights, without loss scale."""
     stored: np.ndarray
-    """What the run has, times its loss scale, as in its backward pass."""
+    """The run's gradients, times its loss scale, as in its backward pass."""
 
 
 def sample(exact: Any, stored: Any) -> Sample:
     """Keep a few gradients of two tensors of one shape, at the same places.
 
     Args:
-        exact: what FP32 has; a NumPy array or a torch tensor.
-        stored: what the run has; likewise.
+        exact: the FP32 gradients; a NumPy array or a torch tensor.
+        stored: the run's gradients; likewise.
 
     Examples:
         >>> sample(np.arange(3.0), np.zeros(3)).exact
@@ -55,27 +55,27 @@ def sample(exact: Any, stored: Any) -> Sample:
 
 @dataclass(eq=False)
 class History:
-    """A training run: what was run, and what it measured.
+    """The history of a training run: its settings and its measurements.
 
     Args:
         task: the name of the task.
         recipe: the name of the recipe.
         compute_format: the name of the format of the operations that the recipe lowers.
-        seed: of weights and batches.
+        seed: seed of weights and batches.
         device: "cpu", or the name of the CUDA device.
         simulated: whether the low format was simulated.
         loss: training loss by step, without loss scale, float64 of shape (steps,).
         loss_scale: the scale that a step used, float64 of shape (steps,); 1 without scaling.
         skipped: whether the scaler skipped the update, bool of shape (steps,).
-        metrics: on the test data after the last step, by name.
+        metrics: the metrics on the test data after the last step, by name.
         gradients: by recorded step and layer, the gradients with respect to the layer's
             output as the run had them, divided by the loss scale.
         flushed: by recorded step and layer, how many of these gradients are zero although
-            FP32 has a nonzero one at the same weights, and how many FP32 has.
+            FP32 has a nonzero one at the same weights, and how many nonzero ones FP32 has.
         samples: by recorded step and layer, a few of these gradients one by one.
-        tally: of a simulated run, what rounding did by "operation" and by "layer".
+        tally: for a simulated run, counts of the roundings by "operation" and by "layer".
         environment: versions and platform.
-        settings: all that decides what the recipe does, as `Recipe.settings` gives it.
+        settings: all options of the recipe, as `Recipe.settings` gives them.
     """
 
     task: str
@@ -107,7 +107,7 @@ class History:
         """Write the run to one file, whole or not at all.
 
         Raises:
-            OSError: the file cannot be written; what was there is as it was.
+            OSError: the file cannot be written; an older file stays as it was.
         """
         replace_file(path, json.dumps(self.to_json(), allow_nan=True).encode())
 
@@ -128,7 +128,7 @@ class History:
             ) from error
 
     def to_json(self) -> dict[str, Any]:
-        """The run as a JSON document: numbers in decimal digits that name them exactly."""
+        """The run as a JSON document, with enough decimal digits to restore each number."""
         plain = {
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in vars(self).items()
@@ -151,10 +151,10 @@ class History:
 
     @classmethod
     def from_json(cls, stored: Any) -> History:
-        """The run in a JSON document that `to_json` made.
+        """Read the run from a JSON document that `to_json` made.
 
         Raises:
-            ValueError: it does not hold a History of this version.
+            ValueError: the document does not hold a History of this version.
         """
         try:
             return _from_json(stored)
@@ -200,7 +200,7 @@ def _histogram_from(kept: Any) -> ExponentHistogram:
 
 
 def settings_from(stored: dict[str, Any]) -> dict[str, Any]:
-    """Settings of a recipe as they were stored, without `native=False`, once an option of all."""
+    """Stored settings of a recipe without `native=False`, formerly an option of every recipe."""
     return {name: x for name, x in stored.items() if (name, x) != ("native", False)}
 
 

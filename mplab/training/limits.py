@@ -1,4 +1,4 @@
-"""The largest loss scale at which no gradient of a step overflows, found by trying."""
+"""Find the largest loss scale at which no gradient of a step overflows, by trying."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def headroom(
     steps: int | None = None,
     progress: bool = True,
 ) -> Headroom:
-    """Train, and at each step try which loss scales overflow.
+    """Train, and at each step find which loss scales overflow.
 
     The backward pass is repeated from the same forward pass with one power of two after the
-    other, so that infinities within it count as well, not only those in its results. What the
-    rule of the recipe does to the weights stays as it is; so rules that are compared on these
-    limits (`mplab.scaling.play`) meet the same steps.
+    other, so that infinities within it count as well, not only those in its results. The
+    recipe's own rule still updates the weights; so rules that are compared on these limits
+    (`mplab.scaling.play`) meet the same steps.
 
     Args:
         task: as in `train`.
@@ -62,7 +62,7 @@ def headroom(
 
 
 class _Search:
-    """A task's network and loss, which on the way look for the largest scale."""
+    """A task's network and loss; each call of the loss also finds the largest scale."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -1,6 +1,6 @@
-"""One training run: its steps, its checkpoints, and the history that comes out.
+"""One training run: its steps, its checkpoints, and the resulting history.
 
-A run that is cut off goes on from its checkpoint as if nothing had been.
+An interrupted run continues from its checkpoint with the same bits.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Watcher(Protocol):
     """An observer of a training run, called after each step."""
 
     def step(self, loss: float, scale: float, skipped: bool) -> None:
-        """One step has ended: its loss, its loss scale, and whether its update was skipped."""
+        """Called after a step with its loss, its loss scale, and whether its update was skipped."""
 
     def close(self) -> None:
-        """The run has ended, or was interrupted by an error."""
+        """Called when the run has ended, or was interrupted by an error."""
 
 
 def train(
@@ -53,11 +53,11 @@ def train(
     save_every: int = 50,
     replay: bool = True,
 ) -> History:
-    """Train a task by a recipe.
+    """Train a task with a recipe.
 
-    The seed decides the first weights, the batches and all other randomness, alike for all
+    The seed decides the initial weights, the batches and all other randomness, alike for all
     recipes. On a CPU a run uses one thread, and on one machine the same seed gives the same
-    history bit for bit, also if the run was interrupted and went on from its checkpoint. Another
+    history bit for bit, also if the run was interrupted and continued from its checkpoint. Another
     processor may add float32 numbers in another order; in the end two runs may then differ as
     much as two seeds do.
 
@@ -68,29 +68,29 @@ def train(
     Args:
         task: a name in `TASKS`, or a task.
         recipe: a name in `RECIPES`, or a recipe.
-        seed: of weights, batches, stochastic rounding and the network's own randomness; from
-            0 to 2^64 − 1.
+        seed: seed of weights, batches, stochastic rounding and the network's own randomness;
+            from 0 to 2^64 − 1.
         steps: instead of the task's.
-        device: instead of the recipe's; if neither says, torch's own mixed precision takes
-            CUDA if there is one, and all others the CPU.
+        device: instead of the recipe's; if neither names one, torch's own mixed precision
+            takes CUDA if available, and all other recipes the CPU.
         progress: show a bar.
         record_gradients_at: steps at which to record the activation gradients by layer.
-        watch: called before the first step with the model and its optimizer; what it
-            returns is told of each step, and closed at the end.
-        checkpoint: a file to go on from if it exists, and to save to. One of another run, or
-            of another version of torch, is refused. It stays when the run is complete, and
-            gives the same history again until it is deleted.
-        save_every: steps between checkpoints; the last step is always one.
-        replay: write a simulated step down once and run it again as straight code, which takes
-            a third of the time and gives the same bits. So are networks of torch's own modules
-            with a loss of `torch.nn.functional`, on a CPU, if nobody watches; of all others, and
-            where gradients are recorded, each step is simulated afresh.
+        watch: called before the first step with the model and its optimizer; returns a
+            `Watcher`, which is called after each step and closed at the end.
+        checkpoint: a file to continue from if it exists, and to save to. A checkpoint of another
+            run, or of another version of torch, is refused. It stays when the run is complete,
+            and gives the same history again until it is deleted.
+        save_every: steps between checkpoints; the last step is always saved.
+        replay: record a simulated step once and run it again as straight-line code, which takes
+            a third of the time and gives the same bits. This applies to networks of torch's own
+            modules with a loss of `torch.nn.functional`, on a CPU, if nobody watches; otherwise,
+            and where gradients are recorded, each step is simulated afresh.
 
     Returns:
         The history, which saves to one file.
 
     Raises:
-        TypeError: the task's metrics are not one number by each name.
+        TypeError: the task's metrics are not a dict of one number for each name.
         ValueError: an unknown name, a seed or a number of steps that is negative, a step to
             record that the run does not have, a checkpoint that does not belong to this run, a
             simulated recipe in a process group, or a batch that is larger than the data or does
@@ -166,7 +166,7 @@ def _one_thread(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """The random state of torch begins at the seed, and is as before afterwards."""
+    """Seed torch's random state, and restore it afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
@@ -185,7 +185,7 @@ def _counted(run: _Run, progress: bool) -> Any:
 
 
 class _Batches:
-    """Batches for ever, each epoch in an order of its own; of each, this process's share."""
+    """Endless batches, each epoch in a new order; from each batch, this process's share."""
 
     def __init__(self, split: Split, size: int | None, seed: int) -> None:
         self.inputs, self.targets = split.train
@@ -286,7 +286,7 @@ class _Run:
             }
 
     def _aside(self) -> AbstractContextManager[None]:
-        """What happens here leaves the randomness of the run as it is."""
+        """Leave the run's random state unchanged."""
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
 
     def metrics(self) -> dict[str, float]:
@@ -296,7 +296,7 @@ class _Run:
             return metrics_of(self.task, output, self.split)
 
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """The activation gradients that FP32 has at the present weights, by layer."""
+        """The activation gradients in FP32 at the present weights, by layer."""
         with self._aside():
             model = self.task.model().to(self.device)  # plain layers, whatever the recipe's are
             model.load_state_dict(self.model.state_dict(), strict=False)
@@ -307,7 +307,7 @@ class _Run:
     # Checkpoints
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same for a checkpoint to go on bit for bit."""
+        """The facts that must agree for a run to continue from a checkpoint bit for bit."""
         return {
             "task": self.task.name,
             "recipe": self.recipe.name,
@@ -323,12 +323,12 @@ class _Run:
         return {**environment(), "processes": str(processes())}
 
     def _converted(self) -> dict[str, str]:
-        """What became of the linear layers, where the recipe lowers some."""
+        """Which linear layers were converted, if the recipe converts them."""
         converted = self.recipe.fp8 is not None
         return {f"linear layers in {self.recipe.name}": conversion(self.model)} if converted else {}
 
     def save(self, path: Path) -> None:
-        """Write all that the next step depends on to a file, whole or not at all."""
+        """Write the complete state of the run to a file, atomically."""
         if rank() > 0:
             return
         state = {
@@ -346,7 +346,7 @@ class _Run:
         replace_file(path, content.getvalue())
 
     def resume(self, path: Path | None) -> None:
-        """Go on from a checkpoint, if there is one."""
+        """Continue from a checkpoint, if there is one."""
         content = None
         if path is not None and rank() == 0:
             with suppress(FileNotFoundError):
@@ -390,7 +390,7 @@ class _Run:
         return state
 
     def history(self, *, evaluate: bool = True) -> History:
-        """What the run has come to, with its metrics where they are wanted."""
+        """The history so far, with metrics if wanted."""
         cuda = self.device.type == "cuda"
         return History(
             task=self.task.name,

@@ -15,23 +15,23 @@ from mplab.numbers.tensors import round_tensor
 
 
 class LowOptimizer:
-    """An optimizer whose weights and arithmetic are in formats of their own.
+    """Wrap a torch optimizer so that weights and arithmetic are rounded to given formats.
 
     The parameters stay float32 tensors and hold values of `weight_format`. Each operation of
-    the optimizer rounds its result to `optimizer_format`, save the last: a new weight is
+    the optimizer rounds its result to `optimizer_format`, except the last: a new weight is
     rounded once, to `weight_format`.
 
     Args:
-        optimizer: of torch, over float32 parameters; they are rounded at once.
-        weight_format: of the weights.
-        optimizer_format: of the optimizer's arithmetic and state; FP32 leaves it to torch.
+        optimizer: a torch optimizer of float32 parameters; they are rounded at once.
+        weight_format: the format of the weights.
+        optimizer_format: format of the optimizer's arithmetic and state; FP32 leaves it to torch.
         update_rounding: one of `mplab.training.recipes.UPDATE_ROUNDINGS`.
-        stream: the random bits of stochastic rounding.
+        stream: random bits for stochastic rounding.
 
     Exactness:
         With nearest rounding and both formats FP16 or BF16, bit-exact with `torch.optim.Adam`
-        on half or bfloat16 parameters, on the data of tests/training/test_optimizers.py. Not so
-        where torch rounds a scalar of the optimizer as well: SGD's learning rate, or an epsilon
+        on half or bfloat16 parameters, on the data of tests/training/test_optimizers.py. Not
+        where torch also rounds a scalar of the optimizer: SGD's learning rate, or an epsilon
         that counts.
 
     Source:
@@ -69,12 +69,12 @@ class LowOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the optimizer; `GradScaler` unscales the gradients of their parameters."""
+        """The optimizer's groups; `GradScaler` unscales the gradients of their parameters."""
         return self.optimizer.param_groups
 
     @torch.no_grad()
     def step(self) -> None:
-        """Update the weights from their gradients, which enter `optimizer_format` first."""
+        """Update the weights from their gradients, rounded to `optimizer_format` first."""
         for weight, error in zip(self.parameters, self.errors, strict=False):
             weight.add_(error)  # exact unless the two lie more than 24 bits apart
         if self.optimizer_format == FP32:
@@ -108,7 +108,7 @@ class LowOptimizer:
             round_tensor(t, self.weight_format, out=t)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step depends on, besides the weights."""
+        """The state on which the next step depends, without the weights."""
         return {
             "optimizer": self.optimizer.state_dict(),
             "errors": self.errors,
@@ -116,7 +116,7 @@ class LowOptimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned."""
+        """Load the state that `state_dict` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         for error, saved in zip(self.errors, state["errors"], strict=True):
             error.copy_(saved)
@@ -125,7 +125,7 @@ class LowOptimizer:
 
 
 class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Rounds the result of every operation, as an optimizer on low tensors does.
+    """Round the result of every operation, as an optimizer on low tensors does.
 
     Scalars, such as Adam's count of steps, stay FP32, as they do in torch. The weights stay
     unrounded: `LowOptimizer` rounds them by its own rule.

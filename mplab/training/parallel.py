@@ -1,4 +1,4 @@
-"""Several processes that train one model on shares of each batch, started by `torchrun`."""
+"""Data-parallel training: processes that `torchrun` started share each batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import distributed
 
 
 def processes() -> int:
-    """How many processes train together; 1 outside a process group.
+    """The number of processes that train together; 1 outside a process group.
 
     Examples:
         >>> processes(), rank()
@@ -23,7 +23,7 @@ def processes() -> int:
 
 
 def rank() -> int:
-    """The number of this process among them; process 0 writes files and shows progress."""
+    """The rank of this process; process 0 writes files and shows progress."""
     return distributed.get_rank() if _grouped() else 0
 
 
@@ -32,7 +32,7 @@ def _grouped() -> bool:
 
 
 def mean(value: torch.Tensor) -> float:
-    """The mean of a scalar over all processes, which each gives once."""
+    """The mean of a scalar over all processes."""
     if processes() == 1:
         return float(value)
     total = value.detach().double().clone()
@@ -41,7 +41,7 @@ def mean(value: torch.Tensor) -> float:
 
 
 def from_first(value: Any) -> Any:
-    """What process 0 passes, in every process."""
+    """Broadcast the value of process 0 to all processes."""
     box = [value]
     if processes() > 1:
         distributed.broadcast_object_list(box, src=0)
@@ -53,7 +53,7 @@ def process_group(*, timeout: float = 600.0) -> Iterator[None]:
     """Join the processes that `torchrun` started, if it did; NCCL on GPUs, Gloo on CPUs.
 
     Args:
-        timeout: seconds after which a process that waits for another gives up.
+        timeout: seconds after which a process stops waiting for another.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or _grouped():
         yield

@@ -13,7 +13,7 @@ from mplab.simulation.casts import SCALINGS
 from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
-"""How a new weight enters the format that weights are kept in."""
+"""How a new weight is rounded to the format that weights are kept in."""
 
 SCALE_RULES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "torch": (LossScaler, ("growth_factor", "backoff_factor", "growth_interval", "dynamic")),
@@ -29,35 +29,35 @@ class Recipe:
     """In which formats a task is trained, and with which loss scale.
 
     Args:
-        name: how the recipe is called.
+        name: the name of the recipe.
         compute_format: the format of the operations that mixed precision lowers.
         simulated: rounded in software, in any format; otherwise torch itself computes, in
             FP32 plainly, in FP16 and BF16 by `torch.amp`.
         policy: which operations a simulation lowers, a name in `mplab.simulation.POLICIES`.
-        device: where it runs; None takes CUDA if there is one for torch's own mixed
-            precision, else the CPU.
+        device: where it runs; None takes CUDA, if available, for torch's own mixed precision,
+            else the CPU.
         init_scale: the first loss scale; None trains without one.
         dynamic: whether the scale follows overflows and skips their steps.
         scale_rule: how a dynamic scale follows them, a name in `SCALE_RULES`.
-        growth_factor: as in `LossScaler`; of other rules, it is their own.
+        growth_factor: as in `LossScaler`; other rules have their own.
         backoff_factor: likewise.
         growth_interval: as in `LossScaler`.
         weight_format: the format that weights are kept in between steps; FP32 is what mixed
             precision calls master weights.
         optimizer_format: the format of the optimizer's arithmetic and of its state.
-        update_rounding: how a new weight enters `weight_format`: to the nearest; at random,
-            right on average; or to the nearest with the error kept in a second number of
-            that format for the next update, as in Kahan's summation.
+        update_rounding: how a new weight is rounded to `weight_format`: to nearest; at random,
+            right on average; or to nearest with the error kept in a second number of that
+            format for the next update, as in Kahan's summation.
         max_norm: the norm that the gradients are clipped to, after they are unscaled; None
             does not clip.
-        fp8: the operands of linear layers have eight bits or fewer, and all else is FP32: a
-            name in `mplab.simulation.SCALINGS`, such as "current" or "nvfp4". The layers are
-            those that `convert_linears` converts without a filter.
-        checkpointing: forget the activations in the forward pass, and compute them again in
-            the backward pass.
+        fp8: operands of linear layers have eight bits or fewer, and all else is FP32: a name
+            in `mplab.simulation.SCALINGS`, such as "current" or "nvfp4". The layers are those
+            that `convert_linears` converts without a filter.
+        checkpointing: discard the activations in the forward pass, and recompute them in the
+            backward pass.
 
     Raises:
-        ValueError: the parts do not go together, or a number is out of its range.
+        ValueError: options contradict each other, or a number is out of range.
 
     Examples:
         >>> Recipe("pure", FP16, weight_format=FP16, optimizer_format=FP16, init_scale=8.0)
@@ -93,7 +93,7 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
             ("fp8", (None, *SCALINGS)),
         ):
             one_of("Recipe", name, getattr(self, name), known)
-        self.scaler()  # refuses numbers with which no loss scale begins or moves
+        self.scaler()  # rejects invalid numbers of the loss scale
         if self.max_norm is not None:
             self._require("max_norm", self.max_norm > 0, "positive or None", "Use 1.0.")
         if self.scale_rule != "torch":
@@ -118,7 +118,7 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
             raise ValueError(f"Recipe: {argument} must be {rule}; got {given}. {cure}")
 
     def _check_fp8(self) -> None:
-        """Reject what does not go with linear layers of few bits."""
+        """Reject options that do not work with low-precision linear layers."""
         low = SCALINGS[str(self.fp8)].input.fmt
         twice = self.checkpointing and self.fp8 == "delayed"
         for name, holds, rule in (
@@ -129,7 +129,7 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
             self._require(name, holds, rule, "Leave fp8 out.")
 
     def _check_real(self) -> None:
-        """Reject what torch's own arithmetic does not have."""
+        """Reject options that torch's own arithmetic does not support."""
         weights, computed, own = self.weight_format, self.compute_format, "torch's own arithmetic"
         ways = [name for name, way in SCALINGS.items() if way.is_real()]
         known = self.fp8 is not None or computed in (FP32, FP16, BF16)
@@ -152,14 +152,14 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
         self._require("init_scale", not scaled, rule, cure)
 
     def scaler(self) -> Any:
-        """A fresh loss scaler; one that stays at 1 for a recipe without a scale."""
+        """Make a loss scaler; for a recipe without a scale it stays at 1."""
         if self.init_scale is None:
             return LossScaler(1.0, dynamic=False)
         rule, options = SCALE_RULES[self.scale_rule]
         return rule(self.init_scale, **{name: getattr(self, name) for name in options})
 
     def settings(self) -> dict[str, Any]:
-        """All that decides what the recipe does, as JSON has it: formats by their names.
+        """All options of the recipe except its name, ready for JSON: formats by their names.
 
         Examples:
             >>> RECIPES["bf16-kahan"].settings()["weight_format"]

@@ -1,13 +1,13 @@
-"""Record a simulated training step once, and run it again as straight code.
+"""Record a simulated training step once, and run it again as straight-line code.
 
-A simulated step asks of each operation in which format it runs, and in a fixed loop gets the same
-answers each time. A tape below the simulation writes down the operations that really ran and the
-roundings between them, and makes a function of them, without autograd and without questions.
+A simulated step looks up the format of each operation, and in a fixed loop finds the same formats
+each time. A tape below the simulation records the operations that really ran and the roundings
+between them, and makes a function of them, without autograd and without look-ups.
 
-What cannot be known to be the same is not replayed. Models and losses of other than known parts
-might decide in Python. A step that reads a value, or memory that it did not make, is not written
-down. Other shapes, other memory and other modes are seen before each step. And before a program
-is used, it has to prove itself beside an ordinary step on the next batch, bit for bit.
+A step is replayed only if it is known to do the same each time. Models and losses with unknown
+parts might decide in Python. A step that reads a value, or memory that it did not make, is not
+recorded. Shapes, memory and modes are checked before each step. And before a program is used, it
+must agree with an ordinary step on the next batch, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from mplab.simulation.marks import Counter, Rounder, heard
 _KNOWN = ("torch.nn.", "torch._C.", "mplab.training.")
 
 _OF_SHAPES_ALONE = ("aten::_fused_sdp_choice",)
-"""Operations that return no tensor, and look at shapes alone."""
+"""Operations that return no tensor and depend only on shapes."""
 
 
 # What may be replayed --------------------------------------------------------------------
 def _is_known(thing: Any) -> bool:
-    """Whether a class or a function is of torch's networks, or of this room."""
+    """Whether a class or a function comes from torch's networks or from `mplab.training`."""
     return f"{getattr(thing, '__module__', None)}.".startswith(_KNOWN)
 
 
 def is_straight(model: nn.Module, loss: Any) -> bool:
-    """Whether a step has no Python of its own that could decide otherwise next time.
+    """Whether a step has no Python code of its own that could decide differently next time.
 
-    That is, the model is of torch's own modules on a CPU, without hooks, and the loss one of
-    `torch.nn.functional`, or both are those of a task in this package.
+    That is, the model consists of torch's own modules on a CPU, without hooks, and the loss is
+    from `torch.nn.functional`, or both belong to a task in this package.
 
     Examples:
         >>> is_straight(nn.Linear(2, 2), nn.functional.mse_loss)
@@ -63,14 +63,14 @@ def is_straight(model: nn.Module, loss: Any) -> bool:
 
 
 def _is_watched() -> bool:
-    """Whether something looks on that would see a program otherwise than a step."""
+    """Whether an active mode or hook would see a difference between program and step."""
     modes = _get_current_dispatch_mode() is not None or torch._C._len_torch_function_stack()
     return bool(modes or torch._C._autograd._top_saved_tensors_default_hooks(True))
 
 
-# Writing a step down ---------------------------------------------------------------------
+# Recording a step ------------------------------------------------------------------------
 class _Line(NamedTuple):
-    """An operation or a rounding: its text, the tensors in it, and whether it only looks."""
+    """An operation or a rounding: its text, the tensors in it, and whether it is a view."""
 
     text: str
     used: list[str]
@@ -83,16 +83,16 @@ def _memory(t: Tensor) -> int:
 
 
 def _place(t: Tensor) -> tuple[Any, ...]:
-    """Where in its memory a tensor lies, and how."""
+    """The position and layout of a tensor in its memory."""
     return t.storage_offset(), t.shape, t.stride(), t.dtype
 
 
 class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down the operations below all other modes, and the roundings.
+    """Record the operations below all other modes, and the roundings.
 
-    A tensor is known by its memory and its place and shape there. All memory that is seen is
-    kept until the end, so that none can be taken for another. `lasting` are parameters and
-    buffers, which are the same memory in each step.
+    A tensor is identified by its memory and its place and shape there. All memory that is seen is
+    kept until the end, so that no address comes twice. `lasting` are parameters and buffers, which
+    have the same memory in each step.
     """
 
     def __init__(self, inputs: Sequence[Tensor], lasting: Sequence[Tensor]) -> None:
@@ -137,7 +137,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _write(self, func: Any, args: Any, kwargs: Any, given: list[str], out: Any) -> None:
-        """Write down one operation, unless it only looks at memory as something known does."""
+        """Record one operation, unless its results are all known tensors."""
         name = func._schema.name
         single = isinstance(out, Tensor)
         results = [out] if single else out if isinstance(out, list | tuple) else None
@@ -157,7 +157,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lines.append(_Line(text, self._used, fresh, is_view))
 
     def _made(self, t: Any, mutable: bool) -> str:
-        """The name of a result, if it gets one: not of a known tensor, nor of a view that lasts."""
+        """Name a result, unless it is a known tensor or a view of lasting memory."""
         if not isinstance(t, Tensor):
             return ""
         where = self._names.get(_memory(t))
@@ -176,7 +176,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def _last(self, t: Tensor) -> None:
-        """Take a tensor whose memory is the same in each step for a constant."""
+        """Make a constant of a tensor whose memory is the same in each step."""
         with self._unseen():
             self._lasting.add(_memory(t))
             self._name(t, self._constant(t.detach(), "w"))
@@ -188,7 +188,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def _text(self, value: Any) -> str:
-        """An argument as Python has it."""
+        """An argument as Python code."""
         if isinstance(value, Tensor):
             return self.name_of(value)
         if isinstance(value, list | tuple):
@@ -198,7 +198,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return repr(value) if plain else self._constant(value, "k")
 
     def name_of(self, t: Tensor) -> str:
-        """The name of a tensor that the step made, was given, or finds in lasting memory."""
+        """The name of a tensor that the step made, received, or finds in lasting memory."""
         where = self._names.get(_memory(t), {})
         if _place(t) not in where and _memory(t) in self._lasting:
             self._last(t)
@@ -212,7 +212,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.refusal = self.refusal or why
 
     def round(self, door: Rounder, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
-        """Write down a rounding, which no mode sees, and let it happen."""
+        """Record a rounding, which no mode sees, and carry it out."""
         if door.stream is not None:
             self._refuse("roundings are random")
         if not (self._off or self.refusal):
@@ -229,13 +229,13 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return door(x, out, counter)
 
     def program(self, results: Sequence[Tensor | None]) -> str:
-        """The text of a function that returns `results`, and forgets the rest after its use."""
+        """The code of a function that returns `results`, and deletes other tensors after use."""
         self._used = []
         wanted = ["None" if t is None else self.name_of(t) for t in results]
         body, needed = [f"return {', '.join(wanted)},"], set(wanted)
         for line in reversed(self.lines):
             if line.is_view and needed.isdisjoint(line.made):
-                continue  # autograd made it, and nobody looked at it
+                continue  # autograd made it, and nothing uses it
             mine = dict.fromkeys(line.used + line.made)
             over = [name for name in mine if name.startswith("t") and name not in needed]
             body += [f"del {', '.join(over)}"] if over else []
@@ -247,21 +247,21 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 # Running it again ------------------------------------------------------------------------
 class Replay:
-    """A step that is run as it is once, then proved, then run as straight code.
+    """Record a step, check the recording against the step once, then replay it.
 
-    Its results are those of the step: where it cannot be sure of that, it runs the step itself.
+    The results are those of the step; where this is not certain, the step itself runs.
 
     Args:
-        step: forward and backward of tensors: returns the loss, and leaves gradients in `.grad`.
-        model: whose parameters and buffers it uses.
+        step: forward and backward pass: returns the loss, and leaves gradients in `.grad`.
+        model: the model whose parameters and buffers the step uses.
     """
 
     def __init__(self, step: Callable[..., Tensor], model: nn.Module) -> None:
         self.step, self.model = step, model
         self.source = ""
-        """The text of the program; empty until there is one."""
+        """The code of the program; empty until there is one."""
         self.refusal = ""
-        """Why there is none, and will be none."""
+        """Why there will be no program."""
         self.proved = False
         self._program: Callable[..., Any]
         self._counters: list[Counter] = []
@@ -281,7 +281,7 @@ class Replay:
         return self._run(inputs) if self.proved else self._prove(inputs)
 
     def _find(self, inputs: Sequence[Tensor]) -> Any:
-        """What must be as it was when the step was written down."""
+        """The state that must be the same as when the step was recorded."""
         return (
             [(t.shape, t.stride(), t.dtype) for t in inputs],
             [t.data_ptr() for t in self._lasting],
@@ -298,7 +298,7 @@ class Replay:
         return loss  # type: ignore[no-any-return]
 
     def _record(self, inputs: Sequence[Tensor], found: Any) -> Tensor:
-        """Run the step, and write it down."""
+        """Run the step and record it."""
         tape = _Tape(inputs, self._lasting)
         with tape, heard(tape.round):
             loss = self.step(*inputs)
@@ -313,7 +313,7 @@ class Replay:
         return loss
 
     def _prove(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Run the program and then the step, which must leave the same in everything."""
+        """Run the program and then the step, and compare everything that they leave."""
         before = self._state()
         ours = self._run(inputs), self._state()
         random, lasting, counts, _ = before
@@ -333,7 +333,7 @@ class Replay:
         return theirs[0]
 
     def _state(self) -> tuple[Any, ...]:
-        """All that a step changes; but gradients themselves, which are made anew."""
+        """Everything that a step changes: random state, parameters, buffers, counts, gradients."""
         counts = [(c.total, c.counts.copy(), replace(c.tally)) for c in self._counters]
         lasting = [t.detach().clone() for t in self._lasting]
         return torch.get_rng_state(), lasting, counts, [p.grad for p in self._parameters]

@@ -1,7 +1,7 @@
-"""Recipes and seeds of one task, gathered in one file.
+"""Train one task with several recipes and seeds, and gather the runs in one file.
 
-A run that is complete is in the file; the one at work is in a checkpoint beside it. Both
-are replaced whole, so that nothing but the steps since the last checkpoint can be lost.
+Complete runs are in the file; the current one is in a checkpoint beside it. Both are written
+atomically, so that only the steps since the last checkpoint can be lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def load_runs(path: str | Path) -> list[History]:
 
 
 def _save(path: Path, runs: Sequence[History]) -> None:
-    """Write runs to a file, whole or not at all."""
+    """Write runs to a file, atomically."""
     stored = {"mplab runs": _VERSION, "runs": [run.to_json() for run in runs]}
     replace_file(path, json.dumps(stored, allow_nan=True).encode())
 
@@ -54,7 +54,7 @@ def _parsed(content: bytes, path: str | Path) -> list[History]:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Refuse to work on a file that another process works on; a lock dies with its process."""
+    """Lock a file, or fail if another process holds it; the lock ends with the process."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -90,22 +90,22 @@ def gather(
     save_every: int = 50,
     told: Callable[[History], None] | None = None,
 ) -> list[History]:
-    """Train what is missing in a file, and return all runs that were asked for.
+    """Train the runs that are missing in a file, and return all requested runs.
 
-    A run that is complete is in the file; the one at work is in a checkpoint beside it. The same
-    call goes on where one was cut off, and ends with the same bits. In a process group the first
-    process alone reads and writes.
+    Complete runs are in the file; the current one is in a checkpoint beside it. The same call
+    continues an interrupted one, and ends with the same bits. In a process group only the first
+    process reads and writes.
 
     Args:
-        task: a name in `TASKS`, or a task; the file knows it by its name alone.
-        recipes: names in `RECIPES`, or recipes, whose settings the file knows; at least one.
-        out: the file of all runs, made if it is not there; runs that it holds stay.
-        seeds: one run of each recipe for each.
+        task: a name in `TASKS`, or a task; the file identifies it by its name alone.
+        recipes: names in `RECIPES`, or recipes; the file stores their settings.
+        out: the file of all runs, made if it is missing; runs in it stay.
+        seeds: each recipe runs once with each seed.
         steps: instead of the task's.
         device: instead of the recipe's.
         progress: show a bar.
         save_every: steps between checkpoints.
-        told: is called with each run that was trained, when it is in the file.
+        told: called with each new run once it is in the file.
 
     Returns:
         The runs of these recipes and seeds, recipe by recipe.
@@ -161,7 +161,7 @@ def gather(
 
 
 def _by_name(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
-    """The recipes by their names, by which a file knows its runs."""
+    """The recipes by name; names identify the runs in a file."""
     chosen: dict[str, Recipe] = {}
     for wanted in recipes:
         recipe: Recipe = known("recipe", wanted, RECIPES, where="gather")
@@ -174,7 +174,7 @@ def _by_name(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
 
 
 def checkpoint_path(out: Path, recipe: str, seed: int) -> Path:
-    """Where a run that is not complete is kept.
+    """The path of the checkpoint of an incomplete run.
 
     Examples:
         >>> checkpoint_path(Path("run.json"), "fp32", 0).name
@@ -191,7 +191,7 @@ def _require_same(
     device: str | None,
     recipes: dict[str, Recipe],
 ) -> None:
-    """Refuse to put runs side by side that cannot be compared, or to take one for another."""
+    """Reject a file with runs of another task, length, settings or device."""
     facts: list[tuple[str, Any, Any]] = [("task", run.task, task.name)]
     facts.append(("steps", len(run.loss), steps))
     if run.recipe in recipes:

@@ -1,8 +1,8 @@
 """Memory and time of a training step, part by part: predicted from shapes, and measured.
 
 Mixed precision keeps FP32 parameters, gradients and optimizer state, and adds low copies of
-weights; what it saves are activations. The prediction is a sum over layers that a reader can
-repeat by hand, and a test holds it against what autograd keeps, byte for byte.
+weights; it saves memory in the activations. The prediction is a sum over layers that a reader can
+repeat by hand, and a test compares it with the memory that autograd keeps, byte for byte.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 def kept_bytes(
     compute: Callable[[], Tensor], model: nn.Module, batch: Sequence[Tensor]
 ) -> tuple[int, Tensor]:
-    """Bytes that autograd keeps while `compute` runs, and its result.
+    """Measure the bytes that autograd keeps while `compute` runs; return them and the result.
 
-    Counted are the distinct pieces of memory that saved tensors lie in, without parameters
+    The count is over the distinct pieces of memory that saved tensors lie in, without parameters
     and the batch.
     """
     known = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *batch)}
@@ -60,16 +60,16 @@ class Memory:
     """Bytes of a training step by component.
 
     Attributes:
-        recipe: what was run.
+        recipe: the name of the recipe.
         parameters: all in FP32.
-        gradients: of the parameters.
-        optimizer: its state after a step.
+        gradients: the gradients of the parameters.
+        optimizer: the optimizer's state after a step.
         kept: activations and low copies of weights, measured.
         activations: predicted; None where a module has no rule.
         casts: predicted low copies of weights.
-        would: of a simulated recipe, what its format would keep; the simulator keeps `kept`.
+        would: for a simulated recipe, what its real format would keep; the simulator keeps `kept`.
         peak: on CUDA, the most that was allocated in a step, by the allocator.
-        checkpointed: whether blocks kept their inputs alone.
+        checkpointed: whether blocks kept only their inputs.
     """
 
     recipe: str
@@ -97,15 +97,15 @@ def memory(
     Args:
         task: a name in `mplab.training.TASKS`, or a task.
         recipe: a name in `mplab.training.RECIPES`, or a recipe.
-        batch: examples; None takes the task's.
+        batch: number of examples; None takes the task's.
         device: "cpu" or "cuda".
         checkpointed: recompute each child of a `Sequential` in the backward pass; saves memory
             where a child is a block of several layers, and costs some where it is one layer.
 
     Raises:
         ValueError: an unknown name; a recipe that needs more than autocast's policy and a loss
-            scale; more examples than the task has; a model that is no `Sequential` and is to be
-            checkpointed.
+            scale; more examples than the task has; checkpointing of a model that is not a
+            `Sequential`.
     """
     step = _Step("memory", task, recipe, batch, device, checkpointed)
     if checkpointed:
@@ -190,7 +190,7 @@ class _Step:
         return x[order].to(self.device), y[order].to(self.device)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Forward, in the recipe's format."""
+        """Compute the loss in the recipe's format."""
         real = not self.recipe.simulated and self.recipe.compute_format is not FP32
         dtype = self.recipe.compute_format.torch_dtype if real else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=real):
@@ -207,7 +207,7 @@ class _Step:
 
 
 def _plain(where: str, recipe: Recipe) -> Recipe:
-    """A recipe of which a step here does all: autocast's policy, and a loss scale."""
+    """Reject a recipe that needs more than autocast's policy and a loss scale."""
     for name in _BEYOND:
         if getattr(recipe, name) != getattr(RECIPES["fp32"], name):
             raise ValueError(
@@ -218,19 +218,19 @@ def _plain(where: str, recipe: Recipe) -> Recipe:
 
 
 _BEYOND = ("policy", "weight_format", "optimizer_format", "max_norm", "fp8", "checkpointing")
-"""What a recipe may ask for that a step here does not do."""
+"""Options of a recipe that a step here does not support."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds a step, by stage, the median of several steps.
+    """Seconds per step by stage, the median of several steps.
 
     Attributes:
-        recipe: what was run.
-        device: where.
-        simulated: whether the time is that of the simulator, not of a format.
-        seconds: by stage.
-        examples: per step.
+        recipe: the name of the recipe.
+        device: the device's name.
+        simulated: whether the simulator was timed, not a real format.
+        seconds: seconds by stage.
+        examples: number of examples per step.
     """
 
     recipe: str
@@ -258,8 +258,8 @@ def stage_times(
     Args:
         task: a name in `mplab.training.TASKS`, or a task.
         recipe: a name in `mplab.training.RECIPES`, or a recipe.
-        steps: how many are timed, after two to warm up.
-        batch: examples; None takes the task's.
+        steps: number of timed steps, after two to warm up.
+        batch: number of examples; None takes the task's.
         device: "cpu" or "cuda".
 
     Raises:
@@ -287,7 +287,7 @@ def stage_times(
 
 
 class _Clock:
-    """Laps by name; on CUDA they are read once all work is done."""
+    """Times by name; on CUDA they are read once all work is done."""
 
     def __init__(self, device: torch.device) -> None:
         self.cuda = device.type == "cuda"

@@ -27,9 +27,9 @@ class Split(NamedTuple):
 
     Args:
         train: inputs of shape (examples, …) and targets of shape (examples, …), of the dtypes
-            that the task's network and loss take; for most, float32 inputs, and targets of
-            float32 (to regress) or int64 (classes).
-        test: the same of other examples, as many as you like.
+            that the task's network and loss take; mostly float32 inputs, and targets of
+            float32 (regression) or int64 (classes).
+        test: the same for other examples, as many as you like.
 
     Examples:
         >>> x = torch.rand(100, 3)
@@ -42,17 +42,17 @@ class Split(NamedTuple):
     test: Batch
 
     def to(self, device: torch.device | str) -> Split:
-        """The same on a device."""
+        """Move the data to a device."""
         return Split(*(tuple(t.to(device) for t in part) for part in self))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something to learn, and how. Its functions are called by `train`, for each run anew.
+    """A training task: data, network, loss, optimizer. `train` calls its functions in each run.
 
     Args:
-        name: how the task is called. Files know their runs by it: give a changed task another.
-        steps: how many steps a run takes.
+        name: the task's name. It identifies runs in files: give a changed task another name.
+        steps: the number of steps of a run.
         batch: training examples per step; None takes all.
         data: data() returns a `Split`, the same at each call, on the CPU.
         model: model() returns a new network, a `torch.nn.Module` with float32 weights, made
@@ -65,9 +65,9 @@ class Task:
             scalars or tensors of one number. The predictions are those of all `split.test[0]`, in
             float32, without gradients, on the device of the run, as the split is. Called after
             the last step, and before the first, to fail early.
-        optimizer: optimizer(parameters) returns a `torch.optim.Optimizer` of these, the
-            network's `parameters()`.
-        verdict: what FP16 without a loss scale does to it: "fails", "delayed" or "unaffected".
+        optimizer: optimizer(parameters) returns a `torch.optim.Optimizer` of the network's
+            `parameters()`.
+        verdict: the effect of FP16 without a loss scale: "fails", "delayed" or "unaffected".
 
     Examples:
         A task of your own. `mplab train --task mine:LINE` finds it in a file mine.py.
@@ -110,7 +110,7 @@ def metrics_of(task: Task, output: Tensor, split: Split) -> dict[str, float]:
     """The metrics of a task, each as a float.
 
     Raises:
-        TypeError: the task returns anything but one number by each name.
+        TypeError: the metrics are not a dict of one number for each name.
     """
     found: Any = task.metrics(output, split)
     metrics = {}
@@ -131,7 +131,7 @@ _TRAINING_IMAGES = 1400
 
 
 def _digits() -> tuple[Tensor, Tensor]:
-    """Images as (1797, 64) in 0 .. 16 and labels, in an order of their own."""
+    """Images of shape (1797, 64) in 0 .. 16, and labels, shuffled."""
     digits = load_digits()
     order = torch.randperm(len(digits.labels), generator=torch.Generator().manual_seed(12345))
     images = torch.from_numpy(digits.images.reshape(-1, 64)).float()[order]
@@ -206,8 +206,8 @@ class Transformer(nn.Module):
     """A small encoder: each token sees all others, and each place gets an answer.
 
     Args:
-        width: of the numbers at each place.
-        layers: how many layers of attention there are.
+        width: the number of features at each place.
+        layers: the number of attention layers.
     """
 
     def __init__(self, width: int = 32, layers: int = 2) -> None:
@@ -342,9 +342,9 @@ R² or accuracy after each task's own steps, simulated:
 | sequence-transformer | 0.969 to 0.999 | 0.986 to 0.999 | 0.996 to 0.999 | 0.983 to 1.000 |
 | regression | 0.993 to 0.997 | 0.990 to 0.997 | 0.993 to 0.997 | 0.993 to 0.997 |
 
-"fails": on a plateau to the end, on all seeds. "delayed": so it seems after 400 steps, but by
+"fails": on a plateau to the end, on all seeds. "delayed": on a plateau after 400 steps, but by
 step 1200 four of the five seeds have left the plateau and learnt as much as FP32. "unaffected":
-as FP32 does, although digits-cnn flushes gradients as well: where later layers learn, the
+like FP32, although digits-cnn flushes gradients as well: where later layers learn, the
 gradients of the first ones grow, and the share of zeros in the first step predicts nothing.
 
 torch's own mixed precision on that CPU, on seeds 0 and 1, agrees with digits-autoencoder (0.18 and
