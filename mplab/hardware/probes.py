@@ -1,4 +1,4 @@
-"""Sums that tell models of a matrix unit apart, computed by the models and on the GPU."""
+"""Probes of matrix units: sums that distinguish their models, computed by models and on the GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Step = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class Rejected:
-    """A model that gives another answer: its name, its answer, changes to the unit or to `mma`."""
+    """A model with another answer: its name, its answer, changes to the unit or to `mma`."""
 
     model: str
     answer: float
@@ -50,16 +50,16 @@ class Probe:
     Attributes:
         terms: the sum in words, `|` where the next step begins.
         shows: the property of the unit that the answer shows.
-        input_format: of the factors, as in `mma`.
+        input_format: the format of the factors, as in `mma`.
         answer: the unit's answer.
         rejected: models that the answer rules out.
-        steps: the factors (a, b) of each step of the unit, if not as `terms` has them; the rest
-            of a step is zero.
-        output_format: of the result.
-        architecture: whose unit it is.
-        scales: those of a and b for the blocks, of 16 factors if the unit adds groups, else of
-            32; those left out are 1.
-        scale_format: of `scales`, if there are any.
+        steps: the factors (a, b) of each step of the unit, if `terms` does not give them; the
+            rest of a step is zero.
+        output_format: the format of the result.
+        architecture: the architecture of the unit.
+        scales: the scales of a and b by block, of 16 factors if the unit adds groups, else of
+            32; missing scales are 1.
+        scale_format: the format of `scales`, if there are any.
     """
 
     terms: str
@@ -79,7 +79,7 @@ class Probe:
 
     @property
     def architectures(self) -> list[str]:
-        """Those that have a unit for these formats."""
+        """The architectures that have a unit for these formats."""
         found = []
         for name in ARCHITECTURES:
             try:
@@ -91,7 +91,7 @@ class Probe:
         return found
 
     def factors(self, *, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The two vectors, as long as all steps together, `least` steps at least."""
+        """The two vectors of factors, as long as all steps together, `least` steps at least."""
         length, steps = self._unit(self.architecture).terms, self.steps or _steps(self.terms)
         flat = np.zeros((2, length * max(len(steps), least)))
         for i, step in enumerate(steps):
@@ -103,7 +103,7 @@ class Probe:
 
         Args:
             architecture: a name in `ARCHITECTURES`, or a `MatrixUnit`; the probe's own if omitted.
-            options: of `mma`.
+            options: options of `mma`.
         """
         a, b = self.factors()
         formats = {"input_format": self.input_format, "output_format": self.output_format}
@@ -128,7 +128,7 @@ _COUNTS = {"four": 4, "seven": 7, "eight": 8, "sixteen": 16}
 
 
 def _steps(terms: str) -> tuple[Step, ...]:
-    """The factors of a sum in words: `a*b` is split before `b`, a power of two evenly.
+    """Parse a sum in words into factors: `a*b` is split before `b`, a power of two evenly.
 
     Examples:
         >>> _steps("2^4 | seven 1.5*3 in FP16")[0]
@@ -159,7 +159,7 @@ def _value(word: str) -> float:
 
 
 def _power(word: str) -> tuple[float, float]:
-    """Two factors whose product is a power of two, as even as possible; those of 0 are 0."""
+    """Split a power of two into two factors, as even as possible; 0 gives two zeros."""
     value = _value(word)
     if value == 0:
         return 0.0, 0.0
@@ -274,7 +274,7 @@ PROBES = (
 # On the GPU ------------------------------------------------------------------------------
 @contextmanager
 def tf32(wanted: bool) -> Iterator[None]:
-    """Matrix products and convolutions of float32 tensors in TF32 on CUDA, or in FP32."""
+    """Compute products and convolutions of float32 tensors in TF32 on CUDA, or in FP32."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
     try:
@@ -284,15 +284,15 @@ def tf32(wanted: bool) -> Iterator[None]:
 
 
 def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
-    """The device's own product of tensors that hold values of a format, float64 for FP64.
+    """Multiply matrices of a format's values on their device; FP64 takes float64 tensors.
 
-    On a CPU it is FP32's, which is no matrix unit's.
+    On a CPU the product is computed in FP32, without a matrix unit.
 
     Args:
-        a: on the left.
-        b: on the right.
-        fmt: in which the device multiplies, `float` for FP64; a pair has one format for each;
-            for E5M2 alone `b` becomes E4M3.
+        a: left matrix.
+        b: right matrix.
+        fmt: the format in which the device multiplies, `float` for FP64; a pair has one format
+            for each matrix; for E5M2 alone `b` becomes E4M3.
         fast: for FP8, whether partial sums stay in the unit.
 
     Raises:
@@ -309,7 +309,7 @@ def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
         raise RuntimeError(f"torch has no {first.name} or no {second.name}.")
     if first.bits == 16:
         return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
-    right = b.t().contiguous().to(second.torch_dtype).t()  # column-major, as it must be
+    right = b.t().contiguous().to(second.torch_dtype).t()  # must be column-major
     one = torch.ones((), device=a.device)
     result: Tensor = torch._scaled_mm(
         a.to(dtype), right, scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=fast
@@ -343,7 +343,7 @@ def on_cuda(probe: Probe) -> float:
 
 
 def _into_fp16(a: Tensor, b: Tensor) -> Tensor:
-    """The product of FP16 values in FP16; here torch may also add in FP16."""
+    """Multiply FP16 matrices into FP16; torch may also accumulate in FP16 here."""
     settings = torch.backends.cuda.matmul
     before = settings.allow_fp16_accumulation
     settings.allow_fp16_accumulation = True
@@ -359,7 +359,7 @@ def same(answer: float, other: float) -> bool:
 
 
 def report(probe: Probe, measured: float | None) -> list[str]:
-    """Format one probe: the hardware's answer (None leaves it out) and that of each model."""
+    """Format one probe: the hardware's answer (None leaves it out) and each model's answer."""
     answers = {name: probe.ask(architecture=name) for name in probe.architectures}
     answers |= {f"not: {model.model}": model.answer for model in probe.rejected}
     lines = [f"{probe.terms}: {probe.shows}"]

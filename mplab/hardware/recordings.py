@@ -33,8 +33,8 @@ SCHEMA: dict[str, dict[str, type]] = {
     "exponents": {"runs": list},
     "audit": {"rows": list, "refused": list},
 }
-"""The parts, in order of importance, and what a complete recording of each holds. The audit is
-recorded no more, but read as before."""
+"""The parts, in order of importance, and the fields of a complete recording of each. The audit is
+no longer recorded, but can still be read."""
 
 _PROVENANCE: dict[str, type] = {
     **{"device": str, "cuda": bool, "driver": str, "torch": str, "numpy": str, "python": str},
@@ -50,9 +50,9 @@ class Recording:
     Attributes:
         part: one of `SCHEMA`.
         provenance: device, driver, versions, date, command and seeds.
-        data: by the schema of the part; of an unfinished recording as far as it got.
-        complete: whether the part came to its end.
-        problem: why not, in words; empty if it did.
+        data: the measurements by the part's schema; an unfinished recording has some of them.
+        complete: whether the part finished.
+        problem: why it did not finish, in words; empty if it did.
     """
 
     part: str
@@ -63,7 +63,7 @@ class Recording:
 
     @property
     def name(self) -> str:
-        """The part and the device: the file's name without its ending."""
+        """The part and the device: the file's name without its extension."""
         device = re.sub(r"[^a-z0-9]+", "-", self.provenance["device"].lower()).strip("-")
         return f"{self.part}-{device}"
 
@@ -76,10 +76,10 @@ class Recording:
         return f"recorded on {where} on {day}{rehearsed}{unfinished}"
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the file, whole or not at all, and return its path.
+        """Write the file atomically, and return its path.
 
         Raises:
-            ValueError: a field does not fit the schema of the part, or JSON cannot hold it.
+            ValueError: a field does not fit the part's schema, or JSON cannot hold it.
         """
         tree = {
             "mplab recording": VERSION,
@@ -100,12 +100,12 @@ def _text(tree: Any, *, sort: bool = False) -> str:
 
 
 def _digest(tree: Mapping[str, Any]) -> str:
-    """Of the contents, whatever their order; the file keeps the order of layers and models."""
+    """Hash the contents whatever their order; the file keeps the order of layers and models."""
     return hashlib.sha256(_text(tree, sort=True).encode()).hexdigest()
 
 
 def _spelled(tree: Any) -> Any:
-    """Infinity and NaN as words, floats to nine digits."""
+    """Convert for JSON: infinity and NaN to words, floats to nine digits."""
     if isinstance(tree, float):
         return float(f"{tree:.9g}") if math.isfinite(tree) else str(tree)
     if isinstance(tree, dict):
@@ -156,15 +156,15 @@ def _paths(part: str, where: Where) -> list[Path]:
 
 
 def load(name: str, *, where: Where = None) -> Recording:
-    """Load a recording, checked against its schema and its checksum.
+    """Load a recording, and check its schema and its checksum.
 
     Args:
-        name: part and device, such as "casts-nvidia-h200", or the part alone where there is one
-            recording of it.
+        name: part and device, such as "casts-nvidia-h200", or the part alone if it has only one
+            recording.
         where: a folder; None for the recordings that came with the package.
 
     Raises:
-        ValueError: there is none of this name, or several; the file was edited, or is no
+        ValueError: no recording, or several, of this name; the file was edited, or is not a
             recording of this version.
     """
     part = name.partition("-")[0]
@@ -190,9 +190,9 @@ def load(name: str, *, where: Where = None) -> Recording:
 
 
 def first(part: str, *, where: Where = None) -> Recording | None:
-    """The recording of a part that lessons show, or None where there is none.
+    """Load the recording of a part that lessons show, or None if there is none.
 
-    Complete ones of a CUDA device come before others, and those before rehearsals.
+    Complete recordings of a CUDA device come before others, and those before rehearsals.
 
     Args:
         part: one of `SCHEMA`.
@@ -220,7 +220,7 @@ def _how_to_record(part: str) -> str:
 
 
 def caption(part: str, *, where: Where = None) -> str:
-    """Words for a lesson: where the recording of a part comes from, or how to make one.
+    """Caption for a lesson: where the recording of a part comes from, or how to make one.
 
     Args:
         part: one of `SCHEMA`.

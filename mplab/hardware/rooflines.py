@@ -1,7 +1,7 @@
-"""Matrix products in several formats: their speed beside two limits, and their errors.
+"""Rooflines and errors of matrix products in several formats.
 
-A product can be no faster than its multiplications and no faster than the memory that it reads
-and writes; the two limits together are called the roofline. All speeds are measured on the
+A product can be no faster than its multiplications and no faster than its memory traffic; the two
+limits together are called the roofline. All speeds are measured on the
 device at hand or read from a recording, never assumed.
 """
 
@@ -21,13 +21,13 @@ from mplab.numbers.formats import BF16, FP16, FP32, Format
 
 
 class Product(NamedTuple):
-    """One square product.
+    """The measured speed of one square matrix product.
 
     Attributes:
         size: rows of each matrix.
         fmt: the format's name.
-        per_second: operations in a second; an addition and a multiplication are two.
-        per_byte: operations for each byte of the three matrices.
+        per_second: operations per second; an addition and a multiplication are two.
+        per_byte: operations per byte of the three matrices.
     """
 
     size: int
@@ -37,12 +37,12 @@ class Product(NamedTuple):
 
 
 class Roofline(NamedTuple):
-    """Products, and the memory's speed.
+    """The speed of matrix products and of the memory.
 
     Attributes:
         where: the device, and whether it was measured or recorded.
-        bytes_per_second: of a copy, read and written.
-        products: by format and size.
+        bytes_per_second: bytes that a copy reads and writes per second.
+        products: the products by format and size.
     """
 
     where: str
@@ -50,12 +50,12 @@ class Roofline(NamedTuple):
     products: tuple[Product, ...]
 
     def peak(self, fmt: str) -> float:
-        """The most operations in a second that were seen in a format, given by its name."""
+        """The most operations per second in a format, given by its name."""
         return max(p.per_second for p in self.products if p.fmt == fmt)
 
 
 def lap(call: Callable[[], object], repeats: int, device: str | torch.device) -> float:
-    """Seconds of one of `repeats` calls; on CUDA until the device has done their work."""
+    """Time `repeats` calls and return the seconds of one; on CUDA, until the device is done."""
     if torch.device(device).type != "cuda":
         start = perf_counter()
         for _ in range(repeats):
@@ -78,9 +78,9 @@ def seconds_of(
     turn: float = 2e-3,
     warm: int = 1,
 ) -> float:
-    """The median time of one call, repeated in each round until that takes about `turn` seconds.
+    """Measure the median time of one call, repeated in each round for about `turn` seconds.
 
-    A short call alone would show the clock, or on CUDA how long Python takes to begin it.
+    A single short call would measure the clock, or on CUDA the launch from Python.
     """
     for _ in range(warm):
         call()
@@ -89,7 +89,7 @@ def seconds_of(
 
 
 def work_per_byte(size: int, fmt: Format) -> float:
-    """Operations of a square product for each byte that it must at least move.
+    """Arithmetic intensity: operations of a square product per byte that it must at least move.
 
     Examples:
         >>> work_per_byte(96, FP32), work_per_byte(96, FP16)
@@ -99,7 +99,7 @@ def work_per_byte(size: int, fmt: Format) -> float:
 
 
 def _dtype(function: str, fmt: Format) -> torch.dtype:
-    """The torch dtype in which a product is computed in `fmt`; TF32 would run in FP32."""
+    """The torch dtype of products in `fmt`; TF32 would run in FP32."""
     dtype: torch.dtype | None = fmt.torch_dtype
     if dtype is None:
         raise ValueError(
@@ -116,11 +116,11 @@ def measured(
     device: str = "cpu",
     seconds: float = 0.5,
 ) -> Roofline:
-    """Time products on the device at hand.
+    """Measure the speed of matrix products and memory on the device at hand.
 
     Args:
-        sizes: of the square matrices.
-        formats: in which torch multiplies.
+        sizes: sizes of the square matrices.
+        formats: formats in which torch multiplies.
         device: "cpu" or "cuda".
         seconds: a format's larger products are left out once one takes longer than this.
     """
@@ -145,7 +145,7 @@ def measured(
 
 
 def recorded() -> Roofline | None:
-    """The recording of speed that came with the package; None where there is none."""
+    """Load the recorded speeds that came with the package; None if there are none."""
     recording = first("speed")
     rows = [r for r in recording.data.get("matmul", []) if "per_second" in r] if recording else []
     if recording is None or not rows or "copy" not in recording.data:
@@ -156,12 +156,12 @@ def recorded() -> Roofline | None:
 
 
 class ProductError(NamedTuple):
-    """How far a product is from the exact one of the unrounded matrices.
+    """The error of a product relative to the exact product of the unrounded matrices.
 
     Attributes:
         size: rows of each matrix.
         fmt: the format's name.
-        error: length of the difference, relative to the exact product's length.
+        error: norm of the difference, relative to the norm of the exact product.
     """
 
     size: int
@@ -177,17 +177,17 @@ def matmul_errors(
     mean: float = 0.0,
     seed: int = 0,
 ) -> list[ProductError]:
-    """Errors of torch's products of random matrices that were rounded to a format before.
+    """Measure the errors of torch's products of random matrices that are rounded to a format.
 
     Args:
-        sizes: of the square matrices.
-        formats: in which torch multiplies.
+        sizes: sizes of the square matrices.
+        formats: formats in which torch multiplies.
         device: "cpu" or "cuda".
-        mean: of the normal numbers in the matrices.
-        seed: of the matrices.
+        mean: mean of the normal numbers in the matrices.
+        seed: seed of the matrices.
 
     Exactness:
-        The product they are compared with is torch's in float64.
+        The reference is torch's product in float64.
     """
     generator = torch.Generator().manual_seed(seed)
     rows = []

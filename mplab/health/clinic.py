@@ -1,9 +1,9 @@
 """The clinic: twelve training runs that break as users' runs have broken.
 
-Each is run in one of three ways: as reported, with the cure, and with the remedy that people
-usually try. What decides is an observable, not the loss: several faults hide behind a loss that
-falls. The runs compute in torch's own FP16, BF16 or FP8 on the CPU, and are the same each time on
-one machine.
+Each case runs in one of three ways: as reported, with the cure, and with the remedy that people
+usually try. An observable decides whether a run is healthy, not the loss: several faults hide
+behind a falling loss. The runs compute in torch's own FP16, BF16 or FP8 on the CPU, and are the
+same each time on one machine.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TREATMENTS: tuple[Treatment, ...] = ("broken", "wrong", "fixed")
 
 
 class Outcome(NamedTuple):
-    """What one run of a case showed.
+    """The result of one run of a case.
 
     Attributes:
-        observed: the case's observable.
-        losses: by step.
-        report: of `mplab.health`.
+        observed: the value of the case's observable.
+        losses: the losses by step.
+        report: the report of `mplab.health`.
     """
 
     observed: float
@@ -49,15 +49,15 @@ class Case:
     """One broken run.
 
     Attributes:
-        name: how the case is called.
+        name: the name of the case.
         complaint: what its user saw.
         observable: what to measure, in words.
         healthy: the least and the greatest value of the observable in a healthy run.
-        finding: what the health report calls the fault.
+        finding: the code of the fault in the health report.
         cure: what helps.
-        remedy: what people try, which does not help.
+        remedy: what people try, although it does not help.
         looks_like: the case or state it is confused with.
-        make: the run, by treatment.
+        make: makes the run under a treatment.
     """
 
     name: str
@@ -79,19 +79,19 @@ class Case:
         return _run(self, one_of("run", "treatment", treatment, TREATMENTS))
 
     def broken(self) -> Outcome:
-        """As it was reported."""
+        """Run the case as it was reported."""
         return self.run("broken")
 
     def fixed(self) -> Outcome:
-        """With the cure."""
+        """Run the case with the cure."""
         return self.run("fixed")
 
     def wrong_fix(self) -> Outcome:
-        """With the remedy that does not help."""
+        """Run the case with the remedy that does not help."""
         return self.run("wrong")
 
     def is_healthy(self, outcome: Outcome) -> bool:
-        """Whether the observable lies where it should; NaN does not."""
+        """Whether the observable lies in the healthy range; NaN does not."""
         low, high = self.healthy
         return low <= outcome.observed <= high
 
@@ -114,7 +114,7 @@ CASES: dict[str, Case] = {}
 
 
 def _case(name: str, **words: Any) -> Callable[[Callable[[Treatment], Outcome]], None]:
-    """Enter the function below among the cases."""
+    """Register the decorated function as a case."""
 
     def enter(make: Callable[[Treatment], Outcome]) -> None:
         CASES[name] = Case(name, make=make, **words)
@@ -136,7 +136,7 @@ def _network(outputs: int = 4, activation: type[nn.Module] = nn.Tanh) -> nn.Sequ
 
 @dataclass
 class _Loop:
-    """Steps of training under a health watch; each field is where a case can differ."""
+    """A training loop under a health watch; each field is an option that a case can set."""
 
     model: nn.Module
     data: Data

@@ -19,19 +19,19 @@ from mplab.numbers.checks import quoted
 from mplab.numbers.tables import Table
 
 _SHOWN = 8
-"""Differences that a table lists."""
+"""The number of differences that a table lists."""
 
 
 class Difference(NamedTuple):
-    """A tensor that two runs have with other bits.
+    """A tensor whose bits differ between two runs.
 
     Attributes:
-        step: of the run, from 0.
-        site: where, as run_a has it.
-        ulps: how far the numbers are apart, in units in the last place of their dtype: the
-            farthest of the sampled ones, or where these are equal, what the sums of all differ by;
-            at least 1. Of integers, the numbers themselves. Infinity where one run has a NaN or an
-            infinity and the other has none, NaN where dtype or shape differ.
+        step: the step of the run, from 0.
+        site: the place, as in run_a.
+        ulps: the distance in units in the last place of the dtype: the largest among the sampled
+            numbers, or where these are equal, the difference of the sums of all; at least 1. For
+            integers, the difference itself. Infinity where one run has a NaN or an infinity and
+            the other has none, NaN where dtype or shape differ.
         moved: how many of the sampled numbers differ.
         other: dtype and shape in run_b, where they differ; else empty.
     """
@@ -44,7 +44,7 @@ class Difference(NamedTuple):
 
     @property
     def apart(self) -> str:
-        """By how much, in words."""
+        """The size of the difference, in words."""
         site = self.site
         if self.other:
             return f"{site.dtype} of {site.shape} against {self.other}"
@@ -62,12 +62,12 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Where two runs part, if they do.
+    """The comparison of two runs: where they part, if they do.
 
     Attributes:
-        differences: all of them, in the order in which run_a computed; the first is the parting.
-        before: the last place that was equal before it, if any.
-        compared: how many digests were laid side by side.
+        differences: all differences in run_a's order; the first is the parting point.
+        before: the last place that was equal before the parting point, if any.
+        compared: the number of digests that were compared.
         steps: the numbers of the steps that both runs have.
         notes: what one run has and the other lacks, in sentences.
     """
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """What was found, in one sentence."""
+        """The result in one sentence."""
         if not self.compared:
             return "The runs have nothing in common that could be compared."
         if self.first is not None:
@@ -138,20 +138,20 @@ def compare(
 ) -> Comparison:
     """Find the first step, layer and direction in which two runs differ, and by how many ulps.
 
-    Bits are compared: a NaN is equal to a NaN of the same bits, and −0 differs from +0. What
-    only one run has is told and not compared.
+    Bits are compared: a NaN is equal to a NaN of the same bits, and −0 differs from +0. Tensors
+    that only one run has are listed and not compared.
 
     Args:
         run_a: a digest, or the file of one; its order of execution counts.
-        run_b: the other, likewise.
+        run_b: the other digest or file.
 
     Raises:
         OSError: a file cannot be read.
         ValueError: a file holds no digest of this version.
 
     Exactness:
-        Equal tensors are found equal. Of others, one in 2^31 may be taken for equal; a tensor
-        in which one number differs never is.
+        Equal tensors are found equal. Of different ones, one in 2^31 may be taken for equal; a
+        tensor in which one number differs never is.
 
     Examples:
         >>> model = torch.nn.Linear(2, 1)
@@ -188,7 +188,7 @@ def _rows(record: Record, step: int) -> Iterator[tuple[Site, np.ndarray]]:
 
 
 def _notes(a: Record, b: Record, steps: list[int]) -> Iterator[str]:
-    """What one run has and the other lacks."""
+    """Sentences about what one run has and the other lacks."""
     if len(a.steps) != len(b.steps) or len(steps) < len(a.steps):
         yield (
             f"Other lengths: run_a has {_listed(list(a.steps))}, run_b {_listed(list(b.steps))}; "
@@ -223,7 +223,7 @@ def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
     width = 8 * dtype.itemsize if not dtype.is_complex else 4 * dtype.itemsize
     moved = a[2:] != b[2:]
     if not moved.any():
-        # sums of one sign's codes; a number that changed its sign counts as half their range
+        # compare the sums modulo half the range of codes, so that a changed sign does not count
         half = 1 << (width - 1)
         return float(max(1, abs((int(a[0]) - int(b[0]) + half // 2) % half - half // 2))), 0
     if dtype.is_floating_point:
@@ -241,7 +241,7 @@ def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
 
 # Files -------------------------------------------------------------------------------------
 def _record(argument: str, run: Any) -> Record:
-    """What a digest or its file holds."""
+    """The record of a digest, or of a file of one."""
     if isinstance(run, Digest):
         return run.record
     content = Path(run).read_bytes()
@@ -255,7 +255,7 @@ def _record(argument: str, run: Any) -> Record:
 
 
 def _parsed(stored: Any) -> Record:
-    """The record in a JSON document; raises errors of several kinds if it is none."""
+    """Read the record from a JSON document; raises errors of several kinds if it is none."""
     if not isinstance(stored, dict) or stored.get("mplab digest") != VERSION:
         raise ValueError(f"no digest of version {VERSION}")
     sites = [Site._make((*site[:6], tuple(map(int, site[6])))) for site in stored["sites"]]

@@ -1,6 +1,6 @@
 """Digests: a few numbers for each tensor of a run, to compare it with another run.
 
-The hooks look at tensors and change none of them: a run with digests has the bits of one without.
+The hooks read tensors and change none of them: a run with digests has the bits of one without.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from mplab.numbers.compiled import Compiled
 VERSION = 1
 
 SAMPLED = 8
-"""Values kept of each tensor, at even distances; of smaller tensors all."""
+"""Values kept of each tensor, at even distances; smaller tensors are kept whole."""
 
 _CHUNK = 1 << 16
-"""Numbers that have weights of their own; the next ones have these again, times a factor."""
+"""Positions with weights of their own; the next positions reuse them, times a factor."""
 
 _FACTOR = 0x2545F4914F6CDD1D
-"""Any odd number: chunks that change places change the sum."""
+"""Any odd number, so that chunks that change places change the sum."""
 
 _WEIGHTS = (np.random.PCG64(0).random_raw(_CHUNK) >> np.uint64(32) | np.uint64(1)).astype(np.int32)
-"""Odd, and the same everywhere: NumPy keeps what its generators make."""
+"""Odd, and the same on every machine: NumPy keeps its generators' streams stable."""
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integers that read a number's bits, by its bytes."""
 
 
 class Site(NamedTuple):
-    """A place in a step where a tensor is looked at.
+    """A place in a step at which a tensor is recorded.
 
     Attributes:
         direction: "start", "forward", "backward" or "update".
         layer: the module's name; empty for the model.
         kind: the module's class.
         what: "input", "output", or the name of a parameter or buffer.
-        call: how often the layer ran in the same step before.
-        dtype: as torch names it.
-        shape: of the tensor.
+        call: how often the layer ran before in the same step.
+        dtype: torch's name of the dtype.
+        shape: the tensor's shape.
     """
 
     direction: str
@@ -72,7 +72,7 @@ class Site(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str, int]:
-        """What is the same in another run."""
+        """The part of the site that is the same in another run."""
         return self.direction, self.layer, self.what, self.call
 
     def __str__(self) -> str:
@@ -89,13 +89,13 @@ class Site(NamedTuple):
 
 @dataclass
 class Record:
-    """What was looked at in a run.
+    """The digests of a run.
 
     Attributes:
-        sites: all that occurred.
-        steps: by number, which sites in the order in which they ran, int64 of shape (rows,), and
+        sites: all sites that occurred.
+        steps: by number, the sites in the order in which they ran, int64 of shape (rows,), and
             the numbers of each, int64 of shape (rows, 2 + SAMPLED).
-        error: of the watch, which has looked at nothing since.
+        error: an error of the watch, which has recorded nothing since.
     """
 
     sites: list[Site] = field(default_factory=list)
@@ -113,18 +113,18 @@ class Record:
 
 
 def numbers_of(t: Tensor) -> Tensor:
-    """Numbers that tell a tensor from another, whatever computes them: int64 of (2 + SAMPLED,).
+    """Compute the digest of a tensor, the same on any device: int64 of shape (2 + SAMPLED,).
 
-    The sum of its bits, read as integers: when a few numbers change, it changes by as many units
-    in the last place. The same with an odd weight for each position: any change of one number
-    changes it. And some of its numbers' bits. Integer sums wrap around at 2^64, so that no order
-    of summation changes them.
+    First the sum of its bits, read as integers: when a few numbers change, it changes by as many
+    units in the last place. Then the same sum with an odd weight for each position: any change of
+    one number changes it. Last the bits of some numbers. Integer sums wrap around at 2^64, so that
+    no order of summation changes them.
     """
     t = t.coalesce().values() if t.is_sparse else local(t)
     t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
     bits = t.resolve_neg().reshape(-1).contiguous().view(BITS[t.itemsize])
     distance = max(1, (bits.numel() - 1) // (SAMPLED - 1))
-    distance -= distance > 1 and distance % 2 == 0  # an even one would stay in few columns
+    distance -= distance > 1 and distance % 2 == 0  # an even distance would stay in few columns
     some = bits[::distance][:SAMPLED]
     numbers = torch.zeros(2 + SAMPLED, dtype=torch.int64, device=bits.device)
     numbers[2 : 2 + len(some)] = some
@@ -139,7 +139,7 @@ def numbers_of(t: Tensor) -> Tensor:
 
 
 def _elsewhere(bits: Tensor, numbers: Tensor) -> None:
-    """The two sums on any device, by torch."""
+    """Compute the two sums on any device, by torch."""
     weights = torch.from_numpy(_WEIGHTS).to(bits.device)
     numbers[0] = bits.sum()
     for part in torch.split(bits, len(weights)):
@@ -148,7 +148,7 @@ def _elsewhere(bits: Tensor, numbers: Tensor) -> None:
 
 
 def _sums(bits: Any, weights: Any, numbers: Any) -> None:
-    """The two sums, by one pass over memory."""
+    """Compute the two sums in one pass over memory."""
     plain = total = np.int64(0)
     for begin in range(0, len(bits), len(weights)):
         some, part = bits[begin : begin + len(weights)], np.int64(0)  # a slice: fewer checks
@@ -163,23 +163,23 @@ _on_processor = Compiled(_sums)
 
 
 class Digest:
-    """Write down what a run computes, in a few numbers for each tensor, for `compare`.
+    """Record a few numbers for each tensor that a run computes, for `compare`.
 
-    Activations, gradients and updates are looked at in the order in which they run: what enters
-    and leaves each module, its buffers, the gradients with respect to both and to the weights,
-    and the weights after each update. A step ends with an update of the optimizer; one that a
-    loss scaler skips belongs to the next. In evaluation mode without gradients nothing is seen.
+    Tensors are recorded in the order in which they are computed: inputs, outputs and buffers of
+    each module, gradients with respect to inputs, outputs and weights, and weights after each
+    update. A step ends with an update of the optimizer; a step that a loss scaler skips belongs to
+    the next one. In evaluation mode without gradients nothing is recorded.
 
     A run with digests has the bits of one without. On one CPU thread, for a GPT of two layers and
     width 256 on 512 tokens in FP32, it takes 1.2 times as long, with `every=10` 1.04 times, and
     writes 16 kB for each step. Equal bits give equal digests on any machine and any number of
-    threads. What differs is missed with a chance of 2^-31. Of processes that train together, each
-    looks at its own part. What `torch.compile` made is seen from outside.
+    threads. A difference is missed with a chance of 2^-31. When several processes train together,
+    each records its own part. Modules compiled by `torch.compile` are recorded from outside.
 
     Args:
-        model: whose modules are looked at.
-        optimizer: whose updates end the steps.
-        every: look at each `every`-th step.
+        model: the model whose modules are recorded.
+        optimizer: the optimizer whose updates end the steps.
+        every: record each `every`-th step.
         path: a file for the digests, written when the `with` ends, whole or not at all.
 
     Raises:
@@ -245,7 +245,7 @@ class Digest:
             replace_file(self.path, json.dumps(self.record.to_json()).encode())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copied or stored model has hooks that do nothing."""
+        """Make the hooks of a copied or stored model do nothing."""
         return asleep, (Digest,)
 
     def _stop(self, error: Exception) -> None:
@@ -280,7 +280,7 @@ class Digest:
         return due and (self.model.training or torch.is_grad_enabled())
 
     def _pass(self, layer: str, what: str, tree: Any) -> None:
-        """What enters or leaves a module, but for what was seen before."""
+        """Record the tensors that enter or leave a module, except those recorded before."""
         for place, t in enumerate(tensors_in(tree)):
             if t.layout is not torch.strided or t.is_meta:
                 continue
@@ -320,7 +320,7 @@ class Digest:
 
     @harmless
     def _updating(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._depth += 1  # a class whose step calls that of its base has two
+        self._depth += 1  # a step that calls its base class's step nests
 
     @harmless
     def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -345,6 +345,6 @@ class Digest:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The module that a parameter or buffer belongs to, and what it is called there."""
+    """Split the name of a parameter or buffer into its module and its name there."""
     layer, _, what = name.rpartition(".")
     return layer, what

@@ -1,6 +1,6 @@
-"""The findings about a watched run: what was observed, what it means, what to check.
+"""Rules that find faults in a watched run: what was observed, what it means, what to check.
 
-Each rule looks at something observed, not at whether the loss falls: several faults hide behind a
+Each rule looks at an observation, not at whether the loss falls: several faults hide behind a
 falling loss.
 """
 
@@ -57,7 +57,7 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 def _skips(steps: Sequence[Step]) -> Finding:
-    """Overflow in the backward pass alone, which lowering the scale cures, unless it does not."""
+    """Overflow in the backward pass alone, which a lower scale usually cures."""
     count = sum(step.skipped for step in steps)
     last = next((i for i, step in enumerate(reversed(steps)) if not step.skipped), len(steps))
     scale = steps[-1].scale
@@ -150,7 +150,7 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 def _is_flushed(s: Shares) -> bool:
-    """Zeros in company of the very smallest numbers; zeros alone may come from ReLU.
+    """Whether zeros come with very small numbers; zeros alone may come from ReLU.
 
     Measured: of the nonzero gradients that FP16 leaves the autoencoder, 11 to 100% are so small
     where it flushes others to zero; of the CNN's, which trains as in FP32, below 0.5%.
@@ -266,7 +266,7 @@ def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -> Finding:
-    """Half of an operand became zero: by an old scale, by none, or by what it holds itself."""
+    """Half of an operand became zero: by an old scale, by no scale, or by its own outliers."""
     first, cast = lost[0]
     fits = FORMATS[cast.fmt].max_finite / cast.scale
     observed = (
@@ -301,7 +301,7 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
 
 
 def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    """What the watch could not see, so that a report does not promise too much."""
+    """Report what the watch could not see, so that a report does not promise too much."""
     if seen.error:
         yield Finding(
             "watch-stopped",

@@ -1,4 +1,4 @@
-"""What the hooks measure, and how they leave the run as it is."""
+"""Measurements of tensors for the hooks, which leave the run unchanged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mplab.health.tracing import format_of_dtype
 from mplab.numbers.formats import FP32, Format
 
 _COUNTED = 1 << 16
-"""Gradients of one layer in one pass that are all counted."""
+"""Up to this many gradients of one layer in one pass are all counted; of more, a sample."""
 
 _COMPARED = 1 << 14
-"""Weights of one parameter that are all compared."""
+"""Up to this many weights of one parameter are all compared; of more, a sample."""
 
 _P = ParamSpec("_P")
 
@@ -28,9 +28,9 @@ _P = ParamSpec("_P")
 def harmless(
     look: Callable[Concatenate[Any, _P], None],
 ) -> Callable[Concatenate[Any, _P], None]:
-    """A hook whose errors never reach the run, and which `torch.compile` ignores.
+    """Decorate a hook so that its errors never reach the run and `torch.compile` ignores it.
 
-    Its class has `_stopped`, and `_stop` for an error.
+    The hook's class has `_stopped`, and `_stop` to call with an error.
     """
 
     @wraps(look)
@@ -46,7 +46,7 @@ def harmless(
 
 
 def asleep(kind: type) -> Any:
-    """A stopped watch, for the hooks of a copied model."""
+    """Make a stopped watch, for the hooks of a copied model."""
     watch: Any = object.__new__(kind)
     watch._stopped = True
     return watch
@@ -66,10 +66,10 @@ def unseen() -> Iterator[None]:
 def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
     """Reject an optimizer that updates no parameter of the model.
 
-    One with parameters of another dtype may hold FP32 master weights of the model's.
+    An optimizer of parameters of another dtype passes: they may be FP32 master weights.
 
     Raises:
-        ValueError: there is no such parameter.
+        ValueError: the optimizer updates none of them.
     """
     trained = {id(p): p.dtype for p in model.parameters() if p.requires_grad}
     updated = {id(p): p.dtype for group in optimizer.param_groups for p in group["params"]}
@@ -85,7 +85,7 @@ def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
 def watched_modules(
     model: nn.Module, layers: Iterable[str] | None = None
 ) -> list[tuple[str, nn.Module, bool]]:
-    """The modules to watch: their names, and whether none in them is watched.
+    """List the modules to watch: name, module, and whether none within it is watched.
 
     Raises:
         ValueError: `layers` has a name that no module has.
@@ -112,7 +112,7 @@ def watched_modules(
 
 
 def _within(name: str, outer: str) -> bool:
-    """Whether a module is another, or in it."""
+    """Whether one module is the other or within it."""
     return not outer or name == outer or name.startswith(f"{outer}.")
 
 
@@ -124,15 +124,15 @@ def several_processes() -> bool:
 
 
 def local(t: Tensor) -> Tensor:
-    """What this process holds of a tensor that is spread over several; no process waits."""
+    """This process's part of a tensor that is spread over several; no process waits."""
     shard = getattr(t, "to_local", None)
     return t.detach() if shard is None else shard().detach()
 
 
 def sample(t: Tensor, most: int) -> Tensor:
-    """A tensor of at most so many elements, or about a quarter as many of a larger one; a view.
+    """Sample a tensor: all of at most `most` elements, else about a quarter of `most`; a view.
 
-    They are whole rows at even distances.
+    A sample consists of whole rows at even distances.
 
     Examples:
         >>> sample(torch.arange(12).view(6, 2), 11)
@@ -160,24 +160,24 @@ def witness(t: Tensor) -> Tensor:
 
 
 def norm_of(t: Tensor) -> Tensor:
-    """The Euclidean norm, in float32; of what this process holds."""
+    """The Euclidean norm of this process's part, in float32."""
     t = local(t)
     t = t.coalesce().values() if t.is_sparse else t
     return torch.linalg.vector_norm(t, dtype=torch.float32)  # type: ignore[no-any-return]
 
 
 def total(norms: list[Tensor]) -> float | None:
-    """The norm of everything together, from the norms of its parts; None without parts."""
+    """The norm of all parts together, from their norms; None without parts."""
     return float(torch.linalg.vector_norm(together(norms))) if norms else None
 
 
 def together(parts: list[Tensor]) -> Tensor:
-    """Tensors of one shape as one, on one device, where a model spans several."""
+    """Stack tensors of one shape on one device, even if a model spans several."""
     return torch.stack([part.to(parts[0].device) for part in parts])
 
 
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
-    """The numbers of `Shares`, of some rows where there are many."""
+    """Count the numbers of `Shares`, on a sample of a large tensor."""
     size = sample(gradient.detach(), _COUNTED).abs()
     zeros = size == 0
     if what_if:
@@ -195,7 +195,7 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
 
 
 def casts_of(operand: Tensor, fmt: Format, scale: float) -> Tensor:
-    """The last four numbers of `Casts`, as float64."""
+    """Count the last four numbers of `Casts`, as float64."""
     size = operand.detach().abs()
     scaled = size * scale
     parts = [
@@ -216,16 +216,16 @@ def ulps(x: Tensor, fmt: Format) -> Tensor:
 
 # Updates ----------------------------------------------------------------------------------
 class Movement:
-    """Some weights before a step, and which of them had a reason to move.
+    """A sample of the weights before a step, and which of them should move.
 
     Args:
-        optimizer: about to step; parameters that it does not have, or has with a learning
-            rate of 0, are left out.
+        optimizer: about to step; parameters that it lacks, or updates with a learning rate of
+            0, are left out.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         moving = [
-            (p, "tolerance_grad" in group)  # L-BFGS: it stays where it has converged
+            (p, "tolerance_grad" in group)  # L-BFGS: does not move once converged
             for group in optimizer.param_groups
             if _rate(group) != 0
             for p in group["params"]
@@ -237,7 +237,7 @@ class Movement:
         self._pushed: list[Tensor | None] | None = None
 
     def look_at_gradients(self) -> None:
-        """Which weights have a gradient that is a number and not zero."""
+        """Note which weights have a gradient that is finite and not zero."""
         self._pushed = []
         for p, stops, before in zip(self._parameters, self._stops, self._before, strict=True):
             gradient = None if p.grad is None or stops else local(p.grad)
@@ -248,7 +248,7 @@ class Movement:
                 self._pushed.append(None)
 
     def tell(self, record: Step, weight_format: Format | None) -> None:
-        """Write into the record of a step what moved, and how far."""
+        """Write into the record of a step which weights moved, and how far."""
         ratios = []
         pushed = self._pushed or [None] * len(self._before)
         for p, before, push in zip(self._parameters, self._before, pushed, strict=True):
@@ -265,6 +265,6 @@ class Movement:
 
 
 def _rate(group: dict[str, Any]) -> float:
-    """The learning rate of a group; 1 where it is called otherwise."""
+    """The learning rate of a group; 1 if the group has no `lr`."""
     rate = group.get("lr", 1.0)
     return 1.0 if rate is None else float(rate)

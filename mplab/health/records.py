@@ -14,11 +14,11 @@ class Shares(NamedTuple):
 
     Attributes:
         fmt: the format's name.
-        what_if: the run computed in FP32, and these are the losses `fmt` would have.
-        total: how many gradients.
-        zeros: how many are zero; of an FP32 run, how many nonzero ones would become zero.
+        what_if: the run computed in FP32, and the counts are those that `fmt` would give.
+        total: the number of gradients.
+        zeros: zeros; in an FP32 run, nonzero gradients that would become zero.
         subnormal: nonzero, below the smallest normal number.
-        lowest: of these, below four times the smallest subnormal number.
+        lowest: of the subnormal ones, below four times the smallest subnormal number.
         near: within a factor of 16 of the largest finite number.
         nonfinite: infinite or NaN.
     """
@@ -33,7 +33,7 @@ class Shares(NamedTuple):
     nonfinite: int
 
     def plus(self, other: Shares) -> Shares:
-        """Both together."""
+        """Add the counts of two records."""
         sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
         return Shares(self.fmt, self.what_if, *sums)
 
@@ -44,11 +44,11 @@ class Casts(NamedTuple):
     Attributes:
         fmt: the format's name.
         scaling: "current", "delayed" or "none".
-        scale: that it was multiplied by before the cast; the smallest of several.
-        amax: its largest magnitude, without the scale.
-        nonzero: how many numbers were not zero.
-        flushed: how many of these became zero.
-        saturated: how many were cast to the largest finite number, though they are larger.
+        scale: the factor before the cast; the smallest of several.
+        amax: the largest magnitude, without the scale.
+        nonzero: the number of nonzero elements.
+        flushed: how many of the nonzero elements became zero.
+        saturated: how many were larger than the largest finite number, to which they were cast.
     """
 
     fmt: str
@@ -60,7 +60,7 @@ class Casts(NamedTuple):
     saturated: int
 
     def plus(self, other: Casts) -> Casts:
-        """Both together."""
+        """Add the counts of two records."""
         sums = (a + b for a, b in zip(self[4:], other[4:], strict=True))
         scale, amax = min(self.scale, other.scale), max(self.amax, other.amax)
         return Casts(self.fmt, self.scaling, scale, amax, *sums)
@@ -68,23 +68,23 @@ class Casts(NamedTuple):
 
 @dataclass
 class Step:
-    """One step as it was observed; None where there was nothing to observe.
+    """The observations of one step; None where there was nothing to observe.
 
     Attributes:
-        loss: without the loss scale.
+        loss: the loss without the loss scale.
         scale: the loss scale of this step.
         skipped: whether the weights were left alone.
         gradient_norm: over all parameters right after the backward pass, without the scale.
-        norm_at_optimizer: what the optimizer received.
+        norm_at_optimizer: the gradient norm that the optimizer received.
         weight_norm: over all parameters after the step.
         update_ulps: how far the median weight with an update moved, in units in its last place.
         unmoved: weights that kept their bits, of those with an update.
         updated: weights with an update: their gradient was finite and not zero at a learning
-            rate that was not zero, or their bits changed. Of large parameters, of some rows.
-        nonfinite_weights: after the step.
+            rate that was not zero, or their bits changed. Large parameters are sampled by rows.
+        nonfinite_weights: the number of weights that are not finite after the step.
         origins: where numbers that are not finite came from.
         layers: shares by layer.
-        fp8: by layer and role, the operands of layers in FP8, but for those scaled in blocks.
+        fp8: by layer and role, the operands of layers in FP8, except those scaled in blocks.
     """
 
     loss: float
@@ -102,7 +102,7 @@ class Step:
     fp8: dict[str, Casts] = field(default_factory=dict)
 
     def scalars(self) -> dict[str, float]:
-        """Its numbers by name; what was not observed is left out."""
+        """The numbers of the step by name; numbers that were not observed are left out."""
         numbers: dict[str, float | None] = {
             "loss": self.loss,
             "loss_scale": self.scale,
@@ -125,12 +125,12 @@ class Step:
 
 @dataclass
 class Evidence:
-    """What was observed beside the numbers of the steps.
+    """The observations of a run besides the numbers of its steps.
 
     Attributes:
         scaler: whether a gradient scaler was watched.
         half_parameters: names of parameters in FP16.
-        no_gradient: steps in which no parameter had a gradient.
+        no_gradient: the number of steps in which no parameter had a gradient.
         beside: updates made outside `scaler.step`.
         unscaled_twice: updates before which `unscale_` was called more than once.
         clipped_scaled: (norm after the backward pass, norm when `unscale_` began, scale) of
@@ -139,10 +139,10 @@ class Evidence:
         integers: whole numbers that a cast changed.
         meters: the loss's own format, its mean, and the mean that a sum in that format gives.
         bad_buffers: buffers that are not finite.
-        passes: forward passes of the model, or of parts of it, that were seen.
-        updates: calls of the optimizer that were seen.
-        planned: steps that a trainer meant to make.
-        error: of the watch itself, which has looked at nothing since.
+        passes: observed forward passes of the model, or of parts of it.
+        updates: observed calls of the optimizer.
+        planned: the number of steps that a trainer planned.
+        error: an error of the watch itself, which has looked at nothing since.
     """
 
     scaler: bool = False
@@ -165,7 +165,7 @@ Counted = TypeVar("Counted", Shares, Casts)
 
 
 def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
-    """What has the same name, together."""
+    """Add up the records that have the same name."""
     sums: dict[str, Counted] = {}
     for name, new in pairs:
         sums[name] = sums[name].plus(new) if name in sums else new
@@ -173,7 +173,7 @@ def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
 
 
 def pooled_layers(steps: Sequence[Step]) -> dict[str, Shares]:
-    """The shares of all steps together, skipped ones apart."""
+    """Add up the shares of all steps, without skipped ones."""
     sums: dict[str, Shares] = {}
     for step in steps:
         for name, part in step.layers.items() if not step.skipped else ():

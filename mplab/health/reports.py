@@ -24,7 +24,7 @@ class Report:
     Attributes:
         findings: the gravest first; empty for a healthy run.
         steps: the record of each step.
-        evidence: what was observed beside them.
+        evidence: the other observations.
     """
 
     findings: list[Finding]
@@ -33,7 +33,7 @@ class Report:
 
     @property
     def codes(self) -> list[str]:
-        """The names of the problems, notes left out."""
+        """The codes of all findings except notes."""
         return [f.code for f in self.findings if f.level != "note"]
 
     def _summary(self) -> list[tuple[str, str]]:
@@ -115,7 +115,7 @@ def _number(x: float | None) -> str:
 
 
 def _plain(tree: Any) -> Any:
-    """Dictionaries and lists alone; infinity and NaN as words, which JSON has no numbers for."""
+    """Convert to dictionaries and lists; infinity and NaN as words, because JSON lacks them."""
     if isinstance(tree, float) and not math.isfinite(tree):
         return str(tree)
     fields = tree._asdict() if hasattr(tree, "_asdict") else getattr(tree, "__dict__", tree)

@@ -1,7 +1,7 @@
 """Find the operation that makes the first infinity or NaN: forward, backward or update.
 
-`Tracer` sees every operation below autograd, in whatever format it runs. Looking at each
-tensor costs more than computing it, so `mplab.health` lets it look at few steps.
+`Tracer` sees every operation below autograd, in whatever format it runs. Checking a tensor costs
+more than computing it, so `mplab.health` traces only a few steps.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _CONSTANTS = (
 """Operations that may write an infinity because they were told to."""
 
 _EMPTY = ("empty", "new_empty")
-"""Operations that give memory as they find it. A simulation's casts of their inputs are written
-there, unseen."""
+"""Operations that return uninitialised memory. A simulation writes casts of their inputs there,
+unseen."""
 
 _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
 """Operations whose further results are logarithms for the backward pass, some of them of zero."""
@@ -36,7 +36,7 @@ _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
 _ATTRIBUTE = "_mplab_maker"
 
 _FINITE = "_mplab_finite"
-"""Of memory whose numbers were all finite: in which step, and at which version."""
+"""Attribute of memory whose numbers were all finite: the step, and the tensor's version."""
 
 _NONE: tuple[None, None] = (None, None)
 
@@ -49,10 +49,10 @@ class Origin(NamedTuple):
     """Where a number that is not finite came from.
 
     Attributes:
-        step: of the run, from 0.
+        step: the step of the run, from 0.
         phase: "forward", "backward" or "update".
-        module: its name in the model.
-        operation: of torch, below autograd; empty where only the module is known.
+        module: the module's name in the model.
+        operation: torch's operation, below autograd; empty where only the module is known.
         what: "infinity", "NaN", or "infinity or NaN".
     """
 
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
 
 
 class _Bad(NamedTuple):
-    """An input that is not finite: "NaN" or "infinity", and who made it, if anyone is to blame."""
+    """An input that is not finite: "NaN" or "infinity", and its origin, if it has one."""
 
     what: str
     origin: Origin | None
@@ -85,7 +85,7 @@ class RoundedIntegers(NamedTuple):
 
 
 def what_of(t: Tensor) -> str:
-    """What a tensor holds that is not finite: "NaN", "infinity", or nothing.
+    """Say whether a tensor holds a "NaN", an "infinity", or neither ("").
 
     Examples:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
@@ -110,13 +110,13 @@ def format_of_dtype(dtype: torch.dtype) -> Format | None:
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at the inputs and results of every operation, while it is on the stack of modes.
+    """Check the inputs and results of every operation, while it is on the stack of modes.
 
     Attributes:
-        step: the number of the step that is looked at.
-        updating: whether an optimizer is at work.
-        asks: whether it runs forward and backward passes itself, through a closure.
-        error: of this tracer; it looks at nothing more.
+        step: the number of the current step.
+        updating: whether an optimizer is running.
+        asks: whether the optimizer runs forward and backward passes itself, through a closure.
+        error: an error of this tracer, which then checks nothing more.
         origins: the first origin of each phase in this step.
         low: whether an operation had a result in FP16 or BF16 in this step.
         casts: addresses of memory that was cast to a low format in this step.
@@ -138,42 +138,42 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._thread = get_ident()
 
     def begin(self, step: int) -> None:
-        """Forget the step before."""
+        """Begin a step, and forget the one before."""
         self.step, self.low, self.origins, self.casts = step, False, {}, set()
         self._last, self._aside = {}, None
         self._stack, self._events, self._thread = [], [], get_ident()
 
     def enter_module(self, name: str) -> None:
-        """From here on, operations and autograd nodes are this module's."""
+        """Attribute the following operations and autograd nodes to this module."""
         self._stack.append(name)
         self._begin_nodes(name)
 
     def leave_module(self) -> None:
-        """From here on, they are those of the module around it."""
+        """Attribute the following operations and nodes to the module around it."""
         if self._stack:
             self._stack.pop()
         self._begin_nodes(self._stack[-1] if self._stack else OUTSIDE)
 
     def _begin_nodes(self, name: str) -> None:
-        """From here on, autograd nodes are this module's.
+        """Attribute the following autograd nodes to this module.
 
-        Not in another thread, which counts its nodes from 0: on CUDA a backward pass has one, and
-        a checkpoint runs modules again there.
+        Not in another thread, which counts its nodes from 0: on CUDA a backward pass has its own
+        thread, and a checkpoint reruns modules there.
         """
         if get_ident() == self._thread:
             self._events.append((next_number(), name))
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What was compiled stays compiled while it is traced: else its bits might be others."""
+        """Keep compiled code compiled while it is traced, because its bits might change."""
         return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        # a view: of memory that a cast may not have filled yet; types: numbers that lie elsewhere;
-        # between processes: results that have not arrived yet
+        # skip views, whose memory a cast may not have filled yet; types, whose numbers lie
+        # elsewhere; and operations between processes, whose results have not arrived yet
         between = "c10d" in func.namespace
         if func.is_view or types or between or self.error is not None:
             return func(*args, **kwargs)
@@ -188,21 +188,21 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _harmlessly(self) -> Iterator[None]:
-        """Keep an error of the tracer for the watch; the operation goes on."""
+        """Store an error of the tracer for the watch; the operation continues."""
         try:
             yield
         except Exception as error:
             self.error = error
 
     def _look_before(self, name: str, args: Any, kwargs: Any) -> tuple[list[Tensor], list[_Bad]]:
-        """The inputs of an operation, and which of them are not finite."""
+        """List the inputs of an operation, and those that are not finite."""
         inputs = list(tensors_in((args, kwargs)))
         if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
             inputs = inputs[1:]
         return inputs, [bad for t in inputs if (bad := self._known_bad(t))]
 
     def _look_after(self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any) -> None:
-        """Mark the results of an operation with who made them, and where their numbers are from."""
+        """Mark the results of an operation with their maker and the origin of their numbers."""
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
@@ -220,19 +220,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._look_at_cast(inputs[0], results[0], module)
 
     def _whole(self, t: Tensor) -> tuple[int, int] | None:
-        """When a tensor was looked at, if that was all of its memory."""
+        """The step and version at which a tensor was checked, if it fills all of its memory."""
         whole = t.numel() * t.itemsize == t.untyped_storage().nbytes() and not t.is_inference()
         return (self.step, t._version) if whole else None
 
     def _is_unfilled(self, t: Tensor) -> bool:
-        """Whether this is memory as it was found, to be filled by what makes numbers of nothing."""
+        """Whether this is uninitialised memory, which an in-place operation will fill."""
         made, _ = getattr(t.untyped_storage(), _ATTRIBUTE, _NONE) if is_plain(t) else _NONE
         return made is not None and not made.what and made.operation.startswith((*_EMPTY, "cast"))
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
-        """What an input holds that is not finite, and who made it; rounding, if no one did."""
+        """Find what an input holds that is not finite, and its origin; rounding, if no other."""
         storage = t.untyped_storage() if is_plain(t) else None
-        if storage is not None and mark_of(t) is None:  # a simulation rounds where none sees it
+        if storage is not None and mark_of(t) is None:  # a simulation rounds unseen
             looked = getattr(storage, _FINITE, None)
             if looked and not t.is_inference() and looked == (self.step, t._version):
                 return None
@@ -260,12 +260,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _origin(
         self, made: Origin, known: Sequence[_Bad], inputs: Sequence[Tensor]
     ) -> Origin | None:
-        """Who made what a result holds: this operation, or who made it of its inputs."""
+        """The origin of an infinity or NaN: this operation, or the origin of its inputs."""
         spread = next((bad.origin for bad in known if bad.origin is not None), None)
         if spread is not None:
             self._last[made.phase] = spread
             return spread
-        # of infinities that are meant, such as a mask of a whole row, a NaN may come
+        # intended infinities, such as a mask of a whole row, may give a NaN
         passed_on = made.what != "NaN" or any(bad.what == "NaN" for bad in known)
         meant = not inputs or made.operation.removesuffix("_").startswith(_CONSTANTS)
         if meant or (known and passed_on):
@@ -275,10 +275,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._judge(made, beside=torch.is_grad_enabled() and not any(map(_computes, inputs)))
 
     def _judge(self, made: Origin, *, beside: bool) -> Origin | None:
-        """Take this operation for an origin, or aside, in case that it is the only one.
+        """Record this operation as an origin, or set it aside in case it is the only one.
 
-        Masks and positions are beside: what is computed in FP32 without gradients in a pass with
-        them, and large negative numbers that a cast makes -infinity.
+        Masks and positions are `beside`: numbers computed in FP32 without gradients in a pass with
+        gradients, and large negative numbers that a cast turns into -infinity.
         """
         if made.phase != "forward" or not beside:
             self._last[made.phase] = made
@@ -288,7 +288,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return None
 
     def origins_of(self, loss: Tensor | float) -> dict[str, Origin]:
-        """The origins of a step by phase: of a loss that is not finite, the one that reached it."""
+        """The origins of a step by phase; if the loss is not finite, the one that reached it."""
         origins = dict(self.origins)
         value = float(loss)
         if value - value != 0:
@@ -301,7 +301,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return origins
 
     def _place(self) -> tuple[str, str]:
-        """The phase, and the module that runs or whose forward pass made the autograd node."""
+        """The phase, and the module that is running or that made the autograd node."""
         node: Any = _current_node()
         if self.updating and (node is None or not self.asks):
             return "update", OUTSIDE
@@ -311,7 +311,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "backward", self._events[found - 1][1] if found else OUTSIDE
 
     def _look_at_cast(self, before: Tensor, after: Tensor, module: str) -> None:
-        """Remember what was cast to a low format, and whether whole numbers were changed."""
+        """Record a cast to a low format, and whether it changed whole numbers."""
         if after.dtype not in _LOW or before.dtype == after.dtype or not is_plain(before):
             return
         self.casts.add(before.data_ptr())
@@ -328,12 +328,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_mask(t: Tensor) -> bool:
-    """Whether numbers that are added to scores, to leave none of them, are in a tensor."""
+    """Whether a tensor looks like an additive mask: its minimum is at most -1e9."""
     return t.is_floating_point() and t.numel() > 0 and float(t.detach().float().min()) <= -1e9
 
 
 def _computes(t: Tensor) -> bool:
-    """Whether a tensor is in a low format, or on the way from the weights to the loss."""
+    """Whether a tensor is in a low format, or lies between the weights and the loss."""
     mark = mark_of(t) if is_plain(t) else None
     return t.requires_grad or t.dtype in _LOW or (mark is not None and mark.into is not None)
 

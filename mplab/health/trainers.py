@@ -1,6 +1,6 @@
-"""Callbacks for Lightning and for transformers that watch a training run.
+"""Callbacks for Lightning and transformers that watch a training run.
 
-Both watch a run from its first step to its last, say how it does, and end with the report. A
+Both watch a run from its first step to its last, print progress, and end with the report. A
 training that is resumed or started again is watched anew. Tried from Lightning 2.5 and
 transformers 4.46.
 """
@@ -29,20 +29,20 @@ def lightning_callback(
     told: Callable[[str], None] = print,
     **options: Any,
 ) -> Any:
-    """A callback for `lightning.pytorch.Trainer` that watches the run's first optimizer.
+    """Make a callback for `lightning.pytorch.Trainer` that watches the run's first optimizer.
 
-    Its attribute `health` is the watch of the latest run, `report` what was found when it ended.
-    Of processes that train together, each watches its own part, and the first one prints.
+    Its attribute `health` is the watch of the latest run, `report` the report at its end.
+    When several processes train together, each watches its own part, and the first one prints.
     Validation between steps is not watched.
 
     Args:
         say_every: steps between two lines of progress; 0 for none.
         tensorboard: a folder, to which torch's own writer writes the numbers of each step.
-        told: gets each line, and at the end the report.
-        options: those of `mplab.health.Health`.
+        told: called with each line, and at the end with the report.
+        options: options of `mplab.health.Health`.
 
     Raises:
-        ModuleNotFoundError: Lightning is not installed, or no TensorBoard though one is wanted.
+        ModuleNotFoundError: Lightning, or a requested TensorBoard, is not installed.
 
     Examples:
         trainer = lightning.Trainer(callbacks=[lightning_callback(every=10)])
@@ -61,20 +61,20 @@ def transformers_callback(
     told: Callable[[str], None] = print,
     **options: Any,
 ) -> Any:
-    """A callback for `transformers.Trainer`, like `lightning_callback`.
+    """Make a callback for `transformers.Trainer`, like `lightning_callback`.
 
-    The loss is the one that the model returns: where it was divided by the tokens of all
-    micro-batches, their sum, else their mean. Steps whose model returns none are not recorded.
-    After an error in the training, `close()` takes the hooks away.
+    The loss is the one that the model returns: the sum over micro-batches where each was divided
+    by the tokens of all, else the mean. Steps whose model returns no loss are not recorded. After
+    an error in the training, `close()` removes the hooks.
 
     Args:
         say_every: steps between two lines of progress; 0 for none.
         tensorboard: a folder, to which torch's own writer writes the numbers of each step.
-        told: gets each line, and at the end the report.
-        options: those of `mplab.health.Health`.
+        told: called with each line, and at the end with the report.
+        options: options of `mplab.health.Health`.
 
     Raises:
-        ModuleNotFoundError: transformers is not installed, or no TensorBoard though one is wanted.
+        ModuleNotFoundError: transformers, or a requested TensorBoard, is not installed.
 
     Examples:
         trainer.add_callback(transformers_callback(every=10))
@@ -113,7 +113,7 @@ class _Watching:
         self._handles: list[Any] = []
 
     def __reduce__(self) -> Any:
-        """A trainer that starts processes sends them a fresh callback."""
+        """Pickle as a fresh callback, for trainers that start processes."""
         return partial(self._again, **self._options), ()
 
     def _begin(self, model: nn.Module, optimizer: Any, scaler: Any, planned: float) -> None:
@@ -125,7 +125,7 @@ class _Watching:
         self.health, self.report, self._losses = health.__enter__(), None, []
 
     def _step(self, divisor: int) -> None:
-        """Record a step whose micro-batches had these losses."""
+        """Record a step from the losses of its micro-batches."""
         health, losses, self._losses = self.health, self._losses, []
         if health is None or not losses:
             return
@@ -133,11 +133,11 @@ class _Watching:
         try:
             if self._first:
                 self._say(health)
-        except Exception as error:  # of a full disk, or of `told`
+        except Exception as error:  # a full disk, or an error in `told`
             health._stop(error)
 
     def _say(self, health: Health) -> None:
-        """Write the numbers of a step for TensorBoard, and now and then a line of progress."""
+        """Write the numbers of a step for TensorBoard, and every `say_every` steps a line."""
         number, scalars = len(health.steps), health.scalars()
         if self._folder is not None:
             if self._writer is None:
@@ -154,7 +154,7 @@ class _Watching:
             self._told(f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}")
 
     def close(self) -> Report | None:
-        """Take all hooks away; return the report, if this ended the run."""
+        """Remove all hooks; return the report, if this ended the run."""
         for handle in self._handles:
             handle.remove()
         self._handles = []

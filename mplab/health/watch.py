@@ -1,6 +1,6 @@
-"""The health of a live training run, from hooks: in FP32, simulated, or real mixed precision.
+"""Watch the health of a training run by hooks: in FP32, simulated, or real mixed precision.
 
-The hooks look at outputs, gradients, weights and the scaler, and change none of them: a watched
+The hooks read outputs, gradients, weights and the scaler, and change none of them: a watched
 run has the bits of an unwatched one. An error of the watch ends the watch, never the run.
 """
 
@@ -41,27 +41,27 @@ class Health:
     Enter it before the first step, and call `step` after each one. Real automatic mixed
     precision, plain FP32 and `mplab.simulation.simulated` inside the `with` are all seen.
     Steps 0 and 1, every `trace_every`-th, and one after trouble are traced: each operation's
-    numbers are looked at, so that the report can name the one that made an infinity.
+    numbers are checked, so that the report can name the operation that made an infinity.
 
     Cost on one CPU thread, for a GPT of two layers and width 256 on 512 tokens in FP32: 1.3 times
-    the steps' own time, with `every=10` 1.1 times, traced steps included; one of these costs 1.9
+    the steps' own time, with `every=10` 1.1 times, traced steps included; a traced step costs 1.9
     steps. Networks whose steps take milliseconds pay more.
 
-    Where parameters are spread over processes, each process watches its own part. What
-    `torch.compile` made is watched from outside: its results, gradients and weights.
+    Where parameters are spread over processes, each process watches its own part. Modules compiled
+    by `torch.compile` are watched from outside: results, gradients and weights.
 
     Args:
-        model: whose modules are watched.
-        optimizer: whose updates are watched.
+        model: the model whose modules are watched.
+        optimizer: the optimizer whose updates are watched.
         fmt: the format by which gradients of an FP32 run are judged.
         scaler: `torch.amp.GradScaler` or `mplab.scaling.GradScaler`, whose calls are watched;
-            for another scaler, tell `step` the scale and whether it skipped.
+            for another scaler, pass `step` the scale and whether it skipped.
         every: look at outputs, shares of gradients and updates in each `every`-th step; in the
-            others at the loss, the scale and the norms alone.
-        trace_every: how often to trace.
+            others only at the loss, the scale and the norms.
+        trace_every: trace each `trace_every`-th step.
         weight_format: the format that FP32 tensors of weights are rounded to by hand.
-        layers: names of modules, as in `model.named_modules()`; these, and those in them, are
-            watched and no others. None for all.
+        layers: names of modules, as in `model.named_modules()`; only these and the modules
+            within them are watched. None for all.
 
     Raises:
         ValueError: a number below 1, an unknown layer, or an optimizer of another model.
@@ -116,13 +116,13 @@ class Health:
 
     @classmethod
     def watcher(cls, **options: Any) -> Callable[[nn.Module, torch.optim.Optimizer], Health]:
-        """A function of a model and an optimizer that begins to watch them.
+        """Make a function that begins to watch a model and an optimizer, for `watch=` of `train`.
 
-        What it returns has `step(loss, scale, skipped)` and `close()`. All watches of one
-        watcher are in its attribute `watches`, for their reports.
+        It returns a watch with `step(loss, scale, skipped)` and `close()`. All watches that it
+        made are in its attribute `watches`, for their reports.
 
         Args:
-            options: those of `Health`.
+            options: options of `Health`.
         """
         watches: list[Health] = []
 
@@ -178,17 +178,17 @@ class Health:
         self._stop_tracing()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         if self._stopped and not self.seen.error:
             self._stopped = False
             self._trace()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copied or stored model has hooks that do nothing."""
+        """Make the hooks of a copied or stored model do nothing."""
         return measures.asleep, (Health,)
 
     def close(self) -> None:
-        """Take all hooks away; the report stays."""
+        """Remove all hooks; the report stays."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -201,17 +201,17 @@ class Health:
         self._stop_tracing()
 
     def _set_tracing(self) -> None:
-        """Look at each operation of the coming step, or no longer."""
+        """Decide whether the coming step is traced, and start or stop the tracer."""
         number = len(self.steps)
         due = number < 2 or number % self.trace_every == 0 or self._trace_next
         self._tracer.begin(number)
-        self._due = due and bool(self._handles)  # a step may be told of after the watch was closed
+        self._due = due and bool(self._handles)  # `step` may be called after `close`
         self._looking = self._due or number % self.every == 0
         self._stop_tracing()
         self._trace()
 
     def _trace(self) -> None:
-        # above another mode it would be lost
+        # on top of another mode it would be lost
         if self._due and not self._stopped and _get_current_dispatch_mode() is None:
             _push(self._tracer)
             self._tracing = True
@@ -224,7 +224,7 @@ class Health:
     _tracing = _due = _looking = False
 
     def _clear(self) -> None:
-        """Forget what was collected in the step before."""
+        """Forget the observations of the step before."""
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
         self._shares: list[tuple[str, str, bool, Tensor]] = []
         self._casts: list[tuple[str, Casts, Tensor]] = []
@@ -248,7 +248,7 @@ class Health:
 
     @harmless
     def _before(self, name: str, module: nn.Module, args: Any) -> None:
-        if self._asks:  # what runs is no update
+        if self._asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
         if self._looking:
@@ -283,7 +283,7 @@ class Health:
             output.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def _witness(self, t: Tensor) -> Tensor:
-        """Whether a tensor is finite; of one that several modules pass on, looked at once."""
+        """Whether a tensor is finite; a tensor passed on by several modules is checked once."""
         version = -1 if t.is_inference() else t._version
         for kept, at, found in self._witnesses:
             if kept() is t and at == version >= 0 and mark_of(t) is None:
@@ -326,7 +326,7 @@ class Health:
         self._tracer.updating, self._tracer.asks = not self._asks, self._asks
         if self.scaler is not None and not self._in_scaler:
             self.seen.beside += 1
-        found = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips itself
+        found = getattr(optimizer, "found_inf", None)  # a fused optimizer skips by itself
         if found is not None and float(found):
             self._skipped = True
         if self._updates > 1:
@@ -344,7 +344,7 @@ class Health:
             self._look_at_gradients(optimizer)
 
     def _look_at_gradients(self, optimizer: Any) -> None:
-        """What the optimizer received."""
+        """Record the gradients that the optimizer receives."""
         with unseen():
             scale = getattr(optimizer, "grad_scale", None)
             norm = self._norm_now()
@@ -362,7 +362,7 @@ class Health:
         scale = float(self.scaler.get_scale())
         changed = now is not None and raw is not None and math.isfinite(raw) and now < 0.999 * raw
         first = not self._unscales and self.seen.clipped_scaled is None
-        if changed and first and not measures.several_processes():  # these share their gradients
+        if changed and first and not measures.several_processes():  # they share their gradients
             assert now is not None and raw is not None
             self.seen.clipped_scaled = (raw, now, scale)
         self._unscales += 1
@@ -396,9 +396,9 @@ class Health:
         """Record the step that has just ended.
 
         Args:
-            loss: without the loss scale.
-            scale: of the loss in this step; known already where `scaler` is watched.
-            skipped: whether the weights were left alone; known already likewise.
+            loss: the loss without the loss scale.
+            scale: the loss scale of this step; already known if `scaler` is watched.
+            skipped: whether the weights were left alone; already known likewise.
         """
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
@@ -418,7 +418,7 @@ class Health:
 
     @harmless
     def _record(self, record: Step, loss: Tensor | float) -> None:
-        """Fill in what was observed in this step."""
+        """Fill in the observations of this step."""
         if self._tracer.error is not None:
             raise self._tracer.error
         with unseen():
@@ -437,7 +437,7 @@ class Health:
     def scalars(self) -> dict[str, float]:
         """The numbers of the latest step by name, for any logger; empty before the first.
 
-        What was not looked at in this step is left out. Infinity and NaN stay what they are.
+        Numbers that were not observed in this step are left out. Infinity and NaN are kept.
 
         Examples:
             >>> health = Health(torch.nn.Linear(1, 1))
@@ -491,7 +491,7 @@ class Health:
         )
 
     def _origins(self, number: int, loss: Tensor | float) -> list[Origin]:
-        """The operations that the tracer saw, else the modules that hooks saw."""
+        """The origins that the tracer found, else the modules that the hooks found."""
         origins = self._tracer.origins_of(loss)
         if self._flags:
             values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
@@ -508,7 +508,7 @@ class Health:
         return list(origins.values())
 
     def _look_at_casts(self, record: Step) -> None:
-        """Whether a weight was used without being cast anew after it changed."""
+        """Record whether a changed weight was used without being cast anew."""
         seen, tracer = self.seen, self._tracer
         seen.integers = seen.integers or tracer.integers
         if not (self._tracing and self._ran):
@@ -520,7 +520,7 @@ class Health:
         self._cast_once |= now
 
     def report(self) -> Report:
-        """What was observed, what it means, and what to check."""
+        """Report what was observed, what it means, and what to check."""
         seen = replace(
             self.seen,
             passes=self.seen.passes + self._ran,

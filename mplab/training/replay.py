@@ -137,7 +137,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _write(self, func: Any, args: Any, kwargs: Any, given: list[str], out: Any) -> None:
-        """Record one operation, unless its results are all known tensors."""
+        """Record one operation, unless it is a view that is already known."""
         name = func._schema.name
         single = isinstance(out, Tensor)
         results = [out] if single else out if isinstance(out, list | tuple) else None
@@ -333,7 +333,7 @@ class Replay:
         return theirs[0]
 
     def _state(self) -> tuple[Any, ...]:
-        """Everything that a step changes: random state, parameters, buffers, counts, gradients."""
+        """Everything that a step changes; gradients are not copied, as they are made anew."""
         counts = [(c.total, c.counts.copy(), replace(c.tally)) for c in self._counters]
         lasting = [t.detach().clone() for t in self._lasting]
         return torch.get_rng_state(), lasting, counts, [p.grad for p in self._parameters]
