@@ -21,7 +21,7 @@ from mplab.numbers.formats import BF16, FP16, FP32, Format
 
 
 class Product(NamedTuple):
-    """The measured speed of one square matrix product.
+    """The speed of one square matrix product.
 
     Attributes:
         size: rows of each matrix.
@@ -116,7 +116,7 @@ def measured(
     device: str = "cpu",
     seconds: float = 0.5,
 ) -> Roofline:
-    """Measure the speed of matrix products and memory on the device at hand.
+    """Measure products and memory speed on the device at hand.
 
     Args:
         sizes: sizes of the square matrices.

@@ -1,9 +1,8 @@
 """The clinic: twelve training runs that break as users' runs have broken.
 
 Each case runs in one of three ways: as reported, with the cure, and with the remedy that people
-usually try. An observable decides whether a run is healthy, not the loss: several faults hide
-behind a falling loss. The runs compute in torch's own FP16, BF16 or FP8 on the CPU, and are the
-same each time on one machine.
+usually try. An observable decides, not the loss: several faults hide behind a falling loss. The
+runs compute in torch's own FP16, BF16 or FP8 on the CPU, and are the same each time on one machine.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The comparison of two runs: where they part, if they do.
+    """Where two runs part, if they do.
 
     Attributes:
         differences: all differences in run_a's order; the first is the parting point.

@@ -72,7 +72,7 @@ class Site(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str, int]:
-        """The part of the site that is the same in another run."""
+        """The part that is the same in another run."""
         return self.direction, self.layer, self.what, self.call
 
     def __str__(self) -> str:
@@ -280,7 +280,7 @@ class Digest:
         return due and (self.model.training or torch.is_grad_enabled())
 
     def _pass(self, layer: str, what: str, tree: Any) -> None:
-        """Record the tensors that enter or leave a module, except those recorded before."""
+        """Record the new tensors that enter or leave a module."""
         for place, t in enumerate(tensors_in(tree)):
             if t.layout is not torch.strided or t.is_meta:
                 continue

@@ -17,10 +17,10 @@ from mplab.health.tracing import format_of_dtype
 from mplab.numbers.formats import FP32, Format
 
 _COUNTED = 1 << 16
-"""Up to this many gradients of one layer in one pass are all counted; of more, a sample."""
+"""Gradients of one layer in one pass that are all counted; more are sampled."""
 
 _COMPARED = 1 << 14
-"""Up to this many weights of one parameter are all compared; of more, a sample."""
+"""Weights of one parameter that are all compared; more are sampled."""
 
 _P = ParamSpec("_P")
 
@@ -28,9 +28,9 @@ _P = ParamSpec("_P")
 def harmless(
     look: Callable[Concatenate[Any, _P], None],
 ) -> Callable[Concatenate[Any, _P], None]:
-    """Decorate a hook so that its errors never reach the run and `torch.compile` ignores it.
+    """Make a hook whose errors never reach the run, and which `torch.compile` ignores.
 
-    The hook's class has `_stopped`, and `_stop` to call with an error.
+    Its class has `_stopped`, and `_stop` for an error.
     """
 
     @wraps(look)

@@ -102,7 +102,7 @@ class Step:
     fp8: dict[str, Casts] = field(default_factory=dict)
 
     def scalars(self) -> dict[str, float]:
-        """The numbers of the step by name; numbers that were not observed are left out."""
+        """The observed numbers of the step, by name."""
         numbers: dict[str, float | None] = {
             "loss": self.loss,
             "loss_scale": self.scale,
@@ -125,7 +125,7 @@ class Step:
 
 @dataclass
 class Evidence:
-    """The observations of a run besides the numbers of its steps.
+    """The observations of a run besides its steps.
 
     Attributes:
         scaler: whether a gradient scaler was watched.

@@ -149,7 +149,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._begin_nodes(name)
 
     def leave_module(self) -> None:
-        """Attribute the following operations and nodes to the module around it."""
+        """Return to the module around this one."""
         if self._stack:
             self._stack.pop()
         self._begin_nodes(self._stack[-1] if self._stack else OUTSIDE)
@@ -220,7 +220,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._look_at_cast(inputs[0], results[0], module)
 
     def _whole(self, t: Tensor) -> tuple[int, int] | None:
-        """The step and version at which a tensor was checked, if it fills all of its memory."""
+        """The step and version of a check that covered all of a tensor's memory."""
         whole = t.numel() * t.itemsize == t.untyped_storage().nbytes() and not t.is_inference()
         return (self.step, t._version) if whole else None
 

@@ -47,8 +47,8 @@ class Health:
     the steps' own time, with `every=10` 1.1 times, traced steps included; a traced step costs 1.9
     steps. Networks whose steps take milliseconds pay more.
 
-    Where parameters are spread over processes, each process watches its own part. Modules compiled
-    by `torch.compile` are watched from outside: results, gradients and weights.
+    Where parameters are spread over processes, each process watches its own part. Compiled modules
+    are watched from outside: results, gradients and weights.
 
     Args:
         model: the model whose modules are watched.
@@ -116,10 +116,10 @@ class Health:
 
     @classmethod
     def watcher(cls, **options: Any) -> Callable[[nn.Module, torch.optim.Optimizer], Health]:
-        """Make a function that begins to watch a model and an optimizer, for `watch=` of `train`.
+        """Make a function that begins to watch a model and an optimizer.
 
-        It returns a watch with `step(loss, scale, skipped)` and `close()`. All watches that it
-        made are in its attribute `watches`, for their reports.
+        It returns a watch with `step(loss, scale, skipped)` and `close()`. All its watches are in
+        its attribute `watches`, for their reports.
 
         Args:
             options: options of `Health`.
@@ -201,7 +201,7 @@ class Health:
         self._stop_tracing()
 
     def _set_tracing(self) -> None:
-        """Decide whether the coming step is traced, and start or stop the tracer."""
+        """Start or stop tracing for the coming step."""
         number = len(self.steps)
         due = number < 2 or number % self.trace_every == 0 or self._trace_next
         self._tracer.begin(number)
@@ -437,7 +437,7 @@ class Health:
     def scalars(self) -> dict[str, float]:
         """The numbers of the latest step by name, for any logger; empty before the first.
 
-        Numbers that were not observed in this step are left out. Infinity and NaN are kept.
+        Numbers not observed in this step are left out. Infinity and NaN are kept.
 
         Examples:
             >>> health = Health(torch.nn.Linear(1, 1))

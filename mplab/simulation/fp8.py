@@ -31,8 +31,8 @@ class Fp8Linear(nn.Linear):
     products are summed in float32 and divided by the scales. The gradients pass straight through
     the casts, as if these were the identity. The bias is added in float32 and its gradient is not
     cast. Parameters stay as they are, usually float32. The result has the dtype of the input;
-    within autocast the dtype of autocast, within `simulated` its format. The products are the same
-    with and without these.
+    within autocast the dtype of autocast, within `simulated` its format; the products do not
+    change.
 
     With current scaling an infinity in an operand makes the result NaN. With delayed scaling
     or none it saturates, as on the hardware, so that a loss scaler does not see it. Delayed
@@ -178,7 +178,7 @@ class Fp8Linear(nn.Linear):
         return f"{super().extra_repr()}, {self.words()}"
 
     def words(self) -> str:
-        """The formats of the operands and their scaling, in a few words."""
+        """Formats and scaling of the operands, in a few words."""
         forward, backward = self.formats["input"].name, self.formats["grad_output"].name
         kind = "real" if self.real else "simulated"
         return f"{forward}/{backward}, {self.scaling} scaling, {kind}"

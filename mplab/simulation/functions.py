@@ -186,7 +186,7 @@ class Functions(TorchFunctionMode):
             mode.place, mode.rules = place, before
 
     def rules(self, run: Run, why: str) -> Rules:
-        """Make rules that run all operations alike."""
+        """Rules that run all operations alike."""
         return rules_in(Scope(self.mode.policy, True, why, run))
 
     def door(self, dtype: Any) -> Rounder | None:
@@ -270,7 +270,7 @@ def _call(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
 
 
 def _enter(function: Any) -> Callable[..., Any]:
-    """Run a function's body so that the functions it calls are intercepted, too."""
+    """Run a function's body with its calls intercepted, too."""
     body = _body(function)
 
     def enter(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

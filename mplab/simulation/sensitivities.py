@@ -43,7 +43,7 @@ class Measure(NamedTuple):
     forward: Tally
     """Counts of the roundings in these layers in the forward pass."""
     backward: Tally
-    """Counts of the roundings in these layers in the backward pass."""
+    """The same counts in the backward pass."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,4 +1,4 @@
-"""Predict the activation memory that autograd keeps for the backward pass, from shapes alone.
+"""Predict from shapes alone the memory that autograd keeps for the backward pass.
 
 The prediction is a sum over layers that a reader can repeat by hand: an operation keeps its
 input, its result or both, in the format it ran in, and a low copy of each weight.
@@ -106,7 +106,7 @@ class _Prediction:
         self.casts += (self.low_bytes or 0) * weight.numel()
 
     def through(self, module: nn.Module, x: _Value) -> _Value:
-        """Pass a tensor through a module: count what is kept, and return the result."""
+        """Pass a tensor through a module, and count what is kept."""
         for kind, rule in _RULES.items():
             if isinstance(module, kind):
                 return rule(self, module, x)

@@ -19,7 +19,7 @@ from mplab.training.exponents import ExponentHistogram
 _VERSION = 3
 
 _SAMPLED = 8
-"""The number of gradients kept from each recorded tensor."""
+"""Number of gradients kept from each recorded tensor."""
 
 
 class Sample(NamedTuple):
@@ -55,7 +55,7 @@ def sample(exact: Any, stored: Any) -> Sample:
 
 @dataclass(eq=False)
 class History:
-    """The history of a training run: its settings and its measurements.
+    """The settings and measurements of a training run.
 
     Args:
         task: the name of the task.

@@ -307,7 +307,7 @@ class _Run:
     # Checkpoints
 
     def _identity(self) -> dict[str, Any]:
-        """The facts that must agree for a run to continue from a checkpoint bit for bit."""
+        """The facts that must agree to continue from a checkpoint bit for bit."""
         return {
             "task": self.task.name,
             "recipe": self.recipe.name,

@@ -15,7 +15,7 @@ from mplab.numbers.tensors import round_tensor
 
 
 class LowOptimizer:
-    """Wrap a torch optimizer so that weights and arithmetic are rounded to given formats.
+    """Wrap a torch optimizer, and round its weights and arithmetic to given formats.
 
     The parameters stay float32 tensors and hold values of `weight_format`. Each operation of
     the optimizer rounds its result to `optimizer_format`, except the last: a new weight is

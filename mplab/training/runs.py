@@ -1,7 +1,7 @@
-"""Train one task with several recipes and seeds, and gather the runs in one file.
+"""Train a task with several recipes and seeds, and gather the runs in one file.
 
-Complete runs are in the file; the current one is in a checkpoint beside it. Both are written
-atomically, so that only the steps since the last checkpoint can be lost.
+The file and the checkpoint beside it are written atomically, so that only the steps since the last
+checkpoint can be lost.
 """
 
 from __future__ import annotations

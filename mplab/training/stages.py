@@ -36,10 +36,9 @@ STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 def kept_bytes(
     compute: Callable[[], Tensor], model: nn.Module, batch: Sequence[Tensor]
 ) -> tuple[int, Tensor]:
-    """Measure the bytes that autograd keeps while `compute` runs; return them and the result.
+    """Measure the bytes that autograd keeps while `compute` runs; return also its result.
 
-    The count is over the distinct pieces of memory that saved tensors lie in, without parameters
-    and the batch.
+    It counts the distinct pieces of memory of saved tensors, without parameters and the batch.
     """
     known = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *batch)}
     pieces: dict[int, Any] = {}
