@@ -176,7 +176,8 @@ def test_key_biases_do_not_set_the_other_weights_apart(seed):
 @ONE_SEED
 def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
     """Measured, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 9.4e-7; BF16 3.8e-3 to 5.5e-3,
-    but 0 with seed 4, which forgets the ulp. Accuracy: FP32 the same, BF16 up to 0.0034 apart on one processor, 0.0056 on another."""
+    but 0 with seed 4, which forgets the ulp. Accuracy: FP32 the same, BF16 up to 0.0034 apart on
+    one processor, 0.0056 on another."""
     assert "after 150 steps they are less than 10⁻⁶ apart" in prose()
     assert "thousands of times farther apart than those in FP32" in prose()
     assert "In FP32 both runs of a pair have the same accuracy, to the last digit" in prose()
