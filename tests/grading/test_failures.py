@@ -74,6 +74,8 @@ def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, 
     with monkeypatch.context() as patched:
         patched.setattr(Recorder, "_convert", locked_convert)
         [line] = autograde(course, "a1", tell=str)
+    unlock.set()
+    held[0].join()
     assert (line.score, line.done_before) == (None, False)
     assert line.remark.startswith("not graded yet, for a technical reason: OperationalError")
     assert "database is locked" in line.remark
