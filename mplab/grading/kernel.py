@@ -130,6 +130,9 @@ def make_shell(recorder: Recorder) -> Any:
         display_pub_class = Type(Publisher)
         displayhook_class = Type(Hook)
 
+        def _tee(self, channel: str) -> Any:  # IPython would keep all that a cell prints
+            return contextlib.nullcontext()
+
         def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
             recorder.error(etype.__name__, str(evalue), stb)
 

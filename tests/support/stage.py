@@ -23,7 +23,7 @@ from mplab.grading.releasing import release
 
 LIMITS = {
     "memory": 3 << 30,
-    "resident": 512 << 20,
+    "resident": 400 << 20,
     "cell_seconds": 4.0,
     "total_seconds": 40.0,
     "cpu_seconds": 30,
