@@ -175,10 +175,10 @@ def test_key_biases_do_not_set_the_other_weights_apart(seed):
 @pytest.mark.slow
 @ONE_SEED
 def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
-    """Measured, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 9.4e-7; BF16 3.8e-3 to 5.5e-3,
-    but 0 with seed 4, which forgets the ulp. Accuracy: FP32 the same, BF16 up to 0.0034 apart on
-    one processor, 0.0056 on another."""
-    assert "after 150 steps they are less than 10⁻⁶ apart" in prose()
+    """Measured on three processors, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 1.2e-6; BF16
+    3.8e-3 to 5.5e-3, or 0 where BF16 forgets the ulp: seed 4 did on two processors, and parted at
+    step 32 on the third. Accuracy: FP32 the same, BF16 up to 0.0056 apart."""
+    assert "after 150 steps they are still less than 10⁻⁵ apart" in prose()
     assert "thousands of times farther apart than those in FP32" in prose()
     assert "In FP32 both runs of a pair have the same accuracy, to the last digit" in prose()
     assert "they differ, but by less than 0.01" in prose()
@@ -188,8 +188,7 @@ def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
         for recipe in ("fp32", "amp-bf16")
     )
     assert narrow.distances[0] < 1e-9 < wide.distances[0] < 1e-7
-    assert wide.distances.max() < 1e-6
-    assert (narrow.parted is None) == (seed == 4)
+    assert wide.distances.max() < 1e-5
     if narrow.parted is not None:
         assert narrow.distances[-1] > 2000 * wide.distances[-1]
     assert wide.metrics[0] == wide.metrics[1]
