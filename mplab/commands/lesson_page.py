@@ -26,6 +26,9 @@ _PIECES = re.compile(rf"(?m)^(?=## |.*{_ASKED.pattern})")
 
 _SUMMARY = "I have written my answer down"
 
+_FOLD = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>")
+"""A notebook folds the text of its answers; a page folds the cells above the text as well."""
+
 _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.</p>'
 
 _EXERCISES = '<h2 id="Exercises">Exercises</h2>'
@@ -103,7 +106,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
 
 def text(markdown: str) -> str:
     """Convert Markdown to HTML, with each table in a box of its own that scrolls."""
-    html = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(markdown))
+    html = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(_FOLD.sub("", markdown)))
     for said, here in _HERE.items():
         html = html.replace(said, here)
     html = html.replace("<table>", '<div class="scrolled" tabindex="0"><table>')

@@ -133,9 +133,19 @@ def test_lessons_are_stored_as_nbstripout_leaves_them():
 
 
 @every_lesson
+def test_what_happened_is_folded_until_a_reader_opens_it(path, read):
+    text = "\n\n".join(sources(read(path), "markdown"))
+    fold = "<details><summary>I have written my answer down</summary>\n\n"
+    open_ones = re.findall(rf"(?m)(?<!{fold})^\*\*(?:What happened|Answer)", text)
+    assert open_ones == []
+    assert text.count(fold) == text.count("\n\n</details>") >= 6
+
+
+@every_lesson
 def test_a_lesson_keeps_its_budget_of_words_and_code(path, read):
     notebook = read(path)
-    words = re.findall(r"\S*[^\W\d_]\S*", "\n".join(sources(notebook, "markdown")))
+    text = re.sub(r"<details>.*|</details>", "", "\n".join(sources(notebook, "markdown")))
+    words = re.findall(r"\S*[^\W\d_]\S*", text)
     words_allowed, lines_allowed = LONG.get(path.stem, (WORDS, CODE_LINES))
     assert len(words) in words_allowed
     lengths = [
