@@ -12,6 +12,9 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+import torch
+
+from mplab.commands.errors import UserError
 from mplab.commands.main import named
 from mplab.course.files import replace_file
 from mplab.training.history import History
@@ -34,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for path in options.plot:  # check it now, not after training
         if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():
             parser.error(f"--plot must be a .png, .svg or .html in a folder that is; got {path}")
+    if options.device:
+        _require_device(options.device)
     task: str | Task = options.task
     if ":" in options.task:  # files and checkpoints name it by its place and its code
         own = named("--task", options.task, Task)
@@ -62,6 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mplab train: interrupted. The same command goes on from here.", file=sys.stderr)
         return 130
     return 0
+
+
+def _require_device(name: str) -> None:
+    """Check before the training that torch has a device."""
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+        first = str(error).partition("\n")[0]
+        raise UserError(f"--device {name} cannot be used here: {first}") from error
 
 
 def _version(place: str, task: Task) -> str:
@@ -98,7 +112,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--steps", type=int, help="default: the task's")
     add("--device", help='such as "cpu" or "cuda"; default: the recipe\'s')
     add("--out", type=Path, help="the file of all runs, .json")
-    add("--plot", type=Path, action="append", default=[], help="a figure, .png, or page, .html")
+    add(
+        "--plot",
+        type=Path,
+        action="append",
+        default=[],
+        help="a figure (.png, .svg) or page (.html)",
+    )
     add("--save-every", type=int, default=50, metavar="STEPS", help="between checkpoints")
     add("--quiet", action="store_true", help="no progress bar")
     return parser

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import starmap
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,16 +111,6 @@ class Exercise:
             return
         for case in self.cases:
             outcomes.append(_outcome(answer, case))
-
-
-def as_float(number: object) -> float:
-    """Convert a number to float; NaN for Booleans, text, and numbers too large for a float."""
-    if isinstance(number, bool) or not isinstance(number, Real):
-        return math.nan
-    try:
-        return float(number)
-    except OverflowError:
-        return math.nan
 
 
 def _outcome(answer: Callable[..., Any], case: Any) -> Any:

@@ -19,8 +19,8 @@ from mplab.pictures import canvas as c
 # The report of a run ---------------------------------------------------------------------
 _RAW = c.STYLES["FP32"]
 
-
-_LIMIT = 12  # rows of layers that can be read
+_READABLE = 12
+"""The number of layers that can be read."""
 
 
 @c.in_house_style
@@ -120,7 +120,7 @@ def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
         s = layers[name]
         return (s.zeros + s.subnormal + s.near + s.nonfinite) / max(1, s.total)
 
-    kept = sorted(layers, key=lost, reverse=True)[:_LIMIT]
+    kept = sorted(layers, key=lost, reverse=True)[:_READABLE]
     return {name: shares for name, shares in layers.items() if name in kept}
 
 
@@ -165,10 +165,6 @@ def _exponent(x: float | None) -> float:
 
 def _every(steps: list[Step]) -> int:
     return max(1, len(steps) // 8)
-
-
-_READABLE = 12
-"""Rows of layers that can be read."""
 
 
 _APART = LinearSegmentedColormap.from_list("apart", ["#D9C7E8", "#371279"])

@@ -106,17 +106,16 @@ def report(histories: Sequence[History], *, source: Path | None = None) -> str:
     return page(title, parts)
 
 
-def page(title: str, parts: Sequence[str | Picture | Table], *, head: str = "") -> str:
+def page(title: str, parts: Sequence[str | Picture | Table]) -> str:
     """Make an HTML page that needs no other file.
 
     Args:
         title: its title, as text.
         parts: its body: HTML, figures and tables.
-        head: HTML that comes before all else.
     """
     body = "\n".join(map(_markup, parts))
     return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}<meta charset="utf-8">\n'
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"

@@ -147,8 +147,7 @@ class Real:
         model: on the device it is to be trained on; its weights enter `weight_format`.
         loss: a function of predictions, which are widened to FP32, and targets.
         optimizer: an optimizer of the parameters of `model`.
-        recipe: the arithmetic.
-        seed: not used; torch rounds to nearest.
+        recipe: the arithmetic; torch rounds to nearest, so that it needs no seed.
     """
 
     def __init__(
@@ -157,7 +156,6 @@ class Real:
         loss: Loss,
         optimizer: torch.optim.Optimizer,
         recipe: Recipe,
-        seed: int,
     ) -> None:
         self.model, self.loss, self.recipe = model, loss, recipe
         self.optimizer = optimizer

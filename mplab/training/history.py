@@ -23,14 +23,14 @@ _SAMPLED = 8
 
 
 class Sample(NamedTuple):
-    """A few gradients of a tensor, evenly spread over it, in three float64 arrays."""
+    """A few gradients of a tensor, evenly spread over it, in three arrays."""
 
     places: np.ndarray
     """Indices in the flattened tensor; int64."""
     exact: np.ndarray
-    """The FP32 gradients at the same weights, without loss scale."""
+    """The FP32 gradients at the same weights, without loss scale; float64."""
     stored: np.ndarray
-    """The run's gradients, times its loss scale, as in its backward pass."""
+    """The run's gradients, times its loss scale, as in its backward pass; float64."""
 
 
 def sample(exact: Any, stored: Any) -> Sample:

@@ -111,7 +111,7 @@ def train(
     )
     path = None if checkpoint is None else Path(checkpoint)
     place = torch.device(device or how.device or default_device(how))
-    with _one_thread(place), _own_randomness(seed, place):
+    with _one_thread(place), own_randomness(seed, place):
         run = _Run(chosen, how, seed, place, count, recorded, replay=replay and watch is None)
         run.resume(path)
         if count and not run.losses:  # fail early on invalid metrics
@@ -165,7 +165,7 @@ def _one_thread(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def _own_randomness(seed: int, device: torch.device) -> Iterator[None]:
+def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's random state, and restore it afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -250,8 +250,8 @@ class _Run:
         self.split = task.data().to(device)
         self.batches = _Batches(self.split, task.batch, seed)
         self.optimizer = task.optimizer(self.model.parameters())
-        given = (self.model, task.loss, self.optimizer, recipe, seed)
-        self.engine = Simulated(*given, replay=replay) if recipe.simulated else Real(*given)
+        given = (self.model, task.loss, self.optimizer, recipe)
+        self.engine = Simulated(*given, seed, replay=replay) if recipe.simulated else Real(*given)
         self.losses: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[bool] = []

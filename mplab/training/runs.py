@@ -7,6 +7,7 @@ checkpoint can be lost.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,9 @@ def _alone(out: Path) -> Iterator[None]:
     with place.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            if not os.path.samestat(os.fstat(lock.fileno()), place.stat()):
+                raise FileNotFoundError  # removed meanwhile, and made anew by another process
+        except (BlockingIOError, FileNotFoundError) as error:
             raise ValueError(
                 f"gather: out must not be in use; got {out}, which another process writes. "
                 f"Wait for it, or choose another file."

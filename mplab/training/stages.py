@@ -24,7 +24,7 @@ from mplab.numbers.formats import FP32
 from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
 from mplab.training.activations import children_of, predicted_activations
-from mplab.training.loop import known
+from mplab.training.loop import known, own_randomness
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
 
@@ -106,10 +106,12 @@ def memory(
             scale; more examples than the task has; checkpointing of a model that is not a
             `Sequential`.
     """
-    step = _Step("memory", task, recipe, batch, device, checkpointed)
-    if checkpointed:
-        children_of("memory", step.model)
-    model, (x, y) = step.model, step.batch
+    with own_randomness(0, torch.device(device)):
+        return _memory(_Step("memory", task, recipe, batch, device, checkpointed))
+
+
+def _memory(step: _Step) -> Memory:
+    model, (x, y) = step.model, step.data()
     cuda = step.device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
@@ -129,7 +131,7 @@ def memory(
             low_bytes=low,
             loss=step.task.loss,
             cuda=cuda or step.recipe.simulated,
-            checkpointed=checkpointed,
+            checkpointed=step.checkpointed,
         )
     activations, casts = predicted or (None, None)
     return Memory(
@@ -142,7 +144,7 @@ def memory(
         casts=casts,
         would=sum(predicted) if step.recipe.simulated and predicted else None,
         peak=torch.cuda.max_memory_allocated() if cuda else None,
-        checkpointed=checkpointed,
+        checkpointed=step.checkpointed,
     )
 
 
@@ -162,9 +164,8 @@ class _Step:
         self.task: Task = known("task", task, TASKS, where=where)
         self.recipe = _plain(where, known("recipe", recipe, RECIPES, where=where))
         self.device, self.checkpointed = torch.device(device), checkpointed
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.model = copy.deepcopy(self.task.model()).to(self.device)
+        self.model = copy.deepcopy(self.task.model()).to(self.device)
+        self.children = children_of(where, self.model) if checkpointed else []
         self.train = self.task.data().train
         self.size = self.task.batch if batch is None else batch
         if self.size is not None:
@@ -180,7 +181,6 @@ class _Step:
         )
         if scaled and self.recipe.simulated:
             self.scaler = GradScaler(self.recipe.scaler())
-        self.batch = self.data()
 
     def data(self) -> tuple[Tensor, Tensor]:
         """A batch on the device."""
@@ -193,11 +193,9 @@ class _Step:
         real = not self.recipe.simulated and self.recipe.compute_format is not FP32
         dtype = self.recipe.compute_format.torch_dtype if real else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=real):
-            if self.checkpointed:
-                for part in children_of("memory", self.model):
-                    x = checkpoint(part, x, use_reentrant=False)
-                return self.task.loss(x, y)
-            return self.task.loss(self.model(x), y)
+            for part in self.children:
+                x = checkpoint(part, x, use_reentrant=False)
+            return self.task.loss(x if self.checkpointed else self.model(x), y)
 
     def after_backward(self) -> Sequence[Callable[[], Any]]:
         """Unscale the gradients, update the weights, update the scale."""
@@ -264,7 +262,11 @@ def stage_times(
     Raises:
         ValueError: as in `memory`.
     """
-    step = _Step("stage_times", task, recipe, batch, device, False)
+    with own_randomness(0, torch.device(device)):
+        return _stage_times(_Step("stage_times", task, recipe, batch, device, False), steps)
+
+
+def _stage_times(step: _Step, steps: int) -> Times:
     clock = _Clock(step.device)
     for number in range(steps + 2):
         if number == 2:

@@ -11,7 +11,12 @@ from mplab.lessons.l11 import figures as l11
 
 ABOUT = {
     **{"device": "NVIDIA H200", "cuda": True, "driver": "1", "torch": "2", "numpy": "2"},
-    **{"python": "3", "mplab": "0", "date": "2026-12-01 10:00 UTC", "command": "mplab record"},
+    **{
+        "python": "3",
+        "mplab": "0",
+        "date": "2026-12-01 10:00 UTC",
+        "command": "python data/record.py",
+    },
     **{"seeds": [0, 1, 2], "rehearsal": False, "seconds": 1.0},
 }
 LABEL = "(recorded on NVIDIA H200 on 2026-12-01)"

@@ -57,6 +57,8 @@ def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
     ("options", "error"),
     [
         (("--recipe", "fp64"), "recipe must be one of fp32, "),
+        (("--recipe", "fp32", "--device", "gpu"), "--device gpu cannot be used here: Expected"),
+        (("--recipe", "fp32", "--device", "meta"), "--device meta cannot be used here"),
         (("--recipe", "fp32", "--steps", "0"), "steps must be an integer, at least 1; got 0"),
         (("--recipe", "fp32", "--save-every", "0"), "save_every must be an integer, at least"),
     ],
@@ -84,6 +86,14 @@ def test_a_file_that_another_process_writes_is_refused(tmp_path, capsys):
         assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 2
     assert "which another process writes" in capsys.readouterr().err
     assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 0
+
+
+def test_a_lock_that_another_process_removed_meanwhile_does_not_count(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+    lock = tmp_path / "run.json.lock"
+    monkeypatch.setattr(fcntl, "flock", lambda *_: lock.unlink())
+    with pytest.raises(ValueError, match="another process"), runs._alone(tmp_path / "run.json"):
+        pass
 
 
 def test_missing_options_are_named(capsys):

@@ -101,7 +101,10 @@ def test_a_network_without_rules_is_measured_but_not_predicted():
 
 @pytest.mark.parametrize("recipe", ["fp32", "fp16-scaled", "amp-fp16"])
 def test_every_stage_of_a_step_is_timed(recipe):
+    before = torch.get_rng_state()
     times = stage_times(CNN, recipe, steps=2)
+    assert memory(CNN, recipe) == memory(CNN, recipe)
+    assert torch.equal(torch.get_rng_state(), before), "the caller's random state is not ours"
     assert tuple(times.seconds) == STAGES
     assert all(seconds > 0 for seconds in times.seconds.values())
     assert times.seconds["backward"] > times.seconds["scaler"]

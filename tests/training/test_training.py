@@ -529,7 +529,8 @@ def test_predictions_come_from_the_same_layers_as_the_training(recipe):
     torch.manual_seed(0)
     model = task.model()
     optimizer = task.optimizer(model.parameters())
-    engine = (Simulated if how.simulated else Real)(model, task.loss, optimizer, how, 0)
+    given = (model, task.loss, optimizer, how)
+    engine = Simulated(*given, 0) if how.simulated else Real(*given)
     inputs = task.data().test[0][:16]
     expected = model(inputs).detach()
     assert torch.equal(engine.predict(inputs), expected)
