@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ).parse_args(argv)
     print(f"mplab {VERSION} in {PACKAGE}")
     print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
-    findings = [*packages(), processor(), cuda_device(), compile_cache(), bubblewrap(), chromium()]
+    findings = [*packages(), processor(), cuda_device(), compile_cache(), bubblewrap()]
     width = max(len(finding.what) for finding in findings)
     for what, found, without in findings:
         print(f"  {what:{width}}  {found or 'missing: ' + without}")
@@ -119,10 +119,3 @@ def bubblewrap() -> Finding:
     return Finding(
         "bubblewrap", shutil.which("bwrap") or "", "notebooks of others cannot run in a sandbox"
     )
-
-
-def chromium() -> Finding:
-    """Look for the browser that the tests drive."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    found = next(filter(None, map(shutil.which, names)), "")
-    return Finding("Chromium", found, "the browser test is skipped; lessons open in any browser")

@@ -82,7 +82,7 @@ def export(
     paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
     unknown = sorted(set(lessons or ()) - set(paths))
     if unknown:
-        raise UserError(f"there is no lesson {unknown[0]}. There are {_listed(paths)}.")
+        raise UserError(f"there is no lesson {unknown[0]}. There are {', '.join(map(str, paths))}.")
     out.mkdir(parents=True, exist_ok=True)
     wanted = [path for number, path in paths.items() if lessons is None or number in lessons]
     row = list(paths.values())
@@ -171,12 +171,9 @@ def _executed(path: Path) -> Any:
 def _edition(*paths: Path) -> str:
     """Hash what a page depends on, notebooks and the library, for a comment at its end."""
     digest = hashlib.sha256()
-    sources = [each for each in PACKAGE.rglob("*") if each.suffix in (".py", ".js", ".css")]
+    kinds = (".py", ".js", ".css", ".html")
+    sources = [each for each in PACKAGE.rglob("*") if each.suffix in kinds]
     sources += course_folder("lessons").glob("l*/*.py")  # a checkout has them beside the package
     for source in [*paths, *sorted(sources)]:
         digest.update(source.read_bytes())
     return f"<!-- edition {digest.hexdigest()[:16]} -->"
-
-
-def _listed(numbers: Sequence[int] | dict[int, Path]) -> str:
-    return ", ".join(str(number) for number in numbers)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mplab.numbers.installation import VERSION
 
-_FILES = Path(__file__).parent / "site"
+FILES = Path(__file__).parent / "site"
 
 _MODULE = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
 
@@ -28,7 +28,7 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
         ways: links to other pages, for its head and its foot.
         kind: the class of the main part.
     """
-    style, script = ((_FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
+    style, script = ((FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
     links = "".join(f"<li{' class=last' * ('next' in way)}>{way}</li>" for way in ways)
     head, foot = (
         f'<nav aria-label="{name}"><ul class="ways">{links}</ul></nav>' if links else ""

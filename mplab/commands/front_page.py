@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from mplab.commands.frame import page, smaller
+from mplab.commands.frame import FILES, page, smaller
 from mplab.commands.lesson_page import text, title_of
 from mplab.explorers.modules import BitExplorer, alive
 
@@ -41,19 +41,18 @@ def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference
         f'<img class="mplab-card" alt="{escape(alt, quote=True)}" '
         f'src="data:image/png;base64,{base64.b64encode(headline).decode()}"></p>'
     )
-    hand = _HAND.format(smaller(alive(BitExplorer("0.1"))))
-    try_it = hand + (_TRY.format(frozen) if frozen else "")
-    link = _REFERENCE if reference else ""
     clone = f"git clone {address}\n" if (address := repository()) else ""
     begin = "".join(
         f' <a href="{each.name}">Begin with lesson 1</a>.' for each in pages[:1] if each.exists()
     )
-    body = _FRONT.format(
+    template = (FILES / "front.html").read_text("utf-8")
+    body = template.format(
         picture=smaller(picture),
         begin=begin,
-        try_it=try_it,
+        bits=smaller(alive(BitExplorer("0.1"))),
+        try_it=_TRY.format(frozen) if frozen else "",
         cards=cards,
-        reference=link,
+        reference=_REFERENCE if reference else "",
         clone=clone,
     )
     ways = ['<a href="#lessons">Lessons</a>', '<a href="#run">Run it</a>',
@@ -124,41 +123,9 @@ def _explorer(pages: Sequence[Path]) -> str:
     return ""
 
 
-_HAND = """<section aria-labelledby="hand"><h2 id="hand">Hold a number in your hand</h2>
-<p>Type any number, or turn its bits one by one: what does each format make of it?</p>
-<div class="explorer">{}</div></section>"""
-
 _TRY = """<section aria-labelledby="try"><h2 id="try">Move it yourself</h2>
 <p>These are the gradients of the run that learned. FP16 turns the smallest into 0, and one that is
 too large spoils a step. Multiply them all by a power of two: which one saves them?</p>
 {}</section>"""
 
 _REFERENCE = '<p>Every function has its contract in the <a href="api/mplab.html">reference</a>.</p>'
-
-_FRONT = """<h1>What few bits do to numbers, and to training</h1>
-<p class="lead">Three times the same network learns from the same images, from the same first
-weights: in FP32, in FP16, and in FP16 with one multiplication more. One run stops learning, and
-nothing complains: no error, no warning, no NaN.</p>
-{picture}
-<p>mplab is a course that finds out why. It computes in FP16, BF16, FP8 and other formats bit for
-bit on any computer, and each lesson asks you to predict before it shows. For the first you need to
-know what a gradient is, and nothing about floating point.{begin}</p>
-{try_it}
-<section aria-labelledby="lessons"><h2 id="lessons">Lessons</h2>
-<ul class="lessons">
-{cards}
-</ul></section>
-<section aria-labelledby="run"><h2 id="run">Run it</h2>
-<p>These pages show the lessons as they ran. In JupyterLab you change them, do the exercises, and
-are told at once whether your answer is right. You need Python 3.11 or newer, and 1.3 GB.</p>
-<pre tabindex="0">{clone}cd mplab
-make lab</pre>
-<p>That installs what the lessons need into a folder of its own, and opens the first lesson. On a
-machine of your own, nothing leaves it.</p>
-{reference}</section>
-<section aria-labelledby="teach"><h2 id="teach">Teach with it</h2>
-<p>A lesson fills 45 to 90 minutes and stands on the few that it names. The
-<a href="teaching.html">instructor’s guide</a> has goals, minutes, misconceptions and questions for
-each. Nine assignments are released, collected and graded with nbgrader; what students hand in runs
-in a sandbox: <code>mplab grade init course</code> begins.</p></section>
-"""

@@ -83,12 +83,6 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
     passed_on = list(arguments[1 if named else 0 :])
     for line in copy_lessons(source, folder, reset=reset):
         print(line)
-    if _is_root() and not any("allow-root" in o or "allow_root" in o for o in passed_on):
-        print(
-            "mplab lab: JupyterLab refuses to run as root, since whoever reaches it can run"
-            " anything. Start it as another user, or, in a container, add --allow-root.",
-            file=sys.stderr,
-        )
     _offer_defaults()
     os.environ["MPLAB_LESSONS"] = str(folder.resolve())
     return _become(
@@ -207,10 +201,6 @@ def _replace(path: Path, content: bytes) -> None:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _is_root() -> bool:
-    return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _become(command: list[str]) -> int:

@@ -93,7 +93,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
             if asked and not hidden and not is_text:
                 parts.append(f'<details class="answer" open><summary>{_SUMMARY}</summary>')
                 hidden, asked = True, False
-            parts.append(text(piece) if is_text else "".join(_code(notebook, piece, frozen)))
+            parts.append(text(piece) if is_text else "".join(_code(piece, frozen)))
             asked = asked or (is_text and bool(_ASKED.search(piece)))
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', "".join(parts))
@@ -123,7 +123,7 @@ def _frozen(notebook: Any) -> dict[str, Any]:
     return dict(found[0])
 
 
-def _code(notebook: Any, cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
+def _code(cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
     if cell.source.strip():
         colours = Highlight2HTML(pygments_lexer="ipython3")  # type: ignore[no-untyped-call]
         highlighted: str = colours(cell.source)
@@ -131,11 +131,11 @@ def _code(notebook: Any, cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
     if "mplab.check(" in cell.source:  # there is no answer yet
         return
     for output in cell.get("outputs", []):
-        if shown := _shown(notebook, output, frozen):
+        if shown := _shown(output, frozen):
             yield f'<div class="output">{shown}</div>'
 
 
-def _shown(notebook: Any, output: Any, frozen: dict[str, Any]) -> str:
+def _shown(output: Any, frozen: dict[str, Any]) -> str:
     """Convert an output of a cell to HTML."""
     data = output.get("data", {})
     if VIEW in data:
@@ -143,7 +143,7 @@ def _shown(notebook: Any, output: Any, frozen: dict[str, Any]) -> str:
         drawn = frozen.get(model)
         if isinstance(drawn, str):
             return f'<div class="explorer">{drawn}</div>'
-        return explorer(model, Frozen(*drawn)) if drawn else snapshot(notebook, model)
+        return explorer(model, Frozen(*drawn)) if drawn else ""  # progress is no news afterwards
     if "text/html" in data:
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
         if html.startswith(("<table", "<img")):
@@ -204,44 +204,3 @@ def _control(
         for i, words in enumerate(options)
     )
     return f"<fieldset {sizes}><legend>{name}</legend>{choices}</fieldset>"
-
-
-def snapshot(notebook: Any, model: str) -> str:
-    """Write what another widget shows at first as HTML."""
-    state = notebook.metadata.widgets["application/vnd.jupyter.widget-state+json"]["state"]
-    if _is_progress(state, model):
-        return ""
-    moves = ", ".join(escape(name) for name in dict.fromkeys(_controls(state, model)))
-    note = f'<p class="note">In JupyterLab you can change: {moves}.</p>' if moves else ""
-    still = "".join(_parts(state, model))
-    return f'<div class="explorer"><div class="picture" tabindex="0">{still}</div>{note}</div>'
-
-
-def _controls(state: dict[str, Any], model: str) -> Iterator[str]:
-    described = state.get(model, {})
-    here = described.get("state", {})
-    for child in here.get("children", []):
-        yield from _controls(state, child.removeprefix("IPY_MODEL_"))
-    name = here.get("description") or here.get("tooltip")
-    if name and "children" not in here and described["model_name"] != "ButtonModel":
-        yield name
-
-
-def _is_progress(state: dict[str, Any], model: str) -> bool:
-    """Whether a widget is a progress bar, which has nothing to say once the run is over."""
-    described = state.get(model, {})
-    children = described.get("state", {}).get("children", [])
-    return described.get("model_name") in ("FloatProgressModel", "IntProgressModel") or any(
-        _is_progress(state, child.removeprefix("IPY_MODEL_")) for child in children
-    )
-
-
-def _parts(state: dict[str, Any], model: str) -> Iterator[str]:
-    described = state.get(model, {})
-    here = described.get("state", {})
-    for child in here.get("children", []):
-        yield from _parts(state, child.removeprefix("IPY_MODEL_"))
-    if described.get("model_name") in ("HTMLModel", "HTMLMathModel"):
-        yield f"<div>{here.get('value', '')}</div>"
-    elif described.get("model_name") == "ImageModel":
-        yield f'<img alt="" src="data:image/png;base64,{here.get("value", "")}">'

@@ -6,10 +6,8 @@ import argparse
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from mplab.commands.errors import UserError
 from mplab.numbers.installation import VERSION, lacks
@@ -53,43 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"mplab {command}: interrupted.", file=sys.stderr)
         return 130
-
-
-def named(option: str, place: str, kind: type) -> Any:
-    """Import `package.module:NAME`, from an installed module or from this folder.
-
-    Raises:
-        UserError: there is no such module or name, it is of another type, or the import raises.
-    """
-    module, _, name = place.partition(":")
-    rule = f"{option} must be package.module:NAME, where NAME is a {kind.__name__}; got {place!r}"
-    if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise UserError(f"{rule}. Write the module with dots, a colon, and the name.")
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does, and an installed command does not
-    try:
-        found = import_module(module)
-    except (Exception, SystemExit) as error:
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        if missing and f"{module}.".startswith(f"{missing}."):
-            words = f"there is no module {missing!r} in {here}, and none is installed"
-            raise UserError(f"{rule}: {words}. Go to its folder, or install it.") from None
-        told = traceback.TracebackException.from_exception(error)
-        ours = (__file__, "<frozen importlib")
-        frames = [frame for frame in told.stack if not frame.filename.startswith(ours)]
-        told.stack = traceback.StackSummary.from_list(
-            [frame for frame in frames if "/importlib/" not in frame.filename.replace("\\", "/")]
-        )
-        theirs = "".join(told.format()).rstrip()
-        raise UserError(f"{option}: importing {module!r} raises an error.\n{theirs}") from None
-    thing = getattr(found, name, None)
-    if not isinstance(thing, kind):
-        others = [n for n, x in vars(found).items() if isinstance(x, kind)]
-        is_there = hasattr(found, name)
-        what = f"whose type is {type(thing).__name__}" if is_there else "which is not there"
-        there = f"Those in {module}: {', '.join(others)}." if others else f"{module} has none."
-        raise UserError(f"{rule}, {what}. {there}")
-    return thing
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 import torch
 
 from mplab.commands.errors import UserError
-from mplab.commands.main import named
 from mplab.course.files import replace_file
 from mplab.training.history import History
 from mplab.training.parallel import process_group, rank
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _require_device(options.device)
     task: str | Task = options.task
     if ":" in options.task:  # files and checkpoints name it by its place and its code
-        own = named("--task", options.task, Task)
+        own = named_task(options.task)
         task = replace(own, name=options.task + _version(options.task, own))
     try:
         with process_group():
@@ -76,6 +77,31 @@ def _require_device(name: str) -> None:
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
         first = str(error).partition("\n")[0]
         raise UserError(f"--device {name} cannot be used here: {first}") from error
+
+
+def named_task(place: str) -> Task:
+    """Import the task `package.module:NAME`, from an installed module or from this folder.
+
+    Raises:
+        UserError: there is no such module or task.
+    """
+    module, _, name = place.partition(":")
+    rule = f"--task must be package.module:NAME, where NAME is a Task; got {place!r}"
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does, and an installed command does not
+    try:
+        found = vars(import_module(module))
+    except (ModuleNotFoundError, ValueError) as error:
+        missing = getattr(error, "name", module)
+        if not f"{module}.".startswith(f"{missing}."):
+            raise
+        words = f"there is no module {missing!r} in {here}, and none is installed"
+        raise UserError(f"{rule}: {words}. Go to its folder, or install it.") from None
+    if not isinstance(found.get(name), Task):
+        others = [name for name, thing in found.items() if isinstance(thing, Task)]
+        raise UserError(f"{rule}. The tasks in {module} are: {', '.join(others) or 'none'}.")
+    task: Task = found[name]
+    return task
 
 
 def _version(place: str, task: Task) -> str:
