@@ -1,9 +1,11 @@
 """The two commands of the README: what they install, and for which Pythons."""
 
+import ast
 import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +23,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
 LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib"}
-LEARNERS_NEED |= {"ipywidgets", "anywidget"}
+LEARNERS_NEED |= {"ipywidgets", "anywidget", "traitlets", "jupyter_server"}
+EXTRA_OF = {
+    **dict.fromkeys(["numbers", "arithmetic", "course"], ()),
+    **dict.fromkeys(["scaling", "simulation", "training", "health", "hardware"], ("torch",)),
+    **dict.fromkeys(["pictures", "explorers", "lessons"], ("lab",)),
+    "commands": ("docs", "grade"),
+    "grading": ("grade", "cluster"),
+}
+MORE_FOR = {"numbers": {"torch"}, "health": {"lightning", "transformers"}}
+"""torch where there is one (`numbers.tensors`), and the trainers of others."""
 
 
 def brought_by(*extras):
@@ -122,6 +133,23 @@ def test_the_number_core_needs_three_packages_and_each_extra_brings_what_its_roo
     wanted = {name for call in calls if call for name in re.findall(r'"(\w+)"', call[1])}
     assert wanted == {"torch", "matplotlib", "ipywidgets", "anywidget"}
     assert wanted <= brought_by("lab")
+
+
+def test_each_extra_declares_every_package_that_its_rooms_import():
+    """Not only what another package happens to bring."""
+    known_as = {"PIL": "pillow", "IPython": "ipython", "dateutil": "python-dateutil"}
+    package = Path(mplab.__file__).parent
+    for room, extras in EXTRA_OF.items():
+        names = set()
+        for path in (ROOT if room == "lessons" else package).joinpath(room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    names |= {alias.name for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    names.add(node.module)
+        tops = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"mplab"}
+        asked = {known_as.get(name, name) for name in tops}
+        assert asked - brought_by(*extras) - MORE_FOR.get(room, set()) == set(), room
 
 
 def test_make_test_installs_every_extra_at_once():
