@@ -18,6 +18,7 @@ NUMBERS = [
     *(np.ones(2, complex), np.array(["1.0"]), np.array([None]), np.array([True]), [True, 1.0]),
     *([1.0, [2.0]], [1.0, None], ["1.0"], [1j], np.ma.array([1.0], mask=[1]), np.ma.masked),
     *(np.array([Fraction(1)]), np.array(["2020"], "M8[Y]"), iter([1.0]), range(2), HALF),
+    *(np.longdouble(1), [np.float32(1), 1.0], [np.ma.array([1.0])], np.datetime64("2020")),
     *([np.ma.array([1.0], mask=[1])], [2**53 + 1, 0.5], np.array([2**53 + 1]), 0.1, 2.0**200),
     *(10**400, Decimal("0.1"), Fraction(1, 3), np.float16(0.1), np.float32(0.1), [0.1], "0.1"),
 ]
