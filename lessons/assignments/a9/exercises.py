@@ -338,9 +338,10 @@ def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, merged=Tr
         if inside and (ends in ("arrival", "both") or folded):
             finished(part)
             part, inside = 0.0, inside if folded else 0
-        found = [part, *(node for _, node in nodes[::-1])]
+        kept = [node for _, node in nodes]
+        found = {False: [part, *kept[::-1]], True: [*kept, part], "kept": [part, *kept]}[oldest]
         total = 0.0
-        for node in found[::-1] if oldest else found:
+        for node in found:
             total = fl(total + node, fmt)
         out.append(total)
     return np.array(out)
@@ -375,6 +376,7 @@ STREAM = Exercise(
         Arguments((_TERMS, [24], 2, BF16)),
         Arguments((_TERMS, [3] * 8, 8, BF16)),
         Arguments((np.array([256.0, 1.0, 3.0, 3.0, 3.0, 1.0]), [2, 4], 3, BF16)),
+        Arguments((np.array([11.0, 24.0, 6.0, 14.0, 8.0, 1.0, 20.0]), [7], 2, FP8_E4M3)),
         *(
             Arguments((np.array(terms, float), [3, 4, 1, 7], 2, FP8_E4M3))
             for terms in (
@@ -392,6 +394,7 @@ STREAM = Exercise(
         but(arriving, "Two blocks of one level become one of the next, and so on.", merged=False),
         but(arriving, "That adds blocks from left to right, and merges none.", oldest=True,
             merged=False),
+        but(arriving, "The kept sums are added from the newest to the oldest.", oldest="kept"),
     ),
 )  # fmt: skip
 

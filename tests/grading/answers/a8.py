@@ -64,13 +64,14 @@ def solve_rod(lower, diagonal, upper, b, fmt):
         bottom = norm * np.abs(x).max() + np.abs(b).max()
         return r, (np.abs(r).max() / bottom if r.any() else 0.0)
 
-    x, steps, last, before = np.zeros(n), 0, math.inf, None
+    x, steps, tried = np.zeros(n), 0, []
     while True:
         r, error = judge(x)
         if error <= 2**-50:
             return {"x": x, "steps": steps, "error": error, "why": "converged"}
-        if not error * 2 <= last:
-            return {"x": before, "steps": steps, "error": last, "why": "stuck"}
+        tried.append((error, steps, x))
+        if not np.isfinite(error) or min(tried[-3:])[0] >= min(tried[:-3], default=(math.inf,))[0]:
+            return {"x": min(tried)[2], "steps": steps, "error": min(tried)[0], "why": "stuck"}
         s = 2.0 ** -np.floor(np.log2(np.abs(r).max()))
         y = [fl(r[0] * s)]
         for i in range(1, n):
@@ -78,7 +79,7 @@ def solve_rod(lower, diagonal, upper, b, fmt):
         z = [fl(y[-1] / main[-1])]
         for i in range(n - 2, -1, -1):
             z.insert(0, fl(fl(y[i] - fl(up[i] * z[0])) / main[i]))
-        x, before, last, steps = x + np.array(z) / s, x, error, steps + 1
+        x, steps = x + np.array(z) / s, steps + 1
 """
     ],
     "plan": [
@@ -132,6 +133,12 @@ WRONG = {
             "no wider format",
         ),
         ("rounded(distance / n, fmt)", "distance / n", "Round each difference"),
+        ("* rounded(reading - mean, fmt)", "* (reading - mean)", "Round each difference"),
+        (
+            "product = rounded(distance * rounded(reading - mean, fmt), fmt)",
+            "product = distance * rounded(reading - mean, fmt)",
+            "Round each difference",
+        ),
     ],
     "freezing": [
         ("(room - t)", "(0 - t)", "distance from the room"),
@@ -172,9 +179,20 @@ WRONG = {
         ("scale = 2.0 ** (1 - math.frexp(largest)[1])", "scale = 1 / largest", "no power of two"),
         ("norm * np.max(np.abs(x)) + ", "", "matrix may change"),
         (
-            'return {"x": before, "steps": steps, "error": last,',
+            'return {"x": best, "steps": steps, "error": least,',
             'return {"x": x, "steps": steps, "error": error,',
-            "is not taken",
+            "not the last",
+        ),
+        ("if waited == 3", "if waited == 1", "it may fall again"),
+        (
+            "        if error < least:\n"
+            "            best, least, waited = x, error, 0\n"
+            "        else:\n"
+            "            waited += 1\n",
+            "        waited = 0 if error < least / 2 else 3\n"
+            "        if error < least:\n"
+            "            best, least = x, error\n",
+            "less than half",
         ),
     ],
     "plan": [

@@ -186,6 +186,7 @@ WRONG = {
             "total = 0.0\n        for node in [*nodes, part]:",
             "counted from the first",
         ),
+        ("for node in reversed(nodes)", "for node in nodes", "from the newest"),
     ],
     "culprits": [
         ("for j in reads[k]", "for j in range(k)[-1:]", "the one before it"),
