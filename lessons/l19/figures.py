@@ -121,12 +121,6 @@ class _Weights:
 
     def __call__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> _Weights:
         self.model = model
-        names = {name.rpartition(".")[2] for name, _ in model.named_parameters()}
-        if self.without and not {self.without} < names:
-            raise ValueError(
-                "measure_runs_apart: without must be empty, or one of several names of tensors; "
-                f"got {self.without!r}. This network's are {c.listed(sorted(names))}."
-            )
         if self.nudged:
             with torch.no_grad():
                 first = next(model.parameters()).view(-1)

@@ -74,20 +74,6 @@ def test_tensors_left_out_do_not_count(without):
     assert one_ulp.tolist() == [bool(without)] * 3
 
 
-@pytest.mark.parametrize("without", ["biases", "0.bias"])
-def test_a_tensor_to_leave_out_is_one_of_the_network_s(without):
-    with pytest.raises(
-        ValueError, match=r"measure_runs_apart: without must be .* are bias and weight"
-    ):
-        figures.measure_runs_apart("regression", "fp32", steps=1, without=without)
-
-
-def test_something_must_be_left_to_count():
-    task = replace(TASKS["regression"], model=lambda: torch.nn.Linear(2, 1, bias=False))
-    with pytest.raises(ValueError, match=r"got 'weight'"):
-        figures.measure_runs_apart(task, "fp32", steps=1, without="weight")
-
-
 def test_pairs_of_runs_are_legible_also_where_one_never_parts():
     up, never = np.geomspace(1e-9, 1e-3, 20), np.zeros(20)
     pairs = [
@@ -127,9 +113,3 @@ def test_gaps_are_legible_and_the_spread_of_whole_texts_is_named():
     for name, gap in found.gaps.items():
         assert gap.shape == (16, 16)
         assert f"{gap.sum(axis=1).std():.2g} in {name}" in picture.claim
-
-
-def test_a_rollout_leaves_torch_s_random_state_alone():
-    before = torch.get_rng_state()
-    figures.measure_rollout_gaps(length=2, rows=2)
-    assert torch.equal(before, torch.get_rng_state())
