@@ -16,7 +16,6 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 from playwright.sync_api import sync_playwright
 
-from mplab.commands import doctor
 from mplab.grading.autograding import autograde
 from mplab.grading.folder import create_course
 from mplab.grading.releasing import release
@@ -76,11 +75,8 @@ def serve(course, folder):
 
 @pytest.fixture
 def page():
-    chromium = doctor.chromium().found
-    if not chromium:
-        pytest.skip("Chromium is not installed")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=lab_browser.CHROMIUM)
+        browser = lab_browser.launched(playwright)
         yield browser.new_page(viewport={"width": 1280, "height": 900})
         browser.close()
 

@@ -1,6 +1,5 @@
 """Lessons and explorers in real JupyterLab, in a browser, by keyboard and by mouse."""
 
-import os
 from functools import partial
 from pathlib import Path
 from urllib.error import HTTPError
@@ -10,7 +9,6 @@ import lab_browser
 import nbformat
 import pytest
 
-from mplab.commands import doctor
 from mplab.course.files import course_folder
 
 pytestmark = pytest.mark.browser
@@ -20,17 +18,8 @@ ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "browser"
 @pytest.fixture
 def open_lesson(tmp_path, request):
     """Opens a notebook by name; keeps what explains a failure under the test's name."""
-    chromium = doctor.chromium().found
-    if not chromium:
-        if os.environ.get("MPLAB_REQUIRE_BROWSER") == "1":
-            pytest.fail("Chromium is not installed, and MPLAB_REQUIRE_BROWSER=1 asks for it")
-        pytest.skip("Chromium is not installed")
-    return partial(
-        lab_browser.open_lesson,
-        chromium=chromium,
-        folder=tmp_path,
-        artefacts=ARTEFACTS / request.node.name,
-    )
+    artefacts = ARTEFACTS / request.node.name
+    return partial(lab_browser.open_lesson, folder=tmp_path, artefacts=artefacts)
 
 
 def complaints(lesson):

@@ -7,6 +7,7 @@ it can run anything.
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import pytest
 from playwright.sync_api import sync_playwright
 
 import mplab
@@ -140,8 +142,18 @@ class Lesson:
         }
 
 
+def launched(playwright):
+    """An installed Chromium; without one the test is skipped, or fails where it must run."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        needed = os.environ.get("MPLAB_REQUIRE_BROWSER") == "1"
+        (pytest.fail if needed else pytest.skip)("Chromium is not installed")
+    return playwright.chromium.launch(executable_path=found, args=CHROMIUM)
+
+
 @contextmanager
-def open_lesson(name, *, chromium, folder, artefacts, snapshots=True):
+def open_lesson(name, *, folder, artefacts, snapshots=True):
     """Serve the lessons from the new `folder`, and open the notebook `name` in Chromium.
 
     Leaves the page, its outputs, console, trace and the server's log in `artefacts` on failure,
@@ -149,7 +161,7 @@ def open_lesson(name, *, chromium, folder, artefacts, snapshots=True):
     each action, the trace says less and actions are four times as fast.
     """
     with serve(folder) as (address, token), sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
+        browser = launched(playwright)
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         context.tracing.start(screenshots=snapshots, snapshots=snapshots)
         page = context.new_page()

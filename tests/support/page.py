@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from lab_browser import CHROMIUM
+from lab_browser import launched
 from playwright.sync_api import sync_playwright
 
-from mplab.commands import doctor
 from mplab.explorers.modules import alive, once
 
 PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>An explorer</title>
@@ -48,12 +47,8 @@ def serious(page):
 @contextmanager
 def browser():
     """An installed Chromium."""
-    chromium = doctor.chromium().found
-    if not chromium:
-        needed = os.environ.get("MPLAB_REQUIRE_BROWSER") == "1"
-        (pytest.fail if needed else pytest.skip)("Chromium is not installed")
     with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM)
+        running = launched(playwright)
         yield running
         running.close()
 

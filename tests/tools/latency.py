@@ -24,7 +24,6 @@ import every_explorer
 import lab_browser
 import page as pages
 
-from mplab.commands import doctor
 from mplab.explorers.modules import PageExplorer
 
 GOALS = {"svg": 60, "img": 250, "page": 16}
@@ -112,9 +111,6 @@ def main():
     parser.add_argument("explorers", nargs="*", help="which (default: all)")
     parser.add_argument("--presses", type=int, default=24, help="of each (default 24)")
     options = parser.parse_args()
-    chromium = doctor.chromium().found
-    if not chromium:
-        parser.error("Chromium is not installed")
     print(
         f"ms from key press to new picture; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
     )
@@ -127,7 +123,7 @@ def main():
             folder / "lessons", WATCHED, *map(every_explorer.made, alone)
         )
         opened = lab_browser.open_lesson(
-            notebook, chromium=chromium, folder=folder, artefacts=Path("artefacts/latency"),
+            notebook, folder=folder, artefacts=Path("artefacts/latency"),
             snapshots=False,
         )  # fmt: skip
         with opened as lesson:
