@@ -19,7 +19,7 @@ import ipywidgets
 from ipywidgets.widgets.widget import _instances
 
 from mplab.explorers.modules import PageExplorer, alive
-from mplab.explorers.widget import Explorer
+from mplab.explorers.widget import Explorer, Keys
 
 MOST = 4000
 """At most this many positions are drawn, so that an export takes minutes."""
@@ -38,7 +38,7 @@ _KINDS = {
 _FIRST, _LAST = 0x20, 0xD7FF
 """The range of characters that may stand for parts of a picture."""
 
-_SILENT = (ipywidgets.HTML, ipywidgets.Output)
+_SILENT = (ipywidgets.HTML, ipywidgets.Output, Keys)
 
 
 class Control(NamedTuple):

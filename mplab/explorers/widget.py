@@ -9,8 +9,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets
 
 from mplab.pictures.canvas import CARD_STYLE
@@ -53,6 +55,12 @@ def tick(words: str, value: bool = False) -> ipywidgets.Checkbox:
     return ipywidgets.Checkbox(value, description=words, indent=False)
 
 
+class Keys(anywidget.AnyWidget):
+    """Keep the keys pressed in an explorer from the notebook, and name its sliders. Unseen."""
+
+    _esm = (Path(__file__).parent / "page" / "keys.js").read_text("utf-8")
+
+
 class Explorer(ipywidgets.VBox):
     """Base class: a question, controls, a picture, and the same in words.
 
@@ -60,17 +68,14 @@ class Explorer(ipywidgets.VBox):
     sentence is in a live region, so that screen readers say it.
     """
 
-    def __init__(
-        self,
-        question: str,
-        controls: Sequence[ipywidgets.Widget],
-    ) -> None:
+    def __init__(self, question: str, controls: Sequence[ipywidgets.Widget]) -> None:
         self.question = question
         self.picture = ipywidgets.HTML(layout={"overflow": "auto hidden", "max_width": "100%"})
         self.state = ipywidgets.HTML()
         self.errors = ipywidgets.Output()
         heading = ipywidgets.HTML(f"{_STYLE}<b>{escape(question)}</b>")
         parts = [heading, *controls, self.picture, self.state, self.errors]
+        parts.append(Keys(layout={"display": "none"}))
         super().__init__(parts)
         self.add_class("mplab-explorer")
         for control in controls:

@@ -125,6 +125,21 @@ def test_every_explorer_is_operated_by_keyboard_and_by_mouse(
         assert lesson.errors() == ["ZeroDivisionError: division by zero"]
 
 
+def test_no_key_pressed_in_an_explorer_reaches_the_notebook(open_lesson, tmp_path):
+    """`d` twice in a list deleted the explorer's cell; an arrow in it went to another cell."""
+    name = every_explorer.write(tmp_path / "lessons", *IN_THE_PAGE)
+    with open_lesson(name, snapshots=False) as lesson:
+        lesson.run_all()
+        heard = {name: each.heard() for name, each in every_explorer.explorers(lesson).items()}
+        assert {name: keys for name, keys in heard.items() if keys} == {} and len(heard) > 15
+        handles = lesson.page.locator(f"{lab_browser.OUTPUT} .noUi-handle").filter(visible=True)
+        said = handles.evaluate_all("""all => all.map(handle => [
+            handle.ariaLabel, handle.ariaValueText,
+            handle.closest('.widget-inline-hbox').querySelector('.widget-readout')?.innerText])""")
+        assert len(said) > 20 and all(name for name, _, _ in said)
+        assert all(value == readout for _, value, readout in said if readout)
+
+
 IN_THE_PAGE = (
     "from mplab import explorers\nbits = explorers.BitExplorer('0.1')\nbits",
     "line = explorers.NumberLine()\nline",

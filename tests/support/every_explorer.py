@@ -38,6 +38,12 @@ ANSWER = """async () => {
     await window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestKernelInfo();
     await new Promise(requestAnimationFrame);
 }"""
+NOTEBOOK = """() => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    const cells = notebook.widgets.map(cell => cell.model.id + cell.model.type);
+    return JSON.stringify([cells, notebook.activeCellIndex, notebook.mode]);
+}"""
+"""What a key could do to the notebook: its cells, the active one and the mode."""
 ANSWERED = f"""async (area, before) => {{
     let after = before;
     const same = part => after[part] === before[part];
@@ -130,6 +136,22 @@ class Explorer:
                 if way.back and self.after(way.back)[1] != before:
                     complaints.append(f"{words}: moved back, it shows something else")
         return complaints, count
+
+    def heard(self):
+        """Which keys pressed in a control of each kind changed the notebook, or chose nothing."""
+        found = []
+        for control, kind in dict((kind, (c, kind)) for c, kind in self.controls()).values():
+            control.focus()
+            before = self.page.evaluate(NOTEBOOK)
+            for key in (*"bddxma", "ArrowDown", "ArrowUp"):
+                place = control.evaluate("e => e.selectedIndex")
+                self.page.keyboard.press(key)
+                if self.page.evaluate(NOTEBOOK) != before:
+                    return [*found, f"{key} in a {kind}"]
+                moved = control.evaluate("e => e.selectedIndex") != place
+                if key == "ArrowDown" and kind == "select-one" and place == 0 and not moved:
+                    found.append(f"{key} does not choose from a list")
+        return found
 
     def stir(self, but):
         """Move what else moves by keyboard, each button twice."""

@@ -1,0 +1,38 @@
+// A part of each explorer that is made of ipywidgets, and not seen: no key pressed in the explorer
+// reaches the notebook, where d d deletes a cell; and each slider has its name, and its value in
+// the words that stand beside it, for screen readers.
+
+function nameSliders(explorer) {
+  for (const handle of explorer.querySelectorAll(".noUi-handle")) {
+    const box = handle.closest(".widget-inline-hbox");
+    const said = {
+      "aria-label": box?.querySelector(".widget-label")?.textContent,
+      "aria-valuetext": box?.querySelector(".widget-readout")?.textContent,
+    };
+    for (const [name, words] of Object.entries(said)) {
+      if (words && handle.getAttribute(name) !== words) handle.setAttribute(name, words);
+    }
+  }
+}
+
+function render({ el }) {
+  const observer = new MutationObserver(() => nameSliders(el.closest(".mplab-explorer")));
+  const watch = { subtree: true, childList: true, characterData: true };
+  const attributes = { attributes: true, attributeFilter: ["aria-valuetext"] };
+  let frames = 600; // until it stands in the page
+  const begin = () => {
+    const explorer = el.closest(".mplab-explorer");
+    if (!explorer) {
+      frames -= 1;
+      if (frames > 0) requestAnimationFrame(begin);
+      return;
+    }
+    explorer.addEventListener("keydown", (event) => event.stopPropagation());
+    nameSliders(explorer);
+    observer.observe(explorer, { ...watch, ...attributes });
+  };
+  begin();
+  return () => observer.disconnect();
+}
+
+export default { render };
