@@ -36,6 +36,9 @@ _WAIT = 10.0  # times the limit: on a busy machine a process gets less than a se
 
 _PAGE_MEMORY = 2 << 30
 
+_PLAIN_LENGTH = 100_000
+"""Characters of a cell or an output on a page of plain text: a million take nbconvert seconds."""
+
 _PROCESSES = multiprocessing.get_context("forkserver")
 """Forks from a process without threads, unlike a server."""
 _PROCESSES.set_forkserver_preload(["__main__", "mplab.grading.feedback", "matplotlib.mathtext"])
@@ -154,7 +157,9 @@ def without_scripts(page: str) -> str:
 
 def _as_it_stands(text: str, metadata: Any = None) -> str:
     """Show text as it stands; a filter for nbconvert."""
-    return f"<pre>{html.escape(text)}</pre>"
+    rest = len(text) - _PLAIN_LENGTH
+    end = f"\n[{rest:,} more characters: see the notebook]" if rest > 0 else ""
+    return f"<pre>{html.escape(text[:_PLAIN_LENGTH])}{end}</pre>"
 
 
 class FeedbackExporter(StaticExporter):
