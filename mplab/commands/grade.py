@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,10 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if platform.system() == "Windows":
         raise UserError("grading runs on Linux, and on macOS without a sandbox. Use WSL2.")
-    options, rest = _parser().parse_known_args(arguments)
+    options = _parser().parse_args(arguments)
     needs("grading", "nbgrader", "psutil", "nh3")
-    if rest and options.step != "serve":
-        _parser().error(f"unknown arguments: {' '.join(rest)}")
     from sqlalchemy.exc import OperationalError
 
     from mplab.grading.folder import Course
@@ -41,8 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.step == "init":
             return _init(options)
         course = Course(options.course).require()
-        if options.step == "serve":
-            return _serve(course, rest)
         return _STEPS[options.step](course, options)
     except (NoSandbox, ValueError) as error:
         reason = str(error).removeprefix(f"{options.step}: ")  # of a function of the same name
@@ -83,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     init = step("init", "make a course folder with the assignments in it")
-    init.add_argument("folder", type=Path, metavar="FOLDER", help="made if it is not there")
+    init.add_argument("folder", type=Path, metavar="FOLDER", help="created if missing")
     init.add_argument("--course-id", help="what students see (default: the folder's name)")
     init.add_argument(
         "--exchange",
@@ -116,13 +111,14 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--trust-submissions",
             action="store_true",
-            help="run without a sandbox: every submission is harmless",
+            help="run without a sandbox; use only if you trust every submission",
         )
     export = step("export", "write the grades as CSV", assignment="*")
     export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
     step("statistics", "write how the class did, as a table and a picture", assignment="?")
-    step("serve", "open formgrader in JupyterLab; other options go to JupyterLab")
+    serve = step("serve", "open the page on which you read answers and give points")
+    serve.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
     return parser
 
 
@@ -189,8 +185,8 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     _require_jobs(options)
     if options.dask and options.jobs > 1:
         raise ValueError(
-            f"--dask ADDRESS comes without --jobs; got --dask {options.dask!r} --jobs "
-            f"{options.jobs}. Start as many workers of the scheduler as you want."
+            "--dask cannot be combined with --jobs. Start as many workers of the scheduler as you "
+            "want."
         )
     if options.dask:
         needs("mplab grade autograde --dask", "distributed")
@@ -308,30 +304,11 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
-def _serve(course: Course, rest: Sequence[str]) -> int:
-    """Start JupyterLab in the course folder, where nbgrader finds its settings."""
-    group = "jupyter_client.kernel_provisioners"
-    if not entry_points(group=group, name="mplab-sandbox"):
-        raise ValueError(
-            "JupyterLab would open submissions without a sandbox, since this mplab is not "
-            "installed. Install it: pip install -e '.[grade]'."
-        )
-    print("In JupyterLab: menu Nbgrader, Formgrader. Ctrl-C here ends it.", flush=True)
-    hub = "JUPYTERHUB_API_TOKEN" in os.environ  # a Hub has started this, and knows the users
-    if hub:
-        needs("mplab grade serve", "jupyterhub")
-    server = "jupyterhub.singleuser" if hub else "jupyterlab"
-    command = [
-        *(sys.executable, "-m", server, f"--ServerApp.root_dir={course.root}"),
-        "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox",
-        "--ServerApp.contents_manager_class=mplab.grading.serving.CourseContents",
-        "--ServerApp.jpserver_extensions=mplab.grading.serving=True",
-        *rest,
-    ]
-    scripts = str(Path(sys.executable).parent)
-    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
-    os.chdir(course.root)
-    os.execve(command[0], command, environment)  # signals are JupyterLab's to answer
+def _serve(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.review import serve
+
+    serve(course, options.port, tell=partial(print, flush=True))
+    return 0
 
 
 _STEPS = {
@@ -341,4 +318,5 @@ _STEPS = {
     "feedback": _feedback,
     "export": _export,
     "statistics": _statistics,
+    "serve": _serve,
 }

@@ -72,8 +72,8 @@ def watched(
 
 def refusal(called: str, uses: Sequence[str]) -> str:
     """Write the sentence for an answer that calls a function it may not use."""
-    allowed = ", ".join(name for name in uses if name != "overflow") or "nothing"
+    names = ", ".join(name for name in uses if name != "overflow")
+    allowed = f"you may call only {names}" if names else "you may not call mplab"
     return (
-        f"The answer calls {called} of mplab; this exercise may use {allowed} of it. "
-        "Write the steps yourself."
+        f"The answer calls mplab's {called}; in this exercise {allowed}. Write the steps yourself."
     )

@@ -138,7 +138,7 @@ def autograde(
         except OperationalError as error:
             raise ValueError(
                 f"autograde: the gradebook must be open for writing; got {error.orig}. End what "
-                "uses it, such as formgrader, and run the same command again."
+                "uses it, and run the same command again."
             ) from error
         finally:
             disconnect()
@@ -154,8 +154,8 @@ def _lock(course: Course) -> Iterator[None]:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise ValueError(
-                f"autograde: no other autograde may be at work in {course.root}; got one. Wait "
-                "until it ends: what it has graded is not graded again."
+                f"autograde: another autograde is running in {course.root}. Wait until it ends: "
+                "what it has graded is not graded again."
             ) from error
         yield
 

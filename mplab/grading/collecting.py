@@ -321,7 +321,7 @@ def _open_file(path: Path, user: str) -> IO[bytes]:
     if stat.S_ISLNK(status.st_mode):
         raise _NotTaken("it is a link")
     if not stat.S_ISREG(status.st_mode):
-        raise _NotTaken("it is no ordinary file")
+        raise _NotTaken("it is not a regular file")
     if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
         raise _NotTaken("it is a hard link to somebody else's file")
     if user and not _is_of(status, user):

@@ -125,7 +125,7 @@ def _seen(folder: Path) -> str:
 
 
 class Collect(ExchangeCollect):
-    """Make `nbgrader collect` and formgrader's button do the same as `mplab grade collect`.
+    """Make `nbgrader collect` do the same as `mplab grade collect`.
 
     nbgrader's own class copies the target of a link in a submission, with the teacher's rights,
     and a folder in the exchange whose name has no time stops it for the whole class.

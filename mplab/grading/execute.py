@@ -1,7 +1,6 @@
 """Run a notebook in the sandbox and grade it outside, in place of nbgrader's `Execute` step.
 
-`nbgrader_config.py` names `SandboxedExecute`, so that `nbgrader autograde` and formgrader use it
-too.
+`nbgrader_config.py` names `SandboxedExecute`, so that `nbgrader autograde` uses it too.
 """
 
 from __future__ import annotations
@@ -250,9 +249,9 @@ class SandboxedExecute(NbGraderPreprocessor):
 
     root = Unicode(help="The course folder.").tag(config=True)
     limits = Dict(help="Fields of mplab.grading.sandbox.Limits that differ.").tag(config=True)
-    trusted = Bool(False, help="Run without a sandbox: every submission is harmless.").tag(
-        config=True
-    )
+    trusted = Bool(
+        False, help="Run without a sandbox; use only if you trust every submission."
+    ).tag(config=True)
 
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import multiprocessing
 import re
 import resource
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -44,22 +46,51 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["__main__", "mplab.grading.feedback", "matplotlib.mathtext"])
 
 
-class StaticExporter(HTMLExporter):
-    """Exports anybody's notebook to HTML: rebuilt, sanitised, and rendered in bounded time."""
+def in_process(seconds: float, work: Callable[..., str], *arguments: Any) -> str | None:
+    """Call a function on somebody's text in a process of its own, with limits.
+
+    Returns:
+        What it returns; None if it died or took too long.
+    """
+    receiver, sender = _PROCESSES.Pipe(duplex=False)
+    process = _PROCESSES.Process(target=_limited, args=(sender, seconds, work, *arguments))
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(_WAIT * seconds):
+            return receiver.recv_bytes().decode()
+    except (EOFError, OSError):
+        pass
+    finally:
+        process.kill()
+        process.join()
+        receiver.close()
+    return None
+
+
+def _limited(sender: Connection, seconds: float, work: Callable[..., str], *arguments: Any) -> None:
+    whole = max(1, round(seconds))
+    resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
+    resource.setrlimit(resource.RLIMIT_AS, (_PAGE_MEMORY, _PAGE_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # about missing alternative texts
+    sender.send_bytes(work(*arguments).encode())
+
+
+class FeedbackExporter(HTMLExporter):
+    """Exports a graded notebook to HTML for its author; the page may load or run nothing.
+
+    The notebook is rebuilt, sanitised, and rendered in bounded time.
+    """
 
     seconds = Float(10.0, help="Time to typeset a page; then it is shown as plain text.").tag(
         config=True
     )
     late_outputs = Bool(
-        True, help="Show what cells put out after the first check; hidden inputs can be in it."
+        False, help="Show what cells put out after the first check; hidden inputs can be in it."
     ).tag(config=True)
     default_preprocessors: Any = List([]).tag(config=True)  # only those that nbgrader adds
     plain = Unicode("", help="Why the last page is plain text; empty if it is not.")
-
-    @pass_context
-    def markdown2html(self, context: Any, source: str) -> str:
-        """Render Markdown to sanitised HTML."""
-        return rendered_markdown(source)
 
     def from_notebook_node(
         self, nb: NotebookNode, resources: Any = None, **kwargs: Any
@@ -71,68 +102,31 @@ class StaticExporter(HTMLExporter):
         """
         nb, resources = Exporter.from_notebook_node(self, nb, resources, **kwargs)
         text = json.dumps(sanitise(nb, late_outputs=self.late_outputs))
+        names = ("template_name", "extra_template_basedirs", "extra_template_paths")
+        template = {name: getattr(self, name) for name in names}
+        words = json.loads(json.dumps(resources, default=str))
         self.plain = ""
-        page = self._typeset(text, resources, plain=False)
+        page = in_process(self.seconds, _typeset, template, text, words, False)
         if page is None:
             self.plain = f"it could not be typeset in {self.seconds:g} seconds"
-            page = self._typeset(text, resources, plain=True)
+            page = in_process(self.seconds, _typeset, template, text, words, True)
         if page is None:
             raise RuntimeError(
                 f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "
                 "was not, not even as plain text. Look at the notebook."
             )
-        return self.finished(page), resources
-
-    def finished(self, page: str) -> str:
-        """Return the finished page; subclasses change it here."""
-        return page
-
-    def _typeset(self, notebook: str, resources: ResourcesDict, *, plain: bool) -> str | None:
-        """Render the page in a process of its own; None if it died or took too long."""
-        names = ("template_name", "extra_template_basedirs", "extra_template_paths")
-        template = {name: getattr(self, name) for name in names}
-        words = json.loads(json.dumps(resources, default=str))
-        receiver, sender = _PROCESSES.Pipe(duplex=False)
-        process = _PROCESSES.Process(
-            target=_work, args=(sender, template, notebook, words, plain, self.seconds)
-        )
-        process.start()
-        sender.close()
-        try:
-            if receiver.poll(_WAIT * self.seconds):
-                return receiver.recv_bytes().decode()
-        except (EOFError, OSError):
-            pass
-        finally:
-            process.kill()
-            process.join()
-            receiver.close()
-        return None
+        return _finished(page), resources
 
 
-def _work(
-    sender: Connection,
-    template: dict[str, Any],
-    notebook: str,
-    resources: dict[str, Any],
-    plain: bool,
-    seconds: float,
-) -> None:
+def _typeset(template: dict[str, Any], notebook: str, resources: Any, plain: bool) -> str:
     """Render a page; called in a process of its own."""
-    import logging
-
-    whole = max(1, round(seconds))
-    resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
-    resource.setrlimit(resource.RLIMIT_AS, (_PAGE_MEMORY, _PAGE_MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # about missing alternative texts
     exporter = _Typesetter(**template)
     exporter.filters = {"strip_files_prefix": _unchanged}  # nbconvert's is quadratic in brackets
     if plain:
         names = ("markdown2html", "highlight_code", "ansi2html")
         exporter.filters |= dict.fromkeys(names, _as_it_stands)
     page, _ = exporter.from_notebook_node(nbformat.from_dict(json.loads(notebook)), resources)
-    sender.send_bytes(page.encode())
+    return str(page)
 
 
 class _Typesetter(HTMLExporter):
@@ -162,18 +156,13 @@ def _as_it_stands(text: str, metadata: Any = None) -> str:
     return f"<pre>{html.escape(text[:_PLAIN_LENGTH])}{end}</pre>"
 
 
-class FeedbackExporter(StaticExporter):
-    """Exports a graded notebook to HTML for its author; the page may load or run nothing."""
+def _finished(page: str) -> str:
+    """Put the content security policy first in the head, and remove all scripts.
 
-    late_outputs = Bool(False, help=StaticExporter.late_outputs.help).tag(config=True)
-
-    def finished(self, page: str) -> str:
-        """Put the content security policy first in the head, and remove all scripts.
-
-        The template's table of contents calls every check "Test cell"; each gets its name instead.
-        """
-        head, found, rest = without_scripts(page).partition("<head>")
-        if not found:
-            raise RuntimeError("FeedbackExporter: the template has no <head> for the policy.")
-        rest = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", rest)
-        return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1)
+    The template's table of contents calls every check "Test cell"; each gets its name instead.
+    """
+    head, found, rest = without_scripts(page).partition("<head>")
+    if not found:
+        raise RuntimeError("FeedbackExporter: the template has no <head> for the policy.")
+    rest = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", rest)
+    return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1)

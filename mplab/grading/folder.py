@@ -3,7 +3,6 @@
 source/ASSIGNMENT/      the teacher's notebooks, with solutions
 checks/ASSIGNMENT/      exercises.py: references, hidden cases, points
 release/ASSIGNMENT/     what students get
-collected/ASSIGNMENT/   what came in, as it came
 submitted/ID/ASSIGNMENT/, autograded/, feedback/    nbgrader's steps
 roster.csv  teams.csv  extensions.csv  gradebook.db  nbgrader_config.py  exchange/
 .mplab/                 the key of the hidden cases, the journal of grading, times of submission
@@ -65,7 +64,6 @@ c.Autograde.autograde_preprocessors = [
 ]
 # Feedback shows students' text: nothing in it may run in a browser.
 c.GenerateFeedback.exporter_class = "mplab.grading.feedback.FeedbackExporter"
-c.ExportApp.plugin_class = "mplab.grading.plugin.CsvPlugin"  # quoted, and without formulas
 c.ClearSolutions.code_stub = {{"python": "raise NotImplementedError"}}
 '''
 
@@ -77,10 +75,11 @@ README = """\
    in `teams.csv`: one line each, `team,id`.
 2. `mplab grade release a1`, and give out the folder `release/a1` (notebook and `checks.json`).
 3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student; without
-   either, what came in through nbgrader's exchange). A due date is set in formgrader; whoever has
-   more time stands in `extensions.csv`: one line each, `id,assignment,hours`.
+   either, what came in through nbgrader's exchange). A due date is set by
+   `nbgrader db assignment add a1 --duedate "2026-11-30 12:00"`; whoever has more time stands in
+   `extensions.csv`: one line each, `id,assignment,hours`.
 4. `mplab grade autograde a1 --jobs 2`
-5. `mplab grade serve`: formgrader in JupyterLab, to read and to grade by hand.
+5. `mplab grade serve`: the page on which you read answers and give points.
 6. `mplab grade feedback a1`, and give out `feedback/`.
 7. `mplab grade export a1 --to canvas`
 8. `mplab grade statistics a1`: how the class did, as a table and a picture.
@@ -88,7 +87,7 @@ README = """\
 More is in `lessons/assignments/README.md` of mplab. On a JupyterHub, steps 2 and 6 take
 `--publish`, and students fetch and hand in themselves.
 
-Plain `nbgrader` commands work here as well. Keep `.mplab/key` secret and keep it: the hidden
+Keep `.mplab/key` secret and keep it: the hidden
 cases of each student come from it, and with another key the same answers get other cases.
 """
 

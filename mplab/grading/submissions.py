@@ -62,7 +62,7 @@ def read_regular(path: Path, limit: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Refused(f"{_shown(path.name)} is no ordinary file")
+            raise Refused(f"{_shown(path.name)} is not a regular file")
         if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
             # Its owner's own hard links, as of a backup, do no harm; and nobody may make another's
             # submission unreadable by linking to it.
@@ -233,7 +233,7 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
             order.append(raw.grade_id)
         elif raw.grade_id not in roles or _mark(roles[raw.grade_id]).get("solution"):
             order.append(raw)
-    _complete(order, list(roles), _answers_before(skeleton))
+    _complete(order, list(roles), answers_before(skeleton))
     rebuilt = copy.copy(skeleton)
     rebuilt.metadata, rebuilt.cells = copy.deepcopy(skeleton.metadata), []
     for number, entry in enumerate(order):
@@ -283,7 +283,7 @@ def _mark(cell: NotebookNode) -> dict[str, Any]:
     return mark if mark.get("grade_id") else {}
 
 
-def _answers_before(skeleton: NotebookNode) -> dict[str, str]:
+def answers_before(skeleton: NotebookNode) -> dict[str, str]:
     """Find the last answer before each grade cell of the release."""
     answers: dict[str, str] = {}
     answer = ""

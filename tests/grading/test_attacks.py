@@ -76,8 +76,8 @@ def grade_and_judge(root, attacks, monkeypatch):
             wrong.append("no page of feedback")
         elif live_parts(page.read_text()):
             wrong.append(f"live feedback: {live_parts(page.read_text())}")
-        if live_in_formgrader(course, student_of(number)):
-            wrong.append("live in formgrader")
+        if live_in_answers(course, student_of(number)):
+            wrong.append("live in the graded notebook")
         if wrong:
             problems[attack.name] = "; ".join(wrong)
     assert [r.score for r in results[len(attacks) :]] == [16.0] * len(HONEST)
@@ -93,7 +93,7 @@ def grade_and_judge(root, attacks, monkeypatch):
     return problems, results
 
 
-def live_in_formgrader(course, student):
+def live_in_answers(course, student):
     """What a page could run that renders a graded notebook's text without cleaning it."""
     notebook = nbformat.read(course.root / "autograded" / student / "a1" / "a1.ipynb", as_version=4)
     texts = [c.source for c in notebook.cells if c.cell_type != "code"]

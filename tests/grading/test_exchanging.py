@@ -161,7 +161,7 @@ def hand_in(course, account, text="mine"):
     return folder
 
 
-def test_formgrader_s_button_follows_no_link_and_is_stopped_by_no_name(course, tmp_path):
+def test_nbgrader_s_collect_follows_no_link_and_is_stopped_by_no_name(course, tmp_path):
     folder = hand_in(course, "s01")
     (folder / "key").symlink_to(course.root / ".mplab" / "key")
     (inbound(course) / "s02+a1+never+x").mkdir()

@@ -6,8 +6,7 @@ import pytest
 
 from mplab.grading import exporting
 from mplab.grading.exporting import BY_HAND, Grade, export, neutral
-from mplab.grading.folder import Course, Student, create_course
-from mplab.grading.plugin import CsvPlugin
+from mplab.grading.folder import Course, Student
 
 STATES = {
     "full": (16.0, "", False),
@@ -77,26 +76,3 @@ def test_canvas_s_own_lines_are_nobody_and_a_student_without_an_id_is_told(tmp_p
     path.write_text("\n".join([*lines, '"Wu, Di",73,,di,Group,']))
     with pytest.raises(ValueError, match=r"line 6: id must be .* got ''\. Columns: SIS User ID"):
         Course(tmp_path).roster()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_nbgrader_s_export_leaves_empty_what_is_no_grade_yet(tmp_path):
-    with create_course(tmp_path / "course").gradebook() as gradebook:
-        gradebook.add_assignment("a1")
-        gradebook.add_notebook("n", "a1")
-        gradebook.add_grade_cell("c", "n", "a1", max_score=18, cell_type="code")
-        for name in ("full", "zero", "half", "absent"):
-            gradebook.add_student(name)
-        for name, score in {"full": 16, "zero": 0, "half": 14}.items():
-            gradebook.add_submission("a1", name)
-            grade = gradebook.find_grade("c", "n", "a1", name)
-            grade.auto_score, grade.needs_manual_grade = score, name == "half"
-        gradebook.db.commit()
-        CsvPlugin(to=str(tmp_path / "g.csv")).export(gradebook)
-    with (tmp_path / "g.csv").open(encoding="utf-8", newline="") as file:
-        rows = {row["student_id"]: row for row in csv.DictReader(file)}
-    shown = {name: (row["raw_score"], row["score"]) for name, row in rows.items()}
-    assert shown == {"full": ("16.0", "16.0"), "zero": ("0.0", "0.0"), "half": ("14.0", ""),
-                     "absent": ("", "")}  # fmt: skip
-    assert {row["max_score"] for row in rows.values()} == {"18.0"}

@@ -42,7 +42,7 @@ def course(released, tmp_path, monkeypatch):
 
 
 def hold(course, until):
-    """Lock the gradebook, as formgrader may, until an event; on a thread of its own."""
+    """Lock the gradebook, as another program may, until an event; on a thread of its own."""
     locked = threading.Event()
 
     def work():

@@ -1,7 +1,6 @@
 """A JupyterHub on this machine as the guide describes it; its accounts are gone afterwards."""
 
 import contextlib
-import json
 import os
 import pwd
 import re
@@ -13,7 +12,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-import uuid
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -183,39 +181,6 @@ class Hub:
             return answer.json()  # whatever it says that it is
         except ValueError:
             return answer.text
-
-    def run(self, account, folder, source):
-        """What `source` prints in a kernel that is opened on a folder of an account's server."""
-        import websocket
-
-        kernel = self.server(
-            account, "POST", "/api/kernels", json={"path": folder, "name": "python3"}
-        )["id"]
-        channel = websocket.create_connection(
-            f"{self.address.replace('http', 'ws')}/user/{account}/api/kernels/{kernel}/channels",
-            header=[f"Authorization: token {self._tokens[account]}"],
-            timeout=START,
-            http_no_proxy=["127.0.0.1"],
-        )
-        header = {"msg_id": uuid.uuid4().hex, "username": account, "session": uuid.uuid4().hex}
-        content = {"code": source, "silent": False, "store_history": False}
-        content |= {"user_expressions": {}, "allow_stdin": False}
-        message = {"header": header | {"msg_type": "execute_request", "version": "5.3"}}
-        message |= {"parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
-        shown, idle, replied = "", False, False
-        with contextlib.closing(channel):
-            channel.send(json.dumps(message))
-            while not (idle and replied):
-                answer = json.loads(channel.recv())
-                if answer["parent_header"].get("msg_id") != header["msg_id"]:
-                    continue
-                kind, content = answer["msg_type"], answer["content"]
-                shown += content["text"] if kind == "stream" else ""
-                shown += "\n".join(content["traceback"]) if kind == "error" else ""
-                idle |= kind == "status" and content["execution_state"] == "idle"
-                replied |= kind == "execute_reply"
-        self.ask("DELETE", f"/user/{account}/api/kernels/{kernel}", account=account)
-        return shown
 
 
 @contextlib.contextmanager

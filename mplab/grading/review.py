@@ -1,0 +1,355 @@
+"""The page on which a person reads answers and gives points.
+
+It lists what waits, and shows one answer at a time, question by question. A small server of its
+own: no notebook server stands behind it, so nothing that was handed in has anything to act on.
+Answers are sanitised, and the page's policy would run or fetch nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import nbformat
+from nbgrader.api import Grade, MissingEntry
+from nbgrader.utils import is_grade
+from sqlalchemy import Integer, cast, func
+from sqlalchemy.exc import OperationalError
+from tornado import httpserver, netutil, web
+
+from mplab.grading.feedback import in_process
+from mplab.grading.folder import Course
+from mplab.grading.sanitise import rendered_markdown, sanitise
+from mplab.grading.submissions import answers_before
+
+_PAGE = Path(__file__).parent / "page"
+
+_FILES = {"review.css": "text/css", "review.js": "text/javascript"}
+
+_SECONDS = 5.0
+"""Time to typeset an answer; some texts take a Markdown parser hours."""
+
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+
+_COMMENT_CHARACTERS = 10_000
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "style-src-attr 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Question(NamedTuple):
+    """A cell with points: its text in the release, and the cell that holds the answer."""
+
+    notebook: str
+    name: str
+    points: float
+    answer: str
+    text: str
+    model: str
+    by_hand: bool
+
+
+def questions(course: Course, assignment: str) -> list[Question]:
+    """List the questions of a released assignment.
+
+    Raises:
+        ValueError: it has not been released.
+    """
+    found = []
+    for stem, notebook in course.skeletons(assignment).items():
+        source = course.root / "source" / assignment / f"{stem}.ipynb"
+        models = _cells(nbformat.read(source, as_version=4)) if source.is_file() else {}
+        answers, texts = answers_before(notebook), list[str]()
+        for cell in notebook.cells:
+            mark = cell.metadata.get("nbgrader", {})
+            if is_grade(cell):
+                name, by_hand = mark["grade_id"], bool(mark.get("solution"))
+                answer = name if by_hand else answers.get(name, name)
+                model = models[answer].source if answer in models else ""
+                text, points = "\n\n".join(texts), float(mark["points"])
+                found.append(Question(stem, name, points, answer, text, model, by_hand))
+                texts = []
+            elif cell.cell_type == "markdown":
+                texts.append(cell.source)
+    return found
+
+
+def _cells(notebook: Any) -> dict[str, Any]:
+    marked = ((cell.metadata.get("nbgrader", {}).get("grade_id"), cell) for cell in notebook.cells)
+    return {name: cell for name, cell in marked if name}
+
+
+def _typeset(notebook: str, question: Question) -> str:
+    """Typeset a question and its answer as HTML, in JSON; runs in a process of its own."""
+    cells = _cells(sanitise(nbformat.from_dict(json.loads(notebook)), late_outputs=True))
+    answer = cells.get(question.answer)
+    parts = [] if answer is None else [_source(answer, answer.source), *_outputs(answer)]
+    if question.name != question.answer and question.name in cells:
+        parts += _outputs(cells[question.name])
+    model = "" if answer is None or not question.model else _source(answer, question.model)
+    text = rendered_markdown(question.text)
+    return json.dumps({"question": text, "answer": "".join(parts), "model": model})
+
+
+def _source(cell: Any, source: str) -> str:
+    return _plain(source) if cell.cell_type == "code" else rendered_markdown(source)
+
+
+def _outputs(cell: Any) -> Iterator[str]:
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        for kind in ("image/png", "image/jpeg"):
+            if kind in data:  # `sanitise` has seen that it is base64
+                yield f'<p><img alt="output" src="data:{kind};base64,{data[kind].strip()}">'
+        text = output.get("text") or "\n".join(output.get("traceback", []))
+        yield _plain(_COLOUR.sub("", text or data.get("text/plain", "")))
+
+
+def _plain(text: str) -> str:
+    return f"<pre>{html.escape(text)}</pre>" if text else ""
+
+
+class _Handler(web.RequestHandler):
+    """Answers whoever has the cookie, under the address that was printed."""
+
+    def initialize(self, course: Course, token: str, cookie: str, hosts: Sequence[str]) -> None:
+        self.course, self.token, self.cookie, self.hosts = course, token, cookie, hosts
+
+    def set_default_headers(self) -> None:
+        for name, value in _HEADERS.items():
+            self.set_header(name, value)
+
+    def prepare(self) -> None:
+        if self.request.host not in self.hosts:
+            raise web.HTTPError(403)
+        if self._is_token(self.get_query_argument("token", "")):
+            self.set_cookie(self.cookie, self.token, httponly=True, samesite="Strict")
+            self.redirect("/")
+        elif not self._is_token(self.get_cookie(self.cookie) or ""):
+            raise web.HTTPError(403)
+
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode(), self.token.encode())
+
+    def write_error(self, status_code: int, **_: Any) -> None:
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        text = {403: "Open the address that mplab grade serve printed.", 404: "Not found."}
+        self.finish(f"{status_code}. {text.get(status_code, 'That did not work.')}\n")
+
+
+class _Nothing(_Handler):
+    """Any other address."""
+
+    def get(self) -> None:
+        raise web.HTTPError(404)
+
+
+class _File(_Handler):
+    """The page's own style and script."""
+
+    def get(self, name: str) -> None:
+        self.set_header("Content-Type", _FILES[name])
+        self.finish((_PAGE / name).read_bytes())
+
+
+class _List(_Handler):
+    """All questions of the released assignments, with the number of answers that wait."""
+
+    def get(self) -> None:
+        with self.course.gradebook() as book:
+            waiting = func.sum(cast(Grade.needs_manual_grade, Integer))
+            query = book.db.query(Grade.cell_id, func.count(), waiting).group_by(Grade.cell_id)
+            counts = {cell: counted for cell, *counted in query}
+            tables = {}
+            for name in sorted(assignment.name for assignment in book.assignments):
+                rows = []
+                for question in questions(self.course, name):
+                    cell = book.find_graded_cell(question.name, question.notebook, name)
+                    rows.append((question, _address(name, question), *counts.get(cell.id, (0, 0))))
+                tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
+        self.render("list.html", course=self.course.root.name, tables=tables)
+
+
+def _address(assignment: str, question: Question, student: str = "") -> str:
+    parts = (assignment, question.notebook, question.name, student)
+    return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+class _Answer(_Handler):
+    """One answer, with the field for its points."""
+
+    def get(self, assignment: str, notebook: str, name: str, student: str) -> None:
+        """Show the answer of a student; without one, go to the first that waits."""
+        with self._grades(assignment, notebook, name) as (question, grades):
+            if not student:
+                self.redirect(_next(assignment, question, grades, 0))
+            else:
+                self._show(assignment, question, grades, student)
+
+    def post(self, assignment: str, notebook: str, name: str, student: str) -> None:
+        """Record points and comment, and go to the next answer that waits."""
+        points, comment = (self.get_body_argument(each, "") for each in ("points", "comment"))
+        with self._grades(assignment, notebook, name) as (question, grades):
+            place = _place(grades, student)
+            typed = (points, comment)
+            try:
+                if not 0 <= (score := float(points)) <= question.points:  # NaN is neither
+                    raise ValueError
+                _record(grades[place], question, score, comment[:_COMMENT_CHARACTERS].strip())
+                self.database.commit()
+            except ValueError:
+                self.set_status(400)
+                error = f"Not saved: points must be a number from 0 to {question.points:g}."
+                self._show(assignment, question, grades, student, typed, error)
+            except OperationalError:
+                self.set_status(503)
+                error = "Not saved: the gradebook is in use. Save again."
+                self.database.rollback()
+                self._show(assignment, question, grades, student, typed, error)
+            else:
+                self.redirect(_next(assignment, question, grades, place + 1), status=303)
+
+    @contextmanager
+    def _grades(
+        self, assignment: str, notebook: str, name: str
+    ) -> Iterator[tuple[Question, list[Any]]]:
+        """Find a question and all its grades, in the order of the students' ids."""
+        with self.course.gradebook() as book:
+            self.database = book.db
+            try:
+                asked = questions(self.course, book.find_assignment(assignment).name)
+                question = next(q for q in asked if (q.notebook, q.name) == (notebook, name))
+                cell = book.find_graded_cell(name, notebook, assignment)
+            except (MissingEntry, StopIteration, ValueError) as error:
+                raise web.HTTPError(404) from error
+            yield question, sorted(cell.grades, key=lambda grade: str(grade.student.id))
+
+    def _show(
+        self,
+        assignment: str,
+        question: Question,
+        grades: list[Any],
+        student: str,
+        typed: tuple[str, str] | None = None,
+        error: str = "",
+    ) -> None:
+        place = _place(grades, student)
+        grade, comment = grades[place], _comment(grades[place], question)
+        path = self.course.root / "autograded" / student / assignment
+        text = (path / f"{question.notebook}.ipynb").read_text(encoding="utf-8")
+        parts = in_process(_SECONDS, _typeset, text, question)
+        if parts is None:
+            cell = _cells(nbformat.from_dict(json.loads(text))).get(question.answer)
+            plain = {"question": question.text, "model": question.model}
+            plain["answer"] = "" if cell is None else cell.source
+            parts = json.dumps({name: _plain(text) for name, text in plain.items()})
+        points = "" if grade.needs_manual_grade else f"{grade.score:g}"
+        near = [_address(assignment, question, g.student.id) for g in grades]
+        names = (grade.student.first_name, grade.student.last_name)
+        self.render(
+            "answer.html",
+            question=question,
+            assignment=assignment,
+            who=" ".join(filter(None, (student, *names))),
+            parts=json.loads(parts),
+            number=place + 1,
+            count=len(grades),
+            waiting=sum(each.needs_manual_grade for each in grades),
+            before=near[place - 1] if place else "",
+            after="".join(near[place + 1 : place + 2]),
+            typed=typed or (points, (comment.comment if comment else "") or ""),
+            error=error,
+            grade=grade,
+            has_comment=comment is not None,
+            marks=[g for g in grade.notebook.grades if g.name != question.name],
+        )
+
+
+def _place(grades: list[Any], student: str) -> int:
+    place = next((i for i, grade in enumerate(grades) if grade.student.id == student), None)
+    if place is None:
+        raise web.HTTPError(404)
+    return place
+
+
+def _next(assignment: str, question: Question, grades: list[Any], place: int) -> str:
+    """Return the address of the next answer that waits, from a place on; else of the list."""
+    waiting = [grade for grade in grades[place:] + grades[:place] if grade.needs_manual_grade]
+    found = waiting or (grades if place == 0 else [])
+    return _address(assignment, question, found[0].student.id) if found else "/"
+
+
+def _comment(grade: Any, question: Question) -> Any:
+    return next((c for c in grade.notebook.comments if c.name == question.answer), None)
+
+
+def _record(grade: Any, question: Question, score: float, words: str) -> None:
+    """Write points given by a person, which take the place of the check's."""
+    grade.manual_score, grade.needs_manual_grade = score, False
+    if comment := _comment(grade, question):
+        comment.manual_comment = words or None
+
+
+def application(course: Course, token: str, port: int) -> web.Application:
+    """Return the server's pages for a course; only whoever knows the token may see them."""
+    names = [f"{host}:{port}" for host in ("127.0.0.1", "localhost")]
+    about = {"course": course, "token": token, "cookie": f"mplab-{port}", "hosts": names}
+    part = "([^/]+)"
+    pages = [
+        ("/", _List, about),
+        (f"/({'|'.join(_FILES)})", _File, about),
+        (f"/{part}/{part}/{part}/([^/]*)", _Answer, about),
+    ]
+    return web.Application(
+        pages,
+        default_handler_class=_Nothing,
+        default_handler_args=about,
+        template_path=str(_PAGE),
+        xsrf_cookies=True,
+        xsrf_cookie_name=f"mplab-{port}-xsrf",  # JupyterLab's has the usual name
+        xsrf_cookie_kwargs={"httponly": True, "samesite": "Strict"},
+    )
+
+
+def serve(course: Course, port: int = 0, tell: Callable[[str], None] = print) -> None:
+    """Serve the page on this machine until interrupted.
+
+    Args:
+        course: a course.
+        port: a port of 127.0.0.1; 0 for any that is free.
+        tell: called with the address to open.
+
+    Raises:
+        ValueError: the port cannot be opened.
+    """
+
+    async def run() -> None:
+        try:
+            if port not in range(1 << 16):  # a larger one would become another
+                raise OSError("it must be 0 to 65535")
+            (listener,) = netutil.bind_sockets(port, "127.0.0.1")
+        except OSError as error:
+            raise ValueError(f"--port must be a free port; got {port} ({error}).") from error
+        token, number = secrets.token_urlsafe(32), listener.getsockname()[1]
+        server = httpserver.HTTPServer(application(course, token, number), max_body_size=1 << 20)
+        server.add_socket(listener)
+        tell(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
+        await asyncio.Event().wait()
+
+    asyncio.run(run())

@@ -1,0 +1,241 @@
+"""The page on which a person gives points: in Chromium, and who it refuses over HTTP."""
+
+import contextlib
+import http.server
+import json
+import queue
+import re
+import threading
+import warnings
+
+import lab_browser
+import pytest
+from classroom import ROSTER, WALLS, notebook, submit
+
+pytest.importorskip("nbgrader")
+
+import requests
+
+from mplab.grading.autograding import autograde
+from mplab.grading.folder import create_course
+from mplab.grading.releasing import release
+from mplab.grading.review import questions, serve
+
+BY_HAND = "a1-words-answer"
+NAME = "<script>window.ran = 1</script>"
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+
+
+def served(course):
+    """The first address of the page of a course, which a thread serves until the tests end."""
+    told = queue.Queue()
+    threading.Thread(target=serve, args=(course, 0, told.put), daemon=True).start()
+    return re.search(r"http\S+", told.get(timeout=30))[0]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    return served(create_course(tmp_path_factory.mktemp("bare") / "course"))
+
+
+def test_only_who_has_the_token_gets_in_and_no_later_address_carries_it(bare):
+    address, _, token = bare.partition("/?token=")
+    for wrong in ("/", "/?token=", "/?token=x", "/review.js", "/a1/a1/x/s01", "/none"):
+        answer = requests.get(address + wrong, allow_redirects=False)
+        assert answer.status_code == 403 and not answer.cookies, wrong
+    session = requests.Session()
+    answer = session.get(bare)
+    assert answer.ok and answer.url == address + "/" and token not in answer.text
+    cookie = answer.history[0].headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and token in cookie
+    policy = answer.headers["Content-Security-Policy"].split("; ")
+    assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy)
+    assert "unsafe-inline" not in "".join(p for p in policy if not p.startswith("style-src-attr"))
+    for path in (
+        "/gradebook.db",
+        "/../nbgrader_config.py",
+        "/review.py",
+        "/page/list.html",
+        "/api/contents",
+        "/formgrader",
+        "/?path=submitted/s01/a1",
+        "/a1/a1/x/s01",
+    ):
+        answer = session.get(address + path, allow_redirects=False)
+        assert answer.status_code == (200 if "?" in path else 404), path
+
+
+def test_another_host_and_a_form_of_another_page_are_refused(bare):
+    address, _, token = bare.partition("/?token=")
+    port = address.rpartition(":")[2]
+    hosts = {f"localhost:{port}": 200, f"evil.example:{port}": 403, "127.0.0.1": 403}
+    for host, status in {**hosts, f"127.0.0.1.evil:{port}": 403}.items():
+        headers = {"Host": host, "Cookie": f"mplab-{port}={token}"}
+        assert requests.get(address, headers=headers).status_code == status, host
+    session = requests.Session()
+    session.get(bare)
+    for sent in ({}, {"_xsrf": "x"}):
+        answer = session.post(f"{address}/a1/a1/x/s01", data={"points": "1", **sent})
+        assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("port", [-1, 70_000])
+def test_a_port_that_is_none_is_refused(tmp_path, port):
+    with pytest.raises(ValueError, match=f"--port must be a free port; got {port}"):
+        serve(create_course(tmp_path / "course"), port)
+
+
+# In Chromium ---------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    course = create_course(tmp_path_factory.mktemp("review") / "course")
+    (course.root / "roster.csv").write_text(ROSTER.replace("Bo", NAME), encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    for student in ("s01", "s02", "s03"):
+        submit(course, student, notebook(course))
+    autograde(course, "a1", trusted=not WALLS, tell=str)
+    return course
+
+
+@pytest.fixture
+def page():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        browser = lab_browser.launched(playwright)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(60_000)
+        yield page
+        browser.close()
+
+
+@pytest.mark.browser
+def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
+    assert [q.name for q in questions(course, "a1") if q.by_hand] == [BY_HAND]
+    page.goto(served(course))
+    row = page.get_by_role("row").filter(has_text=BY_HAND)
+    assert re.sub(r"\s+", " ", row.inner_text()).endswith("2 3 3")
+    row.get_by_role("link").click()
+    page.get_by_text("s01 Ada Löwe").wait_for()
+    assert "Which would you choose for weights" in page.locator(".question").inner_text()
+    page.get_by_text("Model answer", exact=True).click()
+    page.get_by_label("Points").fill("1.5")
+    page.get_by_label("Comment").fill("Which tie? np <b>")
+    page.keyboard.press("Control+Enter")
+    page.get_by_text(f"s02 {NAME}").wait_for()
+    for key, student in (("n", "s03"), ("p", "s02"), ("p", "s01")):
+        page.keyboard.press(key)
+        page.wait_for_url(f"**/{student}")
+    assert page.get_by_label("Points").input_value() == "1.5"
+    assert page.get_by_label("Comment").input_value() == "Which tie? np <b>"
+    for wrong in ("2.5", "-1", "nan", "inf", "x", ""):
+        page.goto(page.url)
+        page.locator("input[name=points]").evaluate(
+            "(e, v) => { e.type = 'text'; e.value = v }", wrong
+        )
+        page.locator("form").evaluate("form => { form.noValidate = true; form.requestSubmit() }")
+        page.get_by_text("Not saved: points must be a number from 0 to 2.").wait_for()
+    with course.gradebook() as gradebook:
+        grade = gradebook.find_grade(BY_HAND, "a1", "a1", "s01")
+        assert (grade.manual_score, grade.needs_manual_grade) == (1.5, False)
+        assert gradebook.find_comment(BY_HAND, "a1", "a1", "s01").comment == "Which tie? np <b>"
+        assert gradebook.find_submission("a1", "s01").score == 16 + 1.5
+        assert gradebook.find_grade(BY_HAND, "a1", "a1", "s02").needs_manual_grade
+    page.get_by_role("link", name="all questions").click()
+    page.get_by_role("link", name="fields").click()
+    page.get_by_text("✔ other widths: 1 of 1").wait_for()
+    assert page.get_by_label("Points").input_value() == "3"
+
+
+@contextlib.contextmanager
+def ear():
+    """A server of somebody else's; its port, and the paths that were asked for."""
+    heard = []
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            heard.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_address[1], heard
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def hostile(course, there):
+    """Put all that a browser might run, fetch or follow into a graded notebook."""
+    script = f"<script>window.ran = 1; fetch('{there}/script')</script>"
+    markdown = "\n\n".join(
+        [
+            "[click me](javascript:window.ran=1)",
+            f"[my derivation]({there}/link) <{there}/auto> <a href='{there}/a'>plain</a>",
+            f"![text]({there}/picture) ![svg](attachment:x.svg) ![png](attachment:x.png)",
+            f"<img src='{there}/img' onerror='window.ran=1'><svg onload='window.ran=1'/>",
+            f"<iframe srcdoc='{script}'></iframe><form action='{there}/form'><button>send</button>",
+            f"{script}<style>@import '{there}/css'; body {{ display: none }}</style>",
+            "<nav><a data-key='n' href='/gradebook.db'>next</a></nav>",
+        ]
+    )
+    data = {
+        "text/html": script,
+        "image/svg+xml": f"<svg xmlns='http://www.w3.org/2000/svg'>{script}</svg>",
+        "application/javascript": "window.ran = 1",
+        "image/png": f'"><img src="{there}/png" onerror="window.ran=1">',
+    }
+    path = course.root / "autograded/s02/a1/a1.ipynb"
+    book = json.loads(path.read_text())
+    for cell in book["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == BY_HAND:
+            cell["source"] = markdown
+            cell["attachments"] = {
+                "x.svg": {"image/svg+xml": data["image/svg+xml"]}, "x.png": {"image/png": PNG},
+            }  # fmt: skip
+        elif cell["cell_type"] == "code":
+            cell["outputs"] = [
+                {"output_type": "display_data", "data": {kind: text}, "metadata": {}}
+                for kind, text in data.items()
+            ] + [{"output_type": "stream", "name": "stdout", "text": script}]
+    path.write_text(json.dumps(book))
+
+
+@pytest.mark.browser
+def test_nothing_of_an_answer_runs_is_fetched_or_can_be_followed(course, page):
+    told = []
+    page.on("pageerror", lambda error: told.append(str(error)))
+    page.on("console", lambda message: told.append(message.text))
+    with ear() as (port, heard):
+        there = f"http://127.0.0.1:{port}"
+        hostile(course, there)
+        first = served(course)
+        address = first.partition("/?")[0]
+        asked = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(first)
+        for name in (BY_HAND, "fields"):
+            page.goto(f"{address}/a1/a1/{name}/s02")
+            page.get_by_text(f"s02 {NAME}").wait_for()
+            answer = page.locator(".answer")
+            inside = answer.locator("a, script, iframe, form, button, svg, object, style, link")
+            assert inside.count() == 0
+            for address_of in answer.locator("img").evaluate_all("all => all.map(i => i.src)"):
+                assert address_of.startswith("data:image/png;base64,")
+            if name == BY_HAND:
+                for text in (f"my derivation [{there}/link]", f"{there}/auto", "[picture: text]"):
+                    assert text in answer.inner_text()
+                page.get_by_text("click me").click()
+        page.evaluate(
+            "() => { document.body.appendChild(document.createElement('script')).text"
+            " = 'window.ran = 2' }"
+        )
+        page.wait_for_timeout(500)
+        assert page.evaluate("() => window.ran") is None  # the policy holds where the rest did not
+        assert heard == [] and all(url.startswith(address + "/") for url in asked)
+        assert [text for text in told if "Content Security Policy" not in text] == []
