@@ -13,7 +13,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -46,7 +46,7 @@ _HEADERS = {
     "style-src-attr 'unsafe-inline'; img-src data:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with "no-referrer" a form would name no origin
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -136,7 +136,10 @@ class _Handler(web.RequestHandler):
             self.set_header(name, value)
 
     def prepare(self) -> None:
-        if self.request.host not in self.hosts:
+        host, origin = self.request.host, self.request.headers.get("Origin")
+        # A page on another port of this machine could set the cookie that Tornado compares.
+        foreign = self.request.method != "GET" and origin != f"http://{host}"
+        if foreign or host not in self.hosts:
             raise web.HTTPError(403)
         if self._is_token(self.get_query_argument("token", "")):
             self.set_cookie(self.cookie, self.token, httponly=True, samesite="Strict")
@@ -179,10 +182,12 @@ class _List(_Handler):
             tables = {}
             for name in sorted(assignment.name for assignment in book.assignments):
                 rows = []
-                for question in questions(self.course, name):
-                    cell = book.find_graded_cell(question.name, question.notebook, name)
-                    rows.append((question, _address(name, question), *counts.get(cell.id, (0, 0))))
-                tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
+                with suppress(MissingEntry, ValueError):  # a due date is known before the release
+                    for question in questions(self.course, name):
+                        cell = book.find_graded_cell(question.name, question.notebook, name)
+                        counted = counts.get(cell.id, (0, 0))
+                        rows.append((question, _address(name, question), *counted))
+                    tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
         self.render("list.html", course=self.course.root.name, tables=tables)
 
 

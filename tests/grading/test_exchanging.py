@@ -214,19 +214,3 @@ def test_release_with_publish_publishes_and_says_what_is_in_the_way(course, caps
     told = capsys.readouterr().out
     assert "tried\nPublished: a1" in told and "look at: every account can look into" in told
     assert (inbound(course).parent / "outbound" / "a1" / "a1.ipynb").exists()
-
-
-def test_a_server_that_a_hub_starts_is_the_hub_s_own_with_the_same_walls(course, monkeypatch):
-    started = []
-    monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments))
-    monkeypatch.setattr("os.chdir", lambda place: None)
-    for token in ("x", None):
-        if token is None:
-            monkeypatch.delenv("JUPYTERHUB_API_TOKEN")
-        else:
-            monkeypatch.setenv("JUPYTERHUB_API_TOKEN", token)
-        grade.main(["serve", "--course", str(course.root), "--debug"])
-    (_, of_hub, _), (_, alone, _) = started
-    assert of_hub[1:3] == ["-m", "jupyterhub.singleuser"] and alone[1:3] == ["-m", "jupyterlab"]
-    assert of_hub[3:] == alone[3:] and of_hub[-1] == "--debug"
-    assert "--KernelProvisionerFactory.default_provisioner_name=mplab-sandbox" in of_hub

@@ -74,9 +74,28 @@ def test_another_host_and_a_form_of_another_page_are_refused(bare):
         assert requests.get(address, headers=headers).status_code == status, host
     session = requests.Session()
     session.get(bare)
-    for sent in ({}, {"_xsrf": "x"}):
-        answer = session.post(f"{address}/a1/a1/x/s01", data={"points": "1", **sent})
-        assert answer.status_code == 403
+    # A page on another port may set cookies of this host: a form that knows both is still foreign.
+    cookie = f"2|{'0' * 8}|{'0' * 32}|0"
+    session.cookies.set(f"mplab-{port}-xsrf", cookie, domain="127.0.0.1")
+    for sent, origin, status in (
+        ({}, address, 403),
+        ({"_xsrf": "x"}, address, 403),
+        ({"_xsrf": cookie}, None, 403),
+        ({"_xsrf": cookie}, "null", 403),
+        ({"_xsrf": cookie}, f"http://127.0.0.1:{int(port) + 1}", 403),
+        ({"_xsrf": cookie}, address, 404),  # of the page's own: there is no such answer
+    ):
+        data, headers = {"points": "1", **sent}, {"Origin": origin} if origin else {}
+        answer = session.post(f"{address}/a1/a1/x/s01", data=data, headers=headers)
+        assert answer.status_code == status, (sent, origin)
+
+
+def test_an_assignment_with_a_due_date_and_no_release_is_not_listed(tmp_path):
+    course = create_course(tmp_path / "course")
+    with course.gradebook() as gradebook:
+        gradebook.update_or_create_assignment("a2", duedate="2026-11-30 12:00")
+    answer = requests.Session().get(served(course))
+    assert answer.ok and "Nothing has been graded yet" in answer.text
 
 
 @pytest.mark.parametrize("port", [-1, 70_000])
