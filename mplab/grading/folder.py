@@ -33,63 +33,8 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
 _ASSIGNMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
-CONFIG = '''\
-"""nbgrader's settings for this course. `mplab grade` and `nbgrader` both read them."""
-
-from pathlib import Path
-
-root = Path(__file__).resolve().parent
-c = get_config()  # noqa: F821
-c.CourseDirectory.course_id = {course!r}
-c.CourseDirectory.root = str(root)  # absolute: a relative one is resolved against itself
-# Any database that SQLAlchemy knows, such as "postgresql+psycopg://user@host/name":
-# c.CourseDirectory.db_url = "sqlite:///" + str(root / "gradebook.db")
-c.CourseDirectory.ignore = [
-    *(".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback"),
-    "checks",
-]
-c.Exchange.root = {exchange}
-c.Exchange.path_includes_course = True
-c.ExchangeFactory.collect = "mplab.grading.exchanging.Collect"  # follows no link of a student's
-
-# Students' programs run in a sandbox and answer with values, which are compared outside it.
-c.SandboxedExecute.root = str(root)
-# c.SandboxedExecute.limits = {{"cell_seconds": 60.0}}  # see mplab.grading.sandbox.Limits
-c.Autograde.autograde_preprocessors = [
-    "mplab.grading.execute.SandboxedExecute",
-    "nbgrader.preprocessors.LimitOutput",
-    "nbgrader.preprocessors.SaveAutoGrades",
-    "nbgrader.preprocessors.AssignLatePenalties",
-    "nbgrader.preprocessors.CheckCellMetadata",
-]
-# Feedback shows students' text: nothing in it may run in a browser.
-c.GenerateFeedback.exporter_class = "mplab.grading.feedback.FeedbackExporter"
-c.ClearSolutions.code_stub = {{"python": "raise NotImplementedError"}}
-'''
-
-README = """\
-# A course of mplab
-
-1. Write the students into `roster.csv`: one line each, `id,first_name,last_name,email`, or put
-   there what Canvas exports as its gradebook or Moodle as its grades. Who hands in as a team stands
-   in `teams.csv`: one line each, `team,id`.
-2. `mplab grade release a1`, and give out the folder `release/a1` (notebook and `checks.json`).
-3. `mplab grade collect a1 DOWNLOAD.zip` (or a folder with one folder or file per student; without
-   either, what came in through nbgrader's exchange). A due date is set by
-   `nbgrader db assignment add a1 --duedate "2026-11-30 12:00"`; whoever has more time stands in
-   `extensions.csv`: one line each, `id,assignment,hours`.
-4. `mplab grade autograde a1 --jobs 2`
-5. `mplab grade serve`: the page on which you read answers and give points.
-6. `mplab grade feedback a1`, and give out `feedback/`.
-7. `mplab grade export a1 --to canvas`
-8. `mplab grade statistics a1`: how the class did, as a table and a picture.
-
-More is in `lessons/assignments/README.md` of mplab. On a JupyterHub, steps 2 and 6 take
-`--publish`, and students fetch and hand in themselves.
-
-Keep `.mplab/key` secret and keep it: the hidden
-cases of each student come from it, and with another key the same answers get other cases.
-"""
+_FILES = Path(__file__).parent / "course"
+"""The README and the settings of a new course."""
 
 
 def is_student_id(name: str) -> bool:
@@ -335,7 +280,8 @@ def create_course(
     (root / ".mplab").chmod(0o700)
     _write_once(root / ".mplab" / "key", secrets.token_bytes(32), mode=0o600)
     where = repr(str(place)) if place else 'str(root / "exchange")'
-    config = CONFIG.format(course=course_id or name, exchange=where)
+    config = (_FILES / "nbgrader_config.txt").read_text(encoding="utf-8")
+    config = config.replace('"COURSE"', repr(course_id or name)).replace("EXCHANGE", where)
     _write_once(root / "nbgrader_config.py", config.encode())
     known = Course(root).config()
     for option, wanted, setting, there in (
@@ -347,7 +293,7 @@ def create_course(
                 f"{option} must be that of the course, {there}; got {wanted}. "
                 f"Change c.{setting} in {root / 'nbgrader_config.py'}."
             )
-    _write_once(root / "README.md", README.encode())
+    _write_once(root / "README.md", (_FILES / "README.md").read_bytes())
     _write_once(root / "roster.csv", (",".join(Student._fields) + "\n").encode())
     for folder in sorted((course_folder("lessons") / "assignments").glob("*/")):
         if not (folder / "exercises.py").is_file():
