@@ -3,17 +3,8 @@
 import numpy as np
 from legible import assert_legible, drawn_texts
 
-from mplab import FP8_E4M3
 from mplab.lessons.l09 import figures
-from mplab.scaling import (
-    CurrentScaling,
-    DelayedScaling,
-    DoublingScaler,
-    FlooredScaler,
-    LossScaler,
-    NudgedScaler,
-    play,
-)
+from mplab.scaling import DoublingScaler, FlooredScaler, LossScaler, NudgedScaler, play
 
 
 def limits():
@@ -63,17 +54,6 @@ def test_the_figure_of_clipping_says_which_order_depends_on_the_scale():
     lines = {line.get_color(): list(line.get_ydata()) for line in picture.axes[0].lines}
     assert [0.0] * 17 in lines.values()
     assert list(range(0, -17, -1)) in lines.values()
-
-
-def windows():
-    generator = np.random.default_rng(0)
-    tensors = [generator.normal(size=500) * (3e5 if step == 20 else 1) for step in range(50)]
-    scalings = {
-        "delayed scaling, history 16": DelayedScaling(FP8_E4M3, amax_history_len=16),
-        "most recent": DelayedScaling(FP8_E4M3, amax_compute="most_recent"),
-        "current scaling": CurrentScaling(FP8_E4M3),
-    }
-    return {name: figures.follow(scaling, tensors) for name, scaling in scalings.items()}
 
 
 def test_one_panel_is_enough():

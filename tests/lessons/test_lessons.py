@@ -222,22 +222,14 @@ slider.observe(move, 'value')
 
 
 @pytest.mark.slow
-def test_the_harness_moves_a_slider_and_counts_its_pictures(tmp_path):
+def test_the_harness_moves_a_slider_and_finds_errors_that_only_moving_it_raises(tmp_path):
     run = run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, SHOWS), tmp_path)
     assert run.errors == []
     assert list(run.moved.values()) == [5]
     run = run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, SILENT), tmp_path)
     assert list(run.moved.values()) == [1]
-
-
-@pytest.mark.slow
-def test_the_harness_finds_an_error_that_only_moving_the_slider_raises(tmp_path):
     with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
         run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, RAISES), tmp_path)
-
-
-@pytest.mark.slow
-def test_the_harness_finds_an_error_that_an_output_widget_hides(tmp_path):
     run = run_lesson(write_notebook(tmp_path / "x.ipynb", EXPLORER, HIDES), tmp_path)
     assert run.errors
     assert all("division by zero" in error for error in run.errors)

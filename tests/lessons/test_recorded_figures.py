@@ -9,14 +9,8 @@ from mplab.lessons.l06 import figures as l06
 from mplab.lessons.l08 import figures as l08
 from mplab.lessons.l11 import figures as l11
 
-ABOUT = {
-    **{"device": "NVIDIA H200", "cuda": True, "driver": "1", "torch": "2", "numpy": "2"},
-    **{
-        "python": "3",
-        "mplab": "0",
-        "date": "2026-12-01 10:00 UTC",
-        "command": "python data/record.py",
-    },
+ABOUT = dict.fromkeys(("driver", "torch", "numpy", "python", "mplab", "command"), "1") | {
+    **{"device": "NVIDIA H200", "cuda": True, "date": "2026-12-01 10:00 UTC"},
     **{"seeds": [0, 1, 2], "rehearsal": False, "seconds": 1.0},
 }
 LABEL = "(recorded on NVIDIA H200 on 2026-12-01)"
@@ -39,16 +33,13 @@ RUNS = [
     run("amp-fp16-naive", 2, None),
     *(run("amp-fp16", seed, 0.5) for seed in range(3)),
 ]
+MEASURED = {
+    **{"fp32": (1000.0, 8000), "fp32-tf32": (1500.0, 8000), "amp-fp16-naive": (2400.0, 5000)},
+    **{"amp-fp16": (2300.0, 5000), "amp-bf16": (2500.0, 4800), "fp32-checkpointed": (700.0, 4000)},
+}
 NETWORK = [
     {"recipe": recipe, "words_per_second": rate, "peak_bytes": memory}
-    for recipe, rate, memory in (
-        ("fp32", 1000.0, 8000),
-        ("fp32-tf32", 1500.0, 8000),
-        ("amp-fp16-naive", 2400.0, 5000),
-        ("amp-fp16", 2300.0, 5000),
-        ("amp-bf16", 2500.0, 4800),
-        ("fp32-checkpointed", 700.0, 4000),
-    )
+    for recipe, (rate, memory) in MEASURED.items()
 ]
 LAYERS = {
     f"blocks.{i}.{name}": {"lowest": -30 + i, "counts": [100] * 12, "zeros": 3, "nonfinite": 0}
