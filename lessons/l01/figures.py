@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
@@ -66,64 +67,67 @@ class PaintedDigits(NamedTuple):
     Attributes:
         images: the test images, float32 of shape (images, 64), 0 for white to 1 for black.
         painted: what the network gives for them, of that shape, by the name of the run.
-        r2: the share of the variation between test images that it reproduces, by that name.
+        runs: the history of the training, by that name; its metric R² is the share of the
+            variation between test images that the network reproduces.
     """
 
     images: np.ndarray
     painted: dict[str, np.ndarray]
-    r2: dict[str, float]
+    runs: dict[str, History]
 
 
 SIDE_BY_SIDE = {
     "fp32": "FP32",
     "fp16-naive": "simulated FP16",
     "fp16-scaled": "simulated FP16\nwith a loss scale",
-    "amp-fp16-naive": "real FP16 (torch.amp)",
-    "amp-fp16": "real FP16 (torch.amp)\nwith a loss scale",
+    "amp-fp16-naive": "real FP16",
+    "amp-fp16": "real FP16\nwith a loss scale",
 }
 """The recipes that the picture compares, and what its rows call them."""
 
 
 def measure_painted_digits(
-    recipes: Sequence[str] = tuple(SIDE_BY_SIDE), *, seed: int = 3
+    *recipes: str, seed: int = 3, record_gradients_at: Sequence[int] = (), progress: bool = True
 ) -> PaintedDigits:
     """Train the digits' autoencoder by each recipe, and keep what it paints.
 
     Args:
-        recipes: names in `mplab.training.RECIPES`.
+        *recipes: names in `SIDE_BY_SIDE`.
         seed: of the first weights.
+        record_gradients_at: the steps at which to record gradients; () for real FP16.
+        progress: show a bar for each run.
     """
     task = TASKS["digits-autoencoder"]
-    painted, r2, images = {}, {}, np.empty(0)
+    painted, runs, given = {}, {}, (torch.empty(0), torch.empty(0))
+
+    def metrics(output: Tensor, split: Split) -> dict[str, float]:
+        nonlocal given
+        given = (output, split.test[1])
+        return task.metrics(output, split)
+
+    keeping, moments = replace(task, metrics=metrics), record_gradients_at
     for name in recipes:
-        given: list[tuple[Tensor, Tensor]] = []
-
-        def metrics(
-            output: Tensor, split: Split, given: list[tuple[Tensor, Tensor]] = given
-        ) -> dict[str, float]:
-            given.append((output, split.test[1]))
-            return task.metrics(output, split)
-
-        keeping = replace(task, metrics=metrics)
-        run = train(keeping, name, seed=seed, record_gradients_at=(), progress=False)
-        output, target = (tensor.detach().cpu().numpy() for tensor in given[-1])
-        images, painted[name], r2[name] = target, output, run.metrics["r2"]
-    return PaintedDigits(images, painted, r2)
+        runs[name] = train(keeping, name, seed=seed, record_gradients_at=moments, progress=progress)
+        painted[name] = given[0].detach().cpu().numpy()
+    return PaintedDigits(given[1].cpu().numpy(), painted, runs)
 
 
 @c.in_house_style
-def plot_painted_digits(found: PaintedDigits, *, count: int = 8) -> c.Picture:
+def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
     """Draw some test images, and below them what each network paints for them.
 
     Args:
-        found: from `measure_painted_digits`.
+        *found: what `measure_painted_digits` gave, once or more; the rows are in the order of
+            `SIDE_BY_SIDE`, and a row of real FP16 names its device.
         count: how many images, the first of the test set.
     """
-    rows = [("test images", found.images)]
-    rows += [
-        (f"{SIDE_BY_SIDE.get(name, name)}\nR² {found.r2[name]:.2f}", images)
-        for name, images in found.painted.items()
-    ]
+    runs = {name: part.runs[name] for name in SIDE_BY_SIDE for part in found if name in part.runs}
+    painted = {name: images for part in found for name, images in part.painted.items()}
+    r2 = {name: run.metrics["r2"] for name, run in runs.items()}
+    rows = [("test images", found[0].images)]
+    for name, run in runs.items():
+        where = f", torch.amp on {run.device}" if name.startswith("amp") else ""
+        rows += [(f"{SIDE_BY_SIDE[name]}{where}\nR² {r2[name]:.2f}", painted[name])]
     picture = c.Picture(height=0.5 + 0.72 * len(rows))
     grid = picture.subplots(len(rows), count, squeeze=False)
     for (words, images), line in zip(rows, grid, strict=True):
@@ -132,14 +136,10 @@ def plot_painted_digits(found: PaintedDigits, *, count: int = 8) -> c.Picture:
             axes.imshow(image.reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set(visible=True, color=c.BAND, linewidth=0.6)
-    said = [_in_one_line(name) for name, r2 in found.r2.items() if r2 < 0.1]
+    called = {name: SIDE_BY_SIDE[name].replace("\n", " ") for name in r2}
+    said = [called[name] for name, share in r2.items() if share < 0.1]
     claim = "Every network tells the digits apart."
     if said:
         claim = f"Nearly the same picture for every digit: {c.listed(said)}."
-    shares = "; ".join(f"{_in_one_line(name)} {r2:.2f}" for name, r2 in found.r2.items())
+    shares = "; ".join(f"{called[name]} {share:.2f}" for name, share in r2.items())
     return c.titled(picture, claim, f"Rows of {count} images of digits. R²: {shares}.")
-
-
-def _in_one_line(name: str) -> str:
-    """What a sentence calls a recipe."""
-    return SIDE_BY_SIDE.get(name, name).replace(" (torch.amp)", "").replace("\n", " ")

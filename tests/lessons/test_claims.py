@@ -33,7 +33,8 @@ from mplab.lessons.l15.explorer import Refiner
 from mplab.lessons.l16 import figures as l16
 from mplab.lessons.l16.explorer import FreezingCup
 from mplab.lessons.l16.figures import cycle
-from mplab.training import TASKS, train
+from mplab.training import RECIPES, TASKS, train
+from mplab.training.exponents import pooled, shares
 
 
 def prose(lesson):
@@ -95,6 +96,38 @@ def test_fp32_at_ten_times_its_learning_rate_ends_on_the_plateau_of_fp16():
     fp16 = train(task, "fp16-naive", seed=3, progress=False)
     assert fp32.loss[-1] == pytest.approx(fp16.loss[-1], rel=0.01)
     assert abs(fp32.metrics["r2"]) < 0.01
+
+
+def window_of(seed):
+    """The loss scales, as exponents, that flush nothing and let nothing overflow at first."""
+    run = train("digits-autoencoder", "fp32", seed=seed, steps=1, progress=False)
+    found = pooled(run.gradients[0].values())
+    at = {k: shares(found, FP16, loss_scale=2.0**k) for k in range(8, 40)}
+    fit = [k for k, part in at.items() if part.flushed == part.overflow == 0]
+    return fit[0], fit[-1], at[16].flushed / at[16].total
+
+
+@pytest.mark.parametrize("seed", [3, 0, 1])
+def test_the_window_begins_above_2_to_the_16_which_flushes_next_to_nothing(seed):
+    assert "nothing is flushed from 2²¹ on, and nothing overflows up to 2³⁰" in prose(1)
+    assert "At 2¹⁶ less than one gradient in 10,000 is flushed" in prose(1)
+    low, high, flushed = window_of(seed)
+    assert 18 <= low <= 22 and 29 <= high <= 31
+    assert 0 < flushed < (1e-4 if seed == 3 else 1.2e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 0])
+def test_the_scale_falls_far_below_the_ceiling_and_never_settles(seed):
+    assert "it loses twenty, down to 2²⁰, far below RangeMap's ceiling of 2³⁰" in prose(1)
+    assert "Nor does it settle" in prose(1)
+    impatient = replace(RECIPES["fp16-scaled"], init_scale=2.0**40, growth_interval=25)
+    run = train("digits-autoencoder", impatient, seed=seed, progress=False, record_gradients_at=())
+    first, scale = int(np.argmin(run.skipped)), np.log2(run.loss_scale)
+    assert 19 <= first <= 22 and scale[first] == 40 - first
+    assert scale[first:].max() >= 25
+    assert run.skipped[first:].sum() >= 2
+    assert len(set(scale[-200:])) > 2
 
 
 # Lesson 2 --------------------------------------------------------------------------------
@@ -198,7 +231,7 @@ def test_random_terms_stay_below_the_law_of_the_coins_for_thousands():
 
 def test_e4m3_stops_at_64_after_24_losses_and_four_sums_keep_up():
     said = re.search(r"E4M3 stops at (\d+), after (\d+) losses", prose(5))
-    assert "in BF16, stay within 0.4 percent, the FP32 sum is exact" in prose(5)
+    assert "in BF16, stay within 0.4 percent; the FP32 sum is exact" in prose(5)
     race, worst = AccumulatorRace(), {}
     race.terms.value = "losses near 2.5"
     for length in LENGTHS:
