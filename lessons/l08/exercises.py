@@ -48,15 +48,15 @@ _ARRAYS = (
 
 
 # Waking up -------------------------------------------------------------------------------
-def _awake_from(shares: Sequence[float]) -> int:
+def _awake_from(shares: Sequence[float], asleep: float = 0.9) -> int:
     index = len(shares)
-    while index and shares[index - 1] < 0.5:
+    while index and shares[index - 1] < asleep:
         index -= 1
     return index if index < len(shares) else -1
 
 
 def _first_below(shares: Sequence[float]) -> int:
-    return next((i for i, share in enumerate(shares) if share < 0.5), -1)
+    return next((i for i, share in enumerate(shares) if share < 0.9), -1)
 
 
 def _length_if_never(shares: Sequence[float]) -> int:
@@ -69,18 +69,19 @@ def _last_asleep(shares: Sequence[float]) -> int:
     return found - 1 if found > 0 else found
 
 
-def _half_is_awake(shares: Sequence[float]) -> int:
-    return _awake_from([share if share != 0.5 else 0.4 for share in shares])
+def _limit_is_awake(shares: Sequence[float]) -> int:
+    return _awake_from([share if share != 0.9 else 0.8 for share in shares])
 
 
 _SHARES = (
     [0.0, 0.0, 0.0],
     [1.0, 0.2, 0.1],
     [1.0, 1.0, 1.0],
-    [1.0, 0.3, 0.9, 0.2],
-    [0.1, 0.9],
-    [1.0, 0.5, 0.4],
-    [0.7],
+    [1.0, 0.3, 0.95, 0.2],
+    [0.1, 0.95],
+    [1.0, 0.9, 0.4],
+    [0.97],
+    [1.0, 0.99, 1.0, 0.88, 0.73, 0.59, 0.52],
     [0.99, 0.77, 0.93, 0.17, 0.13, 0.1, 0.03],
 )
 
@@ -116,7 +117,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "awake_from": Exercise(
         answer=_awake_from,
-        reason="Look from the end: how far back do all shares lie below one half?",
+        reason="Look from the end: how far back do all shares lie below 0.9?",
         argument="shares",
         cases=_SHARES,
         misconceptions=known(
@@ -126,7 +127,11 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (_length_if_never, "A layer that never wakes for good gives -1."),
             (_last_asleep, "That is the last step asleep; asked is the next one."),
-            (_half_is_awake, "Exactly one half is not below one half."),
+            (_limit_is_awake, "Exactly 0.9 is not below 0.9."),
+            (
+                lambda shares: _awake_from(shares, 0.5),
+                "A layer that receives a third of its gradients is not asleep: compare with 0.9.",
+            ),
         ),
     ),
 }

@@ -27,13 +27,13 @@ def by_bits(x):
 
 
 def awake(shares):
-    bad = [i for i, share in enumerate(shares) if share >= 0.5]
+    bad = [i for i, share in enumerate(shares) if share >= 0.9]
     after = bad[-1] + 1 if bad else 0
     return after if after < len(shares) else -1
 
 
 def awake_by_search(shares):
-    return next((i for i in range(len(shares)) if max(shares[i:]) < 0.5), -1)
+    return next((i for i in range(len(shares)) if max(shares[i:]) < 0.9), -1)
 
 
 def finite(x):
@@ -63,10 +63,11 @@ WRONG = {
         (lambda x: [e for e, v in zip(by_loop(x), finite(x), strict=True) if v > 0], "negative"),
     ],
     "awake_from": [
-        (lambda s: next((i for i in range(len(s)) if s[i] < 0.5), -1), "for good"),
+        (lambda s: next((i for i in range(len(s)) if s[i] < 0.9), -1), "for good"),
         (lambda s: len(s) if awake(s) < 0 else awake(s), "gives -1"),
         (lambda s: max(awake(s) - 1, min(awake(s), 0)), "the next one"),
         (lambda s: awake([x - 1e-9 for x in s]), "not below"),
-        (lambda s: sum(x < 0.5 for x in s), "Look from the end"),
+        (lambda s: awake([x + 0.4 for x in s]), "a third of its gradients"),
+        (lambda s: sum(x < 0.9 for x in s), "Look from the end"),
     ],
 }
