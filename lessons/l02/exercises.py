@@ -80,6 +80,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "decode_e4m3": Exercise(
         answer=_decode,
+        uses=("fields",),
         reason="Split the code into 1, 4 and 3 bits; mind the exponent field 0 and the code 0x7F.",
         argument="code",
         cases=_CODES,
@@ -103,6 +104,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "gap_fp16": Exercise(
         answer=_gap,
+        uses=("round_to", "next_up", "next_down", "encode", "decode", "fields", "values"),
         reason="The gap is 2^(e-10) where 2^e is the power of two at or below x, and e >= -14.",
         cases=_GAP_CASES,
         fmt=FP16,

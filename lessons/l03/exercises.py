@@ -39,6 +39,7 @@ _ROUND_CASES = (
     *(1.0, 1.1, 1.2, 17.0, 19.0, 21.0, 23.0, -17.0, -19.0, -1.1, 0.7, 100.0, 1.99),
     *(17.004, 18.996, 0.02, 3 * 2.0**-10, 2.0**-10, 5 * 2.0**-10, 1.1 * 2.0**-10, -(2.0**-8.5)),
     *(0.0, -0.0, -(2.0**-12), 448.0, 440.0, 463.0, 232.0, 248.0),
+    *(17 + 2.0**-25, -(19 - 2.0**-25)),  # float32 would make ties of them
     *np.random.default_rng(3).normal(0, 8, 60).tolist(),
     *(2.0 ** np.random.default_rng(4).uniform(-11, 8, 60)).tolist(),
 )
@@ -94,6 +95,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "round_e4m3": Exercise(
         answer=_round,
+        uses=("ulp", "values"),
         reason="Divide by the gap at x, round to the nearest integer, ties to even, multiply back.",
         cases=_ROUND_CASES,
         fmt=FP8_E4M3,
@@ -110,6 +112,10 @@ EXERCISES: dict[str, Exercise] = {
             (
                 lambda x: _round(float(round_to(x, FP16))),
                 "FP16 on the way can turn a number beside a tie into the tie: round once.",
+            ),
+            (
+                lambda x: _round(float(np.float32(x))),
+                "float32 on the way can turn a number beside a tie into the tie: round once.",
             ),
             (
                 _no_subnormals,

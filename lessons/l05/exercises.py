@@ -40,6 +40,16 @@ def _pairwise(x: np.ndarray) -> float:
     return _halved(x, lambda n: n // 2)
 
 
+def _neighbours(x: np.ndarray) -> float:
+    terms = [float(term) for term in x]
+    while len(terms) > 1:
+        terms = [
+            _rounded(sum(terms[i : i + 2])) if i + 1 < len(terms) else terms[i]
+            for i in range(0, len(terms), 2)
+        ]
+    return terms[0] if terms else 0.0
+
+
 def _two_halves(x: np.ndarray) -> float:
     at = len(x) // 2
     return _rounded(_one_by_one(x[:at]) + _one_by_one(x[at:]))
@@ -124,13 +134,17 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "pairwise_sum": Exercise(
         answer=_pairwise,
-        uses=("round_to",),
+        uses=("round_to", "add"),
         reason="Split at len(x) // 2, sum each half the same way, and round their sum once.",
         cases=_PAIRWISE_CASES,
         fmt=FP16,
         misconceptions=known(
             (_one_by_one, "This adds one by one: every term passes through all later roundings."),
             (_once_at_the_end, "Every addition must round to FP16, not only the last one."),
+            (
+                _neighbours,
+                "That is pairwise as well, but it begins with neighbours; split in halves instead.",
+            ),
             (_two_halves, "The halves must be split again, until single terms are left."),
             (_last_one_dropped, "At odd lengths the halves differ by one; a term got lost."),
             (
@@ -141,7 +155,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "kahan_sum": Exercise(
         answer=_kahan,
-        uses=("round_to",),
+        uses=("round_to", "add", "subtract"),
         reason="Correct the term, add it, and find what of it the total did not take.",
         cases=_KAHAN_CASES,
         fmt=FP16,

@@ -79,6 +79,10 @@ def _wide(x: float) -> float:
     return float(round_to(x, FP32))
 
 
+def _cut_wide(x: float) -> float:
+    return float(round_to(x, FP32, rounding=Rounding.TOWARD_ZERO))
+
+
 def _to_register(x: float) -> float:
     return float(round_to(x, REGISTER))
 
@@ -117,6 +121,8 @@ _BESIDE_LARGE = np.array([256.0] + [0.015625] * 128)  # each alone is cut, and 1
 
 _BESIDE_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(3 * 128, 0.00390625)])  # 2^23 + 1/2
 
+_PAST_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(128, 0.005859375)])  # 2^23 + 3/4
+
 _PROMOTED_CASES = (
     np.array([1.0, 2.0]),
     np.array([3.0, 2.0]) / 512,
@@ -129,6 +135,7 @@ _PROMOTED_CASES = (
     _BESIDE_LARGE,
     -_BESIDE_LARGE,
     _BESIDE_TOTAL,
+    _PAST_TOTAL,
     _RISING,
 )
 
@@ -171,7 +178,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "promoted_sum": Exercise(
         answer=_in_blocks,
-        uses=("round_to", "Format"),
+        uses=("round_to", "add", "Format"),
         reason="Blocks of 128, each from zero and cut at every step; their sums added in FP32.",
         argument="x",
         cases=_PROMOTED_CASES,
@@ -186,6 +193,10 @@ EXERCISES: dict[str, Exercise] = {
             (
                 lambda x: _in_blocks(x, inner=_to_register),
                 "In a block the register cuts toward zero; it does not round to nearest.",
+            ),
+            (
+                lambda x: _in_blocks(x, outer=_cut_wide),
+                "The total is rounded to nearest; only the register cuts toward zero.",
             ),
             (_not_restarted, "Each block starts again from zero, else it counts twice."),
         ),

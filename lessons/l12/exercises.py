@@ -37,7 +37,7 @@ def _power(exponent: Callable[[float], int]) -> Callable[[float], float]:
     return lambda amax: 2.0 ** exponent(LARGEST / amax) if amax else 1.0
 
 
-_MAGNITUDES = (1.0, 3.0, 448.0, 449.0, 3.5, 3.6, 1.9, 1e-6, 1e6, 0.0)
+_MAGNITUDES = (1.0, 3.0, 448.0, 449.0, 3.5, 3.6, 1.9, 1e-6, 1e6, 0.0, math.nextafter(3.5, 4))
 
 
 # A row of tensors ------------------------------------------------------------------------
@@ -117,6 +117,11 @@ EXERCISES: dict[str, Exercise] = {
             (
                 _power(lambda ratio: math.ceil(math.log2(ratio))),
                 "Rounded up, amax times the scale lies past 448: round down.",
+            ),
+            (
+                _power(lambda ratio: math.floor(math.log2(ratio))),
+                "Just past 3.5 the logarithm is rounded up to a whole number, and amax times the "
+                "scale lies past 448.",
             ),
             (_one_lower, "448 itself is a number of E4M3: it may be reached."),
             (lambda amax: 1 / _scale(amax), "The scale multiplies; this is what would divide."),

@@ -5,6 +5,8 @@ import math
 import ml_dtypes
 import numpy as np
 
+from mplab import FP8_E4M3, FP16, decode, encode, fields, next_up
+
 
 def by_fields(code):
     sign = -1.0 if code & 0x80 else 1.0
@@ -14,6 +16,12 @@ def by_fields(code):
     if exponent == 0:
         return sign * trailing * 2.0**-9
     return sign * (8 + trailing) * 2.0 ** (exponent - 10)
+
+
+def by_the_fields(code):
+    """With the library's fields, which lesson 2 draws."""
+    sign, exponent, trailing = (int(field) for field in fields(code, FP8_E4M3))
+    return by_fields(sign << 7 | exponent << 3 | trailing)
 
 
 def by_dtype(code):
@@ -45,8 +53,13 @@ def floor_of_logarithm(x):
 
 RIGHT = {
     "first_missing_integer": [2049, np.float64(2049)],
-    "decode_e4m3": [by_fields, by_dtype],
-    "gap_fp16": [lambda x: np.spacing(np.float16(x)), floor_of_logarithm],
+    "decode_e4m3": [by_fields, by_dtype, by_the_fields],
+    "gap_fp16": [
+        lambda x: np.spacing(np.float16(x)),
+        floor_of_logarithm,
+        lambda x: float(next_up(x, FP16) - x),
+        lambda x: float(decode(encode(x, FP16) + 1, FP16)) - x,
+    ],
 }
 
 # Written apart from the sentences they must draw: what somebody would really hand in.

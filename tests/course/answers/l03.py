@@ -3,8 +3,9 @@
 import math
 from fractions import Fraction
 
-import ml_dtypes
 import numpy as np
+
+from mplab import FP8_E4M3, ulp, values
 
 
 def gap(x, digits, least):
@@ -19,9 +20,16 @@ def by_gap(x):
     return math.copysign(round(abs(x) / step) * step, x)
 
 
-def by_dtype(x):
-    """Through float32 odd-rounding is not needed here: none of the cases lies within its reach."""
-    return float(np.float32(x).astype(ml_dtypes.float8_e4m3fn))
+def by_ulp(x):
+    """With the library's ulp, which the text gives as a formula."""
+    step = float(ulp(x, FP8_E4M3))
+    return math.copysign(round(abs(x) / step) * step, x)
+
+
+def by_search(x):
+    """The nearest of all values; of two, the one with the even code."""
+    half = values(FP8_E4M3)[:127].tolist()
+    return math.copysign(half[min(range(127), key=lambda c: (abs(half[c] - abs(x)), c % 2))], x)
 
 
 def with_step(operation):
@@ -39,7 +47,7 @@ def chance(x):
 
 RIGHT = {
     "four_ties": [[8, 12, 12, 16], (8.0, 12.0, 12.0, 16.0)],
-    "round_e4m3": [by_gap, by_dtype],
+    "round_e4m3": [by_gap, by_ulp, by_search],
     "chance_up": [chance, lambda x: (x / gap(x, 7, -126)) % 1],
 }
 
@@ -58,7 +66,8 @@ WRONG = {
             lambda x: math.copysign(math.floor(x / gap(x, 3, -6) + 0.5) * gap(x, 3, -6), x),
             "sends every tie upward",
         ),
-        (lambda x: by_gap(float(np.float16(x))), "round once"),
+        (lambda x: by_gap(float(np.float16(x))), "FP16 on the way"),
+        (lambda x: by_gap(float(np.float32(x))), "float32 on the way"),
         (lambda x: x, "Divide by the gap"),
     ],
     "chance_up": [

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from mplab import FP16
+from mplab.arithmetic import add, subtract
+
 HALF = np.float16
 
 
@@ -75,10 +78,36 @@ def kahan_forgetful(x):
     return float(total)
 
 
+def pairwise_by_add(x):
+    """With the library's addition, which lesson 4 has used."""
+    if len(x) < 2:
+        return float(x[0]) if len(x) else 0.0
+    at = len(x) // 2
+    return float(add(pairwise_by_add(x[:at]), pairwise_by_add(x[at:]), FP16))
+
+
+def kahan_by_operations(x):
+    total = lost = 0.0
+    for term in x.tolist():
+        corrected = subtract(term, lost, FP16)
+        new = add(total, corrected, FP16)
+        lost = subtract(subtract(new, total, FP16), corrected, FP16)
+        total = new
+    return float(total)
+
+
+def neighbours(x):
+    terms = list(x.astype(HALF)) or [HALF(0)]
+    while len(terms) > 1:
+        odd = terms[len(terms) // 2 * 2 :]
+        terms = [a + b for a, b in zip(terms[::2], terms[1::2], strict=False)] + odd
+    return float(terms[0])
+
+
 RIGHT = {
     "stopped_counter": [64.0, np.float32(64)],
-    "pairwise_sum": [pairwise, pairwise_by_stack],
-    "kahan_sum": [kahan, kahan_by_debt],
+    "pairwise_sum": [pairwise, pairwise_by_stack, pairwise_by_add],
+    "kahan_sum": [kahan, kahan_by_debt, kahan_by_operations],
 }
 
 WRONG = {
@@ -91,6 +120,7 @@ WRONG = {
     ],
     "pairwise_sum": [
         (plain, "one by one"),
+        (neighbours, "begins with neighbours"),
         (lambda x: float(HALF(x.sum())), "not only the last one"),
         (lambda x: pairwise(x[::-1])[()] if len(x) == 3 else pairwise(x) + 1, "round their sum"),
         (lambda x: pairwise(x) if len(x) else None, "round their sum"),

@@ -28,13 +28,15 @@ def by_fractions(a, b, *, cut=int, normalise=False):
     return float(sum(cut(Fraction(x) * Fraction(y) / unit) for x, y in pairs) * unit)
 
 
-def by_blocks(x, *, mode=Rounding.TOWARD_ZERO, inner=REGISTER, length=128):
+def by_blocks(
+    x, *, mode=Rounding.TOWARD_ZERO, inner=REGISTER, length=128, outer=Rounding.TIES_TO_EVEN
+):
     total = 0.0
     for start in range(0, len(x), length):
         part = 0.0
         for term in x[start : start + length].tolist():
             part = float(round_to(part + term, inner, rounding=mode))
-        total = float(round_to(total + part, FP32))
+        total = float(round_to(total + part, FP32, rounding=outer))
     return total
 
 
@@ -79,6 +81,7 @@ WRONG = {
         (lambda x: by_blocks(x, mode=Rounding.TIES_TO_EVEN), "does not round to nearest"),
         (lambda x: by_blocks(x, inner=FP32), "cut at every step"),
         (lambda x: float(x.sum()), "the plain sum"),
+        (lambda x: by_blocks(x, outer=Rounding.TOWARD_ZERO), "rounded to nearest"),
         (lambda x: by_blocks(x[::-1]), "Blocks of 128"),
     ],
 }  # fmt: skip

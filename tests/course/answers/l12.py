@@ -55,7 +55,7 @@ RIGHT = {
 }
 
 BY_LIBRARY = {
-    "fp8_scale": [lambda amax: scale_for(amax, FP8_E4M3)],
+    "fp8_scale": [lambda amax: scale_for(amax, FP8_E4M3) and halving(amax)],  # it takes float32
     "delayed_scales": [by_the_library],
 }
 
@@ -71,6 +71,7 @@ WRONG = {
         (lambda a: 448 / a if a else 1.0, "rounds when it"),
         (lambda a: 2.0 ** (8 - math.floor(math.log2(a))) if a else 1.0, "the top saturates"),
         (lambda a: 2.0 ** math.ceil(math.log2(448 / a)) if a else 1.0, "lies past 448"),
+        (lambda a: 2.0 ** math.floor(math.log2(448 / a)) if a else 1.0, "Just past 3.5"),
         (lambda a: halving(a) / (2 if a * halving(a) == 448 else 1), "may be reached"),
         (lambda a: 1 / halving(a), "would divide"),
     ],
