@@ -83,9 +83,7 @@ class FeedbackExporter(HTMLExporter):
     The notebook is rebuilt, sanitised, and rendered in bounded time.
     """
 
-    seconds = Float(10.0, help="Time to typeset a page; then it is shown as plain text.").tag(
-        config=True
-    )
+    seconds = Float(10.0, help="Time to typeset a page; after it, plain text.").tag(config=True)
     late_outputs = Bool(
         False, help="Show what cells put out after the first check; hidden inputs can be in it."
     ).tag(config=True)
