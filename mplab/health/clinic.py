@@ -69,13 +69,16 @@ class Case:
     looks_like: str
     make: Callable[[Treatment], Outcome]
 
+    @cache  # noqa: B019 (the cases last as long as the module)
     def run(self, treatment: Treatment) -> Outcome:
         """Make the run under a treatment; it is the same each time.
 
         Raises:
             ValueError: an unknown treatment.
         """
-        return _run(self, one_of("run", "treatment", treatment, TREATMENTS))
+        one_of("run", "treatment", treatment, TREATMENTS)
+        with _seeded():
+            return self.make(treatment)
 
     def broken(self) -> Outcome:
         """Run the case as it was reported."""
@@ -100,12 +103,6 @@ def _seeded() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         yield
-
-
-@cache
-def _run(case: Case, treatment: Treatment) -> Outcome:
-    with _seeded():
-        return case.make(treatment)
 
 
 CASES: dict[str, Case] = {}

@@ -326,14 +326,6 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Another object ran: a compiled, wrapped or copied model.",
             "Give Health the object that the loop calls.",
         )
-    if seen.planned is not None and len(steps) < seen.planned:
-        yield Finding(
-            "ended-early",
-            "note",
-            f"The run ended after {len(steps)} of {seen.planned} steps.",
-            "The data ended before the plan, or someone stopped the run.",
-            "Look at the length of the data loader, and at what stops runs.",
-        )
 
 
 _RULES: tuple[_Rule, ...] = (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
 
@@ -82,38 +81,18 @@ def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
         )
 
 
-def watched_modules(
-    model: nn.Module, layers: Iterable[str] | None = None
-) -> list[tuple[str, nn.Module, bool]]:
-    """List the modules to watch: name, module, and whether none within it is watched.
-
-    Raises:
-        ValueError: `layers` has a name that no module has.
-    """
-    names = dict(model.named_modules())
-    unknown = [name for name in layers or () if name not in names]
-    if unknown:
-        near = get_close_matches(unknown[0], names, n=3, cutoff=0.4) or list(names)[1:4]
-        raise ValueError(
-            f"Health: layers must be names in model.named_modules(); got {unknown[0]!r}. Some "
-            f"of them: {', '.join(near)}."
-        )
+def watched_modules(model: nn.Module) -> list[tuple[str, nn.Module, bool]]:
+    """List the modules to watch: name, module, and whether none within it is watched."""
     chosen: list[tuple[str, nn.Module, bool]] = []
-    closed: list[str] = []
-    for name, module in names.items():
-        if any(_within(name, outer) for outer in closed):
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if module in inside:
             continue
         compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
         if compiled:
-            closed.append(name)
-        if layers is None or any(_within(name, layer) for layer in layers):
-            chosen.append((name, module, compiled or next(module.children(), None) is None))
+            inside.update(module.modules())
+        chosen.append((name, module, compiled or next(module.children(), None) is None))
     return chosen
-
-
-def _within(name: str, outer: str) -> bool:
-    """Whether one module is the other or within it."""
-    return not outer or name == outer or name.startswith(f"{outer}.")
 
 
 # Numbers of tensors -----------------------------------------------------------------------

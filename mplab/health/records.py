@@ -141,7 +141,6 @@ class Evidence:
         bad_buffers: buffers that are not finite.
         passes: observed forward passes of the model, or of parts of it.
         updates: observed calls of the optimizer.
-        planned: the number of steps that a trainer planned.
         error: an error of the watch itself, which has looked at nothing since.
     """
 
@@ -157,7 +156,6 @@ class Evidence:
     bad_buffers: list[str] = field(default_factory=list)
     passes: int = 0
     updates: int = 0
-    planned: int | None = None
     error: str = ""
 
 

@@ -1,12 +1,9 @@
-"""The health report of a run: tables and sentences, for people and for programs."""
+"""The health report of a run: tables and sentences."""
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Any
 
 from mplab.health.findings import Finding
 from mplab.health.records import Evidence, Step, added, pooled_layers
@@ -105,20 +102,6 @@ class Report:
         verdict = f"<ul>{items}</ul>" if items else "<p>Nothing conspicuous.</p>"
         return f"{verdict}{tables}"
 
-    def to_json(self) -> str:
-        """Everything in the report as JSON; infinity and NaN as words."""
-        return json.dumps(_plain(self), allow_nan=False, ensure_ascii=False)
-
 
 def _number(x: float | None) -> str:
     return "–" if x is None else f"{x:.4g}"
-
-
-def _plain(tree: Any) -> Any:
-    """Convert to dictionaries and lists; infinity and NaN as words, because JSON lacks them."""
-    if isinstance(tree, float) and not math.isfinite(tree):
-        return str(tree)
-    fields = tree._asdict() if hasattr(tree, "_asdict") else getattr(tree, "__dict__", tree)
-    if isinstance(fields, dict):
-        return {key: _plain(value) for key, value in fields.items()}
-    return [_plain(value) for value in tree] if isinstance(tree, list | tuple) else tree

@@ -8,8 +8,6 @@ transformers 4.46.
 from __future__ import annotations
 
 import math
-import os
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -25,7 +23,6 @@ from mplab.numbers.installation import needs
 def lightning_callback(
     *,
     say_every: int = 50,
-    tensorboard: str | os.PathLike[str] | None = None,
     told: Callable[[str], None] = print,
     **options: Any,
 ) -> Any:
@@ -37,12 +34,11 @@ def lightning_callback(
 
     Args:
         say_every: steps between two lines of progress; 0 for none.
-        tensorboard: a folder, to which torch's own writer writes the numbers of each step.
         told: called with each line, and at the end with the report.
         options: options of `mplab.health.Health`.
 
     Raises:
-        ModuleNotFoundError: Lightning, or a requested TensorBoard, is not installed.
+        ModuleNotFoundError: Lightning is not installed.
 
     Examples:
         trainer = lightning.Trainer(callbacks=[lightning_callback(every=10)])
@@ -51,13 +47,12 @@ def lightning_callback(
     from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForLightning, Callback), {})
-    return kind(lightning_callback, say_every, tensorboard, told, options)
+    return kind(lightning_callback, say_every, told, options)
 
 
 def transformers_callback(
     *,
     say_every: int = 50,
-    tensorboard: str | os.PathLike[str] | None = None,
     told: Callable[[str], None] = print,
     **options: Any,
 ) -> Any:
@@ -69,12 +64,11 @@ def transformers_callback(
 
     Args:
         say_every: steps between two lines of progress; 0 for none.
-        tensorboard: a folder, to which torch's own writer writes the numbers of each step.
         told: called with each line, and at the end with the report.
         options: options of `mplab.health.Health`.
 
     Raises:
-        ModuleNotFoundError: transformers, or a requested TensorBoard, is not installed.
+        ModuleNotFoundError: transformers is not installed.
 
     Examples:
         trainer.add_callback(transformers_callback(every=10))
@@ -85,7 +79,7 @@ def transformers_callback(
     )
 
     kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
-    return kind(transformers_callback, say_every, tensorboard, told, options)
+    return kind(transformers_callback, say_every, told, options)
 
 
 class _Watching:
@@ -95,18 +89,14 @@ class _Watching:
         self,
         make: Callable[..., Any],
         say_every: int,
-        tensorboard: str | os.PathLike[str] | None,
         told: Callable[[str], None],
         options: dict[str, Any],
     ) -> None:
-        if tensorboard is not None:
-            needs("mplab.health.trainers(tensorboard=…)", "tensorboard")
-        self._say_every, self._folder, self._told = say_every, tensorboard, told
+        self._say_every, self._told = say_every, told
         self._options = options
-        self._again = partial(make, say_every=say_every, tensorboard=tensorboard, told=told)
+        self._again = partial(make, say_every=say_every, told=told)
         dist = torch.distributed
         self._first = not (dist.is_available() and dist.is_initialized() and dist.get_rank())
-        self._writer: Any = None
         self.health: Health | None = None
         self.report: Report | None = None
         self._losses: list[Tensor] = []
@@ -116,12 +106,10 @@ class _Watching:
         """Pickle as a fresh callback, for trainers that start processes."""
         return partial(self._again, **self._options), ()
 
-    def _begin(self, model: nn.Module, optimizer: Any, scaler: Any, planned: float) -> None:
+    def _begin(self, model: nn.Module, optimizer: Any, scaler: Any) -> None:
         self.close()
         scaler = scaler if isinstance(scaler, torch.amp.GradScaler) else None
         health = Health(model, optimizer, **{"scaler": scaler} | self._options)
-        if 0 < planned < math.inf:
-            health.seen.planned = int(planned)
         self.health, self.report, self._losses = health.__enter__(), None, []
 
     def _step(self, divisor: int) -> None:
@@ -131,26 +119,17 @@ class _Watching:
             return
         health.step(sum(float(loss) for loss in losses) / divisor)
         try:
-            if self._first:
-                self._say(health)
-        except Exception as error:  # a full disk, or an error in `told`
+            self._say(health)
+        except Exception as error:  # in `told`
             health._stop(error)
 
     def _say(self, health: Health) -> None:
-        """Write the numbers of a step for TensorBoard, and every `say_every` steps a line."""
-        number, scalars = len(health.steps), health.scalars()
-        if self._folder is not None:
-            if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._writer = SummaryWriter(str(self._folder))
-            for name, value in scalars.items():
-                tag = re.sub(r"[^\w./-]+", "_", f"health/{name}").strip("_")
-                self._writer.add_scalar(tag, value, number - 1)
-        if self._say_every and number % self._say_every == 0:
+        """Print a line every `say_every` steps."""
+        number = len(health.steps)
+        if self._first and self._say_every and number % self._say_every == 0:
             codes = ", ".join(health.report().codes) or "nothing conspicuous"
-            norm = scalars.get("gradient_norm", math.nan)
-            loss = scalars["loss"]
+            scalars = health.scalars()
+            loss, norm = scalars["loss"], scalars.get("gradient_norm", math.nan)
             self._told(f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}")
 
     def close(self) -> Report | None:
@@ -170,9 +149,6 @@ class _Watching:
             try:
                 if self._first:
                     self._told(repr(report))
-                if self._writer is not None:
-                    self._writer.close()
-                    self._writer = None
             except Exception as error:
                 report.evidence.error = f"{type(error).__name__}: {error}"
 
@@ -183,8 +159,7 @@ class _ForLightning(_Watching):
     def on_train_start(self, trainer: Any, module: Any) -> None:
         optimizers = trainer.optimizers
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        planned = trainer.estimated_stepping_batches
-        self._begin(module, optimizers[0] if optimizers else None, scaler, planned)
+        self._begin(module, optimizers[0] if optimizers else None, scaler)
         self._done = trainer.global_step
 
     def on_train_batch_end(
@@ -219,7 +194,7 @@ class _ForTransformers(_Watching):
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         model, optimizer = given["model"], given.get("optimizer")
         inner = getattr(optimizer, "optimizer", optimizer)
-        self._begin(model, inner, getattr(optimizer, "scaler", None), state.max_steps)
+        self._begin(model, inner, getattr(optimizer, "scaler", None))
         hook = model.register_forward_hook(self._passed, with_kwargs=True)
         self._handles.append(hook)
 

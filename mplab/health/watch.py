@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -60,11 +60,9 @@ class Health:
             others only at the loss, the scale and the norms.
         trace_every: trace each `trace_every`-th step.
         weight_format: the format that FP32 tensors of weights are rounded to by hand.
-        layers: names of modules, as in `model.named_modules()`; only these and the modules
-            within them are watched. None for all.
 
     Raises:
-        ValueError: a number below 1, an unknown layer, or an optimizer of another model.
+        ValueError: a number below 1, or an optimizer of another model.
 
     Examples:
         >>> model = torch.nn.Linear(3, 1)
@@ -90,7 +88,6 @@ class Health:
         every: int = 1,
         trace_every: int = 50,
         weight_format: Format | None = None,
-        layers: Sequence[str] | None = None,
     ) -> None:
         if optimizer is not None:
             measures.require_optimizer("Health", optimizer, model)
@@ -103,7 +100,7 @@ class Health:
         self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
         self.seen = Evidence(scaler=self.scaler is not None)
-        self._watched = measures.watched_modules(model, layers)
+        self._watched = measures.watched_modules(model)
         self._tracer = Tracer()
         self._handles: list[Any] = []
         self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]

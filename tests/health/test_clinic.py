@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mplab.health import CASES, scale_too_high
-from mplab.health.clinic import TREATMENTS, _run
+from mplab.health.clinic import TREATMENTS, Case
 
 QUICK = ("half-adam", "clip-before-unscale", "one-block", "endless-backoff")
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -51,7 +51,7 @@ def test_the_health_report_says_nothing_of_faults_the_run_does_not_have(case):
 def test_a_run_is_the_same_each_time_and_leaves_torch_s_randomness_alone(case):
     state = torch.get_rng_state()
     first = case.run("broken")
-    second = _run.__wrapped__(case, "broken")  # not from the cache
+    second = Case.run.__wrapped__(case, "broken")  # not from the cache
     assert torch.equal(state, torch.get_rng_state())
     assert [x.hex() for x in (first.observed, *first.losses)] == [
         x.hex() for x in (second.observed, *second.losses)

@@ -76,7 +76,7 @@ def fit(lightning, folder, callbacks, *, rows=64, weight=None, **options):
 )
 def test_lightning_trains_as_without_the_callback(lightning, tmp_path, options, steps):
     said = []
-    callback = lightning_callback(say_every=4, tensorboard=tmp_path / "board", told=said.append)
+    callback = lightning_callback(say_every=4, told=said.append)
     watched = fit(lightning, tmp_path, [callback], **options)
     alone = fit(lightning, tmp_path, [], **options)
     assert all(torch.equal(a, b) for a, b in zip(watched, alone, strict=True))
@@ -88,7 +88,6 @@ def test_lightning_trains_as_without_the_callback(lightning, tmp_path, options, 
     step = callback.report.steps[-1]
     assert step.norm_at_optimizer <= options.get("gradient_clip_val", 100) * 1.0001
     assert step.updated > 0
-    assert list((tmp_path / "board").glob("events.out.tfevents*"))
 
 
 @quiet
@@ -104,18 +103,11 @@ def test_lightning_s_loss_of_micro_batches_is_their_mean(lightning, tmp_path):
 
 @quiet
 @pytest.mark.slow
-def test_in_lightning_an_overflow_is_named_and_a_run_that_ends_early_is_told(lightning, tmp_path):
-    class Stop(lightning.Callback):
-        def on_train_batch_end(self, trainer, *rest):
-            trainer.should_stop = trainer.global_step >= 3
-
+def test_in_lightning_an_overflow_is_named(lightning, tmp_path):
     callback = lightning_callback(told=lambda words: None)
-    fit(lightning, tmp_path, [callback, Stop()], weight=1e38)
-    codes = [f.code for f in callback.report.findings]
-    assert "overflow-forward" in codes
-    assert "ended-early" in codes
-    (origin, *_) = callback.report.steps[0].origins
-    assert origin.phase == "forward"
+    fit(lightning, tmp_path, [callback], weight=1e38)
+    assert "overflow-forward" in callback.report.codes
+    assert callback.report.steps[0].origins[0].phase == "forward"
 
 
 @quiet
@@ -207,7 +199,7 @@ def train(transformers, folder, callbacks, *, returns_loss=True, **options):
 )
 def test_transformers_trains_as_without_the_callback(transformers, tmp_path, options):
     said = []
-    callback = transformers_callback(say_every=3, tensorboard=tmp_path / "board", told=said.append)
+    callback = transformers_callback(say_every=3, told=said.append)
     watched, losses = train(transformers, tmp_path, [callback], **options)
     alone, _ = train(transformers, tmp_path, [], **options)
     assert all(torch.equal(a, b) for a, b in zip(watched, alone, strict=True))
@@ -216,7 +208,6 @@ def test_transformers_trains_as_without_the_callback(transformers, tmp_path, opt
     assert len(said) == 3
     assert said[-1] == repr(callback.report)
     assert callback.report.steps[-1].updated > 0
-    assert list((tmp_path / "board").glob("events.out.tfevents*"))
     assert not callback.health.model._forward_hooks
 
 

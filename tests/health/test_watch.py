@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import json
 import math
 import re
 import threading
@@ -239,14 +238,10 @@ def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
     assert one.report().steps[0].layers["Linear"].fmt == "BF16"
 
 
-def test_the_report_is_text_html_and_json():
+def test_the_report_is_text_and_html():
     report = large_feature(standardised=False)
     assert "overflow-forward" in repr(report)
     assert report._repr_html_().startswith("<ul><li><b>problem: overflow-forward.</b>")
-    stored = json.loads(report.to_json())
-    assert stored["findings"][0]["code"] == "overflow-forward"
-    assert stored["steps"][0]["loss"] in ("inf", "nan")
-    assert not math.isfinite(float(stored["steps"][0]["loss"]))
 
 
 def test_the_page_of_a_report_has_one_caption_and_names_the_rows_of_each_table():
@@ -267,8 +262,8 @@ def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
     assert row[:2] == ["0 (Fp8Linear) input", "FP8_E4M3"]
     assert row[4] == "4 steps"
     assert "<td" in report._repr_html_().split("operand in FP8")[1]
-    stored = json.loads(report.to_json())["steps"][6]["fp8"]["0 (Fp8Linear) input"]
-    assert 2 * stored["flushed"] > stored["nonzero"]
+    cast = report.steps[6].fp8["0 (Fp8Linear) input"]
+    assert 2 * cast.flushed > cast.nonzero
     assert "operand in FP8" not in repr(large_feature(standardised=False))
 
 
@@ -416,23 +411,6 @@ def test_a_loss_that_is_not_finite_in_step_0_is_found_there():
         health.step(loss)
     (finding,) = (f for f in health.report().findings if f.code == "overflow-forward")
     assert "first in step 0" in finding.observed
-
-
-def test_unknown_layers_are_refused_with_those_near_them():
-    message = "layers must be names in model.named_modules.*got 'layr1'. Some of them: layer1"
-    model = nn.ModuleDict({"layer1": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
-    with pytest.raises(ValueError, match=message):
-        Health(model, layers=["head", "layr1"])
-    with pytest.raises(ValueError, match=r"got 'x'.*: layer1, head"):
-        Health(model, layers=["x"])
-
-
-def test_only_the_layers_that_were_named_are_watched():
-    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
-    with Health(model, layers=["1"]) as health:
-        model(torch.ones(1, 2)).sum().backward()
-        health.step(1.0)
-    assert list(health.steps[0].layers) == ["1.0 (Linear)", "1.1 (Tanh)"]
 
 
 WATCHES = pytest.mark.parametrize("watch", [Health, Digest])
