@@ -41,7 +41,9 @@ class Problem(NamedTuple):
 
 
 def _readings(rng: np.random.Generator, mean: float, fmt: Format, draws: int) -> Data:
-    return (round_to(rng.standard_normal((256, draws)) + mean, fmt),)
+    """Readings around means from `mean` to twice that: a power of two has no rounding error."""
+    means = mean * (1 + rng.random(draws))
+    return (round_to(rng.standard_normal((256, draws)) + means, fmt),)
 
 
 def _condition_of_variance(data: Data) -> np.ndarray:
@@ -116,7 +118,7 @@ def _powers(exponents: Sequence[int]) -> tuple[tuple[str, float], ...]:
 PROBLEMS = {
     "variance": Problem(
         "The variance of 256 readings",
-        "mean / standard deviation",
+        "mean / standard deviation, at least",
         _powers(range(13)),
         _readings,
         _condition_of_variance,

@@ -182,7 +182,7 @@ def plot_refinement_costs(curves: Sequence[RefinementCosts]) -> c.Picture:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("condition (dotted: 1/u of each format)")
     axes.set_ylabel("corrections" if method == "classic" else "inner steps a correction")
-    sentence = f"Every system converges: {'; '.join(said)}."
+    sentence = f"Every system converges within 50 corrections: {'; '.join(said)}."
     if method == "gmres":
         axes.axhline(size, color="black", linewidth=0.9)
         last = float(curves[0].conditions[-1])

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from fractions import Fraction
 
 import nbformat
 import numpy as np
@@ -12,14 +13,20 @@ import torch
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, round_to, ulp
 from mplab.arithmetic import (
     Weights,
+    add,
     backward_error,
     condition,
     cumsum,
+    divide,
+    fma,
     freezes,
     integrate,
     lu,
     mma,
+    multiply,
     refine,
+    sqrt,
+    subtract,
     variance,
 )
 from mplab.course.files import course_folder
@@ -37,11 +44,15 @@ from mplab.training import RECIPES, TASKS, train
 from mplab.training.exponents import pooled, shares
 
 
-def prose(lesson):
-    """The text of a lesson, by its number."""
+def cells(lesson):
+    """The cells of a lesson, by its number."""
     path = next(course_folder("lessons").glob(f"{lesson:02}_*.ipynb"))
-    cells = nbformat.read(path, as_version=4).cells
-    return "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return nbformat.read(path, as_version=4).cells
+
+
+def prose(lesson):
+    """Its text."""
+    return "\n".join(cell.source for cell in cells(lesson) if cell.cell_type == "markdown")
 
 
 # Lesson 1 --------------------------------------------------------------------------------
@@ -320,17 +331,57 @@ def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_pass_in_bf16_is_lost_long_before_the_data_are(seed):
-    assert "One pass is lost at a mean of 2⁴ deviations" in prose(14)
-    assert "The line reaches 2⁰ near 2⁸" in prose(14)
-    found = l14.measure_formula_errors("variance", BF16, seed=seed)
-    bad, good = (np.median(errors, axis=1) for errors in found.errors.values())
-    assert bad[2] < 0.2
+def test_one_pass_in_bf16_is_lost_long_before_two_and_two_before_the_data(seed):
+    text = prose(14)
+    assert "One pass is lost at a mean of 2⁴ deviations" in text
+    assert "grows fourfold from point to point, with the square of condition × u" in text
+    assert "The line reaches 2⁰ at 2⁷" in text
+    found = l14.measure_formula_errors("variance", BF16, draws=256, seed=seed)
+    bad, good = map(l14.medians, found.errors.values())
+    assert bad[2] < 0.3
     assert bad[4] > 0.9
-    assert good[8] < 0.02
+    assert max(good[:5]) < 0.006
+    assert np.all((good[6:8] / good[5:7] > 2.5) & (good[6:8] / good[5:7] < 7))
     due = np.median(found.conditions, axis=1) * BF16.unit_roundoff
-    assert due[6] < 0.6
-    assert due[8] > 1
+    assert due[6] < 0.7 < 1 < due[7]
+    assert np.all(good[5:8] < due[5:8] ** 2)
+    good = l14.medians(l14.measure_formula_errors("variance", FP16, seed=seed).errors[TWO_PASSES])
+    assert "two passes are off by less than half a percent. At 2⁸ and 2⁹ they fail too" in text
+    assert max(good[:8]) < 0.005
+    assert min(good[8:10]) == 1
+
+
+TWO_PASSES = "mean of squared distances"
+
+
+def test_softmax_shifts_and_the_logarithm_after_it_finds_zeros():
+    assert "a logarithm taken afterwards finds the zeros to which small shares" in prose(14)
+    for top, gap in ((0.0, 200.0), (1000.0, 150.0), (-500.0, 1e4)):
+        scores = torch.tensor([top, top - gap])
+        assert torch.softmax(scores, 0).tolist() == [1, 0]  # no NaN: the exponent was shifted
+        assert torch.softmax(scores, 0).log()[1] == -torch.inf
+        assert torch.log_softmax(scores, 0)[1] == -gap
+
+
+def test_central_quotients_are_best_near_the_cube_root_of_u_and_two_fmas_save_the_root():
+    text, u = prose(14), 2.0**-24
+    assert "the best step is near ∛u, and the error there u^⅔" in text
+    x = np.float32(1 + np.random.default_rng(1).random(512))
+    errors = {}
+    for h in 2.0 ** -np.arange(1, 20):
+        q = (np.sin(x + np.float32(h)) - np.sin(x - np.float32(h))) / np.float32(2 * h)
+        errors[h] = np.median(np.abs(q.astype(np.float64) - np.cos(x.astype(np.float64))))
+    best = min(errors, key=errors.get)
+    assert 1 / 4 <= best / u ** (1 / 3) <= 4
+    assert 1 / 8 < errors[best] / u ** (2 / 3) < 8
+    assert "for which Kahan needs two fmas" in text
+    asked = l14.PROBLEMS["small root"]
+    b, c = asked.draw(np.random.default_rng(1), -20.0, FP32, 64)
+    near = multiply(b, b, FP32)
+    lost = subtract(0.0 * b, fma(-b, b, near, FP32), FP32)  # b² − near, exactly
+    s = sqrt(add(subtract(near, c, FP32), lost, FP32), FP32)
+    r = divide(c, add(b, s, FP32), FP32)
+    assert np.all(np.abs(r / asked.exact((b, c)) - 1) < 4 * u)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -390,6 +441,17 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
     assert max(errors[7:]) <= 2.0**-52
     wide = np.linalg.solve(a, b)
     assert errors[8] < backward_error(a, wide, b)
+    assert "would still be off by 0.003, a sixth of it here" in text
+    perfect = share_off(x, np.linalg.solve(round_to(a, FP16), b))
+    assert 0.002 < perfect < 0.006
+    assert 4 < off[0] / perfect < 11  # "most of a digit and no more"
+    assert "**What happened?** The error is gone: x is whole numbers" in text
+    ends, (exact,) = {}, (cell for cell in cells(15) if cell.id == "exact")
+    loop = exact.source.replace("print(", "ends[name] = found  # print(")
+    given = {"np": np, "Fraction": Fraction, "a": a, "b": b, "solve": solve, "ends": ends}
+    exec(loop, given)
+    assert share_off(x, ends["exact"]) < 2.0**-60
+    assert 2.0**-53 < share_off(x, ends["FP64"]) < 128 * 2.0**-52
     assert max(off[8], share_off(x, wide)) < 128 * 2.0**-52
 
 
@@ -429,14 +491,25 @@ def test_the_factors_alone_end_within_a_factor_of_four_of_1_over_u(seed):
 
 
 @every_seed
-def test_eight_bits_solve_sixteen_equations_and_not_more(seed):
-    assert "With n = 16 E4M3 does solve systems of condition 8, in about 20 steps" in prose(15)
+def test_a_patient_loop_reaches_the_end_that_refine_gives_up_on(seed):
+    text = prose(15)
+    assert "A patient loop gets there, in some 50 to 400 steps, and at 2⁴ no more" in text
+    for level, ends in ((0, True), (4, False)):
+        a, b, _ = l15.random_system(2.0**level, seed=seed)
+        low = lu(round_to(8 * a, FP8_E4M3), FP8_E4M3)
+        inverse = np.linalg.inv(low.upper) @ np.linalg.inv(low.lower)
+        x = np.zeros(64)
+        for step in range(600):  # noqa: B007
+            x = x + 8 * (inverse @ (b - a @ x)[low.permutation])
+            if np.abs(b - a @ x).max() < 1e-14 and backward_error(a, x, b) <= 2.0**-52:
+                break
+        assert (step < 599) == ends
+        assert step > 40
+    assert "With n = 16 E4M3 solves systems of condition 8 in about 20 steps" in text
     a, b, _ = l15.random_system(8, size=16, seed=seed)
     found = refine(a, b, factor_format=FP8_E4M3)
     assert found.converged
     assert 16 <= found.steps <= 24
-    a, b, _ = l15.random_system(1, size=128, seed=seed)
-    assert not refine(a, b, factor_format=FP8_E4M3).converged
 
 
 @pytest.mark.slow
@@ -483,7 +556,7 @@ def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_ch
 
 
 def test_the_explorer_answers_what_the_lesson_says():
-    assert "The factors alone do up to condition 2¹⁴" in prose(15)
+    assert "The factors alone are enough up to condition 2¹⁴" in prose(15)
     assert "no factors from 2¹⁸ on. At 2⁻¹⁴ it takes 42 corrections, at 2⁻¹⁵ more" in prose(15)
     assert "than the 50 allowed, and from 2⁻¹⁶ down none helps" in prose(15)
     refiner = Refiner()

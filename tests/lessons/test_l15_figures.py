@@ -60,7 +60,7 @@ def test_the_limits_are_legible_and_say_how_far_each_format_reaches():
         power = str(int(np.log2(curve.reach))).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
         assert f"{curve.fmt.name} up to 2{power}" in picture.claim
     nowhere = figures.plot_refinement_costs([costs_of([[np.nan], [1.0]])])
-    assert nowhere.claim == "Every system converges: FP16 nowhere."
+    assert nowhere.claim == "Every system converges within 50 corrections: FP16 nowhere."
 
 
 def test_where_more_than_n_inner_steps_are_taken_the_title_says_so():

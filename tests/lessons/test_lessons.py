@@ -19,7 +19,7 @@ from mplab.course import EXERCISES
 from mplab.course.files import course_folder
 
 LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
-WORDS, FIGURES = range(1000, 2001), range(4, 8)
+WORDS, FIGURES = range(1000, 2201), range(4, 8)
 CODE_LINES, CELL_LINES = 150, 12
 LONG = {"13_can_you_name_the_fault": (range(1000, 2601), 170)}
 """Words and lines of code of the lesson that holds twelve cases and eight claims, each with its
