@@ -117,7 +117,7 @@ _STEPS = tuple(
         (64.0, 0.0, 0.375),
         (64.0, 0.0, 0.125),
         (64.0, 0.125, 0.0625),
-        (64.0, 0.25, 2.0**-10),  # frozen: the rest has no room for it
+        (64.0, 0.25, 2.0**-10),  # frozen: the lost part has no room for it
         (64.0, 0.25, 2.0**-9),
         (64.0, -0.125, -(2.0**-11)),
         (64.0, -0.125, -(2.0**-10)),
@@ -177,23 +177,23 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "kahan_step": Exercise(
         answer=_kahan_step,
-        reason="due = step + rest; new = t + due; rest = due - (new - t): each of them in BF16.",
-        argument="t, rest, step",
+        reason="due = step + lost; new = t + due; lost = due - (new - t): each of them in BF16.",
+        argument="t, lost, step",
         cases=_STEPS,
         misconceptions=known(
             (
                 partial(_kahan_step, handed_on=0.0),
-                "The rest must go into the next step, or it is lost after all.",
+                "The lost part must go into the next step, or it is lost for good.",
             ),
-            (partial(_kahan_step, sign=-1.0), "The rest has the wrong sign."),
+            (partial(_kahan_step, sign=-1.0), "The lost part has the wrong sign."),
             (
                 partial(_kahan_step, exact=True),
-                "The rest, too, is stored in BF16: it has eight bits, and loses what is beyond.",
+                "The lost part, too, is stored in BF16: only eight bits of it are kept.",
             ),
-            (partial(_kahan_step, shortened=True), "step + rest is rounded to BF16 first."),
+            (partial(_kahan_step, shortened=True), "step + lost is rounded to BF16 first."),
             (
                 partial(_kahan_step, of_the_step=True),
-                "What was due is step + rest, not the step alone.",
+                "Due is step + lost, not the step alone.",
             ),
         ),
         uses=("round_to",),

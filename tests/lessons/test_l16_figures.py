@@ -48,18 +48,6 @@ def test_errors_of_cups_are_those_of_a_loop():
     assert found.errors[0] == pytest.approx(sqrt(np.mean(squares)), rel=1e-12)
 
 
-def test_errors_of_a_rod_are_those_of_a_matrix():
-    """The eight coarsest intervals, in FP16 with steps by a product with a matrix."""
-    n, form = 8, np.sin(np.pi * np.arange(1, 8) / 8)
-    second = np.eye(7, k=1) + np.eye(7, k=-1) - 2 * np.eye(7)
-    u = np.zeros(7)
-    for _ in range(2 * n**2):
-        u = round_to(u + second @ u / 4 + np.pi**2 * form / (4 * n**2), FP16)
-    exact = form * (1 - np.exp(-(np.pi**2) / 2))
-    error = np.linalg.norm(u - exact) / np.linalg.norm(exact)
-    assert figures.measure_grid_errors(FP16).errors[0] == pytest.approx(error, rel=0.1)
-
-
 def test_a_cycle_is_what_repeats_until_the_end():
     states = np.array([5, 1, 2, 3, 1, 2, 3, 1.0])[:, None]
     assert cycle(states) == (4, 3)
