@@ -14,7 +14,7 @@ import tempfile
 import time
 import unicodedata
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -25,6 +25,7 @@ from typing import IO, NamedTuple
 
 from mplab.course.files import replace_file
 from mplab.grading.folder import Course, Student, is_student_id
+from mplab.grading.submissions import ANOTHER, Refused, open_regular
 from mplab.grading.times import read_times, received
 
 _FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
@@ -37,6 +38,9 @@ _OLDER, _LINES = 5, 20  # per student: older deliveries kept, and problems repor
 _STAMP = "timestamp.txt"
 """Where nbgrader looks for the time of a submission; written here, never taken from a student."""
 
+_SECRET = "submission_secret.txt"
+"""What `nbgrader submit` adds, so that only its author can fetch the feedback."""
+
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+_(?P<file>.*)")
 
 _CANVAS = re.compile(
@@ -46,22 +50,15 @@ _CANVAS = re.compile(
 _EXCHANGE = re.compile(r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?")
 
 
-_ANOTHER = "it belongs to another account"
-"""The reason to leave out files that another account put into the exchange."""
-
-
-class _NotTaken(Exception):
-    """A file that is left out; the message is the reason."""
-
-
 class _File(NamedTuple):
     """A file of a download, not read yet.
 
     Args:
         path: its path in the download.
-        open: opens it; raises `_NotTaken` if it must not be read.
+        open: opens it; raises `Refused` with the reason if it must not be read.
         time: its date in the download; None if there is none.
-        clock: the date's source: "zip", "folder" or "exchange"; _ANOTHER for another account's.
+        clock: the date's source: "zip", "folder" or "exchange"; ANOTHER for another account's;
+            empty if it must not be read.
     """
 
     path: PurePosixPath
@@ -108,7 +105,7 @@ class Collected(NamedTuple):
 def collect(
     course: Course, assignment: str, place: Path, *, times: Path | None = None
 ) -> Collected:
-    """Copy submissions to `submitted/ID/ASSIGNMENT`.
+    """Copy submissions to `submitted/ID/ASSIGNMENT`: notebooks, and files that `FILES` names.
 
     Accepted are: a folder per student, named by id; a file per student, whose name begins
     with the id; Moodle's "First Last_123_assignsubmission_file_/…"; Canvas's
@@ -134,13 +131,14 @@ def collect(
         ValueError: `place` or `times` is none of these or cannot be read, or the assignment is
             unknown.
     """
-    course.assignment(assignment)
+    released = (path.name for path in (course.root / "release" / assignment).glob("*"))
+    named = {*course.assignment(assignment).files, *released, _SECRET, _STAMP}
     known = read_times(times) if times else {}
     sources = []
     with ExitStack() as stack:
         deliveries, problems = _deliveries(_files(place, stack), course.roster(), assignment)
         for owner in sorted(deliveries):
-            source, told = _bring_in(course, assignment, deliveries[owner], known)
+            source, told = _bring_in(course, assignment, deliveries[owner], known, named)
             sources.append(source)
             problems += told[:_LINES]
             if len(told) > _LINES:
@@ -173,8 +171,8 @@ def _deliveries(
         if top not in owners:
             owners[top] = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
             reason = "no student of the roster is recognised in it"
-            if file.clock == _ANOTHER:
-                owners[top], reason = None, _ANOTHER
+            if file.clock == ANOTHER:
+                owners[top], reason = None, ANOTHER
             if owners[top] is None:
                 problems.append(f"{_shown(top)}: {reason}")
         owner = owners[top]
@@ -196,7 +194,7 @@ def _deliveries(
 
 
 def _versions(delivery: _Delivery) -> list[_Delivery]:
-    """Split a delivery into its newest version and one delivery for each older notebook.
+    """Split a delivery into its newest version and one delivery for each older file.
 
     Canvas numbers a file that is handed in again: a1.ipynb, a1-1.ipynb. The second number in
     front of it grows with time.
@@ -213,9 +211,6 @@ def _versions(delivery: _Delivery) -> list[_Delivery]:
         again.setdefault(re.sub(r"-\d+(?=\.\w+$)", "", entry[0]), []).append(entry)
     delivery.files, older = [], []
     for name, entries in again.items():
-        if len(entries) > 1 and not name.endswith(".ipynb"):
-            delivery.files += entries  # data-1.csv beside data-2.csv: their author's own names
-            continue
         delivery.files.append((name, entries[-1][1]))
         if len(entries) > 1:
             delivery.label = entries[-1][1].path.name
@@ -286,47 +281,33 @@ def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
 
 def _folder_files(folder: Path) -> Iterator[_File]:
     for top in sorted(folder.iterdir()):
-        paths: Iterable[Path] = [top]
-        if top.is_dir() and not top.is_symlink():
-            paths = top.rglob("*")  # does not follow links to folders
+        name = PurePosixPath(top.name)
         exchange = _EXCHANGE.fullmatch(top.name)
-        if exchange and not _is_of(top.lstat(), exchange["id"]):  # else it would be a submission
-            yield _File(PurePosixPath(top.name), partial(_refuse, _ANOTHER), clock=_ANOTHER)
-            continue
         try:
-            found = sorted(islice(paths, _STUDENT_FILES + 1))
-        except (OSError, RecursionError) as error:
+            whose = top.lstat()
+            # `rglob` does not follow links to folders
+            paths = top.rglob("*") if stat.S_ISDIR(whose.st_mode) else [top]
+            found = [(path, path.lstat()) for path in sorted(islice(paths, _STUDENT_FILES + 1))]
+        except (OSError, RecursionError) as error:  # of this delivery, whose author may change it
             reason = f"it cannot be read ({type(error).__name__})"
-            yield _File(PurePosixPath(top.name), partial(_refuse, reason))
+            yield _File(name, partial(_refuse, reason))
             continue
-        for path in found:
-            status = path.lstat()
+        if exchange and not _is_of(whose, exchange["id"]):  # else it would be a submission
+            yield _File(name, partial(_refuse, ANOTHER), clock=ANOTHER)
+            continue
+        for path, status in found:
             if stat.S_ISDIR(status.st_mode):
                 continue
             name = PurePosixPath(path.relative_to(folder).as_posix())
             # The file system dates a change of the inode; anybody can set the other dates.
             seconds = status.st_ctime if exchange else status.st_mtime
-            opener = partial(_open_file, path, exchange["id"] if exchange else "")
+            opener = partial(open_regular, path, whose.st_uid if exchange else None)
             clock = "exchange" if exchange else "folder"
             yield _File(name, opener, datetime.fromtimestamp(seconds, UTC), clock)
 
 
 def _refuse(reason: str) -> IO[bytes]:
-    raise _NotTaken(reason)
-
-
-def _open_file(path: Path, user: str) -> IO[bytes]:
-    """Open a file of a folder; in the exchange, only if the user in its name owns it."""
-    status = path.lstat()
-    if stat.S_ISLNK(status.st_mode):
-        raise _NotTaken("it is a link")
-    if not stat.S_ISREG(status.st_mode):
-        raise _NotTaken("it is not a regular file")
-    if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
-        raise _NotTaken("it is a hard link to somebody else's file")
-    if user and not _is_of(status, user):
-        raise _NotTaken(_ANOTHER)
-    return path.open("rb")
+    raise Refused(reason)
 
 
 def _is_of(status: os.stat_result, user: str) -> bool:
@@ -339,22 +320,23 @@ def _is_of(status: os.stat_result, user: str) -> bool:
 
 def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
     for info in archive.infolist():
-        name = PurePosixPath(info.filename.replace("\\", "/"))
-        if info.is_dir() or "__MACOSX" in name.parts:
+        text = info.filename.replace("\\", "/")
+        name = PurePosixPath(text)
+        if text.endswith("/") or "__MACOSX" in name.parts:
             continue
-        opener = partial(_open_entry, archive, info)
-        if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in str(name):
-            name = PurePosixPath(name.name or "?")
-            opener = partial(_refuse, "its path leads out of the zip")
-        yield _File(name, opener, _zip_time(info), "zip")
+        if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in text:
+            refused = partial(_refuse, "its path leads out of the zip")
+            yield _File(PurePosixPath(name.name or "?"), refused)
+        else:
+            yield _File(name, partial(_open_entry, archive, info), _zip_time(info), "zip")
 
 
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     if stat.S_ISLNK(info.external_attr >> 16):
-        raise _NotTaken("it is a link")
+        raise Refused("it is a link")
     # zipfile unpacks the other methods whole before it returns a single byte.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise _NotTaken("it is packed by an unusual method; pack it as an ordinary zip")
+        raise Refused("it is packed by an unusual method; pack it as an ordinary zip")
     return archive.open(info)
 
 
@@ -369,12 +351,19 @@ def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
 class _Taken:
     """The files taken from a delivery, by the parts of their paths, and why others are left out."""
 
-    def __init__(self, delivery: _Delivery) -> None:
+    def __init__(self, delivery: _Delivery, named: Collection[str]) -> None:
+        self._named, self._others = named, list[str]()
         self.files: dict[tuple[str, ...], bytes] = {}
         self.problems: list[str] = []
         self._folders: set[tuple[str, ...]] = set()
         self._room = _STUDENT_BYTES
         self._take(delivery.files, packed=False)
+        if self._others:
+            names = ", ".join(_shown(name) for name in self._others[:5])
+            self.problems.append(
+                f"{delivery.owner}: left out, being no notebook and not in FILES of exercises.py: "
+                f"{names}{', …' * (len(self._others) > 5)}"
+            )
 
     def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
         """Take notebooks first, so that they are taken whatever lies beside them."""
@@ -382,6 +371,14 @@ class _Taken:
             self.problems.append(f"only {_STUDENT_FILES} of {len(files)} files are looked at")
         ordered = sorted(files, key=lambda entry: not entry[0].endswith(".ipynb"))
         for name, file in ordered[:_STUDENT_FILES]:
+            path = PurePosixPath(name)
+            kinds = (".ipynb",) if packed else (".ipynb", ".zip")
+            if any(part.startswith(".") for part in path.parts):
+                continue
+            wanted = path.suffix.lower() in kinds or path.name in self._named
+            if not wanted and file.clock:  # else `open` says what is wrong with it
+                self._others.append(str(file.path))
+                continue
             if self._room <= 0:
                 self.problems.append(
                     f"{_shown(name)} and what follows: more than {_STUDENT_BYTES >> 20} MiB in all"
@@ -393,7 +390,7 @@ class _Taken:
                     self._unpack(content)
                 else:
                     self._put(name, content)
-            except _NotTaken as reason:
+            except Refused as reason:
                 self.problems.append(f"{_shown(str(file.path))}: {reason}")
 
     def _read(self, file: _File) -> bytes:
@@ -406,24 +403,24 @@ class _Taken:
                     content += chunk
                     if len(content) > _FILE_BYTES or self._room < 0:
                         break
-        except _NotTaken:
+        except Refused:
             raise
         except Exception as error:  # of many kinds: zipfile lets through what its parts raise
-            raise _NotTaken(f"it cannot be unpacked ({type(error).__name__})") from error
+            raise Refused(f"it cannot be unpacked ({type(error).__name__})") from error
         if len(content) > _FILE_BYTES:
-            raise _NotTaken(f"it has more than {_FILE_BYTES >> 20} MiB")
+            raise Refused(f"it has more than {_FILE_BYTES >> 20} MiB")
         if self._room < 0:
-            raise _NotTaken(f"more than {_STUDENT_BYTES >> 20} MiB in all")
+            raise Refused(f"more than {_STUDENT_BYTES >> 20} MiB in all")
         return bytes(content)
 
     def _unpack(self, packed: bytes) -> None:
         """Unpack a student's zip; a zip inside it stays as it is."""
         if packed.count(b"PK\1\2") > _STUDENT_FILES:  # before a list of them fills the memory
-            raise _NotTaken(f"it lists more than {_STUDENT_FILES} files")
+            raise Refused(f"it lists more than {_STUDENT_FILES} files")
         try:
             archive = zipfile.ZipFile(io.BytesIO(packed))
         except Exception as error:  # as above
-            raise _NotTaken(f"it is no zip that can be read ({type(error).__name__})") from error
+            raise Refused(f"it is no zip that can be read ({type(error).__name__})") from error
         with archive:
             self._take([(str(file.path), file) for file in _zip_files(archive)], packed=True)
 
@@ -431,7 +428,7 @@ class _Taken:
         parts = tuple(_safe_parts(name))
         above = {parts[:i] for i in range(1, len(parts))}
         if parts in self.files or parts in self._folders or above & self.files.keys():
-            raise _NotTaken("another file or folder has this name")
+            raise Refused("another file or folder has this name")
         if parts != (_STAMP,):
             self.files[parts] = content
             self._folders |= above
@@ -443,6 +440,7 @@ def _bring_in(
     assignment: str,
     deliveries: Sequence[_Delivery],
     known: Mapping[tuple[str, str], datetime],
+    named: Collection[str],
 ) -> tuple[str, list[str]]:
     """Store a student's newest delivery that holds files, and keep the others.
 
@@ -455,7 +453,7 @@ def _bring_in(
     counts: _Delivery | None = None
     source = ""
     for delivery in reversed(ranked[-_OLDER - 1 :]):
-        taken = _Taken(delivery)
+        taken = _Taken(delivery, named)
         problems += taken.problems
         if counts is None and (taken.files or delivery is ranked[0]):
             counts = delivery

@@ -44,7 +44,8 @@ def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list
     """Publish the feedback pages of these students in the exchange.
 
     Returns:
-        The students who did not hand in through the exchange, and so cannot fetch a page.
+        The students who cannot fetch a page: they did not hand in through the exchange, or with a
+        secret that cannot be read.
 
     Raises:
         ValueError: nbgrader cannot write there.
@@ -52,10 +53,13 @@ def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list
     others = []
     for student in students:
         folder = course.root / "feedback" / student / name
-        if all((folder / file).is_file() for file in _FOR_FEEDBACK):
-            _run(course, "ReleaseFeedback", {"assignment_id": name, "student_id": student})
-        else:
+        try:
+            for file in _FOR_FEEDBACK:
+                (folder / file).read_text()
+        except (OSError, UnicodeDecodeError):  # a student's secret may be anything
             others.append(student)
+        else:
+            _run(course, "ReleaseFeedback", {"assignment_id": name, "student_id": student})
     return others
 
 

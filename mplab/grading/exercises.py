@@ -85,10 +85,11 @@ class Assignment(NamedTuple):
 
     graded: dict[str, Graded]
     warm: str
+    files: tuple[str, ...] = ()
 
 
 def load_assignment(path: Path) -> Assignment:
-    """Run a teacher's `exercises.py` and return its `GRADED` and, if there is one, its `WARM`.
+    """Run a teacher's `exercises.py`; return its `GRADED`, and its `WARM` and `FILES` if given.
 
     Raises:
         ValueError: it has no `GRADED`, or an exercise in it cannot be graded.
@@ -105,7 +106,8 @@ def load_assignment(path: Path) -> Assignment:
         problem = _problem(entry)
         if problem:
             raise ValueError(f"load_assignment: {path}: {name}: {problem}.")
-    return Assignment(graded, str(getattr(module, "WARM", "")))
+    files = tuple(getattr(module, "FILES", ()))
+    return Assignment(graded, str(getattr(module, "WARM", "")), files)
 
 
 def _problem(entry: Graded) -> str | None:

@@ -141,6 +141,7 @@ _ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
         | {"add_key": 248, "request_key": 249, "bpf": 321, "perf_event_open": 298}
         | {"userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64}
         | {"mq_open": 240, "open_by_handle_at": 304, "kcmp": 312, "clone": 56}
+        | {"vmsplice": 278}
         | {"mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54},
     ),
     "aarch64": (
@@ -150,6 +151,7 @@ _ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
         | {"add_key": 217, "request_key": 218, "bpf": 280, "perf_event_open": 241}
         | {"userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190}
         | {"mq_open": 180, "open_by_handle_at": 265, "kcmp": 272, "clone": 220}
+        | {"vmsplice": 75}
         | {"mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208},
     ),
 }

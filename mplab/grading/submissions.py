@@ -14,7 +14,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import nbformat
 from nbformat import NotebookNode
@@ -29,6 +29,8 @@ _LISTED = 5  # further notebooks named in a note
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. ()+-]{0,99}", re.ASCII)
 
+
+ANOTHER = "it belongs to another account"
 
 _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 """Errors of the machine, whatever the file is."""
@@ -46,11 +48,17 @@ class Submission(NamedTuple):
     notes: list[str]
 
 
-def read_regular(path: Path, limit: int) -> bytes:
-    """Read a regular file, unless it is somebody else's.
+def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
+    """Open a regular file once, and check what was opened.
+
+    Its author can put a link in its place between two looks at a name.
+
+    Args:
+        path: the file.
+        owner: the number of the user who must own it; None for any.
 
     Raises:
-        Refused: it is a link, a device, shared by hard links, or longer than `limit`.
+        Refused: it is a link, a device, or somebody else's; the message does not name it.
         OSError: this machine fails, whatever the file is.
     """
     try:
@@ -58,16 +66,35 @@ def read_regular(path: Path, limit: int) -> bytes:
     except OSError as error:
         if error.errno in _OURS:
             raise
-        raise Refused(f"{_shown(path.name)} is a link or cannot be read") from error
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused(f"{_shown(path.name)} is not a regular file")
-        if status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
-            # Its owner's own hard links, as of a backup, do no harm; and nobody may make another's
-            # submission unreadable by linking to it.
-            raise Refused(f"{_shown(path.name)} is a hard link to somebody else's file")
-        content = file.read(limit + 1)
+        raise Refused("it is a link or cannot be read") from error
+    file, status = os.fdopen(descriptor, "rb"), os.fstat(descriptor)
+    reason = ""
+    if not stat.S_ISREG(status.st_mode):
+        reason = "it is not a regular file"
+    elif owner not in (None, status.st_uid):
+        reason = ANOTHER
+    elif status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
+        # Its owner's own hard links, as of a backup, do no harm; and nobody may make another's
+        # submission unreadable by linking to it.
+        reason = "it is a hard link to somebody else's file"
+    if reason:
+        file.close()
+        raise Refused(reason)
+    return file
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Read a regular file, unless it is somebody else's or longer than `limit`.
+
+    Raises:
+        Refused: it is, or it is no regular file; with its name.
+        OSError: this machine fails, whatever the file is.
+    """
+    try:
+        with open_regular(path) as file:
+            content = file.read(limit + 1)
+    except Refused as reason:
+        raise Refused(f"{_shown(path.name)}: {reason}") from reason
     if len(content) > limit:
         raise Refused(f"{_shown(path.name)} has more than {limit >> 20} MiB")
     return content

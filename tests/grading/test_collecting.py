@@ -3,11 +3,11 @@
 import io
 import json
 import os
-import stat
 import struct
 import tracemalloc
 import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from classroom import ROSTER, submit
@@ -15,6 +15,7 @@ from classroom import ROSTER, submit
 from mplab.grading import collecting
 from mplab.grading.collecting import collect
 from mplab.grading.folder import create_course
+from mplab.grading.submissions import Refused
 from mplab.grading.teams import counting
 from mplab.grading.times import read_received
 
@@ -104,10 +105,12 @@ def test_a_broken_zip_does_not_displace_what_came_in_before(course):
 
 
 def test_a_file_and_a_folder_of_one_name_cost_one_of_them(course):
-    inner = packed({"a": "x", "a/b": "y", "c/d": "z", "c": "w", "ü": "1", "ö": "2"})
+    names = {"a": "x", "a.ipynb/b": "y", "c.ipynb/d": "z", "c": "w", "ü": "1", "ö": "2"}
+    inner = packed({f"{name}.ipynb": text for name, text in names.items()})
     collected = bring(course, {"s01.zip": inner, **HONEST})
     assert taken(course) == {
-        "s01/a1/a": "x", "s01/a1/c/d": "z", "s01/a1/_": "1", "s02/a1/a1.ipynb": "honest"
+        "s01/a1/a.ipynb": "x", "s01/a1/c.ipynb/d.ipynb": "z", "s01/a1/_.ipynb": "1",
+        "s02/a1/a1.ipynb": "honest",
     }  # fmt: skip
     assert sum("has this name" in problem for problem in collected.problems) == 3
 
@@ -173,7 +176,7 @@ def test_a_zip_with_a_directory_of_many_files_is_not_opened(course):
 
 
 def test_of_two_folders_of_one_student_the_newer_counts_and_both_are_kept(course):
-    files = {"s01/a1.ipynb": "new", "s01-x/a1.ipynb": "old", "s01-x/more.py": "old too"}
+    files = {"s01/a1.ipynb": "new", "s01-x/a1.ipynb": "old", "s01-x/more.ipynb": "old too"}
     dates = {"s01/a1.ipynb": (2026, 1, 3, 12, 0, 0)}
     for _ in range(2):  # again and again: nothing is kept twice
         collected = bring(course, files, dates=dates)
@@ -187,13 +190,9 @@ def test_of_two_folders_of_one_student_the_newer_counts_and_both_are_kept(course
 
 def test_of_canvas_s_versions_of_a_notebook_the_newer_counts_and_both_are_kept(course):
     collected = bring(course, {
-        "ekbo_11_9_a1-1.ipynb": "old", "ekbo_11_23_a1.ipynb": "new", "ekbo_11_24_d-1.csv": "1",
-        "ekbo_11_25_d-2.csv": "2", "ekbo_11_26_helper-3.py": "x",
+        "ekbo_11_9_a1-1.ipynb": "old", "ekbo_11_23_a1.ipynb": "new", "ekbo_11_26_b-3.ipynb": "x",
     })  # fmt: skip
-    assert taken(course) == {
-        "s02/a1/a1.ipynb": "new", "s02/a1/d-1.csv": "1", "s02/a1/d-2.csv": "2",
-        "s02/a1/helper.py": "x",
-    }  # fmt: skip
+    assert taken(course) == {"s02/a1/a1.ipynb": "new", "s02/a1/b.ipynb": "x"}
     assert kept(course) == ["old"]
     assert collected.problems == [
         "'ekbo_11_9_a1-1.ipynb': of s02 as well, kept in .mplab/replaced; 'ekbo_11_23_a1.ipynb' "
@@ -213,11 +212,8 @@ def test_moodle_s_text_and_files_of_one_student_are_one_delivery(course):
         "Ada Löwe_123_assignsubmission_onlinetext_/onlinetext.html": "text",
         "Cy Ek_124_assignsubmission_file_a1.ipynb": "without folders",
     })  # fmt: skip
-    assert taken(course) == {
-        "s01/a1/a1.ipynb": "file", "s01/a1/onlinetext.html": "text",
-        "s03/a1/a1.ipynb": "without folders",
-    }  # fmt: skip
-    assert len(collected.problems) == 1
+    assert taken(course) == {"s01/a1/a1.ipynb": "file", "s03/a1/a1.ipynb": "without folders"}
+    assert len(collected.problems) == 2 and "onlinetext.html" in collected.problems[0]
 
 
 # When did it come in? ------------------------------------------------------------------------
@@ -323,9 +319,78 @@ def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypat
         assert all("it belongs to another account" in line for line in collected.problems)
         assert counting(course, "a1") == {"s01": "s01", "nobody": "s01"}
         # the folder is theirs, and not what is in it
-        monkeypatch.setattr(collecting, "_is_of", lambda status, _: stat.S_ISDIR(status.st_mode))
-        collected = collect(course, "a1", tmp_path)
+        link.unlink()
+        monkeypatch.setattr(collecting, "_is_of", lambda *_: True)
+        look = os.fstat
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                os, "fstat", lambda at: os.stat_result((*(seen := look(at))[:4], 77, *seen[5:]))
+            )
+            collected = collect(course, "a1", tmp_path)
         assert "a1.ipynb': it belongs to another account" in collected.problems[-1]
     finally:
         (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
         (course.root / "teams.csv").unlink()
+
+
+def test_a_link_or_a_pipe_put_in_the_place_of_a_file_is_not_opened(course, tmp_path):
+    """With a look at the name and then an open by name, a fast student got the course's key."""
+    folder = tmp_path / "s01+a1+2026-01-01 00:00:00.000000 UTC+x"
+    folder.mkdir()
+    for name in ("a1.ipynb", "pipe.ipynb"):
+        (folder / name).write_text("mine")
+    file, pipe = collecting._folder_files(tmp_path)  # looked at, and not opened yet
+    for name in ("a1.ipynb", "pipe.ipynb"):
+        (folder / name).unlink()
+    (folder / "a1.ipynb").symlink_to(course.root / ".mplab" / "key")
+    os.mkfifo(folder / "pipe.ipynb")
+    with pytest.raises(Refused, match="it is a link or cannot be read"):
+        file.open()
+    with pytest.raises(Refused, match="it is not a regular file"):
+        pipe.open()
+
+
+def test_notebooks_and_what_the_assignment_names_are_taken_and_nothing_else(course):
+    exercises = course.root / "checks/a1/exercises.py"
+    text = exercises.read_text()
+    configs = ("nbgrader_config.py", "jupyter_notebook_config.json", "ipython_config.py", "a.pth")
+    files = dict.fromkeys([*configs, ".ipynb_checkpoints/a1.ipynb", ".a.ipynb", "b.zip"], "x")
+    files |= {"a1.ipynb": "mine", "submission_secret.txt": "s", "sub/report.pdf": "named"}
+    try:
+        exercises.write_text(text + '\nFILES = ("report.pdf",)\n')
+        outer = bring(course, {f"s01/{name}": text for name, text in files.items()})
+        kept = taken(course)
+        bring(course, {"s01.zip": packed(files)})
+    finally:
+        exercises.write_text(text)
+    assert kept == taken(course) == {
+        "s01/a1/a1.ipynb": "mine", "s01/a1/submission_secret.txt": "s",
+        "s01/a1/sub/report.pdf": "named",
+    }  # fmt: skip
+    told = "s01: left out, being no notebook and not in FILES of exercises.py: "
+    assert any(line.startswith(told) and configs[0] in line for line in outer.problems)
+
+
+def test_an_entry_without_a_name_and_a_file_that_vanishes_cost_their_delivery_alone(
+    course, tmp_path, monkeypatch
+):
+    inner = packed({"a1.ipynb": "mine", "x": "no name"}).replace(b"x", b"/", 2)
+    for content in (inner, packed({"": "x", "/": "y", ".": "z"})):
+        collected = bring(course, {"s01.zip": content, "": "x", **HONEST})
+        assert collected.students == ["s01", "s02"]
+        assert taken(course)["s02/a1/a1.ipynb"] == "honest"
+    place = tmp_path / "place"
+    for student in ("s02", "s03"):
+        (place / student).mkdir(parents=True)
+        (place / student / "a1.ipynb").write_text("x")
+    look = Path.lstat
+
+    def lost(path):
+        if path.match("s02/a1.ipynb"):
+            raise FileNotFoundError(path)
+        return look(path)
+
+    monkeypatch.setattr(Path, "lstat", lost)
+    collected = collect(course, "a1", place)
+    assert collected.students == ["s02", "s03"] and taken(course)["s03/a1/a1.ipynb"] == "x"
+    assert "it cannot be read (FileNotFoundError)" in collected.problems[0]

@@ -1,5 +1,6 @@
 """The exchange: where it is, who can reach it, and what comes in and goes out through it."""
 
+import shutil
 import stat
 import sys
 
@@ -146,8 +147,10 @@ def test_feedback_is_published_for_those_who_handed_in_through_the_exchange(cour
         folder.mkdir(parents=True)
         for name in ["a1.html", *files]:
             (folder / name).write_text(f"{name} of {student}")
+    shutil.copytree(course.root / "feedback/s01", course.root / "feedback/s00")
+    (course.root / "feedback/s00/a1/submission_secret.txt").write_bytes(b"\xff")  # no text
     publish_assignment(course, "a1")
-    assert publish_feedback(course, "a1", ["s01", "s02"]) == ["s02"]
+    assert publish_feedback(course, "a1", ["s00", "s01", "s02"]) == ["s00", "s02"]
     pages = inbound(course).parent / "feedback"
     assert [page.read_text() for page in pages.iterdir()] == ["a1.html of s01"]
     assert mode(pages) == 0o711  # nobody sees whose pages there are

@@ -393,7 +393,7 @@ def test_downloads_of_moodle_and_canvas_are_recognised(bare):
     collected = collect(bare, "a1", place)
     assert collected.students == ["s01", "s02", "s03", "s04"]
     assert taken(bare) == {"s01/a1/a1.ipynb": "moodle", "s02/a1/a1.ipynb": "canvas",
-                             "s03/a1/a1.ipynb": "folder", "s03/a1/helper.py": "x",
+                             "s03/a1/a1.ipynb": "folder",
                              "s04/a1/a1.ipynb": "inner"}  # fmt: skip
     assert any("leads out" in problem for problem in collected.problems)
 
@@ -402,11 +402,11 @@ def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(bare):
     place = zipped(bare.root / "d.zip", {
         "../s01/a1.ipynb": "x", "/etc/evil": "x", "s01/../../x": "x", "s02\\..\\..\\x": "x",
         "ѕ01/a1.ipynb": "look-alike", "s01\u200b/a1.ipynb": "x", "s010/a1.ipynb": "x",
-        "s03/CON:<>|.py": "x", "s03/.hidden": "x",
+        "s03/CON:<>|.ipynb": "x", "s03/.hidden": "x",
     }, link="/etc/passwd")  # fmt: skip
     outside = sorted(p for p in bare.root.parent.rglob("*") if "submitted" not in str(p))
     collected = collect(bare, "a1", place)
-    assert taken(bare) == {"s03/a1/CON____.py": "x", "s03/a1/hidden": "x"}
+    assert taken(bare) == {"s03/a1/CON____.ipynb": "x"}
     assert len(collected.problems) == 8  # the last tells whose clock it was
     after = sorted(p for p in bare.root.parent.rglob("*") if "submitted" not in str(p))
     known = bare.root / ".mplab/received"

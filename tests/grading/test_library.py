@@ -16,6 +16,9 @@ from mplab.course import EXERCISES, equal
 from mplab.course.calls import watched
 from mplab.course.limit import ends_within
 
+# A call that is ended early may be in a callback of numba's, which cannot raise.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 TOY = 'mplab.Format("toy", exponent_bits=exponent_bits, precision=trailing_bits + 1)'
 BY_LIBRARY = {
     ("a1", "fields"): f"""
