@@ -112,7 +112,7 @@ def split(
     return np.stack(cut.parts), cut.exponents, cut.rests[-1]
 
 
-class _Cut(NamedTuple):
+class _Slices(NamedTuple):
     """Numbers in slices.
 
     Attributes:
@@ -140,7 +140,7 @@ def _size(x: np.ndarray, exponents: Any) -> np.ndarray:
     return np.where(x == 0, 0.0, np.maximum(np.ldexp(np.abs(x), exponents), _LEAST))
 
 
-def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Cut:
+def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Slices:
     """Cut numbers into slices; with 0 bits all slices are 0."""
     top = np.abs(x).max(axis=axis, keepdims=True, initial=0.0)
     first = np.frexp(top)[1] + 1 - bits
@@ -151,7 +151,7 @@ def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Cut:
         parts.append(np.rint(scaled) + 0.0)  # FNUZ has no −0
         rest = np.ldexp(scaled - parts[-1], unit)
         rests.append(np.where(parts[-1] == 0, rests[-1], rest))
-    return _Cut(parts, rests, first, bits)
+    return _Slices(parts, rests, first, bits)
 
 
 # Products --------------------------------------------------------------------------------
@@ -204,8 +204,8 @@ def matmul_fp64(
         [0.029997557401657104, 0.03000000059546437, 0.0300000002]
     """
     left, right = _factors("matmul_fp64", a, b)
-    first, second, how = _prepared("matmul_fp64", left, right, unit, architecture, slices)
-    whole = how.by_moduli(first, second) if how.moduli else how.by_slices(first, second)
+    first, second, method = _cut_both("matmul_fp64", left, right, unit, architecture, slices)
+    whole = method.by_moduli(first, second) if method.moduli else method.by_slices(first, second)
     shift = (len(first.parts) - 1) * first.bits
     exponents = (first.exponents + second.exponents - shift).astype(object)
     result = np.asarray(_NEAREST(whole, exponents), np.float64)
@@ -241,7 +241,7 @@ def emulation_bound(
         ['2e-05', '9e-09', '6e-18']
     """
     name = "emulation_bound"
-    left, right, _ = _prepared(name, *_factors(name, a, b), unit, architecture, slices)
+    left, right, _ = _cut_both(name, *_factors(name, a, b), unit, architecture, slices)
     exponents = left.exponents + right.exponents + 2 * left.bits
     with np.errstate(over="ignore"):
         omitted = np.ldexp(_omitted(left, right), exponents)
@@ -250,7 +250,7 @@ def emulation_bound(
     return np.asarray(raised + 2.0**-1073)
 
 
-def _omitted(left: _Cut, right: _Cut) -> np.ndarray:
+def _omitted(left: _Slices, right: _Slices) -> np.ndarray:
     """Bound the part that slices leave out, relative to the powers of two of rows and columns."""
     n = len(left.parts)
     total = left.rest(n) @ right.rest(0)
@@ -259,7 +259,7 @@ def _omitted(left: _Cut, right: _Cut) -> np.ndarray:
     return np.asarray(total)
 
 
-class _How(NamedTuple):
+class _Method(NamedTuple):
     """The unit and the method that multiply slices."""
 
     unit: Format | str
@@ -267,7 +267,7 @@ class _How(NamedTuple):
     promote_every: int | None
     moduli: list[int]
 
-    def by_slices(self, left: _Cut, right: _Cut) -> Any:
+    def by_slices(self, left: _Slices, right: _Slices) -> Any:
         """Sum the products of slices, as Python integers in units of the smallest products."""
         n, total = len(left.parts), np.array(0, object)
         for both in range(n):
@@ -288,7 +288,7 @@ class _How(NamedTuple):
             promote_every=self.promote_every,
         )
 
-    def by_moduli(self, left: _Cut, right: _Cut) -> Any:
+    def by_moduli(self, left: _Slices, right: _Slices) -> Any:
         """Multiply single slices by the Chinese remainder theorem, as Python integers.
 
         Hardware would split a sum too long for 32 bits into blocks, with the same remainders.
@@ -303,9 +303,9 @@ class _How(NamedTuple):
         return (total + product // 2) % product - product // 2
 
 
-def _prepared(
+def _cut_both(
     function: str, a: np.ndarray, b: np.ndarray, unit: Any, architecture: Any, slices: Any
-) -> tuple[_Cut, _Cut, _How]:
+) -> tuple[_Slices, _Slices, _Method]:
     """Cut both factors, NaN and infinity as 0, into as many slices as wanted or needed."""
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
     k, moduli = a.shape[1], _coprime()
@@ -322,7 +322,7 @@ def _prepared(
         sizes = [np.ldexp(np.abs(x.rests[0]), -x.exponents - bits) for x in (left, right)]
         enough = _ENOUGH * np.matmul(*sizes)
         if slices is not None or (_omitted(left, right) <= enough).all():
-            return left, right, _How(unit, architecture, promote_every, some)
+            return left, right, _Method(unit, architecture, promote_every, some)
         if n == most:
             break
     raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 
 from mplab.arithmetic.float_array import FloatArray
 from mplab.arithmetic.updates import Weights
+from mplab.numbers.checks import one_of
 from mplab.numbers.formats import Format
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
@@ -49,7 +50,7 @@ def integrate(
 
     Raises:
         ValueError: f returns another shape; the method is unknown.
-        KeyError: the scheme is unknown.
+        ValueError: the scheme is unknown.
 
     Exactness:
         Increments are rounded to FP32, then every addition as in `Weights`.
@@ -62,7 +63,8 @@ def integrate(
         >>> [float(integrate(coffee, 90.0, dt, round(100 / dt), FP16)[-1]) for dt in (1, 0.1, 0.01)]
         [20.0625, 20.78125, 35.625]
     """
-    rate, increment = _checked("integrate", f), _SCHEMES[scheme]
+    rate = _checked("integrate", f)
+    increment = _SCHEMES[one_of("integrate", "scheme", scheme, _SCHEMES)]
     first = np.asarray(round_to(start, fmt))
     state = Weights(first.ravel(), fmt, method=method, seed=seed)
     seen = [state.values]

@@ -103,14 +103,14 @@ def step_bits(
     unit = unit_of(architecture, input_format)
     if not unit.at_once:
         raise ValueError(
-            f"bits_of_a_step: architecture must be one whose unit aligns all terms to one "
+            f"step_bits: architecture must be one whose unit aligns all terms to one "
             f"exponent; got {quoted(architecture)}. Take 'hopper'."
         )
     formats = pair_of(input_format)
-    left, right = as_float64("bits_of_a_step", a, "a"), as_float64("bits_of_a_step", b, "b")
+    left, right = as_float64("step_bits", a, "a"), as_float64("step_bits", b, "b")
     if not 0 < left.size <= unit.terms or left.shape != right.shape or left.ndim != 1:
         raise ValueError(
-            f"bits_of_a_step: a and b must be vectors of at most {unit.terms} terms; got shapes "
+            f"step_bits: a and b must be vectors of at most {unit.terms} terms; got shapes "
             f"{left.shape} and {right.shape}. Show one step."
         )
     written = mma(
@@ -118,7 +118,7 @@ def step_bits(
     )[0, 0]
     pairs = list(zip(left.tolist(), right.tolist(), strict=True))
     exponents = [_exponent_of_product(x, y, unit, *formats) for x, y in pairs if x * y]
-    top = max([*exponents, *([_exponent(c, -126)] if c else []), -126])
+    top = max([*exponents, *([_exponent(c, FP32.emin)] if c else []), FP32.emin])
     low = top - (unit.fraction_bits or 0)
     terms = [Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low) for x, y in pairs]
     terms += [Row(f"C = {_word(c)}", Fraction(c), low)] if c else []

@@ -1,4 +1,4 @@
-"""Formats, their codes, and the one door into a format, for NumPy and torch."""
+"""Formats, their codes, and rounding to a format, for NumPy and torch."""
 
 from mplab.numbers.codes import (
     Fields as Fields,

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from mplab.numbers.formats import Overflow, Rounding
-from mplab.numbers.rounding import Stream
-
 _HUGE = 1 << 1000
 """Larger than any count, and still a float64."""
 
@@ -49,7 +46,7 @@ def integer(
     rule = "" if least == -math.inf else ", not negative" if least == 0 else f", at least {least}"
     problem = (
         f"{function}: {argument} must be an integer{rule}; got {quoted(value)}. "
-        f"{advice or 'Pass another one, or int(...).'}"
+        f"{advice or 'Convert it with int(...).'}"
     )
     try:
         if isinstance(value, bool | np.bool_):
@@ -71,24 +68,3 @@ def one_of(function: str, argument: str, value: Any, choices: Iterable[str | Non
             f"{quoted(value)}. Choose one of them."
         )
     return value
-
-
-def require_rounding(function: str, rounding: Any, overflow: Any, stream: Any) -> None:
-    """Raise if the rounding, the overflow or the stream is invalid.
-
-    Raises:
-        TypeError: one of them is of another type.
-        ValueError: `Rounding.STOCHASTIC` without a stream.
-    """
-    for name, value, kind in (("rounding", rounding, Rounding), ("overflow", overflow, Overflow)):
-        if type(value) is not kind:
-            raise TypeError(
-                f"{function}: {name} must be a member of {kind.__name__}; got {quoted(value)}. "
-                f"Leave it out for the usual."
-            )
-    needed = rounding is Rounding.STOCHASTIC
-    if not isinstance(stream, Stream) and (needed or stream is not None):
-        raise (ValueError if needed else TypeError)(
-            f"{function}: stream must be a Stream with Rounding.STOCHASTIC, else None; got "
-            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
-        )

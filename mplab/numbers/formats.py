@@ -152,7 +152,7 @@ class Format:
     def _contradiction(self) -> str | None:
         """Describe the first rule that these facts break, or return None."""
         if self.bits > 32:
-            return f"a format must fit 32 bits; got {integer(self.bits)}"
+            return f"a format must have at most 32 bits; got {integer(self.bits)}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
             return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
         if self.specials in _WITHOUT_NEGATIVE_ZERO and not self.signed:

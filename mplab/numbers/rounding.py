@@ -230,12 +230,12 @@ def round_to(
             and flush_outputs is False
         ):
             known += id(rounding), id(overflow), id(flush_inputs), id(flush_outputs)
-        way = _WAYS.get(known)
-        if way is None and known[0] in _DTYPES and rounding is not Rounding.STOCHASTIC:
-            way = _find_way(known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs)
-        if way is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
+        compiled = _COMPILED.get(known)
+        if compiled is None and known[0] in _DTYPES and rounding is not Rounding.STOCHASTIC:
+            compiled = _compile(known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs)
+        if compiled is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
             if out is None and x.ndim:  # from a 0-d array a ufunc makes a scalar
-                return way.ufunc(x)
+                return compiled.ufunc(x)
             if (
                 out is not None
                 and (out is x or type(out) is _ARRAY)
@@ -243,7 +243,7 @@ def round_to(
                 and out.shape == x.shape
                 and out.flags.carray  # contiguous and writeable
             ):
-                return way.ufunc(x, out)
+                return compiled.ufunc(x, out)
     source = _Source("round_to", x)
     counts = None if tally is None else np.zeros(8, np.int64)
     rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
@@ -361,18 +361,18 @@ _ARRAY, _EVEN, _IEEE = np.ndarray, Rounding.TIES_TO_EVEN, Overflow.IEEE
 _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
 
 
-class _Way(NamedTuple):
+class _Compiled(NamedTuple):
     """A cached ufunc for a dtype, a format and options, and the objects it must keep alive."""
 
     ufunc: Any
     kept: tuple[Any, ...]
 
 
-_WAYS: dict[tuple[int, ...], _Way] = {}
+_COMPILED: dict[tuple[int, ...], _Compiled] = {}
 """Cached ufuncs by identity: hashing a format takes longer than rounding a thousand numbers."""
 
 
-def _find_way(
+def _compile(
     known: tuple[int, ...],
     dtype: np.dtype[Any],
     fmt: Format,
@@ -380,7 +380,7 @@ def _find_way(
     overflow: Overflow,
     flush_inputs: bool,
     flush_outputs: bool,
-) -> _Way | None:
+) -> _Compiled | None:
     """Build and cache the ufunc for these options; None where `_Source` must do the rounding."""
     from mplab.numbers.kernels import ufunc
 
@@ -388,10 +388,10 @@ def _find_way(
     facts = checked_facts("round_to", fmt, dtype, *rules)
     if facts is None:
         return None
-    if len(_WAYS) >= 512:
-        _WAYS.clear()
-    way = _WAYS[known] = _Way(ufunc(facts, rounding), (dtype, fmt, facts))
-    return way
+    if len(_COMPILED) >= 512:
+        _COMPILED.clear()
+    compiled = _COMPILED[known] = _Compiled(ufunc(facts, rounding), (dtype, fmt, facts))
+    return compiled
 
 
 class _Source:

@@ -1,4 +1,4 @@
-"""What a number is multiplied by before it enters a format: of the loss, of a tensor, of a block.
+"""Scales for low precision: of the loss, of a tensor and of its blocks.
 
 `GradScaler` and tensors in FP8, FP6 and FP4 need torch, which is imported on first use; the rules
 for loss scales and for tensor scales do not need it.

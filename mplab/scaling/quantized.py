@@ -434,7 +434,7 @@ def _scales_of(
             return torch.from_numpy(np.asarray(found)).to(wide.device), None
         if not fmt.signed or FP8_E4M3.max_finite * fmt.max_finite > FP32.max_finite:
             raise ValueError(
-                f"{function}: fmt must have signs, and 448 times its max_finite fit in float32, "
+                f"{function}: fmt must be signed, and 448 times its max_finite fit in float32, "
                 f"with ScaleRule.NVFP4; got {fmt.name}. Use FP4_E2M1, or another rule."
             )
         if tensor_scale is not None:

@@ -124,7 +124,7 @@ class simulated:
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
         }
-        see = partial(Functions, doors=self._into)
+        see = partial(Functions, rounders=self._into)
         self._mode = Mode(self._into[fmt], policy, tally=tally, functions=see)
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]

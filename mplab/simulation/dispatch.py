@@ -18,13 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.simulation.marks import (
-    IN_HAND,
+    ALWAYS_FP32,
     KEPT_NODES,
-    Cast,
     Counter,
     Mark,
     Node,
     Place,
+    RoundedCopy,
     Rounder,
     is_plain,
     mark_of,
@@ -38,7 +38,7 @@ from mplab.simulation.operations import (
     COMPLEX,
     Rule,
     Scope,
-    keep_in_hand,
+    mark_as_fp32,
     meet,
     refuse,
     results_of,
@@ -161,7 +161,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
         self.entered: list[Place] = []
         self.move(self.outside)
-        self.hands = Run.LOWER in (policy.inside, policy.outside)
+        self.lowers_all = Run.LOWER in (policy.inside, policy.outside)
         self.record: Record | None = None
         self.epoch = 0
         self.again: Any = None  # the node in which a checkpoint runs a part again
@@ -193,7 +193,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def enter_region(self) -> None:
         """Stop casting where a program turned autocast off; only autocast's policies do so."""
         place = self.place
-        if not self.hands and place.rules.scope.all is None:
+        if not self.lowers_all and place.rules.scope.all is None:
             why = "autocast is off here: runs in the widest format of its inputs"
             place = place._replace(rules=rules_in(Scope(self.policy, True, why, Run.WIDEST)))
         self.enter(place)
@@ -294,8 +294,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._finish(rule, out, into, exact, custom)
             else:
                 into = None  # a scalar stays FP32
-        elif self.hands and numbers and not computes:
-            keep_in_hand(out)
+        elif self.lowers_all and numbers and not computes:
+            mark_as_fp32(out)
         if self.graph.next != next_number() and self.graph.is_here():
             node = Node(into, self.place if custom is None else custom.place, marks_of(tensors))
             if run is Run.OUTPUT:
@@ -315,7 +315,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Mark a gradient that becomes a .grad, or comes from a scalar, as FP32."""
         number = node._sequence_nr()
         if rule.name == "detach" and number == _ACCUMULATE_GRAD:
-            set_mark(t, Mark(None, IN_HAND))
+            set_mark(t, Mark(None, ALWAYS_FP32))
         elif rule.name == "expand" and not t.dim() and mark_of(t) is None:
             set_mark(t, Mark(None, self.graph.nodes.get(number)))
 
@@ -345,9 +345,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._check_remembered(number)
             out = rule.call(*args, **kwargs)
             if number == _ACCUMULATE_GRAD:
-                keep_in_hand(out)
+                mark_as_fp32(out)
                 if self.record is not None:
-                    self.record(rule, None, None, IN_HAND, args, args, out, "adds into .grad: FP32")
+                    self.record(
+                        rule, None, None, ALWAYS_FP32, args, args, out, "adds into .grad: FP32"
+                    )
             return out
         into, given = known.into, args
         if into is not None:
@@ -512,7 +514,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             mark = Mark(None)
             set_mark(base, mark)
         if mark.cast is None or not mark.cast.fits(base, into):
-            mark.cast = Cast(base, into)
+            mark.cast = RoundedCopy(base, into)
         cast = mark.cast
         if not cast.is_fresh(base, self.epoch):
             into(base, cast.rounded, self._counter("cast", node))

@@ -120,14 +120,16 @@ class Functions(TorchFunctionMode):
 
     Args:
         mode: sees the operations below autograd.
-        doors: the rounder of each format of the simulation.
+        rounders: the rounder of each format of the simulation.
     """
 
-    def __init__(self, mode: Mode, doors: Mapping[Format, Rounder]) -> None:
+    def __init__(self, mode: Mode, rounders: Mapping[Format, Rounder]) -> None:
         super().__init__()
         self.mode, self.known = mode, known_functions(mode.policy)
-        dtypes = {fmt.torch_dtype: door for fmt, door in doors.items()}
-        self.doors = {dtype: door for dtype, door in dtypes.items() if dtype not in _CARRIERS}
+        dtypes = {fmt.torch_dtype: rounder for fmt, rounder in rounders.items()}
+        self.rounders = {
+            dtype: rounder for dtype, rounder in dtypes.items() if dtype not in _CARRIERS
+        }
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -189,28 +191,28 @@ class Functions(TorchFunctionMode):
         """Rules that run all operations alike."""
         return rules_in(Scope(self.mode.policy, True, why, run))
 
-    def door(self, dtype: Any) -> Rounder | None:
+    def rounder(self, dtype: Any) -> Rounder | None:
         """Find the rounder for a dtype, if the simulation has it and a user's program asks.
 
         The code of torch and of this package sees the stored dtype, and gets what it asks for.
         """
-        door = self.doors.get(dtype)
-        if door is None or _transformations():
+        rounder = self.rounders.get(dtype)
+        if rounder is None or _transformations():
             return None
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals is globals():
             frame = frame.f_back
-        return None if f"{frame.f_globals.get('__name__')}.".startswith(_STORING) else door
+        return None if f"{frame.f_globals.get('__name__')}.".startswith(_STORING) else rounder
 
     def dtype(self, t: Any) -> torch.dtype | None:
         """The dtype that a tensor stands for, if it differs from the stored dtype."""
         fmt = _format(t)
-        return None if fmt is None or self.door(fmt.torch_dtype) is None else fmt.torch_dtype
+        return None if fmt is None or self.rounder(fmt.torch_dtype) is None else fmt.torch_dtype
 
     def to(self, t: Any, into: Rounder | None, why: str) -> Any:
         """Convert a tensor to a low format or FP32, as `.to(dtype)` does; no copy without need."""
         fmt = None if into is None else into.fmt
-        if not _is_plain(t) or _format(t) == fmt or (fmt is None and self.mode.hands):
+        if not _is_plain(t) or _format(t) == fmt or (fmt is None and self.mode.lowers_all):
             return t
         # not a clone, through which a gradient passes without an operation that would round it
         run = Run.WIDE if into is None else Run.LOWER
@@ -232,7 +234,7 @@ def _is_plain(t: Any) -> bool:
     return is_plain(t) and t.dtype is torch.float32 and t.dim() > 0 and not _transformations()
 
 
-def _door_of(t: Any) -> Rounder | None:
+def _rounder_of(t: Any) -> Rounder | None:
     """The rounder that made the numbers of a tensor."""
     mark = mark_of(t) if _is_plain(t) else None
     return None if mark is None or mark.made_by is not None else mark.into
@@ -240,12 +242,12 @@ def _door_of(t: Any) -> Rounder | None:
 
 def _format(t: Any) -> Format | None:
     """The low format of a tensor that has one."""
-    door = _door_of(t)
-    return None if door is None else door.fmt
+    rounder = _rounder_of(t)
+    return None if rounder is None else rounder.fmt
 
 
 def _is_low(t: Any) -> bool:
-    return _door_of(t) is not None
+    return _rounder_of(t) is not None
 
 
 def _first(kind: type, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -307,10 +309,10 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any])
         return _tell_as_if(functions, func, args, kwargs)
     other = _first(Tensor, args[1:], kwargs)
     if other is not None:
-        asked, into, why = other.dtype, _door_of(other), "the format of another tensor"
+        asked, into, why = other.dtype, _rounder_of(other), "the format of another tensor"
     else:
         asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
-        into, why = functions.door(asked), str(asked).removeprefix("torch.")
+        into, why = functions.rounder(asked), str(asked).removeprefix("torch.")
     if (into is None and asked is not torch.float32) or not args[0].dim():
         return func(*args, **kwargs)
     if into is not None:
@@ -327,7 +329,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
         why = "float32 is asked for"
         wide = functions.by(functions.rules(Run.WIDE, why), func, args, kwargs)
         return functions.wide(wide, why)  # `as_tensor` gave the low tensor itself
-    into = functions.door(kwargs.get("dtype"))
+    into = functions.rounder(kwargs.get("dtype"))
     if into is not None and args and func in (torch.as_tensor, torch.asarray) and is_plain(args[0]):
         return _convert(functions, Tensor.to, args, kwargs)
     out = func(*args, **kwargs)
@@ -340,7 +342,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
 
 def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`copy.deepcopy(x)`: the copied memory holds the same format."""
-    out, into = func(*args, **kwargs), _door_of(args[0])
+    out, into = func(*args, **kwargs), _rounder_of(args[0])
     if into is not None:
         set_mark(out, Mark(into))
     return out
@@ -349,7 +351,7 @@ def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: dict[str, A
 def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`softmax(x, dtype=torch.float32)` and the like: the input is cast first."""
     asked = _first(torch.dtype, args, kwargs)
-    into = None if _transformations() else functions.doors.get(asked)
+    into = None if _transformations() else functions.rounders.get(asked)
     if not args or (into is None and asked is not torch.float32):
         return func(*args, **kwargs)
     why = f"{str(asked).removeprefix('torch.')} is asked for"

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
-from mplab.numbers.checks import require_rounding
 from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
-from mplab.numbers.rounding import Stream, Tally, checked_facts
+from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
 
@@ -73,7 +72,8 @@ class Rounder:
     def __init__(
         self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
     ) -> None:
-        require_rounding("simulated", rounding, overflow, stream)
+        if stream is None:
+            checked_keys("simulated", rounding, None)
         self.facts = facts_of("simulated", fmt, rounding, overflow)
         self.fmt, self.rounding, self.overflow = fmt, rounding, overflow
         self.stream = stream if rounding is Rounding.STOCHASTIC else None
@@ -172,7 +172,7 @@ class Mark:
     def __init__(self, into: Rounder | None, made_by: Node | None = None) -> None:
         self.into = into  # None for FP32
         self.made_by = made_by  # for a gradient
-        self.cast: Cast | None = None
+        self.cast: RoundedCopy | None = None
 
     @property
     def gradient_format(self) -> Rounder | None:
@@ -183,7 +183,7 @@ class Mark:
         return self.into if self.cast is None else self.cast.into
 
 
-class Cast:
+class RoundedCopy:
     """A copy of a weight or gradient in a low format, for all operations that use it."""
 
     __slots__ = ("into", "place", "rounded", "time", "views")
@@ -236,7 +236,7 @@ class Node:
         return "" if self.place is None else self.place.name
 
 
-IN_HAND = Node(None)
+ALWAYS_FP32 = Node(None)
 """The node of each .grad and of results computed from one: FP32 in any further computation."""
 
 

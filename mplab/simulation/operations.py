@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mplab.simulation.marks import IN_HAND, Mark, Rounder, mark_of, set_mark
+from mplab.simulation.marks import ALWAYS_FP32, Mark, Rounder, mark_of, set_mark
 from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
 
 _FLOAT32, _STRIDED = torch.float32, torch.strided
@@ -272,11 +272,11 @@ def results_of(out: Any) -> Sequence[Any]:
     return (out,) if isinstance(out, Tensor) else out if isinstance(out, tuple | list) else ()
 
 
-def keep_in_hand(out: Any) -> None:
+def mark_as_fp32(out: Any) -> None:
     """Mark results computed from gradients or from scalars as FP32 for good."""
     for t in results_of(out):
         if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.dim() and t.layout is _STRIDED:
-            set_mark(t, Mark(None, IN_HAND))
+            set_mark(t, Mark(None, ALWAYS_FP32))
 
 
 def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | None:
@@ -288,6 +288,6 @@ def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | N
     if mark is None or not t.dim():
         return None
     if mark.into is None or mark.made_by is not None:  # FP32, or a gradient in a user's hands
-        set_mark(t, None if mark.made_by is None else Mark(None, IN_HAND))
+        set_mark(t, None if mark.made_by is None else Mark(None, ALWAYS_FP32))
         return None
     return mark.into

@@ -170,3 +170,8 @@ def test_a_rate_of_another_shape_is_refused():
                 call(f)
         with pytest.raises(TypeError, match=r": f must be an array of"):
             call(lambda y: None)
+
+
+def test_an_unknown_scheme_is_named_beside_the_known_ones():
+    with pytest.raises(ValueError, match=r"^integrate: scheme must be one of euler, midpoint, rk4"):
+        integrate(lambda y: y, 1.0, 0.1, 1, FP16, scheme="heun")

@@ -12,7 +12,6 @@ from matrix_oracle import block, chained, one_step
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Rounding
 from mplab.arithmetic import MatrixUnit, mma, unit_of
-from mplab.arithmetic.matrix_steps import step_bits
 from mplab.commands.main import main
 from mplab.hardware import probes
 
@@ -248,35 +247,6 @@ def test_a_format_whose_products_float64_does_not_hold_is_refused(facts):
     fmt = Format("odd", **facts)  # 2^700 · 2^700 − 2^700 · 2^700 was NaN
     with pytest.raises(ValueError, match=r"^mma: input_format must have products that are exact"):
         mma(row(1.0), column(1.0), architecture=MatrixUnit(4, 23), input_format=fmt)
-
-
-@pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("alignment", [Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN])
-def test_the_bits_of_a_step_are_those_of_its_unit(alignment, normalised):
-    unit = MatrixUnit(8, 12, products_normalised=normalised, alignment=alignment)
-    rng = np.random.default_rng(17)
-    for _ in range(40):
-        a, b = block("far", (FP16, FP16), FP32, rng, (1, 8, 1))[:2]
-        step = step_bits(a[0], b[:, 0], architecture=unit, input_format=FP16)
-        *_, total, written = step.rows
-        register = Fraction(2) ** written.lowest_kept
-        assert written.value == int(total.value / register) * register
-        assert written.value == mma(a, b, architecture=unit)[0, 0]
-
-
-def test_the_bits_of_a_step_of_two_formats_have_the_least_exponent_of_each():
-    mixed = {"input_format": (FP8_E4M3, FP8_E5M2)}
-    step = step_bits([2.0**-9, 1.0], [2.0**15, 2.0**-5], **mixed)
-    assert (step.top, step.low, step.losing) == (9, -4, 1)
-    assert step_bits([2.0**15, 1.0], [2.0**-9, 2.0**-5], input_format=mixed["input_format"][::-1])
-    for architecture, fmt in (("cdna3", FP16), ("cdna1", FP16), ("hopper", float)):
-        with pytest.raises(ValueError, match=r"^bits_of_a_step: architecture must be one whose"):
-            step_bits([1.0], [1.0], architecture=architecture, input_format=fmt)
-
-
-def test_the_bits_of_a_subnormal_result_end_where_fp32_does():
-    step = step_bits([1.5 * 2.0**-75], [2.0**-75], c=2.0**-140, input_format=BF16)
-    assert step.low == -151 and step.rows[-1].lowest_kept == -149
 
 
 def test_the_largest_unit_is_still_exact():

@@ -1,11 +1,14 @@
 """The figures of lesson 6: one step of a matrix unit, and what long products lose."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from legible import assert_legible, drawn_texts
+from matrix_oracle import block
 
-from mplab import FP8_E4M3, FP16, round_to
-from mplab.arithmetic import mma
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, round_to
+from mplab.arithmetic import MatrixUnit, mma
 from mplab.arithmetic.matrix_steps import step_bits
 from mplab.lessons.l06 import figures
 
@@ -104,3 +107,32 @@ def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     assert_legible(picture)
     assert f"by {cut:.0f} u on average; by {written:.0f} u if only what is written" in picture.claim
     assert {"if it rounded", "if it cut only\nwhat it writes"} <= words_of(picture)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("alignment", [Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN])
+def test_the_bits_of_a_step_are_those_of_its_unit(alignment, normalised):
+    unit = MatrixUnit(8, 12, products_normalised=normalised, alignment=alignment)
+    rng = np.random.default_rng(17)
+    for _ in range(40):
+        a, b = block("far", (FP16, FP16), FP32, rng, (1, 8, 1))[:2]
+        step = step_bits(a[0], b[:, 0], architecture=unit, input_format=FP16)
+        *_, total, written = step.rows
+        register = Fraction(2) ** written.lowest_kept
+        assert written.value == int(total.value / register) * register
+        assert written.value == mma(a, b, architecture=unit)[0, 0]
+
+
+def test_the_bits_of_a_step_of_two_formats_have_the_least_exponent_of_each():
+    mixed = {"input_format": (FP8_E4M3, FP8_E5M2)}
+    step = step_bits([2.0**-9, 1.0], [2.0**15, 2.0**-5], **mixed)
+    assert (step.top, step.low, step.losing) == (9, -4, 1)
+    assert step_bits([2.0**15, 1.0], [2.0**-9, 2.0**-5], input_format=mixed["input_format"][::-1])
+    for architecture, fmt in (("cdna3", FP16), ("cdna1", FP16), ("hopper", float)):
+        with pytest.raises(ValueError, match=r"^step_bits: architecture must be one whose"):
+            step_bits([1.0], [1.0], architecture=architecture, input_format=fmt)
+
+
+def test_the_bits_of_a_subnormal_result_end_where_fp32_does():
+    step = step_bits([1.5 * 2.0**-75], [2.0**-75], c=2.0**-140, input_format=BF16)
+    assert step.low == -151 and step.rows[-1].lowest_kept == -149

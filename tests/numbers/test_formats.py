@@ -129,8 +129,8 @@ def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
 @pytest.mark.parametrize(
     ("facts", "rule"),
     [
-        ({"exponent_bits": 10, "precision": 30}, "fit 32 bits"),
-        ({"exponent_bits": 8, "precision": 25}, "fit 32 bits"),
+        ({"exponent_bits": 10, "precision": 30}, "at most 32 bits"),
+        ({"exponent_bits": 8, "precision": 25}, "at most 32 bits"),
         ({"exponent_bits": 5, "precision": 1}, "NaN beside infinity"),
         ({"exponent_bits": 5, "precision": 3, "has_zero": False}, "IEEE"),
         (
@@ -181,7 +181,9 @@ def test_contradictory_facts_are_refused_with_the_rule(facts, rule):
 def test_a_width_of_any_size_is_refused_before_anything_is_computed_from_it(label, width):
     facts = {"exponent_bits": 5, "precision": 3, label: width}
     begin = time.process_time()
-    with pytest.raises(ValueError, match=r"^Format: a format must fit 32 bits; got .*\. Choose"):
+    with pytest.raises(
+        ValueError, match=r"^Format: a format must have at most 32 bits; got .*\. Choose"
+    ):
         Format("wide", **facts)
     assert time.process_time() - begin < 0.1  # 2^(10^9) alone takes seconds
     for wrong in (-width, 0):

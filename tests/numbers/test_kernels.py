@@ -32,7 +32,7 @@ from mplab import (
 )
 from mplab.numbers import kernels, tensors, threads
 from mplab.numbers.facts import facts_of
-from mplab.numbers.rounding import _WAYS
+from mplab.numbers.rounding import _COMPILED
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC}
 SIZES = [1, 2, 4095, 4097, 131071, 131073, 262143, 262144, 262145, 1_000_003]
@@ -504,7 +504,7 @@ def test_two_python_threads_may_make_one_ufunc():
     def work():
         for _ in range(50):
             facts_of.cache_clear()
-            _WAYS.clear()
+            _COMPILED.clear()
             if not np.array_equal(round_to(x, FP8_E4M3), expected):
                 wrong.append(1)
 

@@ -291,7 +291,7 @@ def test_half_precision_weights_are_refused_before_any_gradient_is_touched():
 
 
 def test_a_closure_is_refused():
-    with pytest.raises(RuntimeError, match="closure must not be given"):
+    with pytest.raises(RuntimeError, match="closures are not supported"):
         GradScaler().step(None, closure=print)
 
 
