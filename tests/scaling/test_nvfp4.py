@@ -248,7 +248,7 @@ def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken()
         try:
             got = fake_quantize(x, fmt, scale=ScaleRule.NVFP4, block=(16,))
         except ValueError as error:
-            assert str(error).startswith("fake_quantize: fmt must have signs, and 448 times")
+            assert str(error).startswith("fake_quantize: fmt must be signed, and 448 times")
             refused.add(name)
         else:
             assert (got - x).norm() < 0.3 * x.norm(), name

@@ -12,6 +12,7 @@ from networks import (
     round_to,
 )
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
@@ -278,3 +279,14 @@ def test_names_survive_an_exception_in_a_layer():
             model(torch.randn(2, 4))
         torch.randn(2, 2).mm(torch.randn(2, 2))
     assert "outside modules" in sim.by_layer
+
+
+def test_torch_export_and_fake_tensors_inside_give_shapes_and_change_nothing():
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    with simulated(FP16):
+        before = model(x)
+        exported = torch.export.export(model, (x,)).module()  # ended the process
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            assert (torch.ones(3, 4) @ model.weight).shape == (3, 4)
+        assert_bits(model(x), before)
+        assert_bits(exported(x), before)
