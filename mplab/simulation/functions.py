@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from mplab.numbers.formats import Format
 from mplab.simulation.dispatch import Mode, Rules, rules_in
-from mplab.simulation.marks import Mark, Rounder, is_plain, mark_of, set_mark
+from mplab.simulation.marks import Mark, Rounder, is_dense, is_plain, mark_of, set_mark
 from mplab.simulation.operations import Refused, Scope
 from mplab.simulation.policies import Policy, Run
 
@@ -408,6 +408,14 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) 
     return functions.low(functions.by(within, func, args, kwargs), why)
 
 
+def _multiply(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """`linear`: autocast casts its input first, and torch takes it apart by the cast's strides."""
+    lower = functions.rules(Run.LOWER, "listed: linear runs in the low format")
+    if args and _is_plain(args[0]) and not (_is_low(args[0]) or is_dense(args[0])):
+        args = (functions.by(lower, torch.clone, args[:1], {}), *args[1:])
+    return functions.by(lower, func, args, kwargs)
+
+
 def _recur(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`lstm`, `gru` and the like: autocast casts the weights and biases in their `linear`s."""
     place = 3 if len(args) > 3 and isinstance(args[3], list | tuple) else 2
@@ -472,4 +480,6 @@ def known_functions(policy: Policy) -> dict[Any, Any]:
     found |= whole_functions(policy) | _ENTERED | {Tensor.dtype.__get__: _tell}  # type: ignore[attr-defined]
     if "scaled_dot_product_attention" in policy.lower:
         found[functional.scaled_dot_product_attention] = _attend
+    if "linear" in policy.lower:
+        found[functional.linear] = _multiply
     return found

@@ -94,7 +94,7 @@ class Rounder:
         plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
         if plain and not (x.is_contiguous() and (here or out.is_contiguous())):
             # dimensions in another order; random bits depend on the index in this order
-            plain = self.stream is None and (here or x.stride() == out.stride()) and _is_dense(x)
+            plain = self.stream is None and (here or x.stride() == out.stride()) and is_dense(x)
         if not plain:
             return round_tensor(
                 x,
@@ -129,12 +129,12 @@ class Rounder:
         return into is self or (into is not None and into.fmt == self.fmt)
 
 
-def _is_dense(t: Tensor) -> bool:
+def is_dense(t: Tensor) -> bool:
     """Whether a tensor fills its memory without holes, in some order of its dimensions.
 
     Examples:
         >>> t = torch.zeros(4, 3)
-        >>> _is_dense(t.t()), _is_dense(t[:, :2]), _is_dense(t[:1].expand(2, 3))
+        >>> is_dense(t.t()), is_dense(t[:, :2]), is_dense(t[:1].expand(2, 3))
         (True, False, False)
     """
     expected = 1

@@ -141,6 +141,10 @@ CALLS = {
     "F.linear with bias": lambda x, y: F.linear(x, y, row),
     "F.linear, three dimensions": lambda x, y: F.linear(x.view(1, 4, 4), y, row),
     "F.linear, transposed": lambda x, y: F.linear(x.view(2, 2, 4).transpose(0, 1), y, row),
+    "F.linear of a slice": lambda x, y: F.linear(x.view(2, 2, 4)[:, :, :2], y[:, :2], row),
+    "F.linear of learned queries": lambda x, y: F.linear(
+        x.view(2, 2, 4)[:1].expand(3, -1, -1), y, row
+    ),
     "F.bilinear": lambda x, y: F.bilinear(x, y, torch.ones(2, 4, 4)),
     "F.layer_norm": lambda x, y: F.layer_norm(x, (4,)),
     "F.layer_norm with weights": lambda x, y: F.layer_norm(x, (4,), row, row),
@@ -364,6 +368,9 @@ HALVED = PROGRAMS | {
     "bias": lambda x, p: loss(linear(F.linear(x, p[0], p[2][0]), p[1])),
     "transposed with bias": lambda x, p: loss(
         F.linear(linear(x, p[0]).view(2, 1, 2).transpose(0, 1), p[1], p[2][0])
+    ),
+    "slice with bias": lambda x, p: loss(
+        F.linear(torch.cat([x, x], 1).view(2, 1, 4)[:, :, :2], p[0], p[2][0])
     ),
     "quotient": lambda x, p: loss(linear(linear(x, p[0]) / (linear(x, p[1]).abs() + 1), p[2])),
     "log": lambda x, p: loss(linear((linear(x, p[0]).abs() + 1).log(), p[1])),
