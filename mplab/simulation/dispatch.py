@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,32 +110,11 @@ def rules_in(scope: Scope) -> Rules:
     return Rules(scope)
 
 
-class Record(Protocol):
-    """Called for each operation that a mode ran, except views."""
-
-    def __call__(
-        self,
-        rule: Rule,
-        run: Run | None,
-        into: Rounder | None,
-        node: Node | None,
-        given: Any,
-        args: Any,
-        out: Any,
-        why: str = "",
-    ) -> None:
-        """Record one operation.
-
-        Args:
-            rule: the operation's rule.
-            run: how it runs, if in a forward pass or in a user's own backward function.
-            into: the format of its result; None is FP32.
-            node: its node, if in a backward pass.
-            given: the arguments before the casts.
-            args: the arguments after the casts.
-            out: its result.
-            why: the reason for its format, if neither the rule nor the node is.
-        """
+Record = Callable[..., None]
+"""Called for each operation that a mode ran, except views, with: its `Rule`; its `Run`, if in a
+forward pass or in a user's own backward function; the `Rounder` of its result, None for FP32; its
+`Node`, if in a backward pass; the arguments before the casts, and after them; its result; and the
+reason for its format, if neither the rule nor the node is."""
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -107,20 +107,13 @@ class Recorder:
             why = _forward(rule, run, into) if node is None else _backward(run)
             if not numbers[0].dim():
                 why = "a result without dimensions stays FP32"
-        self.rows.append(
-            Row(
-                phase="forward" if node is None else "backward",
-                module=self.mode.place.name if node is None else node.layer or OUTSIDE,
-                operation=rule.name,
-                format=FP32 if into is None else into.fmt,
-                inputs=tuple(
-                    _format(old, new, into) for old, new in zip(before, after, strict=True)
-                ),
-                cast=sum(old is not new for old, new in zip(before, after, strict=True)),
-                shape=tuple(numbers[0].shape),
-                rule=why,
-            )
-        )
+        phase = "forward" if node is None else "backward"
+        module = self.mode.place.name if node is None else node.layer or OUTSIDE
+        fmt, shape = FP32 if into is None else into.fmt, tuple(numbers[0].shape)
+        pairs = list(zip(before, after, strict=True))
+        inputs = tuple(_format(old, new, into) for old, new in pairs)
+        cast = sum(old is not new for old, new in pairs)
+        self.rows.append(Row(phase, module, rule.name, fmt, inputs, cast, shape, why))
 
 
 def _forward(rule: Rule, run: Run | None, into: Rounder | None) -> str:

@@ -89,9 +89,7 @@ current scaling, simulated)
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, made[layer])
     if not made and not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
-        found = [
-            f"{name or 'model'} ({type(part).__name__})" for name, part in model.named_modules()
-        ]
+        found = [f"{n or 'model'} ({type(part).__name__})" for n, part in model.named_modules()]
         advice = (
             f" Without a filter {how.name!r} keeps the first and the last layer." * how.keep_ends
         )
