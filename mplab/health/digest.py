@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from mplab.course.files import replace_file
 from mplab.health.measures import (
-    asleep,
     harmless,
     local,
     require_optimizer,
+    stopped_watch,
     unseen,
     watched_modules,
 )
@@ -246,7 +246,7 @@ class Digest:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the hooks of a copied or stored model do nothing."""
-        return asleep, (Digest,)
+        return stopped_watch, (Digest,)
 
     def _stop(self, error: Exception) -> None:
         """Stop: an error of the watch must not stop training."""

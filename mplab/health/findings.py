@@ -38,27 +38,26 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Whether the unscaled loss is finite: the rule to teach first."""
     bad = [i for i, step in enumerate(steps) if not math.isfinite(step.loss)]
     poisoned = next((i for i, step in enumerate(steps) if step.nonfinite_weights), None)
-    skips = [step.skipped for step in steps]
     if bad and (poisoned is None or bad[0] <= poisoned):
         origin = next((o for i in bad for o in steps[i].origins if o.phase == "forward"), None)
         where = f" {origin}." if origin else ""
-        falls = seen.scaler or any(skips)
+        scaled = seen.scaler or any(step.scale != 1 for step in steps)
         yield _problem(
             "overflow-forward",
             f"The unscaled loss was not finite in {len(bad)} of {len(steps)} steps, first in "
             f"step {bad[0]}.{where}",
             "The number is made in the forward pass, where no loss scale has acted"
-            + (": the scale will fall for ever and change nothing." if falls else "."),
+            + (": a lower scale changes nothing." if scaled else "."),
             "Look at the inputs and the range of that operation; scale the input down, or run "
             "this part in FP32. A smallest scale or nan_to_num only hides it.",
         )
-    elif not bad and any(skips):
-        yield _skips(steps)
+    elif not bad and sum(step.skipped for step in steps) > seen.idle:
+        yield _skips(steps, seen)
 
 
-def _skips(steps: Sequence[Step]) -> Finding:
+def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     """Overflow in the backward pass alone, which a lower scale usually cures."""
-    count = sum(step.skipped for step in steps)
+    count = sum(step.skipped for step in steps) - seen.idle
     last = next((i for i, step in enumerate(reversed(steps)) if not step.skipped), len(steps))
     scale = steps[-1].scale
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
@@ -83,15 +82,17 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     first = next((i for i, step in enumerate(steps) if step.nonfinite_weights), None)
     if first is not None:
         step = steps[first]
-        origin = next((o for o in step.origins if o.phase == "update"), None)
         healthy = step.gradient_norm is not None and math.isfinite(step.gradient_norm)
+        phase = "update" if healthy else "backward"
+        origin = next((o for o in step.origins if o.phase == phase), None)
+        check = f"{origin}." if origin else "Check the optimizer's eps, and who calls step."
         yield _problem(
             "nonfinite-weights",
             f"{step.nonfinite_weights} weights were not finite after step {first}, whose "
             f"gradients were {'finite' if healthy else 'not finite'}.",
             "From here on every loss is NaN. "
             + ("The update itself made them." if healthy else "An overflow reached the weights."),
-            f"{origin}." if origin else "Check the optimizer's eps, and who calls step.",
+            check if math.isfinite(step.loss) else "See the loss, which was not finite before.",
         )
     if seen.bad_buffers:
         yield _problem(
@@ -112,8 +113,18 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield _problem(
             "no-gradients",
             f"In {seen.no_gradient} steps no parameter had a gradient.",
-            "The loss does not depend on them: a fault of the graph, not of precision.",
-            "Look for detach(), no_grad, or a model other than the optimizer's.",
+            "backward() was not called, or the loss does not depend on them: a fault of the loop "
+            "or the graph, not of precision.",
+            "Look for loss.backward(), detach(), no_grad, or a model other than the optimizer's.",
+        )
+    if seen.idle:
+        yield Finding(
+            "no-update",
+            "problem" if 2 * seen.idle > len(steps) else "note",
+            f"In {seen.idle} of {len(steps)} steps the optimizer did not run.",
+            "The weights stayed as they were.",
+            "Call health.step() once after each optimizer.step(), and give Health the scaler if "
+            "one skips steps.",
         )
 
 
@@ -193,10 +204,10 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Each call divides what earlier micro-batches accumulated by the scale again.",
             "Call unscale_, step and update once for each window of micro-batches.",
         )
-    if seen.beside:
+    if seen.outside_scaler:
         yield _problem(
             "step-beside-scaler",
-            f"optimizer.step() ran {seen.beside} times outside scaler.step().",
+            f"optimizer.step() ran {seen.outside_scaler} times outside scaler.step().",
             "Good steps are made twice, or with scaled gradients; skipped ones are made at all.",
             "Call only scaler.step(optimizer).",
         )

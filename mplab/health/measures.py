@@ -44,7 +44,7 @@ def harmless(
     return cast(Callable[Concatenate[Any, _P], None], hook)
 
 
-def asleep(kind: type) -> Any:
+def stopped_watch(kind: type) -> Any:
     """Make a stopped watch, for the hooks of a copied model."""
     watch: Any = object.__new__(kind)
     watch._stopped = True

@@ -131,7 +131,8 @@ class Evidence:
         scaler: whether a gradient scaler was watched.
         half_parameters: names of parameters in FP16.
         no_gradient: the number of steps in which no parameter had a gradient.
-        beside: updates made outside `scaler.step`.
+        idle: steps in which the optimizer did not run, though no scaler skipped them.
+        outside_scaler: updates made outside `scaler.step`.
         unscaled_twice: updates before which `unscale_` was called more than once.
         clipped_scaled: (norm after the backward pass, norm when `unscale_` began, scale) of
             the first step in which something changed the gradients between the two.
@@ -147,7 +148,8 @@ class Evidence:
     scaler: bool = False
     half_parameters: list[str] = field(default_factory=list)
     no_gradient: int = 0
-    beside: int = 0
+    idle: int = 0
+    outside_scaler: int = 0
     unscaled_twice: int = 0
     clipped_scaled: tuple[float, float, float] | None = None
     stale: list[int] = field(default_factory=list)

@@ -26,7 +26,6 @@ from mplab.health.reports import Report
 from mplab.health.tracing import Origin, Tracer, format_of_dtype
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
-from mplab.simulation.dispatch import OUTSIDE
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.marks import mark_of
 
@@ -44,7 +43,7 @@ class Health:
     numbers are checked, so that the report can name the operation that made an infinity.
 
     Cost on one CPU thread, for a GPT of two layers and width 256 on 512 tokens in FP32: 1.3 times
-    the steps' own time, with `every=10` 1.1 times, traced steps included; a traced step costs 1.9
+    the steps' own time, with `every=10` 1.2 times, traced steps included; a traced step costs 1.9
     steps. Networks whose steps take milliseconds pay more.
 
     Where parameters are spread over processes, each process watches its own part. Compiled modules
@@ -56,8 +55,8 @@ class Health:
         fmt: the format by which gradients of an FP32 run are judged.
         scaler: `torch.amp.GradScaler` or `mplab.scaling.GradScaler`, whose calls are watched;
             for another scaler, pass `step` the scale and whether it skipped.
-        every: look at outputs, shares of gradients and updates in each `every`-th step; in the
-            others only at the loss, the scale and the norms.
+        every: look at gradients of outputs, and at updates, in each `every`-th step; in the others
+            only at the loss, the scale, the norms, and whether outputs are finite.
         trace_every: trace each `trace_every`-th step.
         weight_format: the format that FP32 tensors of weights are rounded to by hand.
 
@@ -182,7 +181,7 @@ class Health:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the hooks of a copied or stored model do nothing."""
-        return measures.asleep, (Health,)
+        return measures.stopped_watch, (Health,)
 
     def close(self) -> None:
         """Remove all hooks; the report stays."""
@@ -201,6 +200,7 @@ class Health:
         """Start or stop tracing for the coming step."""
         number = len(self.steps)
         due = number < 2 or number % self.trace_every == 0 or self._trace_next
+        due = due and not (self.steps and self.steps[-1].nonfinite_weights)  # would blame any layer
         self._tracer.begin(number)
         self._due = due and bool(self._handles)  # `step` may be called after `close`
         self._looking = self._due or number % self.every == 0
@@ -248,17 +248,14 @@ class Health:
         if self._asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
-        if self._looking:
-            given = [t for t in args if isinstance(t, Tensor) and t.is_floating_point()]
-            with unseen():
-                self._given.append(self._witness(given[0]) if given else torch.zeros(()))
+        given = [t for t in args if isinstance(t, Tensor) and t.is_floating_point()]
+        with unseen():
+            self._given.append(self._witness(given[0]) if given else torch.zeros(()))
 
     @harmless
     def _after(self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any) -> None:
         self._tracer.leave_module()
         self._ran = True
-        if not self._looking:
-            return
         before = self._given.pop() if self._given else torch.zeros(())
         if isinstance(output, dict):
             output = list(output.values())
@@ -270,7 +267,7 @@ class Health:
         with unseen():
             flag = before.to(output.device), self._witness(output)
         self._flags.append(("forward", name, *flag))
-        if leaf and output.requires_grad:
+        if self._looking and leaf and output.requires_grad:
             mark, low = mark_of(output), format_of_dtype(output.dtype)
             if mark is not None and mark.into is not None:
                 low = mark.into.fmt
@@ -322,7 +319,7 @@ class Health:
         self._asks = len(args) > 1 or kwargs.get("closure") is not None
         self._tracer.updating, self._tracer.asks = not self._asks, self._asks
         if self.scaler is not None and not self._in_scaler:
-            self.seen.beside += 1
+            self.seen.outside_scaler += 1
         found = getattr(optimizer, "found_inf", None)  # a fused optimizer skips by itself
         if found is not None and float(found):
             self._skipped = True
@@ -402,6 +399,7 @@ class Health:
             factor = float(scale) if scale is not None else self._scale or 1.0
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
+        self.seen.idle += idle and self._skipped is None and skipped is None
         record = Step(value, factor, left)
         self._record(record, loss)
         self.seen.passes += self._ran
@@ -426,9 +424,9 @@ class Health:
             self._look_at_weights(record)
             record.layers = self._layers()
             record.fp8 = self._fp8()
-            record.origins = self._origins(len(self.steps), loss)
+            record.origins = self._origins(record, loss)
             self._look_at_casts(record)
-        if self._ran and not self._raw and self._parameters and not self._updates:
+        if self._ran and not self._raw and self._parameters and self._norm is None:
             self.seen.no_gradient += 1
 
     def scalars(self) -> dict[str, float]:
@@ -487,21 +485,32 @@ class Health:
             for (name, first, _), (amax, *counts) in pairs
         )
 
-    def _origins(self, number: int, loss: Tensor | float) -> list[Origin]:
+    def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""
-        origins = self._tracer.origins_of(loss)
-        if self._flags:
+        origins, finite = self._tracer.origins_of(loss), math.isfinite(record.loss)
+
+        def blame(phase: str, module: str) -> None:
+            number = len(self.steps)
+            origins.setdefault(phase, Origin(number, phase, module, "", "infinity or NaN"))
+
+        if self._flags and (self._looking or not finite):
             values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
-            previous = OUTSIDE
+            above, latest = "the loss", ""
             for (phase, name, *_), (before, after) in zip(self._flags, values, strict=True):
-                if math.isfinite(after) or phase in origins:
-                    previous = name if phase == "backward" else OUTSIDE
-                    continue
-                if phase == "backward":
-                    module = previous if previous != OUTSIDE else "the loss"
+                if phase == "forward":
+                    latest = name
+                if math.isfinite(after):
+                    above = name if phase == "backward" else "the loss"
+                elif phase == "backward":
+                    blame(phase, above)
                 else:
-                    module = name if math.isfinite(before) else f"what comes before {name}"
-                origins[phase] = Origin(number, phase, module, "", "infinity or NaN")
+                    blame(phase, name if math.isfinite(before) else f"what comes before {name}")
+            if latest and not finite:
+                blame("forward", f"what comes after {latest}")
+        if finite and not math.isfinite(record.gradient_norm or 0.0):
+            bad = (at for at, norm in self._raw.items() if not math.isfinite(float(norm)))
+            if (at := next(bad, None)) is not None:
+                blame("backward", f"{self._parameters[at][0]}, or what comes after it,")
         return list(origins.values())
 
     def _look_at_casts(self, record: Step) -> None:

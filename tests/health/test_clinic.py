@@ -102,7 +102,7 @@ def test_the_two_ways_to_nan_weights_differ_in_when_and_in_the_calls():
     half, second = CASES["half-adam"].broken().report, CASES["second-step"].broken().report
     assert half.steps[0].nonfinite_weights
     assert [bool(step.nonfinite_weights) for step in second.steps] == [False] * 6 + [True] * 4
-    assert (half.evidence.beside, second.evidence.beside) == (0, 10)
+    assert (half.evidence.outside_scaler, second.evidence.outside_scaler) == (0, 10)
     assert CASES["second-step"].fixed().report.steps[6].skipped
 
 

@@ -1,5 +1,9 @@
 """The health report names what is wrong with a broken run, and is silent about its healthy twin."""
 
+import itertools
+import math
+import re
+
 import pytest
 import torch
 from sick_runs import (
@@ -14,6 +18,7 @@ from sick_runs import (
     seeded,
 )
 from torch import nn
+from torch.nn import functional as F
 
 from mplab import pictures
 from mplab.health import Health
@@ -97,6 +102,79 @@ def test_a_gradient_without_a_value_at_any_scale_is_told_from_a_scale_too_high()
     assert (origin.phase, origin.module, origin.operation) == ("backward", "1 (Layer)", "div")
 
 
+class Spoils(nn.Module):
+    """Passes on its input but for one call, in which its output or its gradient is spoilt."""
+
+    def __init__(self, step, phase):
+        super().__init__()
+        self.step, self.phase, self.calls = step, phase, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls <= self.step:
+            return x
+        return torch.log(-1 - x.abs()) if self.phase == "forward" else x + (x - x.detach()).sqrt()
+
+
+def unscaled(model, steps, *, every=1, low=None, updates=1, backward=True, after=lambda loss: loss):
+    """A run without a scaler, whose optimizer runs in one of `updates` steps, or never."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = regression()
+    with Health(model, optimizer, every=every) as health:
+        for i in range(steps):
+            optimizer.zero_grad()
+            with half(low) if low else torch.enable_grad():
+                out = model(x)
+            loss = after(F.mse_loss(out.float(), y))
+            if backward:
+                loss.backward()
+            if updates and i % updates == 0:
+                optimizer.step()
+            health.step(loss)
+    return health.report()
+
+
+def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_at():
+    """The weights are NaN after it, and every later trace would blame the first layer."""
+    for phase in ("forward", "backward"):
+        for every, low in itertools.product((1, 10), (None, torch.bfloat16)):
+            for step in (0, 1, 2, 7, 10, 13):
+                bad = Spoils(step, phase)
+                layers = nn.Linear(8, 8), nn.Tanh(), bad, nn.Tanh(), nn.Linear(8, 4)
+                report = unscaled(nn.Sequential(*layers), 16, every=every, low=low)
+                origin = next(o for s in report.steps for o in s.origins if o.phase == phase)
+                by_weights = phase == "backward" and every == 10 and step in (2, 7, 13)
+                told = re.sub(r"weight|bias", "…", origin.module)
+                assert told == ("0.…, or what comes after it," if by_weights else "2 (Spoils)")
+                assert origin.step == step
+                finding = {"forward": "overflow-forward", "backward": "nonfinite-weights"}[phase]
+                (found,) = (f for f in report.findings if f.code == finding)
+                assert str(origin) in found.observed + found.check
+
+
+def test_a_loss_function_that_makes_the_nan_is_blamed_and_no_layer():
+    calls = iter(range(99))
+    after = lambda loss: loss if next(calls) < 5 else (loss - 2 * loss.detach()).log()  # noqa: E731
+    report = unscaled(seeded(mlp), 9, every=10, after=after)
+    (told,) = (f for f in report.findings if f.code == "overflow-forward")
+    assert "what comes after Sequential made" in told.observed
+
+
+def test_nothing_is_said_about_a_scaler_that_is_not_there():
+    for updates, level in ((0, "problem"), (4, "problem"), (1, None)):
+        report = unscaled(seeded(mlp), 8, updates=updates)
+        assert [(f.code, f.level) for f in report.findings] == [("no-update", level)] * bool(level)
+    report = unscaled(seeded(mlp), 8, after=lambda loss: loss * math.nan)
+    (told,) = (f for f in report.findings if f.code == "overflow-forward")
+    assert told.means.endswith("no loss scale has acted.")
+
+
+def test_a_backward_pass_that_was_never_called_is_named():
+    for updates in (0, 1):
+        codes = unscaled(seeded(mlp), 4, updates=updates, backward=False).codes
+        assert codes == ["no-gradients", *["no-update"][updates:]]
+
+
 # Clipping and calls ----------------------------------------------------------------------
 
 
@@ -121,5 +199,5 @@ def test_a_second_step_beside_the_scaler_is_counted():
     loop = Loop(seeded(mlp), regression(), scale=1024.0)
     report = loop.run(4, beside=True)
     assert report.codes == ["step-beside-scaler"]
-    assert report.evidence.beside == 4
+    assert report.evidence.outside_scaler == 4
     assert Loop(seeded(mlp), regression(), scale=1024.0).run(4).codes == []

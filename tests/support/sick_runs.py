@@ -231,13 +231,14 @@ def detached(*, broken):
     """Reserve case 2: the graph is cut, and no parameter has a gradient."""
     model = seeded(mlp)
     extra = torch.ones(4, requires_grad=True)
-    health = Health(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = regression()
-    with health:
+    with Health(model, optimizer) as health:
         for _ in range(2):
             out = model(x)
             loss = F.mse_loss((out.detach() if broken else out) * extra, y)
             loss.backward()
+            optimizer.step()
             health.step(loss)
     return health.report()
 
