@@ -34,10 +34,10 @@ ONE_SEED = pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 @SEEDS
 def test_a_thousand_orders_share_a_few_dozen_places_and_one_after_a_cast(seed):
     assert "a thousand orders have to share a few dozen places" in prose()
-    assert "other seeds gave up to 200" in prose()
+    assert "most other seeds give fewer than 60, a few give hundreds" in prose()
     found = l19.measure_order_errors(seed=seed).offsets
     counts = [len(found[name]) for name in ("FP32", "FP16", "BF16")]
-    assert 15 <= min(counts) <= max(counts) <= 200
+    assert 15 <= min(counts) <= max(counts) <= 600
     assert max(counts) < 1.5 * min(counts)
     assert len(found["FP32 then FP16"]) == len(found["FP32 then BF16"]) == 1
     assert np.ptp(found["BF16"]) * 2**-8 > 0.1  # "more than a tenth of the result"
@@ -72,7 +72,7 @@ def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
 
 
 def test_in_longer_rows_a_stored_number_changes_now_and_then():
-    assert "in longer ones, now and then, a number near a tie does" in prose()
+    assert "in longer rows a number near a tie now and then changes" in prose()
     rng, how = np.random.default_rng(1), {"accumulator_format": FP32, "output_format": BF16}
     x, w = (round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 16384)))
     whole, cut = (arithmetic.matmul(x, w, split_k=parts, **how) for parts in (1, 16))
@@ -83,7 +83,7 @@ def test_in_longer_rows_a_stored_number_changes_now_and_then():
 @SEEDS
 def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
     assert "The first two runs do not differ anywhere" in prose()
-    assert "more than nine tenths of the distance" in prose()
+    assert "more than 99.9 percent of the distance" in prose()
     source = cell("digest").replace("manual_seed(0)", f"manual_seed({seed})")
     exec(cell("setup") + "\n" + source, space := {})
     (plain, a), (again, _), (nudged, b) = (space["run"](n, steps=1) for n in (0, 0, 1))
@@ -108,7 +108,7 @@ def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
         (m.self_attn.in_proj_bias - n.self_attn.in_proj_bias).detach()[32:64].double().norm() ** 2
         for m, n in zip(a.layers, b.layers, strict=True)
     ]
-    assert float(sum(keys) / sum(between)) > 0.9**2
+    assert float(sum(keys) / sum(between)) > 0.999**2
 
 
 def weights(model):
@@ -116,12 +116,12 @@ def weights(model):
 
 
 def test_the_attention_layers_move_millions_of_ulps_apart():
-    assert "nearly every tensor, mostly by a few ulps" in prose()
+    assert "nearly every tensor, by a few to some hundred ulps" in prose()
     assert "In the attention layers they are millions of ulps apart and more" in prose()
     exec(cell("setup") + "\n" + cell("digest"), space := {})
     found = space["compare"](*(space["run"](nudge, steps=4)[0] for nudge in (0, 1)))
     forward = [d.ulps for d in found.differences if d.site.direction == "forward"]
-    assert np.median(forward) < 16
+    assert 1 < np.median(forward) < 1000
     updates = [d for d in found.differences if d.site.direction == "update"]
     attention = [d.ulps for d in updates if d.site.what == "in_proj_bias"]
     assert sum(p.numel() for p in TASKS["sequence-transformer"].model().parameters()) == 18_058
