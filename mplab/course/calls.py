@@ -12,11 +12,11 @@ from typing import Any
 from mplab.numbers.formats import Overflow
 
 _PACKAGE = Path(__file__).parents[1]
-_LIBRARY = str(_PACKAGE) + os.sep
-_OURS = (_LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
+LIBRARY = str(_PACKAGE) + os.sep
+_OURS = (LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
 """Path prefixes of the library's files and, in a checkout, of the code of lessons."""
 
-_SANDBOX = os.path.join(_LIBRARY, "grading", "kernel.py")
+_SANDBOX = os.path.join(LIBRARY, "grading", "kernel.py")
 """The file that runs a submission and captures its output."""
 
 _FREE = {"<module>", "__getattr__"}

@@ -1,8 +1,8 @@
 """Check answers to exercises: show the smallest counterexample, never the solution.
 
 An exercise has a right answer, cases in order of growing difficulty, and misconceptions, each with
-the wrong answer that follows from it. A wrong answer that agrees with a misconception on every
-case gets its sentence.
+the wrong answer that follows from it. A wrong answer gets the sentence of the misconception that
+agrees with it on the first case that differs; of several, on most cases.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import starmap
+from traceback import extract_tb
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.course.calls import refusal, watched
+from mplab.course.calls import LIBRARY, refusal, watched
 from mplab.course.limit import ends_within
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import Format
@@ -179,7 +180,7 @@ def verdict_on(
     pairs = enumerate(zip(given, wanted, strict=True))
     wrong = [i for i, pair in pairs if not equal(*pair, exercise)]
     if not wrong and called:
-        return Verdict(False, f"{name}: not yet.\n  {refusal(called[0], exercise.uses or ())}")
+        return Verdict(False, f"{name}: right, but …\n  {refusal(called[0], exercise.uses or ())}")
     if not wrong:
         cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
         return Verdict(True, f"{name}: right{cases}.")
@@ -223,20 +224,37 @@ def _counterexample(
     else:
         lines = [f"{name}: not yet."]
     if isinstance(yours, Exception):
-        lines.append(f"  yours    raised {type(yours).__name__}: {yours}")
+        lines.append(f"  yours    raised {type(yours).__name__}: {yours}{_place(yours)}")
     else:
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
-    return "\n".join([*lines, f"  {_sentence(exercise, given)}"])
+    if isinstance(yours, str) and not isinstance(wanted[first], str):
+        return "\n".join([*lines, "  This is text: leave out the quotation marks."])
+    return "\n".join([*lines, f"  {_sentence(exercise, given, first)}"])
 
 
-def _sentence(exercise: Exercise, given: list[Any]) -> str:
-    """Return the sentence of the misconception that agrees on every case, else the reason."""
+def _place(error: Exception) -> str:
+    """Return the line of the answer in which it raised an exception."""
+    frames = [f for f in extract_tb(error.__traceback__) if not f.filename.startswith(LIBRARY)]
+    own = [frame for frame in frames if frame.filename == frames[0].filename]
+    return f"\n           in line {own[-1].lineno}: {own[-1].line}" if own else ""
+
+
+def _sentence(exercise: Exercise, given: list[Any], first: int) -> str:
+    """Return the sentence of the misconception that agrees in the first wrong case, or the reason.
+
+    Of several, the one that agrees in most cases.
+    """
+    best, most = exercise.reason, 0
     for wrong, sentence in exercise.misconceptions:
-        by_case = (_outcome(wrong, case) for case in exercise.cases)  # until the first differs
-        theirs = by_case if callable(exercise.answer) else [wrong]
-        if all(equal(*pair, exercise) for pair in zip(given, theirs, strict=True)):
-            return sentence
-    return exercise.reason
+        case = exercise.cases[first]
+        theirs = _outcome(wrong, case) if callable(exercise.answer) else wrong
+        if not equal(given[first], theirs, exercise):
+            continue
+        outcomes = exercise.outcomes(wrong)
+        agreed = sum(equal(*pair, exercise) for pair in zip(given, outcomes, strict=True))
+        if agreed > most:
+            best, most = sentence, agreed
+    return best
 
 
 def equal(a: Any, b: Any, exercise: Exercise) -> bool:

@@ -12,7 +12,7 @@ from answers import answers_in
 from tiers import mostly_slow
 
 import mplab
-from mplab import FP8_E4M3, FP16, check, round_to, values
+from mplab import BF16, FP8_E4M3, FP16, check, round_to, ulp, values
 from mplab.course import EXERCISES, Arguments, Exercise, Sealed, equal
 from mplab.course.exercise import TIME_LIMIT, verdict_on
 from mplab.lessons.l15.exercises import _half
@@ -150,7 +150,26 @@ def test_a_value_instead_of_a_function_is_refused_with_a_hint():
 
 
 def test_an_exception_in_an_answer_is_shown_as_its_outcome():
-    assert "raised ZeroDivisionError" in check("smallest_scale", lambda g: 1 / 0).message
+    message = check("smallest_scale", lambda g: 1 / 0).message
+    assert "raised ZeroDivisionError: division by zero\n           in line " in message
+    assert 'check("smallest_scale", lambda g: 1 / 0)' in message  # the line of the answer
+
+
+@pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
+@pytest.mark.parametrize(
+    ("name", "answer", "sentence"),
+    [
+        ("flushed_share", lambda x: np.mean(round_to(x, FP16) == 0), "zero before"),
+        (
+            "dead_share",
+            lambda w, d: np.mean((np.abs(d) < ulp(w, BF16) / 2)[d != 0]),
+            "ask rounding about ties",
+        ),
+        ("flush_threshold", "2**-25", "This is text"),
+    ],
+)
+def test_a_known_mistake_is_recognised_beside_a_second_slip(name, answer, sentence):
+    assert sentence in check(name, answer).message
 
 
 def test_an_answer_cannot_change_what_lies_inside_a_case():
