@@ -126,8 +126,8 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
     r2 = {name: run.metrics["r2"] for name, run in runs.items()}
     rows = [("test images", found[0].images)]
     for name, run in runs.items():
-        where = f", torch.amp on {run.device}" if name.startswith("amp") else ""
-        rows += [(f"{SIDE_BY_SIDE[name]}{where}\nR² {r2[name]:.2f}", painted[name])]
+        words = SIDE_BY_SIDE[name].replace("real FP16", f"real FP16 on {run.device}")
+        rows += [(f"{words}\nR² {r2[name]:.2f}", painted[name])]
     picture = c.Picture(height=0.5 + 0.72 * len(rows))
     grid = picture.subplots(len(rows), count, squeeze=False)
     for (words, images), line in zip(rows, grid, strict=True):
