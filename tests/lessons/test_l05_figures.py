@@ -37,17 +37,15 @@ def test_stagnation_says_where_each_format_stops():
     assert figures.stagnation([FP32], most=64).claim == "No sum of ones has stopped."
 
 
-def words_of(picture):
-    return {text for text, _ in drawn_texts(picture)}
-
-
 @pytest.mark.slow
 def test_mixed_signs_hide_the_growth_of_errors():
     positive, mixed = (figures.measure_sum_errors(FP16, signed=x) for x in (False, True))
     assert mixed.errors[-1] < positive.errors[-1] / 1000
     picture = figures.plot_sum_errors([positive, mixed], bounds_of=FP16)
     assert_legible(picture)
-    assert {"FP16 sequential", "FP16 sequential, mixed signs"} <= words_of(picture)
+    assert {"FP16 sequential", "FP16 sequential, mixed signs"} <= {
+        text for text, _ in drawn_texts(picture)
+    }
 
 
 def test_the_sum_must_be_wide_and_the_products_need_not():

@@ -88,10 +88,6 @@ def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     assert picture.claim.startswith("FP16 operands in [½, 1]: all 256 cut sums are too small, by ")
 
 
-def words_of(picture):
-    return {text for text, _ in drawn_texts(picture)}
-
-
 @pytest.mark.slow
 def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     """The operands have all bits of FP16: with 8 bits, a product loses little to the alignment."""
@@ -106,7 +102,9 @@ def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     picture = figures.plot_cut_errors(errors)
     assert_legible(picture)
     assert f"by {cut:.0f} u on average; by {written:.0f} u if only what is written" in picture.claim
-    assert {"if it rounded", "if it cut only\nwhat it writes"} <= words_of(picture)
+    assert {"if it rounded", "if it cut only\nwhat it writes"} <= {
+        text for text, _ in drawn_texts(picture)
+    }
 
 
 @pytest.mark.parametrize("normalised", [False, True])

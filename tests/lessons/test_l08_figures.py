@@ -1,7 +1,7 @@
 """The figures of lost gradients: what they claim, and whether they can be read."""
 
 import numpy as np
-from legible import assert_legible, drawn_texts
+from legible import assert_legible
 
 from mplab.lessons.l08 import figures
 from mplab.training import History
@@ -72,10 +72,3 @@ def test_the_table_holds_every_share_of_every_step():
         cells = [text.get_text() for text in axes.texts]
         assert cells == [f"{100 * share:.0f}" for row in want for share in row]
     assert "at step 10 layer 1 100%, layer 2 90%, layer 3 0%" in picture.alt
-
-
-def test_one_run_of_many_steps_can_be_read():
-    history = run(1.0, {step: [0.5] * 10 for step in range(0, 400, 40)})
-    picture = figures.flushed_over_steps({"A": history})
-    assert_legible(picture)
-    assert len([text for text, _ in drawn_texts(picture) if text == "50"]) == 100
