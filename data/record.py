@@ -9,6 +9,7 @@ hangs is ended. The same command goes on where it was broken off, and keeps what
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import multiprocessing
 import os
@@ -30,7 +31,8 @@ from parts.runs import SEEDS, exponents, larger, training
 from parts.speed import speed
 from parts.tensorcores import tensorcores
 
-from mplab.hardware.recordings import SCHEMA, Recording, load
+from mplab.course.files import replace_file
+from mplab.hardware.recordings import FORM, SCHEMA, Recording, check, digest_of, load
 from mplab.numbers.installation import VERSION, environment
 
 
@@ -55,6 +57,32 @@ MINUTES = 7.9
 
 _START = 40.0
 """Seconds that a process may take to begin: torch, CUDA and numba, all for the first time."""
+
+
+def store(recording: Recording, folder: str | os.PathLike[str]) -> Path:
+    """Write the file of a recording atomically, and return its path.
+
+    Raises:
+        ValueError: a field does not fit the part's schema, or JSON cannot hold it.
+    """
+    tree = {"mplab recording": FORM, **vars(recording), "data": _spelled(recording.data)}
+    check("store: recording", tree)
+    path = Path(folder) / f"{recording.name}.json"
+    whole = tree | {"sha256": digest_of(tree)}
+    text = json.dumps(whole, allow_nan=False, separators=(",", ":")) + "\n"
+    replace_file(path, text.encode())
+    return path
+
+
+def _spelled(tree: Any) -> Any:
+    """Convert for JSON: infinity and NaN to words, floats to nine digits."""
+    if isinstance(tree, float):
+        return float(f"{tree:.9g}") if math.isfinite(tree) else str(tree)
+    if isinstance(tree, dict):
+        return {str(key): _spelled(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_spelled(value) for value in tree]
+    return tree
 
 
 @dataclass(frozen=True)
@@ -129,7 +157,7 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
     def written(*, complete: bool, problem: str = "") -> Recording:
         origin = to.provenance(seconds=time.monotonic() - begin)
         recording = Recording(name, origin, data, complete, problem)
-        recording.save(to.folder)
+        store(recording, to.folder)
         return recording
 
     try:
@@ -171,7 +199,7 @@ def record_apart(name: str, to: Request, *, most: float = math.inf) -> Recording
         return left
     ended = "hung and was ended" if late else f"ended with exit code {child.exitcode}"
     left = replace(left or to.empty(name), problem=f"its process {ended}")
-    left.save(to.folder)
+    store(left, to.folder)
     return left
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -82,12 +82,9 @@ class Probe:
         """The architectures that have a unit for these formats."""
         found = []
         for name in ARCHITECTURES:
-            try:
-                unit = self._unit(name)
-            except ValueError:
-                continue
-            if unit.at_once or self.output_format != FP16:
-                found.append(name)
+            with suppress(ValueError):
+                if self._unit(name).at_once or self.output_format != FP16:
+                    found.append(name)
         return found
 
     def factors(self, *, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -303,7 +300,8 @@ def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
     if fmt == TF32:
         with tf32(True):
             return a @ b
-    first, second = _both(fmt)
+    pair: Any = fmt if isinstance(fmt, tuple) else (fmt, partner(fmt))
+    first, second = pair
     dtype = first.torch_dtype
     if dtype is None or second.torch_dtype is None:
         raise RuntimeError(f"torch has no {first.name} or no {second.name}.")
@@ -317,11 +315,7 @@ def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
     return result
 
 
-def _both(fmt: Any) -> tuple[Format, Format]:
-    return fmt if isinstance(fmt, tuple) else (fmt, partner(fmt))
-
-
-def partner(fmt: Format) -> Format:
+def partner(fmt: Any) -> Any:
     """The format of the second operand: the kernel multiplies E4M3 by either, not E5M2 by E5M2."""
     return FP8_E4M3 if fmt.bits == 8 else fmt
 

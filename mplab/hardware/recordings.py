@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
@@ -16,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mplab.course.files import course_folder, replace_file
+from mplab.course.files import course_folder
 from mplab.numbers.checks import one_of, quoted
 
-VERSION = 1
+FORM = 1
 
 SCHEMA: dict[str, dict[str, type]] = {
     "casts": {"formats": dict, "overflow": dict, "midpoints": dict, "compiled": dict},
     "tensorcores": {
-        **{"probes": list, "sweeps": list, "samples": dict, "promotion": dict, "blocks": dict},
-        "kernels": dict,
+        **{"probes": list, "sweeps": list},
+        **dict.fromkeys(("samples", "promotion", "blocks", "kernels"), dict),
     },
     "training": {"runs": list},
     "larger": {"parameters": int, "runs": list},
@@ -37,9 +36,10 @@ SCHEMA: dict[str, dict[str, type]] = {
 no longer recorded, but can still be read."""
 
 _PROVENANCE: dict[str, type] = {
-    **{"device": str, "cuda": bool, "driver": str, "torch": str, "numpy": str, "python": str},
-    **{"mplab": str, "date": str, "command": str, "seeds": list, "rehearsal": bool},
-    "seconds": float,
+    **dict.fromkeys(
+        ["device", "driver", "torch", "numpy", "python", "mplab", "date", "command"], str
+    ),
+    **{"cuda": bool, "rehearsal": bool, "seeds": list, "seconds": float},
 }
 
 
@@ -70,56 +70,23 @@ class Recording:
     @property
     def words(self) -> str:
         """Where and when this was recorded, for a caption."""
-        where, day = self.provenance["device"], self.provenance["date"][:10]
         rehearsed = ", a rehearsal with tiny sizes" if self.provenance["rehearsal"] else ""
         unfinished = "" if self.complete else ", unfinished"
-        return f"recorded on {where} on {day}{rehearsed}{unfinished}"
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the file atomically, and return its path.
-
-        Raises:
-            ValueError: a field does not fit the part's schema, or JSON cannot hold it.
-        """
-        tree = {
-            "mplab recording": VERSION,
-            "part": self.part,
-            "provenance": self.provenance,
-            "data": _spelled(self.data),
-            "complete": self.complete,
-            "problem": self.problem,
-        }
-        _check("Recording.save: the recording", tree)
-        path = Path(folder) / f"{self.name}.json"
-        replace_file(path, (_text(tree | {"sha256": _digest(tree)}) + "\n").encode())
-        return path
+        where = "{device} on {date:.10}".format_map(self.provenance)
+        return f"recorded on {where}{rehearsed}{unfinished}"
 
 
-def _text(tree: Any, *, sort: bool = False) -> str:
-    return json.dumps(tree, sort_keys=sort, allow_nan=False, separators=(",", ":"))
-
-
-def _digest(tree: Mapping[str, Any]) -> str:
+def digest_of(tree: Mapping[str, Any]) -> str:
     """Hash the contents whatever their order; the file keeps the order of layers and models."""
-    return hashlib.sha256(_text(tree, sort=True).encode()).hexdigest()
+    text = json.dumps(tree, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _spelled(tree: Any) -> Any:
-    """Convert for JSON: infinity and NaN to words, floats to nine digits."""
-    if isinstance(tree, float):
-        return float(f"{tree:.9g}") if math.isfinite(tree) else str(tree)
-    if isinstance(tree, dict):
-        return {str(key): _spelled(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_spelled(value) for value in tree]
-    return tree
-
-
-def _check(what: str, tree: Any) -> None:
+def check(what: str, tree: Any) -> None:
     """Raise ValueError where a document does not fit the schema of this version."""
     try:
-        if not isinstance(tree, dict) or tree.get("mplab recording") != VERSION:
-            raise ValueError(f"no recording of version {VERSION}")
+        if not isinstance(tree, dict) or tree.get("mplab recording") != FORM:
+            raise ValueError(f"no recording of version {FORM}")
         if tree.get("part") not in SCHEMA:
             raise ValueError(f"part {tree.get('part')!r}")
         of_all = {"mplab recording": int, "part": str, "provenance": dict, "data": dict}
@@ -128,7 +95,7 @@ def _check(what: str, tree: Any) -> None:
         _fields("data", tree["data"], SCHEMA[tree["part"]], whole=tree["complete"])
     except ValueError as error:
         raise ValueError(
-            f"{what} must be a recording of version {VERSION}; got {error}. Record it again."
+            f"{what} must be a recording of version {FORM}; got {error}. Record it again."
         ) from error
 
 
@@ -179,9 +146,9 @@ def load(name: str, *, where: Where = None) -> Recording:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         tree = None
-    digest = tree.pop("sha256", None) if isinstance(tree, dict) else None
-    _check(f"load: {path.name}", tree)
-    if digest != _digest(tree):
+    sha256 = tree.pop("sha256", None) if isinstance(tree, dict) else None
+    check(f"load: {path.name}", tree)
+    if sha256 != digest_of(tree):
         raise ValueError(
             f"load: {path.name} must be as it was recorded; got one that was changed since. "
             "Restore the file, or record it again."
@@ -204,8 +171,8 @@ def first(part: str, *, where: Where = None) -> Recording | None:
     one_of("first", "part", part, SCHEMA)
 
     def rank(recording: Recording) -> tuple[bool, ...]:
-        about = recording.provenance
-        return bool(about["rehearsal"]), not about["cuda"], not recording.complete
+        rehearsal, cuda = (recording.provenance[name] for name in ("rehearsal", "cuda"))
+        return rehearsal, not cuda, not recording.complete
 
     found = (load(path.stem, where=where) for path in _paths(part, where))
     return min(found, key=rank, default=None)

@@ -137,11 +137,10 @@ def measured(
             if taken > seconds:
                 break
     cuda = torch.device(device).type == "cuda"
-    name = torch.cuda.get_device_name(device) if cuda else "this machine's CPU"
-    words = f"measured on {name}"
-    if not cuda:
-        words += f", {torch.get_num_threads()} thread" + "s" * (torch.get_num_threads() > 1)
-    return Roofline(words, copied, tuple(rows))
+    threads = torch.get_num_threads()
+    cpu = f"this machine's CPU, {threads} thread" + "s" * (threads > 1)
+    name = torch.cuda.get_device_name(device) if cuda else cpu
+    return Roofline(f"measured on {name}", copied, tuple(rows))
 
 
 def recorded() -> Roofline | None:

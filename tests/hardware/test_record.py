@@ -286,7 +286,7 @@ def test_what_is_complete_is_kept_and_what_is_not_is_recorded_again(tmp_path, mo
     assert record.main([*command, "--again"]) == 0
     assert calls == [1, 1]
     unfinished = load("larger", where=tmp_path)
-    replace(unfinished, complete=False, problem="not finished").save(tmp_path)
+    record.store(replace(unfinished, complete=False, problem="not finished"), tmp_path)
     assert record.main(command) == 0
     assert calls == [1, 1, 1]
 

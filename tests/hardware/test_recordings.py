@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from record import store
 
 from mplab.hardware import Recording, caption, first, load
 
@@ -21,7 +22,7 @@ def small(**changes):
 
 
 def test_a_recording_comes_back_as_it_was_saved(tmp_path):
-    path = small().save(tmp_path)
+    path = store(small(), tmp_path)
     assert path.name == "larger-cpu.json"
     back = load("larger-cpu", where=tmp_path)
     assert back.data == {"parameters": 3, "runs": [{"loss": [1.5, "nan"]}]}
@@ -39,7 +40,7 @@ def test_a_recording_comes_back_as_it_was_saved(tmp_path):
     ],
 )
 def test_an_edited_recording_is_refused_but_white_space_is_not_an_edit(tmp_path, old, new):
-    path = small().save(tmp_path)
+    path = store(small(), tmp_path)
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
@@ -63,8 +64,8 @@ def test_an_edited_recording_is_refused_but_white_space_is_not_an_edit(tmp_path,
 )
 def test_what_is_not_in_the_schema_is_neither_written_nor_read(tmp_path, changes):
     with pytest.raises(ValueError, match="must be a recording of version 1"):
-        small(**changes).save(tmp_path)
-    path = small().save(tmp_path)
+        store(small(**changes), tmp_path)
+    path = store(small(), tmp_path)
     tree = json.loads(path.read_text()) | changes
     path.write_text(json.dumps(tree))
     with pytest.raises(ValueError, match="must be a recording of version 1"):
@@ -87,7 +88,7 @@ def test_foreign_files_and_names_are_refused_and_a_missing_one_says_how_to_make_
 def test_the_words_say_where_and_when_or_how_to_make_one(tmp_path):
     missing = caption("larger", where=tmp_path)
     assert missing.startswith("There is no recording of larger yet.\nTo make one")
-    small().save(tmp_path)
+    store(small(), tmp_path)
     words = caption("larger", where=tmp_path)
     assert re.fullmatch(r"recorded on CPU on \d{4}-\d\d-\d\d, a rehearsal with tiny sizes", words)
     assert small(complete=False).words.endswith(", unfinished")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from legible import assert_legible
+from record import store
 
 from mplab import BF16, FP16, FP32, TF32
 from mplab.hardware import Recording, Roofline, rooflines
@@ -56,7 +57,7 @@ def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
     data = {"copy": {"bytes_per_second": 2e12}, "matmul": rows, "round_to": {}, "steps": []}
     monkeypatch.setattr("mplab.hardware.recordings.folder", lambda: tmp_path)
     assert rooflines.recorded() is None
-    Recording("speed", origin, data, True).save(tmp_path)
+    store(Recording("speed", origin, data, True), tmp_path)
     roof = rooflines.recorded()
     assert roof == Roofline(
         "recorded on Paper on 2026-01-01", 2e12, (Product(256, "FP16", 3e12, 85.0),)
