@@ -15,6 +15,7 @@ from mplab.pictures import canvas as c
 from mplab.pictures.training import run_name, summed
 from mplab.training.history import History
 from mplab.training.loop import train
+from mplab.training.recipes import Recipe
 from mplab.training.tasks import TASKS, Split
 
 
@@ -87,12 +88,15 @@ SIDE_BY_SIDE = {
 
 
 def measure_painted_digits(
-    *recipes: str, seed: int = 3, record_gradients_at: Sequence[int] = (), progress: bool = True
+    *recipes: str | Recipe,
+    seed: int = 3,
+    record_gradients_at: Sequence[int] = (),
+    progress: bool = True,
 ) -> PaintedDigits:
     """Train the digits' autoencoder by each recipe, and keep what it paints.
 
     Args:
-        *recipes: names in `SIDE_BY_SIDE`.
+        *recipes: recipes, or the names of some in `mplab.training.RECIPES`.
         seed: of the first weights.
         record_gradients_at: the steps at which to record gradients; () for real FP16.
         progress: show a bar for each run.
@@ -106,8 +110,11 @@ def measure_painted_digits(
         return task.metrics(output, split)
 
     keeping, moments = replace(task, metrics=metrics), record_gradients_at
-    for name in recipes:
-        runs[name] = train(keeping, name, seed=seed, record_gradients_at=moments, progress=progress)
+    for recipe in recipes:
+        name = recipe if isinstance(recipe, str) else recipe.name
+        runs[name] = train(
+            keeping, recipe, seed=seed, record_gradients_at=moments, progress=progress
+        )
         painted[name] = given[0].detach().cpu().numpy()
     return PaintedDigits(given[1].cpu().numpy(), painted, runs)
 

@@ -77,7 +77,7 @@ def export(
         needs("the reference", "pdoc")
     from tqdm.auto import tqdm
 
-    from mplab.commands.front_page import draw_headline, front_page, teaching_page
+    from mplab.commands.front_page import draw_digits, first_explorer, front_page, teaching_page
 
     paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
     unknown = sorted(set(lessons or ()) - set(paths))
@@ -98,10 +98,9 @@ def export(
         write_reference(out / "api")
     guide = _written(course_folder("lessons") / "README.md")
     replace_file(out / "teaching.html", teaching_page(guide).encode())
-    stamp, headline = _edition(), out / "headline.png"
-    if fresh or not headline.exists() or stamp not in _written(out / "index.html"):
-        replace_file(headline, draw_headline())
-    front = front_page(out, row, headline=headline.read_bytes(), reference=reference)
+    stamp, last = _edition(), _written(out / "index.html")
+    kept = first_explorer(last) if stamp in last and not fresh else ""
+    front = front_page(out, row, guide, digits=kept or draw_digits(), reference=reference)
     replace_file(out / "index.html", (front + stamp).encode())
 
 
@@ -117,7 +116,7 @@ def lesson_page(path: Path, before: Path | None = None, after: Path | None = Non
         UserError: a cell fails.
     """
     from mplab.commands.frame import page
-    from mplab.commands.lesson_page import in_colab, lesson_body, title_of
+    from mplab.commands.lesson_page import beginning, in_colab, lesson_body, title_of
 
     notebook = _executed(path)
     title = title_of(notebook)
@@ -126,7 +125,8 @@ def lesson_page(path: Path, before: Path | None = None, after: Path | None = Non
         if other is not None:
             words = escape(f"{name}: {title_of(_read(other))}")
             ways.append(f'<a rel="{name[:4]}" href="{other.stem}.html">{words}</a>')
-    return page(f"{title} · mplab", lesson_body(notebook, in_colab(path.name)), ways=ways)
+    body = lesson_body(notebook, in_colab(path.name))
+    return page(f"{title} · mplab", body, ways=ways, about=beginning(notebook))
 
 
 def _read(path: Path) -> Any:

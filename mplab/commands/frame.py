@@ -16,10 +16,19 @@ FILES = Path(__file__).parent / "site"
 
 _MODULE = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
 
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Cpath fill='%230b57c4' d='M0 0h5v16H0z'/%3E%3Cpath fill='%2310894e' d='M6 4h4v12H6z'/%3E"
+    "%3Cpath fill='%237a21dd' d='M11 10h5v6h-5z'/%3E%3C/svg%3E"
+)
+"""Three bars, each shorter than the one before."""
+
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 
 
-def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> str:
+def page(
+    title: str, body: str, *, ways: Sequence[str] = (), kind: str = "", about: str = ""
+) -> str:
     """Make a whole page that loads nothing: style, script and pictures are in it.
 
     Args:
@@ -27,6 +36,7 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
         body: the HTML of its main part.
         ways: links to other pages, for its head and its foot.
         kind: the class of the main part.
+        about: a sentence or two for search engines.
     """
     style, script = ((FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
     links = "".join(f"<li{' class=last' * ('next' in way)}>{way}</li>" for way in ways)
@@ -37,6 +47,8 @@ def page(title: str, body: str, *, ways: Sequence[str] = (), kind: str = "") -> 
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="description" content="{escape(about or title, quote=True)}">
+<link rel="icon" href="{_ICON}">
 {policy([script, *_MODULE.findall(body)])}
 <style>{style}</style></head><body>
 <a class="skip" href="#main">Skip to the text</a>

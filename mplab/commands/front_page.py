@@ -7,59 +7,75 @@ import io
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
-from mplab.commands.frame import FILES, page, smaller
-from mplab.commands.lesson_page import text, title_of
+from mplab.commands.frame import FILES, page
+from mplab.commands.lesson_page import beginning, explorer, text, title_of
+from mplab.explorers.freezing import Control, Frozen, pack
 from mplab.explorers.modules import BitExplorer, alive
+from mplab.numbers.words import superscript
 
-_SENTENCES = 230
-"""The most characters of a lesson's beginning that its card shows."""
+EXPONENTS = range(0, 26, 2)
+"""Loss scales of the first explorer, as powers of two."""
 
-HEADLINE = ("fp32", "fp16-naive", "fp16-scaled")
-"""The recipes of the first picture."""
+_SHOWN = 8
+"""How many digits it shows."""
+
+_PARTS = {
+    1: "Start here",
+    2: "Numbers",
+    5: "Sums and updates",
+    8: "Training in few bits",
+    13: "The clinic",
+    14: "Numerical analysis in few bits",
+}
+"""The parts of the course, by their first lesson."""
+
+_ABOUT = (
+    "Lessons that let you see what FP16, BF16 and FP8 do to numbers and to the training of "
+    "networks, and a library that computes in them bit for bit."
+)
 
 
-def front_page(out: Path, lessons: Sequence[Path], *, headline: bytes, reference: bool) -> str:
+def front_page(
+    out: Path, lessons: Sequence[Path], guide: str, *, digits: str, reference: bool
+) -> str:
     """Make the page that links to the others; a lesson that is not exported has no link.
 
     Args:
         out: the folder of the pages.
         lessons: the notebooks.
-        headline: the first picture as PNG, with its description.
+        guide: the instructor's guide, whose table has the minutes of each lesson.
+        digits: the first explorer, from `draw_digits`.
         reference: whether there is a reference of the library.
     """
     pages = [out / f"{path.stem}.html" for path in lessons]
-    cards = "\n".join(_card(*both) for both in zip(lessons, pages, strict=True))
-    frozen = _explorer(pages[:1])  # the words before it are of lesson 1
-    alt = Image.open(io.BytesIO(headline)).info["Description"]
-    picture = (
-        '<p class="headline scrolled" tabindex="0">'
-        f'<img class="mplab-card" alt="{escape(alt, quote=True)}" '
-        f'src="data:image/png;base64,{base64.b64encode(headline).decode()}"></p>'
-    )
     clone = f"git clone {address}\n" if (address := repository()) else ""
     begin = "".join(
         f' <a href="{each.name}">Begin with lesson 1</a>.' for each in pages[:1] if each.exists()
     )
-    template = (FILES / "front.html").read_text("utf-8")
-    body = template.format(
-        picture=smaller(picture),
-        begin=begin,
-        bits=smaller(alive(BitExplorer("0.1"))),
-        try_it=_TRY.format(frozen) if frozen else "",
-        cards=cards,
-        reference=_REFERENCE if reference else "",
-        clone=clone,
+    body = (
+        (FILES / "front.html")
+        .read_text("utf-8")
+        .format(
+            digits=digits,
+            begin=begin,
+            bits=alive(BitExplorer("0.1")),
+            lessons="\n".join(_card(*both, guide) for both in zip(lessons, pages, strict=True)),
+            reference=_REFERENCE if reference else "",
+            clone=clone,
+        )
     )
     ways = ['<a href="#lessons">Lessons</a>', '<a href="#run">Run it</a>',
             '<a href="teaching.html">Teach with it</a>']  # fmt: skip
     if reference:
         ways.append('<a href="api/mplab.html">Reference</a>')
-    return page("mplab: training in few bits", body, ways=ways, kind="front")
+    return page("mplab: training in few bits", body, ways=ways, kind="front", about=_ABOUT)
 
 
 def teaching_page(guide: str) -> str:
@@ -75,57 +91,74 @@ def repository() -> str | None:
     return f"{server}/{name}" if name and server else None
 
 
-def draw_headline() -> bytes:
-    """Train one network three times and draw the losses, as PNG with its description."""
-    from mplab.pictures.training import loss_curves
-    from mplab.training.loop import train
+def draw_digits() -> str:
+    """Train a network in FP32, and in FP16 with each loss scale; show what each of them paints.
 
-    runs = [train("digits-autoencoder", recipe, seed=3, progress=False) for recipe in HEADLINE]
-    return loss_curves(runs).png()
+    Returns:
+        An explorer with a slider of loss scales, as HTML.
+    """
+    from mplab.lessons.l01.figures import measure_painted_digits
+    from mplab.training.recipes import RECIPES
+
+    names = ["2" + superscript(exponent) for exponent in EXPONENTS]
+    recipes = [
+        replace(RECIPES["fp16-naive"], name=name, init_scale=2.0**exponent, dynamic=False)
+        for name, exponent in zip(names, EXPONENTS, strict=True)
+    ]
+    found = measure_painted_digits("fp32", *recipes, progress=False)
+    r2 = {name: run.metrics["r2"] for name, run in found.runs.items()}
+    fixed = _strip("images", found.images) + _strip("FP32", found.painted["fp32"])
+    states = [
+        (fixed + _strip("FP16", found.painted[name]), _said(r2[name], r2["fp32"])) for name in names
+    ]
+    control = Control("slider", "loss scale", names, 0, True)
+    question = "One network, trained in FP16. Which loss scale brings the digits back?"
+    frozen = Frozen(question, [control], [], len(states), states[0], str(pack(states, {})))
+    return explorer("digits", frozen)
 
 
-def _card(lesson: Path, exported: Path) -> str:
-    """Make a lesson's card: its question, its beginning, and its first picture."""
+def first_explorer(html: str) -> str:
+    """Find the first explorer of a page that stands there as states."""
+    found = re.search(r'<div class="explorer frozen".*?</script></div>', html, re.DOTALL)
+    return found[0] if found else ""
+
+
+def _strip(words: str, images: np.ndarray) -> str:
+    """Write the first images in one row, with a gap of one pixel between them."""
+    row = np.full((8, 9 * _SHOWN - 1), 255, np.uint8)
+    for number, image in enumerate(images[:_SHOWN].reshape(-1, 8, 8)):
+        row[:, 9 * number : 9 * number + 8] = 255 * (1 - np.nan_to_num(image.clip(0, 1)))
+    out = io.BytesIO()
+    Image.fromarray(row).save(out, "png", optimize=True)
+    data = base64.b64encode(out.getvalue()).decode()
+    told = f'alt="{words}, {_SHOWN} digits" src="data:image/png;base64,{data}"'
+    return f'<p class="digits"><span>{words}</span><img class="mplab-card" {told}></p>'
+
+
+def _said(r2: float, wide: float) -> str:
+    """Describe what the network paints that was trained with this loss scale."""
+    if np.isnan(r2):
+        return "Nothing: scaled gradients passed 65,504, and every weight is NaN."
+    if r2 < 0.05:
+        seen = "One picture for all digits: small gradients became 0."
+    else:
+        seen = "As good as FP32." if r2 > 0.95 * wide else "Some digits are told apart."
+    return f"{seen} R² {r2:.2f}; FP32 has {wide:.2f}."
+
+
+def _card(lesson: Path, exported: Path, guide: str) -> str:
+    """Make a lesson's entry: its question, its minutes, and its beginning."""
     import nbformat
 
     notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]
-    name = f"{int(lesson.stem[:2])} · {escape(title_of(notebook))}"
-    begins = _beginning(notebook.cells[0].source) if notebook.cells else ""
-    small = ""
+    number = int(lesson.stem[:2])
+    name = f"{number} · {escape(title_of(notebook))}"
     if exported.exists():
         name = f'<a href="{exported.name}">{name}</a>'
-        found = re.search(r'<img src="(data:image/png[^"]+)"', exported.read_text("utf-8"))
-        if found:
-            image = f'<img class="mplab-card" alt="" src="{found[1]}">'
-            small = f'<p class="small">{smaller(image, width=560)}</p>'
-    return f"<li><h3>{name}</h3>{small}<p>{escape(begins)}</p></li>"
+    row = re.search(rf"(?m)^\| {number} · [^|]*\| *([\d–]+) *\| *([^|]*?) *\|", guide)
+    needs = f'<p class="note">{row[1]} minutes; needs {escape(row[2])}</p>' if row else ""
+    part = f'<li class="part"><h3>{_PARTS[number]}</h3></li>' if number in _PARTS else ""
+    return f"{part}<li><h4>{name}</h4><p>{escape(beginning(notebook))}</p>{needs}</li>"
 
-
-def _beginning(source: str) -> str:
-    """Return the first sentences below the heading, as plain words."""
-    paragraphs = re.sub(r"(?m)^#.*$", "", source).strip().split("\n\n")
-    words = re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", paragraphs[0])
-    said = ""
-    for sentence in re.findall(r".+?[.!?](?=\s|$)", words.replace("\n", " ")):
-        if said and len(said) + len(sentence) > _SENTENCES:
-            break
-        said += sentence
-    return said.strip()
-
-
-def _explorer(pages: Sequence[Path]) -> str:
-    """Find the first explorer that moves in these lessons, if they are exported."""
-    for exported in pages:
-        if exported.exists():
-            html = exported.read_text("utf-8")
-            if found := re.search(r'<div class="explorer frozen".*?</script></div>', html, re.S):
-                return found[0]
-    return ""
-
-
-_TRY = """<section aria-labelledby="try"><h2 id="try">Move it yourself</h2>
-<p>These are the gradients of the run that learned. FP16 turns the smallest into 0, and one that is
-too large spoils a step. Multiply them all by a power of two: which one saves them?</p>
-{}</section>"""
 
 _REFERENCE = '<p>Every function has its contract in the <a href="api/mplab.html">reference</a>.</p>'

@@ -33,6 +33,9 @@ _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you chan
 
 _EXERCISES = '<h2 id="Exercises">Exercises</h2>'
 
+_SENTENCES = 230
+"""The most characters of a lesson's beginning that describe it."""
+
 _HERE = {
     "before you run the next cell": "before you open what follows",
     _EXERCISES: f'{_EXERCISES}<p class="note">In JupyterLab each answer is checked at once.</p>',
@@ -47,6 +50,18 @@ def title_of(notebook: Any) -> str:
         if cell.cell_type == "markdown" and found:
             return found[1].strip()
     return "mplab"
+
+
+def beginning(notebook: Any) -> str:
+    """Return the first sentences below the title, as plain words."""
+    source = re.sub(r"(?m)^#.*$", "", notebook.cells[0].source) if notebook.cells else ""
+    words = re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", source.strip().split("\n\n")[0])
+    said = ""
+    for sentence in re.findall(r".+?[.!?](?=\s|$)", words.replace("\n", " ")):
+        if said and len(said) + len(sentence) > _SENTENCES:
+            break
+        said += sentence
+    return said.strip()
 
 
 def in_colab(name: str) -> str:

@@ -136,7 +136,7 @@ def freeze(explorer: Explorer) -> Frozen | None:
     while True:
         places = list(itertools.product(*kept))
         moves = _moves(places, led)
-        packed = _packed([drawn[place] for place in places], moves)
+        packed = pack([drawn[place] for place in places], moves)
         if packed is not None and len(packed) <= ROOM:
             break
         kept = _coarser(kept, controls, start)
@@ -217,7 +217,7 @@ def _moves(
     }
 
 
-def _packed(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str | None:
+def pack(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str | None:
     """Pack all states into text; None if there are more parts than characters."""
     parts: dict[str, str] = {}
     rows: dict[tuple[str, str], list[str]] = {}
