@@ -97,7 +97,7 @@ def draw_digits() -> str:
     Returns:
         An explorer with a slider of loss scales, as HTML.
     """
-    from mplab.lessons.l01.figures import measure_painted_digits
+    from mplab.training.digits import measure_painted_digits
     from mplab.training.recipes import RECIPES
 
     names = ["2" + superscript(exponent) for exponent in EXPONENTS]
