@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 
 import mplab
 
-START, RUN, MOVE = 90, 300, 20
+START, RUN, MOVE = 180, 900, 60
 """Seconds to wait for the server and the page, for all cells, for a moved control."""
 
 SETTINGS = {
