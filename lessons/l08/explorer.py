@@ -141,11 +141,16 @@ def _times(scale: float) -> str:
     return "" if scale == 1 else f" × {scale_words(scale)}"
 
 
+def _called(run: History) -> str:
+    """The run's name, and whether `torch.amp` computed it."""
+    return f"{run_name(run)}{', real' if run.recipe.startswith('amp') else ''}"
+
+
 def _words(run: History, step: int, layer: str, number: int) -> str:
     """One run's state."""
     lost, total = run.flushed[step][layer]
     kept = run.samples[step][layer]
-    loss = f"{run_name(run)}: loss {_loss_at(run, step):.3g}, "
+    loss = f"{_called(run)}: loss {_loss_at(run, step):.3g}, "
     share = f"{percent(lost, total)} of the layer's gradients flushed"
     if number >= len(kept.places):
         return f"{loss}{share}."
@@ -199,7 +204,7 @@ class Column(NamedTuple):
     def draw(self, number: int, losses: tuple[float, float]) -> None:
         """Draw the column."""
         self.on.box(self.left, 6, 10, 10, self.colour)
-        self.on.text(self.left + 16, 16, run_name(self.run), more=BOLD)
+        self.on.text(self.left + 16, 16, _called(self.run), more=BOLD)
         self._losses(losses)
         self._layers()
         self._spread(self.run.gradients[self.step][self.layer])

@@ -79,6 +79,9 @@ def test_words_say_where_the_runs_part_and_the_button_goes_there():
     theatre = TrainingTheatre(three())
     assert theatre.parting == 30  # until step 13 the losses are above 0.8 in all
     assert "The losses part at step 30." in theatre.state.value
+    assert (
+        "FP16 without scaling, real: " in TrainingTheatre([run("amp-fp16-naive")] * 2).state.value
+    )
     theatre.jump.click()
     assert theatre.step.value == 30
     assert "this one" in theatre.state.value
@@ -115,7 +118,7 @@ def test_a_scale_of_zero_or_no_power_of_two_can_be_drawn():
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_no_word_runs_out_of_the_picture(count):
-    assert_texts_within(lambda: TrainingTheatre([*three(), run("bf16")][:count]))
+    assert_texts_within(lambda: TrainingTheatre([*three(), run("amp-fp16", scale=8.0)][:count]))
 
 
 def test_runs_of_two_tasks_are_refused():
