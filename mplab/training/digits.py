@@ -1,0 +1,63 @@
+"""Train the digits' autoencoder, and keep what it paints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mplab.training.history import History
+from mplab.training.loop import train
+from mplab.training.recipes import Recipe
+from mplab.training.tasks import TASKS, Split
+
+
+class PaintedDigits(NamedTuple):
+    """Test images, and what a network paints for each of them after training.
+
+    Attributes:
+        images: the test images, float32 of shape (images, 64), 0 for white to 1 for black.
+        painted: what the network gives for them, of that shape, by the name of the run.
+        runs: the history of the training, by that name; its metric R² is the share of the
+            variation between test images that the network reproduces.
+    """
+
+    images: np.ndarray
+    painted: dict[str, np.ndarray]
+    runs: dict[str, History]
+
+
+def measure_painted_digits(
+    *recipes: str | Recipe,
+    seed: int = 3,
+    record_gradients_at: Sequence[int] = (),
+    progress: bool = True,
+) -> PaintedDigits:
+    """Train the digits' autoencoder by each recipe, and keep what it paints.
+
+    Args:
+        *recipes: recipes, or the names of some in `mplab.training.RECIPES`.
+        seed: of the first weights.
+        record_gradients_at: the steps at which to record gradients; () for real FP16.
+        progress: show a bar for each run.
+    """
+    task = TASKS["digits-autoencoder"]
+    painted, runs, given = {}, {}, (torch.empty(0), torch.empty(0))
+
+    def metrics(output: Tensor, split: Split) -> dict[str, float]:
+        nonlocal given
+        given = (output, split.test[1])
+        return task.metrics(output, split)
+
+    keeping, moments = replace(task, metrics=metrics), record_gradients_at
+    for recipe in recipes:
+        name = recipe if isinstance(recipe, str) else recipe.name
+        runs[name] = train(
+            keeping, recipe, seed=seed, record_gradients_at=moments, progress=progress
+        )
+        painted[name] = given[0].detach().cpu().numpy()
+    return PaintedDigits(given[1].cpu().numpy(), painted, runs)
