@@ -49,3 +49,18 @@ class Table:
         caption = f"<caption {bold}>{escape(self.caption)}</caption>" if self.caption else ""
         top = f"<thead><tr>{head}</tr></thead>" if head else ""
         return f"<table>{caption}{top}<tbody>{body}</tbody></table>"
+
+
+class Tabular:
+    """Anything that is shown as its `table`."""
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()

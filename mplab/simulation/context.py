@@ -11,7 +11,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ContextDecorator, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -50,25 +50,27 @@ _pop_functions: Callable[[TorchFunctionMode, Any, Any, Any], Any] = TorchFunctio
 _innermost_functions: Callable[[], Any] = _get_current_function_mode
 
 
-class simulated:
+class simulated(ContextDecorator):
     """Run torch code in a low format, forward and backward, as a policy says.
 
-    Inside the `with` statement the tensors stay float32. Operations that `policy` puts into the low
-    format take rounded inputs and give rounded results. The default is autocast's policy on CUDA:
-    matrix products and convolutions in `fmt`; losses, softmax, norms, exp, log, pow and sums in
-    FP32; everything else in the widest format of its inputs. Backward, each operation runs in the
-    format of its forward operation. Scalars, losses, `.grad`, loss scaling, clipping and the
-    optimizer stay FP32. `backward()` belongs inside, too.
+    Inside the `with` statement, or a function that it decorates, the tensors stay float32.
+    Operations that `policy` puts into the low format take rounded inputs and give rounded results.
+    The default is autocast's policy on CUDA: matrix products and convolutions in `fmt`; torch's
+    losses, softmax, norms, exp, log, pow and sums in FP32; everything else in the widest format of
+    its inputs, where scalars count only among themselves. Backward, each operation runs in the
+    format of its forward operation. `.grad`, loss scaling, clipping and the optimizer stay FP32.
+    `backward()` belongs inside, too.
 
-    Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast.
-    `.float()`, `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under
-    autocast. On CUDA, torch's `cross_entropy` asks for the `log_softmax` in the dtype of the
-    logits, and autocast lets it: with low logits it is low there, and FP32 here.
+    Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast,
+    and tensors may be of any dtype: FFT and float64 run there as they are. `.float()`,
+    `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under autocast. On CUDA,
+    torch's `cross_entropy` asks for the `log_softmax` in the dtype of the logits, and autocast lets
+    it: with low logits it is low there, and FP32 here.
 
     `x.dtype` is the dtype of the format that `x` holds, so that a program branches on it as under
     autocast. `.half()`, `.to(x.dtype)` and `zeros(n, dtype=x.dtype)` give tensors of that format;
     only formats of this simulation can be asked for. The stored dtype is float32; `x.dtype` shows
-    it for scalars and gradients, for formats that torch lacks, in layers in FP32, in the backward
+    it for gradients, for formats that torch lacks, in layers in FP32, in the backward
     pass, in torch's own code, and after the context. So do NumPy and `element_size()`. `clone` and
     `copy.deepcopy` keep the format; `pickle` and `torch.save` keep only the numbers, and a loaded
     tensor is FP32.
@@ -86,7 +88,8 @@ class simulated:
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
             that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
             a scalar, as an active `torch.autocast` makes.
-        RuntimeError: `backward()` is called after the context of its forward pass ended.
+        RuntimeError: `backward()` is called after the context of its forward pass ended; tensors
+            of two formats where torch takes those of one, as in `z[mask] = low`.
 
     Exactness:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
@@ -228,6 +231,8 @@ class simulated:
         graph, results = self._mode.graph, self._mode.results
         alive = {id(t): t for t in (result() for result in results) if t is not None}
         results.clear()
+        if self._outer is None and all(t.grad_fn is None for t in alive.values()):
+            graph.nodes.clear()
 
         def check(_: Tensor) -> None:
             if graph.innermost is None:
@@ -394,7 +399,7 @@ def explain(
         The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
 
     Raises:
-        ValueError: as in `simulated`; a target, but no loss.
+        ValueError: as in `simulated`.
 
     Exactness:
         Recorded where the operation ran, by the same code that ran it.
@@ -407,11 +412,6 @@ def explain(
         >>> found.rows[0].cast, found.rows[1].rule
         (3, 'listed: softmax runs in FP32')
     """
-    if loss is None and target is not None:
-        raise ValueError(
-            f"explain: target must be None without a loss; got a {type(target).__name__}. "
-            f"Pass loss, too."
-        )
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)

@@ -36,7 +36,6 @@ from mplab.simulation.marks import (
     this_graph,
 )
 from mplab.simulation.operations import (
-    COMPLEX,
     Rule,
     Scope,
     mark_as_fp32,
@@ -66,6 +65,9 @@ _FLOAT32, _STRIDED = torch.float32, torch.strided
 _MANY = 1 << 10
 """Once this many results are remembered, the dead ones among them are forgotten."""
 
+_TAKE_SCALARS = ("mul", "div")
+"""Their kernels for the CPU do not round a second operand that is a scalar."""
+
 OUTSIDE = "outside modules"
 """The layer name of operations outside all modules."""
 
@@ -73,6 +75,12 @@ OUTSIDE = "outside modules"
 def _recomputes(node: Any) -> bool:
     """Whether a checkpoint runs a forward pass again in this node, with gradients on."""
     return isinstance(node, BackwardCFunction) or _saving_hooks(True) is not None
+
+
+def _number_of(node: Any) -> int:
+    """The number of an autograd node, or of the node of the operation that it wraps."""
+    wraps = type(node).__name__ == "CopySlices"  # made right after that node
+    return int(node._sequence_nr()) - wraps
 
 
 class Rules(dict[int, Rule]):
@@ -91,12 +99,6 @@ class Rules(dict[int, Rule]):
         # not func._can_decompose(), which also includes decompositions for compilers alone, and
         # operations with a kernel, such as silu_backward
         has = torch._C._dispatch_has_kernel_for_dispatch_key
-        name = operation._schema.name.partition("::")[2]
-        if name in COMPLEX:
-            raise ValueError(
-                f"simulated: operations must give real numbers; got {name}, which gives complex "
-                f"ones. Compute this outside the with statement."
-            )
         composite = has(operation.name(), _COMPOSITE) and not has(operation.name(), "CPU")
         rule = rule_of(operation, self.scope, composite=composite)
         self._operations.append(operation)
@@ -256,6 +258,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             rule.exact and not scalars and not (rule.plain and len(tensors) < len(rule.positions))
         )
         given = args
+        if rule.paired and wide and low_met is not None and run is Run.WIDEST and custom is None:
+            raise RuntimeError(
+                f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
+                f"{low_met.fmt.name} and another. Convert one of them: x.to(y.dtype)."
+            )
         if rule.written is not None:
             into = written_format(rule, args, kwargs)
             if into is not None and run is Run.LOWER:
@@ -268,23 +275,60 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             into = low if run is Run.OUTPUT else None if run is Run.WIDE or wide else low_met
             exact = exact and not wide
+        if into is not None and scalars and not rule.widens:
+            args = self._round_scalars(rule, args, into)
         out = rule.call(*args, **kwargs)
         self.keep(out)
-        if into is not None:
-            if not isinstance(out, Tensor) or out.dim():
-                self._finish(rule, out, into, exact, custom)
-            else:
-                into = None  # a scalar stays FP32
+        if into is not None and rule.widens and isinstance(out, Tensor) and not out.dim():
+            into = None
+        elif into is not None:
+            self._finish(rule, out, into, exact, custom)
         elif self.lowers_all and numbers and not computes:
             mark_as_fp32(out)
         if self.graph.next != next_number() and self.graph.is_here():
-            node = Node(into, self.place if custom is None else custom.place, marks_of(tensors))
+            place, own = self.place if custom is None else custom.place, marks_of(tensors)
+            varying = [mark for mark, t in zip(own, tensors, strict=False) if t.requires_grad]
+            node = Node(into, place, tuple(varying) or own)
+            node.scalars = scalars
             if run is Run.OUTPUT:
                 node.into = None
+            if rule.passes and into is None and low_met is not None:
+                self._cast_passing_gradients(out, node, own)
             self.graph.note(node)
         if self.record is not None:
             self.record(rule, run, into, custom, given, args, out)
         return out
+
+    def _cast_passing_gradients(self, out: Tensor, node: Node, inputs: Sequence[Mark]) -> None:
+        """Cast a gradient that passes on to a low input, as autograd does, and mark it as its own.
+
+        Then it can be added to other gradients of that input. There is no operation to see: a
+        hook on the autograd node does it, which `out` has once an operation uses it.
+        """
+        graph = self.graph
+
+        def cast(gradient: Tensor | None, mark: Mark) -> Tensor | None:
+            if gradient is None or mark.into is None or mark.made_by is not None:
+                return gradient
+            number = _number_of(_current_node())
+            graph.nodes[number] = Node(mark.into, node.place, (mark,))
+            gradient, graph.nodes[number] = torch.clone(gradient), node
+            return gradient
+
+        def hook(gradients: Any, _: Any) -> Any:
+            here = graph.innermost is self and len(gradients) == len(inputs)
+            return tuple(map(cast, gradients, inputs)) if here else None
+
+        def attach(t: Tensor) -> bool:
+            own: Any = t.grad_fn
+            found = own is not None and graph.nodes.get(_number_of(own)) is node
+            if found:
+                own.register_hook(hook)
+            return found
+
+        mark = mark_of(out) or Mark(None)
+        mark.on_use = attach
+        set_mark(out, mark)
 
     def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any]) -> None:
         """Remember the node of a view, which shares its input's memory and mark."""
@@ -316,9 +360,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _backward(self, node: Any, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operation of a backward pass in the format of its node."""
-        number = node._sequence_nr()
-        if type(node).__name__ == "CopySlices":
-            number -= 1  # it was made right after the node of the operation that it wraps
+        number = _number_of(node)
         known = self.graph.nodes.get(number)
         if isinstance(node, BackwardCFunction):
             return self._forward(rule, args, kwargs, known or Node(None))
@@ -334,6 +376,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         into, given = known.into, args
         if into is not None:
+            if known.scalars and not rule.widens:
+                args = self._round_scalars(rule, args, into)
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
         elif known.arrives is not None and args:
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
@@ -355,9 +399,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _sum(self, shared: Mark, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor."""
-        into = shared.gradient_format
-        if shared.cast is not None and into is not shared.into:
-            one, whole = args[0], shared.cast.rounded
+        into, cast = shared.gradient_format, shared.cast
+        if cast is not None and into is not shared.into:
+            one, whole = args[0], cast.rounded
             view = one.numel() == whole.numel() and sorted(one.shape) != sorted(whole.shape)
             if view or any(m and m.into is None for m in map(mark_of, args[:2])):
                 into = None  # not all uses were of the one copy that autocast makes of a weight
@@ -417,7 +461,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if rule.one_result or rule.run is Run.OUTPUT:
                 results = results[:1]
         for t in results:
-            if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.dim() and t.layout is _STRIDED:
+            if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
+                continue
+            if t.dim() or not rule.widens:
                 if into is not None and not exact:
                     plain = t if rule.written is None else t.detach()
                     into(plain, plain, self._counter(rule.name, node))
@@ -434,6 +480,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return counter
 
     # Inputs as autocast casts them
+
+    def _round_scalars(self, rule: Rule, args: Any, into: Rounder) -> Any:
+        """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
+
+        def held(i: int, t: Any) -> Any:
+            scalar = isinstance(t, Tensor) and not t.dim() and t.dtype is _FLOAT32
+            whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
+            return into(t, torch.empty_like(t), None) if scalar and not whole else t
+
+        return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
 
     def _cast_all(
         self, rule: Rule, args: Any, kwargs: dict[str, Any], into: Rounder, node: Node | None
@@ -474,14 +530,15 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if mark is not None:
             if mark.into is into or into.serves(mark):
                 return t
-            if mark.cast is not None:
-                kept = mark.cast.view_for(t, into, self.epoch)
+            cast = mark.cast
+            if cast is not None:
+                kept = cast.view_for(t, into, self.epoch)
                 if kept is not None:
                     return kept
-        if not t.dim():
+        gradient = mark is not None and mark.made_by is not None
+        if not t.dim() and (self.lowers_all or not (node is None or gradient)):
             return t
         base = t if t._base is None else t._base
-        gradient = mark is not None and mark.made_by is not None
         if gradient or (base.is_leaf and base.requires_grad and not base.is_inference()):
             return self._cast_once(t, base, into, node)
         # a tensor saved by the forward pass is cast again: autocast would have saved the cast
@@ -494,9 +551,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if mark is None:
             mark = Mark(None)
             set_mark(base, mark)
-        if mark.cast is None or not mark.cast.fits(base, into):
-            mark.cast = RoundedCopy(base, into)
         cast = mark.cast
+        if cast is None or not cast.fits(base, into):
+            cast = RoundedCopy(base, into)
+            mark.keep(base, cast)
         if not cast.is_fresh(base, self.epoch):
             into(base, cast.rounded, self._counter("cast", node))
             cast.time = (base._version, self.epoch)

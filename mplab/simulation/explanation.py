@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from mplab.numbers.formats import FP32, Format
-from mplab.numbers.tables import Table
+from mplab.numbers.tables import Table, Tabular
 from mplab.simulation.dispatch import OUTSIDE, Mode
-from mplab.simulation.marks import Node, Rounder, is_plain, mark_of
+from mplab.simulation.marks import Rounder, is_plain, mark_of
 from mplab.simulation.operations import CONVERSIONS, COPIES, Rule, results_of
 from mplab.simulation.policies import Policy, Run
 
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(Tabular):
     """In which format each operation ran under a policy; prints as a table.
 
     Attributes:
@@ -64,21 +64,11 @@ class Explanation:
             "format"
         )
         header = ("pass", "module", "operation", "format", "inputs cast", "rule")
-        lines = tuple(
-            (
-                *(row.phase, row.module, row.operation, row.format.name),
-                f"{row.cast} of {len(row.inputs)}" if row.cast else "no",
-                row.rule,
-            )
-            for row in self.rows
-        )
-        return Table(caption, header, lines)
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+        lines = []
+        for row in self.rows:
+            cast = f"{row.cast} of {len(row.inputs)}" if row.cast else "no"
+            lines.append((row.phase, row.module, row.operation, row.format.name, cast, row.rule))
+        return Table(caption, header, tuple(lines))
 
 
 class Recorder:
@@ -87,26 +77,18 @@ class Recorder:
     def __init__(self, mode: Mode) -> None:
         self.mode, self.rows = mode, list[Row]()
 
-    def __call__(
-        self,
-        rule: Rule,
-        run: Run | None,
-        into: Rounder | None,
-        node: Node | None,
-        given: Any,
-        args: Any,
-        out: Any,
-        why: str = "",
-    ) -> None:
+    def __call__(self, *operation: Any) -> None:
         """Record one operation, unless it has no floating-point input or result."""
+        rule, run, into, node, given, args, out, *reason = operation
         before, after = list(_tensors(given)), list(_tensors(args))
         numbers = [t for t in results_of(out) if isinstance(t, Tensor) and t.is_floating_point()]
         if not numbers or not before or rule.name in _MEMORY:
             return
-        if not why:
-            why = _forward(rule, run, into) if node is None else _backward(run)
-            if not numbers[0].dim():
-                why = "a result without dimensions stays FP32"
+        why = _forward(rule, run, into) if node is None else _backward(run)
+        if reason:
+            (why,) = reason
+        elif not numbers[0].dim() and rule.widens:
+            why = "a result without dimensions stays FP32"
         phase = "forward" if node is None else "backward"
         module = self.mode.place.name if node is None else node.layer or OUTSIDE
         fmt, shape = FP32 if into is None else into.fmt, tuple(numbers[0].shape)

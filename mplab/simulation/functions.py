@@ -24,7 +24,7 @@ from torch.overrides import TorchFunctionMode
 from mplab.numbers.formats import Format
 from mplab.simulation.dispatch import Mode, Rules, rules_in
 from mplab.simulation.marks import Mark, Rounder, is_dense, is_plain, mark_of, set_mark
-from mplab.simulation.operations import Refused, Scope
+from mplab.simulation.operations import Scope
 from mplab.simulation.policies import Policy, Run
 
 _QUESTIONS = dict.fromkeys(
@@ -134,19 +134,7 @@ class Functions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        try:
-            return self._run(func, types, args, kwargs or {})
-        except ValueError as error:
-            refused = getattr(error, "refused", None)
-            if not isinstance(refused, Refused) or not refused.by_autocast():
-                raise
-            raise ValueError(
-                f"simulated: torch.autocast must not be active with it; got "
-                f"torch.autocast({refused.device!r}, dtype={refused.dtype}), seen in "
-                f"{refused.operation}. Leave autocast out: the simulation casts by its policy."
-            ) from None
-
-    def _run(self, func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        kwargs = kwargs or {}
         stack = _transformations()
         if stack and len(stack) > 1:
             _refuse_batched_gradients(stack)
@@ -230,8 +218,8 @@ class Functions(TorchFunctionMode):
 
 # Functions with a handler of their own ----------------------------------------------------
 def _is_plain(t: Any) -> bool:
-    """Whether a tensor has memory that can be marked, and more than a scalar in it."""
-    return is_plain(t) and t.dtype is torch.float32 and t.dim() > 0 and not _transformations()
+    """Whether a tensor has memory that can be marked."""
+    return is_plain(t) and t.dtype is torch.float32 and not _transformations()
 
 
 def _rounder_of(t: Any) -> Rounder | None:
@@ -313,7 +301,7 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any])
     else:
         asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
         into, why = functions.rounder(asked), str(asked).removeprefix("torch.")
-    if (into is None and asked is not torch.float32) or not args[0].dim():
+    if into is None and asked is not torch.float32:
         return func(*args, **kwargs)
     if into is not None:
         func = Tensor.float if func in _NAMED else func
@@ -333,7 +321,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     if into is not None and args and func in (torch.as_tensor, torch.asarray) and is_plain(args[0]):
         return _convert(functions, Tensor.to, args, kwargs)
     out = func(*args, **kwargs)
-    if into is None or not out.dim() or "out" in kwargs:
+    if into is None or "out" in kwargs:
         return out
     held = out.detach().float()
     set_mark(held, Mark(into))

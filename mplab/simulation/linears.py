@@ -90,12 +90,10 @@ current scaling, simulated)
         setattr(model.get_submodule(parent), last, made[layer])
     if not made and not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
         found = [f"{n or 'model'} ({type(part).__name__})" for n, part in model.named_modules()]
-        advice = (
-            f" Without a filter {how.name!r} keeps the first and the last layer." * how.keep_ends
-        )
         raise ValueError(
             f"convert_linears: model must have an nn.Linear itself that filter lets pass; got "
-            f"{', '.join(found[-9:])}. Subclasses stay as they are.{advice}"
+            f"{', '.join(found[-9:])}. Subclasses stay as they are; without a filter "
+            f"{how.name!r} keeps {'the first and the last layer' if how.keep_ends else 'no layer'}."
         )
     _call_layers(model)
     _log.info("%s", conversion(model))

@@ -7,6 +7,7 @@ when it saves a tensor. The mark goes when the memory goes, so reused memory has
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
@@ -28,7 +29,7 @@ KEPT_NODES = 1 << 17
 next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """The number that the next autograd node of this thread will get."""
 
-_ATTRIBUTE = "_mplab"
+_ATTRIBUTE, _COPY = "_mplab", "_mplab_copy"
 
 
 class Counter:
@@ -167,12 +168,25 @@ def heard(listener: Listener) -> Iterator[None]:
 class Mark:
     """The rounder that made the numbers of a storage, and for a gradient, the node."""
 
-    __slots__ = ("cast", "into", "made_by")
+    __slots__ = ("_cast", "into", "made_by", "on_use")
 
     def __init__(self, into: Rounder | None, made_by: Node | None = None) -> None:
         self.into = into  # None for FP32
         self.made_by = made_by  # for a gradient
-        self.cast: RoundedCopy | None = None
+        self.on_use: Callable[[Tensor], bool] | None = None
+        """Called when an operation uses the tensor, whose autograd node is then known; until
+        it returns True."""
+        self._cast: Callable[[], RoundedCopy | None] = _nothing
+
+    @property
+    def cast(self) -> RoundedCopy | None:
+        """The rounded copy, which goes with its tensor's memory; marks live on in nodes."""
+        return self._cast()
+
+    def keep(self, t: Tensor, cast: RoundedCopy) -> None:
+        """Keep the rounded copy of a tensor with this mark."""
+        setattr(t.untyped_storage(), _COPY, cast)
+        self._cast = weakref.ref(cast)
 
     @property
     def gradient_format(self) -> Rounder | None:
@@ -180,13 +194,18 @@ class Mark:
 
         A weight's gradients arrive at the cast that autocast made of it, and are added there.
         """
-        return self.into if self.cast is None else self.cast.into
+        cast = self.cast
+        return self.into if cast is None else cast.into
+
+
+def _nothing() -> None:
+    return None
 
 
 class RoundedCopy:
     """A copy of a weight or gradient in a low format, for all operations that use it."""
 
-    __slots__ = ("into", "place", "rounded", "time", "views")
+    __slots__ = ("__weakref__", "into", "place", "rounded", "time", "views")
 
     def __init__(self, base: Tensor, into: Rounder) -> None:
         self.place, self.into = base.data_ptr(), into
@@ -222,12 +241,13 @@ class Place(NamedTuple):
 class Node:
     """A node of the autograd graph: format, place and inputs of its forward operation."""
 
-    __slots__ = ("arrives", "inputs", "into", "place")
+    __slots__ = ("arrives", "inputs", "into", "place", "scalars")
 
     def __init__(
         self, into: Rounder | None, place: Place | None = None, inputs: tuple[Mark, ...] = ()
     ) -> None:
         self.into, self.place, self.inputs = into, place, inputs
+        self.scalars = False  # whether some inputs have no dimensions
         self.arrives = into  # the format of its result, so of the gradient that arrives
 
     @property
@@ -315,6 +335,8 @@ def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
             if mark is None:
                 mark = Mark(None)
                 set_mark(t, mark)
+            elif mark.on_use is not None and mark.on_use(t):
+                mark.on_use = None
             marks.append(mark)
     return tuple(marks)
 

@@ -15,6 +15,14 @@ from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
 
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
+_PAIRED = names_in(
+    "index_add index_add_ index_copy_ index_put_ index_reduce index_reduce_ scatter scatter_ put "
+    "scatter_add_ scatter_reduce scatter_reduce_ masked_scatter masked_scatter_ put_ lerp lerp_ "
+    "mm bmm addmm addbmm baddbmm mv addmv convolution"
+)
+"""Take tensors of one dtype alone, and autocast converts none. `index_put` and the like, which it
+converts on CUDA or on the CPU, are not here."""
+
 # What torch's operations are, whatever the policy ------------------------------------------
 LIKE_INPUT = names_in(
     """
@@ -49,9 +57,6 @@ UNSAFE_VIEWS = names_in("_unsafe_view unsafe_split unsafe_split_with_sizes")
 CONVERSIONS = frozenset({"_to_copy", "copy"})
 """Take tensors of any dtype."""
 
-COMPLEX = names_in("complex polar view_as_complex _fft_r2c _fft_c2c linalg_eig _linalg_eigvals")
-"""Make complex numbers, which no format of the simulation holds."""
-
 COPIES = CONVERSIONS | names_in(
     "clone zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty "
     "rand_like randn_like empty_strided new_empty_strided zero fill"
@@ -70,6 +75,10 @@ _QUICKER = {
     "aten::view": torch.Tensor.view,
 }
 """Callables that run the commonest operations in two thirds of the time, same arguments."""
+
+
+_PASSING = names_in("add sub rsub cat stack sum clone copy slice_scatter select_scatter")
+"""Their backward passes a gradient on without computing anything."""
 
 
 # Rules: how a policy runs one operation ----------------------------------------------------
@@ -99,6 +108,14 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """Whether the tensors are just the first arguments, one each."""
     follows: bool
     """Whether it may pass on a gradient that becomes a .grad, or comes from a scalar."""
+    passes: bool
+    """Whether its backward may compute nothing, so that no operation would cast the gradient."""
+    paired: bool
+    """Whether torch refuses tensors of several dtypes."""
+    free: bool
+    """Whether it runs where the program turned autocast off, on tensors of any kind."""
+    widens: bool
+    """Whether its scalars stay FP32: a policy without lists lowers it, and losses must not be."""
 
 
 class Scope(NamedTuple):
@@ -179,35 +196,23 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
         one_result=base in ONE_RESULT,
         plain=single and positions == tuple(range(len(positions))),
         follows=base in ("detach", "expand"),
+        passes=base in _PASSING,
+        paired=name in _PAIRED,
+        free=listed and run is Run.WIDEST,
+        widens=not listed and run is Run.LOWER,
     )
 
 
 # Inputs and results ----------------------------------------------------------------------
-class Refused(NamedTuple):
-    """A rejected tensor: the operation, and the tensor's device and dtype."""
-
-    operation: str
-    device: str
-    dtype: torch.dtype
-
-    def by_autocast(self) -> bool:
-        """Whether an active autocast casts to this dtype; within its kernels it looks inactive."""
-        active = torch.is_autocast_enabled(self.device)
-        return active and torch.get_autocast_dtype(self.device) is self.dtype
-
-
 def refuse(rule: Rule, t: Tensor) -> None:
     """Reject tensors that cannot be simulated; integers and scalars pass."""
     numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
-    if numbers and (t.is_nested or t.dim()) and rule.name not in CONVERSIONS:
-        # a ValueError, since the operators of Tensor hide a TypeError
-        error = ValueError(
+    if numbers and (t.is_nested or t.dim()) and not (rule.free or rule.name in CONVERSIONS):
+        raise ValueError(  # the operators of Tensor hide a TypeError
             f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "
-            f"{tuple(t.shape)} in {rule.name}. Convert it with .float() or .to_dense(), or "
-            f"compute this outside the with statement."
+            f"{tuple(t.shape)} in {rule.name}. Convert it with .float() or .to_dense(), leave "
+            f"torch.autocast out, or turn it off here: torch.autocast('cpu', enabled=False)."
         )
-        error.refused = Refused(rule.name, t.device.type, t.dtype)  # type: ignore[attr-defined]
-        raise error
 
 
 def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Sequence[Tensor]:
@@ -228,11 +233,12 @@ Met = tuple[Rounder | None, bool, bool, bool, bool]
 """The inputs of an operation, as a plain tuple for speed: their low format; whether one is in FP32,
 or two are in different low formats, which meet in FP32; whether a scalar is among them; whether a
 tensor of numbers is, other than gradients in a user's hands; and whether any number is. The first
-two give the widest format: FP32, or the low one."""
+two give the widest format: FP32, or the low one. As in torch, scalars count only among themselves.
+"""
 
 
 def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
-    """Find the formats of the inputs; scalars do not count.
+    """Find the formats of the inputs.
 
     Outside a backward pass a gradient counts as FP32, because a weight's gradient is FP32.
     """
@@ -259,6 +265,11 @@ def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
                 low = into
             elif low is not into and low.fmt != into.fmt:
                 wide = True
+    if scalars and not numbers:
+        marks = [mark_of(t) for t in tensors if t.dtype is _FLOAT32 and t.layout is _STRIDED]
+        met = [m.into if m and (gradients or not m.made_by) else None for m in marks]
+        low = met[0] if met else None
+        wide = any(low is None or into is None or into.fmt != low.fmt for into in met)
     if low is not None and rule.name.startswith("_foreach"):
         raise ValueError(
             f"simulated: {rule.name} must be given FP32 tensors; got tensors in {low.fmt.name}. "
@@ -275,7 +286,7 @@ def results_of(out: Any) -> Sequence[Any]:
 def mark_as_fp32(out: Any) -> None:
     """Mark results computed from gradients or from scalars as FP32 for good."""
     for t in results_of(out):
-        if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.dim() and t.layout is _STRIDED:
+        if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.layout is _STRIDED:
             set_mark(t, Mark(None, ALWAYS_FP32))
 
 
@@ -285,7 +296,7 @@ def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | N
     if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
         return None
     mark = mark_of(t)
-    if mark is None or not t.dim():
+    if mark is None:
         return None
     if mark.into is None or mark.made_by is not None:  # FP32, or a gradient in a user's hands
         set_mark(t, None if mark.made_by is None else Mark(None, ALWAYS_FP32))

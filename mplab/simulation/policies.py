@@ -47,8 +47,9 @@ ATTENTION = names_in(
 class Policy:
     """Which operation and which layer runs in which format.
 
-    Under every policy losses, tensors without dimensions, `.grad`, loss scaling, clipping and
-    the optimizer stay FP32, and an in-place operation keeps the format of the tensor it writes to.
+    Under every policy torch's losses, `.grad`, loss scaling, clipping and the optimizer stay FP32,
+    and an in-place operation keeps the format of the tensor it writes to. Results without
+    dimensions stay FP32 where `inside` or `outside` lowers operations that no list names.
 
     Args:
         name: the policy's name in `POLICIES`, in a `Recipe`, and in the files of runs.

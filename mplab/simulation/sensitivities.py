@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from mplab.numbers.formats import FP32, Format
 from mplab.numbers.installation import needs
 from mplab.numbers.rounding import Tally
-from mplab.numbers.tables import Table
+from mplab.numbers.tables import Table, Tabular
 from mplab.simulation.context import simulated
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.marks import facts_of, this_graph
@@ -47,7 +47,7 @@ class Measure(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class FoundPolicy:
+class FoundPolicy(Tabular):
     """A policy within a budget, and the measurements of a step under it.
 
     Attributes:
@@ -75,15 +75,9 @@ class FoundPolicy:
         rows = tuple((name, fmt.name, why) for name, fmt, why in self.layers)
         return Table(caption, ("layer", "format", "why none cheaper"), rows)
 
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
-
 
 @dataclass(frozen=True, repr=False)
-class Sensitivity:
+class Sensitivity(Tabular):
     """Measurements of a model with one layer at a time in a low format; prints as a table.
 
     Attributes:
@@ -111,21 +105,11 @@ class Sensitivity:
         )
         header = ("layer", "format", "loss", "output error", "gradient error", "worst in")
         lines = {("(none)", FP32): self.fp32, **self.measures}.items()
-        rows = tuple(
-            (
-                *(layer, fmt.name, f"{m.loss:.6g}"),
-                *(f"{m.output_error:.2g}", f"{m.gradient_error:.2g}"),
-                *(m.worst, _lost(m.forward), _lost(m.backward)),
-            )
-            for (layer, fmt), m in lines
-        )
-        return Table(caption, (*header, "forward", "backward"), rows)
-
-    def __repr__(self) -> str:
-        return repr(self.table)
-
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+        rows = []
+        for (layer, fmt), m in lines:
+            numbers = f"{m.loss:.6g}", f"{m.output_error:.2g}", f"{m.gradient_error:.2g}"
+            rows.append((layer, fmt.name, *numbers, m.worst, _lost(m.forward), _lost(m.backward)))
+        return Table(caption, (*header, "forward", "backward"), tuple(rows))
 
     def find_policy(
         self, budget: float, *, gradient_budget: float = 0.5, progress: bool = True
@@ -316,14 +300,9 @@ class _Step:
             sum((tallies.get(name + suffix, Tally()) for name in formats), Tally())
             for suffix in ("", " backward")
         )
-        return Measure(
-            math.fsum(map(float, losses)) / len(losses),
-            _error(outputs, self.outputs),
-            errors[worst],
-            worst if errors[worst] else "",
-            forward,
-            backward,
-        )
+        loss, off = math.fsum(map(float, losses)) / len(losses), _error(outputs, self.outputs)
+        name = worst if errors[worst] else ""
+        return Measure(loss, off, errors[worst], name, forward, backward)
 
     def _run(
         self, model: nn.Module, within: simulated
@@ -342,13 +321,10 @@ class _Step:
                 loss = self.loss(model, batch)
                 torch.autograd.backward(loss * self.loss_scale)
                 losses.append(loss.detach())
-        gradients = {
-            name or type(model).__name__: own
-            for name, module in model.named_modules()
-            if (
-                own := [g.to_dense() for p in module.parameters(False) if (g := p.grad) is not None]
-            )
-        }
+        gradients = dict[str, list[Tensor]]()
+        for name, module in model.named_modules():
+            own = [p.grad.to_dense() for p in module.parameters(False) if p.grad is not None]
+            gradients |= {name or type(model).__name__: own} if own else {}
         return losses, outputs or losses, gradients
 
 

@@ -1,6 +1,7 @@
 """The context around a training step: what it leaves alone, refuses, restores and counts."""
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 import mplab
 from mplab import BF16, FP16, Rounding, Tally
 from mplab.simulation import Fp8Linear, simulated
+from mplab.simulation.marks import RoundedCopy, this_graph
 
 
 @pytest.fixture(autouse=True)
@@ -279,6 +281,33 @@ def test_names_survive_an_exception_in_a_layer():
             model(torch.randn(2, 4))
         torch.randn(2, 2).mm(torch.randn(2, 2))
     assert "outside modules" in sim.by_layer
+
+
+def test_the_memory_of_models_that_are_gone_is_given_back():
+    def copies():
+        gc.collect()
+        return sum(type(each) is RoundedCopy for each in gc.get_objects())
+
+    before = copies()
+    with simulated(FP16):
+        for _ in range(5):
+            model = nn.Linear(4, 4)
+            model(torch.randn(3, 4)).sum().backward()
+        assert copies() <= before + 4  # of the last model, and none of the others
+    assert not this_graph().nodes
+    del model
+    assert copies() == before
+
+
+def test_a_simulation_decorates_a_function():
+    x = torch.randn(3, 3)
+
+    @simulated(FP16)
+    def product(x):
+        return x @ x
+
+    assert_bits(product(x), round_to(round_to(x, FP16) @ round_to(x, FP16), FP16))
+    assert_bits(product(x), product(x))
 
 
 def test_torch_export_and_fake_tensors_inside_give_shapes_and_change_nothing():

@@ -109,7 +109,7 @@ def test_the_rules_are_named():
         "listed: native_layer_norm runs in FP32",
     ) in rules
     assert ("relu", "not listed: runs in the widest format of its inputs, FP16") in rules
-    assert ("nll_loss_forward", "a result without dimensions stays FP32") in rules
+    assert ("nll_loss_forward", "listed: nll_loss_forward runs in FP32") in rules
 
 
 def test_what_was_cast_is_counted():

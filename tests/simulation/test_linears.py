@@ -108,7 +108,7 @@ class Own(nn.Linear):
         (
             lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)),
             {"scaling": "nvfp4"},
-            "Without a filter 'nvfp4' keeps the first and the last layer",
+            "without a filter 'nvfp4' keeps the first and the last layer",
         ),
     ],
 )

@@ -239,8 +239,8 @@ def test_the_loss_of_low_tensors_is_that_of_fp32(policy):
     assert_bits(again, entropy)
 
 
-@every_policy
-def test_scalars_are_not_rounded(policy):
+@pytest.mark.parametrize("policy", [KERAS_MIXED, EVERYTHING], ids=lambda policy: policy.name)
+def test_scalars_are_not_rounded_where_a_policy_lowers_without_a_list(policy):
     class Model(nn.Module):
         def forward(self, x):
             h = x.mm(x)
