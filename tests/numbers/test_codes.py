@@ -194,11 +194,6 @@ def test_encode_shows_both_neighbours_in_a_format_without_zero():
         encode(0.1, FP8_E8M0)
 
 
-def test_encode_names_positive_zero_as_neighbour_where_there_is_no_negative_zero():
-    with pytest.raises(ValueError, match=r"between -0\.0009765625 \(0x81\) and 0\.0 \(0x00\)"):
-        encode(-1e-10, FP8_E4M3FNUZ)
-
-
 @pytest.mark.parametrize(
     ("x", "fmt"),
     [
@@ -294,17 +289,9 @@ def test_from_ml_dtypes_takes_any_layout():
     assert from_ml_dtypes(np.zeros((0, 3), np.float16)).shape == (0, 3)
 
 
-@pytest.mark.parametrize("array", [np.zeros(2), np.zeros(2, np.int8), np.longdouble(1)])
-def test_from_ml_dtypes_refuses_dtypes_of_no_format(array):
-    with pytest.raises(ValueError, match="dtype must be one of"):
-        from_ml_dtypes(array)
-
-
-def test_to_ml_dtypes_refuses_formats_without_dtype_and_unrounded_numbers():
+def test_to_ml_dtypes_refuses_formats_without_dtype():
     with pytest.raises(TypeError, match=r"^to_ml_dtypes: fmt must have .* TF32 has none\."):
         to_ml_dtypes(np.ones(2), TF32)
-    with pytest.raises(ValueError, match=r"must hold values of FP16; got 0\.1, between"):
-        to_ml_dtypes(np.array([0.1]), FP16)
 
 
 @pytest.mark.parametrize("function", [decode, fields])
@@ -343,10 +330,8 @@ def test_encode_and_ulp_take_half_bfloat_and_byte_swapped_numbers():
         assert ulp(x, FP16).tolist() == [2.0**-10, 2.0**-24, 2.0**-9]
 
 
-def test_encode_takes_strings_decimals_and_fractions_that_are_values():
+def test_encode_takes_strings_and_fractions_that_are_values():
     assert encode("0.5", FP16) == encode(Fraction(1, 2), FP16) == 0x3800
-    with pytest.raises(ValueError, match=r"got .*0\.1, between"):
-        encode("0.1", FP16)
 
 
 UNDER_FLUSHING = """

@@ -127,12 +127,6 @@ def assert_alike(got, expected):
         assert_same_bits(got, expected)
 
 
-def test_a_number_clamped_by_min_and_max_enters_whichever_of_the_three_it_is():
-    clamped = [round_to(max(-448, min(448, x)), FP8_E4M3) for x in (1000.0, 0.7, -1000.0)]
-    assert clamped == [448.0, 0.6875, -448.0]
-    assert all(type(x) is np.float64 for x in clamped)
-
-
 @pytest.mark.parametrize("dtype", ["i8", ">i8", "u8"])
 def test_integers_that_float64_cannot_hold_are_refused_and_no_others(dtype):
     info = np.iinfo(dtype)
@@ -177,65 +171,27 @@ def test_huge_integers_are_answered_without_writing_their_digits():
         round_to([10**5000], FP16)
 
 
-def test_lists_whose_rows_differ_in_length_are_refused():
-    for ragged in ([[1.0], [2.0, 3.0]], [1, [2]], [[1, 2], 3.0]):
-        with pytest.raises(ValueError, match="inhomogeneous"):
-            round_to(ragged, FP16)
-
-
 # Bad input -----------------------------------------------------------------------------
 
 
-def test_what_holds_no_numbers_is_refused_with_what_to_do():
-    """tests/test_odd_calls.py asks this of every function, with every kind of such things."""
+def test_strings_that_are_no_decimals_and_what_holds_no_numbers_are_refused():
+    for text in ("", "abc", "0x10", "1,5", "1e"):
+        with pytest.raises(ValueError, match=r"^round_to: got .*; write numbers like"):
+            round_to(text, FP16)
     with pytest.raises(TypeError, match=r"^tally: x must be .*; got .*\. Convert"):
         tally(np.longdouble(1), FP16)
-
-
-@pytest.mark.parametrize("text", ["", "abc", "0x10", "1,5", "1e"])
-def test_strings_that_are_no_decimals_are_refused(text):
-    with pytest.raises(ValueError, match=r"^round_to: got .*; write numbers like"):
-        round_to(text, FP16)
-
-
-@pytest.mark.parametrize("tininess", [0, "AFTER", None])
-def test_tininess_of_the_wrong_type_is_refused(tininess):
-    events(np.ones(2), FP16)
     with pytest.raises(TypeError, match=r"^events: rounding, overflow, tininess, "):
-        events(np.ones(2), FP16, tininess=tininess)
+        events(np.ones(2), FP16, tininess=0)
 
 
-@pytest.mark.parametrize("out", [0, [0.0, 0.0], torch.ones(2)])
-def test_out_that_is_no_array_is_refused(out):
-    with pytest.raises((TypeError, ValueError), match=r"^round_to: out must be .*; got "):
-        round_to(np.ones(2), FP16, out=out)
-
-
-@pytest.mark.parametrize(
-    "out",
-    [
-        np.empty(2, np.float32),
-        np.empty(3),
-        np.empty((1, 2)),
-        np.empty(2, ">f8"),
-        np.empty(2, np.int64),
-        np.ma.empty(2),
-    ],
-    ids=lambda out: f"{out.dtype.str}-{out.shape}",
-)
-def test_out_of_another_dtype_or_shape_is_refused(out):
-    with pytest.raises(
-        ValueError, match=r"^round_to: out must be .* float64 and shape \(2,\); got"
-    ):
-        round_to(np.ones(2), FP16, out=out)
-
-
-def test_a_read_only_out_is_refused_and_a_read_only_input_is_not():
+def test_an_out_that_cannot_hold_the_result_is_refused():
     x = np.full(2, 0.1)
     x.flags.writeable = False
     assert round_to(x, FP16).tolist() == [0.0999755859375] * 2
-    with pytest.raises(ValueError, match=r"^round_to: out must be writeable; got a read-only"):
-        round_to(x, FP16, out=x)
+    arrays = [np.empty(2, dtype) for dtype in (np.float32, ">f8", np.int64)]
+    for out in (*arrays, np.empty(3), np.empty((1, 2)), np.ma.empty(2), 0, torch.ones(2), x):
+        with pytest.raises(ValueError, match=r"^round_to: out must be "):
+            round_to(np.ones(2), FP16, out=out)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -374,14 +330,3 @@ def test_values_come_back_as_float64_bit_for_bit_with_every_nan():
         assert_same_bits(got, same.astype(np.float64))
     assert require_values("f", "a", "0.5", FP16).shape == ()
     assert np.isnan(require_values("f", "a", np.nan, TABLED["FP4_E2M1"]))
-
-
-def test_minus_infinity_is_no_value_of_a_format_without_a_sign():
-    for fmt in (TABLED["UE4M4"], FP8_E8M0):
-        with pytest.raises(ValueError, match=r"^f: a must hold values of U?\w+; got -inf, past"):
-            require_values("f", "a", -np.inf, fmt)
-
-
-def test_the_first_number_that_is_no_value_is_named_whatever_the_shape():
-    with pytest.raises(ValueError, match=r"^f: a must hold values of FP16; got 0\.3, between"):
-        require_values("f", "a", np.array([[1.0, 0.3], [0.1, 2.0]]), FP16)

@@ -311,17 +311,13 @@ STRANGERS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("around", [False, True], ids=["autocast within", "autocast around"])
-def test_an_active_autocast_is_named_where_it_made_the_tensor_that_is_refused(around, dtype):
-    x, layer = torch.randn(2, 3), nn.Linear(3, 2)
-    contexts = [torch.autocast("cpu", dtype=dtype), simulated(FP16)]
-    named = rf"tensors must be dense float32; got {dtype}, .* leave torch\.autocast out"
+def test_an_active_autocast_is_told_by_the_tensor_that_it_made(around):
+    contexts = [torch.autocast("cpu", dtype=torch.bfloat16), simulated(FP16)]
     first, second = contexts if around else reversed(contexts)
-    with first, second:
-        for function in (layer, lambda x: x @ x.t()):
-            with pytest.raises(ValueError, match=named):
-                function(x)
+    for function in (nn.Linear(3, 2), lambda x: x @ x.t()):
+        with first, second, pytest.raises(ValueError, match=r"got torch\.bfloat16, .* leave"):
+            function(torch.randn(2, 3))
 
 
 def test_where_autocast_is_off_fft_float64_and_other_dtypes_run_untouched():

@@ -350,13 +350,6 @@ def test_a_checkpoint_in_a_simulation_gives_the_same_gradients(scaling, again, t
     assert all(map(torch.equal, *found))
 
 
-def test_a_second_derivative_is_refused():
-    x = deviates(2, 8).requires_grad_()
-    (grad,) = torch.autograd.grad(Fp8Linear(8, 4)(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
-
-
 # Made from a linear layer --------------------------------------------------------------
 
 
@@ -390,25 +383,21 @@ def test_one_layer_becomes_fp8_and_keeps_its_parameters_hooks_and_mode():
     assert type(plain) is nn.Linear
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: Fp8Linear(4, 4, scaling="dynamic"), ValueError, "scaling must be one of current"),
-        (lambda: convert_linears(nn.ReLU(), scaling=None), ValueError, "scaling must be one of"),
-        (lambda: Fp8Linear(4, 4, scaling="block", real=True), ValueError, "real must be False"),
-        (
-            lambda: Fp8Linear(4, 4, forward_format=FP8_E4M3FNUZ, real=True),
-            ValueError,
-            "got FP8_E4M3FNUZ, FP8_E5M2, 'current'",
+def test_what_cannot_be_converted_is_refused_with_advice():
+    calls = {
+        "scaling must be one of current": lambda: Fp8Linear(4, 4, scaling="dynamic"),
+        "scaling must be one of": lambda: convert_linears(nn.ReLU(), scaling=None),
+        "real must be False": lambda: Fp8Linear(4, 4, scaling="block", real=True),
+        "got FP8_E4M3FNUZ, FP8_E5M2, 'current'": lambda: Fp8Linear(
+            4, 4, forward_format=FP8_E4M3FNUZ, real=True
         ),
-        (lambda: Fp8Linear.from_linear(nn.ReLU()), TypeError, "must be an nn.Linear; got a ReLU"),
-        (lambda: Fp8Linear(5, 4, real=True)(torch.ones(3, 7)), ValueError, r"\(\.\.\., 5\); got"),
-        (lambda: Fp8Linear(5, 4)(torch.ones(3, 5).int()), ValueError, "must be floating point"),
-    ],
-)
-def test_what_cannot_be_converted_is_refused_with_advice(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+        "must be an nn.Linear; got a ReLU": lambda: Fp8Linear.from_linear(nn.ReLU()),
+        r"\(\.\.\., 5\); got": lambda: Fp8Linear(5, 4, real=True)(torch.ones(3, 7)),
+        "must be floating point": lambda: Fp8Linear(5, 4)(torch.ones(3, 5).int()),
+    }
+    for message, call in calls.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()
 
 
 # Training ------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from mplab.simulation import (
     CUDA_AUTOCAST,
     EVERYTHING,
     POLICIES,
-    Sensitivity,
     convert_linears,
     sensitivity,
     simulated,
@@ -493,15 +492,6 @@ def test_the_table_has_a_row_for_fp32_and_one_for_each_layer_and_format():
     assert re.search(r"faint +FP16 +[\d.]+ +0 +1 +faint +– +0\.\d+ flushed", repr(found))
     assert found._repr_html_().count("<tr>") == 1 + 9
     assert "<table>" in found.find_policy(1.0, progress=False)._repr_html_()
-
-
-def test_a_bar_shows_how_far_it_is(capfd):
-    model, batches = MODELS["mlp"]()
-    found = sensitivity(model, batches, squares, [FP16])
-    assert re.search(r"sensitivity: .*0/2", capfd.readouterr().err)
-    found.find_policy(1.0)
-    assert re.search(r"find_policy: .*0/2", capfd.readouterr().err)
-    assert isinstance(found, Sensitivity)
 
 
 # What is refused
