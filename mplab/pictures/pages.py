@@ -71,10 +71,9 @@ def _middle(values: Sequence[float], digits: str) -> str:
 
 
 def _last_scales(runs: Sequence[History]) -> str:
-    scales = sorted({float(run.loss_scale[-1]) for run in runs})
     if not any(np.any(run.loss_scale != 1) for run in runs):
         return "none"
-    words = [scale_words(scale) for scale in scales]
+    words = [*map(scale_words, sorted({float(run.loss_scale[-1]) for run in runs}))]
     return words[0] if len(words) == 1 else f"{words[0]} to {words[-1]}"
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from mplab.arithmetic.reductions import cumsum
 from mplab.numbers.codes import ulp
@@ -58,7 +57,8 @@ def rounding_profile(
     for (above, below), mode in zip(grid.T, modes, strict=True):
         result = rounded(x, fmt, mode, seed)
         errors = (result - x) / ulp(x, fmt)
-        _draw_profile(above, x, result, fmt)
+        above.plot(x, x, color="black", linewidth=0.7)
+        above.plot(x, result, ".", color=c.style(fmt).colour, markersize=2.5)  # may lie two deep
         if mode in _NEAREST:
             above.plot(middles, rounded(middles, fmt, mode), "o", color="black", markersize=4)
         above.set_title(mode_words(mode))
@@ -96,12 +96,6 @@ def _misses(worst: dict[Rounding, float]) -> str:
 def _at_most(error: float) -> str:
     """Say an error in words; a whole ulp is never reached."""
     return "nearly 1 ulp" if f"{error:.2f}" == "1.00" else f"up to {error:.2f} ulp"
-
-
-def _draw_profile(axes: Axes, x: np.ndarray, result: np.ndarray, fmt: Format) -> None:
-    """Draw a mode's stairs as dots, which may lie two deep, and the diagonal they approximate."""
-    axes.plot(x, x, color="black", linewidth=0.7)
-    axes.plot(x, result, ".", color=c.style(fmt).colour, markersize=2.5)
 
 
 class Sum(NamedTuple):

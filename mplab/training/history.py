@@ -193,10 +193,8 @@ def _from_json(stored: Any) -> History:
 
 
 def _histogram_from(kept: Any) -> ExponentHistogram:
-    exponents, counts, zeros, nonfinite = kept
-    return ExponentHistogram(
-        np.array(exponents, np.int64), np.array(counts, np.int64), zeros, nonfinite
-    )
+    exponents, counts = (np.array(numbers, np.int64) for numbers in kept[:2])
+    return ExponentHistogram(exponents, counts, *kept[2:])
 
 
 def settings_from(stored: dict[str, Any]) -> dict[str, Any]:

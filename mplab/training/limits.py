@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -90,7 +89,8 @@ class _Search:
             self.means.append(np.nan)
         else:
             self.limits.append(2.0**k if k < _FURTHEST else np.inf)
-            self.means.append(_mean_magnitude(found) / 2.0**k)
+            total = sum(float(np.abs(g.cpu().numpy(), dtype=np.float64).sum()) for g in found)
+            self.means.append(total / max(1, sum(g.numel() for g in found)) / 2.0**k)
             self.exponent = min(k, 60)
         return loss
 
@@ -101,8 +101,3 @@ class _Search:
         present = [gradient for gradient in found if gradient is not None]
         finite = all(bool(torch.isfinite(gradient).all()) for gradient in present)
         return present if finite else None
-
-
-def _mean_magnitude(gradients: Sequence[Tensor]) -> float:
-    total = sum(float(np.abs(g.cpu().numpy(), dtype=np.float64).sum()) for g in gradients)
-    return total / max(1, sum(g.numel() for g in gradients))

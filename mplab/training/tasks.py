@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from numbers import Real
 from typing import Any, NamedTuple
@@ -149,12 +150,14 @@ def _autoencoder_data() -> Split:
     return _split((images - known.mean()) / known.std(), images / 16)
 
 
-def _autoencoder() -> nn.Module:
-    widths = [64, 48, 32, 16, 32, 48, 64]
-    layers: list[nn.Module] = []
+def _sigmoids(widths: Sequence[int], *layers: nn.Module) -> nn.Module:
+    """These layers, then linear ones of these widths with sigmoids between them."""
     for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.Sigmoid()]
+        layers += (nn.Linear(before, after), nn.Sigmoid())
     return nn.Sequential(*layers[:-1])
+
+
+_autoencoder = partial(_sigmoids, [64, 48, 32, 16, 32, 48, 64])
 
 
 def _r2(output: Tensor, split: Split) -> dict[str, float]:
@@ -179,11 +182,7 @@ def _cnn() -> nn.Module:
 
 
 def _deep_sigmoid() -> nn.Module:
-    widths = [64, *[32] * 6, 10]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), nn.Sigmoid()]
-    return nn.Sequential(*layers[:-1])
+    return _sigmoids([64, *[32] * 6, 10], nn.Flatten())
 
 
 def _accuracy(output: Tensor, split: Split) -> dict[str, float]:
@@ -256,74 +255,34 @@ def _adam(rate: float) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda parameters: torch.optim.Adam(parameters, lr=rate)
 
 
+_momentum = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+
 TASKS: dict[str, Task] = {
     task.name: task
-    for task in (
+    for task in (  # name, steps, batch, data, network; loss, metrics, optimizer, verdict
         Task(
-            "digits-autoencoder",
-            steps=400,
-            batch=None,
-            data=_autoencoder_data,
-            model=_autoencoder,
-            loss=F.mse_loss,
-            metrics=_r2,
-            optimizer=_adam(1e-2),
-            verdict="fails",
+            *("digits-autoencoder", 400, None, _autoencoder_data, _autoencoder),
+            *(F.mse_loss, _r2, _adam(1e-2), "fails"),
         ),
         Task(
-            "digits-cnn",
-            steps=160,
-            batch=128,
-            data=_classifier_data,
-            model=_cnn,
-            loss=F.cross_entropy,
-            metrics=_accuracy,
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
-            verdict="unaffected",
+            *("digits-cnn", 160, 128, _classifier_data, _cnn),
+            *(F.cross_entropy, _accuracy, _momentum, "unaffected"),
         ),
         Task(
-            "deep-sigmoid",
-            steps=400,
-            batch=None,
-            data=_classifier_data,
-            model=_deep_sigmoid,
-            loss=F.cross_entropy,
-            metrics=_accuracy,
-            optimizer=_adam(1e-2),
-            verdict="delayed",
+            *("deep-sigmoid", 400, None, _classifier_data, _deep_sigmoid),
+            *(F.cross_entropy, _accuracy, _adam(1e-2), "delayed"),
         ),
         Task(
-            "sequence-transformer",
-            steps=250,
-            batch=64,
-            data=_sorting_data,
-            model=Transformer,
-            loss=_place_cross_entropy,
-            metrics=_accuracy,
-            optimizer=_adam(3e-3),
-            verdict="unaffected",
+            *("sequence-transformer", 250, 64, _sorting_data, Transformer),
+            *(_place_cross_entropy, _accuracy, _adam(3e-3), "unaffected"),
         ),
         Task(
-            "regression",
-            steps=300,
-            batch=None,
-            data=_wave_data,
-            model=_tanh_network,
-            loss=F.mse_loss,
-            metrics=_r2,
-            optimizer=_adam(1e-2),
-            verdict="unaffected",
+            *("regression", 300, None, _wave_data, _tanh_network),
+            *(F.mse_loss, _r2, _adam(1e-2), "unaffected"),
         ),
         Task(
-            "small-steps",
-            steps=400,
-            batch=None,
-            data=_wave_data,
-            model=_tanh_network,
-            loss=F.mse_loss,
-            metrics=_r2,
-            optimizer=_adam(3e-4),
-            verdict="unaffected",
+            *("small-steps", 400, None, _wave_data, _tanh_network),
+            *(F.mse_loss, _r2, _adam(3e-4), "unaffected"),
         ),
     )
 }
