@@ -44,7 +44,7 @@ from mplab.grading.journal import (
     write_journal,
 )
 from mplab.grading.log import captured_log
-from mplab.grading.sandbox import require_sandbox
+from mplab.grading.sandbox import NoSandbox, require_sandbox
 from mplab.grading.teams import counting, superseded
 from mplab.grading.times import claims_its_time, copy_timestamp, read_received
 from mplab.grading.worker import Job, Work, grade_submission, start_worker, stop_worker
@@ -253,8 +253,10 @@ def _grade(
     """Grade until the queue is empty, or the executor breaks because a worker died.
 
     Returns:
-        The submissions that the executor held when it broke, to be tried again.
+        The submissions to be tried again alone: what the executor held when it broke, and where
+        something killed the sandbox, such as a machine that is short of memory.
     """
+    alone: list[_Attempt] = []
     running: dict[Future[Work], _Attempt] = {}
     told = time.monotonic()
 
@@ -276,15 +278,19 @@ def _grade(
                 except (BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:  # technical: a refused submission comes as a result
-                    queue += again(running[future], error)
+                    (alone if isinstance(error, NoSandbox) else queue).extend(
+                        again(running[future], error)
+                    )
                 del running[future]
         except BrokenExecutor as error:
             tell(f"a worker ended early; {len(running)} submissions are graded again")
-            return [each for attempt in running.values() for each in again(attempt, error)]
+            for attempt in running.values():
+                alone += again(attempt, error)
+            return alone
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()
             tell(f"{recorder.count} are graded, {len(queue) + len(running)} are left ...")
-    return []
+    return alone
 
 
 # The gradebook ---------------------------------------------------------------------------

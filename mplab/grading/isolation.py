@@ -128,7 +128,8 @@ def limit_resources(
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         with contextlib.suppress(ValueError) if sys.platform == "darwin" else nullcontext():
-            resource.setrlimit(limit, (value, value))
+            # At the hard limit on time a process is killed, as if from outside.
+            resource.setrlimit(limit, (value - (name == "CPU"), value))
 
 
 # System calls that no exercise needs: into other namespaces, file systems and processes, and

@@ -16,6 +16,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,8 @@ from typing import Any, NoReturn
 _MAX_TEXT = 60_000  # characters of output kept per cell
 
 _MAX_IMAGES = 1_500_000  # bytes of pictures kept per cell, as base64
+
+_KILLED, _EXIT_SECONDS = 113, 10.0  # a guard's exit status, and how long it may take to come
 
 _HEADER = struct.Struct(">I")
 
@@ -243,14 +246,14 @@ class Nursery:
             if not message:
                 self._end()
                 return
-            order = message.decode("ascii").strip()
+            order, killed = message.decode("ascii").strip(), False
             if order == "start":
                 self._start(descriptors[0])
             elif order == "interrupt" and self._child:
                 os.kill(self._child, signal.SIGUSR1)
-            elif order == "end":
-                self._end()
-            send(self._control, {"done": order})
+            elif order in ("end", "ended"):
+                killed = self._end(_EXIT_SECONDS * (order == "ended"))
+            send(self._control, {"done": order, "killed": killed})
 
     def _start(self, descriptor: int) -> None:
         self._child = os.fork()
@@ -258,11 +261,23 @@ class Nursery:
             _never_return(lambda: self._world(descriptor))
         os.close(descriptor)
 
-    def _end(self) -> None:
-        if self._child:
-            os.kill(self._child, signal.SIGTERM)
-            os.waitpid(self._child, 0)
-            self._child = 0
+    def _end(self, seconds: float = 0.0) -> bool:
+        """End the submission, and return whether it was killed from outside.
+
+        Args:
+            seconds: to wait until it ends by itself, because it no longer listens.
+        """
+        child, self._child = self._child, 0
+        if not child:
+            return False
+        until = time.monotonic() + seconds
+        while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
+            time.sleep(0.01)
+        if ended[0]:
+            return _killed(ended[1])
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+        return False
 
     def _world(self, descriptor: int) -> None:
         """Fork a guard outside the namespaces, their first process, and the kernel, in a chain."""
@@ -294,6 +309,16 @@ class Nursery:
         isolation.limit_resources(**self._config["limits"])
 
 
+def _killed(status: int) -> bool:
+    """Whether a process was killed, or says so of the one that it guards.
+
+    Short of memory, a machine kills processes by this signal; a program's own faults give others.
+    """
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status) in (signal.SIGKILL, signal.SIGTERM)
+    return os.WEXITSTATUS(status) == _KILLED
+
+
 def _fork_and_guard(*, own_group: bool) -> None:
     """Fork and return in the child; the parent passes signals on, waits, and exits with it."""
     for number in (signal.SIGUSR1, signal.SIGTERM):
@@ -323,11 +348,11 @@ def _fork_and_guard(*, own_group: bool) -> None:
     for descriptor in range(3, 64):
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    while os.waitpid(-1, 0)[0] != child:  # orphans come to the first process of a namespace
+    while (ended := os.waitpid(-1, 0))[0] != child:  # orphans come to a namespace's first process
         pass
     if own_group:
         end(0, None)
-    os._exit(0)
+    os._exit(_KILLED * _killed(ended[1]))
 
 
 def _never_return(call: Any) -> NoReturn:

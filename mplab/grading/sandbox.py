@@ -205,28 +205,33 @@ class Lane:
                 # the last line of a traceback matters most
                 raise NoSandbox("\n".join([*lines[-1:], *lines[:-1]]) or str(error)) from error
 
-    def _hear(self) -> None:
-        assert self._control is not None
-        header = self._control.recv(4, socket.MSG_WAITALL)
-        if len(header) != 4:
+    def _hear(self) -> dict[str, Any]:
+        header = b"" if self._control is None else self._control.recv(4, socket.MSG_WAITALL)
+        if self._control is None or len(header) != 4:
             raise ConnectionError("the warm process ended")
         (length,) = struct.unpack(">I", header)
-        self._control.recv(min(length, 1000), socket.MSG_WAITALL)
+        reply: dict[str, Any] = json.loads(self._control.recv(length, socket.MSG_WAITALL))
+        return reply
 
-    def order(self, word: str, descriptor: int | None = None) -> None:
-        """Tell the warm process to start, interrupt or end a submission, and wait for it."""
-        assert self._control is not None
+    def order(self, word: str, descriptor: int | None = None) -> bool:
+        """Tell the warm process to start, interrupt or end a submission, and wait for it.
+
+        Returns:
+            Whether the submission had been killed from outside.
+        """
+        if self._control is None:
+            raise ConnectionError("the warm process was ended")
         self._control.settimeout(20)
         descriptors = [] if descriptor is None else [descriptor]
         socket.send_fds(self._control, [word.encode() + b"\n"], descriptors)
-        self._hear()
+        return self._hear()["killed"] is True
 
     @contextlib.contextmanager
     def session(self, files: Mapping[str, bytes]) -> Iterator[Session]:
         """Start an isolated process for one submission, with its files.
 
         Raises:
-            NoSandbox: it could not be started, through no fault of the submission.
+            NoSandbox: it could not be started or was killed, through no fault of the submission.
             Died: it ended early.
         """
         self.process_id  # noqa: B018  start it
@@ -243,13 +248,11 @@ class Lane:
             session.put(files)
             yield session
         except OSError as error:
-            self.close()
-            raise Died(f"the sandbox ended: {error}") from error
+            raise NoSandbox(f"the sandbox ended: {error}") from error
         finally:
             mine.close()
             try:
-                if self._control is not None:
-                    self.order("end")
+                self.order("end")
             except OSError:
                 self.close()
 
@@ -276,6 +279,7 @@ class Session:
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
+        self._warm = psutil.Process(lane.process_id)
         self._own: OwnTime | None = None
         self._looked, self._spare = time.monotonic(), lane.limits.total_seconds
         self.interrupts = 0
@@ -355,7 +359,7 @@ class Session:
             try:
                 view = view[self._channel.send(view) :]
             except OSError as error:
-                raise self._broken("its process ended") from error
+                raise self._broken("its process ended", "ended") from error
 
     def _receive(self, deadline: float, allowed: float) -> bytes:
         data, wanted, interrupted = bytearray(), 4, False
@@ -380,7 +384,7 @@ class Session:
             except OSError:
                 part = b""
             if not part:
-                raise self._broken("its process ended")
+                raise self._broken("its process ended", "ended")
             data += part
             if wanted == 4 and len(data) >= 4:
                 wanted = 4 + struct.unpack(">I", data[:4])[0]
@@ -394,7 +398,7 @@ class Session:
         """End the submission if its processes hold more memory than they may."""
         self._looked = time.monotonic()
         held, limit = 0, self._lane.limits.resident
-        processes = psutil.Process(self._lane.process_id).children(recursive=True)
+        processes = self._warm.children(recursive=True)
         for process in processes:
             with contextlib.suppress(psutil.Error, OSError):
                 held += _held(process)
@@ -407,12 +411,16 @@ class Session:
         if held > limit:
             raise self._broken(f"it held more than {limit >> 20} MiB of memory")
 
-    def _broken(self, reason: str) -> Died:
+    def _broken(self, reason: str, order: str = "end") -> Died | NoSandbox:
+        """End the submission, and return the error to raise."""
         self._dead = reason
-        with contextlib.suppress(OSError):
-            self._channel.close()
-            self._lane.order("end")
-        return Died(reason)
+        self._channel.close()
+        try:
+            if not self._lane.order(order):
+                return Died(reason)
+        except OSError:
+            pass
+        return NoSandbox("a process of the sandbox was killed, not by its submission")
 
 
 def _held(process: psutil.Process) -> int:

@@ -11,7 +11,7 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
 from mplab.commands import grade
-from mplab.grading import autograding, database as database_module, submissions
+from mplab.grading import autograding, database as database_module, execute, submissions
 from mplab.grading.autograding import Recorder, autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.journal import read_journal
@@ -146,6 +146,32 @@ def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(course,
     again = autograde(course, "a1", tell=str)
     assert [line.score for line in again] == [16.0] * 4
     assert [line.done_before for line in again] == [True, False, True, True]
+
+
+@pytest.mark.slow
+@with_walls
+@pytest.mark.parametrize(("kills", "score"), [(1, 16.0), (9, None)])
+def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
+    course, monkeypatch, kills, score
+):
+    for student in ("s01", "s02"):
+        submit(course, student, notebook(course, extra=f"# of {student}"))
+    run, killed = execute.run_notebook, course.root / "killed"
+
+    def short_of_memory(book, session, *more):
+        count = len(killed.read_text()) if killed.exists() else 0
+        if "# of s01" in book.cells[0].source and count < kills:
+            killed.write_text("x" * (count + 1))
+            session.run("1")
+            max(session._warm.children(recursive=True), key=lambda p: p.pid).kill()
+        return run(book, session, *more)
+
+    monkeypatch.setattr(execute, "run_notebook", short_of_memory)
+    lines = autograde(course, "a1", tell=str)
+    assert [line.score for line in lines] == [score, 16.0]
+    assert killed.read_text() == "x" * min(kills, 3)
+    told = "not graded yet, for a technical reason: NoSandbox: a process of the sandbox was killed"
+    assert lines[0].remark.startswith(told if score is None else "")
 
 
 @pytest.mark.slow

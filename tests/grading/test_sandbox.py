@@ -344,6 +344,31 @@ def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(lane):
 
 
 @pytest.mark.slow
+@with_walls
+def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(lane):
+    count, ended = 1, []
+    while len(ended) < count:  # one process in each session, from the kernel outwards
+        with lane.session({}) as session:
+            outermost = psutil.Process(lane.process_id)
+            processes = [*reversed(outermost.children(recursive=True)), outermost]
+            processes[len(ended)].kill()
+            try:  # without the outermost the rest may go on, and lose nothing
+                ended.append(said(session.run("import time; time.sleep(5); print(1)")) == "1\n")
+            except NoSandbox as error:
+                ended.append("was killed, not by its submission" in str(error))
+            count = len(processes)
+    assert all(ended) and count >= 5
+    with lane.session({}) as session, pytest.raises(NoSandbox):  # nobody can tell who it was
+        session.run("import os; os.kill(os.getpid(), 9)")
+    with (
+        Lane(limits=replace(LIMITS, cpu_seconds=3)) as brief,
+        brief.session({}) as session,
+        pytest.raises(Died, match="its process ended"),
+    ):
+        session.run("while True: pass")
+
+
+@pytest.mark.slow
 def test_a_lane_whose_process_is_killed_starts_again(lane):
     psutil.Process(lane.process_id).kill()
     time.sleep(0.3)
