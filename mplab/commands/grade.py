@@ -103,9 +103,6 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
-    grade.add_argument(
-        "--exercise", default="", metavar="NAME", help="this again; the others keep their points"
-    )
     grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
     for command in (*trusting, grade):
         command.add_argument(
@@ -197,7 +194,6 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
         jobs=options.jobs,
         dask=options.dask,
         force=options.force,
-        exercise=options.exercise,
         trusted=options.trust_submissions,
     )
     for line in lines:

@@ -7,6 +7,7 @@ One failure affects no other submission.
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import multiprocessing
 import os
@@ -30,13 +31,16 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import nbformat
 import numpy as np
 from sqlalchemy.exc import OperationalError
 
+from mplab.course.files import replace_file
 from mplab.grading.database import disconnect, one_engine
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course
 from mplab.grading.journal import (
+    answers_path,
     is_graded,
     journal_path,
     read_journal,
@@ -45,8 +49,9 @@ from mplab.grading.journal import (
 )
 from mplab.grading.log import captured_log
 from mplab.grading.sandbox import NoSandbox, require_sandbox
+from mplab.grading.submissions import answers_of
 from mplab.grading.teams import counting, superseded
-from mplab.grading.times import claims_its_time, copy_timestamp, read_received
+from mplab.grading.times import read_received
 from mplab.grading.worker import Job, Work, grade_submission, start_worker, stop_worker
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
@@ -89,7 +94,6 @@ def autograde(
     jobs: int = 1,
     dask: str = "",
     force: bool = False,
-    exercise: str = "",
     trusted: bool = False,
     tell: Callable[[str], None] = print,
 ) -> list[Line]:
@@ -105,8 +109,6 @@ def autograde(
         jobs: worker processes that run submissions; this process writes the gradebook.
         dask: the address of a Dask scheduler whose workers run the submissions instead.
         force: grade again what has been graded. The same answers get the same points.
-        exercise: grade only this exercise again: the whole notebook runs, and the other exercises
-            keep their points. If answers have changed, the submission is graded in full.
         trusted: run without a sandbox.
         tell: called with each line about the progress.
 
@@ -116,22 +118,15 @@ def autograde(
     Raises:
         NoSandbox: there is no sandbox, and the submissions are not trusted.
         ValueError: the gradebook cannot be written, another call is grading in this course, the
-            scheduler cannot be reached, `exercise` is not of the assignment, or `students` holds an
-            id without a submission.
+            scheduler cannot be reached, or `students` holds an id without a submission.
     """
     if not trusted and not dask:
         require_sandbox()
     course.skeletons(assignment)  # raises if it has not been released
-    if exercise not in ("", *(known := course.assignment(assignment).graded)):
-        raise ValueError(
-            f"autograde: exercise must be one of {', '.join(known)}; got {exercise!r}. Take the id "
-            "of its check."
-        )
     with _lock(course):
         chosen = _chosen(course, assignment, students, tell)
-        every = force or exercise
-        todo = [name for name in chosen if every or not is_graded(course, assignment, name)]
-        job = Job(str(course.root), assignment, trusted, exercise, uuid.uuid4().hex)
+        todo = [name for name in chosen if force or not is_graded(course, assignment, name)]
+        job = Job(str(course.root), assignment, trusted, uuid.uuid4().hex)
         workers = partial(_cluster, dask) if dask else _processes
         try:
             _grade_all(workers, jobs, todo, job, Recorder(course, assignment), tell)
@@ -173,13 +168,7 @@ def _chosen(
         tell(f"{name}: not graded: {other} of the same team handed in later, or stands first")
     if missing := sorted(wanted - set(present)):
         raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
-    chosen = [name for name in present if not wanted or name in wanted]
-    if claimed := [name for name in chosen if claims_its_time(course.root, assignment, name)]:
-        tell(
-            f"{len(claimed)} submissions brought a timestamp.txt, which a student can write. To "
-            f"have the file system's time, collect them: mplab grade collect {assignment} INBOUND"
-        )
-    return chosen
+    return [name for name in present if not wanted or name in wanted]
 
 
 # The workers -----------------------------------------------------------------------------
@@ -310,9 +299,10 @@ class Recorder:
         self._config = course.config()
         # The metadata of a notebook rebuilt from the release need no check.
         self._config.Autograde.autograde_preprocessors = [
-            "nbgrader.preprocessors.SaveAutoGrades",
+            "mplab.grading.execute.SavePoints",
             "nbgrader.preprocessors.AssignLatePenalties",
         ]
+        self._config.SavePoints.root = str(course.root)
         self._directory = course.directory(
             assignment_id=assignment, submitted_directory=os.path.join(".mplab", "clean")
         )
@@ -356,12 +346,19 @@ class Recorder:
             (clean / name).write_bytes(content)
         for name, notebook in work.notebooks.items():
             (clean / f"{name}.ipynb").write_text(notebook, encoding="ascii")
-        copy_timestamp(self._course.root / "submitted" / student / self._assignment, clean)
+        received = read_received(self._course.root, self._assignment, student)
+        if time_of := received.get("time"):  # a student could write a timestamp.txt
+            (clean / "timestamp.txt").write_text(f"{time_of}\n", encoding="ascii")
         self._extend(student)
         self._convert(student)
         shutil.rmtree(clean.parent, ignore_errors=True)
+        answers: dict[str, str] = {}
+        for name, notebook in work.notebooks.items():
+            answers |= answers_of(name, nbformat.from_dict(json.loads(notebook)))
+        place = answers_path(self._course, self._assignment, student)
+        replace_file(place, json.dumps(answers).encode())
         score, max_score, late = self._score(student)
-        remark, received = work.remark, read_received(self._course.root, self._assignment, student)
+        remark = work.remark
         if received.get("late") and not late:
             remark = f"{remark} Canvas says that it was late.".strip()
         record = {"digest": work.digest, "score": score, "max_score": max_score, "remark": remark}

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from mplab.course.lessons import EXERCISES
 from mplab.grading.serialization import Foreign, decode_value, encode_value, key_of
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS
+
+if TYPE_CHECKING:
+    from mplab.grading.sandbox import Session
 
 _MAX_CASES = 2_000
 """The most cases of one part, which are sent to a submission at once."""
@@ -146,23 +149,7 @@ class Outcome(NamedTuple):
     message: str
 
 
-class Answering(Protocol):
-    """The interface of `mplab.grading.sandbox.Session` that grading uses."""
-
-    def ask(
-        self,
-        name: str,
-        cases: Sequence[Any] | None,
-        *,
-        seconds: float | None = None,
-        uses: Sequence[str] | None = None,
-    ) -> Any:
-        """Return the value of a name, or the results of its function for encoded cases."""
-
-
-def grade_exercise(
-    graded: Graded, answering: Answering, seed: Callable[[str], int]
-) -> list[Outcome]:
+def grade_exercise(graded: Graded, answering: Session, seed: Callable[[str], int]) -> list[Outcome]:
     """Ask a submission for values and compare them with the reference's.
 
     Args:
@@ -181,7 +168,7 @@ def grade_exercise(
     return outcomes
 
 
-def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Answering) -> str:
+def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Session) -> str:
     """Return the reason why a part earns nothing; empty if it is right."""
     function = callable(graded.exercise.answer)
     encoded = [encode_value(_spread(case)) for case in cases] if function else None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import re
 import secrets
@@ -74,6 +75,15 @@ def read_table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]
             "Save it so."
         ) from error
     return list(table.fieldnames or []), lines
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read what was recorded in a file of `.mplab`; empty if there is none that can be read."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def _student(line: Mapping[str, str | None], columns: Sequence[str]) -> Student | None:

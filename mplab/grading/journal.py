@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mplab.course.files import replace_file
-from mplab.grading.folder import Course, is_student_id
+from mplab.grading.folder import Course, is_student_id, read_record
+from mplab.grading.submissions import NOTEBOOK_BYTES, Refused, read_regular
 from mplab.grading.teams import superseded
 from mplab.grading.times import read_received
 
@@ -41,17 +42,17 @@ def read_journal(course: Course, assignment: str, student: str) -> dict[str, Any
 
     After a technical failure there is a remark, and no score.
     """
-    try:
-        text = journal_path(course, assignment, student).read_text(encoding="utf-8")
-        record = json.loads(text)
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
+    return read_record(journal_path(course, assignment, student))
 
 
 def write_journal(course: Course, assignment: str, student: str, record: dict[str, Any]) -> None:
     """Record the result of grading a submission."""
     replace_file(journal_path(course, assignment, student), json.dumps(record).encode())
+
+
+def answers_path(course: Course, assignment: str, student: str) -> Path:
+    """Return the file with the digests of the answers that the points in the gradebook are for."""
+    return course.root / ".mplab" / "answers" / assignment / f"{student}.json"
 
 
 def is_graded(course: Course, assignment: str, student: str) -> bool:
@@ -65,16 +66,17 @@ def digest(course: Course, assignment: str, student: str) -> str:
     """Hash what a grade depends on: submission, its time, release, exercises, and the key."""
     found = hashlib.sha256(course.key())
     more = course.extensions(assignment).get(student)
-    late = bool(read_received(course.root, assignment, student).get("late"))
-    if more is not None or late:
-        found.update(repr((more, late)).encode())
+    received = read_received(course.root, assignment, student)
+    found.update(repr((more, received.get("late"), received.get("time"))).encode())
     folder = course.root / "submitted" / student / assignment
     release = course.root / "release" / assignment
     own = [course.root / "checks" / assignment / "exercises.py", *sorted(release.glob("*"))]
     for path in [*own, *_entries(folder)]:
-        status = path.lstat()
-        facts = f"{path.name}\0{status.st_size}\0{status.st_mtime_ns}\0"
-        found.update(facts.encode("utf-8", "replace"))
+        try:  # the content, because times change when the same files are brought in again
+            content = hashlib.sha256(read_regular(path, NOTEBOOK_BYTES)).digest()
+        except Refused as reason:
+            content = str(reason).encode()
+        found.update(path.name.encode("utf-8", "replace") + b"\0" + content)
     return found.hexdigest()
 
 

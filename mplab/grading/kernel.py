@@ -57,7 +57,7 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-class Recorder:
+class Outputs:
     """Records the outputs of a cell, within bounds."""
 
     def __init__(self) -> None:
@@ -98,19 +98,19 @@ class Recorder:
 class _Stream(io.TextIOBase):
     """`sys.stdout` or `sys.stderr` of a cell."""
 
-    def __init__(self, recorder: Recorder, name: str) -> None:
-        self._recorder, self._name = recorder, name
+    def __init__(self, outputs: Outputs, name: str) -> None:
+        self._outputs, self._name = outputs, name
 
     def writable(self) -> bool:
         return True
 
     def write(self, text: str) -> int:
-        self._recorder.text(self._name, text)
+        self._outputs.text(self._name, text)
         return len(text)
 
 
-def make_shell(recorder: Recorder) -> Any:
-    """Make an IPython without terminal, history or network, whose outputs go to `recorder`."""
+def make_shell(outputs: Outputs) -> Any:
+    """Make an IPython without terminal, history or network, whose outputs go to `outputs`."""
     from IPython.core.displayhook import DisplayHook
     from IPython.core.displaypub import DisplayPublisher
     from IPython.core.interactiveshell import InteractiveShell
@@ -119,13 +119,13 @@ def make_shell(recorder: Recorder) -> Any:
 
     class Publisher(DisplayPublisher):
         def publish(self, data: dict[str, Any], *_: Any, **__: Any) -> None:
-            recorder.show(data)
+            outputs.show(data)
 
     class Hook(DisplayHook):
         def write_output_prompt(self) -> None: ...
 
         def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
-            recorder.show(format_dict)
+            outputs.show(format_dict)
 
         def finish_displayhook(self) -> None: ...
 
@@ -137,7 +137,7 @@ def make_shell(recorder: Recorder) -> Any:
             return contextlib.nullcontext()
 
         def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
-            recorder.error(etype.__name__, str(evalue), stb)
+            outputs.error(etype.__name__, str(evalue), stb)
 
     config = Config()
     config.HistoryManager.enabled = False
@@ -149,8 +149,8 @@ def make_shell(recorder: Recorder) -> Any:
 class Kernel:
     """Runs the cells of a submission and calls its functions."""
 
-    def __init__(self, shell: Any, recorder: Recorder, values: Any) -> None:
-        self._shell, self._recorder, self._values = shell, recorder, values
+    def __init__(self, shell: Any, outputs: Outputs, values: Any) -> None:
+        self._shell, self._outputs, self._values = shell, outputs, values
 
     def serve(self, channel: socket.socket) -> None:
         """Answer requests until the grader has gone."""
@@ -175,11 +175,11 @@ class Kernel:
 
     def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run one cell."""
-        self._recorder.clear()
+        self._outputs.clear()
         with self._captured():
             result = self._shell.run_cell(request["source"], store_history=False)
             self._show_figures()
-        return {"outputs": self._recorder.outputs, "ok": bool(result.success)}
+        return {"outputs": self._outputs.outputs, "ok": bool(result.success)}
 
     def do_ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the value of a name, or the results of its function for each case."""
@@ -210,8 +210,8 @@ class Kernel:
     @contextlib.contextmanager
     def _captured(self) -> Any:
         streams = sys.stdout, sys.stderr
-        sys.stdout = _Stream(self._recorder, "stdout")
-        sys.stderr = _Stream(self._recorder, "stderr")
+        sys.stdout = _Stream(self._outputs, "stdout")
+        sys.stderr = _Stream(self._outputs, "stderr")
         try:
             yield
         finally:
@@ -224,7 +224,7 @@ class Kernel:
         for number in pyplot.get_fignums()[:10]:
             picture = io.BytesIO()
             pyplot.figure(number).savefig(picture, format="png", dpi=72)
-            self._recorder.show({"image/png": picture.getvalue(), "text/plain": "figure"})
+            self._outputs.show({"image/png": picture.getvalue(), "text/plain": "figure"})
         pyplot.close("all")
 
 
@@ -392,8 +392,8 @@ def main(config: dict[str, Any]) -> None:
     if config["isolate"]:
         isolation.hide_memory()
         link_compiled()
-    recorder = Recorder()
-    shell = make_shell(recorder)
+    outputs = Outputs()
+    shell = make_shell(outputs)
     namespace: dict[str, Any] = {}
     exec(config["warm"], namespace)
     null = os.open(os.devnull, os.O_RDWR)
@@ -401,7 +401,7 @@ def main(config: dict[str, Any]) -> None:
         os.dup2(null, descriptor)
     if config["isolate"]:
         os.dup2(null, 2)
-    Nursery(control, config, isolation, Kernel(shell, recorder, values)).serve()
+    Nursery(control, config, isolation, Kernel(shell, outputs, values)).serve()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import nbformat
 from nbformat import NotebookNode
 
-_NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
+NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 
 _FILES_BYTES, _FILES, _DEPTH = 5 << 20, 50, 4
 
@@ -144,7 +145,7 @@ def read_submission(folder: Path, skeletons: Mapping[str, NotebookNode]) -> Subm
     files, notes, found = _read_files(folder)
     notebooks = {}
     for name, path in _choose(found, skeletons, notes).items():
-        cells = read_cells(read_regular(path, _NOTEBOOK_BYTES))
+        cells = read_cells(read_regular(path, NOTEBOOK_BYTES))
         notebooks[name] = rebuild(skeletons[name], cells)
         notes += oddities(skeletons[name], cells)
     return Submission(notebooks, files, notes)
@@ -321,6 +322,17 @@ def answers_before(skeleton: NotebookNode) -> dict[str, str]:
         elif mark.get("grade") and answer:
             answers[mark["grade_id"]] = answer
     return answers
+
+
+def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
+    """Hash the answer that each grade cell of a notebook is about."""
+    sources = {mark["grade_id"]: cell.source for cell in notebook.cells if (mark := _mark(cell))}
+    graded = [mark["grade_id"] for cell in notebook.cells if (mark := _mark(cell)).get("grade")]
+    before, found = answers_before(notebook), {}
+    for name in graded:
+        answer = sources[before.get(name, name)]
+        found[f"{stem}/{name}"] = hashlib.sha256(answer.encode()).hexdigest()
+    return found
 
 
 def _plain(raw: RawCell) -> NotebookNode:

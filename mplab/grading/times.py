@@ -7,13 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mplab.grading.folder import read_table
+from mplab.grading.folder import read_record, read_table
 
 _WORKSHEET = ("Identifier", "Last modified (submission)")  # Moodle's grading worksheet
 
 _OWN = ("id", "time")
-
-_STAMP_BYTES = 100
 
 
 def received(course: Path, assignment: str, student: str) -> Path:
@@ -23,36 +21,7 @@ def received(course: Path, assignment: str, student: str) -> Path:
 
 def read_received(course: Path, assignment: str, student: str) -> dict[str, Any]:
     """Read the time that `collect` recorded; empty if the submission came in another way."""
-    try:
-        record = json.loads(received(course, assignment, student).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def claims_its_time(course: Path, assignment: str, student: str) -> bool:
-    """Whether a submission has a `timestamp.txt` that collection did not write."""
-    path = course / "submitted" / student / assignment / "timestamp.txt"
-    try:
-        text = path.read_bytes()[:_STAMP_BYTES].decode("ascii", "replace").strip()
-    except OSError:
-        return False
-    return text != read_received(course, assignment, student).get("time")
-
-
-def copy_timestamp(submitted: Path, clean: Path) -> None:
-    """Copy a submission's `timestamp.txt`, if it holds a time and nothing else."""
-    from nbgrader.utils import parse_utc
-
-    path = submitted / "timestamp.txt"
-    try:
-        if path.is_symlink():
-            return
-        text = path.read_bytes()[:_STAMP_BYTES].decode("ascii").strip()
-        parse_utc(text)
-    except (OSError, ValueError, OverflowError, TypeError):
-        return
-    (clean / "timestamp.txt").write_text(text + "\n", encoding="ascii")
+    return read_record(received(course, assignment, student))
 
 
 def read_times(path: Path) -> dict[tuple[str, str], datetime]:

@@ -11,15 +11,13 @@ import multiprocessing.util
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import nbformat
 from nbformat import NotebookNode
 
-from mplab.grading.execute import close_lanes, execute, graded_name
+from mplab.grading.execute import close_lanes, execute
 from mplab.grading.folder import Course
 from mplab.grading.isolation import die_with_parent
 from mplab.grading.journal import digest
@@ -35,7 +33,6 @@ class Job(NamedTuple):
     root: str
     assignment: str
     trusted: bool
-    exercise: str
     run: str
 
 
@@ -97,7 +94,6 @@ class _Grader:
         start, assignment = time.perf_counter(), self._job.assignment
         found = digest(self._course, assignment, student)
         notebooks, files, remark = self._read(student)
-        kept = self._kept_outputs(student, notebooks, files)
         remarks = [remark]
         for notebook in (notebooks[name] for name in sorted(notebooks)):
             execute(
@@ -108,9 +104,6 @@ class _Grader:
                 trusted=self._job.trusted,
                 limits=self._limits,
             )
-            for cell in notebook.cells:
-                if (check := graded_name(cell)) in kept:
-                    cell.outputs = kept[str(check)]
             remarks.append(str(notebook.metadata.get("mplab", {}).get("remark", "")))
         texts = {stem: json.dumps(notebook) for stem, notebook in notebooks.items()}
         seconds = time.perf_counter() - start
@@ -129,27 +122,3 @@ class _Grader:
         for notebook in submission.notebooks.values() if remark else ():
             add_note(notebook, f"**Note:** {remark}")
         return submission.notebooks, submission.files, remark
-
-    def _kept_outputs(
-        self, student: str, notebooks: Mapping[str, NotebookNode], files: Mapping[str, bytes]
-    ) -> dict[str, list[Any]]:
-        """Return the outputs of checks that keep their points if one exercise is graded again.
-
-        Empty if an answer or a file has changed since.
-        """
-        graded = self._course.root / "autograded" / student / self._job.assignment
-        if not self._job.exercise or not graded.is_dir():
-            return {}
-        before = {p.stem: nbformat.read(p, as_version=4) for p in graded.glob("*.ipynb")}
-        if self._answers(before, read_files(graded)) != self._answers(notebooks, files):
-            return {}
-        checks = [(graded_name(cell), cell) for nb in before.values() for cell in nb.cells]
-        return {name: c.outputs for name, c in checks if name and name != self._job.exercise}
-
-    def _answers(self, notebooks: Mapping[str, NotebookNode], files: Mapping[str, bytes]) -> Any:
-        """Return the student's own cells and files, except files that the teacher's replace."""
-        cells = [cell for name in sorted(notebooks) for cell in notebooks[name].cells]
-        code = [cell for cell in cells if cell.cell_type == "code"]
-        own = [cell.source for cell in code if not cell.metadata.get("nbgrader", {}).get("locked")]
-        source = self._course.root / "source" / self._job.assignment
-        return own, {name: files[name] for name in files if not (source / name).exists()}

@@ -255,7 +255,7 @@ def test_a_sandbox_that_its_own_worker_ends_costs_no_points(released, tmp_path, 
         return run(*arguments)
 
     monkeypatch.setattr(execute, "run_notebook", ended_once)
-    job = Job(str(course.root), "a1", False, "", "")
+    job = Job(str(course.root), "a1", False, "")
     with pytest.raises(NoSandbox, match="was killed, not by its submission"):
         grade_submission(job, "s0000")
     assert grade_submission(job, "s0000").remark == ""

@@ -27,7 +27,9 @@ def bare(tmp_path_factory):
 
 @pytest.mark.slow
 @with_walls
-def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_told(bare, tmp_path):
+def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_nothing(
+    bare, tmp_path
+):
     shutil.copytree(bare.root, tmp_path / "course")
     course = Course(tmp_path / "course")
     with warnings.catch_warnings():
@@ -47,12 +49,10 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_tol
     other = course.root / "submitted/s04/a1"
     shutil.copytree(course.root / "submitted/s03/a1", other)
     (other / "timestamp.txt").write_text(early)
-    told = []
-    autograde(course, "a1", tell=told.append)
+    autograde(course, "a1", tell=str)
     assert [grade.remark for grade in grades(course, ["a1"])] == [
         "2 hours late", "1 hours late", "Canvas says that it was late.", ""
     ]  # fmt: skip
-    assert told[0].startswith("1 submissions brought a timestamp.txt, which a student can write")
     (course.root / "extensions.csv").write_text("id,assignment,hours\ns02,a1,2\n")
     lines = autograde(course, "a1", tell=str)
     assert [line.done_before for line in lines] == [True, False, True, True]

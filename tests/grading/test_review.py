@@ -118,6 +118,48 @@ def course(tmp_path_factory):
     return course
 
 
+@pytest.mark.slow
+def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it(course):
+    """A regrade once asked the person again for 34 of 44 marks."""
+
+    def waits(student="s03"):
+        with course.gradebook() as gradebook:
+            grade = gradebook.find_grade(BY_HAND, "a1", "a1", student)
+            return grade.needs_manual_grade, grade.manual_score
+
+    def graded(**options):
+        return len([x for x in autograde(course, "a1", trusted=not WALLS, tell=str, **options)
+                    if not x.done_before])  # fmt: skip
+
+    assert waits() == (True, None)
+    session, first = requests.Session(), served(course)
+    session.get(first)
+    place = f"{first.partition('/?')[0]}/a1/a1/{BY_HAND}/s03"
+    form = {"points": "1.5", "comment": "", "_xsrf": re.search(
+        r'name="_xsrf" value="(.*?)"', session.get(place).text)[1]}  # fmt: skip
+    saved = session.post(place, data=form, headers={"Origin": place.partition("/a1/")[0]})
+    assert saved.ok and waits() == (False, 1.5)
+    (course.root / "submitted/s03/a1/a1.ipynb").touch()
+    (course.root / "checks/a1/exercises.py").touch()
+    assert graded() == 0  # content counts, and not when it was written
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        release(course, "a1", trusted=not WALLS)
+    assert graded() == 0
+    submit(course, "s03", notebook(course, extra="# something else"))
+    assert graded() == 1 and waits() == (False, 1.5)
+    assert graded(students=["s03"], force=True) == 1 and waits() == (False, 1.5)
+    changed = json.loads(notebook(course))
+    for cell in changed["cells"]:
+        if cell["metadata"].get("nbgrader", {}).get("grade_id") == BY_HAND:
+            cell["source"] = "Another answer."
+    submit(course, "s03", json.dumps(changed))
+    for force in (False, True):  # nobody has read the new one yet
+        assert graded(students=["s03"], force=force) == 1 and waits() == (True, 1.5)
+    shown = session.get(place).text
+    assert "A person gave 1.5 before the answer changed." in shown and "Another answer." in shown
+
+
 @pytest.fixture
 def page():
     sync_api = pytest.importorskip("playwright.sync_api")

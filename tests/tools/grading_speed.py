@@ -146,7 +146,7 @@ def _grade_plain(course: Course) -> None:
 
 def _tell_stages(course: Course, count: int, tell: Callable[[str], None]) -> None:
     """Grade some again in one process under the profiler, and share out the time."""
-    recorder, job = Recorder(course, "a1"), Job(str(course.root), "a1", False, "", "")
+    recorder, job = Recorder(course, "a1"), Job(str(course.root), "a1", False, "")
 
     def grade(number: int) -> None:
         recorder.write(grade_submission(job, f"s{number:04d}"))
