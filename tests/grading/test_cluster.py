@@ -23,15 +23,14 @@ from sqlalchemy import event
 
 import mplab
 from mplab.commands.main import main
-from mplab.grading import autograding, database as database_module, execute
+from mplab.grading import autograding, database as database_module
 from mplab.grading.autograding import _lock, autograde
 from mplab.grading.database import disconnect, one_engine
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, create_course
 from mplab.grading.journal import read_journal
 from mplab.grading.releasing import release
-from mplab.grading.sandbox import NoSandbox, sandbox_problem
-from mplab.grading.worker import Job, _Grader, grade_submission
+from mplab.grading.sandbox import sandbox_problem
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
 
@@ -238,29 +237,6 @@ def test_a_worker_that_is_killed_costs_no_grade(released, tmp_path):
         line.student: read_journal(course, "a1", line.student)["score"] for line in lines
     }
     assert all(line.done_before for line in autograde(course, "a1", tell=str))
-
-
-@pytest.mark.slow
-@with_walls
-def test_a_sandbox_that_its_own_worker_ends_costs_no_points(released, tmp_path, monkeypatch):
-    """A worker of a cluster ends its sandbox at exit, while its thread may still be grading."""
-    monkeypatch.setattr(_Grader, "grade", _Grader.grade)
-    course, _ = handed_in(released, tmp_path / "course", 1)
-    run, ended = execute.run_notebook, []
-
-    def ended_once(*arguments):
-        if not ended:
-            ended.append(execute._LANES.popitem()[1])
-            os.killpg(ended[0].process_id, signal.SIGKILL)
-        return run(*arguments)
-
-    monkeypatch.setattr(execute, "run_notebook", ended_once)
-    job = Job(str(course.root), "a1", False, "")
-    with pytest.raises(NoSandbox, match="was killed, not by its submission"):
-        grade_submission(job, "s0000")
-    assert grade_submission(job, "s0000").remark == ""
-    close_lanes()
-    ended[0].close()
 
 
 def cluster_run(released, tmp_path, url, count):

@@ -189,25 +189,6 @@ def test_a_grade_that_cannot_be_written_down_counts_as_not_given(course, monkeyp
     assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0]
 
 
-@pytest.mark.slow
-@with_walls
-def test_a_full_disk_is_tried_again_and_is_no_fault_of_the_submission(course, monkeypatch):
-    submit(course, "s01", notebook(course))
-    (course.root / "submitted/s01/a1/more.py").write_text("x = 1")
-    tries = []
-    read = _Grader._read
-
-    def failing(self, student):
-        tries.append(student)
-        if len(tries) < 3:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return read(self, student)
-
-    monkeypatch.setattr(_Grader, "_read", failing)
-    [line] = autograde(course, "a1", tell=str)
-    assert (line.score, line.remark) == (16.0, "")
-
-
 def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypatch):
     def fail(number):
         def opened(*_, **__):

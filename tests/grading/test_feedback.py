@@ -124,19 +124,6 @@ def test_a_page_that_fails_says_nbgraders_reason_and_the_others_are_written(cour
 
 
 @pytest.mark.slow
-def test_half_a_surrogate_pair_in_a_graded_notebook_costs_no_page(course):
-    def spoil(book):
-        book["cells"][0]["source"] = "a\ud800b"
-        code = next(cell for cell in book["cells"] if cell["cell_type"] == "code")
-        code["outputs"] = [{"output_type": "stream", "name": "stdout", "text": "c\udfffd"}]
-
-    put(course, "s01", spoil)
-    assert [page.remark for page in write_feedback(course, "a1", students=["s01"])] == [""]
-    page = page_of(course, "s01").read_text(encoding="utf-8")
-    assert "a\ufffdb" in page and "c\ufffdd" in page
-
-
-@pytest.mark.slow
 def test_a_student_who_was_not_graded_is_no_one_to_write_for(course):
     with pytest.raises(ValueError, match="--student must be an id that has been graded; got s04"):
         write_feedback(course, "a1", students=["s04"])

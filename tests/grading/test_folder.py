@@ -3,14 +3,12 @@
 import csv
 import io
 import json
-import multiprocessing
 import os
 import shutil
 import signal
 import stat
 import subprocess
 import sys
-import threading
 import time
 import warnings
 import zipfile
@@ -26,7 +24,7 @@ from mplab.course.files import replace_file
 from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import export
-from mplab.grading.folder import Course, Student, create_course
+from mplab.grading.folder import Course, create_course
 from mplab.grading.journal import journal_path, read_journal
 from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import _generate, release
@@ -227,47 +225,6 @@ def test_what_stops_nbgrader_from_making_a_release_is_told(bare, monkeypatch):
 
 @pytest.mark.slow
 @with_walls
-def test_a_share_whose_process_is_killed_is_graded_all_the_same(course):
-    for student in ("s01", "s02", "s03"):
-        submit(course, student, notebook(course, extra="import time; time.sleep(0.5)"))
-    told, killed = [], []
-
-    def kill_a_worker():
-        end = time.monotonic() + 60
-        while not read_journal(course, "a1", "s01") and time.monotonic() < end:
-            time.sleep(0.02)
-        for worker in multiprocessing.active_children():
-            killed.append(worker.pid)
-            worker.kill()
-
-    killer = threading.Timer(0, kill_a_worker)
-    killer.start()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # from Python 3.12: a fork beside a thread
-        lines = autograde(course, "a1", tell=told.append)
-    killer.join()
-    assert len(killed) == 1
-    assert [line.score for line in lines] == [16.0] * 3
-    assert any("graded again" in words for words in told)  # beside how far it is, where it is slow
-
-
-@pytest.mark.slow
-@with_walls
-def test_a_changed_submission_is_graded_again_and_a_grade_given_by_hand_stays(course):
-    submit(course, "s01", notebook(course, right=False))
-    assert [line.score for line in autograde(course, "a1", tell=str)] == [0.0]
-    with course.gradebook() as gradebook:
-        gradebook.find_grade("value", "a1", "a1", "s01").manual_score = 1.5
-        gradebook.db.commit()
-    submit(course, "s01", notebook(course))
-    [line] = autograde(course, "a1", tell=str)
-    assert not line.done_before
-    assert line.score == 16 - 4 + 1.5
-    assert [page.written for page in write_feedback(course, "a1")] == [True]
-
-
-@pytest.mark.slow
-@with_walls
 def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(course, capsys):
     written = json.loads(notebook(course))
     cell = next(
@@ -449,10 +406,6 @@ def test_a_roster_that_a_spreadsheet_saved_otherwise_says_how_to_save_it(bare, c
         ValueError, match=r"must be.* with (the line id,first_.*)?.*commas, in UTF-8"
     ):
         bare.roster()
-
-
-def test_a_roster_gives_students(bare):
-    assert bare.roster()[0] == Student("s01", "Ada", "Löwe", "ada@x")
 
 
 def test_exercises_are_read_once_and_again_when_they_have_changed(bare):
