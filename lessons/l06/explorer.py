@@ -49,6 +49,7 @@ class MatrixStep(Explorer):
         self.large = slider("large product 2^", SMALLEST, LARGEST, 4)
         self.small = slider("small product 2^", SMALLEST, LARGEST, -5)
         self.back = tick("then subtract the large product again", True)
+        self.on_page = {"large product 2^": (-12, -6, 0, 2, 4, 5, 8, 12, 15)}
         question = "How small may a product be before the step cuts it away?"
         super().__init__(question, [self.unit, self.large, self.small, self.back])
 

@@ -64,6 +64,7 @@ class UpdateStagnation(Explorer):
         self.method = choice("rounding", METHOD_NAMES)
         self.steps = stops("updates", [(f"{n:,}", n) for n in (1, 4, 16, 64, 256, 1024)], 256)
         controls = [self.weight, self.update, self.direction, self.fmt, self.method, self.steps]
+        self.on_page = {"weight": (0.5, 0.75, 1.0, 1.5, 2.0), "updates": (1, 256)}
         question = "When does an update move a weight, and what keeps the small ones?"
         super().__init__(question, controls)
 

@@ -91,6 +91,11 @@ class ScalerTimeline(Explorer):
         self.start = slider("first scale 2^", 0, 40, 16)
         self.interval = stops("growth interval", INTERVALS, 25)
         self.step = slider("step", 0, len(self._headroom.limits) - 1, 0)
+        self.on_page = {
+            "first scale 2^": (0, 8, 12, 15, 16, 20, 24),
+            "growth interval": (5, 25, 100, 2000),
+            "step": {*self._moves, *range(0, self.step.max + 1, 16)},
+        }
         self.back, self.forth = (
             ipywidgets.Button(description=words, layout={"width": "12rem"})
             for words in ("previous move of scale", "next move of scale")
@@ -113,10 +118,14 @@ class ScalerTimeline(Explorer):
         limits, means = self._headroom
         return list(turns(rule, limits, mean_abs_gradient=means))
 
+    @property
+    def _moves(self) -> list[int]:
+        """The steps that are skipped or change the scale."""
+        return [i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale]
+
     def _jump(self, way: int) -> None:
-        """Go to the nearest step in a direction that is skipped or changes the scale."""
-        marked = [i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale]
-        there = [i for i in marked if (i - self.step.value) * way > 0]
+        """Go to the nearest of those steps in a direction."""
+        there = [i for i in self._moves if (i - self.step.value) * way > 0]
         if there:
             self.step.value = min(there) if way > 0 else max(there)
 

@@ -59,6 +59,12 @@ class AmaxHistory(Explorer):
         self.margin = slider("margin 2^", 0, 12, 0)
         self.fmt = choice("format", FORMATS)
         self.step = slider("look at step", 0, STEPS - 1, SPIKE_AT + 1)
+        self.on_page = {
+            "spike 2^": (0, 2, 3, 4, 5, 6, 8, 12, 18, 24),
+            "history": (1, 4, 16),
+            "margin 2^": (0, 4, 8),
+            "look at step": (0, SPIKE_AT, 15, 18, 19, 30, 31),
+        }
         controls = [self.spike, self.rule, self.history, self.margin, self.fmt, self.step]
         super().__init__("What does one spike cost, when it comes and afterwards?", controls)
 

@@ -55,6 +55,10 @@ class Refiner(Explorer):
         self.method = choice("corrections", [(words, name) for name, words in METHODS.items()])
         self.power = slider("A times 2^", -30, 30, 0)
         self.scale = tick("scale A first")
+        self.on_page = {
+            "condition 2^": (0, 4, 7, 10, 12, 13, 14, 15, 16, 18, 20, 24, 28, 32),
+            "A times 2^": (-30, -24, -20, -17, -16, -15, -14, -8, 0, 8, 17, 18, 24, 30),
+        }
         question = "Do factors of this format lead to a backward error of 2⁻⁵²?"
         super().__init__(question, [self.level, self.fmt, self.method, self.power, self.scale])
 

@@ -40,6 +40,9 @@ _FIRST, _LAST = 0x20, 0xD7FF
 
 _SILENT = (ipywidgets.HTML, ipywidgets.Output, Keys)
 
+_Controls = Sequence[ipywidgets.Widget]
+_Grids = list[list[tuple[str, Any]]]
+
 
 class Control(NamedTuple):
     """A control in a page.
@@ -96,8 +99,9 @@ def all_frozen() -> dict[str, Frozen | str]:
 def freeze(explorer: Explorer) -> Frozen | None:
     """Draw an explorer in every position of its controls; None if it takes free text.
 
-    Past `MOST` positions, or past `ROOM`, every second position of the longest slider is left
-    out, and so on. The explorer is left as it was.
+    Past `MOST` positions a control keeps those that the explorer names in `on_page`. Past `MOST`
+    still, or past `ROOM`, every second position of the longest slider is left out, and so on. The
+    explorer is left as it was.
 
     Exactness:
         A state is what `draw` gives in that position.
@@ -108,18 +112,19 @@ def freeze(explorer: Explorer) -> Frozen | None:
         >>> [control.name for control in frozen.controls], frozen.positions
         (['rows (batch)', "layer's width", '16-bit units'], 500)
     """
-    operated = [
-        x
-        for x in _leaves(explorer)
-        if not isinstance(x, _SILENT) and not getattr(x, "disabled", False)
-    ]
+    operated = [x for x in _leaves(explorer) if not (isinstance(x, _SILENT) or x.disabled)]
     buttons = [each for each in operated if isinstance(each, ipywidgets.Button)]
     controls = [each for each in operated if each not in buttons]
     if not all(type(control) in _KINDS for control in controls):
         return None
     grids = [_options(control) for control in controls]
     start = _place(controls, grids)
-    kept = [list(range(len(grid))) for grid in grids]
+    positions = math.prod(map(len, grids))
+    named = explorer.on_page if positions > MOST else {}
+    kept = [
+        [i for i, (_, v) in enumerate(grid) if i == at or v in named.get(control.description, [v])]
+        for control, grid, at in zip(controls, grids, start, strict=True)
+    ]
     while math.prod(map(len, kept)) > MOST:
         kept = _coarser(kept, controls, start)
     drawn: dict[tuple[int, ...], tuple[str, str]] = {}
@@ -150,7 +155,6 @@ def freeze(explorer: Explorer) -> Frozen | None:
         )
         for control, grid, left, first in zip(controls, grids, kept, start, strict=True)
     ]
-    positions = math.prod(map(len, grids))
     return Frozen(explorer.question, told, list(moves), positions, drawn[start], packed)
 
 
@@ -168,26 +172,18 @@ def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
     return list(control._options_full)
 
 
-def _place(
-    controls: Sequence[ipywidgets.Widget], grids: list[list[tuple[str, Any]]]
-) -> tuple[int, ...]:
+def _place(controls: _Controls, grids: _Grids) -> tuple[int, ...]:
     """Return the positions of the controls, as indices."""
     both = zip(controls, grids, strict=True)
     return tuple([value for _, value in grid].index(control.value) for control, grid in both)
 
 
-def _put(
-    controls: Sequence[ipywidgets.Widget],
-    grids: list[list[tuple[str, Any]]],
-    place: Sequence[int],
-) -> None:
+def _put(controls: _Controls, grids: _Grids, place: Sequence[int]) -> None:
     for control, grid, i in zip(controls, grids, place, strict=True):
         control.value = grid[i][1]
 
 
-def _coarser(
-    kept: list[list[int]], controls: Sequence[ipywidgets.Widget], start: Sequence[int]
-) -> list[list[int]]:
+def _coarser(kept: list[list[int]], controls: _Controls, start: Sequence[int]) -> list[list[int]]:
     """Drop every second position of the longest slider, but keep the start."""
     sliders = [i for i, control in enumerate(controls) if _KINDS[type(control)] == "slider"]
     longest = max(sliders, key=lambda i: len(kept[i]))
@@ -196,7 +192,7 @@ def _coarser(
 
 
 @contextmanager
-def _still(explorer: Explorer, controls: Sequence[ipywidgets.Widget]) -> Iterator[None]:
+def _still(explorer: Explorer, controls: _Controls) -> Iterator[None]:
     """Let controls move without redrawing."""
     with ExitStack() as stack:
         for control in controls:

@@ -7,9 +7,10 @@ ipywidgets. An error in a callback is shown under the explorer.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import anywidget
@@ -66,7 +67,13 @@ class Explorer(ipywidgets.VBox):
 
     A subclass defines `draw`, which reads the controls. Any change of a control redraws; the
     sentence is in a live region, so that screen readers say it.
+
+    Attributes:
+        on_page: the values that a page without Python keeps of a control, by the words beside it,
+            where there are too many positions to draw them all: those that a lesson names.
     """
+
+    on_page: Mapping[str, Collection[Any]] = MappingProxyType({})
 
     def __init__(self, question: str, controls: Sequence[ipywidgets.Widget]) -> None:
         self.question = question

@@ -11,9 +11,12 @@ from html import escape
 
 import every_explorer
 import ipywidgets
+import nbformat
 import numpy as np
 import pytest
+from tiers import mostly_slow
 
+from mplab.course.files import course_folder
 from mplab.explorers import Explorer, freezing
 from mplab.lessons.l09.explorer import ScalerTimeline
 from mplab.lessons.l11.explorer import SpeedUp
@@ -87,15 +90,8 @@ def check(name, record_property, *, most=None):
     return explorer, frozen
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", mostly_slow([*SMALL, *sorted(LONG)], SMALL))
 def test_every_frozen_state_is_the_live_one(name, record_property):
-    _, frozen = check(name, record_property)
-    assert math.prod(len(control.options) for control in frozen.controls) == frozen.positions
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(LONG))
-def test_every_frozen_state_is_the_live_one_where_each_is_computed_at_length(name, record_property):
     _, frozen = check(name, record_property)
     assert math.prod(len(control.options) for control in frozen.controls) == frozen.positions
 
@@ -112,6 +108,33 @@ def test_a_coarser_grid_keeps_the_start_and_the_states_of_the_live_explorer(
     for control, live in zip(frozen.controls, controls_of(explorer), strict=True):
         put(live, control.options[control.start])
     assert explorer.draw() == frozen.start
+
+
+@pytest.mark.parametrize("name", every_explorer.NAMED)
+def test_a_page_holds_every_position_that_its_lesson_names(name, monkeypatch):
+    lesson, named = every_explorer.NAMED[name]
+    (path,) = course_folder("lessons").glob(f"{lesson:02}_*.ipynb")
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells]
+    at = cells.index(f"{name}()")
+    text = cells[at - 1].partition("One question")[2] + cells[at + 1].partition("## ")[0]
+    raised = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+    powers = {power.translate(raised) for power in re.findall("2([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", text)}
+    assert powers - {"-52"} == {p for label in named if "2^" in label for p in named[label]}
+    explorer = made(name)
+    monkeypatch.setattr(explorer, "draw", lambda: ("<svg/>", ""))
+    kept = {control.name: control.options for control in freezing.freeze(explorer).controls}
+    for label, positions in named.items():
+        assert set(positions) <= set(kept[label])
+
+
+def test_a_page_holds_every_step_in_which_the_scale_moves(monkeypatch):
+    timeline = ScalerTimeline(np.where(np.arange(160) < 80, 2.0**22, 2.0**15))
+    timeline.rule.options = timeline.rule.options[:1]
+    monkeypatch.setattr(timeline, "draw", lambda: ("<svg/>", ""))
+    played = list(timeline.turns)
+    moves = {str(i) for i, turn in enumerate(played) if turn.next_scale != turn.scale}
+    assert {"79", "80", "81"} & moves
+    assert moves <= set(freezing.freeze(timeline).controls[-1].options)
 
 
 def test_a_button_leads_where_it_leads_in_jupyterlab():

@@ -257,3 +257,18 @@ WAYS = {
     "button": choice,
 }
 """How each kind of control is moved, by what the browser calls it."""
+
+
+NAMED = {
+    "MatrixStep": (
+        6, {"large product 2^": ["4", "5", "15"], "small product 2^": ["-9", "-10", "-11"]},
+    ),
+    "UpdateStagnation": (7, {"|Δ| = 2^": ["-7", "-8"], "weight": ["1.0"]}),
+    "AmaxHistory": (
+        12, {"history": ["16", "4", "1"], "spike 2^": ["18", "4", "5"], "margin 2^": ["4"]},
+    ),
+    "Refiner": (
+        15, {"condition 2^": ["7", "14"], "A times 2^": ["18", "-14", "-15", "-16"]},
+    ),
+}  # fmt: skip
+"""Of explorers with too many positions for a page: the lesson, and what it names of a control."""
