@@ -191,8 +191,9 @@ def matmul_fp64(
             for the moduli; K is too large for the accumulator.
 
     Exactness:
-        Within `emulation_bound` of the exact product. Rows do not depend on each other, and the
-        result does not depend on the order of the K terms.
+        Within `emulation_bound` of the exact product. With a number of `slices` rows do not depend
+        on each other; without, their number is chosen for the whole matrices. The result does not
+        depend on the order of the K terms.
 
     Source:
         Mukunoki, Ozaki, Ogita and Imamura 2020 (slices); Ootomo, Ozaki and Yokota 2024,
@@ -363,7 +364,7 @@ def _nearest(whole: int, exponent: int) -> float:
     try:
         return float(whole << exponent) if exponent >= 0 else whole / (1 << -exponent)
     except OverflowError:
-        return math.copysign(math.inf, whole)
+        return math.inf if whole > 0 else -math.inf
 
 
 _NEAREST = np.frompyfunc(_nearest, 2, 1)

@@ -326,6 +326,7 @@ def test_special_values_are_those_of_ieee_754(unit):
         ([[largest, largest]], [[1.0], [1.0]], inf),
         ([[largest, largest]], [[-1.0], [-1.0]], -inf),
         ([[largest, largest, -largest]], [[1.0], [1.0], [1.0]], largest),
+        ([[1e150, -1e-150]], [[-1e160], [1e160]], -inf),  # and past any integer's float
         ([[largest, 2.0**970]], [[1.0], [1.0]], inf),  # a tie, which goes up
         ([[largest, 2.0**969]], [[1.0], [1.0]], largest),
         ([[largest, inf]], [[largest], [-1.0]], -inf),

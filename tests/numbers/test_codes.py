@@ -1,5 +1,4 @@
 import re
-from fractions import Fraction
 from functools import cache
 
 import gfloat.formats
@@ -328,10 +327,6 @@ def test_encode_and_ulp_take_half_bfloat_and_byte_swapped_numbers():
         x = np.array([1.5, -0.0, 2.0]).astype(dtype)
         assert encode(x, FP16).tolist() == [0x3E00, 0x8000, 0x4000]
         assert ulp(x, FP16).tolist() == [2.0**-10, 2.0**-24, 2.0**-9]
-
-
-def test_encode_takes_strings_and_fractions_that_are_values():
-    assert encode("0.5", FP16) == encode(Fraction(1, 2), FP16) == 0x3800
 
 
 UNDER_FLUSHING = """
