@@ -49,7 +49,7 @@ BUDGETS = {
     "mplab/arithmetic": 1_850,
     "mplab/scaling": 800,
     "mplab/course": 450,
-    "mplab/simulation": 2_410,
+    "mplab/simulation": 2_416,
     "mplab/grading": 3_845,
     "mplab/training": 2_036,
     "mplab/health": 2_210,

@@ -462,6 +462,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 results = results[:1]
         for t in results:
             if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
+                if into is not None and isinstance(t, Tensor) and t.is_complex():
+                    raise ValueError(
+                        f"simulated: {rule.name} must give real numbers in {into.fmt.name}; got "
+                        f"{t.dtype}. Turn autocast off here: torch.autocast('cpu', enabled=False)."
+                    )
                 continue
             if t.dim() or not rule.widens:
                 if into is not None and not exact:

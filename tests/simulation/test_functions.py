@@ -492,6 +492,15 @@ def test_complex_numbers_are_refused_where_they_are_used():
             function(*numbers) * 2
 
 
+def test_complex_numbers_made_of_low_ones_are_refused_even_if_only_their_parts_are_used():
+    x = torch.randn(4, 4)
+    with (
+        simulated(FP16),
+        pytest.raises(ValueError, match="_fft_r2c must give real"),
+    ):
+        _ = torch.fft.rfft(x @ x).real
+
+
 def nested(layout):
     return torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(1, 3)], layout=layout)
 
