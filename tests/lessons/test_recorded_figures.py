@@ -2,6 +2,7 @@
 
 import pytest
 from legible import assert_legible
+from record import store
 
 from mplab import FP8_E5M2, FP16, hardware, pictures
 from mplab.hardware import Recording
@@ -17,7 +18,7 @@ LABEL = "(recorded on NVIDIA H200 on 2026-12-01)"
 
 
 def saved(folder, part, data, *, complete=True, **about):
-    Recording(part, ABOUT | about, data, complete).save(folder)
+    store(Recording(part, ABOUT | about, data, complete), folder)
 
 
 def run(recipe, seed, score, *, task="digits-autoencoder", tf32=False, **more):
