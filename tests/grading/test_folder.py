@@ -257,7 +257,7 @@ def test_plain_nbgrader_commands_work_on_the_course_and_are_sandboxed(course):
     )
     submit(course, "s01", notebook(course, extra=spy))
     environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
-    for step in (["autograde", "a1"], ["generate_feedback", "a1"], ["export", "--to", "g.csv"]):
+    for step in (["autograde", "a1"], ["generate_feedback", "a1"]):
         command = [sys.executable, "-m", "nbgrader", *step]
         done = subprocess.run(
             command, cwd=course.root, env=environment, capture_output=True, text=True, timeout=120
@@ -266,10 +266,6 @@ def test_plain_nbgrader_commands_work_on_the_course_and_are_sandboxed(course):
     assert scores(course)["s01"] == 16.0
     graded = (course.root / "autograded/s01/a1/a1.ipynb").read_text()
     assert "SEEN False" in graded
-    rows = {row[3]: row for row in table(course.root / "g.csv")}
-    assert rows["s01"][7:] == ["16.0", "0.0", "", "18.0"]  # its written answer waits for a person
-    assert rows["s04"][7:] == ["", "", "", "18.0"]
-    assert rows["s02"][6] == "'=1+1"
 
 
 @pytest.mark.slow
