@@ -134,7 +134,7 @@ def peak(function):
 @pytest.mark.slow
 def test_a_bomb_inside_a_zip_is_left_before_it_is_unpacked_whole(course):
     """Of 400 MiB that lie in 400 KiB, no more is unpacked than a student may hand in."""
-    bomb = packed({"a1.ipynb": "mine"} | {f"f{i}": bytes(19 << 20) for i in range(21)})
+    bomb = packed({"a1.ipynb": "mine"} | {f"f{i}.ipynb": bytes(19 << 20) for i in range(21)})
     assert len(bomb) < 1 << 20
     collected, most = peak(lambda: bring(course, {"s01.zip": bomb, **HONEST}))
     assert most < 150
@@ -157,7 +157,7 @@ def test_what_would_be_unpacked_whole_before_the_first_byte_is_not_begun(course)
 @pytest.mark.slow
 def test_a_flat_bomb_counts_with_what_it_unpacks_to_although_it_is_left_out(course):
     """Each file is too large to be taken; three of them, and the rest is not looked at."""
-    inner = packed({"a1.ipynb": "mine"} | {f"f{i}": bytes(21 << 20) for i in range(5)})
+    inner = packed({"a1.ipynb": "mine"} | {f"f{i}.ipynb": bytes(21 << 20) for i in range(5)})
     problems = bring(course, {"s01.zip": inner}).problems
     assert [("20 MiB" in p, "64 MiB" in p) for p in problems[:4]] == [
         *[(True, False)] * 3, (False, True)
