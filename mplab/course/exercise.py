@@ -242,18 +242,19 @@ def _place(error: Exception) -> str:
 def _sentence(exercise: Exercise, given: list[Any], first: int) -> str:
     """Return the sentence of the misconception that agrees in the first wrong case, or the reason.
 
-    Of several, the one that agrees in most cases.
+    Of several, the one that agrees in most cases, and in more than the right answer does.
     """
-    best, most = exercise.reason, 0
+
+    def agreed(answer: Any) -> int:
+        outcomes = exercise.outcomes(answer)
+        return sum(equal(*pair, exercise) for pair in zip(given, outcomes, strict=True))
+
+    best, most = exercise.reason, agreed(exercise.answer)
     for wrong, sentence in exercise.misconceptions:
         case = exercise.cases[first]
         theirs = _outcome(wrong, case) if callable(exercise.answer) else wrong
-        if not equal(given[first], theirs, exercise):
-            continue
-        outcomes = exercise.outcomes(wrong)
-        agreed = sum(equal(*pair, exercise) for pair in zip(given, outcomes, strict=True))
-        if agreed > most:
-            best, most = sentence, agreed
+        if equal(given[first], theirs, exercise) and agreed(wrong) > most:
+            best, most = sentence, agreed(wrong)
     return best
 
 

@@ -79,9 +79,9 @@ WRONG = {
     "promoted_sum": [
         (lambda x: by_blocks(x, length=10**6), "Nothing is promoted"),
         (lambda x: by_blocks(x, mode=Rounding.TIES_TO_EVEN), "does not round to nearest"),
-        (lambda x: by_blocks(x, inner=FP32), "cut at every step"),
+        (lambda x: by_blocks(x, inner=FP32), "the plain sum"),
         (lambda x: float(x.sum()), "the plain sum"),
         (lambda x: by_blocks(x, outer=Rounding.TOWARD_ZERO), "rounded to nearest"),
-        (lambda x: by_blocks(x[::-1]), "Blocks of 128"),
+        (lambda x: by_blocks(x[::-1]), "the plain sum"),
     ],
 }  # fmt: skip
