@@ -45,8 +45,7 @@ test-slow: $(DEVELOPER)  ## the slow tests, the lessons and the browser (about f
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
 
 test-all: test test-slow  ## everything: these two, and what takes too long for every day
-	$(RUN) pytest --numprocesses 2 -m "full and not browser"
-	$(RUN) pytest --numprocesses 2 -m "full and browser"
+	$(RUN) pytest --numprocesses 2 -m full
 
 bench: $(DEVELOPER)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
 	$(VENV)/bin/python tests/tools/bench.py $(BENCH_ARGS)
