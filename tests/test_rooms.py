@@ -44,25 +44,25 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 19_470,
-    "mplab/numbers": 1_915,
+    "mplab": 19_300,
+    "mplab/numbers": 1_905,
     "mplab/arithmetic": 1_850,
     "mplab/scaling": 800,
     "mplab/course": 450,
-    "mplab/simulation": 2_416,
-    "mplab/grading": 3_845,
-    "mplab/training": 2_036,
-    "mplab/health": 2_210,
-    "mplab/hardware": 530,
-    "mplab/pictures": 1_505,
+    "mplab/simulation": 2_415,
+    "mplab/grading": 3_835,
+    "mplab/training": 1_985,
+    "mplab/health": 2_165,
+    "mplab/hardware": 500,
+    "mplab/pictures": 1_500,
     "mplab/explorers": 615,
-    "mplab/commands": 1_265,
-    "lessons": 10_300,
-    "tests": 33_800,
+    "mplab/commands": 1_260,
+    "lessons": 10_295,
+    "tests": 33_590,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
 comes takes another's place, and a budget is only ever lowered."""
-IMPORTS_PER_FILE = 11.2
+IMPORTS_PER_FILE = 10.6
 
 
 def name_of(path):
