@@ -118,7 +118,7 @@ def draw_digits() -> str:
 
 
 def first_explorer(html: str) -> str:
-    """Find the first explorer of a page that stands there as states."""
+    """Find the first frozen explorer in the HTML of a page; empty if there is none."""
     found = re.search(r'<div class="explorer frozen".*?</script></div>', html, re.DOTALL)
     return found[0] if found else ""
 

@@ -253,8 +253,8 @@ def _sentence(exercise: Exercise, given: list[Any], first: int) -> str:
     for wrong, sentence in exercise.misconceptions:
         case = exercise.cases[first]
         theirs = _outcome(wrong, case) if callable(exercise.answer) else wrong
-        if equal(given[first], theirs, exercise) and agreed(wrong) > most:
-            best, most = sentence, agreed(wrong)
+        if equal(given[first], theirs, exercise) and (cases := agreed(wrong)) > most:
+            best, most = sentence, cases
     return best
 
 
