@@ -6,8 +6,6 @@ process of its own: an error of the device ends every later call of its process,
 hangs is ended. The same command goes on where it was broken off, and keeps what is complete.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

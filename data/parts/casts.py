@@ -1,7 +1,5 @@
 """Casts to low formats on a device, compared with the simulator's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

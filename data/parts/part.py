@@ -1,7 +1,5 @@
 """What the parts of `record.py` share: where they run, what they yield, how they fail."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Training on a device: all tasks, and a larger network, with its exponents."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Sequence

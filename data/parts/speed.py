@@ -1,7 +1,5 @@
 """Times on a device: a copy, products, rounding, simulated steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

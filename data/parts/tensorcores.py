@@ -5,8 +5,6 @@ results: `sweeps` walk through the corners of the arithmetic one exponent at a t
 random sums, and of the sums on which the model of Hopper is wrong some are kept whole.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The exercises on gradients that a format flushes, and on the loss scale that lifts them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

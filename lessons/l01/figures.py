@@ -1,7 +1,5 @@
 """The figures of lesson 1: flushed gradients, and the digits that trained networks paint."""
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 
 from mplab.pictures import canvas as c

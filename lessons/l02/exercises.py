@@ -1,7 +1,5 @@
 """The exercises of the lesson on formats: codes, values, gaps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Gaps and ranges of formats."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The exercises of the lesson on rounding: ties, a rounding function, a probability."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

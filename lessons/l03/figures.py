@@ -1,7 +1,5 @@
 """Rounding twice, and what errors add up to."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

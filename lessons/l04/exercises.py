@@ -1,7 +1,5 @@
 """The exercises of the lesson on the ends of the range: squares, saturation, counting."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

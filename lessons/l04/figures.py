@@ -1,7 +1,5 @@
 """The ends of a range: what vanishes, what overflows, and how much of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

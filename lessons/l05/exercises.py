@@ -1,7 +1,5 @@
 """The exercises on long sums: where they stop, and two orders that do better."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

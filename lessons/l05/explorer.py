@@ -1,7 +1,5 @@
 """The explorer of long sums: accumulators racing against the exact sum."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Errors of long sums and products, and sums that stop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

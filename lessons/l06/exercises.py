@@ -1,7 +1,5 @@
 """The exercises on matrix units: align, cut, add, and promote."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The explorer of one step of a matrix unit: which bits are kept, and which are cut."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from mplab.arithmetic.matrix_steps import Row, StepBits, step_bits

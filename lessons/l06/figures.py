@@ -1,7 +1,5 @@
 """One step of a matrix unit, and what long products lose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The exercises on weight updates: which are lost, and how a coin saves their mean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

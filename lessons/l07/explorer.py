@@ -1,7 +1,5 @@
 """The explorer of weight updates: where w + Δ lands, and where w is after many of them."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mplab.arithmetic.updates import path

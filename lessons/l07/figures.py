@@ -1,7 +1,5 @@
 """Weight updates: which are lost, and what keeps them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The exercises on where gradients lie, and on which shares of zeros matter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

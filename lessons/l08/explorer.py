@@ -1,7 +1,5 @@
 """The explorer of training runs: side by side, from the loss down to the bits of one gradient."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

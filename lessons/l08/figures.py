@@ -1,7 +1,5 @@
 """Gradients that FP16 flushes without a loss scale."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The exercises on the state machine of a loss scaler, and on clipping beside it."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mplab.course.exercise import Exercise, known

@@ -1,7 +1,5 @@
 """The explorer of loss scaling: the state machine of a scaler, one step at a time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The scale of the loss: by several rules, and before clipping."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The exercises on policies: which format an operation gets, and a norm that survives FP16."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

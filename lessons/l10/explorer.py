@@ -1,7 +1,5 @@
 """The explorer of policies: the format in which each runs one operation, and by which rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The exercises on real mixed precision: bytes of a layer, and what limits its speed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The explorer of speed: what a narrower format gains when two limits and a start cost time."""
 
-from __future__ import annotations
-
 from mplab.explorers.chart import BOLD, Drawing
 from mplab.explorers.widget import Explorer, stops
 from mplab.pictures.canvas import STYLES

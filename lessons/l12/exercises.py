@@ -1,7 +1,5 @@
 """The exercises on FP8: the scale of a tensor, from itself and from those before it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The explorer of FP8 scales: a row of tensors with a spike, and scales from a history."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from mplab.explorers.chart import Chart, Drawing, Scale

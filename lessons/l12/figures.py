@@ -1,7 +1,5 @@
 """Errors of blocks that share a scale."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The exercises of the clinic: clipping in the right units, and a diagnosis from observables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The explorer of the clinic: a broken run, a treatment, and whether it helped."""
 
-from __future__ import annotations
-
 import math
 from textwrap import wrap
 

@@ -1,7 +1,5 @@
 """The cases of the clinic, and runs that look alike."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from matplotlib.patches import Rectangle

@@ -1,7 +1,5 @@
 """The exercises on formulas: what cancellation costs, and how far a result is from an exact one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

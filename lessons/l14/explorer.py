@@ -1,7 +1,5 @@
 """The explorer of conditioning: is it the problem that is hard, or the formula that is bad?"""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Is the problem hard, or is the formula bad?"""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The exercises on linear systems: the backward error of a solution, and one correction of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 

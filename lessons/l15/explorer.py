@@ -1,7 +1,5 @@
 """The explorer of refinement: do factors of a low format lead to FP64's digits?"""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Linear systems: how many steps refinement takes, and where it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The exercises on time steps: where a state freezes, compensation, and what chance costs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The explorer of time steps: does a cup of coffee cool down to the room, or stop before?"""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Time steps: where a state freezes, errors against the step, and cycles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 

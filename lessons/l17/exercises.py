@@ -1,7 +1,5 @@
 """The exercises on FP64 from low formats: what slices cost, a row in slices, and moduli."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

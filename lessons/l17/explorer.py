@@ -1,7 +1,5 @@
 """The explorer of slices: do their products fill the accumulator?"""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """FP64 products from units for low formats: slices, their sums, and their number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The exercises on four bits: the two levels of scales of NVFP4, and rounding at random to E2M1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

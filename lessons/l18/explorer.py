@@ -1,7 +1,5 @@
 """The explorer of four bits: one block with an outlier, and which of its numbers survive."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Four bits: errors of MXFP4 and NVFP4 by magnitude, outliers and noise."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

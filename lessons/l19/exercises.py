@@ -1,7 +1,5 @@
 """The exercises on two runs: orders of a sum, a split by the batch, the first difference."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from itertools import permutations

@@ -1,7 +1,5 @@
 """The explorer of splits: which bits of a row depend on the number of parts of its sums."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import pairwise
 

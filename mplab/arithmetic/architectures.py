@@ -1,7 +1,5 @@
 """Parameters of the matrix units of GPUs, by architecture and input format."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Error bounds for long sums, rigorous and probabilistic."""
 
-from __future__ import annotations
-
 import math
 
 from mplab.arithmetic.reductions import parsed_order

@@ -6,8 +6,6 @@ their sums are added as integers. So the only errors are the bits beyond the las
 of slices that are not multiplied, and one rounding.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import count
 from typing import Any, NamedTuple

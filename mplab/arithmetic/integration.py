@@ -1,7 +1,5 @@
 """Integrate differential equations whose state is stored in a format."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

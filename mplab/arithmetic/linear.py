@@ -4,8 +4,6 @@ Factorisations and triangular solves round every operation, by `mplab.arithmetic
 residual b − a·x, by which a solution is judged, is computed in integers without any rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, Unpack
 

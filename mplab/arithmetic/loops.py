@@ -12,8 +12,6 @@ numba's cache on disk checks only the file of a loop, which is this one. Callees
 it is recompiled when either file changes.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Show the bits of one step of a matrix unit: which the alignment keeps, and which it cuts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

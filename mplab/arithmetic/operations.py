@@ -7,8 +7,6 @@ events. Formats of more than 25 bits of precision, or with exponents near the en
 through Fractions, slowly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from math import isqrt

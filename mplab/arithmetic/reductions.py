@@ -5,8 +5,6 @@ or in another order. Terms are values of FP32 or of any narrower format, so that
 each product exactly. `mplab.arithmetic.bounds` bounds the error.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from typing import Any, NamedTuple, Required, TypedDict, Unpack

@@ -1,7 +1,5 @@
 """Weights stored in a format, and four methods to add updates to them."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

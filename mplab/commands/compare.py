@@ -1,7 +1,5 @@
 """`mplab compare`: find where two runs first differ, from the digests that they left."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from pathlib import Path

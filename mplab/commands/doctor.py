@@ -1,7 +1,5 @@
 """`mplab doctor`: say what this machine has, and what each missing thing turns off."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

@@ -1,7 +1,5 @@
 """Errors that a command reports to its user."""
 
-from __future__ import annotations
-
 
 class UserError(Exception):
     """An error that the user can correct: printed as one line, without a traceback."""

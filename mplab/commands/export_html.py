@@ -5,8 +5,6 @@ moves without Python; one with free text is a JavaScript module in the page. A p
 from elsewhere.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The frame of all pages of `mplab export-html`, with their style and script."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

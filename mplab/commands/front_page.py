@@ -1,7 +1,5 @@
 """Make the first page of `mplab export-html`, and the page for teachers."""
 
-from __future__ import annotations
-
 import base64
 import io
 import os

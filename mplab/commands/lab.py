@@ -1,7 +1,5 @@
 """`mplab lab`: JupyterLab on a copy of the lessons that keeps what its owner changed."""
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Turn an executed lesson into a page: cells, predictions that hide what follows, explorers."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

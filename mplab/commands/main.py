@@ -1,7 +1,5 @@
 """The command `mplab`: the table of its commands, and how their errors are reported."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

@@ -1,7 +1,5 @@
 """`mplab probe`: compare the matrix units of this machine's GPU with the models."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

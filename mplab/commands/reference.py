@@ -1,7 +1,5 @@
 """Write the reference of `mplab export-html`: pages of pdoc from the fronts' docstrings."""
 
-from __future__ import annotations
-
 import re
 import sys
 import warnings

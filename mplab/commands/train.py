@@ -1,7 +1,5 @@
 """`mplab train`: train a task by several recipes and seeds, and compare the runs."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

@@ -1,7 +1,5 @@
 """Send messages from kernel to page at once in `mplab lab`, so that sliders do not lag."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection

@@ -1,7 +1,5 @@
 """Watch which functions of mplab an answer calls, because it must not call the one to write."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The handwritten digits data set, with its checksum."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from typing import NamedTuple

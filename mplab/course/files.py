@@ -1,7 +1,5 @@
 """Find the folders of the course, and write files atomically."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Literal

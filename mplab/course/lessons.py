@@ -1,7 +1,5 @@
 """Find the exercises of all lessons, and check an answer to one of them."""
 
-from __future__ import annotations
-
 from collections import UserDict
 from difflib import get_close_matches
 from functools import cached_property

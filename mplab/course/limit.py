@@ -4,8 +4,6 @@ A second thread waits, and raises `TooLong` in the first thread when time is up.
 its output, its context variables and torch's modes, and interrupts reach it as usual.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

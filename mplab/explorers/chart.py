@@ -1,7 +1,5 @@
 """SVG pictures for the explorers: words and shapes, and charts with two scales."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from html import escape

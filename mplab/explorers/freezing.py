@@ -3,8 +3,6 @@
 An explorer that takes free text has no list of positions, and is not frozen.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import itertools

@@ -1,7 +1,5 @@
 """Explorers that run in the page, as ES modules: they move without Python."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable

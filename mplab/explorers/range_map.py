@@ -1,7 +1,5 @@
 """The explorer of loss scales: a gradient histogram over the bands of a format."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ Pictures are SVG in `ipywidgets.HTML`, which is the fastest design that needs no
 ipywidgets. An error in a callback is shown under the explorer.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape

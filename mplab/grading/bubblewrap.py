@@ -1,7 +1,5 @@
 """Build the bubblewrap command line, which limits what a program can see and do."""
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

@@ -1,7 +1,5 @@
 """Collect submissions from a folder or a zip, as learning platforms make them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The gradebook's database: one pool of connections for all of nbgrader's steps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

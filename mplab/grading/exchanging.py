@@ -1,7 +1,5 @@
 """Publish and collect through nbgrader's exchange, a folder shared by users of a machine or Hub."""
 
-from __future__ import annotations
-
 import stat
 import sys
 from collections.abc import Sequence

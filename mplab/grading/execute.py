@@ -3,8 +3,6 @@
 `nbgrader_config.py` names `SandboxedExecute`, so that `nbgrader autograde` uses it too.
 """
 
-from __future__ import annotations
-
 import atexit
 import base64
 import binascii

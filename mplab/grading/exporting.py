@@ -1,7 +1,5 @@
 """Export grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -4,8 +4,6 @@ A page is rendered in a process of its own with a time limit, because some texts
 parser or a highlighter hours. Such a page is shown as plain text.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import logging

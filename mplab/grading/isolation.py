@@ -6,8 +6,6 @@ process that starts them. It uses only the standard library, because a student's
 replace nothing here, and it runs before anything else is imported.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

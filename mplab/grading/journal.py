@@ -1,7 +1,5 @@
 """The journal of grading: which submissions there are, and which grades are up to date."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ It is started by path with `python -I`, so that no student's folder is on `sys.p
 anything is imported. The grader does not trust its answers.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

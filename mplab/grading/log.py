@@ -1,7 +1,5 @@
 """Capture nbgrader's log, the only place where it gives its reasons."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

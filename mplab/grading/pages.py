@@ -1,7 +1,5 @@
 """Write the feedback pages of a class in parallel: only pages that have changed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

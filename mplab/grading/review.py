@@ -5,8 +5,6 @@ own: no notebook server stands behind it, so nothing that was handed in has anyt
 Answers are sanitised, and the page's policy would run or fetch nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 import html
 import json

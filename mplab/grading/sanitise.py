@@ -5,8 +5,6 @@ pictures. Markdown passes one sanitiser, and formulas become pictures, so that a
 script of its own.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import html

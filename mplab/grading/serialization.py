@@ -5,8 +5,6 @@ of the writer's code: there is no pickle and no evaluation, the dtypes come from
 depth, size and count have bounds.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import math

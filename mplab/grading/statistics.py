@@ -1,7 +1,5 @@
 """Statistics of a class in an assignment: by exercise, part and misconception."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

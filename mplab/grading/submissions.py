@@ -4,8 +4,6 @@ Only the text of a submitted notebook's cells, their order, and their links to t
 cells are kept. Metadata, outputs, tags and ids come from the release, so nobody can forge them.
 """
 
-from __future__ import annotations
-
 import copy
 import errno
 import hashlib

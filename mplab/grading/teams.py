@@ -1,7 +1,5 @@
 """Teams: one submission counts for all members."""
 
-from __future__ import annotations
-
 from mplab.grading.folder import Course, read_table
 from mplab.grading.times import read_received
 

@@ -1,7 +1,5 @@
 """Read when a submission came in, from the platform and never from the student."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path

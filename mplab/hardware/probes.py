@@ -1,7 +1,5 @@
 """Probes of matrix units: sums that distinguish their models, computed by models and on the GPU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

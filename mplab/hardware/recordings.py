@@ -4,8 +4,6 @@
 A file that was edited is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

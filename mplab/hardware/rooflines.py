@@ -5,8 +5,6 @@ limits together are called the roofline. All speeds are measured on the
 device at hand or read from a recording, never assumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median

@@ -1,7 +1,5 @@
 """Find the first difference between two runs from their digests."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 The hooks read tensors and change none of them: a run with digests has the bits of one without.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import weakref

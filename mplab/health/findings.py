@@ -4,8 +4,6 @@ Each rule looks at an observation, not at whether the loss falls: several faults
 falling loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple

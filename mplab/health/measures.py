@@ -1,7 +1,5 @@
 """Measurements of tensors for the hooks, which leave the run unchanged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps

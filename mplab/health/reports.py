@@ -1,7 +1,5 @@
 """The health report of a run: tables and sentences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from html import escape
 

@@ -4,8 +4,6 @@
 more than computing it, so `mplab.health` traces only a few steps.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ training that is resumed or started again is watched anew. Tried from Lightning 
 transformers 4.46.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

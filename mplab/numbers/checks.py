@@ -1,7 +1,5 @@
 """Checks of options, with messages that begin with the name of the called function."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Read and write the bits of a format without rounding: codes, fields and values."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any, NamedTuple

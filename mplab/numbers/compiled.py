@@ -1,7 +1,5 @@
 """Compile functions with numba, with a cache on disk where a folder is writable."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache

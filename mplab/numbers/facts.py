@@ -1,7 +1,5 @@
 """Parameters of the rounding loops: a format and the rounding rules as an integer array."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any, NamedTuple
 

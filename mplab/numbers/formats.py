@@ -3,8 +3,6 @@
 A format is a handful of independent facts; all its other attributes are computed from them.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, IntFlag

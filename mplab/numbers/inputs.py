@@ -1,7 +1,5 @@
 """Convert the numbers that users pass to float32 or float64 without rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The installed version of mplab, its folder, and packages that are missing."""
 
-from __future__ import annotations
-
 import platform
 import re
 from importlib.util import find_spec

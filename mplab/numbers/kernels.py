@@ -6,8 +6,6 @@ mode and dtype, never per format: the facts of the format arrive in an array. Ke
 this file, because numba's cache on disk notices edits to the file of the loop only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

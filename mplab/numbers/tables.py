@@ -1,7 +1,5 @@
 """A table with marked headings, which a screen reader can read aloud."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from html import escape
 

@@ -5,8 +5,6 @@ The compiled loops of `mplab.numbers.kernels` round CPU tensors without a copy. 
 the two.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

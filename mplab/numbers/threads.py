@@ -4,8 +4,6 @@ The pool is made on first use and survives `os.fork` and several Python threads 
 own threading layers kill a forked child or abort when two threads enter.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Write numbers for tables, titles and axes."""
 
-from __future__ import annotations
-
 import math
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

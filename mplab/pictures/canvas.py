@@ -3,8 +3,6 @@
 pyplot is not used, so no figure is left open, and no setting of the reader's is changed.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

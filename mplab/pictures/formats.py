@@ -1,7 +1,5 @@
 """The figures of formats: their bits, all their values, and their decimal digits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from fractions import Fraction

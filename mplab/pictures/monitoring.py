@@ -1,7 +1,5 @@
 """The figures of health: the report of one run, and where two runs first differ."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pages and tables of training runs, and the figure of a class's grades."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """The figure of the memory that a training step takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

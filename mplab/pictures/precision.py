@@ -1,7 +1,5 @@
 """The figures of a precision policy: what runs in which format, and what that costs."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

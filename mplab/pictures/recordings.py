@@ -3,8 +3,6 @@
 A figure is None if nothing was recorded for it, so that a lesson can end a cell with one.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The figures of rounding: its profile, running sums, and what a meter of the loss reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

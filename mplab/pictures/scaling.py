@@ -1,7 +1,5 @@
 """The figure of FP8 scaling: where tensors saturate and where they become zero."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The figures of training runs: losses, gradients over a format's range, loss scales and seeds."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ A tensor with the largest magnitude `amax` is multiplied by `update(amax)` befor
 it fills the range of the format. This module does not need torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Loss scaling for torch's optimizers, with any rule for the scale."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 

@@ -4,8 +4,6 @@ A step multiplies the loss by `scale`, divides the gradients by it, and tells `u
 gradient was infinite or NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Each rule changes one thing in `LossScaler`, so that you can compare the two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple

@@ -4,8 +4,6 @@ A scaling gives for each role the format, the scale, the block and the rounding,
 the operands of the weight's gradient go through a random Hadamard transform.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

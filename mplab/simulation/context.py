@@ -4,8 +4,6 @@
 training without the hardware for it, and counts the roundings.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 import warnings

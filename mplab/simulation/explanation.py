@@ -1,7 +1,5 @@
 """Record in which format each operation ran, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -6,8 +6,6 @@ functions that torch computes in float32 for inputs of any format, and functions
 dtype, or make a tensor of one, because below autograd all tensors are float32.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping

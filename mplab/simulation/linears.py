@@ -1,7 +1,5 @@
 """Convert the linear layers of any model to low precision, and list which were converted."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Torch's operations: their properties, rules under a policy, inputs and results."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -9,8 +9,6 @@ times as long. It is put back for that part, and the mode below autograd gets th
 part runs: without gradients nothing else tells a rerun from a backward pass.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Train the digits' autoencoder, and keep what it paints."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """One training step in a recipe's arithmetic: simulated, or torch's own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -5,8 +5,6 @@ become zero, subnormal, normal, or overflow. So one histogram answers for every 
 every loss scale that is a power of two.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple

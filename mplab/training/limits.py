@@ -1,7 +1,5 @@
 """Find the largest loss scale at which no gradient of a step overflows, by trying."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

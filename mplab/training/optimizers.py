@@ -1,7 +1,5 @@
 """An optimizer whose weights and state are kept in FP32 or in a narrower format."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

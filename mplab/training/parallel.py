@@ -1,7 +1,5 @@
 """Data-parallel training: processes that `torchrun` started share each batch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

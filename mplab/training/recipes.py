@@ -1,7 +1,5 @@
 """Recipes of training: formats, loss scale, and rounding of the weights."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

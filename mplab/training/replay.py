@@ -10,8 +10,6 @@ recorded. Shapes, memory and modes are checked before each step. And before a pr
 must agree with an ordinary step on the next batch, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

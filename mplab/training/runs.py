@@ -4,8 +4,6 @@ The file and the checkpoint beside it are written atomically, so that only the s
 checkpoint can be lost.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ Bounded on purpose: what floods, forks or allocates stops by itself well below w
 trouble the machine, and outside processes are touched only as nobody in a sandbox.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

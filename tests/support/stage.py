@@ -1,7 +1,5 @@
 """A course with a class in it: honest students, attackers, and a control without protection."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

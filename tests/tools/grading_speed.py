@@ -6,8 +6,6 @@ Both grade the same submissions, each in a process of its own, once. Then some a
 one process under the profiler. This measures; it asserts nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import cProfile
