@@ -1,7 +1,9 @@
 """The ways operands are cast: against torchao, and each product against quantize and dequantize."""
 
+import itertools
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from mplab.scaling import (
     hadamard,
     quantize,
 )
-from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling, convert_linears
+from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling
 from mplab.simulation.casts import ROLES, turned
 
 IN_BLOCKS = [name for name, way in SCALINGS.items() if way.input.block is not None]
@@ -35,58 +37,28 @@ def spread(*shape, seed=0, sigma=1.0):
 # The operands --------------------------------------------------------------------------
 
 
-def by_torchao(name):
-    """What torchao makes of a float32 matrix in this way, as values."""
+@pytest.mark.slow
+def test_a_scale_for_each_row_gives_the_operands_of_torchao_bit_for_bit(record_property):
+    """The other ways read what `quantize` stores, which is compared with torchao code by code."""
     from torchao.float8.config import ScalingGranularity
     from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
     from torchao.float8.float8_training_tensor import GemmInputRole, LinearMMConfig
-    from torchao.prototype.mx_formats import mx_tensor, nvfp4_tensor
-    from torchao.prototype.mx_formats.constants import DTYPE_FP6_E3M2
-    from torchao.prototype.mx_formats.kernels import f4_unpacked_to_f32, unpack_uint4
 
-    def nvfp4(x):
-        tensor = nvfp4_tensor.per_tensor_amax_to_scale(x.abs().amax())
-        scales, codes = nvfp4_tensor.nvfp4_quantize(x, 16, tensor)
-        values = f4_unpacked_to_f32(unpack_uint4(codes)).reshape(*scales.shape, 16)
-        return ((values * scales.float()[..., None]) * tensor).reshape(x.shape)
-
-    def rowwise(x):
-        return hp_tensor_to_float8_dynamic(
-            *(x, torch.float8_e4m3fn, LinearMMConfig()),
-            gemm_input_role=GemmInputRole.INPUT,
-            scaling_granularity=ScalingGranularity.AXISWISE,
-            axiswise_dim=-1,
-            round_scales_to_power_of_2=True,
-        ).to_original_precision()
-
-    def mx(dtype, rule):
-        mode = getattr(mx_tensor.ScaleCalculationMode, rule)
-        return lambda x: mx_tensor.MXTensor.to_mx(x, dtype, 32, scaling_mode=mode).dequantize(
-            torch.float32
-        )
-
-    return {
-        "nvfp4": nvfp4,
-        "fp8-rowwise": rowwise,
-        "mxfp8": mx(torch.float8_e4m3fn, "RCEIL"),
-        "mxfp6": mx(DTYPE_FP6_E3M2, "RCEIL"),
-        "mxfp4": mx(torch.float4_e2m1fn_x2, "RCEIL"),
-        "block": mx(torch.float8_e4m3fn, "FLOOR"),
-    }[name]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in IN_BLOCKS if n != "fp8-blockwise"])
-def test_operands_are_those_of_torchao_bit_for_bit(name, record_property):
-    theirs, cast, count = by_torchao(name), SCALINGS[name].input, 0
-    for seed in range(5):
-        for sigma in (0.0, 1.0, 4.0):
-            x = spread(256, 512, seed=seed, sigma=sigma)
-            x[::17] = 0
-            for matrix in (x, x.t().contiguous()):  # as forward and as backward sums it
-                assert torch.equal(cast.read(matrix), theirs(matrix))
-                count += matrix.numel()
-    record_property(f"{name}, operands equal to torchao's", f"{count:,}")
+    cast, count = SCALINGS["fp8-rowwise"].input, 0
+    how = {"gemm_input_role": GemmInputRole.INPUT, "axiswise_dim": -1}
+    how["scaling_granularity"] = ScalingGranularity.AXISWISE
+    for seed, sigma in itertools.product(range(5), (0.0, 1.0, 4.0)):
+        x = spread(256, 512, seed=seed, sigma=sigma)
+        x[::17] = 0
+        for matrix in (x, x.t().contiguous()):  # as forward and as backward sums it
+            theirs = hp_tensor_to_float8_dynamic(
+                *(matrix, torch.float8_e4m3fn, LinearMMConfig()),
+                **how,
+                round_scales_to_power_of_2=True,
+            )
+            assert torch.equal(cast.read(matrix), theirs.to_original_precision())
+            count += matrix.numel()
+    record_property("operands equal to torchao's", count)
 
 
 def layer_by_torchao(name, linear):
@@ -123,15 +95,14 @@ def test_whole_layers_are_those_of_torchao_but_for_the_order_of_sums(name, recor
     record_property(f"{name}, tensors of torchao's layer equal bit for bit", f"{equal} of 3")
 
 
-@pytest.mark.parametrize(("role", "tile"), [("input", (1, 128)), ("weight", (128, 128))])
-def test_tiles_are_scaled_by_the_quotient_of_float64_rounded_once(role, tile):
+def test_tiles_are_scaled_by_the_quotient_of_float64_rounded_once():
     x = spread(256, 384)
-    split = x.reshape(256 // tile[0], tile[0], 3, 128)
-    scale = (448 / split.double().abs().amax((1, 3), keepdim=True)).float()
-    cast = (split * scale).to(torch.float8_e4m3fn).float()
-    assert torch.equal(
-        getattr(SCALINGS["fp8-blockwise"], role).read(x), (cast / scale).reshape(x.shape)
-    )
+    for role, down in (("input", 1), ("weight", 128)):
+        split = x.reshape(256 // down, down, 3, 128)
+        scale = (448 / split.double().abs().amax((1, 3), keepdim=True)).float()
+        expected = (split * scale).to(torch.float8_e4m3fn).float() / scale
+        cast = getattr(SCALINGS["fp8-blockwise"], role)
+        assert torch.equal(cast.read(x), expected.reshape(x.shape))
 
 
 @every_way_in_blocks
@@ -143,12 +114,11 @@ def test_what_is_narrower_than_a_block_is_padded_with_zeros(name):
     assert cast.read(x[:, :0]).shape == (3, 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "same"), [("nvfp4", True), ("fp8-blockwise", True), ("mxfp4", False)]
-)
-def test_square_blocks_show_forward_and_backward_the_same_weight(name, same):
-    cast, weight = SCALINGS[name].weight, spread(100, 200)
-    assert torch.equal(cast.read(weight), cast.read(weight.t()).t()) == same
+def test_square_blocks_show_forward_and_backward_the_same_weight():
+    weight = spread(100, 200)
+    for name, same in {"nvfp4": True, "fp8-blockwise": True, "mxfp4": False}.items():
+        cast = SCALINGS[name].weight
+        assert torch.equal(cast.read(weight), cast.read(weight.t()).t()) == same
 
 
 def test_the_weight_of_nvfp4_has_a_scale_for_256_elements():
@@ -256,19 +226,14 @@ def test_only_a_way_with_random_parts_draws_from_torch_s_generator(name):
     assert torch.equal(torch.random.get_rng_state(), before) == (name != "nvfp4")
 
 
-def test_the_seed_of_torch_decides_stochastic_gradients():
-    one, again, other = (weight_gradient("nvfp4", seed) for seed in (1, 1, 2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-
-
-def test_a_gradient_with_one_scale_may_be_rounded_at_random_too():
+def test_the_seed_of_torch_decides_stochastic_gradients_also_of_one_scale():
     cast = Cast(FP8_E5M2, CurrentScaling, rounding=Rounding.STOCHASTIC)
-    way = replace(SCALINGS["current"], name="mine", grad_output=cast)
-    one, again, other = (weight_gradient(way, seed) for seed in (1, 1, 2))
+    own = replace(SCALINGS["current"], name="mine", grad_output=cast)
+    for way in ("nvfp4", own):
+        one, again, other = (weight_gradient(way, seed) for seed in (1, 1, 2))
+        assert torch.equal(one, again)
+        assert not torch.equal(one, other)
     nearest = weight_gradient("current", 1)
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
     assert 0 < (one - nearest).norm() < 0.2 * nearest.norm()
 
 
@@ -310,27 +275,20 @@ def test_each_way_is_known_by_its_own_name_and_torch_has_three_of_them():
     assert len(set(map(repr, SCALINGS.values()))) == len(SCALINGS)
 
 
-@every_way_in_blocks
-def test_real_products_are_refused_in_words_where_torch_has_none(name):
-    with pytest.raises(ValueError, match=f"real must be False .*'{name}'. Simulate it"):
-        convert_linears(nn.Sequential(nn.Linear(4, 4)), scaling=name, real=True)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL), r"ScaleRule with a block such as \(1, 32\)"),
-        (lambda: Cast(FP8_E4M3, CurrentScaling, (1, 32)), "ScaleRule with a block"),
-        (lambda: Cast(FP8_E4M3, "current"), "ScaleRule with a block"),
-        (
-            lambda: replace(SCALINGS["current"], hadamard=True),
-            "hadamard must be False where input or grad_output have no blocks",
+def test_parts_that_do_not_go_together_are_refused():
+    blocks, plain = "ScaleRule with a block", SCALINGS["current"]
+    for make, message in (
+        (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL), blocks),
+        (lambda: Cast(FP8_E4M3, CurrentScaling, (1, 32)), blocks),
+        (lambda: Cast(FP8_E4M3, "current"), blocks),
+        (lambda: replace(plain, hadamard=True), "hadamard must be False where input or grad_out"),
+        *(
+            (partial(Fp8Linear, 4, 4, scaling=name, real=True), "real must be")
+            for name in IN_BLOCKS
         ),
-    ],
-)
-def test_parts_that_do_not_go_together_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 def test_formats_that_are_asked_for_replace_those_of_the_way():
