@@ -257,6 +257,7 @@ def test_every_module_and_public_name_has_a_docstring():
     assert wrong(lambda path: read(path).undocumented, files) == {}
 
 
+@cache  # a file lies in its room and in the library
 def code_of(path):
     """How many lines of a file are code: neither blank, nor comment, nor docstring."""
     text = path.read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ from mplab.lessons.l11.explorer import SpeedUp
 from mplab.training import exponent_histogram, train
 
 LARGE = {"AmaxHistory", "MatrixStep", "Refiner", "ScalerTimeline", "UpdateStagnation"}
-LONG = {"Clinic", "PolicyExplorer", "TrainingTheatre"}
+LONG = {"Clinic", "FreezingCup", "PolicyExplorer", "SliceSums", "TrainingTheatre"}
 SMALL = sorted(set(every_explorer.kinds()) - LARGE - LONG)
 SAMPLE = 40
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from mplab import FP8_E4M3FNUZ, FP16, Rounding, Stream
 from mplab.arithmetic import reductions
-from mplab.health import digest
 from mplab.numbers import kernels
 from mplab.numbers.facts import facts_of
 
@@ -42,6 +41,8 @@ def rounding_and_reductions() -> None:
 
 def flags_and_addresses() -> None:
     """The loops that write or count flags, and those that take addresses."""
+    from mplab.health import digest  # with torch, which takes seconds
+
     for mode in Rounding:
         for (bits, facts), keys in product(arrays(), _keys(mode)):
             kernels.run(bits, None, facts, mode, keys=keys, flags=np.zeros(3, np.uint8))
