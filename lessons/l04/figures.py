@@ -181,7 +181,7 @@ def fates(tallies: Mapping[str, Tally]) -> c.Picture:
     """
     picture = c.Picture(height=1.5 + 0.4 * len(tallies))
     axes = picture.subplots()
-    faces = "#5790FC", "#C5D8FE", c.INK, c.STYLES["FP8_E4M3"].colour
+    faces = c.FACES[1], c.FACES[5], c.INK, c.BAD
     counts = np.array([[*fates_of(tally).values()] for tally in tallies.values()])
     shares = 100 * counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     c.bars(axes, tallies, shares, _FATES, faces=faces, hatches=("", "", "", "///"))

@@ -71,8 +71,8 @@ def plot_depth_errors(errors: DepthErrors) -> canvas.Picture:
     lines = [
         canvas.Line(errors.depths, values, words, look, {"marker": look.marker})
         for look, values, words in (
-            (canvas.STYLES["FP8_E4M3"], errors.chained, "all in the unit"),
-            (canvas.STYLES["FP32"], errors.promoted, f"promoted every {errors.every}"),
+            (canvas.NEUTRAL[0], errors.chained, "all in the unit"),
+            (canvas.NEUTRAL[1], errors.promoted, f"promoted every {errors.every}"),
         )
     ]
     alone, left = (f"{part[-1] * 100:.2g}%" for part in (errors.chained, errors.promoted))
@@ -137,7 +137,7 @@ def plot_cut_errors(errors: CutErrors) -> canvas.Picture:
     shown = [values / unit for values in (errors.rounded, errors.written, errors.cut)]
     low, high = min(map(np.min, shown)), max(map(np.max, shown))
     bins = np.linspace(min(low, 0.0), max(high, 0.0), 61).tolist()
-    faces = ("white", canvas.BAND, canvas.STYLES["FP16"].colour)
+    faces = ("white", canvas.BAND, canvas.NEUTRAL[0].colour)
     names = (
         "if it rounded",
         "if it cut only\nwhat it writes",
@@ -204,7 +204,7 @@ def bits_of_a_step(
 def _draw_rows(axes: Axes, step: StepBits) -> None:
     """One row of cells for each number, the highest exponent on the left."""
     high = max([step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))]) + 1
-    colour, cut = canvas.STYLES["FP32"].colour, canvas.STYLES["FP8_E4M3"].colour
+    colour, cut = canvas.FACES[5], canvas.BAD
     for y, row in enumerate(step.rows):
         axes.text(high + 0.9, y, row.words, ha="right", va="center", fontsize=9)
         sign = "−" if row.value < 0 else "+" if row.value else "0"
@@ -284,12 +284,12 @@ def recorded_units(*, where: Where = None) -> canvas.Picture | None:
 
 
 def _cell(axes: Axes, x: int, y: int, wrong: int | None, total: int) -> None:
-    """The share that a model gets right, on blue where that is all."""
+    """The share that a model gets right, in teal where that is all."""
     if wrong is None:
         words, face = "no such\nmodel", "#EDEDEE"
     else:
         words = f"{canvas.percent(total - wrong, total)}\nof {total:,}"
-        face = canvas.STYLES["FP32" if wrong == 0 else "FP8_E4M3"].colour
+        face = canvas.GOOD if wrong == 0 else canvas.BAD
     box: Any = {"facecolor": face, "alpha": 0.28, "edgecolor": "none"}
     axes.add_patch(Rectangle((x - 0.47, y - 0.43), 0.94, 0.86, **box))
     axes.text(x, y, words, ha="center", va="center", fontsize=8.5, color=canvas.INK)

@@ -159,7 +159,7 @@ def recorded_gradients(
     mesh = axes.pcolormesh(*places, cells, cmap="Greys", vmin=0)
     bound = zones(fmt)
     for edge in (bound.flushed, bound.subnormal, bound.overflow):
-        axes.axvline(edge, color=c.STYLES.get(fmt.name, c.STYLES["FP32"]).colour, linewidth=1.2)
+        axes.axvline(edge, color=c.style(fmt).colour, linewidth=1.2)
     axes.set_yticks(np.arange(len(layers)) + 0.5, layers, fontsize=8)
     axes.set_ylim(len(layers), 0)
     axes.set_xlim(low, high)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import ipywidgets
 import numpy as np
 
-from mplab.explorers.chart import BAD, BOLD, DASHED, Chart, Drawing, Scale
+from mplab.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, stops
 from mplab.numbers.formats import FORMATS, FP16
-from mplab.pictures.canvas import BAND, INK, LOST, power_of_two, style, whole_ticks
+from mplab.pictures.canvas import BAD, BAND, INK, LOST, power_of_two, style, whole_ticks
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import (
     DoublingScaler,

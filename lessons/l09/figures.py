@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers.formats import FP16, FP32
+from mplab.numbers.formats import FP16
 from mplab.pictures import canvas as c
 from mplab.pictures.scaling import band_between
 from mplab.scaling.rules import Trace
@@ -83,7 +83,7 @@ def clipped_norms(
     )
     ends = []
     for place, (name, lengths) in enumerate(norms.items()):
-        look = (c.style(FP32), c.style(FP16))[place % 2]
+        look = c.NEUTRAL[place % 2]
         height = np.log2(lengths)
         ends.append(c.curve(axes, np.log2(scales), height, name, look, marker=look.marker))
     axes.margins(y=0.2)

@@ -2,7 +2,7 @@
 
 from mplab.explorers.chart import BOLD, Drawing
 from mplab.explorers.widget import Explorer, stops
-from mplab.pictures.canvas import STYLES
+from mplab.pictures.canvas import BAD, FAINT
 
 SIZES = tuple(2**k for k in range(4, 14))
 
@@ -78,7 +78,7 @@ class SpeedUp(Explorer):
             for what, seconds in zip(("arithmetic", "memory", "start"), times, strict=True):
                 length, bound = max(1.0, seconds / longest * 380), seconds == max(times)
                 drawing.text(180, y + 15, what, "end")
-                drawing.box(190, y, length, 20, STYLES["FP8_E4M3" if bound else "FP32"].colour)
+                drawing.box(190, y, length, 20, BAD if bound else FAINT)
                 drawing.text(196 + length, y + 15, _micro(seconds) + " (the limit)" * bound)
                 y += 26
             y += 16

@@ -6,7 +6,7 @@ from textwrap import wrap
 from mplab.explorers.chart import BOLD, Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice
 from mplab.health.clinic import CASES, Outcome, Treatment
-from mplab.pictures.canvas import STYLES
+from mplab.pictures.canvas import NEUTRAL
 
 TREATMENT_NAMES: dict[str, Treatment] = {
     "none": "broken",
@@ -107,7 +107,7 @@ def _curve(losses: tuple[float, ...]) -> Chart:
         chart.zone(bad, last, 0.35)
         chart.text((chart.x(bad) + 290) / 2, 50, "NaN", "middle")
     if finite:
-        chart.curve(range(bad), losses[:bad], STYLES["FP32"].colour, 2.5)
+        chart.curve(range(bad), losses[:bad], NEUTRAL[2].colour, 2.5)
         ends = {f"{end:.3g}": end for end in (high, low)}
         for words, end in ends.items():
             chart.text(64, chart.y(end) + 4, words, "end")

@@ -9,9 +9,6 @@ from mplab.health.records import Step
 from mplab.pictures import canvas as c
 
 # The cases of the clinic -----------------------------------------------------------------
-_WELL, _ILL = c.STYLES["FP32"], c.STYLES["FP8_E4M3"]
-
-
 _HEADS = {"broken": "as reported", "wrong": "usual remedy", "fixed": "cure"}
 
 
@@ -45,7 +42,7 @@ def clinic(cases: Sequence[Case]) -> c.Picture:
         axes.text(21, y + 0.5, case.observable, va="center", fontsize=8)
         for place, outcome in enumerate(outcomes):
             well = case.is_healthy(outcome)
-            face = (_WELL.colour, 0.28) if well else (_ILL.colour, 0.28)
+            face = (c.GOOD, 0.28) if well else (c.BAD, 0.28)
             box = Rectangle((63.3 + 12 * place, y + 0.06), 11.4, 0.88, facecolor=face)
             axes.add_patch(box)
             mark = "✓" if well else "✗"
@@ -98,7 +95,7 @@ def look_alikes(cases: Sequence[Case]) -> c.Picture:
     table = [shares(run.report.steps) for _, run in runs]
     for column, (axes, question) in enumerate(zip(grid, _QUESTIONS, strict=True)):
         values = [row[column] for row in table]
-        axes.barh(range(len(runs)), values, color=_ILL.colour if column < 2 else _WELL.colour)
+        axes.barh(range(len(runs)), values, color=c.BAD if column < 2 else c.FACES[5])
         for y, value in enumerate(values):
             inside = value > 75
             axes.text(

@@ -4,10 +4,11 @@ from functools import cache
 
 import numpy as np
 
-from mplab.explorers.chart import BAD, GOOD, Bar, Scale, bars
+from mplab.explorers.chart import Bar, Scale, bars
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l14.figures import PROBLEMS, FormulaErrors, measure_formula_errors, medians
 from mplab.numbers.formats import BF16, FP16, FP32
+from mplab.pictures.canvas import BAD, FAINT, GOOD
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
 
@@ -80,7 +81,7 @@ class ErrorBudget(Explorer):
         words = "; ".join(f"{name}: {_size(error)}, {said}" for name, error, said in rows)
         sentence = f"{problem.asks} in {fmt.name}, {where}. C{words[1:]}."
         picture = bars(
-            [Bar(*row, colour) for row, colour in zip(rows, ("#606B99", BAD, GOOD), strict=True)],
+            [Bar(*row, colour) for row, colour in zip(rows, (FAINT, BAD, GOOD), strict=True)],
             Scale(-30, 0, 250, 540, log=True),
             f"Bars of relative errors. {sentence}",
             width=780, row=40, step=6,

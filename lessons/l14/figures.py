@@ -229,10 +229,6 @@ _LEAST = 2.0**-30
 """Errors that are drawn; smaller ones lie at the edge."""
 
 
-_LOOKS = (("#882255", "dashed", "v"), ("#117733", "solid", "s"))
-"""Of the bad formula and the good one."""
-
-
 def plot_formula_errors(found: FormulaErrors) -> c.Picture:
     """Median errors of two formulas from easy data to hard, and what the condition explains.
 
@@ -247,10 +243,9 @@ def plot_formula_errors(found: FormulaErrors) -> c.Picture:
     due = np.minimum(np.median(found.conditions, axis=1) * u, 1.0)
     lines = [c.Line(places, due, "condition × u", c.REFERENCE, {"linewidth": 0.9})]
     worst = []
-    for (name, errors), (colour, dash, marker) in zip(found.errors.items(), _LOOKS, strict=True):
+    for (name, errors), look in zip(found.errors.items(), c.NEUTRAL, strict=False):
         median = np.maximum(medians(errors), _LEAST)
-        look = c.Style(colour, marker, dash)
-        lines.append(c.Line(places, median, name, look, {"marker": marker}))
+        lines.append(c.Line(places, median, name, look, {"marker": look.marker}))
         largest = np.nanmax(median)
         most = "100%" if largest == 1 else f"{largest:.1g}"
         worst.append(f"{_unbroken(name)} is off by {most}")
@@ -282,12 +277,11 @@ def blame(found: FormulaErrors) -> c.Picture:
     limits = np.array([finite.min(), finite.max()])
     axes.plot(limits, np.minimum(4 * limits * u, 1), color="black", linewidth=0.9)
     said = []
-    for (name, errors), (colour, _, marker) in zip(found.errors.items(), _LOOKS, strict=True):
+    for (name, errors), look in zip(found.errors.items(), c.NEUTRAL, strict=False):
         flat = np.maximum(errors.ravel(), _LEAST)
         over = int(np.sum(flat > np.minimum(4 * conditions * u, 1)))
-        axes.plot(
-            conditions, flat, marker, color=colour, markersize=3, alpha=0.6, label=name, zorder=2
-        )
+        how: Any = {"color": look.colour, "markersize": 3, "alpha": 0.6, "zorder": 2}
+        axes.plot(conditions, flat, look.marker, label=name, **how)
         said.append(f"{over} of {flat.size} of {_unbroken(name)}")
     axes.legend(loc="upper center", frameon=False)
     axes.annotate("4 · condition · u", (limits[-1], min(4 * limits[-1] * u, 1)), ha="right",

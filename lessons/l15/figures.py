@@ -113,9 +113,6 @@ _LEAST = 2.0**-60
 """Backward errors that are drawn; smaller ones lie at the edge."""
 
 
-_LOOKS = list(c.STYLES.values())
-
-
 def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
     """Backward errors step by step, of several refinements.
 
@@ -126,8 +123,8 @@ def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
         A figure whose title says which have converged, in how many steps.
     """
     lines, said = [], []
-    for k, (name, run) in enumerate(found.items()):
-        look = c.STYLES.get(name.split(" ")[0], _LOOKS[k % len(_LOOKS)])
+    for name, run in found.items():
+        look = c.style(name.split(" ")[0])
         if run.converged:
             said.append(f"{name} converges in {run.steps} step{'s' * (run.steps != 1)}")
         elif not run.steps:
@@ -136,7 +133,8 @@ def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
             said.append(f"{name} stays at {run.backward_errors[-1]:.0e}")
         shown = np.clip(run.backward_errors, _LEAST, 1.0)
         if len(shown):
-            lines.append(c.Line(range(len(shown)), shown, name, look, {"marker": look.marker}))
+            how = {"marker": look.marker or "."}
+            lines.append(c.Line(range(len(shown)), shown, name, look, how))
 
     def finish(axes: Axes) -> None:
         axes.axhline(2.0**-52, color="black", linewidth=0.9)

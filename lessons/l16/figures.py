@@ -152,9 +152,6 @@ def _heated(n: int, form: np.ndarray) -> Callable[[np.ndarray], Any]:
 
 
 # Figures ---------------------------------------------------------------------------------
-_LOOKS = list(c.STYLES.values())
-
-
 def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
     """States over time, of runs that may have steps of different length.
 
@@ -167,7 +164,7 @@ def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
     """
     lines, said = [], []
     for k, (name, run) in enumerate(runs.items()):
-        look = c.REFERENCE if name == "exact" else _LOOKS[k % len(_LOOKS)]
+        look = c.REFERENCE if name == "exact" else c.NEUTRAL[k % len(c.NEUTRAL)]
         how = {"linewidth": 0.9 if name == "exact" else None}
         lines.append(c.Line(np.linspace(0, until, len(run)), run, name, look, how))
         said.append(f"{number(float(run[-1]), digits=5)} ({name})")
@@ -240,7 +237,7 @@ def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
     panels = picture.subplots(1, len(runs), sharex=True, sharey=True, squeeze=False)[0]
     said = []
     for k, (axes, (name, run)) in enumerate(zip(panels, runs.items(), strict=True)):
-        axes.plot(run[:, 0], run[:, 2], linestyle="", marker=".", markersize=1.5, color="#7A21DD")
+        axes.plot(run[:, 0], run[:, 2], ".", markersize=1.5, color=c.INK)
         axes.set_title(name)
         axes.set_xlabel("x")
         if not k:

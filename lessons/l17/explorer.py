@@ -8,12 +8,12 @@ import numpy as np
 
 from mplab.arithmetic.emulation import slice_bits, split
 from mplab.arithmetic.matrix_units import mma
-from mplab.explorers.chart import BAD, Chart, Scale
+from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l17.figures import KINDS
 from mplab.numbers.formats import FP16, FP32
 from mplab.numbers.words import superscript
-from mplab.pictures.canvas import power_of_two, style
+from mplab.pictures.canvas import GOOD, INK, power_of_two
 
 SUMS, LONGEST = 8, 12
 """Rows, and columns; a power of two of products at most."""
@@ -97,14 +97,14 @@ def _growth(found: Filling, description: str) -> str:
     chart.text(648, full + 16, "24 bits are full")
     chart.line(f"M60 {full:.1f}H640", "black", 1.5)
     chart.below(
-        "products added so far; green: the largest of 64 sums; dashed: the most that can be"
+        "products added so far; solid: the largest of 64 sums; dashed: the most that can be"
     )
     chart.ticks_y((2.0**e for e in range(0, 37, 6)), power_of_two)
     quarters = 4 if k >= 4 else 1
     chart.ticks_x([k * share // quarters for share in range(quarters + 1)], "{:,}".format)
     steps = [*range(1, k + 1, max(1, k // 200)), k]
     most = [2.0**found.bound * n / k for n in steps]
-    chart.curve(steps, most, BAD, 1.5, more='stroke-dasharray="6 4"')
+    chart.curve(steps, most, INK, 1.5, more='stroke-dasharray="6 4"')
     terms = np.unique(np.linspace(0, k - 1, min(k, 200)).astype(int))
-    chart.curve([0, *terms + 1], [1, *found.path[terms]], style(FP16).colour, 2)
+    chart.curve([0, *terms + 1], [1, *found.path[terms]], GOOD, 2)
     return chart.svg(f"A growing sum. {description}", width=780, height=342)

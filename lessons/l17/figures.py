@@ -13,16 +13,12 @@ from mplab.arithmetic.matrix_units import mma
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.pictures import canvas as c
 
-_LOOKS = {
-    **c.STYLES,
-    "INT8": c.Style("#000000", "s", "dotted"),
-    "moduli": c.Style("#000000", "o", "solid"),
-}
+_LOOKS = {**c.STYLES, "INT8": c.NEUTRAL[0], "moduli": c.NEUTRAL[1]}
 
 
-def _look(name: str, k: int) -> c.Style:
+def _look(name: str) -> c.Style:
     """A name that begins with a unit has its colour."""
-    return _LOOKS.get(name.split(" ")[0], list(_LOOKS.values())[k % len(_LOOKS)])
+    return _LOOKS.get(name.split(" ")[0], c.REFERENCE)
 
 
 # Errors of products ----------------------------------------------------------------------
@@ -82,8 +78,8 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
         A figure whose title says with how many slices each comes to 2⁻⁵² or below.
     """
     lines, reached, stuck = [], [], []
-    for k, (name, row) in enumerate(found.items()):
-        look, errors = _look(name, k), np.asarray(row)
+    for name, row in found.items():
+        look, errors = _look(name), np.asarray(row)
         places, how = np.arange(1, len(errors) + 1), {"marker": look.marker}
         lines.append(c.Line(np.clip(errors, _LEAST, 1.0), places, name, look, how))
         enough = np.flatnonzero(errors <= 2.0**-52)
@@ -136,7 +132,7 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
         units = np.broadcast_to(exponents, numbers.shape).ravel()
         for i, unit in enumerate(units.tolist()):
             for s, part in enumerate(parts.reshape(slices, -1)[:, i].tolist()):
-                low, colour = unit - s * bits, _BOXES[s % len(_BOXES)]
+                low, colour = unit - s * bits, c.NEUTRAL[2 - s % 2].colour
                 axes.barh(i, bits, left=low, color=colour if part else "white", edgecolor="black")
                 ink = "white" if part else c.INK
                 words = f"{part:.0f}".replace("-", "−")
@@ -149,9 +145,6 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
     c.binary_axis(panels[1].xaxis, "place of the bits of a slice")
     sentence = f"Units of the first slices: {said[0]}, {said[1]}."
     return c.titled(picture, sentence, "Two panels of boxes, one for each slice of a number.")
-
-
-_BOXES = tuple(c.STYLES[name].colour for name in ("FP16", "BF16", "FP8_E5M2"))
 
 
 # One bit too many ------------------------------------------------------------------------
@@ -213,7 +206,7 @@ def plot_wrong_sums(found: WrongSums) -> c.Picture:
         A figure whose title says from how many bits on each kind shows an error.
     """
     lines, said = [], []
-    for look, (kind, shares) in zip(c.STYLES.values(), found.shares.items(), strict=False):
+    for look, (kind, shares) in zip(c.NEUTRAL, found.shares.items(), strict=False):
         lines.append(c.Line(found.bits, shares, kind, look, {"marker": look.marker}))
         wrong = found.bits[shares > 0]
         said.append(f"{kind}, {f'from {wrong[0]} bits on' if len(wrong) else 'never'}")
@@ -286,8 +279,8 @@ def plot_slices_needed(curves: Sequence[SlicesNeeded]) -> c.Picture:
         A figure whose title says from how many to how many each unit goes.
     """
     lines, said = [], []
-    for k, curve in enumerate(curves):
-        look, middle = _look(curve.unit, k), np.median(curve.counts, axis=1)
+    for curve in curves:
+        look, middle = _look(curve.unit), np.median(curve.counts, axis=1)
         lines.append(c.Line(curve.spreads, middle, curve.unit, look, {"marker": look.marker}))
         said.append(f"{curve.unit} {middle[0]:g} to {middle[-1]:g}")
     claim = f"Numbers of different size need more slices, or moduli: {'; '.join(said)}."

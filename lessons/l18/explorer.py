@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from mplab.explorers.chart import BAD, GOOD, Chart, Scale
+from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider, tick
 from mplab.numbers.formats import FP4_E2M1
-from mplab.pictures.canvas import power_of_two
+from mplab.pictures.canvas import BAD, GOOD, power_of_two
 from mplab.scaling.amax import ScaleRule
 from mplab.scaling.quantized import dequantize, hadamard, quantize
 
@@ -111,7 +111,5 @@ def _columns(fates: list[Fate], description: str) -> str:
             chart.box(x - 5, back - 5, 10, 10, colour)
         for value, down in ((fate.stored, 48), (fate.exact, 70)):
             chart.text(x, 206 + down, f"{value:g}".replace("-", "−"), "middle")
-    chart.below(
-        "magnitude: line, the number; green circle, back within a quarter; red square, not", 98
-    )
+    chart.below("magnitude: line, the number; circle, back within a quarter; square, not", 98)
     return chart.svg(f"Sixteen columns. {description}", width=780, height=316)

@@ -132,9 +132,6 @@ def measure_quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
 
 
 # The figure ------------------------------------------------------------------------------
-_COLOURS = ("#882255", "#5790FC")
-
-
 def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
     """A line for each way; a variant is dashed.
 
@@ -148,10 +145,10 @@ def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
     lines, said = [], []
     for name, errors in found.curves.items():
         kind, variant, _ = name.partition(" with")
-        colour = _COLOURS[kinds.index(kind)]
-        marker = "so"[kinds.index(kind)] if found.binary else ""
-        look = c.Style(colour, marker, "dashed" if variant else "solid")
-        how = {"marker": marker, "markerfacecolor": "white" if variant else colour}
+        own = c.NEUTRAL[kinds.index(kind)]
+        look = own._replace(dash="dashed" if variant else "solid")
+        face = "white" if variant else own.colour
+        how = {"marker": own.marker if found.binary else "", "markerfacecolor": face}
         lines.append(c.Line(found.x, errors, name, look, how))
         shown = float(errors.max() if found.binary else errors[-1])
         said.append(f"{name} {c.percent(shown, 1.0)}")

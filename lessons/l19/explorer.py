@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 
 from mplab.arithmetic.reductions import Accumulation, matmul
-from mplab.explorers.chart import BAD, Drawing
+from mplab.explorers.chart import Drawing
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.numbers.rounding import round_to
-from mplab.pictures.canvas import BAND
+from mplab.pictures.canvas import BAND, INK
 
 WAYS: dict[str, Accumulation] = {
     "FP32": {"accumulator_format": FP32},
@@ -106,7 +106,7 @@ def _bits(
             x, at = LEFT + CELL * (place + 0.5) + GAP * gaps, fmt.bits - 1 - place
             other = flip >> at & 1
             if other:
-                drawing.box(x - CELL / 2 + 1, y - 15, CELL - 2, LINE - 2, BAD)
+                drawing.box(x - CELL / 2 + 1, y - 15, CELL - 2, LINE - 2, INK)
             drawing.text(x, y, str(code >> at & 1), "middle", 'fill="white"' * other)
     words = "sign, exponent and significand; dark: another bit than in one part"
     drawing.text(LEFT, y + 30, words)

@@ -148,7 +148,7 @@ class Verdict:
         return self.message
 
     def _repr_html_(self) -> str:
-        colour = "#117733" if self.passed else "#882255"
+        colour = "#00777D" if self.passed else "#B07D00"
         return (
             f'<pre role="status" style="border-left:4px solid {colour};padding-left:8px">'
             f"{escape(self.message)}</pre>"

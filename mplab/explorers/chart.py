@@ -14,8 +14,6 @@ FONT = f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{SIZE}"'
 
 LINE = "#707075"  # axes and outlines
 
-GOOD, BAD = "#117733", "#882255"
-
 BOLD, DASHED = 'font-weight="bold"', 'stroke-dasharray="4 3"'
 
 _GRID = 'stroke-opacity="0.5"'

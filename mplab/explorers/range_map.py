@@ -109,7 +109,7 @@ class RangeMap(Explorer):
         chart.frame()
         chart.ticks_x(whole_ticks(low, high, count=12), _power, down=21, mark=True)
         chart.ticks_y(whole_ticks(0, 100 * top, count=3), mark=True)
-        chart.below("gradient × loss scale, absolute value", 46)
+        chart.below("gradient × loss scale; filled: all digits, pale: subnormal, hollow: lost", 46)
         chart.upright(16, 117, "share (%)")
         return chart
 

@@ -31,11 +31,11 @@ Drawn = TypeVar("Drawn", bound="Picture | None")
 
 # The palette -----------------------------------------------------------------------------
 class Style(NamedTuple):
-    """The look of a format in all figures: the marker and the dash repeat the colour."""
+    """The look of a line in all figures: the marker and the dash repeat the colour."""
 
     colour: str
     marker: str
-    dash: str
+    dash: str | tuple[float, tuple[float, ...]]
 
 
 STYLES: dict[str, Style] = {  # blue wide, green and violet sixteen, reds eight
@@ -48,11 +48,24 @@ STYLES: dict[str, Style] = {  # blue wide, green and violet sixteen, reds eight
 
 REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a colour
 
-METHOD_STYLES = {
+NEUTRAL = (
+    Style("#B07D00", "X", "solid"),
+    Style("#00777D", "p", (0, (6, 1.5, 1, 1.5, 1, 1.5))),
+    Style("#45484F", "P", (0, (8, 2))),
+    Style("#9094A0", "*", (0, (1.5, 1))),
+)
+"""Ochre, teal, ink and grey, for lines, bars and boxes that stand for no format."""
+
+FACES = (*(look.colour for look in NEUTRAL), "#E4C97F", "#A9CDCF")
+"""The colours of areas that stand for no format: the neutral ones, and two of them paler."""
+
+BAD, GOOD = NEUTRAL[0].colour, NEUTRAL[1].colour
+
+METHOD_STYLES: dict[str, tuple[Any, str]] = {
     "nearest": ("solid", "to nearest"),
     "stochastic": ("dotted", "stochastic"),
-    "kahan": ("dashed", "Kahan"),
-    "master": ("dashdot", "FP32 master"),
+    "kahan": (NEUTRAL[2].dash, "Kahan"),
+    "master": (NEUTRAL[1].dash, "FP32 master"),
 }
 """The dash and the name of each way of adding updates; the colour is that of the format."""
 
@@ -346,8 +359,6 @@ def rows(axes: Axes, names: Collection[str]) -> None:
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 
-_FACES = tuple(look.colour for look in (*STYLES.values(), REFERENCE))
-
 _HATCHES = ("", "//", "..", "", "xx", "")
 
 
@@ -357,7 +368,7 @@ def bars(
     table: np.ndarray,
     parts: Sequence[str],
     *,
-    faces: Sequence[str] = _FACES,
+    faces: Sequence[str] = FACES,
     hatches: Sequence[str] = _HATCHES,
 ) -> None:
     """Draw stacked horizontal bars, a row for each name; the hatch repeats the colour.
@@ -396,7 +407,7 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
             textcoords=(side[1], "offset points"),
             va="center",
             annotation_clip=False,
-            arrowprops={**leader, "color": end.colour, **(_DOTTED if side[0] < 20 else {})},
+            arrowprops={**leader, "color": end.colour, **(_POINTER if side[0] < 20 else {})},
         )
         for end, side in zip(ends, sides, strict=True)
     ]
@@ -411,8 +422,11 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
             notes[i].set_position((sides[i][0], (new - old) * 72 / picture.dpi))
 
 
-_DOTTED = {"linestyle": (0, (1, 3)), "linewidth": 0.9}
-"""A long leader, which must not look like a curve."""
+_POINTER = {
+    **{"arrowstyle": "-|>,head_width=0.2,head_length=0.45", "color": FAINT, "linewidth": 0.7},
+    **{"connectionstyle": "arc3,rad=0.08", "zorder": 5},
+}
+"""A long leader: an arrow that points at the line's end, so that nobody takes it for a curve."""
 
 
 def _side(end: End) -> tuple[float, str]:

@@ -107,7 +107,7 @@ def code_table(fmt: Format) -> c.Picture:
             _draw_cell(axes, row, column, value, fmt, colour)
     axes.set_xticks(range(columns), [f"{column:0{trailing}b}" for column in range(columns)])
     axes.set_yticks(range(rows), [f"{row:0{fmt.exponent_bits}b}" for row in range(rows)])
-    axes.set_xlabel("trailing significand")
+    axes.set_xlabel("trailing significand (pale: subnormal)")
     axes.set_ylabel("exponent field")
     axes.tick_params(length=0)
     every = values(fmt)

@@ -15,7 +15,7 @@ from mplab.numbers.formats import FORMATS
 from mplab.pictures import canvas as c
 
 # The report of a run ---------------------------------------------------------------------
-_RAW = c.STYLES["FP32"]
+_RAW, _RECEIVED = c.NEUTRAL[2], c.NEUTRAL[0]
 
 _READABLE = 12
 """The number of layers that can be read."""
@@ -92,7 +92,7 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     received = [_exponent(step.norm_at_optimizer) for step in steps]
     for norms, look, dash, words in (
         (after, _RAW, "solid", "after backward, ÷ scale"),
-        (received, c.STYLES["FP8_E4M3"], "dashed", "at the optimizer"),
+        (received, _RECEIVED, "dashed", "at the optimizer"),
     ):
         how: Any = {"color": look.colour, "marker": look.marker, "linestyle": dash}
         axes.plot(norms, **how, markevery=_every(steps), label=words)
@@ -202,7 +202,7 @@ def parting(comparison: Comparison) -> c.Picture:
             way, step = _cell(d)
             if way == direction:
                 x, y = columns[step] + 0.5, rows[d.site.layer] + 0.5
-                axes.plot(x, y, "o", mfc="none", mec=c.STYLES["FP8_E4M3"].colour, ms=13, mew=2.5)
+                axes.plot(x, y, "o", mfc="none", mec=c.BAD, ms=13, mew=2.5)
         rings = bool(axes.lines)
         axes.set_title(f"{direction}; ring: here they part" if rings else direction)
         shown = c.whole_ticks(0, len(steps) - 1, count=5) or [0]

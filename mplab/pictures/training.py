@@ -234,7 +234,7 @@ def gradient_exponents(
         A figure with one row for each layer: filled bars keep full precision, pale ones
         become subnormal, and hollow ones are lost, to zero or past the largest value.
     """
-    picture = c.Picture(height=1.5 + 0.62 * max(3, len(layers)))
+    picture = c.Picture(height=1.7 + 0.62 * max(3, len(layers)))
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     shift = exponent_of(loss_scale)
     low, high = window(pooled(layers.values()), fmt, shifts=(shift, shift))
@@ -245,7 +245,8 @@ def gradient_exponents(
         words = f"{name}\n{_fate(found[name])}"
         axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
     scaled = f", times the loss scale {c.power_of_two(loss_scale)}" if loss_scale != 1 else ""
-    c.binary_axis(rows[-1].xaxis, f"gradient, absolute value{scaled}")
+    key = "filled: all digits · pale: subnormal · hollow: becomes 0 or overflows"
+    c.binary_axis(rows[-1].xaxis, f"gradient, absolute value{scaled}\n{key}")
     picture.supylabel("share of the layer's gradients (%)", fontsize=10)
     fates = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
     details = fates.replace("\n", ", ")
@@ -400,10 +401,10 @@ def by_seed(
 
 
 def look_of(name: str) -> c.Style:
-    """Return the palette's entry for the format that a way of training begins with."""
+    """Return the look of the format that a way of training begins with, or a neutral one."""
     names = {"E4M3": "FP8_E4M3", "E5M2": "FP8_E5M2", "FP8": "FP8_E4M3"}
     first = name.split()[0].strip(",:")
-    return c.STYLES.get(names.get(first, first), c.STYLES["FP8_E4M3"])
+    return c.STYLES.get(names.get(first, first), c.NEUTRAL[2])
 
 
 def _range(values: np.ndarray, *, sign: str = "") -> str:

@@ -34,7 +34,7 @@ from mplab.lessons.l15.figures import random_system
 from mplab.lessons.l17.explorer import SliceSums
 from mplab.lessons.l18.explorer import FourBitBlock
 from mplab.lessons.l19.explorer import SplitRow
-from mplab.pictures.canvas import STYLES
+from mplab.pictures.canvas import BAD, FACES, GOOD, INK
 
 EXPLORERS = [
     kind
@@ -142,9 +142,9 @@ def test_the_line_stands_between_what_is_kept_and_what_is_cut():
     line = next(path for path in svg.iter("path") if path.get("stroke") == "black")
     at = float(re.match(r"M([\d.]+) ", line.get("d"))[1])
     cells = list(svg.iter("rect"))
-    blue, red = STYLES["FP32"].colour, STYLES["FP8_E4M3"].colour
-    kept = [float(c.get("x")) + float(c.get("width")) for c in cells if c.get("fill") == blue]
-    cut = [float(c.get("x")) for c in cells if c.get("fill") == red]
+    pale, dark = FACES[5], BAD
+    kept = [float(c.get("x")) + float(c.get("width")) for c in cells if c.get("fill") == pale]
+    cut = [float(c.get("x")) for c in cells if c.get("fill") == dark]
     assert len(cut) == 3
     assert max(kept) <= at + 0.2
     assert min(cut) >= at - 0.2
@@ -383,8 +383,8 @@ def test_the_growing_sum_and_its_verdict_are_those_of_integers():
         if found.path.max() <= 2**24:
             assert found.wrong == 0
         svg = ElementTree.fromstring(explorer.picture.value)
-        green = next(p for p in svg.iter("path") if p.get("stroke") == STYLES["FP16"].colour)
-        last = float(green.get("d").split()[-1])
+        growing = next(p for p in svg.iter("path") if p.get("stroke") == GOOD)
+        last = float(growing.get("d").split()[-1])
         assert np.isclose(last, 292 - 278 * np.log2(found.path[-1]) / 36, atol=0.06)
     explorer.bits.value, explorer.level.value = 11, 6
     assert explorer.found.wrong > 0
@@ -407,9 +407,8 @@ def test_each_row_is_that_of_a_loop_over_the_parts():
         rows[parts] = total.view(np.int32)
         explorer.parts.value, explorer.way.value = parts, "FP32"
         assert explorer.flips == (rows[parts] ^ rows[1]).tolist()
-        assert explorer.picture.value.count('fill="#882255"') == sum(
-            flip.bit_count() for flip in explorer.flips
-        )
+        dark = re.findall(rf'<rect [^>]*fill="{INK}"', explorer.picture.value)
+        assert len(dark) == sum(flip.bit_count() for flip in explorer.flips)
 
 
 def test_gaps_part_sign_exponent_and_significand_of_what_is_stored():

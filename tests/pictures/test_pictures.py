@@ -4,7 +4,8 @@ import base64
 import re
 from functools import cache
 from html import escape
-from itertools import combinations
+from itertools import combinations, product
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -17,6 +18,7 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
+from mplab.course.files import course_folder
 from mplab.lessons.l01 import figures
 from mplab.pictures import canvas
 from mplab.training import ExponentHistogram, History, exponent_histogram, exponents as ranges
@@ -24,6 +26,7 @@ from mplab.training import ExponentHistogram, History, exponent_histogram, expon
 COLOURS = {"reference": canvas.REFERENCE.colour} | {
     name: look.colour for name, look in canvas.STYLES.items()
 }
+NEUTRAL = {look.marker: look.colour for look in canvas.NEUTRAL}
 STEPS = 60
 
 
@@ -60,9 +63,9 @@ LAYERS = {"encoder 1": histogram(-30, [1, 2, 1]), "encoder 2": histogram(-26, [1
 # Palette ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", COLOURS)
-def test_a_colour_stands_out_from_white(name):
-    assert Color(COLOURS[name]).contrast("white", method="wcag21") >= 3
+def test_a_colour_stands_out_from_white():
+    for colour in (*COLOURS.values(), *NEUTRAL.values()):
+        assert Color(colour).contrast("white", method="wcag21") >= 3
 
 
 @pytest.mark.parametrize("name", ["ink", *canvas.FIELDS])
@@ -83,6 +86,22 @@ def test_two_colours_differ_whatever_the_reader_s_colour_vision(sight, method, l
         pair: seen[pair[0]].delta_e(seen[pair[1]], method="2000") for pair in combinations(seen, 2)
     }
     assert {pair: difference for pair, difference in near.items() if difference < least} == {}
+    for one, other in combinations(NEUTRAL.values(), 2):
+        pair = [Color(colour).filter(sight, method=method) for colour in (one, other)]
+        assert pair[0].delta_e(pair[1], method="2000") > 12.5
+
+
+def test_a_format_s_colour_and_dash_mean_the_format_and_nothing_else():
+    """Least difference of a neutral colour from a format's: 18.7, of grey from FP32's."""
+    for neutral, look in product(canvas.NEUTRAL, canvas.STYLES.values()):
+        assert Color(neutral.colour).delta_e(Color(look.colour), method="2000") > 18
+        assert neutral.marker != look.marker
+        assert neutral.dash in ("solid", canvas.REFERENCE.dash) or neutral.dash != look.dash
+    formats = "|".join(look.colour for look in canvas.STYLES.values())
+    drawing = [*Path(mplab.__file__).parent.rglob("*.py"), *course_folder("lessons").rglob("*.py")]
+    by_hand = rf'{formats}|STYLES\["'
+    found = {path.name for path in drawing if re.search(by_hand, path.read_text("utf-8"), re.I)}
+    assert found == {"canvas.py"}
 
 
 def test_marker_and_dash_repeat_what_the_colour_says():
