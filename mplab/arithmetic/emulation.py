@@ -66,6 +66,7 @@ def _slice_bits(k: int, precision: int, accumulator_bits: int) -> int:
     return min((most.bit_length() + 1) // 2, precision + 1)
 
 
+@np.errstate(under="ignore")
 def split(
     x: Any, slices: int, bits: int, *, axis: int = -1
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -153,6 +154,7 @@ def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Slices:
 
 
 # Products --------------------------------------------------------------------------------
+@np.errstate(under="ignore")
 def matmul_fp64(
     a: Any,
     b: Any,
@@ -216,6 +218,7 @@ def matmul_fp64(
     return np.where(np.isfinite(special), result, special)
 
 
+@np.errstate(under="ignore")
 def emulation_bound(
     a: Any,
     b: Any,

@@ -24,8 +24,8 @@ class FloatArray:
     a NumPy array if all its elements are values of the format. `x @ y` and `x.sum()` accumulate
     in the format, from left to right, with products rounded; see `mplab.arithmetic` for more.
 
-    Comparisons round nothing, and take any numbers. NumPy's functions would compute in float64,
-    and therefore raise TypeError: pass them `x.values` if you want float64.
+    Comparisons round nothing, and take the numbers that `round_to` takes. NumPy's functions would
+    compute in float64, and therefore raise TypeError: pass them `x.values` if you want float64.
 
     Args:
         values: values of `fmt`: a FloatArray, an array or nested lists of floats.

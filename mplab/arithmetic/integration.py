@@ -76,8 +76,8 @@ def integrate(
 def freezes(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
     """Tell whether an Euler step from y, rounded to nearest, leaves y unchanged.
 
-    This happens if dt·f(y) is less than half the distance to the next value of the format on its
-    side, or exactly half of it and the significand of y is even.
+    This happens if dt·f(y), rounded to FP32, is less than half the distance to the next value of
+    the format on its side, or exactly half of it and the significand of y is even.
 
     Args:
         f: as in `integrate`.

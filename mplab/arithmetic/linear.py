@@ -296,6 +296,7 @@ class Refinement(NamedTuple):
         return max(len(self.backward_errors) - 1, 0)
 
 
+@np.errstate(under="ignore")
 def refine(
     a: Any,
     b: Any,

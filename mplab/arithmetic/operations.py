@@ -224,6 +224,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
     rules.pop("tally", None)
     flags = np.asarray(door.events(exact.wide, fmt, tininess=tininess, **rules))
+    flags = np.where(exact.past, int(Event.OVERFLOW | Event.INEXACT), flags)
     flags = np.where(exact.divided_by_zero, int(Event.DIVIDE_BY_ZERO), flags)
     flags = flags | np.where(exact.invalid, int(Event.INVALID), 0)
     return Event(int(flags)) if flags.ndim == 0 else flags.astype(np.uint8)
@@ -244,6 +245,7 @@ class _Exact:
 
     Attributes:
         wide: float64, exact, or rounded such that only the rounding to the format counts.
+        past: where the exact result is at least 2^1024, for which float64 has no finite number.
         invalid: where numbers gave NaN; if watched, also where a NaN was signaling.
         divided_by_zero: where finite numbers have an infinite quotient.
     """
@@ -268,6 +270,7 @@ class _Exact:
             for argument, x in zip("abc", operands, strict=False)
         ]
         numbers = np.broadcast_arrays(*given)
+        self.past: Any = False
         with np.errstate(all="ignore"):
             nearest = how.nearest(*numbers)
             wide = self._before_rounding(how, nearest, numbers, fmt, watched)
@@ -283,7 +286,9 @@ class _Exact:
         self, how: _Operation, nearest: Any, numbers: Any, fmt: Format, watched: bool
     ) -> Any:
         if not _fits(fmt):
-            return _slowly(how.exact, nearest, numbers)
+            wide, self.past = _slowly(how.exact, nearest, numbers)
+            chance = self.past & (self.mode is Rounding.STOCHASTIC)
+            return np.where(chance, np.copysign(np.inf, wide), wide)[()]
         to_nearest = self.mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
         if how.addends is None or (how.twice_is_once and to_nearest and not watched):
             return nearest
@@ -314,9 +319,15 @@ def _fits(fmt: Format) -> bool:
     return fmt.precision <= 25 and fmt.emin - fmt.precision >= -450 and fmt.emax <= 450
 
 
-def _slowly(exact: Callable[..., Fraction], nearest: Any, numbers: Any) -> np.ndarray:
-    """Compute results of finite operands as Fractions, for formats near the limits of float64."""
+def _slowly(
+    exact: Callable[..., Fraction], nearest: Any, numbers: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute results of finite operands as Fractions, for formats near the limits of float64.
+
+    Also return where they are at least 2^1024 in size.
+    """
     wide = np.array(nearest, np.float64)
+    past = np.zeros(wide.shape, bool)
     usable = ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
     for at in zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]:
         try:
@@ -325,7 +336,8 @@ def _slowly(exact: Callable[..., Fraction], nearest: Any, numbers: Any) -> np.nd
             continue  # x/0 is an infinity already
         if q:
             wide[at] = as_array("arithmetic", q)
-    return wide
+            past[at] = abs(q) >= 1 << 1024
+    return wide, past
 
 
 def exact_sum_to_odd(x: Any, y: Any) -> np.ndarray:

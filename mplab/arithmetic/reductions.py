@@ -262,6 +262,11 @@ def variance(
     lanes, shape = _lanes("variance", x, axis)
     rules, output = _split(how)
     fmt, count = how["accumulator_format"], lanes.shape[0]
+    if method == "two-pass" and fmt.precision > 26:
+        raise ValueError(
+            f"variance: accumulator_format must have at most 26 bits of precision, so that float64 "
+            f"holds squares of deviations; got {fmt.name} with {fmt.precision}. Use FP32."
+        )
     centre = _over("variance", lanes, count, rules)
     if method == "two-pass":
         entered = round_to(lanes, fmt, **_operation(how))

@@ -192,9 +192,10 @@ def round_to(
         overflow: the result past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
-        stream: source of random bits; each call takes the next ones. Or the bits themselves, an
-            array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits per element.
-            Put fewer random bits at the top: bits are compared with the fraction from there.
+        stream: source of random bits for `STOCHASTIC`; each call takes the next ones. Or the bits
+            themselves, an array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits
+            per element. Put fewer random bits at the top: bits are compared with the fraction from
+            there.
         out: array of the dtype and shape of the result to write into; may be `x`.
         tally: counters to add this call's counts to.
 
@@ -205,7 +206,8 @@ def round_to(
     Raises:
         TypeError: `x` holds Booleans or no numbers; an option is of the wrong type.
         ValueError: an array or list holds an integer that float64 cannot; `out` has another
-            dtype or shape or is read-only; a stream is missing; float32 cannot hold the result.
+            dtype or shape or is read-only; a stream is missing, or is given to another mode;
+            float32 cannot hold the result.
 
     Exactness:
         Correctly rounded: one rounding, from the value `x` holds.
@@ -220,7 +222,7 @@ def round_to(
         >>> float(round_to("0.1", FP16))
         0.0999755859375
     """
-    if type(x) is _ARRAY and tally is None:
+    if type(x) is _ARRAY and tally is None and stream is None:
         dtype = x.dtype
         known: tuple[int, ...] = id(dtype), id(fmt)
         if not (
@@ -499,6 +501,11 @@ def checked_keys(
     of each run of 2^32 elements, at the top of uint32.
     """
     if rounding is not Rounding.STOCHASTIC:
+        if stream is not None:
+            raise ValueError(
+                f"{function}: stream must be None without Rounding.STOCHASTIC; got {stream!r} "
+                f"with {rounding!r}. Leave it out, or pass rounding=Rounding.STOCHASTIC."
+            )
         return None
     if isinstance(stream, Stream):
         return stream.keys()

@@ -39,6 +39,7 @@ _E8M0 = (ScaleRule.MX, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
 """The rules of the MX formats, whose scales are stored in E8M0."""
 
 
+@np.errstate(under="ignore")
 def scale_for(
     amax: Any,
     fmt: Format,

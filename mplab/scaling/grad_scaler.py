@@ -68,7 +68,7 @@ class GradScaler:
         self._states: dict[int, _State] = {}
 
     def get_scale(self) -> float:
-        """Return the scale of this step."""
+        """Return the scale of this step: a float32, where torch keeps a first scale as passed."""
         return self.rule.scale
 
     def scale(self, outputs: Any) -> Any:

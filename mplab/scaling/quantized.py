@@ -392,10 +392,22 @@ def multiply_and_round(
             f"quantize: scale must have the shape {outer}, one for each block; got "
             f"{tuple(scale.shape)}. Give it block={block or '...'} and a rule to find it."
         )
+    if _needs_width(tensor, scale, fmt, rounding):
+        split = split.double()
     product = (split * factor.to(split.dtype)).reshape(tensor.shape)
     return round_tensor(
         product, fmt, rounding=rounding, overflow=overflow, stream=stream, out=product
-    )
+    ).to(tensor.dtype)
+
+
+def _needs_width(tensor: Tensor, scale: Tensor, fmt: Format, rounding: Rounding) -> bool:
+    """Whether float32 may round a product with powers of two, which float64 holds exactly."""
+    held = fmt.min_subnormal >= FP32.min_subnormal and fmt.max_finite <= FP32.max_finite
+    if tensor.dtype != torch.float32 or tensor.is_mps or not held or fmt.precision > FP32.precision:
+        return False
+    if rounding is Rounding.TIES_TO_EVEN and not bool((scale < 1).any()):
+        return False
+    return bool(((torch.frexp(scale)[0] == 0.5) | scale.isnan()).all())
 
 
 def _codes(rounded: Tensor, fmt: Format) -> Tensor:

@@ -73,11 +73,11 @@ class Rounder:
     def __init__(
         self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
     ) -> None:
-        if stream is None:
-            checked_keys("simulated", rounding, None)
+        if stream is None or rounding is not Rounding.STOCHASTIC:
+            checked_keys("simulated", rounding, stream)
         self.facts = facts_of("simulated", fmt, rounding, overflow)
         self.fmt, self.rounding, self.overflow = fmt, rounding, overflow
-        self.stream = stream if rounding is Rounding.STOCHASTIC else None
+        self.stream = stream
         self._facts_at: int = self.facts.numbers.ctypes.data
         self._loop: Callable[..., None] | None = None
         self._counting_loop: Callable[..., None] | None = None

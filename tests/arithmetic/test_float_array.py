@@ -1,5 +1,8 @@
 """The array that computes in its format."""
 
+import operator
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from cases import assert_same_bits
@@ -151,6 +154,19 @@ def test_comparisons_take_any_numbers_and_round_nothing():
     assert (x != 1).tolist() == [False, True, True] == (np.ones(3) != x).tolist()
     assert (x < 10**400).tolist() == [True, True, False]
     assert bool(x[0] < x[1]) and sorted(x[:2], reverse=True)[0] == 2.0
+
+
+def test_equality_with_numbers_of_other_kinds_is_refused_and_never_false_in_silence():
+    x = FloatArray([1.0, 2.0], FP16)
+    for other in (
+        np.array([1, 2], object),
+        [Fraction(1), Fraction(2)],
+        np.array([1, 2j]),
+        range(2),
+    ):
+        for compare in (operator.eq, operator.ne, operator.lt):
+            with pytest.raises(TypeError, match="must be an array of float32"):
+                compare(x, other)
 
 
 def test_a_mask_is_never_lost():

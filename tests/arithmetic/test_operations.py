@@ -503,3 +503,17 @@ def test_the_oracle_s_two_layers_agree():
                 exact.pairs(name, fmt, rounding, a, b), expected(name, [a, b], fmt, rounding)
             )
     assert exact.exact_result("sqrt", 2.25) == Fraction(3, 2)
+
+
+def test_results_past_float64_overflow_in_every_mode():
+    """Only formats whose largest exponent is that of float64 have such results."""
+    fmt = mplab.Format("E11M20", exponent_bits=11, precision=21)
+    top, both = fmt.max_finite, Event.OVERFLOW | Event.INEXACT
+    for rounding in exact.DETERMINISTIC:
+        for sign in (1, -1):
+            assert raised(add, sign * top, sign * top, fmt, rounding=rounding) == both
+            assert raised(multiply, sign * top, top, fmt, rounding=rounding) == both
+    for seed in range(6):
+        coin = {"rounding": Rounding.STOCHASTIC, "stream": Stream(seed, bits=1)}
+        assert multiply(top, -top, fmt, **coin) == -inf
+        assert raised(multiply, top, top, fmt, **coin) == both

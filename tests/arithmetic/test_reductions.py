@@ -261,7 +261,8 @@ def test_results_do_not_depend_on_the_number_of_threads():
         for count in (1, 3):
             before = threads.set_threads(count)
             try:
-                how = {"rounding": rounding, "stream": Stream(5), "accumulator_format": FP16}
+                stream = Stream(5) if rounding is Rounding.STOCHASTIC else None
+                how = {"rounding": rounding, "stream": stream, "accumulator_format": FP16}
                 results.append(reductions.matmul(a, b, product_format=FP16, **how))
             finally:
                 threads.set_threads(before)
@@ -358,6 +359,13 @@ def test_statistics_go_along_an_axis():
         got = function(x, axis=1, **how)
         assert got.shape == (4, 6)
         assert got[2, 3] == function(x[2, :, 3].copy(), **how)
+
+
+def test_a_two_pass_variance_never_rounds_a_square_twice():
+    wide = mplab.Format("E3M28", exponent_bits=3, precision=29)
+    with pytest.raises(ValueError, match=r"^variance: accumulator_format must have at most 26"):
+        reductions.variance([2.25, -(2.0**-26)], accumulator_format=wide)
+    assert reductions.variance([2.0, -2.0], accumulator_format=wide, method="one-pass") == 4
 
 
 def test_one_pass_variance_can_be_negative():

@@ -146,11 +146,6 @@ def test_the_expression_for_devices_takes_given_bits():
     assert_same_bits(result.numpy(), round_to(x, FP8_E4M3, stream=bits, **STOCHASTIC))
 
 
-def test_given_bits_leave_other_modes_alone():
-    x = np.array([2049.0])
-    assert round_to(x, FP16, stream=np.array([255], np.uint8)) == 2048
-
-
 @pytest.mark.parametrize(
     "bits",
     [

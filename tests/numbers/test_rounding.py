@@ -1,6 +1,7 @@
 import itertools
 import math
 from fractions import Fraction
+from functools import partial
 
 import gfloat.formats
 import numpy as np
@@ -47,6 +48,7 @@ from mplab import (
     Overflow,
     Rounding,
     Specials,
+    Stream,
     Tally,
     Tininess,
     decode,
@@ -58,8 +60,11 @@ from mplab import (
     tally,
     ulp,
 )
+from mplab.arithmetic import add, sum as long_sum
 from mplab.numbers.facts import facts_of
 from mplab.numbers.rounding import COUNTED
+from mplab.numbers.tensors import round_tensor
+from mplab.simulation import simulated
 
 NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
 MIRROR = {
@@ -471,7 +476,7 @@ def test_rounding_twice_is_rounding_once(case):
     assume(fmt.signed or not math.copysign(1, once) < 0)
     assert_same_bits(rounded(once, fmt, rules), once)
     if not math.isnan(once):
-        assert not events(once, fmt, stream=stream_for(rules["rounding"]))
+        assert not events(once, fmt)
 
 
 @given(roundings(formats.filter(lambda fmt: fmt.signed)))
@@ -619,3 +624,17 @@ def beside_midpoints(fmt):
     """Of the two float64 neighbours of each midpoint, one is wrong when float32 makes it a tie."""
     past_the_end = fmt.specials is not Specials.NONE
     return 2 * (fmt.max_code + past_the_end)
+
+
+def test_a_stream_is_refused_where_it_would_do_nothing():
+    x, how = np.array([0.1]), {"stream": Stream(1)}
+    calls = [
+        *(partial(f, x, FP8_E4M3, **how) for f in (round_to, tally, events)),
+        partial(round_tensor, torch.tensor(x), FP8_E4M3, **how),
+        partial(add, 0.5, 0.5, FP8_E4M3, **how),
+        partial(long_sum, [0.5], accumulator_format=FP8_E4M3, **how),
+        partial(simulated, FP8_E4M3, **how),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"stream must be None without Rounding\.STOCHASTIC"):
+            call()

@@ -18,11 +18,13 @@ from mplab import (
     FP6_E3M2,
     FP8_E4M3,
     FP8_E5M2,
+    FP16,
     FP32,
     Overflow,
     decode,
     round_to,
 )
+from mplab.arithmetic import emulation_bound, matmul_fp64, refine, split
 from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule, scale_for
 
 
@@ -250,3 +252,18 @@ def test_a_negative_amax_is_no_largest_magnitude():
         with pytest.raises(ValueError, match="amax must not be negative"):
             scaling.update(-1.0)
     assert scaling.amax_history == ()
+
+
+def test_scales_and_slices_do_not_depend_on_what_numpy_raises():
+    a = np.array([[1.0, 1e-300], [1e-300, 1.0]])
+    narrow = a.astype(np.float32)
+
+    def found():
+        x = refine(narrow, np.array([1.0, 1e-30], np.float32), factor_format=FP16).x
+        bound = emulation_bound(a, a, slices=3)
+        return x, split(a, 3, 8)[0], bound, matmul_fp64(a, a, slices=3), scale_for(1e-300, FP8_E4M3)
+
+    usual = found()
+    with np.errstate(all="raise"):
+        for ours, theirs in zip(found(), usual, strict=True):
+            np.testing.assert_array_equal(ours, theirs)

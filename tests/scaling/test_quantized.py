@@ -326,3 +326,19 @@ def test_no_gradient_passes_unless_a_zero_that_has_one_is_added():
     assert torch.equal(straight, rounded)
     (3 * straight).sum().backward()
     assert torch.equal(x.grad, torch.full_like(x, 3.0))
+
+
+@pytest.mark.parametrize("rounding", list(Rounding), ids=lambda m: m.name)
+def test_products_with_powers_of_two_are_exact_past_the_ends_of_float32(rounding):
+    x = torch.tensor([2.0**60] + [2.0**-100] * 31)
+    how = {"rounding": rounding, "stream": Stream(1) if rounding is Rounding.STOCHASTIC else None}
+    quantized = quantize(x, FP8_E4M3, scale=ScaleRule.RCEIL, block=MX_BLOCK, **how)
+    tiny = int(rounding in (Rounding.TOWARD_POSITIVE, Rounding.TO_ODD))
+    assert quantized.scale == 2.0**-52 and quantized.codes[1:].tolist() == 31 * [tiny]
+    wide = quantize(x.double(), FP8_E4M3, scale=quantized.scale, block=MX_BLOCK, **how)
+    assert torch.equal(quantized.codes, wide.codes) or rounding is Rounding.STOCHASTIC
+    large = quantize(
+        torch.tensor([2.0**100]), FP8_E5M2, scale=2.0**100, overflow=Overflow.IEEE, **how
+    )
+    inward = (Rounding.TOWARD_ZERO, Rounding.TOWARD_NEGATIVE, Rounding.TO_ODD)
+    assert large.values.item() == (FP8_E5M2.max_finite if rounding in inward else math.inf)
