@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -178,16 +179,35 @@ def test_containers_install_the_learners_extra_and_start_the_lab():
     docker = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     (command,) = re.findall(r"(?m)^CMD (.*)$", docker)
     assert json.loads(command)[:2] == ["mplab", "lab"]
-    assert '".[lab]"' in docker and "constraints.txt" in docker
+    assert "--file .binder/environment.yml" in docker and ".binder/postBuild" in docker
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve().is_file()
     assert container["postAttachCommand"].startswith("mplab lab ")
-    asked = (ROOT / ".binder" / "requirements.txt").read_text().split()
-    assert asked == ["--constraint", "../constraints.txt", "--editable", ".[lab]"]
+    environment = (ROOT / ".binder" / "environment.yml").read_text(encoding="utf-8")
+    for allowed in (f"python{PROJECT['requires-python']}", EXTRAS["torch"][0]):
+        assert f"- {allowed.replace('torch', 'pytorch-cpu')}\n" in environment
+    build = ROOT / ".binder" / "postBuild"
+    assert os.access(build, os.X_OK) and "--editable '.[lab]'" in build.read_text()
+
+
+def test_the_conda_recipe_asks_for_what_pyproject_asks_for():
+    import yaml
+
+    known_as = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
+    recipe = yaml.safe_load((ROOT / ".conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    numbers, lab = (output["requirements"]["run"] for output in recipe["outputs"])
+    named = {"python" + PROJECT["requires-python"], *PROJECT["dependencies"]}
+    assert {entry.replace(" ", "") for entry in numbers} == named
+    named = {"mplab==${{version}}", *EXTRAS["torch"], *EXTRAS["lab"][1:]}
+    asked = [entry.partition(" ") for entry in lab]
+    assert {known_as.get(n, n) + rule.replace(" ", "") for n, _, rule in asked} == named
+    assert recipe["context"]["version"] == mplab.__version__
 
 
 def test_the_citation_and_the_changes_speak_of_this_version():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"(?m)^version: (.*)$", citation) == [mplab.__version__]
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.findall(r"(?m)^## (.*)$", changes)[0] == mplab.__version__
+    version, _, day = re.findall(r"(?m)^## (.*)$", changes)[0].partition(", ")
+    assert version == mplab.__version__
+    assert re.findall(r"(?m)^date-released: (.*)$", citation) == [day]
