@@ -24,7 +24,6 @@ from mplab.simulation.explanation import Recorder
 from mplab.simulation.marks import Mark, set_mark
 
 LOW = {FP16: torch.float16, BF16: torch.bfloat16}
-every_format = pytest.mark.parametrize("fmt", LOW, ids=lambda fmt: fmt.name)
 
 UNARY = """
     abs acos acosh asin asinh atan atanh ceil cos cosh deg2rad digamma erf erfc erfinv exp exp2
@@ -49,6 +48,7 @@ LOSSES = """
     binary_cross_entropy_with_logits binary_cross_entropy poisson_nll_loss cross_entropy
     multilabel_soft_margin_loss
 """.split()  # noqa: SIM905
+POOLS = ["max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool"]
 LINALG = ["qr", "svdvals", "inv", "solve", "lstsq"]
 
 labels, row = torch.arange(4), torch.linspace(0.5, 1.5, 4)
@@ -62,12 +62,12 @@ def volume(x):
     return x.view(1, 1, 1, 4, 4)
 
 
-def along(function):
-    return lambda x, y: function(x, 1)
+def of_one(function, *more):
+    return lambda x, y: function(x, *more)
 
 
-def of_one(function):
-    return lambda x, y: function(x)
+def of_view(function, shape, *more):
+    return lambda x, y: function(x.view(shape), *more)
 
 
 def of_two(function, **options):
@@ -76,7 +76,7 @@ def of_two(function, **options):
 
 CALLS = {
     **{name: of_one(getattr(torch, name)) for name in UNARY},
-    **{f"{name} along 1": along(getattr(torch, name)) for name in ALONG},
+    **{f"{name} along 1": of_one(getattr(torch, name), 1) for name in ALONG},
     **{f"{name} of two": of_two(getattr(torch, name)) for name in BINARY},
     **{f"F.{name}": of_one(getattr(F, name)) for name in NN},
     **{f"F.{name}": of_two(getattr(F, name), reduction="none") for name in LOSSES},
@@ -182,16 +182,9 @@ CALLS = {
     "F.conv_transpose1d": lambda x, y: F.conv_transpose1d(x.view(1, 1, 16), y[:1].view(1, 1, 4)),
     "F.conv_transpose2d": lambda x, y: F.conv_transpose2d(picture(x), picture(y)),
     "F.conv_tbc": lambda x, y: torch.conv_tbc(x.view(4, 1, 4), y.view(1, 4, 4), row),
-    "F.max_pool1d": lambda x, y: F.max_pool1d(x.view(1, 4, 4), 2),
-    "F.max_pool2d": lambda x, y: F.max_pool2d(picture(x), 2),
-    "F.max_pool3d": lambda x, y: F.max_pool3d(volume(x), (1, 2, 2)),
-    "F.avg_pool1d": lambda x, y: F.avg_pool1d(x.view(1, 4, 4), 2),
-    "F.avg_pool2d": lambda x, y: F.avg_pool2d(picture(x), 2),
-    "F.avg_pool3d": lambda x, y: F.avg_pool3d(volume(x), (1, 2, 2)),
-    "F.adaptive_avg_pool2d": lambda x, y: F.adaptive_avg_pool2d(picture(x), 2),
-    "F.adaptive_avg_pool3d": lambda x, y: F.adaptive_avg_pool3d(volume(x), 2),
-    "F.adaptive_max_pool2d": lambda x, y: F.adaptive_max_pool2d(picture(x), 2),
-    "F.adaptive_max_pool3d": lambda x, y: F.adaptive_max_pool3d(volume(x), 2),
+    **{f"F.{pool}2d": of_view(getattr(F, pool + "2d"), (1, 1, 4, 4), 2) for pool in POOLS},
+    **{f"F.{pool}3d": of_view(getattr(F, pool + "3d"), (1, 1, 4, 2, 2), 2) for pool in POOLS},
+    **{f"F.{pool}1d": of_view(getattr(F, pool + "1d"), (1, 4, 4), 2) for pool in POOLS[:2]},
     "F.fractional_max_pool2d": lambda x, y: F.fractional_max_pool2d(
         picture(x), 2, output_size=2, _random_samples=torch.full((1, 1, 2), 0.3)
     ),
@@ -400,6 +393,15 @@ HALVED = PROGRAMS | {
     "low, joined and summed": lambda x, p: (
         loss(torch.cat([h := linear(x, p[0]), x])) + (h.float().sum(1) * x[0]).sum()
     ),
+    "views of a weight": lambda x, p: loss(F.linear(p[0][None], x) + F.linear(p[0][None], x * 2)),
+    "a weight as FP32 and low": lambda x, p: loss(linear(p[0][torch.tensor([1, 1])], p[0])),
+    "skipped, after": lambda x, p: loss(linear(h := x * p[0], p[1]) + h),
+    "skipped, before": lambda x, p: loss((h := x * p[0]) + linear(h, p[1])),
+    "skipped by two": lambda x, p: loss(linear(h := x * p[0], p[1]) + linear(h, p[1] * 2) + h),
+    "skipped, low": lambda x, p: loss(linear(linear(h := x * p[0], p[1]), p[1]) + linear(h, p[1])),
+    "skipped through a view": lambda x, p: loss(
+        linear((h := x * p[0]).view(1, 2, 2), p[1]).view(2, 2) + h.view(2, 2)
+    ),
     "layer norm, forward": lambda x, p: loss(
         F.layer_norm(linear(x, p[0]), (2,), p[2][0], p[3][0]).detach()
     ),
@@ -431,36 +433,3 @@ def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt
             assert (q.grad is None) == (grad is None)
             if grad is not None:  # NaN, where both overflow
                 assert torch.equal(q.grad.nan_to_num(7.0), grad.nan_to_num(7.0)), f"seed {seed}"
-
-
-def _logsumexp_in_steps(x, fmt):
-    """Each of five operations rounded: the kernel is made of half operations."""
-    most = x.amax(1, keepdim=True)
-    parts = round_to(torch.exp(round_to(x - most, fmt)), fmt)
-    total = round_to(parts.sum(1, keepdim=True), fmt)
-    return round_to(round_to(total.log(), fmt) + most, fmt)
-
-
-def _sigmoid_backward_in_steps(g, y, fmt):
-    return round_to(round_to(g * round_to(1 - y, fmt), fmt) * y, fmt)
-
-
-@every_format
-def test_kernels_that_round_between_their_steps_differ_from_the_simulation(fmt):
-    """They are what the bit-exact list leaves out: torch's result is that of the steps."""
-    torch.manual_seed(0)
-    x = round_to(torch.rand(500, 2) * 4 + 0.1, fmt)
-    half = x.to(LOW[fmt])
-    steps = {"logsumexp": (half.logsumexp(1, keepdim=True), _logsumexp_in_steps(x, fmt))}
-    once = {"logsumexp": x.logsumexp(1, keepdim=True)}
-    if fmt is BF16:  # in FP16 the cube is computed in float32
-        steps["cube"], once["cube"] = (half**3, round_to(round_to(x * x, fmt) * x, fmt)), x**3
-    for name, (real, expected) in steps.items():
-        assert_bits(real.float(), expected)
-        assert not torch.equal(real.float(), round_to(once[name], fmt)), name
-    few = half.view(-1)[:4]  # shorter than a vector register
-    expected = round_to(1 / round_to(few.float().sqrt(), fmt), fmt)
-    assert_bits(few.rsqrt().float(), expected)
-    with simulated(fmt, policy=CPU_AUTOCAST):
-        low = x.mm(torch.eye(2))
-        assert_bits(low.logsumexp(1), round_to(low.clone().logsumexp(1), fmt))

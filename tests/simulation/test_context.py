@@ -79,23 +79,17 @@ class Breaks(torch.optim.SGD):
         raise KeyboardInterrupt
 
 
-def test_a_broken_optimizer_step_ends_with_the_context():
+def test_a_broken_optimizer_step_ends_with_the_context_and_does_not_go_on_silently():
     model, x = mlp(6, 5, 3), torch.randn(4, 6)
-    expected = model(x)
-    with pytest.raises(KeyboardInterrupt), simulated(FP16):
-        loss(model(x)).backward()
-        Breaks(model.parameters()).step()
-    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
-    assert_bits(model(x), expected)
-
-
-def test_a_broken_optimizer_step_does_not_go_on_silently():
-    optimizer = Breaks(mlp(2, 2).parameters())
+    expected, optimizer = model(x), Breaks(model.parameters())
     with simulated(FP16):
+        loss(model(x)).backward()
         with pytest.raises(KeyboardInterrupt):
             optimizer.step()
         with pytest.raises(RuntimeError, match="step must end before its next one"):
             optimizer.step()
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    assert_bits(model(x), expected)
 
 
 class Squares(torch.autograd.Function):
@@ -197,23 +191,23 @@ def test_a_view_that_torch_refuses_to_differentiate_does_not_end_the_context():
     assert len(parts) == 3
 
 
-@pytest.mark.parametrize(
-    "fmt", [mplab.FP8_E8M0, mplab.Format("wide", exponent_bits=11, precision=20)]
-)
-def test_a_format_that_float32_cannot_hold_is_refused(fmt):
-    with pytest.raises(ValueError, match="simulated: fmt must "):
-        simulated(fmt)
+def test_a_format_that_float32_cannot_hold_and_random_bits_from_nowhere_are_refused():
+    wide = mplab.Format("wide", exponent_bits=11, precision=20)
+    for how in ({"fmt": mplab.FP8_E8M0}, {"fmt": wide}, {"rounding": Rounding.STOCHASTIC}):
+        with pytest.raises(ValueError, match=r"simulated: (fmt|stream) must "):
+            simulated(**{"fmt": FP16, **how})
 
 
-def test_stochastic_rounding_without_a_stream_is_refused():
-    with pytest.raises(ValueError, match="simulated: stream must be a Stream"):
-        simulated(FP16, rounding=Rounding.STOCHASTIC)
-
-
-def test_a_context_cannot_be_entered_twice_at_once():
-    sim = simulated(FP16)
-    with sim, pytest.raises(RuntimeError, match="must be left before it is entered again"):
-        sim.__enter__()
+def test_a_context_may_be_entered_again_but_not_twice_at_once():
+    sim, silent, x = simulated(FP16), simulated(FP16, tally=False), torch.randn(3, 3)
+    for _ in range(3):
+        with sim, pytest.raises(RuntimeError, match="must be left before it is entered again"):
+            x.mm(x)
+            sim.__enter__()
+        with silent:
+            x.mm(x)
+    assert sim.by_operation["mm"].total == 27
+    assert silent.by_operation == silent.by_layer == {}
 
 
 def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
@@ -244,43 +238,18 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
     assert list(sim.by_operation) == ["cast", "mm"]
 
 
-def test_without_tally_nothing_is_counted():
-    model = mlp(6, 5)
-    with simulated(FP16, tally=False) as sim:
-        loss(model(torch.randn(4, 6))).backward()
-    assert sim.by_operation == sim.by_layer == {}
-
-
-def test_a_context_that_is_entered_again_goes_on_counting():
-    sim, x = simulated(FP16), torch.randn(3, 3)
-    for _ in range(3):
-        with sim:
-            x.mm(x)
-    assert sim.by_operation["mm"].total == 27
-
-
-def test_two_models_have_names_of_their_own():
+def test_layers_have_the_names_of_the_given_model_and_of_those_that_are_found():
     first, second = mlp(3, 3), nn.Sequential(nn.Linear(3, 3))
-    with simulated(FP16) as sim:
-        second(first(torch.randn(2, 3)))
-        torch.randn(2, 2).mm(torch.randn(2, 2))
-    assert list(sim.by_layer) == ["0", "Sequential 2: 0", "outside modules"]
-
-
-def test_a_part_of_the_given_model_has_its_full_name():
-    model = nn.ModuleDict({"encoder": mlp(3, 3), "decoder": nn.Linear(3, 3)})
-    with simulated(FP16, model=model) as sim:
-        model["decoder"](model["encoder"](torch.randn(2, 3)))
-    assert list(sim.by_layer) == ["encoder.0", "decoder"]
-
-
-def test_names_survive_an_exception_in_a_layer():
-    model = mlp(3, 3)
-    with simulated(FP16, model=model) as sim:
+    whole, x = nn.ModuleDict({"encoder": first, "decoder": nn.Linear(3, 3)}), torch.randn(2, 3)
+    with simulated(FP16) as found:
+        second(first(x))
         with pytest.raises(RuntimeError):
-            model(torch.randn(2, 4))
-        torch.randn(2, 2).mm(torch.randn(2, 2))
-    assert "outside modules" in sim.by_layer
+            first(x.t())
+        x.mm(x.t())
+    with simulated(FP16, model=whole) as given:
+        whole["decoder"](first(x))
+    assert list(found.by_layer) == ["0", "Sequential 2: 0", "outside modules"]
+    assert list(given.by_layer) == ["encoder.0", "decoder"]
 
 
 def test_the_memory_of_models_that_are_gone_is_given_back():

@@ -13,7 +13,6 @@ from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP8_E8M0, FP16, FP32, simulation
 from mplab.simulation import (
-    CPU_AUTOCAST,
     CUDA_AUTOCAST,
     EVERYTHING,
     KERAS_MIXED,
@@ -81,22 +80,16 @@ def test_every_operation_in_our_lists_exists():
     assert {name for name in names if not {name, f"{name}_"} & known} == set()
 
 
-@every_policy
-def test_no_operation_is_on_two_lists(policy):
-    assert not policy.lower & policy.wide
-    assert not policy.output & (policy.lower | policy.wide)
-    assert POLICIES[policy.name] is policy and policy.source
-
-
-def test_the_policies_have_the_names_that_files_of_runs_hold():
+def test_a_policy_has_the_name_that_files_and_python_hold_and_no_operation_on_two_lists():
     assert list(POLICIES) == ["cuda-autocast", "cpu-autocast", "keras-mixed", "everything"]
-
-
-@every_policy
-def test_a_policy_is_shown_by_the_name_that_python_has_for_it(policy):
-    assert getattr(simulation, policy.constant) is policy
-    assert repr(policy) == policy.constant
-    assert repr(policy.with_layers({"head": FP32})).startswith(f"{policy.constant}.with_layers(")
+    for name, policy in POLICIES.items():
+        assert policy.name == name and policy.source
+        assert getattr(simulation, policy.constant) is policy
+        assert repr(policy) == policy.constant
+        chosen = policy.with_layers({"head": FP32})
+        assert repr(chosen).startswith(f"{policy.constant}.with_layers(")
+        assert not policy.lower & policy.wide
+        assert not policy.output & (policy.lower | policy.wide)
 
 
 # What holds under every policy
@@ -200,43 +193,29 @@ def test_an_optimizer_with_a_closure_is_fp32_and_its_closure_simulated(policy):
         assert_bits(a, b)
 
 
-@every_policy
-def test_losses_are_fp32(policy):
-    x, p = torch.randn(4, 4), torch.randn(4, 4)
-    labels = torch.arange(4)
-    functions = (
-        lambda h: F.mse_loss(h, torch.zeros(4, 4), reduction="none"),
-        lambda h: F.l1_loss(h, h.detach() * 0.3, reduction="none"),
-        lambda h: F.cross_entropy(h, labels, reduction="none"),
-        lambda h: F.cross_entropy(h, labels, reduction="none", label_smoothing=0.1),
-        lambda h: F.huber_loss(h, torch.zeros(4, 4), reduction="none"),
-        lambda h: F.kl_div(h, h.detach() ** 2, reduction="none"),
-        lambda h: F.triplet_margin_loss(h, h.detach() + 1, h.detach() - 1, reduction="none"),
-        lambda h: F.cosine_embedding_loss(h, h.detach() + 1, labels * 0 + 1, reduction="none"),
-        lambda h: F.binary_cross_entropy_with_logits(h, torch.ones(4, 4), reduction="none"),
-    )
-    for function in functions:
-        with simulated(FP16, policy=policy):
-            h = Within(linear)(x, p)
-            actual = function(h)
-        assert is_low(h)
-        assert not is_low(actual), function.__code__
+LOSSES = [
+    *(F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div, torch.kl_div),
+    *(F.binary_cross_entropy_with_logits, F.cross_entropy),
+    lambda h, t: F.cross_entropy(h, torch.arange(4), reduction="none"),
+    lambda h, t: F.cross_entropy(h, torch.arange(4), label_smoothing=0.1),
+    lambda h, t: F.triplet_margin_loss(h, t, h),
+    lambda h, t: F.cosine_embedding_loss(h, t, torch.ones(4)),
+]
 
 
+@pytest.mark.filterwarnings("ignore:reduction")
 @every_policy
 def test_the_loss_of_low_tensors_is_that_of_fp32(policy):
-    functions = F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss
     with simulated(FP16, policy=policy):
-        h, t = (linear(torch.randn(4, 4), torch.randn(4, 4)) for _ in range(2))
-        actual = [f(h, t) for f in functions]
-        entropy = F.cross_entropy(h, torch.arange(4), reduction="none")
+        low = [Within(linear)(torch.randn(4, 4), torch.randn(4, 4)).abs() for _ in range(2)]
+        actual = [function(*low) for function in LOSSES]
         with torch.inference_mode():
-            again = F.cross_entropy(h, torch.arange(4), reduction="none")
-    h, t = h.clone(), t.clone()
-    for value, f in zip(actual, functions, strict=True):
-        assert_bits(value, f(h, t))
-    assert_bits(entropy, F.cross_entropy(h, torch.arange(4), reduction="none"))
-    assert_bits(again, entropy)
+            again = [function(*low) for function in LOSSES]
+    assert all(map(is_low, low))
+    for value, repeated, function in zip(actual, again, LOSSES, strict=True):
+        assert_bits(value, function(*(t.clone() for t in low)))
+        assert_bits(repeated, value)
+        assert not is_low(value)
 
 
 @pytest.mark.parametrize("policy", [KERAS_MIXED, EVERYTHING], ids=lambda policy: policy.name)
@@ -307,18 +286,13 @@ def test_checkpointing_changes_no_gradient(policy, use_reentrant):
 
 def test_under_everything_each_result_is_rounded_and_each_input_before():
     x, w, b = torch.randn(4, 3), torch.randn(3, 3), torch.randn(3)
+    functions = torch.exp, lambda t: t.softmax(1), lambda t: t.cumsum(1)
     with simulated(FP16, policy=EVERYTHING):
-        h = x * w[0] + b
-        e = h.exp()
-        s = e.softmax(1)
-        total = s.cumsum(1)
-    expected = round_to(round_to(round_to(x) * round_to(w[0])) + round_to(b))
-    assert_bits(h, expected)
-    for actual, function, of in (
-        (e, torch.exp, h),
-        (s, lambda t: t.softmax(1), e),
-        (total, lambda t: t.cumsum(1), s),
-    ):
+        found = [x * w[0] + b]
+        for function in functions:
+            found.append(function(found[-1]))
+    assert_bits(found[0], round_to(round_to(round_to(x) * round_to(w[0])) + round_to(b)))
+    for of, actual, function in zip(found, found[1:], functions, strict=False):
         assert_bits(actual, round_to(function(of.clone())))
 
 
@@ -400,29 +374,25 @@ def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
     assert not is_low(model.head[1].weight.grad)
 
 
-@pytest.mark.parametrize(
-    ("key", "wide"),
-    [
-        ("left", {"left.0", "left.1", "left.2"}),
-        ("*.2", {"left.2", "right.2"}),
-        (nn.Sigmoid, {"left.1", "right.1"}),
-        (Towers, {"left.0", "left.1", "left.2", "right.0", "right.1", "right.2", "head.1"}),
-    ],
-    ids=["name", "pattern", "class", "root"],
-)
-def test_a_choice_is_by_name_pattern_or_class(key, wide):
-    model, found = Towers(), set()
+def test_a_choice_is_by_name_pattern_or_class():
+    towers = {f"{side}.{i}" for side in ("left", "right") for i in range(3)}
+    for key, wide in {
+        "left": {"left.0", "left.1", "left.2"},
+        "*.2": {"left.2", "right.2"},
+        nn.Sigmoid: {"left.1", "right.1"},
+        Towers: towers | {"fusion", "head.1"},
+    }.items():
+        model, found = Towers(), set()
 
-    def look(name):
-        return lambda module, args, output: None if is_low(output) else found.add(name)
+        def look(name, found=found):
+            return lambda module, args, output: None if is_low(output) else found.add(name)
 
-    for name, module in model.named_modules():
-        if not list(module.children()) and not isinstance(module, nn.LayerNorm):
-            module.register_forward_hook(look(name))
-    with simulated(FP16, policy=EVERYTHING.with_layers({key: FP32}), model=model):
-        model(torch.randn(4, 4))
-    assert found - {"fusion"} == wide
-    assert ("fusion" in found) == (key is Towers)
+        for name, module in model.named_modules():
+            if not list(module.children()) and not isinstance(module, nn.LayerNorm):
+                module.register_forward_hook(look(name))
+        with simulated(FP16, policy=EVERYTHING.with_layers({key: FP32}), model=model):
+            model(torch.randn(4, 4))
+        assert found == wide
 
 
 def test_the_inner_choice_counts_and_of_two_for_one_layer_the_later():
@@ -447,8 +417,8 @@ def test_a_module_called_within_a_layer_has_its_choice_though_it_is_not_a_part_o
     assert not is_low(output)
 
 
-def test_embedding_norms_softmax_and_losses_in_fp32_as_the_issue_asks():
-    classes = (nn.Embedding, nn.LayerNorm, nn.BatchNorm1d, nn.Softmax)
+def test_classes_of_layers_and_operations_can_be_put_in_fp32():
+    classes = (nn.Embedding, nn.LayerNorm, nn.Softmax)
     policy = EVERYTHING.with_layers(dict.fromkeys(classes, FP32))
     policy = policy.with_operations(wide=["_softmax", "_log_softmax"])
     model = nn.Sequential(nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Softmax(1))
@@ -467,17 +437,19 @@ def test_what_would_change_a_table_in_silence_is_refused():
     for odd in ({"lower": "mm"}, {"lower": ["mm"]}, {"inside": "LOWER"}, {"outside": None}):
         with pytest.raises(ValueError, match=f"Policy: {next(iter(odd))} must be a "):
             Policy("mine", "me", **odd)
-    with pytest.raises(ValueError, match="must have no operation in common; got 'mm'"):
-        Policy("mine", "me", lower=frozenset({"mm"}), wide=frozenset({"mm"}))
-    with pytest.raises(ValueError, match=r"wide must have names .*; got 'softmaxx'"):
-        CUDA_AUTOCAST.with_operations(wide=["softmaxx"])
-    with pytest.raises(ValueError, match="simulated: fmt must have signs and zero"):
-        simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"head": FP8_E8M0}))
-
-
-def test_a_name_that_fits_no_layer_is_refused():
-    with pytest.raises(ValueError, match=r"got 'haed', which fits none of 'Towers', 'left'"):
-        simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32}), model=Towers())
+    mm, cuda = frozenset({"mm"}), CUDA_AUTOCAST
+    for message, call in {
+        "must have no operation in common; got 'mm'": lambda: Policy("a", "b", lower=mm, wide=mm),
+        r"wide must have names .*; got 'softmaxx'": lambda: cuda.with_operations(wide=["softmaxx"]),
+        "fmt must have signs and zero": lambda: simulated(
+            FP16, policy=cuda.with_layers({"head": FP8_E8M0})
+        ),
+        r"got 'haed', which fits none of 'Towers', 'left'": lambda: simulated(
+            FP16, policy=cuda.with_layers({"haed": FP32}), model=Towers()
+        ),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def test_a_name_that_fits_no_layer_of_a_model_that_was_found_is_warned_of_once():
@@ -486,23 +458,3 @@ def test_a_name_that_fits_no_layer_of_a_model_that_was_found_is_warned_of_once()
         Towers()(torch.randn(2, 4))
     with sim:
         Towers()(torch.randn(2, 4))
-
-
-def test_layers_and_counts_do_not_change_each_other():
-    model, x = Towers(), torch.randn(4, 4)
-    policy = KERAS_MIXED.with_layers({"right": BF16, "head": FP32})
-    outputs = []
-    for tally in (True, False):
-        with simulated(FP16, policy=policy, tally=tally):
-            outputs.append(model(x))
-    assert_bits(*outputs)
-
-
-def test_the_same_operation_differs_between_policies():
-    def formats(policy):
-        with simulated(FP16, policy=policy):
-            h = linear(torch.randn(4, 4), torch.randn(4, 4))
-            return [is_low(t) for t in (h, h.exp(), h.softmax(1), h.sum(1), h * 1.1)]
-
-    assert formats(CUDA_AUTOCAST) == [True, False, False, False, True]
-    assert formats(CPU_AUTOCAST) == formats(EVERYTHING) == [True] * 5

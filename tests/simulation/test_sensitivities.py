@@ -12,15 +12,7 @@ from networks import assert_bits, mlp, round_to
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import (
-    BF16,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP8_E8M0,
-    FP16,
-    FP32,
-)
-from mplab.health import Health
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32
 from mplab.simulation import (
     CUDA_AUTOCAST,
     EVERYTHING,
@@ -28,7 +20,7 @@ from mplab.simulation import (
     convert_linears,
     sensitivity,
     simulated,
-)
+)  # fmt: skip
 from mplab.training import TASKS
 
 LOW = (FP16, BF16, FP8_E4M3, FP8_E5M2)
@@ -198,13 +190,13 @@ def test_layers_that_the_policy_puts_in_fp32_stay_there():
 
 
 def test_the_measures_of_a_layer_are_its_alone_though_others_are_within_it():
-    class Outer(nn.Module):
+    class Outer(nn.Linear):
         def __init__(self):
-            super().__init__()
-            self.weight, self.inner = nn.Parameter(torch.ones(2, 2)), nn.Linear(2, 2)
+            super().__init__(2, 2, bias=False)
+            self.inner = nn.Linear(2, 2)
 
         def forward(self, x):
-            return self.inner(F.linear(x, self.weight))
+            return self.inner(super().forward(x))
 
     model = nn.Sequential(seeded(Outer))
     with torch.no_grad():
@@ -298,13 +290,6 @@ def test_the_policy_keeps_weak_layers_from_fp16_and_says_why():
     ]
     loose = found.find_policy(0.01, gradient_budget=1, progress=False)
     assert dict(loose.policy.layers)["faint"] is FP16  # the loss alone does not see it
-
-
-def test_the_autoencoder_s_first_layers_lose_their_gradients_in_fp16_as_is_known():
-    found = measured(*task("digits-autoencoder", size=1400, count=1)).measures
-    lost = [layer for (layer, _), m in found.items() if m.gradient_error > 0.5]
-    assert lost == ["0", "2"]
-    assert all(m.output_error < 1e-3 for m in found.values())
 
 
 # The search
@@ -414,25 +399,6 @@ def test_the_model_its_gradients_and_random_numbers_stay_as_they_are(fails):
     assert len(model._forward_hooks) == hooks
 
 
-@pytest.mark.slow  # the first optimizer of a process takes long
-def test_a_watched_run_goes_on_as_if_nobody_had_asked():
-    def trained(ask):
-        model, batches = seeded(lambda: mlp(6, 5, 4)), inputs(3, 6)
-        optimizer = torch.optim.Adam(model.parameters())
-        with Health(model, optimizer) as health:
-            for _ in range(3):
-                loss = squares(model, batches[0])
-                optimizer.zero_grad()
-                loss.backward()
-                if ask:
-                    measured(model, batches, squares)
-                optimizer.step()
-                health.step(loss)
-        return repr(health.report()), [p.detach().numpy().tobytes() for p in model.parameters()]
-
-    assert trained(ask=True) == trained(ask=False)
-
-
 def test_dropout_and_shuffled_batches_are_the_same_each_time():
     model, batches = MODELS["normed"]()
     shuffled = torch.utils.data.DataLoader(torch.cat(batches), batch_size=3, shuffle=True)
@@ -484,9 +450,7 @@ def test_the_table_has_a_row_for_fp32_and_one_for_each_layer_and_format():
     _, found = planted((FP16, BF16))
     lines = repr(found).splitlines()
     assert lines[0] == "Planted under CUDA_AUTOCAST, one layer low, 2 batches"
-    assert re.split(r"\s{2,}", lines[2])[:5] == [
-        *("(none)", "FP32", f"{found.fp32.loss:.6g}", "0", "0")
-    ]
+    assert lines[2].split()[:5] == ["(none)", "FP32", f"{found.fp32.loss:.6g}", "0", "0"]
     assert len(lines) == 3 + 8
     assert re.search(r"peak +FP16 +nan +inf +inf +\w+ +0\.\d+ overflow", repr(found))
     assert re.search(r"faint +FP16 +[\d.]+ +0 +1 +faint +– +0\.\d+ flushed", repr(found))
@@ -497,25 +461,23 @@ def test_the_table_has_a_row_for_fp32_and_one_for_each_layer_and_format():
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("odd", "words"),
-    [
-        ({"layers": ["1"]}, "layers must be names of modules with .*got '1'. It has 0, 2"),
-        ({"formats": [FP16, FP8_E8M0]}, "fmt must have signs and zero"),
-        ({"batches": []}, "batches must hold at least 1; got 0"),
-        ({"steps": 3}, "batches must hold at least 3; got 2"),
-        ({"batches": [torch.full((2, 6), math.inf)]}, "loss must be finite .*got the loss"),
-        ({"loss_scale": 1e39}, "loss must .* finite gradients; got 0 with loss_scale=1e.39"),
-        ({"loss": lambda model, x: squares(seeded(lambda: mlp(6, 5, 4)), x)}, "got no gradient"),
-        # its baseline was called FP32, and its layers read eight bits
-        ({"model": convert_linears(mlp(6, 5, 4))}, "no layers of few bits, .* in 0, 2. Measure"),
-    ],
-)
-def test_what_would_cost_a_run_or_compare_with_something_else_is_refused(odd, words):
+def test_what_would_cost_a_run_or_compare_with_something_else_is_refused():
     model, batches = MODELS["mlp"]()
     right = {"model": model, "batches": batches, "loss": squares, "formats": [FP16]}
-    with pytest.raises(ValueError, match=f"^sensitivity: .*{words}"):
-        sensitivity(**{**right, "progress": False, **odd})
+    past, other = torch.full((2, 6), math.inf), seeded(lambda: mlp(6, 5, 4))
+    for words, odd in {
+        "layers must be names of modules with .*got '1'. It has 0, 2": {"layers": ["1"]},
+        "fmt must have signs and zero": {"formats": [FP16, FP8_E8M0]},
+        "batches must hold at least 1; got 0": {"batches": []},
+        "batches must hold at least 3; got 2": {"steps": 3},
+        "loss must be finite .*got the loss": {"batches": [past]},
+        "loss must .* finite gradients; got 0 with loss_scale=1e.39": {"loss_scale": 1e39},
+        "got no gradient": {"loss": lambda model, x: squares(other, x)},
+        # its baseline was called FP32, and its layers read eight bits
+        "no layers of few bits, .* in 0, 2. Measure": {"model": convert_linears(mlp(6, 5, 4))},
+    }.items():
+        with pytest.raises(ValueError, match=f"^sensitivity: .*{words}"):
+            sensitivity(**{**right, "progress": False, **odd})
 
 
 def test_inside_another_simulation_nothing_is_measured():
