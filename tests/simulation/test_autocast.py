@@ -393,7 +393,7 @@ HALVED = PROGRAMS | {
     "low, joined and summed": lambda x, p: (
         loss(torch.cat([h := linear(x, p[0]), x])) + (h.float().sum(1) * x[0]).sum()
     ),
-    "views of a weight": lambda x, p: loss(F.linear(p[0][None], x) + F.linear(p[0][None], x * 2)),
+    "views of a weight": lambda x, p: loss(F.linear(w := p[0][None], x) + F.linear(w, x * 2)),
     "a weight as FP32 and low": lambda x, p: loss(linear(p[0][torch.tensor([1, 1])], p[0])),
     "skipped, after": lambda x, p: loss(linear(h := x * p[0], p[1]) + h),
     "skipped, before": lambda x, p: loss((h := x * p[0]) + linear(h, p[1])),

@@ -1,5 +1,6 @@
 """Which layers of a model are converted, which are left, and what is told of both."""
 
+import itertools
 import logging
 
 import pytest
@@ -82,114 +83,78 @@ def test_another_way_than_before_converts_anew_and_the_same_changes_nothing(opti
     assert torch.equal(*outputs)
 
 
-def test_a_single_layer_is_converted_anew_in_the_return_value():
-    layer = convert_linears(nn.Linear(4, 4), scaling="mxfp8")
-    again = convert_linears(layer, scaling="mxfp4")
-    assert (layer.scaling, again.scaling) == ("mxfp8", "mxfp4")
-    assert again.weight is layer.weight
-
-
-def test_a_filter_chooses_by_name_and_layer():
+def test_a_filter_chooses_by_name_and_layer_also_of_the_ends_and_of_a_single_layer():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(4, 2))
-    convert_linears(model, filter=lambda name, layer: name != "0" and layer.in_features == 8)
-    assert [type(layer) is Fp8Linear for layer in model] == [False, True, False]
+    how = {"scaling": "nvfp4", "filter": lambda name, layer: name != "0" or layer.in_features < 8}
+    convert_linears(model, **how)
+    assert conversion(model) == "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 1, 2; Linear: 0"
+    for name in SCALINGS:
+        layer = convert_linears(model[1], scaling=name, filter=lambda *_: True)
+        assert (layer.scaling, layer.weight is model[1].weight) == (name, True)
+        assert conversion(layer).endswith(f"{name} scaling, simulated: model")
+        assert f"{name} scaling" in repr(layer)
+    assert conversion(nn.ReLU()) == ""
 
 
 class Own(nn.Linear):
     """A subclass, which may compute otherwise."""
 
 
-@pytest.mark.parametrize(
-    ("model", "options", "found"),
-    [
-        (nn.ReLU, {}, r"got model \(ReLU\)"),
-        (lambda: nn.Sequential(Own(2, 2)), {}, r"0 \(Own\)\. Subclasses stay"),
-        (lambda: nn.Linear(2, 2), {"filter": lambda *_: False}, r"got model \(Linear\)"),
-        (
-            lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)),
-            {"scaling": "nvfp4"},
-            "without a filter 'nvfp4' keeps the first and the last layer",
-        ),
-    ],
-)
-def test_a_conversion_that_would_convert_nothing_is_refused(model, options, found):
-    with pytest.raises(ValueError, match=f"convert_linears: model must have .*{found}"):
-        convert_linears(model(), **options)
+def test_a_conversion_that_would_convert_nothing_is_refused():
+    ends = "without a filter 'nvfp4' keeps the first and the last layer"
+    for model, options, found in (
+        (nn.ReLU(), {}, r"got model \(ReLU\)"),
+        (nn.Sequential(Own(2, 2)), {}, r"0 \(Own\)\. Subclasses stay"),
+        (nn.Linear(2, 2), {"filter": lambda *_: False}, r"got model \(Linear\)"),
+        (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), {"scaling": "nvfp4"}, ends),
+    ):
+        with pytest.raises(ValueError, match=f"convert_linears: model must have .*{found}"):
+            convert_linears(model, **options)
 
 
 # The ends ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("task", "wide"),
-    [
-        ("regression", "Linear: 0, 4"),
-        ("digits-autoencoder", "Linear: 0, 10"),
-        ("digits-cnn", "Linear: "),  # the first layer is a convolution
-    ],
-)
-def test_nvfp4_keeps_the_first_and_the_last_layer_wide(task, wide):
-    model = convert_linears(TASKS[task].model(), scaling="nvfp4")
-    assert conversion(model).partition("; ")[2].startswith(wide)
-    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    low = [isinstance(layer, Fp8Linear) for layer in layers]
-    assert (low[0], low[-1]) == (False, False)
-    assert all(low[i] for i, m in enumerate(layers[:-1]) if i and isinstance(m, nn.Linear))
-
-
-def test_a_filter_decides_about_the_ends_too():
-    model = TASKS["regression"].model()
-    convert_linears(model, scaling="nvfp4", filter=lambda name, layer: name != "4")
-    assert conversion(model) == "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 0, 2; Linear: 4"
+def test_nvfp4_keeps_the_first_and_the_last_layer_wide():
+    for task, wide in {
+        "regression": "Linear: 0, 4",
+        "digits-autoencoder": "Linear: 0, 10",
+        "digits-cnn": "Linear: ",  # the first layer is a convolution
+    }.items():
+        model = convert_linears(TASKS[task].model(), scaling="nvfp4")
+        assert conversion(model).partition("; ")[2].startswith(wide)
+        layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+        low = [isinstance(layer, Fp8Linear) for layer in layers]
+        assert (low[0], low[-1]) == (False, False)
+        assert all(low[i] for i, m in enumerate(layers[:-1]) if i and isinstance(m, nn.Linear))
 
 
 # The report ----------------------------------------------------------------------------
 
 
-class Headed(nn.Module):
-    """Attention, whose projection is a subclass of its own, a layer twice, and a head."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = nn.Linear(8, 8)
-        self.again = self.body
-        self.attention = nn.MultiheadAttention(8, 2)
-        self.head = nn.Linear(8, 2)
-
-
 def test_what_was_converted_and_what_was_left_is_told_and_logged(caplog):
-    model = Headed()
+    model = Shared()
     with caplog.at_level(logging.INFO, "mplab"):
-        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name != "head")
+        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name != "head.0")
     told = (
-        "FP8_E4M3/FP8_E4M3, mxfp8 scaling, simulated: body, again; Linear: head; "
+        "FP8_E4M3/FP8_E4M3, mxfp8 scaling, simulated: first, again; Linear: head.0; "
         "NonDynamicallyQuantizableLinear: attention.out_proj"
     )
     assert conversion(model) == told
     assert caplog.messages == [told]
-
-
-def test_a_head_that_no_filter_kept_is_in_the_report():
-    """A filter that asks for another name once left a head in FP8, unseen."""
-    model = convert_linears(Headed(), filter=lambda name, layer: name != "model.head")
-    assert "simulated: body, again, head;" in conversion(model)
+    # a filter that asks for another name once left a head in FP8, unseen
+    model = convert_linears(Shared(), filter=lambda name, layer: name != "model.head.0")
+    assert "simulated: first, again, head.0;" in conversion(model)
 
 
 def test_a_second_conversion_tells_of_both(caplog):
-    model = Headed()
+    model = Shared()
     convert_linears(model, scaling="mxfp4", filter=lambda name, layer: layer.out_features == 8)
     with caplog.at_level(logging.INFO, "mplab"):
-        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name == "head")
+        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name == "head.0")
     (told,) = caplog.messages
-    assert "mxfp4 scaling, simulated: body, again; FP8" in told
-    assert "mxfp8 scaling, simulated: head" in told
-
-
-def test_a_single_layer_is_reported_too():
-    assert conversion(convert_linears(nn.Linear(4, 4))).endswith(
-        "current scaling, simulated: model"
-    )
-    assert conversion(nn.ReLU()) == ""
+    assert "mxfp4 scaling, simulated: first, again; FP8" in told
+    assert "mxfp8 scaling, simulated: head.0" in told
 
 
 def encoder(*, norm_first=False):
@@ -212,26 +177,24 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("make", ENCODERS.values(), ids=ENCODERS)
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("grad", [False, True])
-def test_a_converted_encoder_is_so_in_evaluation_too(make, padded, grad):
-    model, x = make(), deviates(3, 5, 8)
+def test_a_converted_encoder_is_so_in_evaluation_too(make):
+    model, x, called = make(), deviates(3, 5, 8), []
     if not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
         convert_linears(model, scaling="mxfp8")
-    called = []
     for name, layer in model.named_modules():
         if isinstance(layer, Fp8Linear):
             forward = layer.forward
             layer.forward = lambda x, name=name, forward=forward: called.append(name) or forward(x)
-    padding = torch.arange(5).expand(3, 5) >= torch.tensor([[5], [3], [2]]) if padded else None
-    expected = model.train()(x, src_key_padding_mask=padding)
-    names, called[:] = called[:], []
-    with torch.set_grad_enabled(grad):
-        actual = model.eval()(x, src_key_padding_mask=padding)
-    assert names
-    assert called == names
-    # attention alone may take torch's fast path, whose sums are in another order
-    torch.testing.assert_close(actual, expected)
+    mask = torch.arange(5).expand(3, 5) >= torch.tensor([[5], [3], [2]])
+    for padding, grad in itertools.product((mask, None), (False, True)):
+        expected = model.train()(x, src_key_padding_mask=padding)
+        names, called[:] = called[:], []
+        with torch.set_grad_enabled(grad):
+            actual = model.eval()(x, src_key_padding_mask=padding)
+        assert names and called == names
+        called.clear()
+        # attention alone may take torch's fast path, whose sums are in another order
+        torch.testing.assert_close(actual, expected)
 
 
 def test_an_encoder_without_a_converted_layer_keeps_the_fast_path():
@@ -239,14 +202,6 @@ def test_an_encoder_without_a_converted_layer_keeps_the_fast_path():
     convert_linears(model, filter=lambda name, _: name == "1")
     assert model[0].use_nested_tensor
     assert all(layer.activation_relu_or_gelu for layer in model[0].layers)
-
-
-@pytest.mark.parametrize("name", SCALINGS)
-def test_every_way_is_named_in_the_report_and_in_what_print_shows(name):
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
-    convert_linears(model, scaling=name)
-    assert f"{name} scaling" in conversion(model)
-    assert f"{name} scaling" in repr(model[1])
 
 
 class Turned(nn.Module):
@@ -258,13 +213,7 @@ class Turned(nn.Module):
 
 
 def test_a_matrix_that_is_no_linear_layer_is_told_as_left():
-    others = (
-        nn.Embedding(4, 4),
-        nn.LayerNorm((2, 4)),
-        nn.Conv1d(2, 2, 3),
-        nn.PReLU(),
-        nn.GRU(2, 2),
-    )
+    others = nn.Embedding(4, 4), nn.LayerNorm((2, 4)), nn.Conv1d(2, 2, 3), nn.PReLU(), nn.GRU(2, 2)
     model = nn.Sequential(nn.Linear(4, 4), Turned(), *others, nn.LazyConv1d(2, 3))
     assert conversion(model) == "Linear: 0; Turned: 1"
     assert conversion(convert_linears(model, scaling="mxfp8")).endswith("simulated: 0; Turned: 1")
