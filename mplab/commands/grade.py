@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     init = step("init", "make a course folder with the assignments in it")
-    init.add_argument("folder", type=Path, metavar="FOLDER", help="created if missing")
+    init.add_argument("folder", type=Path, metavar="FOLDER", help="new, or a course to complete")
     init.add_argument("--course-id", help="what students see (default: the folder's name)")
     init.add_argument(
         "--exchange",
@@ -95,10 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     grade = step("autograde", "grade what has not been graded yet", assignment="?")
     feedback = step("feedback", "write a page for each graded submission", assignment="?")
-    for command, again in ((grade, "grade again what has been graded"), (feedback, "all pages")):
+    grade.add_argument("--force", action="store_true", help="grade again what has been graded")
+    for command in (grade, feedback):
         command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
         command.add_argument("--student", action="append", default=[], help="only this id")
-        command.add_argument("--force", action="store_true", help=again)
     for command in (*trusting, feedback):
         command.add_argument(
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
@@ -125,16 +125,7 @@ def _init(options: argparse.Namespace) -> int:
     course = create_course(options.folder, course_id=options.course_id, exchange=options.exchange)
     names = ", ".join(course.names()) or "none yet"
     print(f"Course: {course.root}\nAssignments: {names}\nNext: README.md in it says what to do.")
-    if options.exchange:
-        _tell_obstacles(course)
     return 0
-
-
-def _tell_obstacles(course: Course) -> None:
-    from mplab.grading.exchanging import obstacles
-
-    for obstacle in obstacles(course):
-        print(f"look at: {obstacle}")
 
 
 def _one(course: Course, options: argparse.Namespace) -> str:
@@ -156,8 +147,6 @@ def _release(course: Course, options: argparse.Namespace) -> int:
         if options.publish:
             publish_assignment(course, name)
             print(f"Published: {name}, in the exchange")
-    if options.publish:
-        _tell_obstacles(course)
     return 0
 
 
@@ -201,7 +190,7 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
             print(_shown(line) + f"  {line.seconds:.1f} s")
     name = _one(course, options)
     print(*_summary(course, name, lines, whole_class=not options.student), sep="\n")
-    return 0
+    return int(any(line.score is None for line in lines))
 
 
 def _require_jobs(options: argparse.Namespace) -> None:
@@ -216,8 +205,7 @@ def _shown(line: Line) -> str:
 
 def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
     """List what a teacher should look at."""
-    from mplab.grading.journal import submitted_students
-    from mplab.grading.teams import counting
+    from mplab.grading.journal import counting, submitted_students
 
     before = sum(line.done_before for line in lines)
     failed = sum(line.score is None for line in lines)
@@ -247,12 +235,11 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     _require_jobs(options)
     name = _one(course, options)
     course.assignment(name)
-    pages = write_feedback(
-        course, name, students=options.student, jobs=options.jobs, force=options.force
-    )
-    failed = [page for page in pages if page.remark.startswith("no page")]
-    fresh = sum(page.written for page in pages)
-    print(f"{len(pages) - len(failed)} pages are in {course.root / 'feedback'}; {fresh} are new.")
+    pages = write_feedback(course, name, students=options.student, jobs=options.jobs)
+    failed = [page for page in pages if not page.written]
+    print(f"{len(pages) - len(failed)} pages are in {course.root / 'feedback'}")
+    if unread := sum(page.waiting for page in pages):
+        print(f"{unread} answers in them are not read yet, and the pages say so: mplab grade serve")
     noted = [page for page in pages if page.remark]
     if noted:
         print(f"To look at ({len(noted)}):")
@@ -289,12 +276,12 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
     from mplab.pictures.pages import class_parts
 
     name = _one(course, options)
-    found = statistics(course, name)
+    people, counts = statistics(course, name)
     place = course.root / f"statistics-{name}.csv"
-    write_statistics(found, name, place)
-    print(*(f"{len(ids)} {state}" for state, ids in found.people.items()), sep="\n")
+    write_statistics(counts, place)
+    print(*(f"{len(ids)} {state}" for state, ids in people.items()), sep="\n")
     print(f"The counts are in {place}")
-    if bars := bars_of(found):
+    if bars := bars_of(counts):
         class_parts(bars).save(place.with_suffix(".png"))
         print(f"The picture is in {place.with_suffix('.png')}")
     return 0

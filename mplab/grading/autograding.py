@@ -10,11 +10,8 @@ import fcntl
 import json
 import logging
 import multiprocessing
-import os
-import shutil
 import time
 import uuid
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
@@ -27,31 +24,18 @@ from concurrent.futures import (
     wait,
 )
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cache, partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import nbformat
 import numpy as np
 from sqlalchemy.exc import OperationalError
 
-from mplab.course.files import replace_file
-from mplab.grading.database import disconnect, one_engine
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course
-from mplab.grading.journal import (
-    answers_path,
-    is_graded,
-    journal_path,
-    read_journal,
-    submitted_students,
-    write_journal,
-)
-from mplab.grading.log import captured_log
+from mplab.grading.gradebook import save
+from mplab.grading.journal import counting, is_graded, submitted_students, superseded
 from mplab.grading.sandbox import NoSandbox, require_sandbox
-from mplab.grading.submissions import answers_of
-from mplab.grading.teams import counting, superseded
-from mplab.grading.times import read_received
 from mplab.grading.worker import Job, Work, grade_submission, start_worker, stop_worker
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
@@ -135,8 +119,6 @@ def autograde(
                 f"autograde: the gradebook must be open for writing; got {error.orig}. End what "
                 "uses it, and run the same command again."
             ) from error
-        finally:
-            disconnect()
         lines = [_read_line(course, assignment, name) for name in sorted(chosen)]
     return [line._replace(done_before=line.student not in todo) for line in lines]
 
@@ -177,7 +159,6 @@ def _processes(jobs: int) -> Iterator[_Workers]:
     """Start workers on this machine; they end when this process ends, however it does."""
     round_to(np.zeros(1), FP16)  # imports numba once, before the processes fork
     close_lanes()
-    disconnect()  # a connection must not cross a fork
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), start_worker) as pool:
         try:
@@ -284,7 +265,7 @@ def _grade(
 
 # The gradebook ---------------------------------------------------------------------------
 class Recorder:
-    """Writes graded submissions into the gradebook with nbgrader's own steps, then the journal.
+    """Writes graded submissions into the gradebook, then the journal.
 
     A submission that is not in the journal counts as not graded, so that nothing is lost when
     this process is killed in between.
@@ -296,22 +277,11 @@ class Recorder:
 
     def __init__(self, course: Course, assignment: str) -> None:
         self._course, self._assignment = course, assignment
-        self._config = course.config()
-        # The metadata of a notebook rebuilt from the release need no check.
-        self._config.Autograde.autograde_preprocessors = [
-            "mplab.grading.execute.SavePoints",
-            "nbgrader.preprocessors.AssignLatePenalties",
-        ]
-        self._config.SavePoints.root = str(course.root)
-        self._directory = course.directory(
-            assignment_id=assignment, submitted_directory=os.path.join(".mplab", "clean")
-        )
         self.count = 0
 
     def open(self) -> None:
         """Put the roster into the gradebook."""
-        with one_engine():
-            self._course.record_students()
+        self._course.record_students()
 
     def write(self, work: Work) -> None:
         """Record a submission; retry on errors, and if all attempts fail, record the reason."""
@@ -333,103 +303,23 @@ class Recorder:
         remark = f"not graded yet, for a technical reason: {reason}"
         record = {"failed": True, "reason": reason, "remark": remark}
         with suppress(OSError):  # a failure that cannot be recorded counts as not graded
-            write_journal(self._course, self._assignment, student, record)
+            self._course.write("journal", self._assignment, student, record)
 
     def _write(self, work: Work) -> None:
-        start, student = time.perf_counter(), work.student
-        journal_path(self._course, self._assignment, student).unlink(missing_ok=True)
-        clean = self._course.root / ".mplab" / "clean" / student / self._assignment
-        shutil.rmtree(clean, ignore_errors=True)
-        clean.mkdir(parents=True)
-        for name, content in work.files.items():
-            (clean / name).parent.mkdir(parents=True, exist_ok=True)
-            (clean / name).write_bytes(content)
-        for name, notebook in work.notebooks.items():
-            (clean / f"{name}.ipynb").write_text(notebook, encoding="ascii")
-        received = read_received(self._course.root, self._assignment, student)
-        if time_of := received.get("time"):  # a student could write a timestamp.txt
-            (clean / "timestamp.txt").write_text(f"{time_of}\n", encoding="ascii")
-        self._extend(student)
-        self._convert(student)
-        shutil.rmtree(clean.parent, ignore_errors=True)
-        answers: dict[str, str] = {}
-        for name, notebook in work.notebooks.items():
-            answers |= answers_of(name, nbformat.from_dict(json.loads(notebook)))
-        place = answers_path(self._course, self._assignment, student)
-        replace_file(place, json.dumps(answers).encode())
-        score, max_score, late = self._score(student)
+        start, whose = time.perf_counter(), (self._assignment, work.student)
+        self._course.record("journal", *whose).unlink(missing_ok=True)
+        notebooks = {n: nbformat.from_dict(json.loads(t)) for n, t in work.notebooks.items()}
+        score, max_score, late = save(self._course, *whose, notebooks)
         remark = work.remark
-        if received.get("late") and not late:
+        if self._course.read("received", *whose).get("late") and not late:
             remark = f"{remark} Canvas says that it was late.".strip()
         record = {"digest": work.digest, "score": score, "max_score": max_score, "remark": remark}
         seconds = work.seconds + time.perf_counter() - start
-        write_journal(
-            self._course, self._assignment, student, record | {"seconds": round(seconds, 3)}
-        )
-
-    def _extend(self, student: str) -> None:
-        """Apply the extension that `extensions.csv` gives, before lateness is counted."""
-        more = self._course.extensions(self._assignment).get(student)
-        if more is None:
-            return
-        with one_engine(), warnings.catch_warnings(), self._course.gradebook() as gradebook:
-            warnings.simplefilter("ignore")  # as in `_convert`
-            gradebook.update_or_create_student(student)
-            gradebook.update_or_create_submission(self._assignment, student)
-            hours = more.total_seconds() / 3600
-            gradebook.grant_extension(self._assignment, student, hours=hours)
-
-    def _convert(self, student: str) -> None:
-        """Let nbgrader write the points, and the notebook into `autograded`."""
-        self._directory.student_id = student
-        with one_engine(), captured_log() as log, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
-            steps = _converter()(coursedir=self._directory, config=self._config, force=True)
-            try:
-                steps.start()
-            except Exception as error:  # nbgrader's own says only that there was an error
-                cause = steps.failure or error.__context__
-                raise cause or RuntimeError(log.reason(error)) from error
-
-    def _score(self, student: str) -> tuple[float, float, bool]:
-        """Read the score, the maximum score, and whether nbgrader counts the submission as late."""
-        with one_engine(), self._course.gradebook() as gradebook:
-            found = gradebook.find_submission(self._assignment, student)
-            return float(found.score), float(found.max_score), found.total_seconds_late > 0
-
-
-@cache
-def _converter() -> Any:
-    """Make nbgrader's converter without its first pass, because `rebuild` has sanitised already.
-
-    Made when first needed, because importing nbgrader takes a second.
-    """
-    from nbgrader.converters import Autograde
-    from nbgrader.converters.base import BaseConverter
-
-    class RebuiltAutograde(Autograde):
-        failure: Exception | None = None
-
-        def convert_single_notebook(self, notebook_filename: str) -> None:
-            directory = self.coursedir
-            graded = Path(self._format_dest(directory.assignment_id, directory.student_id))
-            graded.mkdir(parents=True, exist_ok=True)
-            notebook = shutil.copy(notebook_filename, graded)
-            self._sanitizing = False
-            self._init_preprocessors()
-            try:
-                BaseConverter.convert_single_notebook(self, notebook)
-            except Exception as error:
-                self.failure = error
-                raise
-            finally:
-                self._sanitizing = True
-
-    return RebuiltAutograde
+        self._course.write("journal", *whose, record | {"seconds": round(seconds, 3)})
 
 
 def _read_line(course: Course, assignment: str, student: str) -> Line:
-    record = read_journal(course, assignment, student)
+    record = course.read("journal", assignment, student)
     remark = str(record.get("remark", "not graded yet: the grader was killed, or its disk full"))
     seconds = float(record.get("seconds", 0.0))
     return Line(student, record.get("score"), record.get("max_score"), remark, seconds, True)

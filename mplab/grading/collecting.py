@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 import pwd
 import re
@@ -12,32 +11,28 @@ import tempfile
 import time
 import unicodedata
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from mplab.course.files import replace_file
-from mplab.grading.folder import Course, Student, is_student_id
-from mplab.grading.submissions import ANOTHER, Refused, open_regular
-from mplab.grading.times import read_times, received
+from mplab.grading.folder import Course
+from mplab.grading.submissions import ANOTHER, SECRET, Refused, open_regular
+from mplab.grading.tables import Student, is_student_id, read_times
 
 _FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
 """The limits of a delivery; bytes are counted while unpacking, whatever an archive states."""
 
 _CHUNK = 1 << 20
 
-_OLDER, _LINES = 5, 20  # per student: older deliveries kept, and problems reported
+_LINES = 20  # problems reported of a student
 
-_STAMP = "timestamp.txt"
-"""Where nbgrader looks for the time of a submission; written here, never taken from a student."""
-
-_SECRET = "submission_secret.txt"
-"""What `nbgrader submit` adds, so that only its author can fetch the feedback."""
+_NOTEBOOK = re.compile(r"(.*\.ipynb)(?:\.txt|\.json)?", re.IGNORECASE)
+"""Browsers and mail programs add a second ending."""
 
 _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+_(?P<file>.*)")
 
@@ -75,8 +70,7 @@ class _Delivery:
         number: the platform's number of the student; empty if it gives none.
         canvas: whether Canvas named it.
         late: whether its name says that it was late.
-        older: whether a newer version is known.
-        files: its files, each with the student's name for it.
+        files: its files by the student's names for them.
     """
 
     owner: str
@@ -84,13 +78,13 @@ class _Delivery:
     number: str = ""
     canvas: bool = False
     late: bool = False
-    older: bool = False
-    files: list[tuple[str, _File]] = field(default_factory=list)
+    files: dict[str, _File] = field(default_factory=dict)
 
     @property
-    def time(self) -> datetime | None:
+    def time(self) -> datetime:
         """The time of its newest file, by the dates of the download."""
-        return max((file.time for _, file in self.files if file.time), default=None)
+        long_ago = datetime.min.replace(tzinfo=UTC)
+        return max(file.time or long_ago for file in self.files.values())
 
 
 class Collected(NamedTuple):
@@ -103,12 +97,13 @@ class Collected(NamedTuple):
 def collect(
     course: Course, assignment: str, place: Path, *, times: Path | None = None
 ) -> Collected:
-    """Copy submissions to `submitted/ID/ASSIGNMENT`: notebooks, and files that `FILES` names.
+    """Copy the notebooks that were handed in to `submitted/ID/ASSIGNMENT`.
 
     Accepted are: a folder per student, named by id; a file per student, whose name begins
     with the id; Moodle's "First Last_123_assignsubmission_file_/…"; Canvas's
     "lastfirst_123_456_file"; the inbound folder of nbgrader's exchange; and a student's own zip
-    inside any of them. If a student delivered several times, the newest counts.
+    inside any of them. If a student delivered several times, the newest counts. What the teacher
+    has changed in `submitted` stays until the student hands in something else.
 
     The time of a submission comes from `times`; else, for the exchange, from the file system;
     else, as the last resort, from the dates in the zip. Canvas's names say only who was late. A
@@ -123,20 +118,19 @@ def collect(
 
     Returns:
         The students found, and what could not be collected, with the reason. Earlier submissions
-        and older deliveries are kept in `.mplab/replaced`.
+        are kept in `.mplab/replaced`.
 
     Raises:
         ValueError: `place` or `times` is none of these or cannot be read, or the assignment is
             unknown.
     """
-    released = (path.name for path in (course.root / "release" / assignment).glob("*"))
-    named = {*course.assignment(assignment).files, *released, _SECRET, _STAMP}
+    course.assignment(assignment)
     known = read_times(times) if times else {}
     sources = []
     with ExitStack() as stack:
         deliveries, problems = _deliveries(_files(place, stack), course.roster(), assignment)
         for owner in sorted(deliveries):
-            source, told = _bring_in(course, assignment, deliveries[owner], known, named)
+            source, told = _bring_in(course, assignment, deliveries[owner], known)
             sources.append(source)
             problems += told[:_LINES]
             if len(told) > _LINES:
@@ -159,22 +153,17 @@ def _deliveries(
 ) -> tuple[dict[str, list[_Delivery]], list[str]]:
     """Group the files into deliveries by student, and list the files that are nobody's."""
     found: dict[tuple[str, str], _Delivery] = {}
-    owners: dict[str, str | None] = {}
-    problems: list[str] = []
-    for file in files:
+    told: dict[str, str] = {}
+    again: list[str] = []
+    for file in sorted(files, key=_order):
         top, *rest = file.path.parts
         exchange = _EXCHANGE.fullmatch(top)
         if exchange and exchange["assignment"] != assignment:
             continue
-        if top not in owners:
-            owners[top] = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
+        owner = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
+        if file.clock == ANOTHER or owner is None:
             reason = "no student of the roster is recognised in it"
-            if file.clock == ANOTHER:
-                owners[top], reason = None, ANOTHER
-            if owners[top] is None:
-                problems.append(f"{_shown(top)}: {reason}")
-        owner = owners[top]
-        if owner is None:
+            told[top] = ANOTHER if file.clock == ANOTHER else reason
             continue
         moodle, canvas = _MOODLE.fullmatch(top), None if rest else _CANVAS.fullmatch(top)
         platform = moodle or canvas
@@ -184,39 +173,29 @@ def _deliveries(
         key = f"number {number}" if number else f"top {top}" if alone else ""
         delivery = found.setdefault((owner, key), _Delivery(owner, top, number, bool(canvas)))
         delivery.late |= bool(canvas and canvas["late"])
-        delivery.files.append((name, file))
+        if canvas:  # numbers a file that is handed in again: a1.ipynb, a1-1.ipynb
+            name = re.sub(r"-\d+(?=\.\w+$)", "", name)
+        if canvas and name in delivery.files:
+            again.append(f"{_shown(str(delivery.files[name].path))}: {_shown(top)} is newer")
+        delivery.files[name] = file
     by_owner: dict[str, list[_Delivery]] = {}
     for delivery in found.values():
-        by_owner.setdefault(delivery.owner, []).extend(_versions(delivery))
-    return by_owner, problems
+        by_owner.setdefault(delivery.owner, []).append(delivery)
+    for owner, several in list(by_owner.items()):
+        if len({delivery.number for delivery in several} - {""}) > 1:
+            names = ", ".join(_shown(delivery.label) for delivery in several)
+            told[names] = (
+                f"people of one name as {owner}, of whom none counts: give the roster a "
+                "column number, with the number in these names"
+            )
+            del by_owner[owner]
+    return by_owner, [*(f"{_shown(top)}: {reason}" for top, reason in told.items()), *again]
 
 
-def _versions(delivery: _Delivery) -> list[_Delivery]:
-    """Split a delivery into its newest version and one delivery for each older file.
-
-    Canvas numbers a file that is handed in again: a1.ipynb, a1-1.ipynb. The second number in
-    front of it grows with time.
-    """
-    if not delivery.canvas:
-        return [delivery]
-
-    def age(entry: tuple[str, _File]) -> int:
-        canvas = _CANVAS.fullmatch(entry[1].path.name)
-        return int(canvas["order"][:18]) if canvas else 0
-
-    again: dict[str, list[tuple[str, _File]]] = {}
-    for entry in sorted(delivery.files, key=age):
-        again.setdefault(re.sub(r"-\d+(?=\.\w+$)", "", entry[0]), []).append(entry)
-    delivery.files, older = [], []
-    for name, entries in again.items():
-        delivery.files.append((name, entries[-1][1]))
-        if len(entries) > 1:
-            delivery.label = entries[-1][1].path.name
-        older += [
-            replace(delivery, label=file.path.name, older=True, files=[(name, file)])
-            for _, file in entries[:-1]
-        ]
-    return [*older, delivery]
+def _order(file: _File) -> int:
+    """Return the number by which Canvas orders what was handed in; it grows with time."""
+    canvas = _CANVAS.fullmatch(file.path.parts[0]) if len(file.path.parts) == 1 else None
+    return int(canvas["order"][:18]) if canvas else 0
 
 
 def _of_account(name: str, roster: Sequence[Student]) -> str | None:
@@ -235,22 +214,24 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
         >>> identify("loweada_LATE_5_6_a1.ipynb", [ada]), identify("s010", [ada])
         ('s01', None)
     """
-    stem = name.removesuffix(".ipynb").removesuffix(".zip")
+    match = _MOODLE.fullmatch(name) or _CANVAS.fullmatch(name)
+    if match and roster:  # first: whoever chooses a name there may choose one like an id
+        numbered = [s.id for s in roster if s.number == match["number"]]
+        parts = match["name"].split("-")  # Moodle puts the group's name in front
+        wanted = {_plain("-".join(parts[i:])) for i in range(len(parts))}
+        named = [
+            s.id
+            for s in roster
+            if wanted & {_plain(s.first_name + s.last_name), _plain(s.last_name + s.first_name)}
+            and s.number in ("", match["number"])
+        ]
+        fitting = numbered or named
+        return fitting[0] if len(fitting) == 1 else None
+    stem = _NOTEBOOK.sub(r"\1", name).removesuffix(".ipynb").removesuffix(".zip")
     if not roster:
         return stem if is_student_id(stem) else None
     begins = [s.id for s in roster if stem == s.id or stem.startswith((s.id + "_", s.id + "-"))]
-    if begins:
-        return max(begins, key=len)
-    match = _MOODLE.fullmatch(name) or _CANVAS.fullmatch(name)
-    if not match:
-        return None
-    wanted = _plain(match["name"])
-    fitting = [
-        s.id
-        for s in roster
-        if wanted in (_plain(s.first_name + s.last_name), _plain(s.last_name + s.first_name))
-    ]
-    return fitting[0] if len(fitting) == 1 else None
+    return max(begins, key=len, default=None)
 
 
 def _plain(name: str) -> str:
@@ -347,47 +328,48 @@ def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
 
 
 class _Taken:
-    """The files taken from a delivery, by the parts of their paths, and why others are left out."""
+    """The files taken from a delivery by name, and why others are left out."""
 
-    def __init__(self, delivery: _Delivery, named: Collection[str]) -> None:
-        self._named, self._others = named, list[str]()
-        self.files: dict[tuple[str, ...], bytes] = {}
+    def __init__(self, delivery: _Delivery) -> None:
+        self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
-        self._folders: set[tuple[str, ...]] = set()
-        self._room = _STUDENT_BYTES
-        self._take(delivery.files, packed=False)
+        self._room, self._others = _STUDENT_BYTES, list[str]()
+        self._take(list(delivery.files.items()), packed=False)
         if self._others:
             names = ", ".join(_shown(name) for name in self._others[:5])
-            self.problems.append(
-                f"{delivery.owner}: left out, being no notebook and not in FILES of exercises.py: "
-                f"{names}{', …' * (len(self._others) > 5)}"
-            )
+            more = ", …" * (len(self._others) > 5)
+            self.problems.append(f"{delivery.owner}: left out, not a notebook: {names}{more}")
 
     def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
         """Take notebooks first, so that they are taken whatever lies beside them."""
         if len(files) > _STUDENT_FILES:
             self.problems.append(f"only {_STUDENT_FILES} of {len(files)} files are looked at")
-        ordered = sorted(files, key=lambda entry: not entry[0].endswith(".ipynb"))
-        for name, file in ordered[:_STUDENT_FILES]:
-            path = PurePosixPath(name)
-            kinds = (".ipynb",) if packed else (".ipynb", ".zip")
+        ordered = sorted(
+            files, key=lambda entry: (not _NOTEBOOK.fullmatch(entry[0]), entry[0].count("/"))
+        )
+        for whole, file in ordered[:_STUDENT_FILES]:
+            path = PurePosixPath(whole)
             if any(part.startswith(".") for part in path.parts):
                 continue
-            wanted = path.suffix.lower() in kinds or path.name in self._named
+            notebook, archive = _NOTEBOOK.fullmatch(path.name), path.suffix.lower() == ".zip"
+            wanted = notebook or path.name == SECRET or (archive and not packed)
             if not wanted and file.clock:  # else `open` says what is wrong with it
                 self._others.append(str(file.path))
                 continue
             if self._room <= 0:
                 self.problems.append(
-                    f"{_shown(name)} and what follows: more than {_STUDENT_BYTES >> 20} MiB in all"
+                    f"{_shown(whole)} and what follows: more than {_STUDENT_BYTES >> 20} MiB in all"
                 )
                 return
             try:
                 content = self._read(file)
-                if name.lower().endswith(".zip") and not packed:
+                if archive and not packed:
                     self._unpack(content)
-                else:
-                    self._put(name, content)
+                    continue
+                name = re.sub(r"[^A-Za-z0-9_. ()+-]", "_", notebook[1] if notebook else path.name)
+                if name in self.files:
+                    raise Refused("another file has this name")
+                self.files[name[-100:]] = content
             except Refused as reason:
                 self.problems.append(f"{_shown(str(file.path))}: {reason}")
 
@@ -418,18 +400,9 @@ class _Taken:
         try:
             archive = zipfile.ZipFile(io.BytesIO(packed))
         except Exception as error:  # as above
-            raise Refused(f"it is no zip that can be read ({type(error).__name__})") from error
+            raise Refused(f"it is not a zip that can be read ({type(error).__name__})") from error
         with archive:
             self._take([(str(file.path), file) for file in _zip_files(archive)], packed=True)
-
-    def _put(self, name: str, content: bytes) -> None:
-        parts = tuple(_safe_parts(name))
-        above = {parts[:i] for i in range(1, len(parts))}
-        if parts in self.files or parts in self._folders or above & self.files.keys():
-            raise Refused("another file or folder has this name")
-        if parts != (_STAMP,):
-            self.files[parts] = content
-            self._folders |= above
 
 
 # Where does it go? ---------------------------------------------------------------------------
@@ -438,114 +411,74 @@ def _bring_in(
     assignment: str,
     deliveries: Sequence[_Delivery],
     known: Mapping[tuple[str, str], datetime],
-    named: Collection[str],
 ) -> tuple[str, list[str]]:
-    """Store a student's newest delivery that holds files, and keep the others.
+    """Store a student's newest delivery of which something can be taken.
 
     Returns:
         The source of its time, and the problems found.
     """
-    long_ago = datetime.min.replace(tzinfo=UTC)
-    ranked = sorted(deliveries, key=lambda d: (not d.older, d.time or long_ago, d.label))
-    problems: list[str] = []
-    counts: _Delivery | None = None
-    source = ""
-    for delivery in reversed(ranked[-_OLDER - 1 :]):
-        taken = _Taken(delivery, named)
-        problems += taken.problems
-        if counts is None and (taken.files or delivery is ranked[0]):
-            counts = delivery
-            stamp, source = _came_in(delivery, known)
-            _store(course, assignment, delivery, taken.files, stamp, source, problems)
-        elif taken.files:
-            _keep(course, f"{delivery.owner}-{assignment}", taken.files)
-    if counts is not None and len(ranked) > 1:
+    ranked = sorted(deliveries, key=lambda d: (d.time, d.label), reverse=True)
+    taken, problems = {id(delivery): _Taken(delivery) for delivery in ranked}, list[str]()
+    for each in taken.values():
+        problems += each.problems
+    counts = next((delivery for delivery in ranked if taken[id(delivery)].files), ranked[0])
+    owner, files = counts.owner, taken[id(counts)].files
+    if not files and (course.root / "submitted" / owner / assignment).is_dir():
+        return "", [*problems, f"{owner}: nothing could be taken; what came in before stays"]
+    if len(ranked) > 1:
         others = ", ".join(_shown(d.label) for d in ranked if d is not counts)[:500]
-        problems.append(
-            f"{others}: of {counts.owner} as well, kept in .mplab/replaced; "
-            f"{_shown(counts.label)} is newer and counts"
-        )
-    return source, problems
-
-
-def _came_in(
-    delivery: _Delivery, known: Mapping[tuple[str, str], datetime]
-) -> tuple[datetime | None, str]:
-    """Return the time of a delivery, and its source."""
-    listed = known.get(("id", delivery.owner)) or known.get(("number", delivery.number))
-    if listed:
-        return listed, "list"
-    clock = delivery.files[0][1].clock
-    if delivery.time and (clock == "exchange" or (clock == "zip" and not delivery.canvas)):
-        return delivery.time, clock
-    return None, ""
-
-
-def _keep(course: Course, name: str, files: Mapping[tuple[str, ...], bytes]) -> None:
-    """Keep one copy of a delivery that does not count, however often it is collected."""
-    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
-    kept = course.root / ".mplab" / "replaced" / "older" / f"{name}-{digest}"
-    if not kept.exists():
-        _write(kept, files)
-
-
-def _write(folder: Path, files: Mapping[tuple[str, ...], bytes]) -> None:
-    folder.mkdir(parents=True)
-    for parts, content in files.items():
-        path = folder.joinpath(*parts)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+        problems.append(f"{others}: of {owner} as well; {_shown(counts.label)} is newer and counts")
+    clock = next(iter(counts.files.values())).clock
+    stamp = known.get(("id", owner)) or known.get(("number", counts.number))
+    source = "list" if stamp else ""
+    if not stamp and (clock == "exchange" or (clock == "zip" and not counts.canvas)):
+        dated = any(file.time for file in counts.files.values())
+        stamp, source = (counts.time, clock) if dated else (None, "")
+    text = f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else ""
+    record = {"time": text, "source": source, "late": counts.late}
+    return source, problems + _store(course, assignment, owner, files, record)
 
 
 def _store(
     course: Course,
     assignment: str,
-    delivery: _Delivery,
-    files: Mapping[tuple[str, ...], bytes],
-    stamp: datetime | None,
-    source: str,
-    problems: list[str],
-) -> None:
-    """Store a submission, whole or not at all, and keep the one before."""
-    student = delivery.owner
+    student: str,
+    files: Mapping[str, bytes],
+    record: dict[str, object],
+) -> list[str]:
+    """Store a submission, whole or not at all, keep the one before, and say what was changed."""
     target = course.root / "submitted" / student / assignment
-    if not files and target.is_dir():
-        problems.append(f"{student}: nothing could be taken; what came in before stays")
-        return
+    before, problems = course.read("received", assignment, student), list[str]()
+    record["digest"], there = _digest(files), None
+    if target.is_dir() and not target.is_symlink():
+        there = _digest({p.name: p.read_bytes() for p in target.iterdir() if p.is_file()})
+    repaired = there is not None and there != before.get("digest", there)
+    if there is not None and before.get("digest", there) == record["digest"]:
+        if repaired:
+            problems.append(
+                f"{student}: submitted/{student}/{assignment} was changed here and stays"
+            )
+        if record["source"] == "list" or not before:  # else it has its time
+            course.write("received", assignment, student, record)
+        return problems
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else ""
     with tempfile.TemporaryDirectory(dir=course.root / ".mplab") as folder:
         new = Path(folder, "new")
-        _write(new, files)
-        same = target.is_dir() and _same(target, new)
-        written = received(course.root, assignment, student)
-        if same and source != "list" and written.exists():
-            return  # it was here before, and has its time
-        record = {"time": text, "source": source, "late": delivery.late}
-        replace_file(written, json.dumps(record).encode())
-        if stamp:
-            replace_file((target if same else new) / _STAMP, f"{text}\n".encode())
-        if same:
-            return
+        new.mkdir()
+        for name, content in files.items():
+            (new / name).write_bytes(content)
         if target.exists() or target.is_symlink():
             kept = course.root / ".mplab" / "replaced" / time.strftime("%Y%m%d-%H%M%S")
             kept.mkdir(parents=True, exist_ok=True)
-            shutil.move(target, kept / f"{student}-{assignment}-{time.monotonic_ns()}")
+            kept /= f"{student}-{assignment}-{time.monotonic_ns()}"
+            shutil.move(target, kept)
+            if repaired:
+                problems.append(f"{student}: handed in again; what was changed here is in {kept}")
+        course.write("received", assignment, student, record)
         new.rename(target)
+    return problems
 
 
-def _safe_parts(name: str) -> Iterable[str]:
-    """Split a path, and replace the characters that a file system might interpret."""
-    for part in PurePosixPath(name).parts[-4:]:
-        yield re.sub(r"[^A-Za-z0-9_. ()+-]", "_", part)[:100].lstrip(".") or "_"
-
-
-def _same(a: Path, b: Path) -> bool:
-    """Whether two folders hold the same files, apart from the time stamp."""
-
-    def contents(folder: Path) -> dict[str, bytes]:
-        found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-        paths = (path for path in found if path != folder / _STAMP)
-        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
-
-    return contents(a) == contents(b)
+def _digest(files: Mapping[str, bytes]) -> str:
+    each = sorted((name, hashlib.sha256(content).hexdigest()) for name, content in files.items())
+    return hashlib.sha256(repr(each).encode()).hexdigest()

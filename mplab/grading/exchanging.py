@@ -1,32 +1,27 @@
 """Publish and collect through nbgrader's exchange, a folder shared by users of a machine or Hub."""
 
-import stat
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nbconvert.preprocessors import Preprocessor
 from nbgrader.auth import Authenticator
+from nbgrader.converters.base import NbGraderException
 from nbgrader.exchange import ExchangeError, ExchangeFactory
 from nbgrader.exchange.default import ExchangeCollect
 
-from mplab.grading.collecting import collect
-from mplab.grading.folder import Course
-from mplab.grading.log import captured_log
-from mplab.numbers.installation import PACKAGE
+from mplab.grading.folder import Course, captured_log
+from mplab.grading.submissions import SECRET, Refused, read_regular
 
-_FOR_FEEDBACK = ("timestamp.txt", "submission_secret.txt")
-"""Files of `nbgrader submit` that hide a feedback page from everybody but its owner."""
+_SECRET_BYTES = 10_000
+
+_REASON = "in a course of mplab this is done by `mplab grade`: see README.md in the course"
 
 
 def inbound(course: Course) -> Path:
     """Return the folder in which students hand in."""
-    return _shared(course) / "inbound"
-
-
-def _shared(course: Course) -> Path:
     config = course.config()
-    return Path(config.Exchange.root, config.CourseDirectory.course_id)
+    return Path(config.Exchange.root, config.CourseDirectory.course_id, "inbound")
 
 
 def publish_assignment(course: Course, name: str) -> None:
@@ -50,21 +45,24 @@ def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list
     """
     others = []
     for student in students:
-        folder = course.root / "feedback" / student / name
-        try:
-            for file in _FOR_FEEDBACK:
-                (folder / file).read_text()
-        except (OSError, UnicodeDecodeError):  # a student's secret may be anything
+        try:  # a student's secret may be anything
+            path = course.root / "submitted" / student / name / SECRET
+            secret = read_regular(path, _SECRET_BYTES).decode()
+        except (Refused, UnicodeDecodeError):
             others.append(student)
-        else:
-            _run(course, "ReleaseFeedback", {"assignment_id": name, "student_id": student})
+            continue
+        folder = course.root / "feedback" / student / name
+        (folder / SECRET).write_text(secret, encoding="utf-8")
+        time = course.read("received", name, student).get("time", "")
+        (folder / "timestamp.txt").write_text(time, encoding="utf-8")
+        _run(course, "ReleaseFeedback", {"assignment_id": name, "student_id": student})
     return others
 
 
 def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> None:
     """Run a step of nbgrader's exchange."""
     config = course.config()
-    with captured_log() as log:
+    with captured_log() as reason:
         try:
             make = getattr(ExchangeFactory(config=config), step)
             authenticator = Authenticator(config=config)
@@ -73,78 +71,27 @@ def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> No
         except (ExchangeError, OSError) as error:
             raise ValueError(
                 f"--publish: the exchange {config.Exchange.root} must be a folder that you can "
-                f"write; got {log.reason(error)} Make it as root: "
+                f"write; got {reason(error)} Make it as root: "
                 f"install -d -m 1777 {config.Exchange.root}"
             ) from error
 
 
-def obstacles(course: Course) -> list[str]:
-    """Find permissions that lock students out of the exchange or Python or open the course.
+class Converting(Preprocessor):
+    """Keeps nbgrader's own commands from releasing without checks, and from grading unprotected."""
 
-    Only permissions for everybody are checked, not those of groups or access control lists.
-
-    Returns:
-        A sentence for each problem, with what to do.
-    """
-    exchange, shared = Path(course.config().Exchange.root), _shared(course)
-    found = []
-    if shut := _shut(exchange):
-        found.append(
-            f"students cannot reach the exchange {exchange}: {_seen(shut)} is closed to them. "
-            "Name another c.Exchange.root in nbgrader_config.py, such as /srv/exchange."
-        )
-    for folder, needed in ((exchange, 0o3), (shared / "outbound", 0o5), (shared / "inbound", 0o3)):
-        if not shut and folder.is_dir() and folder.stat().st_mode & needed != needed:
-            rights = "write" if needed == 0o3 else "read"
-            found.append(
-                f"students cannot {rights} in the exchange: {_seen(folder)} must let everybody. "
-                f"Run chmod o+{'wx' if needed == 0o3 else 'rx'} {folder}"
-            )
-    program = Path(sys.executable)
-    for place in (program.parent, program.resolve().parent, PACKAGE):
-        if closed := _shut(place):
-            found.append(
-                f"students cannot run {place}: {_seen(closed)} is closed to them. If they use "
-                "this Python, install it and mplab where everybody can read, such as /opt/mplab."
-            )
-            break
-    if not _shut(course.root):
-        found.append(
-            f"every account can look into the course: {_seen(course.root)} holds solutions and "
-            f"grades. Run chmod o= {course.root}"
-        )
-    return found
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.log.error(_REASON)
+        raise NbGraderException(_REASON)
 
 
-def _shut(place: Path) -> Path | None:
-    """Return the first folder on the path to `place` that not everybody may enter."""
-    ways = (folder for folder in (*reversed(place.parents), place) if folder.is_dir())
-    return next((folder for folder in ways if not folder.stat().st_mode & stat.S_IXOTH), None)
+class Collecting(ExchangeCollect):
+    """Keeps nbgrader's own command from copying what a student's links point to."""
 
-
-def _seen(folder: Path) -> str:
-    return f"{folder} ({stat.filemode(folder.stat().st_mode)})"
-
-
-class Collect(ExchangeCollect):
-    """Make `nbgrader collect` do the same as `mplab grade collect`.
-
-    nbgrader's own class copies the target of a link in a submission, with the teacher's rights,
-    and a folder in the exchange whose name has no time stops it for the whole class.
-    """
-
-    def init_src(self) -> None:
-        """Find the folder in which students hand in.
+    def start(self) -> None:
+        """Say what to do instead.
 
         Raises:
-            ExchangeError: nothing has been published.
+            ExchangeError: always.
         """
-        self._course = Course(Path(self.coursedir.root))
-        if not inbound(self._course).is_dir():
-            self.fail(f"Course not found: {inbound(self._course)}")
-
-    def copy_files(self) -> None:
-        """Collect new submissions."""
-        name = self.coursedir.assignment_id
-        for problem in collect(self._course, name, inbound(self._course)).problems:
-            self.log.warning(problem)
+        self.fail(_REASON)

@@ -1,7 +1,4 @@
-"""Run a notebook in the sandbox and grade it outside, in place of nbgrader's `Execute` step.
-
-`nbgrader_config.py` names `SandboxedExecute`, so that `nbgrader autograde` uses it too.
-"""
+"""Run a notebook in the sandbox and grade it outside."""
 
 import atexit
 import base64
@@ -10,20 +7,15 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.preprocessors import NbGraderPreprocessor, SaveAutoGrades
-from nbgrader.utils import determine_grade
-from traitlets import Bool, Dict, Unicode
 
 from mplab.grading.exercises import Graded, Outcome, grade_exercise, seed_for
-from mplab.grading.folder import Course, read_record
-from mplab.grading.journal import answers_path
+from mplab.grading.folder import Course
 from mplab.grading.sandbox import Died, Lane, Limits, Session, require_sandbox
-from mplab.grading.submissions import Refused, answers_of, defused, read_files
+from mplab.grading.submissions import defused
 
 _OUTCOME = re.compile(r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE)
 """An outcome as a grade cell shows it."""
@@ -190,22 +182,25 @@ def _is_png(image: Any) -> bool:
 
 def execute(
     notebook: NotebookNode,
-    files: Mapping[str, bytes],
     course: Course,
     whose: tuple[str, str],
     *,
+    refused: str = "",
     trusted: bool,
     limits: Mapping[str, Any],
-) -> None:
+) -> str:
     """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
 
     Args:
         notebook: rebuilt from a submission, or from the release if the submission was refused.
-        files: the files beside it.
         course: the course.
         whose: the assignment and the student.
+        refused: the reason if it was; then nothing is run.
         trusted: run without a sandbox.
         limits: values that replace defaults of `Limits`.
+
+    Returns:
+        A remark for the teacher; empty if there is nothing to say.
 
     Raises:
         NoSandbox: there is no sandbox, or it ended through no fault of the submission.
@@ -217,78 +212,19 @@ def execute(
             cell.source = defused(cell.source)
             cell.pop("attachments", None)
     assignment = course.assignment(whose[0])
-    refused = notebook.metadata.get("mplab", {}).get("refused")
-    if refused:
-        _refuse(notebook, assignment.graded, f"Not graded: {refused}.")
-        return
 
     def seed(name: str, part: str) -> int:
         return seed_for(course.key(), *whose, name, part)
 
-    lane = lane_for(assignment.warm, trusted=trusted, limits=Limits(**limits))
-    try:
-        with lane.session(files) as session:
-            remark = run_notebook(notebook, session, assignment.graded, seed).remark
-        if remark:
-            notebook.metadata["mplab"] = {"remark": remark}
-    except Died as death:
-        _refuse(notebook, assignment.graded, f"Not graded: {death}.")
-
-
-def _refuse(notebook: NotebookNode, graded: Mapping[str, Graded], reason: str) -> None:
-    for cell in notebook.cells:
-        name = graded_name(cell)
-        if name is not None:
-            write_outcomes(cell, refused_outcomes(graded[name], reason))
-
-
-class SandboxedExecute(NbGraderPreprocessor):
-    """Run a submission in the sandbox and write its points where nbgrader looks for them."""
-
-    root = Unicode(help="The course folder.").tag(config=True)
-    limits = Dict(help="Fields of mplab.grading.sandbox.Limits that differ.").tag(config=True)
-    trusted = Bool(
-        False, help="Run without a sandbox; use only if you trust every submission."
-    ).tag(config=True)
-
-    def preprocess(
-        self, nb: NotebookNode, resources: dict[str, Any]
-    ) -> tuple[NotebookNode, dict[str, Any]]:
-        """Run and grade one notebook."""
-        about, course = resources["nbgrader"], Course(Path(self.root))
-        whose = about["assignment"], about["student"]
+    if not refused:
+        lane = lane_for(assignment.warm, trusted=trusted, limits=Limits(**limits))
         try:
-            files = read_files(Path(resources["metadata"]["path"]))
-        except Refused as reason:
-            files, nb.metadata["mplab"] = {}, {"refused": str(reason)}
-        execute(nb, files, course, whose, trusted=self.trusted, limits=self.limits)
-        return nb, resources
-
-
-class SavePoints(SaveAutoGrades):
-    """Save the points of the checks; what a person gave stays given while its answer is the same.
-
-    nbgrader's own asks the person again for every such mark.
-    """
-
-    root = Unicode(help="The course folder.").tag(config=True)
-
-    def preprocess(
-        self, nb: NotebookNode, resources: dict[str, Any]
-    ) -> tuple[NotebookNode, dict[str, Any]]:
-        """Save the points of one notebook."""
-        about = resources["nbgrader"]
-        place = answers_path(Course(Path(self.root)), about["assignment"], about["student"])
-        known, now = read_record(place), answers_of(about["notebook"], nb)
-        self._same = {name for name, answer in now.items() if known.get(name) == answer}
-        saved: tuple[NotebookNode, dict[str, Any]] = super().preprocess(nb, resources)
-        return saved
-
-    def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
-        name, notebook = cell.metadata.nbgrader["grade_id"], self.notebook_id
-        grade = self.gradebook.find_grade(name, notebook, self.assignment_id, self.student_id)
-        grade.auto_score, _ = determine_grade(cell, self.log)
-        given, stays = grade.manual_score is not None, f"{notebook}/{name}" in self._same
-        if not (given and stays):
-            grade.needs_manual_grade = given or grade.auto_score is None
-        self.gradebook.db.commit()
+            with lane.session(course.files(whose[0])) as session:
+                return run_notebook(notebook, session, assignment.graded, seed).remark
+        except Died as death:
+            refused = str(death)
+    for cell in notebook.cells:
+        if name := graded_name(cell):
+            reason = f"Not graded: {refused}."
+            write_outcomes(cell, refused_outcomes(assignment.graded[name], reason))
+    return ""

@@ -88,11 +88,10 @@ class Assignment(NamedTuple):
 
     graded: dict[str, Graded]
     warm: str
-    files: tuple[str, ...] = ()
 
 
 def load_assignment(path: Path) -> Assignment:
-    """Run a teacher's `exercises.py`; return its `GRADED`, and its `WARM` and `FILES` if given.
+    """Run a teacher's `exercises.py`; return its `GRADED`, and its `WARM` if given.
 
     Raises:
         ValueError: it has no `GRADED`, or an exercise in it cannot be graded.
@@ -109,8 +108,7 @@ def load_assignment(path: Path) -> Assignment:
         problem = _problem(entry)
         if problem:
             raise ValueError(f"load_assignment: {path}: {name}: {problem}.")
-    files = tuple(getattr(module, "FILES", ()))
-    return Assignment(graded, str(getattr(module, "WARM", "")), files)
+    return Assignment(graded, str(getattr(module, "WARM", "")))
 
 
 def _problem(entry: Graded) -> str | None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
-from mplab.grading.folder import Course, Student
-from mplab.grading.journal import read_journal
-from mplab.grading.teams import counting
+from mplab.grading.folder import Course
+from mplab.grading.journal import counting
+from mplab.grading.tables import Student
 
 BY_HAND = "to be graded by hand"
 """The remark on a score that still lacks points given by hand."""
@@ -33,6 +33,11 @@ class Grade(NamedTuple):
     remark: str
     by_hand: bool = False
     owner: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether the submission has no points because it could not be graded."""
+        return self.remark.startswith("not graded: ")
 
 
 def neutral(text: str) -> str:
@@ -73,20 +78,14 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
 
 
 def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, owner: str) -> Grade:
-    from nbgrader.api import MissingEntry
-
     points = float(assignment.max_score)
-    record = read_journal(course, assignment.name, owner)
+    record = course.read("journal", assignment.name, owner)
     remark = str(record.get("remark", ""))
-    try:
-        submission = None
-        if not record.get("failed"):
-            submission = gradebook.find_submission(assignment.name, owner)
-    except MissingEntry:
+    if "digest" not in record:  # what stands in the gradebook is not of this submission
         there = (course.root / "submitted" / owner / assignment.name).is_dir()
-        remark = "not graded yet" if there else NOTHING
-    if submission is None:
+        remark = remark or ("not graded yet" if there else NOTHING)
         return Grade(student, assignment.name, None, points, remark, owner=owner)
+    submission = gradebook.find_submission(assignment.name, owner)
     if submission.total_seconds_late > 0:
         remark = f"{remark} {math.ceil(submission.total_seconds_late / 3600)} hours late".strip()
     by_hand = bool(submission.needs_manual_grade)
@@ -134,7 +133,7 @@ def _final(grade: Grade) -> str:
 def _plain_table(found: list[Grade]) -> list[list[str]]:
     head = ["assignment", "id", "first_name", "last_name", "email", "score", "max_score", "remark"]
     rows = [
-        [*map(neutral, (g.assignment, *g.student)), _number(g.score), _number(g.max_score)]
+        [*map(neutral, (g.assignment, *g.student[:4])), _number(g.score), _number(g.max_score)]
         for g in found
     ]
     return [head, *([*row, neutral(g.remark)] for row, g in zip(rows, found, strict=True))]
@@ -153,7 +152,13 @@ def _canvas_table(found: list[Grade]) -> list[list[str]]:
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]
     possible = ["    Points Possible", "", "", "", "", *map(_number, points.values())]
     rows = [
-        [neutral(f"{s.last_name}, {s.first_name}"), "", neutral(s.id), neutral(s.email), ""]
+        [
+            neutral(f"{s.last_name}, {s.first_name}"),
+            neutral(s.number),
+            neutral(s.id),
+            neutral(s.email),
+            "",
+        ]
         + [_final(own[name]) for name in points]
         for s, own in _by_student(found).items()
     ]
@@ -166,7 +171,7 @@ def _moodle_table(found: list[Grade]) -> list[list[str]]:
     head = ["ID number", "First name", "Last name", "Email address"]
     head += [column for name in names for column in (name, f"{name} feedback")]
     rows = [
-        [*map(neutral, s)]
+        [*map(neutral, s[:4])]
         + [text for n in names for text in (_final(own[n]), neutral(own[n].remark))]
         for s, own in _by_student(found).items()
     ]

@@ -12,14 +12,17 @@ import re
 import resource
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import nbformat
+import nbgrader
 from jinja2 import pass_context
 from nbconvert.exporters import HTMLExporter
 from nbconvert.exporters.exporter import Exporter, ResourcesDict
+from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat import NotebookNode
-from traitlets import Bool, Float, List, Unicode
+from traitlets import Float, List, Unicode
 
 from mplab.grading.sanitise import rendered_markdown, sanitise
 
@@ -28,6 +31,13 @@ POLICY = (
     "style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; "
     "form-action 'none'\">"
 )
+
+NOT_READ = -1.0
+"""The points of an answer that a person has still to read; the page says so in words."""
+
+_NBGRADER = Path(nbgrader.__file__).parent / "server_extensions" / "formgrader"
+
+_BOOTSTRAP = "static/node_modules/bootstrap/dist/css"
 
 _STYLE = "<style>pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere }</style>"
 """Wraps lines, because hints are sentences and would run out of their box."""
@@ -82,10 +92,10 @@ class FeedbackExporter(HTMLExporter):
     """
 
     seconds = Float(10.0, help="Time to typeset a page; after it, plain text.").tag(config=True)
-    late_outputs = Bool(
-        False, help="Show what cells put out after the first check; hidden inputs can be in it."
-    ).tag(config=True)
-    default_preprocessors: Any = List([]).tag(config=True)  # only those that nbgrader adds
+    template_name: Any = Unicode("feedback").tag(config=True)
+    extra_template_basedirs: Any = List([str(_NBGRADER / "templates")]).tag(config=True)
+    extra_template_paths: Any = List([str(_NBGRADER / _BOOTSTRAP)]).tag(config=True)
+    default_preprocessors: Any = List([CSSHTMLHeaderPreprocessor]).tag(config=True)
     plain = Unicode("", help="Why the last page is plain text; empty if it is not.")
 
     def from_notebook_node(
@@ -97,7 +107,7 @@ class FeedbackExporter(HTMLExporter):
             RuntimeError: not even a page of plain text was ready in time.
         """
         nb, resources = Exporter.from_notebook_node(self, nb, resources, **kwargs)
-        text = json.dumps(sanitise(nb, late_outputs=self.late_outputs))
+        text = json.dumps(sanitise(nb, late_outputs=False))
         names = ("template_name", "extra_template_basedirs", "extra_template_paths")
         template = {name: getattr(self, name) for name in names}
         words = json.loads(json.dumps(resources, default=str))
@@ -161,4 +171,5 @@ def _finished(page: str) -> str:
     if not found:
         raise RuntimeError("FeedbackExporter: the template has no <head> for the policy.")
     rest = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", rest)
+    rest = rest.replace(f"Score: {NOT_READ} / ", "not read yet, of ")
     return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1)

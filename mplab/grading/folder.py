@@ -10,27 +10,27 @@ roster.csv  teams.csv  extensions.csv  gradebook.db  nbgrader_config.py  exchang
 
 from __future__ import annotations
 
-import csv
 import io
 import json
+import logging
 import os
 import re
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 
-from mplab.course.files import course_folder
+from mplab.course.files import course_folder, replace_file
 from mplab.grading.exercises import Assignment, load_assignment, public_table
-
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
+from mplab.grading.tables import Student, read_extensions, read_roster, read_teams
 
 _ASSIGNMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
@@ -38,62 +38,30 @@ _FILES = Path(__file__).parent / "course"
 """The README and the settings of a new course."""
 
 
-def is_student_id(name: str) -> bool:
-    """Whether a name can be a student's id: plain letters, no path and no pattern."""
-    return _ID.fullmatch(name) is not None
+_CAUSE = re.compile(r"^[A-Za-z_][\w.]*: \S.*", re.MULTILINE)
 
 
-class Student(NamedTuple):
-    """A line of the roster."""
+@contextmanager
+def captured_log() -> Iterator[Callable[[BaseException], str]]:
+    """Capture nbgrader's log, the only place where it gives its reasons.
 
-    id: str
-    first_name: str
-    last_name: str
-    email: str
-
-
-_CANVAS = ("SIS User ID", "Student", "Student", "SIS Login ID")
-
-_ROSTERS = (Student._fields, _CANVAS, ("ID number", "First name", "Last name", "Email address"))
-"""The columns of a roster: ours, those of Canvas's gradebook, and those of Moodle's grades."""
-
-
-def read_table(path: Path) -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
-    """Read a CSV file: its columns, and its lines with their line numbers.
-
-    Raises:
-        ValueError: it is not CSV in UTF-8, or a quotation mark is never closed, which would make
-            one name of the lines after it.
+    Yields a function that returns why a step failed: the last lines of the tracebacks that were
+    logged, or else the error that the step raised.
     """
+    logger, text = logging.getLogger("traitlets"), io.StringIO()
+    level, others, propagate = logger.level, logger.handlers[:], logger.propagate
+    logger.handlers, logger.propagate = [logging.StreamHandler(text)], False
+    logger.setLevel(logging.ERROR)
+
+    def reason(error: BaseException) -> str:
+        causes = list(dict.fromkeys(_CAUSE.findall(text.getvalue())))
+        return " ".join((" ".join(causes) or f"{type(error).__name__}: {error}").split())
+
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        lines = [(table.line_num, line) for line in table]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(
-            f"{path} must be CSV with commas, in UTF-8, each quotation mark closed; got {error}. "
-            "Save it so."
-        ) from error
-    return list(table.fieldnames or []), lines
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Read what was recorded in a file of `.mplab`; empty if there is none that can be read."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
-def _student(line: Mapping[str, str | None], columns: Sequence[str]) -> Student | None:
-    """Return the student of a line; None for lines that Canvas adds, which are nobody's."""
-    number, first, last, email = ((line.get(name) or "").strip() for name in columns)
-    if columns == _CANVAS:
-        if not number and first in ("", "Points Possible", "Student, Test"):
-            return None
-        last, _, first = (word.strip() for word in last.partition(","))
-    return Student(number, first, last, email)
+        yield reason
+    finally:
+        logger.handlers, logger.propagate = others, propagate
+        logger.setLevel(level)
 
 
 class Course:
@@ -142,6 +110,12 @@ class Course:
         status = path.stat()
         return _load(path, status.st_mtime_ns, status.st_size)
 
+    def files(self, name: str) -> dict[str, bytes]:
+        """Read the files beside an assignment's notebooks, which every submission finds there."""
+        source = self.root / "source" / name
+        paths = (path for path in source.rglob("*") if path.is_file() and path.suffix != ".ipynb")
+        return {str(path.relative_to(source)): path.read_bytes() for path in paths}
+
     def skeletons(self, assignment: str) -> dict[str, NotebookNode]:
         """Read the released notebooks of an assignment, by name.
 
@@ -157,65 +131,37 @@ class Course:
         return {path.stem: nbformat.read(path, as_version=4) for path in paths}
 
     def roster(self) -> list[Student]:
-        """Read the students in `roster.csv`; none if it is missing.
+        """Read the students in `roster.csv`; none if it is missing."""
+        return read_roster(self.root / "roster.csv")
 
-        The file may also be Canvas's exported gradebook or Moodle's exported grades: ids are then
-        the SIS user ids or the ID numbers.
-
-        Raises:
-            ValueError: the file is not such a table, or an id occurs twice or cannot be a folder's
-                name in plain letters.
-        """
-        path = self.root / "roster.csv"
-        if not path.is_file():
-            return []
-        columns, lines = read_table(path)
-        known = next((names for names in _ROSTERS if names[0] in (columns or ["id"])), None)
-        if known is None:
-            raise ValueError(
-                f"{path} must begin with the line {','.join(Student._fields)}; got "
-                f"{','.join(columns)!r}. Save it as CSV with commas, in UTF-8."
-            )
-        students: list[Student] = []
-        seen: set[str] = set()
-        for number, line in lines:
-            student = _student(line, known)
-            if student is None:
-                continue
-            students.append(student)
-            if not is_student_id(student.id) or student.id.lower() in seen:
-                raise ValueError(
-                    f"{path}, line {number}: id must be unique, of ASCII letters, digits and "
-                    f"._@-; got {student.id!r}. Columns: {','.join(known)}."
-                )
-            seen.add(student.id.lower())
-        return students
+    def teams(self) -> list[list[str]]:
+        """Read the members of each team in `teams.csv`; none if it is missing."""
+        return read_teams(self.root / "teams.csv", {student.id for student in self.roster()})
 
     def extensions(self, assignment: str) -> dict[str, timedelta]:
-        """Read the extensions of the due date from `extensions.csv`, by student.
-
-        Raises:
-            ValueError: the file is not such a table, or names somebody who is not in the roster.
-        """
-        path = self.root / "extensions.csv"
-        if not path.is_file():
-            return {}
+        """Read the extensions of the due date from `extensions.csv`, by student."""
         known = {student.id for student in self.roster()}
-        found = {}
-        for number, line in read_table(path)[1]:
-            try:
-                who, what = line["id"].strip(), line["assignment"].strip()
-                time = timedelta(hours=float(line["hours"]))
-                if known and who not in known:
-                    raise ValueError("nobody of the roster has this id")
-            except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-                raise ValueError(
-                    f"{path}, line {number}: extensions must be lines of "
-                    f"id,assignment,hours; got {list(line.values())} ({error}). Correct the line."
-                ) from error
-            if what == assignment:
-                found[who] = time
-        return found
+        return read_extensions(self.root / "extensions.csv", known, assignment)
+
+    def record(self, kind: str, assignment: str, student: str) -> Path:
+        """Return the file of what is recorded about a submission.
+
+        Its kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
+        grading it; `answers`, digests of the answers that the points in the gradebook are for.
+        """
+        return self.root / ".mplab" / kind / assignment / f"{student}.json"
+
+    def read(self, kind: str, assignment: str, student: str) -> dict[str, Any]:
+        """Read what is recorded; empty if there is nothing that can be read."""
+        try:
+            record = json.loads(self.record(kind, assignment, student).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return record if isinstance(record, dict) else {}
+
+    def write(self, kind: str, assignment: str, student: str, record: Mapping[str, Any]) -> None:
+        """Record something about a submission."""
+        replace_file(self.record(kind, assignment, student), json.dumps(record).encode())
 
     def record_students(self) -> None:
         """Update the gradebook from the roster: new students, and changed names."""
@@ -292,19 +238,17 @@ def create_course(
     where = repr(str(place)) if place else 'str(root / "exchange")'
     config = (_FILES / "nbgrader_config.txt").read_text(encoding="utf-8")
     config = config.replace('"COURSE"', repr(course_id or name)).replace("EXCHANGE", where)
-    _write_once(root / "nbgrader_config.py", config.encode())
+    settings = root / "nbgrader_config.py"
+    _write_once(settings, config.encode())
     known = Course(root).config()
-    for option, wanted, setting, there in (
-        ("--course-id", course_id, "CourseDirectory.course_id", known.CourseDirectory.course_id),
-        ("--exchange", place and str(place), "Exchange.root", known.Exchange.root),
-    ):
-        if wanted not in (None, there):
-            raise ValueError(
-                f"{option} must be that of the course, {there}; got {wanted}. "
-                f"Change c.{setting} in {root / 'nbgrader_config.py'}."
-            )
+    there = known.CourseDirectory.course_id, str(known.Exchange.root)
+    if (course_id or there[0], str(place or there[1])) != there:
+        raise ValueError(
+            f"--course-id and --exchange must be those of the course, {there[0]} and {there[1]}. "
+            f"Change c.CourseDirectory.course_id and c.Exchange.root in {settings}."
+        )
     _write_once(root / "README.md", (_FILES / "README.md").read_bytes())
-    _write_once(root / "roster.csv", (",".join(Student._fields) + "\n").encode())
+    _write_once(root / "roster.csv", (",".join(Student._fields[:4]) + "\n").encode())
     for folder in sorted((course_folder("lessons") / "assignments").glob("*/")):
         if not (folder / "exercises.py").is_file():
             continue

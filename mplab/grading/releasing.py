@@ -7,9 +7,7 @@ from nbformat import NotebookNode
 
 from mplab.grading.execute import Report, graded_name, lane_for, run_notebook
 from mplab.grading.exercises import Assignment, seed_for
-from mplab.grading.folder import Course, write_public_checks
-from mplab.grading.log import captured_log
-from mplab.grading.submissions import read_files
+from mplab.grading.folder import Course, captured_log, write_public_checks
 
 
 def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
@@ -49,13 +47,15 @@ def _generate(course: Course, name: str) -> None:
     from nbgrader.converters import GenerateAssignment
     from nbgrader.converters.base import NbGraderException
 
-    with captured_log() as log:
+    config = course.config()
+    config.GenerateAssignment.pop("preprocessors", None)  # which refuse nbgrader's own command
+    with captured_log() as reason:
         try:
             directory = course.directory(assignment_id=name)
-            GenerateAssignment(coursedir=directory, config=course.config(), force=True).start()
+            GenerateAssignment(coursedir=directory, config=config, force=True).start()
         except NbGraderException as error:
             raise ValueError(
-                f"release: nbgrader could not make release/{name}: {log.reason(error)}"
+                f"release: nbgrader could not make release/{name}: {reason(error)}"
             ) from error
 
 
@@ -83,7 +83,7 @@ def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[s
 def _run(course: Course, name: str, notebook: NotebookNode, trusted: bool) -> Report:
     assignment = course.assignment(name)
     lane = lane_for(assignment.warm, trusted=trusted)
-    with lane.session(read_files(course.root / "source" / name)) as session:
+    with lane.session(course.files(name)) as session:
         return run_notebook(
             notebook, session, assignment.graded, lambda n, p: seed_for(course.key(), name, n, p)
         )

@@ -26,7 +26,7 @@ from tornado import httpserver, netutil, web
 from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
 from mplab.grading.sanitise import rendered_markdown, sanitise
-from mplab.grading.submissions import answers_before
+from mplab.grading.submissions import answers_before, marked
 
 _PAGE = Path(__file__).parent / "page"
 
@@ -72,7 +72,7 @@ def questions(course: Course, assignment: str) -> list[Question]:
     found = []
     for stem, notebook in course.skeletons(assignment).items():
         source = course.root / "source" / assignment / f"{stem}.ipynb"
-        models = _cells(nbformat.read(source, as_version=4)) if source.is_file() else {}
+        models = marked(nbformat.read(source, as_version=4)) if source.is_file() else {}
         answers, texts = answers_before(notebook), list[str]()
         for cell in notebook.cells:
             mark = cell.metadata.get("nbgrader", {})
@@ -88,14 +88,9 @@ def questions(course: Course, assignment: str) -> list[Question]:
     return found
 
 
-def _cells(notebook: Any) -> dict[str, Any]:
-    marked = ((cell.metadata.get("nbgrader", {}).get("grade_id"), cell) for cell in notebook.cells)
-    return {name: cell for name, cell in marked if name}
-
-
 def _typeset(notebook: str, question: Question) -> str:
     """Typeset a question and its answer as HTML, in JSON; runs in a process of its own."""
-    cells = _cells(sanitise(nbformat.from_dict(json.loads(notebook)), late_outputs=True))
+    cells = marked(sanitise(nbformat.from_dict(json.loads(notebook)), late_outputs=True))
     answer = cells.get(question.answer)
     parts = [] if answer is None else [_source(answer, answer.source), *_outputs(answer)]
     if question.name != question.answer and question.name in cells:
@@ -258,7 +253,7 @@ class _Answer(_Handler):
         text = (path / f"{question.notebook}.ipynb").read_text(encoding="utf-8")
         parts = in_process(_SECONDS, _typeset, text, question)
         if parts is None:
-            cell = _cells(nbformat.from_dict(json.loads(text))).get(question.answer)
+            cell = marked(nbformat.from_dict(json.loads(text))).get(question.answer)
             plain = {"question": question.text, "model": question.model}
             plain["answer"] = "" if cell is None else cell.source
             parts = json.dumps({name: _plain(text) for name, text in plain.items()})

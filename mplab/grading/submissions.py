@@ -1,4 +1,4 @@
-"""Read submissions: take the files that may be taken, and rebuild the notebook from its text.
+"""Read submissions: rebuild the notebook from the release and the text of its cells.
 
 Only the text of a submitted notebook's cells, their order, and their links to the assignment's
 cells are kept. Metadata, outputs, tags and ids come from the release, so nobody can forge them.
@@ -11,7 +11,8 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -20,14 +21,14 @@ from nbformat import NotebookNode
 
 NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 
-_FILES_BYTES, _FILES, _DEPTH = 5 << 20, 50, 4
+SECRET = "submission_secret.txt"
+"""What `nbgrader submit` adds, so that only its author can fetch the feedback."""
+
+_NOTEBOOKS = 100  # looked at in a submission
 
 _CELLS, _CELL_CHARACTERS = 500, 200_000
 
 _LISTED = 5  # further notebooks named in a note
-
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_. ()+-]{0,99}", re.ASCII)
-
 
 ANOTHER = "it belongs to another account"
 
@@ -37,14 +38,6 @@ _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 
 class Refused(ValueError):
     """A submission that cannot be graded; the message is the reason, for its author."""
-
-
-class Submission(NamedTuple):
-    """The notebooks of a submission by name, and the files beside them."""
-
-    notebooks: dict[str, NotebookNode]
-    files: dict[str, bytes]
-    notes: list[str]
 
 
 def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
@@ -69,7 +62,7 @@ def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
     file, status = os.fdopen(descriptor, "rb"), os.fstat(descriptor)
     reason = ""
     if not stat.S_ISREG(status.st_mode):
-        reason = "it is not a regular file"
+        reason = "it is not an ordinary file"
     elif owner not in (None, status.st_uid):
         reason = ANOTHER
     elif status.st_nlink > 1 and status.st_uid != path.parent.stat().st_uid:
@@ -104,87 +97,33 @@ def _shown(name: str) -> str:
     return ascii(name[:80])
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the entries of a submission that are not folders, with their relative names."""
-    todo, count = [(folder, 0)], 0
-    while todo:
-        place, depth = todo.pop()
-        try:
-            entries = sorted(os.scandir(place), key=lambda entry: entry.name)
-        except PermissionError as error:
-            raise Refused("a folder of it cannot be read") from error
-        for entry in entries:
-            count += 1
-            if count > 20 * _FILES:
-                raise Refused(f"it holds more than {20 * _FILES} files")
-            if entry.name in ("__pycache__", ".ipynb_checkpoints", "__MACOSX", ".DS_Store"):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if depth + 1 >= _DEPTH:
-                    raise Refused(f"its folders are nested more than {_DEPTH} deep")
-                todo.append((Path(entry.path), depth + 1))
-            else:
-                yield os.path.relpath(entry.path, folder), Path(entry.path)
+def notebooks_in(folder: Path) -> list[Path]:
+    """List the notebooks of a submission, which may lie in a folder inside it."""
+    return sorted(islice(folder.rglob("*.ipynb"), _NOTEBOOKS))
 
 
-def read_submission(folder: Path, skeletons: Mapping[str, NotebookNode]) -> Submission:
-    """Read the notebooks and files of a submission that can be graded.
+def read_submission(
+    folder: Path, skeletons: Mapping[str, NotebookNode]
+) -> tuple[dict[str, NotebookNode], list[str]]:
+    """Read the notebooks of a submission that can be graded, with notes for author and teacher.
 
     Args:
         folder: a submission as it came.
         skeletons: the notebooks of the release, by name without suffix.
 
     Raises:
-        Refused: there is no notebook that can be graded. Any other file that cannot be
-            taken is left out, with a note.
+        Refused: there is no notebook that can be graded.
     """
     if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
-        raise Refused("it is no folder")
-    files, notes, found = _read_files(folder)
+        raise Refused("it is not a folder")
+    found = {str(path.relative_to(folder)): path for path in notebooks_in(folder)}
+    notes: list[str] = []
     notebooks = {}
     for name, path in _choose(found, skeletons, notes).items():
         cells = read_cells(read_regular(path, NOTEBOOK_BYTES))
         notebooks[name] = rebuild(skeletons[name], cells)
         notes += oddities(skeletons[name], cells)
-    return Submission(notebooks, files, notes)
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    """Read the files beside a notebook, without those that cannot be taken.
-
-    Raises:
-        Refused: the folder exceeds the limits.
-    """
-    return _read_files(folder)[0]
-
-
-def _read_files(folder: Path) -> tuple[dict[str, bytes], list[str], dict[str, Path]]:
-    """Return the files, notes on files left out, and the paths of the notebooks."""
-    found: dict[str, Path] = {}
-    files: dict[str, bytes] = {}
-    notes: list[str] = []
-    for name, path in _walk(folder):
-        if path.suffix == ".ipynb":
-            found[name] = path
-        elif name != "timestamp.txt":
-            _take(name, path, files, notes)
-    return files, notes, found
-
-
-def _take(name: str, path: Path, files: dict[str, bytes], notes: list[str]) -> None:
-    """Add a file beside the notebook to `files`, or the reason against it to `notes`."""
-    try:
-        if not all(_NAME.fullmatch(part) for part in Path(name).parts):
-            raise Refused(f"{_shown(name)} has a name with unusual characters")
-        if len(files) >= _FILES:
-            raise Refused(f"there are more than {_FILES} files")
-        content = read_regular(path, _FILES_BYTES)
-        if sum(map(len, files.values())) + len(content) > _FILES_BYTES:
-            raise Refused(f"the files have more than {_FILES_BYTES >> 20} MiB together")
-    except Refused as reason:
-        notes.append(f"Left out: {reason}.")
-    else:
-        files[name] = content
+    return notebooks, notes
 
 
 def _choose(
@@ -251,7 +190,7 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     If several cells claim to be the same one, the last counts; the others run as added cells.
     Missing cells are put back, and a grade cell never stands before its answer.
     """
-    roles = {mark["grade_id"]: cell for cell in skeleton.cells if (mark := _mark(cell))}
+    roles = marked(skeleton)
     last = {cell.grade_id: i for i, cell in enumerate(cells) if cell.grade_id in roles}
     order: list[str | RawCell] = []
     for i, raw in enumerate(cells):
@@ -304,6 +243,11 @@ def _complete(order: list[str | RawCell], names: list[str], answers: Mapping[str
             order.insert(order.index(answer) + 1, name)
 
 
+def marked(notebook: NotebookNode) -> dict[str, NotebookNode]:
+    """Return the cells with nbgrader's marks, by their id."""
+    return {mark["grade_id"]: cell for cell in notebook.cells if (mark := _mark(cell))}
+
+
 def _mark(cell: NotebookNode) -> dict[str, Any]:
     mark: dict[str, Any] = cell.metadata.get("nbgrader", {})
     return mark if mark.get("grade_id") else {}
@@ -324,13 +268,12 @@ def answers_before(skeleton: NotebookNode) -> dict[str, str]:
 
 def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
     """Hash the answer that each grade cell of a notebook is about."""
-    sources = {mark["grade_id"]: cell.source for cell in notebook.cells if (mark := _mark(cell))}
-    graded = [mark["grade_id"] for cell in notebook.cells if (mark := _mark(cell)).get("grade")]
-    before, found = answers_before(notebook), {}
-    for name in graded:
-        answer = sources[before.get(name, name)]
-        found[f"{stem}/{name}"] = hashlib.sha256(answer.encode()).hexdigest()
-    return found
+    cells, before = marked(notebook), answers_before(notebook)
+    return {
+        f"{stem}/{name}": hashlib.sha256(cells[before.get(name, name)].source.encode()).hexdigest()
+        for name, cell in cells.items()
+        if _mark(cell).get("grade")
+    }
 
 
 def _plain(raw: RawCell) -> NotebookNode:
@@ -356,7 +299,6 @@ def refusal(skeleton: NotebookNode, reason: str) -> NotebookNode:
     """Return the release's notebook with the reason on top, for a refused submission."""
     notebook = copy.deepcopy(skeleton)
     add_note(notebook, f"**Not graded:** {reason}.")
-    notebook.metadata["mplab"] = {"refused": reason}
     return notebook
 
 

@@ -15,13 +15,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from nbformat import NotebookNode
-
 from mplab.grading.execute import close_lanes, execute
 from mplab.grading.folder import Course
 from mplab.grading.isolation import die_with_parent
 from mplab.grading.journal import digest
-from mplab.grading.submissions import Refused, add_note, read_files, read_submission, refusal
+from mplab.grading.submissions import Refused, add_note, read_submission, refusal
 
 _ONE = threading.Lock()
 """A process has one sandbox, so its threads take turns."""
@@ -42,7 +40,6 @@ class Work(NamedTuple):
     student: str
     digest: str
     notebooks: dict[str, str]
-    files: dict[str, bytes]
     remark: str
     seconds: float
 
@@ -87,38 +84,32 @@ class _Grader:
     def __init__(self, job: Job) -> None:
         self._job, self._course = job, Course(Path(job.root))
         self._skeletons = self._course.skeletons(job.assignment)
-        self._limits = dict(self._course.config().SandboxedExecute.get("limits", {}))
-        self._own_files = read_files(self._course.root / "source" / job.assignment)
+        self._limits = dict(self._course.config().Limits)
 
     def grade(self, student: str) -> Work:
         start, assignment = time.perf_counter(), self._job.assignment
-        found = digest(self._course, assignment, student)
-        notebooks, files, remark = self._read(student)
-        remarks = [remark]
-        for notebook in (notebooks[name] for name in sorted(notebooks)):
-            execute(
+        found, refused = digest(self._course, assignment, student), ""
+        try:
+            folder = self._course.root / "submitted" / student / assignment
+            notebooks, remarks = read_submission(folder, self._skeletons)
+            missing = sorted(self._skeletons.keys() - notebooks.keys())
+            remarks += [f"{name}.ipynb is missing." for name in missing]
+            for notebook in notebooks.values() if remarks else ():
+                add_note(notebook, f"**Note:** {' '.join(remarks)}")
+        except Refused as reason:
+            refused = str(reason)
+            notebooks = {n: refusal(nb, refused) for n, nb in self._skeletons.items()}
+            remarks = [f"not graded: {refused}"]
+        for _, notebook in sorted(notebooks.items()):
+            remark = execute(
                 notebook,
-                files | self._own_files,
                 self._course,
                 (assignment, student),
+                refused=refused,
                 trusted=self._job.trusted,
                 limits=self._limits,
             )
-            remarks.append(str(notebook.metadata.get("mplab", {}).get("remark", "")))
+            remarks.append(remark)
         texts = {stem: json.dumps(notebook) for stem, notebook in notebooks.items()}
         seconds = time.perf_counter() - start
-        return Work(student, found, texts, files, " ".join(filter(None, remarks)), seconds)
-
-    def _read(self, student: str) -> tuple[dict[str, NotebookNode], dict[str, bytes], str]:
-        """Rebuild a submission from the release, with a remark for the teacher."""
-        try:
-            folder = self._course.root / "submitted" / student / self._job.assignment
-            submission = read_submission(folder, self._skeletons)
-        except Refused as reason:
-            notebooks = {n: refusal(nb, str(reason)) for n, nb in self._skeletons.items()}
-            return notebooks, {}, f"not graded: {reason}"
-        missing = sorted(self._skeletons.keys() - submission.notebooks.keys())
-        remark = " ".join([*submission.notes, *(f"{name}.ipynb is missing." for name in missing)])
-        for notebook in submission.notebooks.values() if remark else ():
-            add_note(notebook, f"**Note:** {remark}")
-        return submission.notebooks, submission.files, remark
+        return Work(student, found, texts, " ".join(filter(None, remarks)), seconds)

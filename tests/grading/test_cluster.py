@@ -18,17 +18,13 @@ import postgres
 import pytest
 from classroom import WALLS
 from grading_speed import synthetic
-from nbgrader import api
-from sqlalchemy import event
 
 import mplab
 from mplab.commands.main import main
-from mplab.grading import autograding, database as database_module
+from mplab.grading import autograding
 from mplab.grading.autograding import _lock, autograde
-from mplab.grading.database import disconnect, one_engine
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, create_course
-from mplab.grading.journal import read_journal
 from mplab.grading.releasing import release
 from mplab.grading.sandbox import sandbox_problem
 
@@ -69,40 +65,9 @@ def released(tmp_path_factory):
     return course
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
-def course(request, tmp_path):
-    """A course with a database and no assignment."""
-    course = create_course(tmp_path / "course")
-    if request.param == "postgres":
-        url = request.getfixturevalue("database")(f"steps{time.monotonic_ns()}")
-        settle(course, f"c.CourseDirectory.db_url = {url!r}")
-    yield course
-    disconnect()
-
-
 def settle(course, line):
     with (course.root / "nbgrader_config.py").open("a", encoding="utf-8") as file:
         file.write(line + "\n")
-
-
-def test_a_process_looks_at_the_schema_once_and_each_gradebook_has_a_session_of_its_own(course):
-    url, asked = course.directory().db_url, []
-    with one_engine():
-        with api.Gradebook(url, "x"):
-            pass
-        engine = database_module._create_engine(url)
-        event.listen(engine, "before_cursor_execute", lambda *about: asked.append(about[2]))
-        with api.Gradebook(url, "x") as one, api.Gradebook(url, "x") as other:
-            assert asked == []
-            one.add_student("s01")
-            assert [student.id for student in other.students] == ["s01"]
-            assert one.db() is not other.db()
-        event.listen(engine, "connect", lambda *about: pytest.fail("a connection that is kept"))
-        with api.Gradebook(url, "x") as again:
-            assert again.students
-        asked.clear()
-        with api.Gradebook(url, "y"):  # another course of the database is looked at
-            assert asked
 
 
 def graded_with_trouble(folder, student, pause):
@@ -234,7 +199,7 @@ def test_a_worker_that_is_killed_costs_no_grade(released, tmp_path):
     assert command.returncode == 0 and "8 graded now, 0 before." in said, said
     assert points(course) == points(alone)
     assert {line.student: line.score for line in lines} == {
-        line.student: read_journal(course, "a1", line.student)["score"] for line in lines
+        line.student: course.read("journal", "a1", line.student)["score"] for line in lines
     }
     assert all(line.done_before for line in autograde(course, "a1", tell=str))
 
@@ -268,7 +233,7 @@ def cluster_run(released, tmp_path, url, count):
         return groups[-1]
 
     def recorded():
-        return [name for name in wanted if read_journal(course, "a1", name)]
+        return [name for name in wanted if course.read("journal", "a1", name)]
 
     try:
         scheduler, first = begin(), grade()
@@ -294,7 +259,7 @@ def cluster_run(released, tmp_path, url, count):
     begun, _, _ = gradings(log)
     assert 0 < len(done_before) < count
     assert begun[lost] >= 2 and begun.total() <= count + 17  # what was with the cluster, twice
-    assert {name: read_journal(course, "a1", name)["score"] for name in wanted} == wanted
+    assert {name: course.read("journal", "a1", name)["score"] for name in wanted} == wanted
     assert points(course) == points(alone)
     return begun.total() - count
 

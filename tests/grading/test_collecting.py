@@ -15,9 +15,8 @@ from classroom import ROSTER, submit
 from mplab.grading import collecting
 from mplab.grading.collecting import collect
 from mplab.grading.folder import create_course
+from mplab.grading.journal import counting
 from mplab.grading.submissions import Refused
-from mplab.grading.teams import counting
-from mplab.grading.times import read_received
 
 HONEST = {"s02/a1.ipynb": "honest"}
 
@@ -59,15 +58,8 @@ def taken(course):
     return {str(p.relative_to(root)): p.read_text() for p in files}
 
 
-def kept(course):
-    return sorted(
-        p.read_text() for p in (course.root / ".mplab/replaced").rglob("*") if p.is_file()
-    )
-
-
 def stamp(course, student):
-    path = course.root / "submitted" / student / "a1" / "timestamp.txt"
-    return path.read_text().strip() if path.exists() else None
+    return course.read("received", "a1", student).get("time", "")
 
 
 def changed(content, marker, offset, new):
@@ -104,15 +96,14 @@ def test_a_broken_zip_does_not_displace_what_came_in_before(course):
     assert taken(course) == {"s01/a1/a1.ipynb": "x" * 1000}
 
 
-def test_a_file_and_a_folder_of_one_name_cost_one_of_them(course):
-    names = {"a": "x", "a.ipynb/b": "y", "c.ipynb/d": "z", "c": "w", "ü": "1", "ö": "2"}
+def test_two_files_of_one_name_cost_one_of_them(course):
+    names = {"sub/a1": "deeper", "a1": "mine", "ü": "1", "ö": "2"}
     inner = packed({f"{name}.ipynb": text for name, text in names.items()})
     collected = bring(course, {"s01.zip": inner, **HONEST})
     assert taken(course) == {
-        "s01/a1/a.ipynb": "x", "s01/a1/c.ipynb/d.ipynb": "z", "s01/a1/_.ipynb": "1",
-        "s02/a1/a1.ipynb": "honest",
+        "s01/a1/a1.ipynb": "mine", "s01/a1/_.ipynb": "1", "s02/a1/a1.ipynb": "honest"
     }  # fmt: skip
-    assert sum("has this name" in problem for problem in collected.problems) == 3
+    assert sum("has this name" in problem for problem in collected.problems) == 2
 
 
 def test_a_place_that_is_a_broken_zip_is_refused_with_a_reason(course):
@@ -175,29 +166,20 @@ def test_a_zip_with_a_directory_of_many_files_is_not_opened(course):
     assert taken(course) == {"s02/a1/a1.ipynb": "honest"}
 
 
-def test_of_two_folders_of_one_student_the_newer_counts_and_both_are_kept(course):
+def test_of_two_folders_of_one_student_the_newer_counts(course):
     files = {"s01/a1.ipynb": "new", "s01-x/a1.ipynb": "old", "s01-x/more.ipynb": "old too"}
-    dates = {"s01/a1.ipynb": (2026, 1, 3, 12, 0, 0)}
-    for _ in range(2):  # again and again: nothing is kept twice
-        collected = bring(course, files, dates=dates)
-        assert collected.students == ["s01"]
-        assert taken(course) == {"s01/a1/a1.ipynb": "new"}
-        assert kept(course) == ["old", "old too"]
-        assert collected.problems[0] == (
-            "'s01-x': of s01 as well, kept in .mplab/replaced; 's01' is newer and counts"
-        )
+    collected = bring(course, files, dates={"s01/a1.ipynb": (2026, 1, 3, 12, 0, 0)})
+    assert collected.students == ["s01"]
+    assert taken(course) == {"s01/a1/a1.ipynb": "new"}
+    assert collected.problems[0] == "'s01-x': of s01 as well; 's01' is newer and counts"
 
 
-def test_of_canvas_s_versions_of_a_notebook_the_newer_counts_and_both_are_kept(course):
+def test_of_canvas_s_versions_of_a_notebook_the_newer_counts(course):
     collected = bring(course, {
         "ekbo_11_9_a1-1.ipynb": "old", "ekbo_11_23_a1.ipynb": "new", "ekbo_11_26_b-3.ipynb": "x",
     })  # fmt: skip
     assert taken(course) == {"s02/a1/a1.ipynb": "new", "s02/a1/b.ipynb": "x"}
-    assert kept(course) == ["old"]
-    assert collected.problems == [
-        "'ekbo_11_9_a1-1.ipynb': of s02 as well, kept in .mplab/replaced; 'ekbo_11_23_a1.ipynb' "
-        "is newer and counts"
-    ]
+    assert collected.problems == ["'ekbo_11_9_a1-1.ipynb': 'ekbo_11_23_a1.ipynb' is newer"]
 
 
 def test_a_newer_delivery_of_which_nothing_can_be_taken_does_not_count(course):
@@ -279,9 +261,9 @@ def test_a_list_of_times_that_cannot_be_read_is_refused(course, tmp_path, name, 
 
 def test_canvas_s_word_that_one_was_late_is_written_down(course):
     bring(course, {"ekbo_LATE_11_22_a1.ipynb": "x", "ekcy_5_6_a1.ipynb": "x"})
-    records = [read_received(course.root, "a1", student) for student in ("s02", "s03")]
+    records = [course.read("received", "a1", student) for student in ("s02", "s03")]
     assert [record["late"] for record in records] == [True, False]
-    assert stamp(course, "s02") is None  # its names hold no time
+    assert stamp(course, "s02") == ""  # its names hold no time
 
 
 def test_in_the_exchange_the_file_system_s_time_counts_and_not_the_name_s(course, tmp_path):
@@ -297,7 +279,7 @@ def test_in_the_exchange_the_file_system_s_time_counts_and_not_the_name_s(course
     (tmp_path / "s02+a2+2020-01-01 00:00:00 UTC+x").mkdir()
     collected = collect(course, "a1", tmp_path)
     assert collected.students == ["s01"]
-    assert taken(course) == {"s01/a1/a1.ipynb": "new"} and kept(course) == ["old"]
+    assert taken(course) == {"s01/a1/a1.ipynb": "new"}
     written = datetime.fromtimestamp(seconds, UTC)
     assert abs(datetime.fromisoformat(stamp(course, "s01")[:19]).replace(tzinfo=UTC) - written
                ).total_seconds() < 60  # fmt: skip
@@ -327,7 +309,7 @@ def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypat
                 os, "fstat", lambda at: os.stat_result((*(seen := look(at))[:4], 77, *seen[5:]))
             )
             collected = collect(course, "a1", tmp_path)
-        assert "a1.ipynb': it belongs to another account" in collected.problems[-1]
+        assert any("a1.ipynb': it belongs to another account" in p for p in collected.problems)
     finally:
         (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
         (course.root / "teams.csv").unlink()
@@ -346,29 +328,58 @@ def test_a_link_or_a_pipe_put_in_the_place_of_a_file_is_not_opened(course, tmp_p
     os.mkfifo(folder / "pipe.ipynb")
     with pytest.raises(Refused, match="it is a link or cannot be read"):
         file.open()
-    with pytest.raises(Refused, match="it is not a regular file"):
+    with pytest.raises(Refused, match="it is not an ordinary file"):
         pipe.open()
 
 
-def test_notebooks_and_what_the_assignment_names_are_taken_and_nothing_else(course):
-    exercises = course.root / "checks/a1/exercises.py"
-    text = exercises.read_text()
+def test_notebooks_are_taken_whatever_a_browser_called_them_and_nothing_else(course):
     configs = ("nbgrader_config.py", "jupyter_notebook_config.json", "ipython_config.py", "a.pth")
     files = dict.fromkeys([*configs, ".ipynb_checkpoints/a1.ipynb", ".a.ipynb", "b.zip"], "x")
-    files |= {"a1.ipynb": "mine", "submission_secret.txt": "s", "sub/report.pdf": "named"}
-    try:
-        exercises.write_text(text + '\nFILES = ("report.pdf",)\n')
-        outer = bring(course, {f"s01/{name}": text for name, text in files.items()})
-        kept = taken(course)
-        bring(course, {"s01.zip": packed(files)})
-    finally:
-        exercises.write_text(text)
-    assert kept == taken(course) == {
-        "s01/a1/a1.ipynb": "mine", "s01/a1/submission_secret.txt": "s",
-        "s01/a1/sub/report.pdf": "named",
+    files |= {"a1.ipynb.txt": "mine", "submission_secret.txt": "s", "sub/b.ipynb.json": "other"}
+    outer = bring(course, {f"s01/{name}": text for name, text in files.items()})
+    before = taken(course)
+    bring(course, {"s01.zip": packed(files)})
+    assert before == taken(course) == {
+        "s01/a1/a1.ipynb": "mine", "s01/a1/submission_secret.txt": "s", "s01/a1/b.ipynb": "other",
     }  # fmt: skip
-    told = "s01: left out, being no notebook and not in FILES of exercises.py: "
+    told = "s01: left out, not a notebook: "
     assert any(line.startswith(told) and configs[0] in line for line in outer.problems)
+
+
+def test_a_repair_by_the_teacher_stays_until_the_student_hands_in_something_else(course):
+    for _ in range(2):
+        bring(course, {"s01/a1.ipynb": "broken"})
+    place = course.root / "submitted/s01/a1/a1.ipynb"
+    place.write_text("repaired")
+    for _ in range(2):
+        told = bring(course, {"s01/a1.ipynb": "broken"}).problems
+        assert "s01: submitted/s01/a1 was changed here and stays" in told
+        assert place.read_text() == "repaired"
+    told = " ".join(bring(course, {"s01/a1.ipynb": "new"}).problems)
+    assert place.read_text() == "new" and "handed in again; what was changed here is in" in told
+    (kept,) = (course.root / ".mplab/replaced").rglob("*.ipynb")
+    assert kept.read_text() == "repaired"
+
+
+NAMESAKES = ROSTER.replace("email\n", "email,number\n") + "s05,Ada,Lowe,,77\n"
+
+
+@pytest.mark.parametrize(("name", "owner"), [
+    ("s01_ Evil_9_assignsubmission_file_/a1.ipynb", None),
+    ("s01_LATE_5_6_a1.ipynb", None),
+    ("Red - A-Ada Löwe_9_assignsubmission_file_/a1.ipynb", "s01"),
+    ("Ada Lowe_77_assignsubmission_file_/a1.ipynb", "s05"),
+    ("Participant_77_assignsubmission_file_/a1.ipynb", "s05"),
+])  # fmt: skip
+def test_a_name_chosen_on_a_platform_takes_nobody_else_s_place(course, name, owner):
+    (course.root / "roster.csv").write_text(NAMESAKES, encoding="utf-8")
+    try:
+        assert bring(course, {name: "x"}).students == [owner] * (owner is not None)
+        both = {f"Ada Löwe_{n}_assignsubmission_file_/a1.ipynb": "x" for n in (9, 10)}
+        collected = bring(course, both)
+        assert collected.students == [] and "of whom none counts" in collected.problems[0]
+    finally:
+        (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
 
 
 def test_an_entry_without_a_name_and_a_file_that_vanishes_cost_their_delivery_alone(

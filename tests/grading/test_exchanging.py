@@ -1,18 +1,15 @@
 """The exchange: where it is, who can reach it, and what comes in and goes out through it."""
 
-import shutil
 import stat
-import sys
 
 import hub
 import pytest
-from nbgrader.exchange import ExchangeFactory
+from nbgrader.exchange import ExchangeError, ExchangeFactory
 from nbgrader.exchange.default import ExchangeCollect
 
 from mplab.commands import grade
-from mplab.grading import exchanging
 from mplab.grading.collecting import collect
-from mplab.grading.exchanging import inbound, obstacles, publish_assignment, publish_feedback
+from mplab.grading.exchanging import inbound, publish_assignment, publish_feedback
 from mplab.grading.folder import create_course
 
 ROSTER = "id,first_name,last_name,email\ns01,Ada,Wu,\ns02,Bo,Ek,\n"
@@ -58,70 +55,23 @@ def test_init_without_options_keeps_the_folder_s_name_and_an_exchange_inside(tmp
     assert config.Exchange.root == str(tmp_path / "my course" / "exchange")
 
 
-@pytest.mark.parametrize("course_id", ["", "a/b", "..", "a b", "é", "x" * 65])
+@pytest.mark.parametrize("course_id", ["", "a/b", "..", "é", "x" * 65])
 def test_an_id_that_is_no_plain_name_is_refused_before_anything_is_made(tmp_path, course_id):
     with pytest.raises(ValueError, match="--course-id must be"):
         create_course(tmp_path / "c", course_id=course_id, exchange=tmp_path / "e")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_id_or_exchange_than_the_course_has_is_refused(course, place):
-    with pytest.raises(ValueError, match="--course-id must be that of the course, numerics; got x"):
-        create_course(course.root, course_id="x")
-    with pytest.raises(ValueError, match=r"--exchange must be .*Change c\.Exchange\.root in"):
-        create_course(course.root, exchange=place / "other")
+@pytest.mark.parametrize("other", ["course_id", "exchange"])
+def test_another_id_or_exchange_than_the_course_has_is_refused(course, place, other):
+    with pytest.raises(ValueError, match="--exchange must be those of the course, numerics and"):
+        create_course(course.root, **{other: place / "x" if other == "exchange" else "x"})
 
 
 def test_an_exchange_that_cannot_be_made_is_refused_with_the_command_that_makes_it(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"--exchange must .*install -d -m 1777 .*file/exchange"):
         create_course(tmp_path / "c", exchange=tmp_path / "file" / "exchange")
-
-
-# Who can reach it? ---------------------------------------------------------------------------
-def of_course(course, monkeypatch, place):
-    """What is said of the course and its exchange, where everybody can run Python."""
-    monkeypatch.setattr(sys, "executable", "/usr/bin/env")
-    monkeypatch.setattr(exchanging, "PACKAGE", place)
-    return obstacles(course)
-
-
-def test_nothing_is_said_where_students_can_do_all_that_they_must(course, place, monkeypatch):
-    publish_assignment(course, "a1")
-    assert of_course(course, monkeypatch, place) == []
-
-
-def test_an_exchange_in_a_closed_folder_is_said_with_the_folder(course, place, monkeypatch):
-    (place / "srv").chmod(0o700)
-    (said,) = of_course(course, monkeypatch, place)
-    assert f"cannot reach the exchange {place}/srv/exchange: {place}/srv (drwx------)" in said
-
-
-@pytest.mark.parametrize(("folder", "rights", "word", "cure"), [
-    (".", 0o2775, "write", "o+wx"), (".", 0o773, None, None), (".", 0o777, None, None),
-    ("numerics/outbound", 0o750, "read", "o+rx"), ("numerics/inbound", 0o2770, "write", "o+wx"),
-])  # fmt: skip
-def test_a_folder_of_the_exchange_that_lacks_a_right_is_said_with_the_cure(
-    course, place, monkeypatch, folder, rights, word, cure
-):
-    publish_assignment(course, "a1")
-    folder = place / "srv" / "exchange" / folder
-    folder.chmod(rights)
-    said = of_course(course, monkeypatch, place)
-    assert len(said) == (word is not None)
-    assert not said or (f"cannot {word}" in said[0] and said[0].endswith(f"chmod {cure} {folder}"))
-
-
-def test_a_python_under_a_closed_folder_and_an_open_course_are_said(course, place, monkeypatch):
-    home = place / "root" / "bin"
-    home.mkdir(parents=True)
-    (place / "root").chmod(0o700)
-    course.root.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(home / "python"))
-    monkeypatch.setattr(exchanging, "PACKAGE", place)
-    python, opened = obstacles(course)
-    assert f"cannot run {home}: {place}/root (drwx------) is closed" in python
-    assert opened.endswith(f"chmod o= {course.root}")
 
 
 # Out -----------------------------------------------------------------------------------------
@@ -142,17 +92,16 @@ def test_what_keeps_nbgrader_from_publishing_is_told(course):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_feedback_is_published_for_those_who_handed_in_through_the_exchange(course):
-    for student, files in (("s01", ["submission_secret.txt", "timestamp.txt"]), ("s02", [])):
-        folder = course.root / "feedback" / student / "a1"
-        folder.mkdir(parents=True)
-        for name in ["a1.html", *files]:
-            (folder / name).write_text(f"{name} of {student}")
-    shutil.copytree(course.root / "feedback/s01", course.root / "feedback/s00")
-    (course.root / "feedback/s00/a1/submission_secret.txt").write_bytes(b"\xff")  # no text
+    for student, secret in (("s00", b"\xff"), ("s01", b"secret"), ("s02", None)):
+        for step in ("feedback", "submitted"):
+            (course.root / step / student / "a1").mkdir(parents=True)
+        (course.root / "feedback" / student / "a1/a1.html").write_text(f"page of {student}")
+        if secret:
+            (course.root / "submitted" / student / "a1/submission_secret.txt").write_bytes(secret)
     publish_assignment(course, "a1")
     assert publish_feedback(course, "a1", ["s00", "s01", "s02"]) == ["s00", "s02"]
     pages = inbound(course).parent / "feedback"
-    assert [page.read_text() for page in pages.iterdir()] == ["a1.html of s01"]
+    assert [page.read_text() for page in pages.iterdir()] == ["page of s01"]
     assert mode(pages) == 0o711  # nobody sees whose pages there are
 
 
@@ -164,20 +113,16 @@ def hand_in(course, account, text="mine"):
     return folder
 
 
-def test_nbgrader_s_collect_follows_no_link_and_is_stopped_by_no_name(course, tmp_path):
+def test_nbgrader_s_own_collect_is_refused_since_it_follows_links(course, tmp_path):
     folder = hand_in(course, "s01")
     (folder / "key").symlink_to(course.root / ".mplab" / "key")
-    (inbound(course) / "s02+a1+never+x").mkdir()
     config = course.config()
-    collector = ExchangeFactory(config=config).Collect(
-        coursedir=course.directory(assignment_id="a1"), config=config
-    )
-    collector.start()
-    submitted = course.root / "submitted"
-    assert {p.name for p in (submitted / "s01" / "a1").iterdir()} == {"a1.ipynb", "timestamp.txt"}
+    about = {"coursedir": course.directory(assignment_id="a1"), "config": config}
+    with pytest.raises(ExchangeError, match="mplab grade"):
+        ExchangeFactory(config=config).Collect(**about).start()
+    assert not (course.root / "submitted").exists()
     # nbgrader's own hands the teacher's key to whoever reads the submission, such as its program
-    own = ExchangeCollect(coursedir=course.directory(assignment_id="a1"), config=config)
-    own.do_copy(str(folder), str(tmp_path / "copy"))
+    ExchangeCollect(**about).do_copy(str(folder), str(tmp_path / "copy"))
     assert (tmp_path / "copy" / "key").read_bytes() == course.key()
 
 
@@ -210,10 +155,8 @@ def test_collect_without_a_place_takes_the_exchange_and_one_word_may_be_a_place(
     assert {p.name for p in (course.root / "submitted").iterdir()} == {"s01", "s02"}
 
 
-def test_release_with_publish_publishes_and_says_what_is_in_the_way(course, capsys, monkeypatch):
+def test_release_with_publish_publishes(course, capsys, monkeypatch):
     monkeypatch.setattr("mplab.grading.releasing.release", lambda *_, **__: ["tried"])
-    course.root.chmod(0o755)
     assert grade.main(["release", "a1", "--publish", "--course", str(course.root)]) == 0
-    told = capsys.readouterr().out
-    assert "tried\nPublished: a1" in told and "look at: every account can look into" in told
+    assert "tried\nPublished: a1" in capsys.readouterr().out
     assert (inbound(course).parent / "outbound" / "a1" / "a1.ipynb").exists()

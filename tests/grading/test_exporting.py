@@ -6,7 +6,8 @@ import pytest
 
 from mplab.grading import exporting
 from mplab.grading.exporting import BY_HAND, Grade, export, neutral
-from mplab.grading.folder import Course, Student
+from mplab.grading.folder import Course
+from mplab.grading.tables import Student
 
 STATES = {
     "full": (16.0, "", False),
@@ -72,7 +73,22 @@ def test_canvas_s_own_lines_are_nobody_and_a_student_without_an_id_is_told(tmp_p
     ]
     path = tmp_path / "roster.csv"
     path.write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
-    assert Course(tmp_path).roster() == [Student("s2", "Bo", "Ek", "bo")]
+    assert Course(tmp_path).roster() == [Student("s2", "Bo", "Ek", "bo", "71")]
     path.write_text("\n".join([*lines, '"Wu, Di",73,,di,Group,']))
-    with pytest.raises(ValueError, match=r"line 6: id must be .* got ''\. Columns: SIS User ID"):
+    with pytest.raises(ValueError, match=r"line 6: id must be .* got ''\. It is .* SIS User ID"):
         Course(tmp_path).roster()
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('Student,ID,SIS User ID,SIS Login ID,Section\n"Ek, Bo",71,,bo,G\n', ("bo", "bo", "71")),
+        ("First name,Last name,ID number,Email address\nBo,Ek,,bo@x\n", ("bo@x", "bo@x", "")),
+        ("Vorname,Nachname,Anmeldename,E-Mail-Adresse\nBo,Ek,b1,bo@x\n", ("b1", "bo@x", "")),
+        ("id,first_name,last_name,email,number\nb,Bo,Ek,,9\n", ("b", "", "9")),
+    ],
+)
+def test_rosters_without_ids_are_read_by_log_in_or_mail_and_in_german(tmp_path, text, wanted):
+    (tmp_path / "roster.csv").write_text(text)
+    who, mail, number = wanted
+    assert Course(tmp_path).roster() == [Student(who, "Bo", "Ek", mail, number)]

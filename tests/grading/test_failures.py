@@ -11,10 +11,9 @@ import pytest
 from classroom import ROSTER, WALLS, notebook, submit
 
 from mplab.commands import grade
-from mplab.grading import autograding, database as database_module, execute, submissions
-from mplab.grading.autograding import Recorder, autograde
+from mplab.grading import autograding, execute, submissions
+from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
-from mplab.grading.journal import read_journal
 from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import release
 from mplab.grading.sandbox import Lane, NoSandbox, sandbox_problem
@@ -58,56 +57,55 @@ def hold(course, until):
     return thread
 
 
-@pytest.mark.full
+@pytest.fixture
+def impatient(course):
+    """A course whose gradebook is waited for shortly."""
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write(f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/gradebook.db?timeout=0.2'")
+    return course
+
+
+@pytest.mark.slow
 @with_walls
-def test_a_gradebook_that_stays_locked_costs_nobody_points(course, monkeypatch, capsys):
-    submit(course, "s01", notebook(course))
+@pytest.mark.parametrize("seconds", [4, 60])
+def test_a_gradebook_that_is_locked_is_waited_for_and_then_costs_nobody_points(
+    impatient, monkeypatch, capsys, seconds
+):
+    submit(impatient, "s01", notebook(impatient))
+    monkeypatch.setattr(autograding, "_PAUSES", (0.0, 1.0, 8.0) if seconds == 4 else (0.0, 0.1))
     unlock, held = threading.Event(), []
-    convert = Recorder._convert
+    save = autograding.save
 
-    def locked_convert(self, student):
+    def locked_save(*about):
         if not held:
-            held.append(hold(self._course, unlock))
-        convert(self, student)
+            held.append(hold(impatient, unlock))
+            threading.Timer(seconds, unlock.set).start()
+        return save(*about)
 
-    monkeypatch.setattr(database_module, "_LOCK_SECONDS", 0.2)
     with monkeypatch.context() as patched:
-        patched.setattr(Recorder, "_convert", locked_convert)
-        [line] = autograde(course, "a1", tell=str)
+        patched.setattr(autograding, "save", locked_save)
+        [line] = autograde(impatient, "a1", tell=str)
     unlock.set()
     held[0].join()
+    if seconds == 4:
+        assert (line.score, line.remark) == (16.0, "")
+        return
     assert (line.score, line.done_before) == (None, False)
     assert line.remark.startswith("not graded yet, for a technical reason: OperationalError")
     assert "database is locked" in line.remark
-    assert write_feedback(course, "a1") == []
-    assert "digest" not in read_journal(course, "a1", "s01")
+    assert write_feedback(impatient, "a1") == []
+    assert "digest" not in impatient.read("journal", "a1", "s01")
     capsys.readouterr()
-    assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 0
+    assert grade.main(["autograde", "a1", "--course", str(impatient.root)]) == 0
     assert "s01: 16 of 18" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-@with_walls
-def test_a_gradebook_that_is_locked_for_a_while_is_waited_for(course, monkeypatch):
+def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(
+    impatient, monkeypatch, capsys
+):
+    course = impatient
     submit(course, "s01", notebook(course))
-    monkeypatch.setattr(autograding, "_PAUSES", (0.0,))
-    convert = Recorder._convert
-
-    def locked_convert(self, student):
-        unlock = threading.Event()
-        hold(self._course, unlock)
-        threading.Timer(7.5, unlock.set).start()  # SQLite alone waits for five seconds
-        convert(self, student)
-
-    monkeypatch.setattr(Recorder, "_convert", locked_convert)
-    [line] = autograde(course, "a1", tell=str)
-    assert (line.score, line.remark) == (16.0, "")
-
-
-@pytest.mark.slow
-def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(course, monkeypatch, capsys):
-    submit(course, "s01", notebook(course))
-    monkeypatch.setattr(database_module, "_LOCK_SECONDS", 0.2)
     monkeypatch.setattr(autograding, "require_sandbox", lambda: None)
     unlock = threading.Event()
     thread = hold(course, unlock)
@@ -183,7 +181,7 @@ def test_a_grade_that_cannot_be_written_down_counts_as_not_given(course, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(autograding, "write_journal", full)
+        patched.setattr(Course, "write", full)
         [line] = autograde(course, "a1", tell=str)
     assert (line.score, line.remark[-16:]) == (None, "or its disk full")
     assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0]

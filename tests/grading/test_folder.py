@@ -25,12 +25,14 @@ from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import export
 from mplab.grading.folder import Course, create_course
-from mplab.grading.journal import journal_path, read_journal
 from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import _generate, release
 from mplab.grading.sandbox import Lane, NoSandbox, require_sandbox, sandbox_problem
 
 with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
+
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
 
 
 @pytest.fixture(scope="module")
@@ -131,11 +133,10 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
         submit(course, student, notebook(course, extra="import time; time.sleep(0.3)"))
     program = "import sys; from mplab.commands import grade; grade.main(sys.argv[1:])"
     command = [sys.executable, "-c", program, "autograde", "a1", "--course", str(course.root)]
-    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL,
+    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)  # fmt: skip
     end = time.monotonic() + 120
-    while not read_journal(course, "a1", "s01") and time.monotonic() < end:
+    while not course.read("journal", "a1", "s01") and time.monotonic() < end:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -158,14 +159,13 @@ def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(cou
     for student, pause in (("s01", 0), ("s02", 4), ("s03", 4)):  # time to interrupt, however busy
         submit(course, student, notebook(course, extra=f"import time; time.sleep({pause})"))
     autograde(course, "a1", jobs=2, tell=str)
-    journal = journal_path(course, "a1", "s01")
+    journal = course.record("journal", "a1", "s01")
     before = journal.stat().st_mtime_ns
     command = [sys.executable, "-m", "mplab", "grade", "autograde", "a1", "--force"]
-    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
     listens = partial(
         signal.signal, signal.SIGINT, signal.SIG_DFL
     )  # tests in the background do not
-    with subprocess.Popen(command, cwd=course.root, env=environment, stderr=subprocess.PIPE,
+    with subprocess.Popen(command, cwd=course.root, env=ENVIRONMENT, stderr=subprocess.PIPE,
                           start_new_session=True, preexec_fn=listens) as process:  # fmt: skip
         end = time.monotonic() + 60
         while (not journal.exists() or journal.stat().st_mtime_ns == before) and (
@@ -189,7 +189,7 @@ def test_what_needs_a_look_comes_last_and_in_one_place(bare, capsys, monkeypatch
 
     lines = [
         autograding.Line("s01", 16.0, 18.0, "", 1.25, False),
-        autograding.Line("s02", 0.0, 18.0, "not graded: it is no folder", 0.1, True),
+        autograding.Line("s02", 0.0, 18.0, "not graded: it is not a folder", 0.1, True),
     ]
     monkeypatch.setattr(autograding, "autograde", lambda *_, **__: lines)
     for student in ("s01", "s02"):
@@ -203,7 +203,7 @@ def test_what_needs_a_look_comes_last_and_in_one_place(bare, capsys, monkeypatch
         "s01: 16 of 18  1.2 s",
         "1 graded now, 1 before.",
         "To look at (1):",
-        "  s02: 0 of 18  not graded: it is no folder",
+        "  s02: 0 of 18  not graded: it is not a folder",
         "Nothing from (2): s03, s04",
     ]
     assert grade.main(["feedback", "a1", *at]) == 0
@@ -250,33 +250,28 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(cour
 
 
 @pytest.mark.slow
-@with_walls
-def test_plain_nbgrader_commands_work_on_the_course_and_are_sandboxed(course):
-    spy = "import os\nprint('SEEN', os.path.exists('ROOT/.mplab/key'))".replace(
-        "ROOT", str(course.root)
-    )
-    submit(course, "s01", notebook(course, extra=spy))
-    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
-    for step in (["autograde", "a1"], ["generate_feedback", "a1"]):
+def test_plain_nbgrader_commands_that_know_no_sandbox_and_no_checks_are_refused(course):
+    submit(course, "s01", notebook(course))
+    (course.root / "source/a1/checks.json").unlink()
+    for step in (["autograde", "a1"], ["generate_assignment", "a1", "--force"]):
         command = [sys.executable, "-m", "nbgrader", *step]
         done = subprocess.run(
-            command, cwd=course.root, env=environment, capture_output=True, text=True, timeout=120
+            command, cwd=course.root, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-    assert scores(course)["s01"] == 16.0
-    graded = (course.root / "autograded/s01/a1/a1.ipynb").read_text()
-    assert "SEEN False" in graded
+        assert done.returncode == 1
+        assert "in a course of mplab this is done by `mplab grade`" in done.stderr
+    assert not (course.root / "autograded").exists()
+    assert (course.root / "release/a1/checks.json").exists()
 
 
 @pytest.mark.slow
 def test_validate_accepts_a_solution_and_names_what_a_stub_fails(course):
-    environment = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
     said = []
     texts = [notebook(course, right=right) for right in (True, False)]
     for text in texts:
         (course.root / "release/a1/a1.ipynb").write_text(text)
         command = [sys.executable, "-m", "nbgrader", "validate", "a1.ipynb"]
-        done = subprocess.run(command, cwd=course.root / "release/a1", env=environment,
+        done = subprocess.run(command, cwd=course.root / "release/a1", env=ENVIRONMENT,
                               capture_output=True, text=True, timeout=120)  # fmt: skip
         said.append(done.stdout)
     assert "Success! Your notebook passes all the tests." in said[0]

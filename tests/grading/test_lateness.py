@@ -53,10 +53,11 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     assert [grade.remark for grade in grades(course, ["a1"])] == [
         "2 hours late", "1 hours late", "Canvas says that it was late.", ""
     ]  # fmt: skip
-    (course.root / "extensions.csv").write_text("id,assignment,hours\ns02,a1,2\n")
-    lines = autograde(course, "a1", tell=str)
-    assert [line.done_before for line in lines] == [True, False, True, True]
-    assert grades(course, ["a1"])[1].remark == ""
+    for text, remark in (("s02,a1,2\n", ""), ("", "2 hours late")):  # a deleted line is gone
+        (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
+        lines = autograde(course, "a1", tell=str)
+        assert [line.done_before for line in lines] == [True, False, True, True]
+        assert grades(course, ["a1"])[1].remark == remark
 
 
 def test_extensions_are_read_and_a_broken_line_is_told(bare):
@@ -64,6 +65,9 @@ def test_extensions_are_read_and_a_broken_line_is_told(bare):
     assert bare.extensions("a1") == {}
     path.write_text("id,assignment,hours\ns01,a1,48\ns02,a2,1\n", encoding="utf-8")
     assert bare.extensions("a1") == {"s01": timedelta(hours=48)}
+    path.write_text("s01,a1,48\n")  # no head: it was ignored once
+    with pytest.raises(ValueError, match="no column assignment, hours, id in the first line"):
+        bare.extensions("a1")
     for line in ("s01,a1,two days", "s01,a1", "mallory,a1,1", "s01,a1,1e99"):
         path.write_text(f"id,assignment,hours\n{line}\n", encoding="utf-8")
         with pytest.raises(ValueError, match=r"line 2: extensions must be lines of id,assignment"):

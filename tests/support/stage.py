@@ -71,7 +71,7 @@ def make_course(root: Path, count: int, *, marker: str = "") -> Course:
     lines = [f"{i},=HYPERLINK({SECRET}),<b>{i}</b>,{i}@example.org" for i in ids]
     (root / "roster.csv").write_text("id,first_name,last_name,email\n" + "\n".join(lines) + "\n")
     config = root / "nbgrader_config.py"
-    config.write_text(config.read_text() + f"c.SandboxedExecute.limits = {LIMITS!r}\n")
+    config.write_text(config.read_text() + f"c.Limits.update({LIMITS!r})\n")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         release(course, "a1")

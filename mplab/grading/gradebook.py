@@ -1,0 +1,81 @@
+"""Write a graded submission into nbgrader's gradebook and into `autograded`."""
+
+import shutil
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode
+from nbgrader.preprocessors import AssignLatePenalties
+from nbgrader.utils import compute_checksum, determine_grade, parse_utc
+
+from mplab.grading.folder import Course
+from mplab.grading.submissions import answers_of, marked
+
+
+def save(
+    course: Course, assignment: str, student: str, notebooks: Mapping[str, NotebookNode]
+) -> tuple[float, float, bool]:
+    """Save a graded submission: its points, its graded notebooks, and what was answered.
+
+    What a person gave stays given while its answer is the same; for another answer the person is
+    asked again. An extension and a time that are no longer in force are removed.
+
+    Returns:
+        The score, the maximum score, and whether it was late.
+    """
+    time = course.read("received", assignment, student).get("time", "")
+    answers: dict[str, str] = {}
+    for stem, notebook in notebooks.items():
+        answers |= answers_of(stem, notebook)
+    before = course.read("answers", assignment, student)
+    same = {name for name, answer in answers.items() if before.get(name) == answer}
+    with warnings.catch_warnings(), course.gradebook() as book:
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
+        book.update_or_create_student(student)
+        submission = book.update_or_create_submission(assignment, student)
+        submission.timestamp = parse_utc(time) if time else None
+        submission.extension = course.extensions(assignment).get(student)
+        for row in submission.notebooks:
+            _save_points(row, notebooks.get(row.name), same)
+        book.db.commit()
+        late = submission.total_seconds_late
+        _save_penalties(course, submission, late)
+        book.db.commit()
+        found = float(submission.score), float(submission.max_score), late > 0
+    folder = course.root / "autograded" / student / assignment
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for stem, notebook in notebooks.items():
+        (folder / f"{stem}.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
+    course.write("answers", assignment, student, answers)
+    return found
+
+
+def _save_points(row: Any, notebook: NotebookNode | None, same: set[str]) -> None:
+    """Save the points of a notebook; one that is missing earns none."""
+    cells = {} if notebook is None else marked(notebook)
+    for grade in row.grades:
+        cell = cells.get(grade.name)
+        grade.auto_score = 0.0 if cell is None else determine_grade(cell)[0]
+        given = grade.manual_score is not None
+        if not (given and f"{row.name}/{grade.name}" in same):
+            grade.needs_manual_grade = given or grade.auto_score is None
+    for comment in row.comments:
+        cell = cells.get(comment.name)
+        unchanged = cell and cell.metadata.nbgrader.get("checksum") == compute_checksum(cell)
+        comment.auto_comment = "No response." if unchanged else None
+
+
+def _save_penalties(course: Course, submission: Any, late: float) -> None:
+    """Save what nbgrader's settings take off for lateness; nothing, unless they say so."""
+    step = AssignLatePenalties(config=course.config())
+    step.init_plugin()
+    for row in submission.notebooks:
+        row.late_submission_penalty = None
+        if late > 0:
+            points = step.plugin_inst.late_submission_penalty(
+                submission.student.id, row.score, late
+            )
+            row.late_submission_penalty = points and min(max(points, 0), row.score)
