@@ -20,6 +20,9 @@ _PACKAGES = {
     "ipywidgets": "no explorers",
     "anywidget": "no explorers",
     "jupyterlab": "no lessons",
+    "pdoc": "no `mplab export-html`",
+    "nbgrader": "no `mplab grade`",
+    "jupyterhub": "no class on a Hub",
 }
 """What mplab does not do without each package."""
 
