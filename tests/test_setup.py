@@ -204,6 +204,13 @@ def test_the_conda_recipe_asks_for_what_pyproject_asks_for():
     assert recipe["context"]["version"] == mplab.__version__
 
 
+def test_no_page_installs_a_name_that_nobody_has_registered():
+    """`pip install mplab` would fetch whatever somebody else puts there."""
+    pages = [ROOT / "README.md", *(ROOT / "lessons").rglob("*.md")]
+    for page in pages:
+        assert not re.search(r"pip install[^`\n]*\bmplab", page.read_text("utf-8")), page
+
+
 def test_the_citation_and_the_changes_speak_of_this_version():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"(?m)^version: (.*)$", citation) == [mplab.__version__]
