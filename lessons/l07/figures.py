@@ -143,14 +143,14 @@ def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -
     low, high = np.quantile(paths, (0.05, 0.95), axis=1)
     axes.fill_between(count, low, high, color=c.BAND, alpha=0.4, linewidth=0)
     axes.plot(count, paths[:, 0], color=look.colour, linewidth=1)
-    axes.plot(count, paths.mean(axis=1), color=c.NEUTRAL[2].colour, linewidth=2.4)
+    axes.plot(count, paths.mean(axis=1), color=c.NEUTRAL[0].colour, linewidth=2.4)
     axes.plot(count, paths[0, 0] + update * count, color="black", linewidth=0.9)
     still = float(round_to(paths[0, 0] + update, fmt))
     axes.set_xlabel("updates")
     axes.set_ylabel("weight")
     ends = [
         c.End(axes, steps, float(paths[-1, 0]), "one of them", look.colour),
-        c.End(axes, steps, float(paths[-1].mean()), "their mean", c.NEUTRAL[2].colour),
+        c.End(axes, steps, float(paths[-1].mean()), "their mean", c.NEUTRAL[0].colour),
         c.End(axes, steps, exact, "exact", "black"),
         c.End(axes, steps, float(high[-1]), "nine in ten", c.BAND),
     ]
