@@ -27,6 +27,9 @@ _OVERRIDES = "default_setting_overrides.json"
 _RECORD = ".mplab-lessons.json"
 """The SHA-256 of each file as we last wrote it, by path: tells edited files from older ones."""
 
+_ASKS = re.compile(r"(?m)\*\*Predict(?:[.:]\*\*|\*\* )|^✍(?!.*Replace `None`)")
+"""A prediction or a question by hand, unless its answer goes into the next cell."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Open the lesson that the command line `argv` names; see `mplab lab --help`."""
@@ -136,7 +139,8 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     """Copy the lessons of `source` to `folder` without losing what the user changed there.
 
     The files that draw figures and explorers, `l16/figures.py` and the like, are copied too; the
-    exercises are not, because they hold the answers. A missing file is copied. A file that is as we
+    exercises are not, because they hold the answers. Below each prediction and each question by
+    hand, a notebook gets a cell to write in. A missing file is copied. A file that is as we
     last wrote it is updated. Any other is the user's work and stays, unless `reset` moves it into a
     folder named by the time.
 
@@ -156,6 +160,8 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     for original in sorted([*source.glob("*.ipynb"), *code]):
         name = original.relative_to(source).as_posix()
         copy, content = folder / name, original.read_bytes()
+        if original.suffix == ".ipynb":
+            content = _with_room_to_write(content)
         edited = _is_edited(copy, content, record.get(name))
         if edited and not reset:
             newer = record.get(name, _digest(content)) != _digest(content)
@@ -173,6 +179,18 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
         record[name] = _digest(content)
     _replace(folder / _RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
     return lines
+
+
+def _with_room_to_write(content: bytes) -> bytes:
+    """Add a raw cell after each cell that asks, which runs nothing and is saved with the rest."""
+    notebook = json.loads(content)
+    cells = []
+    for cell in notebook["cells"]:
+        cells.append(cell)
+        if cell["cell_type"] == "markdown" and _ASKS.search("".join(cell["source"])):
+            yours = {"cell_type": "raw", "id": f"{cell['id']}-yours", "metadata": {}}
+            cells.append({**yours, "source": ["My answer: "]})
+    return f"{json.dumps({**notebook, 'cells': cells}, ensure_ascii=False, indent=1)}\n".encode()
 
 
 def _is_edited(copy: Path, content: bytes, written: str | None) -> bool:

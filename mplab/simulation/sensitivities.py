@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from mplab.numbers.formats import FP32, Format
-from mplab.numbers.installation import needs
+from mplab.numbers.progress import counted
 from mplab.numbers.rounding import Tally
 from mplab.numbers.tables import Table, Tabular
 from mplab.simulation.context import simulated
@@ -149,7 +149,7 @@ class Sensitivity(Tabular):
         chosen, measure = dict[str, Format](), self.fp32
         why: dict[str, list[str]] = {layer: [] for layer, _ in self.measures}
         order = sorted(self.measures.items(), key=self._cost)
-        for (layer, fmt), alone in _counted("find_policy", order, progress):
+        for (layer, fmt), alone in counted(order, "find_policy", progress=progress):
             if layer in chosen:
                 continue
             tried, words = alone, "alone"
@@ -245,7 +245,8 @@ def sensitivity(
             f"runs low; got {unknown[0]!r}. It has {', '.join(low_layers[:9])}."
         )
     fp32 = step.measure({})
-    runs = _counted("sensitivity", [(name, fmt) for name in names for fmt in tried], progress)
+    every = [(name, fmt) for name in names for fmt in tried]
+    runs = counted(every, "sensitivity", progress=progress)
     measures = {(name, fmt): step.measure({name: fmt}) for name, fmt in runs}
     return Sensitivity(type(model).__name__, policy, len(stored), fp32, measures, step)
 
@@ -335,16 +336,6 @@ def _require_outside(where: str) -> None:
             f"{where}: it must be called outside of simulated; got a call inside. Leave the with "
             f"statement first."
         )
-
-
-def _counted(where: str, runs: list[Any], progress: bool) -> Iterable[Any]:
-    """The runs, with a progress bar if wanted."""
-    if not progress:
-        return runs
-    needs(f"{where}(progress=True)", "tqdm")
-    from tqdm.auto import tqdm
-
-    return tqdm(runs, desc=where, leave=False)  # type: ignore[no-any-return]
 
 
 def _only(policy: Policy, formats: Mapping[str, Format]) -> Policy:

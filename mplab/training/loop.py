@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from mplab.course.files import replace_file
 from mplab.numbers.checks import integer, one_of
 from mplab.numbers.formats import FP32
-from mplab.numbers.installation import environment, needs
+from mplab.numbers.installation import environment
+from mplab.numbers.progress import counted
 from mplab.simulation.linears import conversion
 from mplab.training.engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
@@ -118,7 +119,7 @@ def train(
             run.metrics()
         watcher: Any = None if watch is None else watch(run.model, run.optimizer)
         try:
-            for _ in _counted(run, progress):
+            for _ in _steps_of(run, progress):
                 run.step()
                 done = len(run.losses)
                 if watch is not None:
@@ -172,16 +173,11 @@ def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _counted(run: _Run, progress: bool) -> Any:
+def _steps_of(run: _Run, progress: bool) -> Any:
     done = len(run.losses)
-    left = range(done, run.steps)
-    if not progress or rank() > 0:  # a machine that only records may have no tqdm
-        return left
-    needs("train(progress=True)", "tqdm")
-    from tqdm.auto import tqdm
-
     name = f"{run.task.name} {run.recipe.name}"
-    return tqdm(left, desc=name, total=run.steps, initial=done, leave=False)
+    left, shown = range(done, run.steps), progress and rank() == 0
+    return counted(left, name, progress=shown, total=run.steps, initial=done)
 
 
 class _Batches:

@@ -1,9 +1,12 @@
 import json
 import os
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
 import mplab
@@ -16,6 +19,7 @@ from mplab.numbers import installation
 
 FIRST, SECOND, FIGURES = "01_first.ipynb", "02_second.ipynb", "l01/figures.py"
 RECORD = ".mplab-lessons.json"
+VERSION_1, VERSION_2 = (f'{{\n "cells": [],\n "version": {n}\n}}\n' for n in (1, 2))
 either = pytest.mark.parametrize("name", [FIRST, FIGURES])
 
 
@@ -25,11 +29,11 @@ def source(tmp_path, monkeypatch):
     folder = tmp_path / "source"
     folder.mkdir()
     for name in (FIRST, SECOND):
-        (folder / name).write_text(f"{name}, version 1")
+        (folder / name).write_text(VERSION_1)
     (folder / ".hidden").write_text("")
     for name in (FIGURES, "l01/exercises.py", "a1/figures.py"):
         (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(f"{name}, version 1")
+        (folder / name).write_text(VERSION_1)
     monkeypatch.setattr(lab, "course_folder", lambda name: folder)
     return folder
 
@@ -63,6 +67,19 @@ def test_lessons_are_copied_into_a_new_folder(source, tmp_path):
     assert files_in(tmp_path / "new" / "mine") == {FIRST, SECOND, FIGURES, RECORD}
 
 
+def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(tmp_path):
+    copy_lessons(lessons_folder("lessons"), tmp_path)
+    for path in tmp_path.glob("*.ipynb"):
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        yours = [cell for cell in notebook.cells if cell.cell_type == "raw"]
+        before = [old.source for old, cell in pairwise(notebook.cells) if cell in yours]
+        assert len(before) == len(yours) >= 6
+        assert all(re.search(r"\*\*Predict|✍", text) for text in before)
+        asked = sum(cell.source.count("**Predict.**") for cell in notebook.cells)
+        assert sum(text.count("**Predict.**") for text in before) == asked
+
+
 @either
 def test_an_edited_file_is_kept_and_said_so(source, tmp_path, name):
     mine = tmp_path / "mine"
@@ -78,7 +95,7 @@ def test_an_edited_file_is_kept_when_a_newer_version_exists(source, tmp_path, na
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
     (mine / name).write_text("my work")
-    (source / name).write_text("version 2")
+    (source / name).write_text(VERSION_2)
     assert "newer version: --reset renews it and keeps yours" in "\n".join(
         copy_lessons(source, mine)
     )
@@ -89,9 +106,9 @@ def test_an_edited_file_is_kept_when_a_newer_version_exists(source, tmp_path, na
 def test_an_unchanged_older_file_is_updated(source, tmp_path, name):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
-    (source / name).write_text("version 2")
+    (source / name).write_text(VERSION_2)
     copy_lessons(source, mine)
-    assert (mine / name).read_text() == "version 2"
+    assert (mine / name).read_text() == VERSION_2
 
 
 def test_a_deleted_lesson_comes_back(source, tmp_path):
@@ -158,7 +175,7 @@ def test_the_originals_are_opened_in_place(source):
 def test_a_copy_that_fails_halfway_leaves_the_old_lesson(source, tmp_path, monkeypatch):
     mine = tmp_path / "mine"
     copy_lessons(source, mine)
-    (source / FIRST).write_text("version 2")
+    (source / FIRST).write_text(VERSION_2)
 
     def full(file):
         raise OSError(28, "No space left on device")
@@ -166,7 +183,7 @@ def test_a_copy_that_fails_halfway_leaves_the_old_lesson(source, tmp_path, monke
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         copy_lessons(source, mine)
-    assert (mine / FIRST).read_text() == f"{FIRST}, version 1"
+    assert (mine / FIRST).read_text() == VERSION_1
 
 
 LOOK = """

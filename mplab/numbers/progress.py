@@ -1,0 +1,55 @@
+"""A progress bar that leaves nothing behind, in a terminal or in a saved notebook."""
+
+import sys
+from collections.abc import Iterable
+from functools import lru_cache
+from html import escape
+from typing import Any
+
+from mplab.numbers.installation import needs
+
+
+def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) -> Any:
+    """Go through items and show how many are done, until the last one.
+
+    Args:
+        items: what to go through.
+        name: the words beside the bar.
+        progress: whether to show it; without, tqdm need not be installed.
+        options: further options of `tqdm.tqdm`.
+    """
+    if not progress:
+        return items
+    needs("a progress bar (progress=True)", "tqdm")
+    from tqdm import tqdm
+
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    page = _Output(shell.execution_count) if hasattr(shell, "kernel") else None
+    return tqdm(items, desc=name, leave=False, ncols=90, file=page, **options)
+
+
+class _Output:
+    """Show the line that was written last below a notebook's cell.
+
+    A bar of widgets would stay in the saved notebook, dead.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, cell: int) -> None:
+        self.handle = _place(cell)
+
+    def write(self, line: str) -> None:
+        shown = f"<pre>{escape(line.strip())}</pre>" if line.strip() else ""
+        self.handle.update({"text/html": shown}, raw=True)
+
+    def flush(self) -> None:
+        """Do nothing: what was written is shown."""
+
+
+@lru_cache(1)
+def _place(cell: int) -> Any:
+    """Return the one place below a cell that all its bars share."""
+    from IPython.display import display
+
+    return display({"text/html": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
