@@ -96,6 +96,7 @@ _GRADIENTS = (
     (np.array([3.0, 4.0]) * 65536, 65536.0, 5.0),
     (np.array([0.0, 0.0]), 65536.0, 1.0),
     (np.array([-6.0, 2.0, 3.0]) * 2.0**20, 2.0**20, 0.5),
+    (np.random.default_rng(13).standard_normal(40) * 65536, 65536.0, 0.5),
 )
 
 EXERCISES: dict[str, Exercise] = {
@@ -126,7 +127,7 @@ EXERCISES: dict[str, Exercise] = {
         reason="Divide by the scale; then, only if the norm is above max_norm, shrink them all.",
         argument="given",
         cases=_GRADIENTS,
-        tolerance=1e-6,
+        tolerance=1e-6,  # clip_grad_norm_ of torch adds 1e-6 to the norm
         misconceptions=known(
             (
                 _clipped_first,
@@ -139,6 +140,7 @@ EXERCISES: dict[str, Exercise] = {
                 "The threshold was scaled as well, but then the gradients "
                 "still have to be divided by the scale.",
             ),
+            (lambda g, scale, max_norm: g / scale, "They are unscaled but not clipped."),
             (_always_that_long, "A gradient that is short enough stays as it is."),
             (
                 _each_by_itself,

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import torch
 
 from mplab.scaling import LossScaler
 
@@ -27,10 +28,22 @@ def by_factor(gradients, scale, max_norm):
     return gradients * (min(1.0, max_norm / norm) if norm else 1.0) / scale
 
 
+def by_torch(gradients, scale, max_norm):
+    """By the call that the lesson is about, which adds 1e-6 to the norm."""
+    weight = torch.nn.Parameter(torch.zeros(len(gradients), dtype=torch.float64))
+    weight.grad = torch.from_numpy(gradients / scale)
+    torch.nn.utils.clip_grad_norm_([weight], max_norm)
+    return weight.grad.numpy()
+
+
+def in_float32(gradients, scale, max_norm):
+    return by_factor(gradients.astype(np.float32), scale, max_norm)
+
+
 RIGHT = {
     "scale_after": [512, 2.0**9],
     "next_state": [by_arithmetic],
-    "clipped": [by_factor, lambda g, s, m: by_factor(g / s, 1.0, m)],
+    "clipped": [by_factor, lambda g, s, m: by_factor(g / s, 1.0, m), by_torch, in_float32],
 }
 
 BY_LIBRARY = {"next_state": [by_the_library]}
@@ -54,6 +67,7 @@ WRONG = {
     "clipped": [
         (lambda g, s, m: by_factor(g, 1.0, m) / s, "max_norm / scale"),
         (lambda g, s, m: by_factor(g, 1.0, m), "without the loss scale"),
+        (lambda g, s, m: g / s, "not clipped"),
         (lambda g, s, m: by_factor(g, 1.0, m * s), "still have to be divided"),
         (lambda g, s, m: g / s * m / max(np.linalg.norm(g / s), 1e-300), "short enough"),
         (lambda g, s, m: np.minimum(np.maximum(g / s, -m), m), "bends the direction"),

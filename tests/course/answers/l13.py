@@ -1,31 +1,5 @@
 """Answers to the exercises of lesson 13, right ones and wrong ones."""
 
-import numpy as np
-import torch
-
-
-def with_a_scaled_limit(g, scale, limit):
-    """In scaled units throughout, and divided at the end."""
-    norm = np.linalg.norm(g)
-    return g / scale * min(1.0, limit * scale / norm if norm else 1.0)
-
-
-def torch_like(g, scale, limit):
-    true = g / scale
-    return true if np.linalg.norm(true) <= limit else true / np.linalg.norm(true) * limit
-
-
-def by_torch(g, scale, limit):
-    """By the call that the lesson is about, which adds 1e-6 to the norm."""
-    weight = torch.nn.Parameter(torch.zeros(len(g), dtype=torch.float64))
-    weight.grad = torch.from_numpy(g / scale)
-    torch.nn.utils.clip_grad_norm_([weight], limit)
-    return weight.grad.numpy()
-
-
-def in_float32(g, scale, limit):
-    return torch_like(g.astype(np.float32), np.float32(scale), np.float32(limit))
-
 
 def ladder(finite, zeros, lost, moved, repeats):
     if finite < 1:
@@ -44,7 +18,6 @@ def by_table(finite, zeros, lost, moved, repeats):
 
 RIGHT = {
     "norm_at_optimizer": [2.0**-14, 1 / 16384],
-    "unscale_and_clip": [with_a_scaled_limit, torch_like, by_torch, in_float32],
     "name_the_fault": [ladder, by_table],
 }
 
@@ -55,13 +28,6 @@ WRONG = {
         (6 / 16384, "6 is gone"),
         (16384.0, "divides"),
         (0.0, "after clipping"),
-    ],
-    "unscale_and_clip": [
-        (lambda g, s, m: torch_like(g, 1, m) / s, "meets the scaled ones"),
-        (lambda g, s, m: torch_like(g, 1, m), "without the scale"),
-        (lambda g, s, m: g / s, "not clipped"),
-        (lambda g, s, m: g / max(np.linalg.norm(g), 1e-300) * m, "stay as they are"),
-        (lambda g, s, m: np.clip(g / s, -m, m), "direction stays"),
     ],
     "name_the_fault": [
         (lambda f, z, lo, m, r: ladder(1, z, lo, m, r) or ladder(f, z, lo, m, r), "Ask first"),
