@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
+from mplab import FP16, round_to
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.formats import FP16
-from mplab.numbers.rounding import round_to
 
 _TIE = FP16.min_subnormal / 2
 

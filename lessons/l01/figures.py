@@ -4,8 +4,8 @@ from matplotlib.axes import Axes
 
 from mplab.pictures import canvas as c
 from mplab.pictures.training import run_name, summed
+from mplab.training import History
 from mplab.training.digits import PaintedDigits, measure_painted_digits as measure_painted_digits
-from mplab.training.history import History
 
 
 @c.in_house_style

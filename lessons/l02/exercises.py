@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable
 
+from mplab import FP8_E4M3, FP16, decode, ulp
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.codes import decode, ulp
-from mplab.numbers.formats import FP8_E4M3, FP16
 
 
 class Code(int):

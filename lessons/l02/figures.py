@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers.codes import ulp
-from mplab.numbers.formats import Format
+from mplab import Format, ulp
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 from mplab.pictures.formats import INTEGERS, magnitudes

@@ -5,10 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from mplab import BF16, FP8_E4M3, FP16, Rounding, round_to, ulp
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.codes import ulp
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Rounding
-from mplab.numbers.rounding import round_to
 
 
 def _round(x: float) -> float:

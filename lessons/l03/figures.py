@@ -6,9 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers.codes import ulp
-from mplab.numbers.formats import Format, Rounding
-from mplab.numbers.rounding import round_to
+from mplab import Format, Rounding, round_to, ulp
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 from mplab.pictures.rounding import mode_words, rounded

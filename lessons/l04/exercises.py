@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 
+from mplab import FP8_E4M3, FP16, Overflow, round_to, tally
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.formats import FP8_E4M3, FP16, Overflow
-from mplab.numbers.rounding import round_to, tally
 
 
 def _saturating(x: float) -> float:

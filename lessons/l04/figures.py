@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers.codes import decode
-from mplab.numbers.formats import Format, Overflow
-from mplab.numbers.rounding import Tally, round_to
+from mplab import Format, Overflow, Tally, decode, round_to
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 from mplab.training.exponents import zones

@@ -5,9 +5,8 @@ from functools import partial
 
 import numpy as np
 
+from mplab import BF16, FP16, round_to
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.formats import BF16, FP16
-from mplab.numbers.rounding import round_to
 
 
 def _rounded(x: float) -> float:

@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic.reductions import cumsum, sum
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format, round_to
+from mplab.arithmetic import cumsum, sum
 from mplab.explorers.chart import Bar, Scale, bars
 from mplab.explorers.widget import Explorer, choice, stops
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
-from mplab.numbers.rounding import round_to
 from mplab.pictures.canvas import percent, style
 
 MOST = 1 << 14

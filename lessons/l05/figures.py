@@ -5,10 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic.bounds import linear_bound, probabilistic_bound
-from mplab.arithmetic.reductions import Accumulation, cumsum, matmul, sum
-from mplab.numbers.formats import FP16, FP32, Format, Rounding
-from mplab.numbers.rounding import round_to
+from mplab import FP16, FP32, Format, Rounding, round_to
+from mplab.arithmetic import Accumulation, cumsum, linear_bound, matmul, probabilistic_bound, sum
 from mplab.pictures import canvas as c
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed", "neumaier": "dashed"}

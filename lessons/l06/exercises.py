@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mplab import FP32, Format, Rounding, round_to
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.formats import FP32, Format, Rounding
-from mplab.numbers.rounding import round_to
 
 FRACTION_BITS, BLOCK = 13, 128
 

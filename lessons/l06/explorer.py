@@ -2,10 +2,10 @@
 
 from fractions import Fraction
 
+from mplab import FP8_E4M3, FP16, Format
 from mplab.arithmetic.matrix_steps import Row, StepBits, step_bits
 from mplab.explorers.chart import LINE, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, tick
-from mplab.numbers.formats import FP8_E4M3, FP16, Format
 from mplab.pictures.canvas import BAD, BAND, FACES, INK, power_of_two
 
 UNITS: dict[str, tuple[str, Format]] = {

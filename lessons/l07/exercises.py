@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mplab import BF16, FP16, Rounding, round_to, ulp
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.codes import ulp
-from mplab.numbers.formats import BF16, FP16, Rounding
-from mplab.numbers.rounding import round_to
 
 
 # Lost updates ----------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 
 import numpy as np
 
-from mplab.arithmetic.updates import path
+from mplab import BF16, FP8_E4M3, FP16, Format, next_down, next_up, round_to
+from mplab.arithmetic import path
 from mplab.explorers.chart import Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, stops
-from mplab.numbers.codes import next_down, next_up
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, Format
-from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
 from mplab.pictures.canvas import percent, power_of_two, style
 

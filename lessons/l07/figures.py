@@ -5,10 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.arithmetic.updates import Descent
-from mplab.numbers.codes import ulp
-from mplab.numbers.formats import BF16, FP32, Format
-from mplab.numbers.rounding import round_to
+from mplab import BF16, FP32, Format, round_to, ulp
+from mplab.arithmetic import Descent
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 

@@ -7,15 +7,13 @@ from typing import NamedTuple
 import ipywidgets
 import numpy as np
 
+from mplab import FORMATS, FP32, Format, encode, round_to
 from mplab.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, stops
-from mplab.numbers.codes import encode
-from mplab.numbers.formats import FORMATS, FP32, Format
-from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number as in_digits
 from mplab.pictures.canvas import INK, STYLES, bands, percent, power_of_two
 from mplab.pictures.training import run_name, scale_words
-from mplab.training.exponents import ExponentHistogram
+from mplab.training import ExponentHistogram
 from mplab.training.history import History, Sample
 
 

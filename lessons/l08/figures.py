@@ -7,13 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
+from mplab import FP16, FP32, Format
 from mplab.hardware import recordings
-from mplab.numbers.formats import FP16, FP32, Format
 from mplab.pictures import canvas as c
 from mplab.pictures.recordings import NAMES, Where
 from mplab.pictures.training import summed
+from mplab.training import History
 from mplab.training.exponents import ExponentHistogram, pooled, shares, window, zone_words, zones
-from mplab.training.history import History
 
 
 # Gradients without a scale ---------------------------------------------------------------

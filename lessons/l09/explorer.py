@@ -6,22 +6,21 @@ from collections.abc import Callable, Sequence
 import ipywidgets
 import numpy as np
 
+from mplab import FORMATS, FP16
 from mplab.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, stops
-from mplab.numbers.formats import FORMATS, FP16
 from mplab.pictures.canvas import BAD, BAND, INK, LOST, power_of_two, style, whole_ticks
-from mplab.scaling.loss import LossScaler
-from mplab.scaling.rules import (
+from mplab.scaling import (
     DoublingScaler,
     FlooredScaler,
     Headroom,
     KerasScaler,
+    LossScaler,
     NudgedScaler,
     Turn,
     turns,
 )
-from mplab.training.history import History
-from mplab.training.recipes import Recipe
+from mplab.training import History, Recipe
 
 RULES: dict[str, Callable[[float, int], LossScaler]] = {
     "dynamic (torch)": lambda start, n: LossScaler(start, growth_interval=n),

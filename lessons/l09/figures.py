@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers.formats import FP16
+from mplab import FP16
 from mplab.pictures import canvas as c
 from mplab.pictures.scaling import band_between
-from mplab.scaling.rules import Trace
+from mplab.scaling import Trace
 
 
 # The scale of the loss -------------------------------------------------------------------

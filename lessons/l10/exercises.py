@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from mplab import BF16, FP16, FP32
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.formats import BF16, FP16, FP32
 
 # The rule --------------------------------------------------------------------------------
 WIDE, LOW, COARSE = FP32.precision, FP16.precision, BF16.precision

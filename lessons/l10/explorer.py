@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mplab import BF16, FP16, FP32, Format
 from mplab.explorers.chart import BOLD, Drawing
 from mplab.explorers.widget import Explorer, choice, tick
-from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.pictures.canvas import listed, style
-from mplab.simulation.context import explain
-from mplab.simulation.policies import POLICIES
+from mplab.simulation import POLICIES, explain
 
 
 class Operation(NamedTuple):

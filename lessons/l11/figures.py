@@ -10,7 +10,7 @@ from mplab.hardware.rooflines import ProductError, Roofline
 from mplab.pictures import canvas as c
 from mplab.pictures.recordings import NAMES, Where
 from mplab.pictures.training import look_of
-from mplab.training.recipes import RECIPES
+from mplab.training import RECIPES
 from mplab.training.stages import STAGES, Times
 
 

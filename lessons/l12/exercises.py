@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mplab import FP8_E4M3
 from mplab.course.exercise import Exercise, known
-from mplab.numbers.formats import FP8_E4M3
 
 LARGEST = FP8_E4M3.max_finite
 

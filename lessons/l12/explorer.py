@@ -2,12 +2,12 @@
 
 import numpy as np
 
+from mplab import FP8_E4M3, FP8_E5M2, Format
 from mplab.explorers.chart import Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, stops
-from mplab.numbers.formats import FP8_E4M3, FP8_E5M2, Format
 from mplab.pictures.canvas import BAND, LOST, percent, power_of_two, style, whole_ticks
 from mplab.pictures.scaling import Window, follow
-from mplab.scaling.amax import CurrentScaling, DelayedScaling
+from mplab.scaling import CurrentScaling, DelayedScaling
 
 FORMATS: dict[str, Format] = {"E4M3": FP8_E4M3, "E5M2": FP8_E5M2}
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.numbers.formats import FP8_E4M3
+from mplab import FP8_E4M3
 from mplab.pictures import canvas as c
 
 

@@ -4,10 +4,10 @@ from functools import cache
 
 import numpy as np
 
+from mplab import BF16, FP16, FP32
 from mplab.explorers.chart import Bar, Scale, bars
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l14.figures import PROBLEMS, FormulaErrors, measure_formula_errors, medians
-from mplab.numbers.formats import BF16, FP16, FP32
 from mplab.pictures.canvas import BAD, FAINT, GOOD
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}

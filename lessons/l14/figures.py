@@ -5,10 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic.operations import add, divide, multiply, sqrt, subtract
-from mplab.arithmetic.reductions import sum, variance
-from mplab.numbers.formats import Format, Rounding
-from mplab.numbers.rounding import round_to
+from mplab import Format, Rounding, round_to
+from mplab.arithmetic import add, divide, multiply, sqrt, subtract, sum, variance
 from mplab.numbers.words import superscript
 from mplab.pictures import canvas as c
 

@@ -5,11 +5,11 @@ from functools import cache
 
 import numpy as np
 
-from mplab.arithmetic.linear import Refinement, refine
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
+from mplab.arithmetic import Refinement, refine
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider, tick
 from mplab.lessons.l15.figures import random_system
-from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
 from mplab.numbers.words import superscript
 from mplab.pictures.canvas import power_of_two, style
 

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from mplab.arithmetic.linear import Refinement, refine
-from mplab.numbers.formats import Format
+from mplab import Format
+from mplab.arithmetic import Refinement, refine
 from mplab.pictures import canvas as c
 
 

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, encode, round_to, ulp, values
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.numbers.codes import encode, ulp, values
-from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Format
-from mplab.numbers.rounding import round_to
 
 _HOT = 90.0
 

@@ -5,11 +5,11 @@ from functools import cache
 
 import numpy as np
 
-from mplab.arithmetic.integration import freezes, integrate
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16
+from mplab.arithmetic import freezes, integrate
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
-from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.numbers.words import number, superscript
 from mplab.pictures.canvas import style
 

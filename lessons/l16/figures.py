@@ -5,10 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic.integration import freezes, integrate
-from mplab.numbers.codes import values
-from mplab.numbers.formats import Format
-from mplab.numbers.rounding import round_to
+from mplab import Format, round_to, values
+from mplab.arithmetic import freezes, integrate
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mplab.arithmetic.emulation import slice_bits, split
-from mplab.arithmetic.matrix_units import mma
+from mplab import FP16, FP32
+from mplab.arithmetic import mma, slice_bits, split
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l17.figures import KINDS
-from mplab.numbers.formats import FP16, FP32
 from mplab.numbers.words import superscript
 from mplab.pictures.canvas import GOOD, INK, power_of_two
 

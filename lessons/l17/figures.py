@@ -8,9 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from mplab.arithmetic.emulation import emulation_bound, slice_bits, split
-from mplab.arithmetic.matrix_units import mma
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format
+from mplab.arithmetic import emulation_bound, mma, slice_bits, split
 from mplab.pictures import canvas as c
 
 _LOOKS = {**c.STYLES, "INT8": c.NEUTRAL[0], "moduli": c.NEUTRAL[1]}

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from mplab import FP4_E2M1, FP8_E4M3, round_to
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.numbers.formats import FP4_E2M1, FP8_E4M3
-from mplab.numbers.rounding import round_to
 
 LARGEST = FP4_E2M1.max_finite
 LARGEST_SCALE, LEAST_SCALE = FP8_E4M3.max_finite, FP8_E4M3.min_normal

@@ -5,12 +5,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from mplab import FP4_E2M1
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider, tick
-from mplab.numbers.formats import FP4_E2M1
 from mplab.pictures.canvas import BAD, GOOD, power_of_two
-from mplab.scaling.amax import ScaleRule
-from mplab.scaling.quantized import dequantize, hadamard, quantize
+from mplab.scaling import ScaleRule, dequantize, hadamard, quantize
 
 WAYS = {
     "MXFP4 (RCEIL): the scale lets nothing saturate": ScaleRule.RCEIL,

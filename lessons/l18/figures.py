@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mplab.numbers.formats import FP4_E2M1, Rounding
-from mplab.numbers.rounding import Stream
+from mplab import FP4_E2M1, Rounding, Stream
 from mplab.pictures import canvas as c
-from mplab.scaling.amax import ScaleRule
-from mplab.scaling.quantized import MX_BLOCK, fake_quantize, hadamard
+from mplab.scaling import MX_BLOCK, ScaleRule, fake_quantize, hadamard
 
 _MXFP4: dict[str, Any] = {"scale": ScaleRule.RCEIL, "block": MX_BLOCK}
 

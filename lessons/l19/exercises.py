@@ -6,9 +6,8 @@ from itertools import permutations
 
 import numpy as np
 
+from mplab import BF16, round_to
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.numbers.formats import BF16
-from mplab.numbers.rounding import round_to
 
 
 # Orders ----------------------------------------------------------------------------------

@@ -5,12 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from mplab.arithmetic.reductions import Accumulation, matmul
+from mplab import BF16, FP16, FP32, Format, encode, round_to
+from mplab.arithmetic import Accumulation, matmul
 from mplab.explorers.chart import Drawing
 from mplab.explorers.widget import Explorer, choice, slider
-from mplab.numbers.codes import encode
-from mplab.numbers.formats import BF16, FP16, FP32, Format
-from mplab.numbers.rounding import round_to
 from mplab.pictures.canvas import BAND, INK
 
 WAYS: dict[str, Accumulation] = {

@@ -11,13 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.arithmetic.reductions import distinct_sums
-from mplab.numbers.formats import BF16, FP16, FP32
-from mplab.numbers.rounding import round_to
+from mplab import BF16, FP16, FP32, round_to
+from mplab.arithmetic import distinct_sums
 from mplab.pictures import canvas as c
-from mplab.training.loop import train
-from mplab.training.recipes import Recipe
-from mplab.training.tasks import Task
+from mplab.training import Recipe, Task, train
 
 
 # Orders of one sum -----------------------------------------------------------------------
