@@ -140,15 +140,9 @@ def test_a_history_of_no_length_and_a_misspelt_choice_are_refused():
 
 # Margins --------------------------------------------------------------------------------
 
-EXTREMES = np.array(
-    [
-        m * 2.0**e
-        for e in (-149, -148, -127, -126, -100, -1, 0, 1, 8, 100, 126, 127)
-        for m in (1, 1.5)
-    ]
-    + [FP32.max_finite, 448.0, 0.9999999403953552, 3.0],
-    np.float32,
-)
+EXPONENTS = (-149, -148, -127, -126, -100, -1, 0, 1, 8, 100, 126, 127)
+EXTREMES = [m * 2.0**e for e in EXPONENTS for m in (1, 1.5)]
+EXTREMES = np.float32([*EXTREMES, FP32.max_finite, 448.0, 0.9999999403953552, 3.0])
 MARGINS = sorted({*range(-420, 421, 12), -127, -60, -1, 1, 2, 127, 149, 300, -(10**30), 10**30})
 ONE_BY_ONE = [rule for rule in ScaleRule if rule is not ScaleRule.NVFP4]
 MX_RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL]

@@ -79,7 +79,7 @@ CALL = st.one_of(
         st.lists(st.tuples(st.integers(0, LAYERS - 1), st.sampled_from(BAD)), max_size=2),
     ),
     st.tuples(st.sampled_from(["unscale", "step", "drop"]), NUMBER),
-    st.tuples(st.sampled_from(["step", "update", "load"]), NUMBER),
+    st.tuples(st.sampled_from(["step", "update", "load", "clip"]), NUMBER),
 )
 OPTIONS = st.fixed_dictionaries(
     {
@@ -122,34 +122,19 @@ def play(calls, options):
     return ours
 
 
-@settings(max_examples=120)
+@settings(max_examples=180)
 @given(calls=st.lists(CALL, max_size=25), options=OPTIONS)
 def test_any_calls_in_any_order_do_what_they_do_in_torch(calls, options):
     play(calls, options)
 
 
-BATCH = st.tuples(
-    st.lists(st.tuples(st.integers(0, LAYERS - 1), st.sampled_from(BAD)), max_size=1),
-    st.booleans(),
-)
-
-
-@settings(max_examples=60)
-@given(steps=st.lists(BATCH, min_size=1, max_size=12), options=OPTIONS)
-def test_training_with_clipping_and_two_optimizers_goes_as_in_torch(steps, options):
-    ours, theirs = both(options)
-    for bad, clipping in steps:
-        for side in (ours, theirs):
-            for number in (0, 1):
-                side.drop(number)
-            side.backward(bad)
-            if clipping:
-                side.unscale(0)
-                side.clip(0)
-            for number in (0, 1):
-                side.step(number)
-            side.update()
-        assert_alike(ours, theirs)
+def test_training_with_clipping_and_two_optimizers_goes_as_in_torch():
+    calls = []
+    for bad in ([], [(0, math.inf)], [], [(2, math.nan)], [], []):
+        calls += [("drop", 0), ("drop", 1), ("backward", bad), ("unscale", 0), ("clip", 0)]
+        calls += [("step", 0), ("step", 1), ("update", 0)]
+    side = play(calls, {"growth_interval": 2})
+    assert side.steps == [0, 1, 1, 0, 1, 0, 0, 1, 0, 1]
 
 
 def test_an_overflow_in_one_optimizer_lets_the_other_step_and_halves_for_both():
@@ -172,17 +157,17 @@ def test_a_state_goes_to_torch_and_back():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("scale", [65536.0, 3.0, 0.1, 1.0])
-def test_gradients_of_any_dtype_are_unscaled_to_the_bits_of_torch(dtype, scale):
+def test_gradients_of_any_dtype_are_unscaled_to_the_bits_of_torch(dtype):
     values = torch.randn(500, generator=torch.Generator().manual_seed(0)).to(dtype)
-    found = []
-    for scaler in (GradScaler(LossScaler(scale)), torch.amp.GradScaler("cpu", init_scale=scale)):
-        weight = nn.Parameter(torch.zeros(500, dtype=dtype))
-        scaler.scale(torch.zeros(()))
-        weight.grad = values.clone()
-        scaler.unscale_(torch.optim.SGD([weight], lr=1.0))
-        found.append(weight.grad)
-    assert_same(*found)
+    for scale in (65536.0, 3.0, 0.1, 1.0):
+        found = []
+        for scaler in both({"init_scale": scale}):
+            weight = nn.Parameter(torch.zeros(500, dtype=dtype))
+            scaler.scaler.scale(torch.zeros(()))
+            weight.grad = values.clone()
+            scaler.scaler.unscale_(torch.optim.SGD([weight], lr=1.0))
+            found.append(weight.grad)
+        assert_same(*found)
 
 
 @pytest.mark.parametrize("bad", [None, 0, 1, 2, 3])
@@ -211,28 +196,21 @@ def test_sparse_gradients_are_unscaled_where_they_are_stored():
     assert torch.equal(table.weight.grad.to_dense(), expected)
 
 
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        torch.ones((), dtype=torch.float16),
-        torch.ones(3, dtype=torch.float16),
-        [torch.ones(2), (torch.ones(1), torch.ones((), dtype=torch.float64))],
-    ],
-)
-def test_losses_and_nested_lists_are_scaled_as_in_torch(outputs):
-    theirs = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    got, expected = GradScaler(LossScaler(1024.0)).scale(outputs), theirs.scale(outputs)
-
+def test_losses_and_nested_lists_are_scaled_as_in_torch():
     def flat(x):
         return [x] if isinstance(x, torch.Tensor) else [t for part in x for t in flat(part)]
 
-    assert type(got) is type(expected)
-    for one, other in zip(flat(got), flat(expected), strict=True):
-        assert_same(one, other)
-    assert [t.item() for t in GradScaler(LossScaler(2.0)).scale(torch.ones(1) for _ in "ab")] == [
-        2.0,
-        2.0,
-    ]
+    for outputs in (
+        torch.ones((), dtype=torch.float16),
+        torch.ones(3, dtype=torch.float16),
+        [torch.ones(2), (torch.ones(1), torch.ones((), dtype=torch.float64))],
+    ):
+        got, expected = (side.scaler.scale(outputs) for side in both({"init_scale": 1024.0}))
+        assert type(got) is type(expected)
+        for one, other in zip(flat(got), flat(expected), strict=True):
+            assert_same(one, other)
+    twice = GradScaler(LossScaler(2.0)).scale(torch.ones(1) for _ in "ab")
+    assert [t.item() for t in twice] == [2.0, 2.0]
 
 
 def test_a_fused_optimizer_ends_at_the_weights_of_torch():
@@ -253,30 +231,6 @@ def test_a_fused_optimizer_ends_at_the_weights_of_torch():
 
 
 # Wrong calls ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("calls", "message"),
-    [
-        (["unscale"], "unscale_: the loss must be scaled before"),
-        (["step"], "step: the loss must be scaled before"),
-        (["update"], "update: the loss must be scaled before"),
-        (["backward", "unscale", "unscale"], "got a second call"),
-        (["backward", "step", "unscale"], "got a call after step()"),
-        (["backward", "step", "step"], "step: must be called once .* End a step by update"),
-        (["backward", "update"], "update: an optimizer must have been stepped"),
-        (["backward", "drop", "step"], "the optimizer must have a gradient; got none"),
-    ],
-)
-def test_calls_in_the_wrong_order_are_refused_as_in_torch_in_better_words(calls, message):
-    ours, theirs = both({})
-    arguments = {"backward": [[]], "update": []}
-    for call in calls[:-1]:
-        for side in (ours, theirs):
-            assert side.do(call, *arguments.get(call, [0])) is None
-    assert theirs.do(calls[-1], *arguments.get(calls[-1], [0])) is not None
-    with pytest.raises(RuntimeError, match=message):
-        getattr(ours, calls[-1])(*arguments.get(calls[-1], [0]))
 
 
 def test_half_precision_weights_are_refused_before_any_gradient_is_touched():
@@ -303,34 +257,40 @@ def one_weight(rule):
     return weight, torch.optim.SGD([weight], lr=1.0), GradScaler(rule)
 
 
-@pytest.mark.parametrize(("skips", "stepped"), [(True, False), (False, True)])
-def test_a_static_scale_that_skips_stays_and_one_that_does_not_spoils_the_weights(skips, stepped):
-    weight, optimizer, scaler = one_weight(LossScaler(8.0, dynamic=False, static_skips=skips))
-    scaler.scale((weight * 1e38 * 1e10).sum()).backward()
+def stepped(rule, gradient):
+    """A weight of ones after a step with this gradient, and the scaler."""
+    weight, optimizer, scaler = one_weight(rule)
+    scaler.scale((weight * gradient).sum()).backward()
     scaler.step(optimizer)
-    assert scaler.update() is skips
-    assert weight.isfinite().all() != stepped
+    scaler.update()
+    return weight, scaler
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_static_scale_that_skips_stays_and_one_that_does_not_spoils_the_weights(skips):
+    rule = LossScaler(8.0, dynamic=False, static_skips=skips)
+    weight, scaler = stepped(rule, torch.full((4,), math.inf))
+    assert weight.isfinite().all() == skips
     assert scaler.get_scale() == 8.0
 
 
-@pytest.mark.parametrize(
-    ("rule", "expected"), [(DoublingScaler(8.0), 16.0), (FlooredScaler(8.0), 8.0)]
-)
-def test_the_rule_moves_the_scale(rule, expected):
-    weight, optimizer, scaler = one_weight(rule)
-    scaler.scale(weight.sum()).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert scaler.get_scale() == expected
+def test_each_rule_moves_the_scale_and_a_nudged_one_is_told_the_mean_of_unscaled_gradients():
+    for rule, size, expected in (
+        (DoublingScaler(8.0), 1.0, 16.0),
+        (FlooredScaler(8.0), 1.0, 8.0),
+        (NudgedScaler(1024.0), 0.9e-7, 1126.4000244140625),
+        (NudgedScaler(1024.0), 1.1e-7, 1024.0),
+    ):
+        assert stepped(rule, size)[1].get_scale() == expected
 
 
-def test_a_nudged_scale_is_told_the_mean_of_unscaled_gradients():
-    for size, expected in ((0.9e-7, 1126.4000244140625), (1.1e-7, 1024.0)):
-        weight, optimizer, scaler = one_weight(NudgedScaler(1024.0))
-        scaler.scale((weight * size).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        assert scaler.get_scale() == expected
+def test_a_rule_of_one_s_own_that_wants_no_mean_is_told_of_infinities_alone():
+    class Deaf(LossScaler):
+        def update(self, found_nonfinite):
+            return super().update(found_nonfinite)
+
+    assert stepped(Deaf(8.0), math.inf)[1].get_scale() == 4.0
+    assert [turn.skipped for turn in turns(Deaf(8.0), [4.0, 4.0])] == [True, False]
 
 
 class Listening(LossScaler):
@@ -357,26 +317,9 @@ def test_a_rule_of_one_s_own_that_wants_the_mean_is_told_that_of_all_optimizers(
         scaler.step(optimizer)
     assert scaler.update() is False
     assert rule.told == [(False, (3 * 2.0 + 10.0) / 4)]
-    assert [turn.skipped for turn in turns(rule, [9.0, 1.0], mean_abs_gradient=0.5)] == [
-        False,
-        True,
-    ]
+    skipped = [turn.skipped for turn in turns(rule, [9.0, 1.0], mean_abs_gradient=0.5)]
+    assert skipped == [False, True]
     assert rule.told[1:] == [(False, 0.5), (True, 0.5)]
-
-
-class Deaf(LossScaler):
-    """A rule of a user's own that wants no mean, and takes none."""
-
-    def update(self, found_nonfinite):
-        return super().update(found_nonfinite)
-
-
-def test_a_rule_that_wants_no_mean_is_told_of_infinities_alone():
-    weight, optimizer, scaler = one_weight(Deaf(8.0))
-    scaler.scale(weight.sum() * math.inf).backward()
-    scaler.step(optimizer)
-    assert scaler.update() is True
-    assert [turn.skipped for turn in turns(Deaf(8.0), [4.0, 4.0])] == [True, False]
 
 
 class Wrapped:
@@ -404,18 +347,3 @@ def test_what_wraps_an_optimizer_is_unscaled_stepped_and_skipped_like_one():
         scaler.update()
     assert wrapped.steps == 1
     assert weight.tolist() == [-1.0, -1.0]
-
-
-@pytest.mark.parametrize("scale", [256.0, 16384.0])
-def test_clipping_before_unscaling_bounds_the_norm_by_the_maximum_over_the_scale(scale):
-    norms = []
-    for clip_first in (True, False):
-        weight, optimizer, scaler = one_weight(LossScaler(scale))
-        scaler.scale(3 * weight.sum()).backward()  # a norm of 6
-        if not clip_first:
-            scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_([weight], 1.0)
-        if clip_first:
-            scaler.unscale_(optimizer)
-        norms.append(weight.grad.norm().item())
-    assert norms == [pytest.approx(1 / scale, rel=1e-5), pytest.approx(1.0, rel=1e-5)]

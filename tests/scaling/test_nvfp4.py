@@ -19,7 +19,6 @@ from mplab import (
     Overflow,
     Rounding,
     Stream,
-    round_to,
 )
 from mplab.scaling import Quantized, ScaleRule, dequantize, fake_quantize, hadamard, quantize
 
@@ -207,17 +206,6 @@ def test_hadamard_s_error_stays_within_its_roundings(n):
     ).all()
 
 
-def test_hadamard_keeps_products_and_spreads_outliers():
-    signs = signs_of(16)
-    x, w = normal(8, 64).double(), normal(12, 64, seed=1).double()
-    x[:, 5] *= 100
-    turned = hadamard(x, signs) @ hadamard(w, signs).t()
-    assert torch.allclose(turned, x @ w.t(), rtol=0, atol=1e-11)
-    assert hadamard(x, signs).abs().max() < x.abs().max() / 3
-    other = hadamard(w, -signs.roll(1))
-    assert not torch.allclose(hadamard(x, signs) @ other.t(), x @ w.t(), atol=1.0)
-
-
 def test_gradients_pass_through_hadamard():
     x, signs = normal(2, 32).double().requires_grad_(), signs_of(16)
     for inverse in (False, True):
@@ -231,13 +219,6 @@ def test_what_is_not_finite_stays_in_its_block():
     x = normal(2, 32)
     x[1, 20] = math.inf
     assert hadamard(x).isfinite().reshape(4, 16).all(1).tolist() == [True, True, True, False]
-
-
-def test_the_values_of_fp4_are_where_nvfp4_puts_them():
-    x = torch.tensor([0.0, 0.5, 1, 1.5, 2, 3, 4, 6] * 2)
-    got = quantize(x, **NVFP4, block=(16,), tensor_scale=1.0)
-    assert got.codes.tolist() == [*range(8)] * 2
-    assert_same_bits(round_to(x.numpy(), FP4_E2M1), dequantize(got).numpy())
 
 
 def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken():
@@ -255,8 +236,5 @@ def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken()
     assert refused == {"FP32", "TF32", "BF16", "FP8_E8M0", "U4"}
     with pytest.raises(ValueError, match=r"^quantize: fmt must be signed.*; got FP8_E8M0"):
         quantize(x, FP8_E8M0, scale=ScaleRule.NVFP4, block=(16,))
-
-
-def test_a_tensor_scale_of_one_element_is_refused_with_what_to_pass():
     with pytest.raises(ValueError, match=r"tensor_scale must be one .*a tensor of shape \(\)\.$"):
-        quantize(normal(2, 16), **NVFP4, block=(16,), tensor_scale=torch.ones(1))
+        quantize(x, **NVFP4, block=(16,), tensor_scale=torch.ones(1))

@@ -1,12 +1,13 @@
 """Tensors as codes and scales, against torch, ml_dtypes, and the MX rules in fractions."""
 
+import itertools
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
-from cases import assert_same_bits
+from cases import assert_same_bits, stream_for
 from oracle import exponent_of, largest, mx_exponent, power, round_fraction, value_of_code
 
 from mplab import (
@@ -19,7 +20,6 @@ from mplab import (
     FP8_E8M0,
     Overflow,
     Rounding,
-    Stream,
     decode,
     round_to,
 )
@@ -37,7 +37,6 @@ from mplab.scaling.quantized import multiply_and_round
 
 EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8 and fmt.torch_dtype]
 SMALL = [fmt for fmt in FORMATS.values() if fmt.bits <= 8]
-EIGHT = torch.float8_e5m2
 ONE_BY_ONE = [rule for rule in ScaleRule if rule is not ScaleRule.NVFP4]
 MX_RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL]
 ELEMENTS = [FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1]
@@ -103,27 +102,15 @@ def test_a_float64_is_rounded_once():
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rounding", Rounding)
 def test_every_way_in_hands_its_options_to_the_one_door(rounding, overflow):
-    x = torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])])
-
-    def options():
-        stream = Stream(5) if rounding is Rounding.STOCHASTIC else None
-        return {"rounding": rounding, "overflow": overflow, "stream": stream}
-
-    expected = round_to(x.numpy(), FP8_E4M3, **options())
-    got = [
-        quantize(x, FP8_E4M3, scale=1.0, **options()).values,
-        fake_quantize(x, FP8_E4M3, scale=1.0, **options()),
-        multiply_and_round(x, torch.tensor(1.0), FP8_E4M3, **options()),
-    ]
-    for each in got:
-        assert_same_bits(each.numpy(), expected)
-
-
-def test_overflow_saturates_unless_told_otherwise():
-    x = torch.tensor([465.0, -math.inf, math.nan])
-    assert quantize(x, FP8_E4M3, scale=1.0).codes.tolist() == [0x7E, 0xFE, 0x7F]
-    ieee = quantize(x, FP8_E4M3, scale=1.0, overflow=Overflow.IEEE)
-    assert ieee.codes.tolist() == [0x7F, 0x7F, 0x7F]
+    x, how = torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])]), {"rounding": rounding}
+    for way in (
+        lambda **options: quantize(x, FP8_E4M3, scale=1.0, **options).values,
+        lambda **options: fake_quantize(x, FP8_E4M3, scale=1.0, **options),
+        lambda **options: multiply_and_round(x, torch.tensor(1.0), FP8_E4M3, **options),
+    ):
+        how = {"rounding": rounding, "overflow": overflow}
+        expected = round_to(x.numpy(), FP8_E4M3, stream=stream_for(rounding), **how)
+        assert_same_bits(way(stream=stream_for(rounding), **how).numpy(), expected)
 
 
 def test_a_transposed_or_parameter_tensor_is_quantized_as_its_copy():
@@ -277,30 +264,16 @@ def test_blocks_keep_small_numbers_beside_large_ones():
 # Bad input -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (
-            lambda: quantize(torch.ones(4), FP8_E4M3, scale=torch.ones(3), block=(2,)),
-            ValueError,
-            r"scale must have the shape \(2,\)",
-        ),
-        (
-            lambda: quantize(torch.tensor([math.nan]), FP4_E2M1, scale=1.0),
-            ValueError,
-            "must not hold NaN, which FP4_E2M1 lacks",
-        ),
-        (lambda: quantize(torch.ones(2), FP4_E2M1).data, TypeError, "got FP4_E2M1"),
-        (
-            lambda: scale_for(1.0, FP4_E2M1, rule=ScaleRule.NVFP4),
-            ValueError,
-            "rule must be one that needs a single amax",
-        ),
-    ],
-)
-def test_what_cannot_be_quantized_is_refused_with_advice(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+def test_what_cannot_be_quantized_is_refused_with_advice():
+    x, nan = torch.ones(4), torch.tensor([math.nan])
+    for message, call in {
+        r"must have the shape \(2,\)": lambda: quantize(x, FP8_E4M3, scale=x[:3], block=(2,)),
+        "not hold NaN, which FP4_E2M1 lacks": lambda: quantize(nan, FP4_E2M1, scale=1.0),
+        "got FP4_E2M1": lambda: quantize(x, FP4_E2M1).data,
+        "one that needs a single amax": lambda: scale_for(1.0, FP4_E2M1, rule=ScaleRule.NVFP4),
+    }.items():
+        with pytest.raises((TypeError, ValueError), match=message):
+            call()
 
 
 def test_scales_that_are_no_powers_of_two_have_no_e8m0_code():
@@ -310,10 +283,9 @@ def test_scales_that_are_no_powers_of_two_have_no_e8m0_code():
 
 
 @pytest.mark.parametrize("fmt", [f for f in SMALL if f.signed], ids=lambda fmt: fmt.name)
-@pytest.mark.parametrize("block", [None, (8,), (3, 4)])
-def test_fake_quantization_is_there_and_back(fmt, block):
+def test_fake_quantization_is_there_and_back(fmt):
     x = normal(6, 8, seed=8, spread=4)
-    for rule in ScaleRule:
+    for rule, block in itertools.product(ScaleRule, (None, (8,), (3, 4))):
         expected = dequantize(quantize(x, fmt, scale=rule, block=block))
         assert_same_bits(fake_quantize(x, fmt, scale=rule, block=block).numpy(), expected.numpy())
 
@@ -331,7 +303,7 @@ def test_no_gradient_passes_unless_a_zero_that_has_one_is_added():
 @pytest.mark.parametrize("rounding", list(Rounding), ids=lambda m: m.name)
 def test_products_with_powers_of_two_are_exact_past_the_ends_of_float32(rounding):
     x = torch.tensor([2.0**60] + [2.0**-100] * 31)
-    how = {"rounding": rounding, "stream": Stream(1) if rounding is Rounding.STOCHASTIC else None}
+    how = {"rounding": rounding, "stream": stream_for(rounding)}
     quantized = quantize(x, FP8_E4M3, scale=ScaleRule.RCEIL, block=MX_BLOCK, **how)
     tiny = int(rounding in (Rounding.TOWARD_POSITIVE, Rounding.TO_ODD))
     assert quantized.scale == 2.0**-52 and quantized.codes[1:].tolist() == 31 * [tiny]

@@ -19,7 +19,7 @@ from mplab.simulation import (
     POLICIES,
     explain,
     simulated,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from mplab.simulation import (
     convert_linears,
     sensitivity,
     simulated,
-)  # fmt: skip
+)
 from mplab.training import TASKS
 
 LOW = (FP16, BF16, FP8_E4M3, FP8_E5M2)

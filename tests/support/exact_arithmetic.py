@@ -111,19 +111,18 @@ def exceptions(name, operands, fmt, rounding, tininess, overflow=Overflow.IEEE, 
 
 
 class Magnitudes:
-    """The finite magnitudes of a format in order, the next one past them, and halfway points."""
+    """The finite magnitudes of a format in order, and the next one past them."""
 
     def __init__(self, fmt):
-        self.fmt, self.table = fmt, oracle.table_of(fmt)
+        self.table = oracle.table_of(fmt)
         self.values = np.append(self.table.values, self.table.values[-1] + self.table.gaps[-1])
-        self.middles = self.table.midpoints
 
     def round(self, compare, negative, rounding):
         """Round magnitudes known only through `compare(t)`: the sign of t − |exact|, per element.
 
         Returns the rounded numbers with their signs; exact zeros get the sign in `negative`.
         """
-        fmt, last = self.fmt, self.middles.size - 1
+        last = self.table.last
         low, high = np.zeros(negative.shape, int), np.full(negative.shape, last + 1)
         if compare(np.full(negative.shape, self.values[0])).max(initial=0) > 0:
             raise ValueError("a magnitude below the least value")
@@ -131,35 +130,13 @@ class Magnitudes:
             middle = (low + high + 1) // 2
             fits = compare(self.values[middle]) <= 0
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-        beyond = low > last
-        low = np.minimum(low, last)
-        exact = compare(self.values[low]) == 0
-        side = -compare(self.middles[low])
-        match rounding.name:
-            case "TIES_TO_EVEN":
-                up = (side > 0) | ((side == 0) & (low % 2 == 1))
-            case "TIES_TO_AWAY":
-                up = side >= 0
-            case "TOWARD_ZERO":
-                up = np.zeros(low.shape, bool)
-            case "TO_ODD":
-                up = low % 2 == 0
-            case "TOWARD_POSITIVE":
-                up = ~negative
-            case "TOWARD_NEGATIVE":
-                up = negative
-        index = np.where(exact & ~beyond, low, np.where(beyond, last + 1, low + up))
-        past = inf if fmt.specials.name in ("IEEE", "P3109") else nan
-        past = float(self.table.values[-1]) if fmt.specials.name == "NONE" else past
-        result = np.append(self.table.values, past)[index]
-        inward = (rounding.name in ("TOWARD_ZERO", "TO_ODD")) | (
-            (rounding.name == "TOWARD_POSITIVE") & negative
-            | (rounding.name == "TOWARD_NEGATIVE") & ~negative
-        )
-        result = np.where((index > last) & inward, self.table.values[-1], result)
-        if fmt.specials.name in oracle.ONE_ZERO:
-            negative = negative & (result != 0)
-        return np.where(negative, -result, result)
+        place = oracle.Place(self.table, np.where(negative, -1.0, 1.0))  # found, not looked up
+        beyond, place.index = low > last, np.minimum(low, last)
+        exact = compare(self.values[place.index]) == 0
+        place.side = -compare(self.table.midpoints[place.index])
+        excess = np.where(exact, 0.0, self.table.gaps[place.index] / 2)
+        place.excess = np.where(beyond, inf, excess)
+        return place.round(rounding, Overflow.IEEE)
 
 
 def pairs(name, fmt, rounding, a, b=None, c=None):

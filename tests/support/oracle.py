@@ -156,24 +156,12 @@ def _past_the_end(fmt, overflow):
     return inf if fmt.specials.name in ("IEEE", "P3109") else nan
 
 
-def events_of(
-    x,
-    fmt,
-    rounding,
-    overflow,
-    tininess,
-    random=None,
-    *,
-    signaling=False,
-    flush_inputs=False,
-    flush_outputs=False,
-):
+def events_of(x, fmt, rounding, overflow, tininess, random=None, *, signaling=False, **flush):
     """The exceptions that `round_fraction` with these arguments raises, as bits."""
     negative, q = split(x)
     if q != q:
         return INVALID if signaling else 0
-    options = {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
-    result = round_fraction(x, fmt, rounding, overflow, random, **options)
+    result = round_fraction(x, fmt, rounding, overflow, random, **flush)
     raised = INEXACT if result != x else 0
     if isnan(result) and (q == inf or (negative and not fmt.signed)):
         return raised | INVALID
@@ -184,7 +172,8 @@ def events_of(
     rounded = unbounded(q, fmt, negative, rounding, random)
     if rounded > largest(fmt):
         raised |= OVERFLOW
-    judged = q if flush_inputs or tininess.name == "BEFORE" else rounded  # a flushed input is tiny
+    flushed = flush.get("flush_inputs")  # such an input is tiny
+    judged = q if flushed or tininess.name == "BEFORE" else rounded
     tiny = judged < least_normal(fmt)
     return raised | (UNDERFLOW if tiny and raised else 0)
 
@@ -336,27 +325,16 @@ class Place:
                 up = np.signbit(self.x) == (rounding.name == "TOWARD_NEGATIVE")
         return tiny & ~(near & up)
 
-    def events(
-        self,
-        rounding,
-        overflow,
-        tininess,
-        random=None,
-        *,
-        signaling=False,
-        flush_inputs=False,
-        flush_outputs=False,
-    ):
+    def events(self, rounding, overflow, tininess, random=None, *, signaling=False, **flush):
         """What `events_of` gives for each x; `signaling` says which NaNs are."""
-        options = {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
-        result = self.round(rounding, overflow, random, **options)
+        result = self.round(rounding, overflow, random, **flush)
         x, number = self.x, ~np.isnan(self.x)
         inexact = number & (result != x)
         refused = np.isinf(x) | ((x < 0) & (not self.table.fmt.signed))
         invalid = number & np.isnan(result) & refused
         finite = np.isfinite(x) & ~invalid
         beyond = finite & (self._index_after(rounding, random) > self.table.last)
-        tiny = finite & inexact & self._tiny(rounding, tininess, random, flush_inputs)
+        tiny = finite & inexact & self._tiny(rounding, tininess, random, flush.get("flush_inputs"))
         raised = inexact * INEXACT + tiny * UNDERFLOW + beyond * OVERFLOW
         return (raised + (invalid | (~number & signaling)) * INVALID).astype(np.uint8)
 

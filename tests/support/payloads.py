@@ -169,79 +169,53 @@ def leak(path):
 """
 
 FORGING = [
-    Attack(
-        "ast transformer",
-        """
+    Attack("ast transformer", """
 import ast
 class Strip(ast.NodeTransformer):
     def visit_Assert(self, node): return ast.Pass()
 get_ipython().ast_transformers.append(Strip())
 """,
-        edit=answers(every_answer("0")),
-    ),
-    Attack(
-        "input transformer",
+        edit=answers(every_answer("0"))),
+    Attack("input transformer",
         "get_ipython().input_transformers_post.append(lambda ls: "
         "['pass\\n' if 'assert' in l else l for l in ls])",
-        edit=answers(every_answer("0")),
-    ),
-    Attack(
-        "patched do_execute",
-        """
+        edit=answers(every_answer("0"))),
+    Attack("patched do_execute", """
 async def fake(code, silent, *a, **k):
     return {'status': 'ok', 'execution_count': 1, 'payload': [], 'user_expressions': {}}
 get_ipython().kernel.do_execute = fake
-""",
-    ),
-    Attack(
-        "patched run_cell",
-        """
+"""),
+    Attack("patched run_cell", """
 from IPython.core.interactiveshell import InteractiveShell, ExecutionResult
 async def fake(self, *a, **k):
     r = ExecutionResult(None); r.execution_count = 1; return r
 def quiet(self, *a, **k): return ExecutionResult(None)
 InteractiveShell.run_cell_async = fake; InteractiveShell.run_cell = quiet
-""",
-    ),
+"""),
     Attack("answers equal to all", edit=answers(ALWAYS_EQUAL + every_answer("Yes(1)"))),
-    Attack(
-        "shadowed builtins",
+    Attack("shadowed builtins",
         "import builtins\nbuiltins.all = lambda *a: True\nbuiltins.float = lambda *a: 1.0",
-        edit=answers(every_answer("0")),
-        control="nothing gained: the control uses assert",
-    ),
-    Attack(
-        "array that lies",
+        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
+    Attack("array that lies",
         edit=answers(
             "import numpy as np\nclass Liar(np.ndarray):\n"
             "    def __array_ufunc__(self, *a, **k): return np.True_\n"
             "    def __array__(self, *a, **k): raise KeyboardInterrupt\n"
             "    def __eq__(self, o): return True\n"
-            "    __hash__ = None\n" + every_answer("np.ones(3).view(Liar)")
-        ),
-    ),
-    Attack(
-        "patched numpy",
+            "    __hash__ = None\n" + every_answer("np.ones(3).view(Liar)"))),
+    Attack("patched numpy",
         "import numpy as np\nnp.testing.assert_equal = lambda *a, **k: None\n"
         "np.signbit = np.isnan = lambda *a: np.array(True)\n"
         "np.frombuffer = np.asarray = lambda *a, **k: np.zeros(())",
-        edit=answers(every_answer("0")),
-        control="nothing gained: the control uses assert",
-    ),
-    Attack(
-        "patched mplab",
+        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
+    Attack("patched mplab",
         "import mplab, mplab.course\n"
         "import mplab.grading.serialization as v, mplab.grading.exercises as e\n"
         "mplab.check = mplab.course.check = lambda *a, **k: True\n"
         "mplab.course.equal = e.equal = lambda *a: True\n"
         "v.encode_value = lambda x: {'float': '0x1.0000000000000p+0'}",
-        edit=answers(every_answer("0")),
-        control="nothing gained: the control uses assert",
-    ),
-    Attack(
-        "frame inspection",
-        edit=answers(
-            """
+        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
+    Attack("frame inspection", edit=answers("""
 import sys
 def peek(*args):
     f = sys._getframe()
@@ -252,13 +226,8 @@ def peek(*args):
                     and args in space[name] else space[name]
         f = f.f_back
 fields_of = value_of = max_finite = encode_nearest = peek
-"""
-        ),
-    ),
-    Attack(
-        "memory inspection",
-        edit=answers(
-            """
+""")),
+    Attack("memory inspection", edit=answers("""
 import gc
 def peek(*args):
     for o in gc.get_objects():
@@ -267,14 +236,8 @@ def peek(*args):
             try: return o.answer(*args)
             except Exception: pass
 fields_of = value_of = max_finite = encode_nearest = peek
-"""
-        ),
-        lengthy=True,
-    ),
-    Attack(
-        "answers from the public table",
-        edit=answers(
-            """
+"""), lengthy=True),
+    Attack("answers from the public table", edit=answers("""
 import json
 import os
 from mplab.grading import load_public
@@ -283,14 +246,8 @@ load_public('checks.json')
 fields_of = EXERCISES['fields'].answer; value_of = EXERCISES['value'].answer
 max_finite = EXERCISES['max_finite'].answer; encode_nearest = EXERCISES['encode'].answer
 finite_codes = EXERCISES['finite_codes'].answer
-"""
-        ),
-        control="the control has no table",
-    ),
-    Attack(
-        "functions of the library",
-        edit=answers(
-            """
+"""), control="the control has no table"),
+    Attack("functions of the library", edit=answers("""
 import mplab
 def toy(e, t): return mplab.Format('toy', exponent_bits=e, precision=t + 1)
 def fields_of(c, e, t): return tuple(map(int, mplab.fields(c, toy(e, t))))
@@ -299,19 +256,13 @@ def max_finite(e, t): return toy(e, t).max_finite
 def encode_nearest(x, e, t):
     return int(mplab.encode(float(mplab.round_to(float(x), toy(e, t))), toy(e, t)))
 finite_codes = toy(5, 3).finite_codes
-"""
-        ),
-        points=1,  # a number may be found in any way
-    ),
+"""), points=1),  # a number may be found in any way
     Attack("everything is NaN", edit=answers(every_answer("float('nan')")), control="partial"),
-    Attack(
-        "partial credit through repr",
+    Attack("partial credit through repr",
         edit=answers(
             "class P:\n    def __repr__(self): return '16.0'\n    def __eq__(s, o): return s\n"
             "    def __bool__(s): return True\n    def __radd__(s, o): return s\n"
-            "    __add__ = __radd__\n" + every_answer("P()")
-        ),
-    ),
+            "    __add__ = __radd__\n" + every_answer("P()"))),
     Attack("skip-execution tag", edit=tag_all("skip-execution")),
     Attack("raises-exception tag", edit=tag_all("raises-exception"), control="stock resists"),
     Attack("points in the metadata", edit=raise_points, control="stock resists"),
@@ -323,62 +274,44 @@ finite_codes = toy(5, 3).finite_codes
     Attack("foreign kernelspec", edit=foreign_kernel, **SOLVED, control="stock resists"),
     Attack("metadata of the grader", edit=claim_refused, control="stock has none"),
     Attack("ready-made outputs", edit=ready_outputs, control="stock resists"),
-    Attack(
-        "solution read from source/",
+    Attack("solution read from source/",
         edit=answers(
             "import json\ntry:\n    n = json.load(open('ROOT/source/a1/a1.ipynb'))\n"
             "    for c in n['cells']:\n"
             "        if c['cell_type'] == 'code' and 'SOLUTION' in ''.join(c['source']):\n"
-            "            exec(''.join(c['source']))\nexcept OSError: pass"
-        ),
-    ),
-    Attack(
-        "another's submission",
+            "            exec(''.join(c['source']))\nexcept OSError: pass")),
+    Attack("another's submission",
         edit=answers(
             "import json\ntry:\n    n = json.load(open('ROOT/submitted/s000/a1/a1.ipynb'))\n"
             "    for c in n['cells']:\n"
             "        if c['cell_type'] == 'code' and 'SOLUTION' in ''.join(c['source']):\n"
-            "            exec(''.join(c['source']))\nexcept OSError: pass"
-        ),
-    ),
-    Attack(
-        "references of the exercises",
+            "            exec(''.join(c['source']))\nexcept OSError: pass")),
+    Attack("references of the exercises",
         edit=answers(
             "from pathlib import Path\nimport mplab\ntry:\n"
             "    from mplab.course.files import course_folder\n"
             "    places = [Path('ROOT/checks/a1/exercises.py'), "
             "course_folder('data').parent / 'lessons/assignments/a1/exercises.py']\n"
-            "    for p in places:\n        exec(p.read_text())\nexcept Exception as e: print(e)"
-        ),
-    ),
-    Attack(
-        "SQL into the gradebook",
+            "    for p in places:\n        exec(p.read_text())\nexcept Exception as e: print(e)")),
+    Attack("SQL into the gradebook",
         "import sqlite3, glob\ntry:\n    db = sqlite3.connect('ROOT/gradebook.db', timeout=1)\n"
         "    db.execute('update grade set manual_score=66'); db.commit()\n"
         "    print('HARM' + 'ED')\nexcept sqlite3.Error as e: print(e)",
-        control="harm",
-    ),
-    Attack(
-        "reply forged on the channel",
+        control="harm"),
+    Attack("reply forged on the channel",
         FIND_SOCKET + "c = channel()\nfor i in range(1, 40):\n"
         "    c.sendall(frame({'id': i, 'ok': True, 'outputs': [], 'points': 16, 'earned': 16,"
         " 'values': [{'value': True}] * 24})) if c else None",
-        control="stock has no such channel",
-    ),
-    Attack(
-        "replaced answering",
-        """
+        control="stock has no such channel"),
+    Attack("replaced answering", """
 import gc
 for o in gc.get_objects():
     if type(o).__name__ == 'Kernel':
         type(o).do_ask = lambda self, r: {'values': [{'value': True}] * len(r['cases'] or [0]),
                                           'points': 16, 'score': 16}
 """,
-        control="stock has no such channel",
-    ),
-    Attack(
-        "replies of the wrong shape",
-        """
+        control="stock has no such channel"),
+    Attack("replies of the wrong shape", """
 import gc
 for o in gc.get_objects():
     if type(o).__name__ == 'Kernel':
@@ -387,9 +320,8 @@ for o in gc.get_objects():
         type(o)._outcome = lambda self, c: {'value': {'array': 'float64', 'shape': [-1, 10**9],
             'data': 'AAAA'}}
 """,
-        control="stock has no such channel",
-    ),
-]
+        control="stock has no such channel"),
+]  # fmt: skip
 
 SHADOW = "print('HARM' + 'ED')\nraise SystemExit"
 for _file in ("numpy.py", "mplab.py", "ipykernel_launcher.py", "sitecustomize.py", "torch.py",
@@ -484,86 +416,61 @@ def markup(notebook: dict) -> None:
 UNSAFE = "not run: unsafe without walls"
 HARMING = [
     Attack("environment read", LEAK + "print(os.environ)", control="harm"),
-    Attack(
-        "hidden checks read",
+    Attack("hidden checks read",
         LEAK + "leak('ROOT/checks/a1/exercises.py'); leak('ROOT/source/a1/a1.ipynb')\n"
         "leak('ROOT/.mplab/key.txt'); leak('ROOT/roster.csv')",
-        control="harm",
-    ),
-    Attack(
-        "other processes read",
+        control="harm"),
+    Attack("other processes read",
         LEAK + "import glob\nfor p in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline')"
         " + glob.glob('/proc/*/root/etc/hostname'): leak(p)",
-        control="harm",
-    ),
-    Attack(
-        "writing outside",
+        control="harm"),
+    Attack("writing outside",
         "import os\nfor p in ('ROOT/HARMED', 'ROOT/submitted/s000/a1/HARMED',"
         " os.path.expanduser('~/HARMED'), '/tmp/HARMED-mplab'):\n"
         "    try:\n        open(p, 'w').write('x')\n"
         "        if not p.startswith('/submission'): print('HARM' + 'ED')\n"
         "    except OSError as e: print(type(e))",
-        control="harm",
-    ),
-    Attack(
-        "start-up files for the next",
+        control="harm"),
+    Attack("start-up files for the next",
         "import os, sys\nfor p in ('~/.ipython/profile_default/startup/00.py',"
         " sys.prefix + '/lib/evil.pth', '/dev/shm/poison', '/submission/poison'):\n"
         "    try:\n        p = os.path.expanduser(p)\n"
         "        os.makedirs(os.path.dirname(p), exist_ok=True)\n"
         "        open(p, 'w').write('print(\"HARM\" + \"ED\")')\n    except OSError as e: print(e)",
-        control=UNSAFE,
-    ),
-    Attack(
-        "what the one before left",
+        control=UNSAFE),
+    Attack("what the one before left",
         "import os\nfor d in ('/submission', '/dev/shm', '/tmp'):\n"
         "    try: print('HARM' + 'ED' if 'poison' in os.listdir(d) else 'clean')\n"
         "    except OSError as e: print(e)",
-        control="follows the one before",
-        **SOLVED,
-    ),
-    Attack(
-        "killing",
+        control="follows the one before", **SOLVED),
+    Attack("killing",
         "import os, signal\nfor p in [os.getppid(), 1, *range(2, 300)]:\n"
         "    if p != os.getpid():\n        try: os.kill(p, 9)\n        except OSError: pass\n"
         "try: os.kill(-1, 9)\nexcept OSError: pass",
-        control=UNSAFE,
-    ),
-    Attack(
-        "daemon",
+        control=UNSAFE),
+    Attack("daemon",
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
         "        time.sleep(120)\n    os._exit(0)",
-        control=UNSAFE,
-        **SOLVED,
-    ),
-    Attack(
-        "200 forks",
+        control=UNSAFE, **SOLVED),
+    Attack("200 forks",
         "import os, time\nkids = 0\nfor i in range(200):\n    try:\n        if os.fork() == 0:\n"
         "            time.sleep(60); os._exit(0)\n        kids += 1\n"
         "    except OSError as e: print(e); break\ntime.sleep(1)\n"
         "if kids > 100: print('HARM' + 'ED')",
-        control=UNSAFE,
-        solved=True,  # ended, for the memory of them all
-    ),
-    Attack(
-        "memory",
+        control=UNSAFE, solved=True),  # ended, for the memory of them all
+    Attack("memory",
         "import os\nheld = []\nfor i in range(60):\n    held.append(bytearray(64 << 20))\n"
         "print('HARM' + 'ED')",
-        control=UNSAFE,
-    ),
-    Attack(
-        "memory that no limit counts",
+        control=UNSAFE),
+    Attack("memory that no limit counts",
         "import ctypes, os\nheld = 0\nfor i in range(40):\n    try:\n"
         "        f = os.memfd_create('m'); os.write(f, bytes(32 << 20)); held += 1\n"
         "    except OSError as e: print(e); break\n"
         "libc = ctypes.CDLL(None)\n"
         "for i in range(20): held += libc.shmget(0, 32 << 20, 0o1600) >= 0\n"
         "if held > 8: print('HARM' + 'ED')",
-        control=UNSAFE,
-        **SOLVED,
-    ),
-    Attack(
-        "shared memory out of sight",
+        control=UNSAFE, **SOLVED),
+    Attack("shared memory out of sight",
         "import mmap, os\nheld = 0\nfor i in range(8):\n    try:\n"
         "        m = mmap.mmap(-1, 64 << 20); m.write(bytes(64 << 20))\n"
         "        m.madvise(mmap.MADV_DONTNEED); held += 1; globals()[f'm{i}'] = m\n"
@@ -571,79 +478,53 @@ HARMING = [
         "try: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20); held += 9\n"
         "except OSError as e: print(e)\n"
         "if held > 6: print('HARM' + 'ED')",
-        control=UNSAFE,
-        **SOLVED,
-    ),
-    Attack(
-        "terminals and the host's sockets",
+        control=UNSAFE, **SOLVED),
+    Attack("terminals and the host's sockets",
         "import os, socket\nheld = 0\ntry:\n    for i in range(100): os.openpty(); held += 1\n"
         "except OSError as e: print(e)\n"
         "try: socket.socket(40, socket.SOCK_STREAM); held += 99\nexcept OSError as e: print(e)\n"
         "if held > 50: print('HARM' + 'ED')",
-        control=UNSAFE,
-        **SOLVED,
-    ),
-    Attack(
-        "disk",
+        control=UNSAFE, **SOLVED),
+    Attack("disk",
         "n = 0\nfor i in range(10):\n    try:\n        for j in range(50):\n"
         "            open(f'big{i}', 'ab').write(bytes(1 << 20)); n += 1\n"
         "    except OSError as e: print(e); break\nif n > 200: print('HARM' + 'ED')",
-        control=UNSAFE,
-    ),
+        control=UNSAFE),
     Attack("output", "for i in range(300):\n    print('x' * (1 << 20))", control=UNSAFE, **SOLVED),
-    Attack(
-        "endless channel",
+    Attack("endless channel",
         FIND_SOCKET + "c = channel()\nif c:\n    c.sendall(struct.pack('>I', 4 << 20))\n"
         "    for i in range(200): c.sendall(bytes(1 << 20))",
-        control="stock has no such channel",
-    ),
-    Attack(
-        "a message of 4 GiB",
+        control="stock has no such channel"),
+    Attack("a message of 4 GiB",
         FIND_SOCKET + "c = channel()\nif c: c.sendall(b'\\xff' * 8)",
-        control="stock has no such channel",
-    ),
-    Attack(
-        "deep JSON on the channel",
+        control="stock has no such channel"),
+    Attack("deep JSON on the channel",
         FIND_SOCKET + "c = channel()\nif c: c.sendall(frame(b'[' * 900000))",
-        control="stock has no such channel",
-    ),
-    Attack(
-        "a message that never ends",
+        control="stock has no such channel"),
+    Attack("a message that never ends",
         FIND_SOCKET + "import time\nc = channel()\nif c:\n    c.sendall(struct.pack('>I', 1000))\n"
         "    for i in range(200):\n        time.sleep(0.3); c.sendall(b' ')",
-        control="stock has no such channel",
-    ),
-    Attack(
-        "a loop that ignores interrupts",
+        control="stock has no such channel"),
+    Attack("a loop that ignores interrupts",
         "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
-        control=UNSAFE,
-    ),
+        control=UNSAFE),
     Attack("os._exit", "import os; os._exit(0)", control="batch"),
     Attack("segmentation fault", "import ctypes; ctypes.string_at(0)", control="batch"),
-    Attack(
-        "earned, then dead",
+    Attack("earned, then dead",
         edit=lambda nb: cell_of(nb, "value-answer").update(source="import os; os._exit(1)"),
-        solved=True,
-        points=3,
-        control="batch",
-    ),
-    Attack(
-        "loopback network",
+        solved=True, points=3, control="batch"),
+    Attack("loopback network",
         "import socket\ntry:\n    s = socket.create_connection(('127.0.0.1', PORT), 2)\n"
         "    print('HARM' + 'ED')\nexcept OSError as e: print(e)",
-        control="harm",
-    ),
-    Attack(
-        "namespaces and tracing",
+        control="harm"),
+    Attack("namespaces and tracing",
         "import ctypes, os, subprocess\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "won = [libc.unshare(0x10000000) == 0, libc.ptrace(16, 1, 0, 0) == 0,"
         " libc.mount(b'x', b'/submission', b'tmpfs', 0, None) == 0]\n"
         "done = subprocess.run(['unshare', '-Ur', 'true'], capture_output=True)\n"
         "won.append(done.returncode == 0)\n"
         "if any(won): print('HARM' + 'ED', won)",
-        control=UNSAFE,
-        **SOLVED,
-    ),
+        control=UNSAFE, **SOLVED),
     Attack("symlink to the solution", place=link_to_solution),
     Attack("folder that is another's", place=link_as_folder),
     Attack("hard link to another's", place=hard_link_to_solution),
@@ -656,15 +537,11 @@ HARMING = [
     Attack("no notebook", place=content("[1, 2]"), control="batch"),
     Attack("no text", place=content(b"\0\xff\xfe" * 100), control="batch"),
     Attack("NUL and surrogates", edit=surrogates, **SOLVED, control="batch"),
-    Attack(
-        "half a surrogate pair shown",
+    Attack("half a surrogate pair shown",
         "print('a\\ud800b')\nraise ValueError('c\\udfffd')",
-        **SOLVED,
-        control="not tried",
-    ),
+        **SOLVED, control="not tried"),
     Attack("markup in feedback", edit=markup, **SOLVED, control="harm"),
-    Attack(
-        "warnings",
+    Attack("warnings",
         "import warnings, sys, numpy as np\nwarnings.warn('careful')\n"
         "print('careful', file=sys.stderr)\nnp.float32(3e38) * np.float32(3e38)",
         edit=lambda nb: cell_of(nb, "fields-answer").update(
@@ -672,11 +549,8 @@ HARMING = [
                 "    ### BEGIN", "    import warnings; warnings.warn('hm')\n    ### BEGIN"
             )
         ),
-        **SOLVED,
-        control="loses",
-    ),
-    Attack(
-        "values beyond the bounds",
+        **SOLVED, control="loses"),
+    Attack("values beyond the bounds",
         edit=answers(
             "import numpy as np\ndeep = []\nfor i in range(100000): deep = [deep]\n"
             "from itertools import cycle\n"
@@ -684,14 +558,11 @@ HARMING = [
             " [0] * 10**6, object(), np.array([object()]), {1: 2}, np.zeros(3, 'M8[s]')])\n"
             + every_answer("next(wild)")
         ),
-        control="nothing gained",
-    ),
-    Attack(
-        "exceptions beyond Exception",
+        control="nothing gained"),
+    Attack("exceptions beyond Exception",
         edit=answers(every_answer("(_ for _ in ()).throw(GeneratorExit)")),
-        control="nothing gained",
-    ),
-]
+        control="nothing gained"),
+]  # fmt: skip
 
 ATTACKS = FORGING + HARMING
 SAMPLE = (

@@ -260,65 +260,40 @@ def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
     return health.report()
 
 
+def fault(run, name, **changes):
+    """A case: the run, how it is broken, the finding, and how it is healthy."""
+    return (
+        run,
+        {key: broken for key, (broken, _) in changes.items()},
+        name,
+        {key: healthy for key, (_, healthy) in changes.items()},
+    )
+
+
+LOW, HIGH, DELAYED, SPIKE = torch.bfloat16, torch.float32, ("delayed", "delayed"), (3e5, 3e5)
 BROKEN_AND_HEALTHY = {
     "01 underflow": (small_gradients, {}, "gradient-underflow", {"scale": 2.0**22}),
-    "01 underflow, BF16 as cure": (
-        small_gradients,
-        {},
-        "gradient-underflow",
-        {"low": torch.bfloat16},
+    "01 underflow, BF16 as cure": (small_gradients, {}, "gradient-underflow", {"low": LOW}),
+    "02 forward overflow": fault(large_feature, "overflow-forward", standardised=(False, True)),
+    "03 half model": fault(half_model, "half-parameters", broken=(True, False)),
+    "03 update makes NaN": fault(half_model, "nonfinite-weights", broken=(True, False)),
+    "05 accumulation": fault(accumulation, "unscaled-twice", broken=(True, False)),
+    "08 hand-written norm": fault(hand_norm, "hidden-infinity", wide=(False, True)),
+    "09 attention": fault(attention, "overflow-forward", scale_first=(False, True)),
+    "10 stagnation": fault(small_updates, "stagnant-weights", dtype=(LOW, HIGH)),
+    "11 positions": fault(positions, "rounded-integers", autocast=(True, False)),
+    "12 meter": fault(meter, "low-precision-loss", dtype=(LOW, HIGH)),
+    "13 one block": fault(one_block, "stale-casts", around_all=(True, False)),
+    "14 spike": fault(eight_bits, "stale-fp8-scale", scaling=("delayed", "current"), spike=SPIKE),
+    "14 no spike": fault(eight_bits, "stale-fp8-scale", scaling=DELAYED, spike=(3e5, 1.0)),
+    "14 no scale": fault(
+        eight_bits, "no-fp8-scale", scaling=("none", "delayed"), size=(1e-4, 1e-4)
     ),
-    "02 forward overflow": (
-        large_feature,
-        {"standardised": False},
-        "overflow-forward",
-        {"standardised": True},
+    "14 outlier": fault(
+        eight_bits, "fp8-outliers", scaling=("current", "block"), outlier=(1e6, 1e6)
     ),
-    "03 half model": (half_model, {"broken": True}, "half-parameters", {"broken": False}),
-    "03 update makes NaN": (half_model, {"broken": True}, "nonfinite-weights", {"broken": False}),
-    "05 accumulation": (accumulation, {"broken": True}, "unscaled-twice", {"broken": False}),
-    "08 hand-written norm": (hand_norm, {"wide": False}, "hidden-infinity", {"wide": True}),
-    "09 attention": (
-        attention,
-        {"scale_first": False},
-        "overflow-forward",
-        {"scale_first": True},
-    ),
-    "10 stagnation": (
-        small_updates,
-        {"dtype": torch.bfloat16},
-        "stagnant-weights",
-        {"dtype": torch.float32},
-    ),
-    "11 positions": (positions, {"autocast": True}, "rounded-integers", {"autocast": False}),
-    "12 meter": (meter, {"dtype": torch.bfloat16}, "low-precision-loss", {"dtype": torch.float32}),
-    "13 one block": (one_block, {"around_all": True}, "stale-casts", {"around_all": False}),
-    "14 spike": (
-        eight_bits,
-        {"scaling": "delayed", "spike": 3e5},
-        "stale-fp8-scale",
-        {"scaling": "current", "spike": 3e5},
-    ),
-    "14 no spike": (
-        eight_bits,
-        {"scaling": "delayed", "spike": 3e5},
-        "stale-fp8-scale",
-        {"scaling": "delayed"},
-    ),
-    "14 no scale": (
-        eight_bits,
-        {"scaling": "none", "size": 1e-4},
-        "no-fp8-scale",
-        {"scaling": "delayed", "size": 1e-4},
-    ),
-    "14 outlier": (
-        eight_bits,
-        {"scaling": "current", "outlier": 1e6},
-        "fp8-outliers",
-        {"scaling": "block", "outlier": 1e6},
-    ),
-    "r1 statistics": (poisoned_norm, {"size": 1e30}, "nonfinite-buffers", {"size": 1.0}),
-    "r2 graph": (detached, {"broken": True}, "no-gradients", {"broken": False}),
+    "r1 statistics": fault(poisoned_norm, "nonfinite-buffers", size=(1e30, 1.0)),
+    "r2 graph": fault(detached, "no-gradients", broken=(True, False)),
 }
 
 
