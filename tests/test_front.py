@@ -89,10 +89,12 @@ def test_the_door_offers_the_numbers_the_check_of_an_exercise_and_the_rooms():
     assert [name for name in dir(mplab) if not hasattr(mplab, name)] == []
 
 
-@pytest.mark.parametrize("name", ["simulate", "policies", "widgets", "reductions", "commands"])
-def test_what_is_not_offered_gives_python_s_own_error(name):
-    code = f"import mplab\ntry: mplab.{name}\nexcept AttributeError as error: print(error)"
-    assert run_script(code).strip() == f"module 'mplab' has no attribute '{name}'"
+def test_what_is_not_offered_gives_python_s_own_error():
+    code = "import mplab\nfor name in {!r}:\n    try: getattr(mplab, name)\n"
+    code += "    except AttributeError as error: print(error)"
+    names = ["simulate", "policies", "widgets", "reductions", "commands"]
+    said = [f"module 'mplab' has no attribute '{name}'" for name in names]
+    assert run_script(code.format(names)).splitlines() == said
 
 
 # What an installation lacks
@@ -127,27 +129,25 @@ def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
     assert run_script(code).split("\n")[:2] == ["0.0999755859375 2.0", "65536.0 (1797, 8, 8)"]
 
 
+TORCH = ["simulation", "training", "health", "hardware", "scaling.GradScaler", "scaling.quantize"]
+
+
 @pytest.mark.parametrize(
-    ("room", "lacks", "extra"),
+    ("lacks", "extra", "rooms"),
     [
-        ("simulation", "torch", "torch"),
-        ("training", "torch", "torch"),
-        ("health", "torch", "torch"),
-        ("hardware", "torch", "torch"),
-        ("pictures", "matplotlib", "lab"),
-        ("explorers", "ipywidgets", "lab"),
-        ("scaling.GradScaler", "torch", "torch"),
-        ("scaling.quantize", "torch", "torch"),
+        ("torch", "torch", TORCH),
+        ("matplotlib", "lab", ["pictures"]),
+        ("ipywidgets", "lab", ["explorers"]),
     ],
 )
-def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(room, lacks, extra):
-    code = without(lacks) + (
-        f"import mplab\ntry: mplab.{room}\nexcept ModuleNotFoundError as error: print(error)"
-    )
-    said = run_script(code)
-    assert said.count("\n") == 1
-    assert said.startswith(f"mplab.{room} needs {lacks}, which is not installed. Install it: ")
-    assert said.rstrip() in (f"{said.partition('pip')[0]}pip install 'mplab[{extra}]'",)
+def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(lacks, extra, rooms):
+    code = without(lacks) + "import mplab\n"
+    for room in rooms:
+        code += f"try: mplab.{room}\nexcept ModuleNotFoundError as error: print(error)\n"
+    said, words = run_script(code).splitlines(), "which is not installed. Install it: "
+    for line, room in zip(said, rooms, strict=True):
+        assert line.startswith(f"mplab.{room} needs {lacks}, {words}")
+        assert line.endswith(f"pip install 'mplab[{extra}]'")
 
 
 @pytest.mark.parametrize(

@@ -269,66 +269,63 @@ def test_promotion_is_outside_every_unit():
 
 
 def test_what_a_gpu_does_not_have_is_refused_with_what_there_is():
-    one, how = np.ones((1, 1)), {"architecture": "cdna1"}
-    with pytest.raises(ValueError, match="must be one of FP32, FP16, BF16 on cdna1; got FP64"):
-        mma(one, one, input_format=float, output_format=float, **how)
-    with pytest.raises(ValueError, match="of at most 8 bits; got FP16, FP8_E4M3"):
-        mma(one, one, input_format=(FP8_E4M3, FP16))
-    with pytest.raises(ValueError, match="got FP16, BF16"):
-        mma(one, one, input_format=(FP16, BF16))
+    one, wide = np.ones((1, 1)), mplab.Format("wide", exponent_bits=9, precision=8)
+    double = {"input_format": float, "output_format": float}
+    for message, how in {
+        "one of FP32, FP16, BF16 on cdna1; got FP64": {"architecture": "cdna1", **double},
+        "of at most 8 bits; got FP16, FP8_E4M3": {"input_format": (FP8_E4M3, FP16)},
+        "got FP16, BF16": {"input_format": (FP16, BF16)},
+        "output_format must be FP32; got <Format FP16": {
+            "architecture": "cdna1", "output_format": FP16,
+        },
+        "output_format must be float; got <Format FP32": {"input_format": float},
+        "must be one that multiplies FP64": {"architecture": MatrixUnit(4, 23), **double},
+        r"must have products that are exact .* at most 24": {
+            "architecture": MatrixUnit(4, None), "input_format": wide,
+        },
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            mma(one, one, **how)
     with pytest.raises(ValueError, match=r"FP8_E4M3 \* FP8_E8M0, .*; got FP8_E4M3 \* FP8_E4M3"):
         unit_of("blackwell", FP8_E4M3, scale_format=FP8_E4M3)
-    with pytest.raises(ValueError, match="output_format must be FP32; got <Format FP16"):
-        mma(one, one, output_format=FP16, **how)
-    with pytest.raises(ValueError, match="output_format must be float; got <Format FP32"):
-        mma(one, one, input_format=float)
-    with pytest.raises(ValueError, match="architecture must be one that multiplies FP64"):
-        mma(one, one, architecture=MatrixUnit(4, 23), input_format=float, output_format=float)
-    with pytest.raises(ValueError, match=r"must have products that are exact .* at most 24"):
-        wide = mplab.Format("wide", exponent_bits=9, precision=8)
-        mma(one, one, architecture=MatrixUnit(4, None), input_format=wide)
 
 
 def test_scales_are_checked():
-    a, how = np.ones((1, 32)), {"architecture": "blackwell", "input_format": FP4_E2M1}
-    one = np.ones((1, 1))
-    with pytest.raises(ValueError, match=r"block 32 or 16, beside .* got \(1, 1\) and \(2, 1\)"):
-        mma(a, a.T, scales=(one, np.ones((2, 1))), **how)
-    with pytest.raises(ValueError, match="block 32, beside operands"):
-        mma(a, a.T, architecture="blackwell", input_format=FP8_E4M3, scales=(a[:, :2], a[:, :2].T))
-    with pytest.raises(ValueError, match=r"scales must hold values of UE4M3; got -1\.0"):
-        mma(a, a.T, scales=(-one, one), scale_format=FP8_E4M3, **how)
-    with pytest.raises(
-        ValueError, match="scales must be given, for operands in FP4_E2M1 with this"
+    a, one, two = np.ones((1, 32)), np.ones((1, 1)), np.ones((1, 2))
+    for message, how in {
+        r"block 32 or 16, beside .* got \(1, 1\) and \(2, 1\)": {"scales": (one, two.T)},
+        "block 32, beside operands": {"input_format": FP8_E4M3, "scales": (two, two.T)},
+        r"scales must hold values of UE4M3; got -1\.0": {
+            "scales": (-one, one), "scale_format": FP8_E4M3,
+        },
+        "scales must be given, for operands in FP4_E2M1 with this": {
+            "architecture": MatrixUnit(64, 35, group=16),
+        },
+        "scales must be None or in FP8_E8M0 with this unit": {
+            "architecture": MatrixUnit(4, 23), "scales": (one, one), "scale_format": FP8_E4M3,
+        },
+        "scales must be None with this unit; got FP8_E8M0": {
+            "architecture": MatrixUnit(4, None), "input_format": FP8_E5M2, "scales": (one, one),
+        },
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            mma(a, a.T, **{"architecture": "blackwell", "input_format": FP4_E2M1, **how})
+
+
+def test_a_unit_of_parameters_that_do_not_fit_is_refused():
+    for terms, bits, more in (
+        (3, None, {}),
+        (24, 35, {"group": 16}),
+        (64, 36, {"group": 16}),
+        (4, 4, {"sum_bits": 39}),
+        (4, None, {"sum_bits": 31}),
+        (64, 35, {"sum_bits": 31, "group": 16}),
+        (64, None, {"group": 16}),
+        *((4, 4, {name: wrong}) for name, wrong in (("lanes", 2), ("flush", True))),
+        *((4, 4, {name: wrong}) for name, wrong in (("exponent_floor", 256), ("alignment", 2))),
     ):
-        mma(a, a.T, architecture=MatrixUnit(64, 35, group=16), input_format=FP4_E2M1)
-    with pytest.raises(ValueError, match="scales must be None or in FP8_E8M0 with this unit"):
-        unit = MatrixUnit(4, 23)
-        mma(a, a.T, architecture=unit, scales=(one, one), scale_format=FP8_E4M3)
-    with pytest.raises(ValueError, match="scales must be None with this unit; got FP8_E8M0"):
-        unit = MatrixUnit(4, None)
-        mma(a, a.T, architecture=unit, input_format=FP8_E5M2, scales=(one, one))
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"terms": 3, "fraction_bits": None},
-        {"terms": 24, "fraction_bits": 35, "group": 16},
-        {"terms": 64, "fraction_bits": 36, "group": 16},
-        {"terms": 4, "fraction_bits": 4, "sum_bits": 39},
-        {"terms": 4, "fraction_bits": None, "sum_bits": 31},
-        {"terms": 64, "fraction_bits": 35, "sum_bits": 31, "group": 16},
-        {"terms": 64, "fraction_bits": None, "group": 16},
-        {"terms": 4, "fraction_bits": 4, "lanes": 2},
-        {"terms": 4, "fraction_bits": 4, "flush": True},
-        {"terms": 4, "fraction_bits": 4, "exponent_floor": 256},
-        {"terms": 4, "fraction_bits": 4, "alignment": 2},
-    ],
-)
-def test_a_unit_of_parameters_that_do_not_fit_is_refused(facts):
-    with pytest.raises(ValueError, match=r"^MatrixUnit: \w+ must be .*; got "):
-        MatrixUnit(**facts)
+        with pytest.raises(ValueError, match=r"^MatrixUnit: \w+ must be .*; got "):
+            MatrixUnit(terms, bits, **more)
 
 
 def test_the_largest_group_is_still_exact():

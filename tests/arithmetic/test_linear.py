@@ -17,7 +17,6 @@ from mplab import (
     FP8_E8M0,
     FP16,
     FP32,
-    TF32,
     Format,
     Overflow,
     Rounding,
@@ -42,7 +41,6 @@ FAST = (FP16, FP8_E4M3, FP8_E8M0, FORMATS["FP4_E2M1"])
 EVERY_FORMAT = pytest.mark.parametrize(
     "fmt", mostly_slow(FORMATS.values(), FAST), ids=lambda f: f.name
 )
-NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
 
 
 # The second voice ------------------------------------------------------------------------
@@ -216,35 +214,8 @@ def wilkinson(n):
     return a
 
 
-ADVERSE = {
-    "random": lambda n, rng: rng.standard_normal((n, n)),
-    "positive": lambda n, rng: rng.random((n, n)),
-    "wilkinson": lambda n, rng: wilkinson(n) * rng.uniform(0.9, 1.1, (n, n)),
-    "graded": lambda n, rng: rng.standard_normal((n, n)) * 2.0 ** np.linspace(0, 6, n),
-    "nearly of rank one": lambda n, rng: 1 + 0.01 * rng.standard_normal((n, n)),
-    "hilbert": lambda n, rng: 64.0 / (1 + np.arange(n)[:, None] + np.arange(n)),
-}
-
-
 def in_fractions(x):
     return np.vectorize(lambda value: Fraction(float(value)), otypes=[object])(x)
-
-
-@pytest.mark.parametrize("kind", ADVERSE)
-@pytest.mark.parametrize("fmt", [FP16, BF16, TF32, FP32], ids=lambda f: f.name)
-def test_factors_stay_within_the_bound_of_higham(kind, fmt):
-    n, rng, inexact = 12, np.random.default_rng(2), 0
-    for rounding in NEAREST:
-        a = round_to(ADVERSE[kind](n, rng), fmt)
-        found = lu(a, fmt, rounding=rounding)
-        assert not found.reason
-        lower, upper = in_fractions(found.lower), in_fractions(found.upper)
-        error = abs(in_fractions(a[found.permutation]) - lower @ upper)
-        worst = n * Fraction(fmt.unit_roundoff)
-        bound = worst / (1 - worst) * (abs(lower) @ abs(upper))
-        assert (error <= bound).all()
-        inexact += np.count_nonzero(error)
-    assert inexact > n, "nothing was rounded"
 
 
 def test_wilkinsons_matrix_grows_by_two_to_the_n_minus_1_until_fp16_ends():
@@ -320,13 +291,6 @@ def test_backward_errors_are_those_of_fractions_rounded_once():
     assert backward_error(np.zeros((2, 2)), np.ones(2), np.ones(2)) == 1.0
 
 
-def test_a_backward_error_is_the_size_of_a_change_that_makes_x_exact():
-    """What Rigal and Gaches prove, at n = 1, where the change can be written down."""
-    a, x, b = Fraction(3), Fraction(1, 4), Fraction(1)
-    change = Fraction(backward_error([[3.0]], [0.25], [1.0]))
-    assert abs((1 + change) * a * x - (1 - change) * b) < Fraction(1, 2**50)
-
-
 def test_condition_numbers_are_those_of_exact_inverses():
     hilbert = 1 / (1.0 + np.arange(3)[:, None] + np.arange(3))
     assert condition(hilbert, 1) == pytest.approx(748)  # of rows 11/6, 13/12, 47/60; and 408
@@ -367,30 +331,6 @@ def test_what_is_said_to_have_converged_has_and_nothing_else(method, residual_fo
                     assert not found.converged
                 said.append(found.converged)
     assert not all(said) and (any(said) or residual_format is not None)
-
-
-def exact_solution(a, b):
-    rows = [
-        [*row, last] for row, last in zip(in_fractions(a).tolist(), in_fractions(b), strict=True)
-    ]
-    for k in range(len(rows)):
-        pivot = next(i for i in range(k, len(rows)) if rows[i][k])
-        rows[k], rows[pivot] = rows[pivot], rows[k]
-        rows[k] = [value / rows[k][k] for value in rows[k]]
-        for i in range(len(rows)):
-            if i != k:
-                rows[i] = [x - rows[i][k] * y for x, y in zip(rows[i], rows[k], strict=True)]
-    return np.array([float(row[-1]) for row in rows])
-
-
-@pytest.mark.parametrize("method", ["classic", "gmres"])
-def test_converged_solutions_are_the_exact_ones_up_to_condition_times_backward_error(method):
-    for seed in range(5):
-        a, b = of_condition(8, 200.0, seed)
-        found, true = refine(a, b, factor_format=FP16, method=method), exact_solution(a, b)
-        assert found.converged
-        error = np.abs(found.x - true).max() / np.abs(true).max()
-        assert error <= 2.01 * condition(a, np.inf) * found.backward_errors[-1] + 2.0**-53
 
 
 def test_sixteen_bits_solve_to_sixteen_digits_up_to_a_condition_of_about_one_over_u():

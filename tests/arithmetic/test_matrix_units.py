@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from math import inf, nan
+from math import inf
 
 import numpy as np
 import pytest
@@ -147,15 +147,6 @@ def row(*terms):
     return np.array(terms)[None, :]
 
 
-def test_special_values_follow_ieee_754():
-    assert np.isnan(mma(row(0.0, 1.0), column(inf, 1.0)))
-    assert np.isnan(mma(row(inf, 1.0), column(1.0, -inf)))
-    assert np.isnan(mma(row(1.0), column(1.0), np.array([[nan]])))
-    assert mma(row(inf, 1.0), column(2.0, -1e4 // 16 * 16)) == inf
-    assert mma(row(1.0), column(1.0), np.array([[-inf]])) == -inf
-    assert np.isnan(mma(row(inf), column(1.0), np.array([[-inf]])))
-
-
 def test_products_past_fp32_do_not_overflow_before_the_sum():
     big = 2.0**127
     assert mma(row(big, -big), column(big, big), input_format=BF16) == 0.0
@@ -168,11 +159,6 @@ def test_an_fp16_result_is_rounded_to_nearest_and_overflows_to_infinity():
     half_up = row(1.0, 2.0**-11, 2.0**-12)
     assert mma(half_up, column(1.0, 1.0, 1.0), output_format=FP16) == 1.0 + 2.0**-10
     assert mma(row(65504.0, 16.0), column(1.0, 1.0), output_format=FP16) == inf
-
-
-def test_subnormal_results_are_kept():
-    assert mma(row(2.0**-126), column(2.0**-20), input_format=BF16) == 2.0**-146
-    assert mma(row(2.0**-24), column(2.0**-24)) == 2.0**-48
 
 
 def test_a_long_product_is_a_chain_of_steps():
@@ -189,41 +175,6 @@ def test_row_blocks_do_not_change_the_result():
     a, b = (mplab.round_to(rng.standard_normal(s), FP16) for s in ((300, 32), (32, 200)))
     whole = mma(a, b)
     assert_same_bits(whole[250:251], mma(a[250:251], b))
-
-
-def test_fp8_on_hopper_loses_accuracy_with_depth_and_promotion_repairs_it(record_property):
-    """DeepSeek-V3 saw relative errors near 2% at K = 4096, and promoted every 128."""
-    rng = np.random.default_rng(14)
-    depths, plain, promoted = (256, 1024, 4096), [], []
-    a, b = (mplab.round_to(np.abs(rng.standard_normal((24, 4096))), FP8_E4M3) for _ in range(2))
-    for depth in depths:
-        x, y = a[:, :depth], b[:, :depth].T
-        exactly = x @ y
-        for errors, every in ((plain, None), (promoted, 128)):
-            got = mma(x, y, input_format=FP8_E4M3, promote_every=every)
-            errors.append(float(np.abs(got / exactly - 1).max()))
-    record_property("largest relative error by depth, plain", plain)
-    record_property("largest relative error by depth, promoted", promoted)
-    assert plain[0] < plain[1] < plain[2]
-    assert plain[2] > 0.01
-    assert promoted[2] < plain[2] / 10
-
-
-@pytest.mark.slow
-def test_a_product_of_128_cubed_takes_no_longer_than_five_plain_loops_of_so_many_terms(
-    record_property,
-):
-    import time
-
-    rng = np.random.default_rng(15)
-    a, b = (mplab.round_to(rng.standard_normal((128, 128)), FP16) for _ in range(2))
-    begin = time.process_time()
-    mma(a, b)
-    middle = time.process_time()
-    sum(k * k for k in range(128**3))
-    ratio = (middle - begin) / (time.process_time() - middle)
-    record_property("CPU time of a plain loop in Python", f"{ratio:.2f} times")
-    assert ratio < 5
 
 
 # Arguments ------------------------------------------------------------------------------

@@ -244,25 +244,15 @@ def test_a_million_results_agree_with_numpy(name, dtype):
 # Named counterexamples ------------------------------------------------------------------
 
 
-def fp32(code):
-    return float(mplab.decode(code, FP32))
-
-
-def fp16(code):
-    return float(mplab.decode(code, FP16))
-
-
-def test_fp32_fma_through_float64_would_round_twice():
-    a, c = fp32(0x3F800800), fp32(0x17800000)
-    assert mplab.encode(fma(a, a, c, FP32), FP32) == 0x3F801001
-    assert mplab.encode(mplab.round_to(a * a + c, FP32), FP32) == 0x3F801000
-
-
-def test_fp16_fma_through_float32_would_round_twice():
-    a, b, c = fp16(0x3C20), fp16(0x3C10), fp16(0x0001)
-    assert mplab.encode(fma(a, b, c, FP16), FP16) == 0x3C31
-    wide = np.float32(a) * np.float32(b) + np.float32(c)
-    assert mplab.encode(mplab.round_to(wide, FP16), FP16) == 0x3C30
+def test_fma_through_a_wider_format_would_round_twice():
+    for fmt, codes, right, wrong in (
+        (FP32, (0x3F800800, 0x3F800800, 0x17800000), 0x3F801001, 0x3F801000),
+        (FP16, (0x3C20, 0x3C10, 0x0001), 0x3C31, 0x3C30),
+    ):
+        a, b, c = mplab.decode(np.array(codes), fmt)
+        assert mplab.encode(fma(a, b, c, fmt), fmt) == right
+        wide = np.float64 if fmt is FP32 else np.float32
+        assert mplab.encode(mplab.round_to(wide(a) * wide(b) + wide(c), fmt), fmt) == wrong
 
 
 def test_tf32_product_through_float32_would_vanish():
@@ -313,13 +303,6 @@ def test_invalid_operations_give_nan_and_say_so():
     ]:
         assert np.isnan(operation(*operands, FP16)), operation
         assert raised(operation, *operands, FP16) == Event.INVALID, operation
-
-
-def test_a_nan_operand_gives_nan_in_silence():
-    for name, operation in OPERATIONS.items():
-        operands = [nan] * COUNT.get(name, 2)
-        assert np.isnan(operation(*operands, FP16))
-        assert raised(operation, *operands, FP16) == Event(0)
 
 
 QUIET_AND_SIGNALING = {
@@ -381,18 +364,9 @@ def test_division_by_zero_gives_an_infinity_of_the_right_sign():
 def test_division_by_zero_without_infinity_gives_what_overflow_gives():
     assert np.isnan(divide(1.0, 0.0, FP8_E4M3))
     assert divide(-1.0, 0.0, FP8_E4M3, overflow=Overflow.SATURATE) == -448.0
+    assert multiply(32.0, 16.0, FP8_E4M3, overflow=Overflow.SATURATE) == 448.0
     assert divide(1.0, 0.0, mplab.FP4_E2M1) == 6.0
     assert raised(divide, 1.0, 0.0, FP8_E4M3) == Event.DIVIDE_BY_ZERO
-
-
-def test_root_of_minus_zero_is_minus_zero():
-    assert np.copysign(1.0, sqrt(-0.0, FP16)) == -1.0
-
-
-def test_e4m3_products_overflow_to_nan_or_saturate():
-    assert np.isnan(multiply(32.0, 16.0, FP8_E4M3))
-    assert multiply(32.0, 16.0, FP8_E4M3, overflow=Overflow.SATURATE) == 448.0
-    assert raised(multiply, 32.0, 16.0, FP8_E4M3) == Event.OVERFLOW | Event.INEXACT
 
 
 def test_flushing_takes_operands_and_results_apart():

@@ -1,9 +1,12 @@
 """What only a CUDA device meets, on one that is pretended: see tests/support/pretend_cuda.py."""
 
+from functools import partial
+
 import pytest
 import record
 import torch
 from pretend_cuda import NAME, OnCuda, pretended
+from tiers import mostly_slow
 
 from mplab import FORMATS, FP8_E5M2
 from mplab.commands.main import main
@@ -42,40 +45,31 @@ def test_the_pretended_device_refuses_two_devices_in_one_operation(cuda):
         there.numpy()
 
 
-@pytest.mark.parametrize(
-    ("left", "right", "wrong"),
-    [
-        ((torch.float8_e5m2, 32), (torch.float8_e5m2, 16), "e5m2 matrices"),
-        ((torch.float8_e4m3fn, 24), (torch.float8_e4m3fn, 16), "divisible by 16"),
-        ((torch.float8_e4m3fn, 32), (torch.float8_e4m3fn, 10), "divisible by 16"),
-        ((torch.float8_e4m3fn, 32), (torch.float8_e4m3fn, 16), ""),
-        ((torch.float8_e5m2, 32), (torch.float8_e4m3fn, 16), ""),
-    ],
-)
-def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda, left, right, wrong):
-    a = torch.ones(3, left[1], device=cuda).to(left[0])
-    b = torch.ones(right[1], left[1], device=cuda).to(right[0]).t()
-    one = torch.ones((), device=cuda)
-    if wrong:
-        with pytest.raises((RuntimeError, ValueError), match=wrong):
-            torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.float32)
-    else:
-        out = torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.float32)
-        assert out.cpu().eq(32).all()
-        with pytest.raises(RuntimeError, match="row_major"):
-            torch._scaled_mm(a, b.contiguous(), scale_a=one, scale_b=one)
+def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda):
+    four, five, one = torch.float8_e4m3fn, torch.float8_e5m2, torch.ones((), device=cuda)
+    for kind, length, other, width, wrong in (
+        (five, 32, five, 16, "e5m2 matrices"),
+        (four, 24, four, 16, "divisible by 16"),
+        (four, 32, four, 10, "divisible by 16"),
+        (four, 32, four, 16, ""),
+        (five, 32, four, 16, ""),
+    ):
+        a = torch.ones(3, length, device=cuda).to(kind)
+        b = torch.ones(width, length, device=cuda).to(other).t()
+        product = partial(torch._scaled_mm, a, scale_a=one, scale_b=one, out_dtype=torch.float32)
+        if wrong:
+            with pytest.raises((RuntimeError, ValueError), match=wrong):
+                product(b)
+        else:
+            assert product(b).cpu().eq(32).all()
+            with pytest.raises(RuntimeError, match="row_major"):
+                product(b.contiguous())
 
 
 # The library on it -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        name if name in ("fp16-scaled", "amp-fp16") else pytest.param(name, marks=pytest.mark.slow)
-        for name in RECIPES
-    ],
-)
+@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, ["fp16-scaled", "amp-fp16"]))
 def test_every_recipe_keeps_its_tensors_on_the_device(cuda, recipe):
     run = train("regression", recipe, steps=2, device="cuda", progress=False)
     assert run.device == NAME

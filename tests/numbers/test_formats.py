@@ -102,101 +102,58 @@ def test_matching_dtypes_have_the_same_extremes(name):
         assert torch.finfo(fmt.torch_dtype).tiny == fmt.min_normal
 
 
-def test_torch_dtypes_are_those_of_the_same_name():
+def test_dtypes_of_torch_are_those_of_the_same_name_and_byte_swapped_ones_are_taken():
     assert FP16.torch_dtype is torch.float16
     assert mplab.BF16.torch_dtype is torch.bfloat16
     assert mplab.FP8_E4M3.torch_dtype is torch.float8_e4m3fn
     assert mplab.FP6_E3M2.torch_dtype is None
+    assert (format_of(">f2"), format_of(">f4")) == (FP16, FP32)
 
 
-def test_format_of_takes_byte_swapped_dtypes():
-    assert format_of(">f2") is FP16
-    assert format_of(">f4") is FP32
+def test_format_of_refuses_dtypes_of_no_format_and_what_is_no_dtype():
+    for dtype in (np.float64, np.longdouble, np.int32, np.uint8, bool, object):
+        with pytest.raises(ValueError, match=r"^format_of: dtype must be one of .*; got .*\. "):
+            format_of(dtype)
+    for dtype in ("junk", torch.float16, torch.ones(2), 3):
+        with pytest.raises((TypeError, ValueError), match=r"^format_of: dtype must be "):
+            format_of(dtype)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.longdouble, np.int32, np.uint8, bool, object])
-def test_format_of_refuses_dtypes_of_no_format(dtype):
-    with pytest.raises(ValueError, match=r"^format_of: dtype must be one of .*; got .*\. "):
-        format_of(dtype)
-
-
-@pytest.mark.parametrize("dtype", ["junk", torch.float16, torch.ones(2), 3])
-def test_format_of_names_the_rule_for_what_is_no_dtype(dtype):
-    with pytest.raises((TypeError, ValueError), match=r"^format_of: dtype must be "):
-        format_of(dtype)
-
-
-@pytest.mark.parametrize(
-    ("facts", "rule"),
-    [
-        ({"exponent_bits": 10, "precision": 30}, "at most 32 bits"),
-        ({"exponent_bits": 8, "precision": 25}, "at most 32 bits"),
-        ({"exponent_bits": 5, "precision": 1}, "NaN beside infinity"),
-        ({"exponent_bits": 5, "precision": 3, "has_zero": False}, "IEEE"),
-        (
-            {
-                "exponent_bits": 4,
-                "precision": 4,
-                "signed": False,
-                "specials": Specials.NAN_NEGATIVE_ZERO,
-            },
-            "sign",
-        ),
-        (
-            {
-                "exponent_bits": 4,
-                "precision": 4,
-                "has_zero": False,
-                "specials": Specials.NONE,
-            },
-            "zero",
-        ),
-        (
-            {"exponent_bits": 4, "precision": 4, "signed": False, "specials": Specials.P3109},
-            "P3109 must have a sign bit",
-        ),
-        (
-            {"exponent_bits": 2, "precision": 4, "specials": Specials.TWOS_COMPLEMENT},
-            "fixed point",
-        ),
-        ({"exponent_bits": 1, "precision": 3}, "normal numbers"),
-        ({"exponent_bits": 11, "precision": 10, "bias": 1022}, "embed in float64"),
-        ({"exponent_bits": 11, "precision": 10, "bias": 1024}, "embed in float64"),
-        ({"exponent_bits": 10, "precision": 11, "bias": 1020}, "embed in float64"),
-        ({"exponent_bits": 12, "precision": 10}, "embed in float64"),
-        ({"exponent_bits": 3, "precision": 5, "bias": -975}, "2^971 or below"),
-        ({"exponent_bits": 5, "precision": 11, "specials": "IEEE"}, "specials must be"),
-    ],
-)
-def test_contradictory_facts_are_refused_with_the_rule(facts, rule):
-    with pytest.raises((TypeError, ValueError), match=r"^Format: .*; got ") as refusal:
-        Format("Odd", **facts)
-    assert rule in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "width", [33, 10**9, 10**400, 10**5000], ids=lambda n: f"{n.bit_length()} bits"
-)
-@pytest.mark.parametrize("label", ["exponent_bits", "precision"])
-def test_a_width_of_any_size_is_refused_before_anything_is_computed_from_it(label, width):
-    facts = {"exponent_bits": 5, "precision": 3, label: width}
-    begin = time.process_time()
-    with pytest.raises(
-        ValueError, match=r"^Format: a format must have at most 32 bits; got .*\. Choose"
+def test_contradictory_facts_are_refused_with_the_rule():
+    for exponent_bits, precision, more, rule in (
+        (10, 30, {}, "at most 32 bits"),
+        (8, 25, {}, "at most 32 bits"),
+        (5, 1, {}, "NaN beside infinity"),
+        (5, 3, {"has_zero": False}, "IEEE"),
+        (4, 4, {"signed": False, "specials": Specials.NAN_NEGATIVE_ZERO}, "sign"),
+        (4, 4, {"has_zero": False, "specials": Specials.NONE}, "zero"),
+        (4, 4, {"signed": False, "specials": Specials.P3109}, "P3109 must have a sign bit"),
+        (2, 4, {"specials": Specials.TWOS_COMPLEMENT}, "fixed point"),
+        (1, 3, {}, "normal numbers"),
+        (11, 10, {"bias": 1022}, "embed in float64"),
+        (11, 10, {"bias": 1024}, "embed in float64"),
+        (10, 11, {"bias": 1020}, "embed in float64"),
+        (12, 10, {}, "embed in float64"),
+        (3, 5, {"bias": -975}, "2^971 or below"),
+        (5, 11, {"specials": "IEEE"}, "specials must be"),
+        *((5, 3, {"bias": far}, "; got emin=") for far in (10**9, -(10**9), 10**5000, -(10**5000))),
     ):
-        Format("wide", **facts)
-    assert time.process_time() - begin < 0.1  # 2^(10^9) alone takes seconds
-    for wrong in (-width, 0):
-        with pytest.raises(ValueError, match="must have an exponent and a significand"):
-            Format("wide", **{**facts, label: wrong})
+        with pytest.raises((TypeError, ValueError), match=r"^Format: .*; got ") as refusal:
+            Format("Odd", exponent_bits=exponent_bits, precision=precision, **more)
+        assert rule in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    "bias", [10**9, -(10**9), 10**5000, -(10**5000)], ids=lambda n: f"{n.bit_length()} bits"
-)
-def test_a_bias_of_any_size_is_refused_in_words(bias):
-    with pytest.raises(ValueError, match=r"^Format: a format must embed in float64 .*; got emin="):
-        Format("far", exponent_bits=5, precision=3, bias=bias)
+@pytest.mark.parametrize("label", ["exponent_bits", "precision"])
+def test_a_width_of_any_size_is_refused_before_anything_is_computed_from_it(label):
+    for width in (33, 10**9, 10**400, 10**5000):
+        facts = {"exponent_bits": 5, "precision": 3, label: width}
+        begin = time.process_time()
+        with pytest.raises(ValueError, match=r"^Format: a format must have at most 32 bits; got "):
+            Format("wide", **facts)
+        assert time.process_time() - begin < 0.1  # 2^(10^9) alone takes seconds
+        for wrong in (-width, 0):
+            with pytest.raises(ValueError, match="must have an exponent and a significand"):
+                Format("wide", **{**facts, label: wrong})
 
 
 def test_formats_at_the_edge_of_float64_are_accepted():
@@ -224,8 +181,4 @@ def test_the_card_shows_facts_in_text_and_html():
         assert fact in html
     assert re.fullmatch(r"<table>.*</table>", html, re.DOTALL)
     assert "subnormal" not in str(FP8_E8M0)
-
-
-def test_the_card_of_tf32_says_that_no_dtype_matches():
-    assert TF32.dtype is None
-    assert "no dtype" in str(TF32)
+    assert TF32.dtype is None and "no dtype" in str(TF32)

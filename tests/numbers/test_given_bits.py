@@ -146,31 +146,17 @@ def test_the_expression_for_devices_takes_given_bits():
     assert_same_bits(result.numpy(), round_to(x, FP8_E4M3, stream=bits, **STOCHASTIC))
 
 
-@pytest.mark.parametrize(
-    "bits",
-    [
-        np.zeros(2, np.uint8),
-        np.zeros((3, 1), np.uint8),
-        np.zeros(3, np.int64),
-        np.zeros(3, np.uint64),
-        np.zeros(3, bool),
-        np.zeros(3),
-        np.ma.array([1, 2, 3], dtype=np.uint8),
-        torch.zeros(3, dtype=torch.uint8),
-        [1, 2, 3],
-    ],
-    ids=lambda bits: f"{type(bits).__name__}-{getattr(bits, 'dtype', '')}",
-)
 @pytest.mark.parametrize("door", [round_to, events, tally])
-def test_bits_of_another_kind_or_shape_are_refused(door, bits):
-    said = (
-        rf"^{door.__name__}: stream must be a Stream .*, or an array of uint8, .* shape \(3,\); got"
-    )
-    with pytest.raises(ValueError, match=said):
-        door(np.ones(3), FP16, stream=bits, **STOCHASTIC)
+def test_bits_of_another_kind_or_shape_are_refused(door):
+    said = rf"^{door.__name__}: stream must be a Stream .*uint8, .* shape \(3,\); got"
+    kinds = [np.zeros(3, dtype) for dtype in (np.int64, np.uint64, bool, float)]
+    odd = np.zeros(2, np.uint8), np.zeros((3, 1), np.uint8), np.ma.array([1, 2, 3], np.uint8)
+    for bits in (*odd, *kinds, torch.zeros(3, dtype=torch.uint8), [1, 2, 3]):
+        with pytest.raises(ValueError, match=said):
+            door(np.ones(3), FP16, stream=bits, **STOCHASTIC)
 
 
-@pytest.mark.parametrize("bits", [0, 33, -1, 1.0, None, "8", 10**400])
-def test_a_stream_of_other_than_1_to_32_bits_is_refused(bits):
-    with pytest.raises((TypeError, ValueError)):
-        Stream(5, bits=bits)
+def test_a_stream_of_other_than_1_to_32_bits_is_refused():
+    for bits in (0, 33, -1, 1.0, None, "8", 10**400):
+        with pytest.raises((TypeError, ValueError)):
+            Stream(5, bits=bits)

@@ -15,7 +15,6 @@ from oracle import mix64, random_array, random_bits
 
 import mplab
 from mplab import (
-    FP4_E2M1,
     FP8_E4M3,
     FP8_E5M2,
     FP16,
@@ -120,37 +119,6 @@ def test_each_stochastic_call_takes_the_next_bits(door):
 # Statistics of the random bits: deterministic, so the bands of five standard errors hold for good.
 
 
-@pytest.mark.parametrize("fraction", [2.0**-20, 0.1, 0.25, 0.5, 0.7, 1 - 2.0**-10])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_share_rounded_up_is_the_discarded_fraction(fraction, dtype):
-    count, stream = 1 << 22, Stream(11)
-    x = np.full(count, 1 + dtype(fraction) * dtype(2.0**-3), dtype)
-    exact = (float(x[0]) - 1) * 8
-    share = (round_to(x, FP8_E4M3, stream=stream, **STOCHASTIC) == 1.125).mean()
-    assert abs(share - exact) < 5 * math.sqrt(exact * (1 - exact) / count)
-
-
-def test_the_share_is_right_among_subnormals_and_for_negative_numbers():
-    count = 1 << 20
-    for x, low, high in ((2.0**-26 * 3, 0, 2.0**-24), (-(2.0**-25), -(2.0**-24), 0)):
-        for dtype in (np.float32, np.float64):
-            got = round_to(np.full(count, x, dtype), FP16, stream=Stream(2), **STOCHASTIC)
-            share = (got == high).mean()
-            exact = (x - low) / (high - low)
-            assert set(np.unique(got)) == {low, high}
-            assert abs(share - exact) < 5 * math.sqrt(exact * (1 - exact) / count)
-
-
-def test_the_mean_of_many_calls_is_the_number_itself():
-    x, stream = np.random.default_rng(0).uniform(1, 2, 1000), Stream(1)
-    calls = 2000
-    total = sum(round_to(x, FP4_E2M1, stream=stream, **STOCHASTIC) for _ in range(calls))
-    fraction = x * 2 % 1
-    error = total / calls - x
-    assert (np.abs(error) < 5.5 * np.sqrt(fraction * (1 - fraction) / 4 / calls)).all()
-    assert abs(error.mean()) < 5 * np.sqrt((fraction * (1 - fraction) / 4 / calls).mean() / 1000)
-
-
 def test_each_byte_of_the_random_bits_is_uniform():
     count = 1 << 20
     for seed, call in ((0, 0), (1, 0), (1, 1), (2**63, 7)):
@@ -202,10 +170,6 @@ def by_stream(call, count):
     return round_to(np.full(count, 2049.0), FP16, stream=Stream(call), **STOCHASTIC) == 2050
 
 
-def by_philox(call, count):
-    return np.random.Generator(np.random.Philox(call)).integers(0, 2, count, bool)
-
-
 def by_two_rounds(call, count):
     """The mixer of 0.1, with two multiplications."""
     key0, key1 = (np.uint32(key) for key in Stream(call).keys()(0))
@@ -215,16 +179,9 @@ def by_two_rounds(call, count):
     return h >> np.uint32(31) == 1
 
 
-@pytest.mark.parametrize(
-    ("toss", "calls"),
-    [
-        (by_stream, 2),
-        pytest.param(by_stream, 16, marks=pytest.mark.slow),
-        pytest.param(by_philox, 16, marks=pytest.mark.slow),
-    ],
-)
-def test_elements_of_a_call_are_as_independent_as_philox_makes_them(toss, calls):
-    for z in correlations(toss, calls):
+@pytest.mark.parametrize("calls", [2, pytest.param(16, marks=pytest.mark.slow)])
+def test_elements_of_a_call_are_independent(calls):
+    for z in correlations(by_stream, calls):
         assert (np.abs(z) > 6).sum() == 0  # independence gives 2e-9 of half a million or a million
         beyond, expected = (np.abs(z) > 3).sum(), 0.0027 * z.size
         assert abs(beyond - expected) < 6 * math.sqrt(expected)
@@ -350,19 +307,12 @@ def test_omp_num_threads_is_respected(wanted, made):
     assert run_script(COUNT_THREADS, env={"OMP_NUM_THREADS": wanted}) == f"{made}\n"
 
 
-def test_set_threads_returns_what_it_replaced():
+def test_set_threads_returns_what_it_replaced_and_refuses_what_is_no_positive_integer():
     before = threads.set_threads(3)
-    assert threads.set_threads(before) == 3
-
-
-@pytest.mark.parametrize("count", [0, -1, 1.5, "2"])
-def test_set_threads_refuses_what_is_no_positive_integer(count):
-    before = threads.set_threads(2)
-    try:
+    for count in (0, -1, 1.5, "2"):
         with pytest.raises((TypeError, ValueError), match=r"^set_threads: count must be .*; got "):
             threads.set_threads(count)
-    finally:
-        threads.set_threads(before)
+    assert threads.set_threads(before) == 3
 
 
 def test_an_error_in_one_piece_reaches_the_caller():

@@ -109,10 +109,7 @@ def test_marker_and_dash_repeat_what_the_colour_says():
     assert len(set(markers)) == len(markers)
     for first, second in combinations([FP32, FP16, BF16], 2):
         assert canvas.style(first).dash != canvas.style(second).dash
-
-
-def test_a_format_outside_the_palette_is_black():
-    assert canvas.style(mplab.TF32) == canvas.REFERENCE
+    assert canvas.style(mplab.TF32) == canvas.REFERENCE, "outside the palette"
 
 
 # Words and places ------------------------------------------------------------------------
@@ -123,18 +120,12 @@ def test_a_power_of_two_is_required_where_exponents_are_shifted():
         ranges.exponent_of(3.0)
 
 
-def test_labels_are_moved_apart_and_keep_their_order():
+def test_labels_are_moved_apart_in_their_order_and_stay_inside_their_row():
     places = canvas.spread([5.0, 5.0, 5.5, 40.0], [4.0, 2.0, 4.0, 2.0], low=0.0, high=50.0)
     assert places == sorted(places)
     assert np.all(np.diff(places) >= [3.0, 3.0, 3.0])
     assert places[3] == 40.0
-
-
-def test_labels_stay_inside_their_row():
     assert canvas.spread([-3.0, 12.0], [2.0, 2.0], low=0.0, high=10.0) == [1.0, 9.0]
-
-
-def test_a_label_alone_stays_where_it_belongs():
     assert canvas.spread([3.0], [2.0], low=0.0, high=10.0) == [3.0]
 
 
@@ -239,11 +230,6 @@ def drawn(name):
     return FIGURES[name]()
 
 
-@pytest.fixture(params=FIGURES, ids=list(FIGURES))
-def picture(request):
-    return drawn(request.param)
-
-
 SHOWN = ["all loss curves", "a loss that becomes NaN", "gradients scaled"]
 """Figures with many words."""
 
@@ -253,18 +239,15 @@ def test_a_figure_can_be_read(name):
     assert_legible(drawn(name))
 
 
-def test_a_figure_is_described_to_those_who_do_not_see_it(picture):
-    assert picture.claim
-    assert picture.alt.startswith(picture.claim)
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_is_white_and_described_and_every_axis_has_its_quantity(name):
+    picture = drawn(name)
+    assert picture.get_facecolor() == (1, 1, 1, 1)
+    assert picture.claim and picture.alt.startswith(picture.claim)
     assert len(picture.alt) > len(picture.claim) + 20
     assert "\n" not in picture.alt
-
-
-def test_every_axis_has_its_quantity(picture):
-    below = {axes.get_xlabel() for axes in picture.axes} - {""}
-    assert len(below) == 1
-    quantity = r"training step|gradient, absolute value|flushed to 0 \(%\)"
-    assert re.match(quantity, *below)
+    (below,) = {axes.get_xlabel() for axes in picture.axes} - {""}
+    assert re.match(r"training step|gradient, absolute value|flushed to 0 \(%\)", below)
     beside = {axes.get_ylabel() for axes in picture.axes} | {picture.get_supylabel()}
     named = r"loss \(mean squared error\)|gradients \(%\)|^layer|^loss scale"
     assert any(re.search(named, label) for label in beside)
@@ -318,10 +301,6 @@ def test_the_reader_s_settings_neither_change_a_figure_nor_are_changed():
     with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "lines.linewidth": 9}):
         assert FIGURES["two loss curves"]().png() == plain
         assert matplotlib.rcParams["font.size"] == 30
-
-
-def test_every_figure_has_a_white_background(picture):
-    assert picture.get_facecolor() == (1, 1, 1, 1)
 
 
 def test_a_saved_figure_carries_its_description(tmp_path):

@@ -59,17 +59,6 @@ def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
         assert_bits(actual, round_to(exact.float(), fmt))
 
 
-def test_a_convolution_equals_the_hand_computation():
-    x, g = torch.randn(2, 2, 1, 1), torch.randn(2, 2, 1, 1)
-    w = nn.Parameter(torch.randn(2, 2, 1, 1))
-    with simulated(FP16):
-        output = F.conv2d(x, w)
-        output.backward(g)
-    xr, wr, gr = (round_to(t).view(2, 2) for t in (x, w, g))
-    assert_bits(output, round_to(xr @ wr.T).view(2, 2, 1, 1))
-    assert_bits(w.grad, round_to(gr.T @ xr).view(2, 2, 1, 1))
-
-
 # What stays FP32
 
 
@@ -115,13 +104,6 @@ def test_the_backward_pass_of_a_scalar_is_fp32_until_it_leaves_it():
         g = h.mm(torch.eye(3)).float()
         (g.mean() * 2.0**17).backward()  # 2^17 itself is past FP16
     assert_bits(h.grad, round_to(torch.full((3, 3), 2.0**17 / 9)))
-
-
-def test_an_fp32_tensor_stays_fp32_in_what_autocast_does_not_list():
-    x = torch.randn(5, 5)
-    with simulated(FP16):
-        y = torch.sigmoid(x + x / 3)
-    assert_bits(y, torch.sigmoid(x + x / 3))
 
 
 def test_batch_norm_keeps_weights_and_statistics_in_fp32():

@@ -18,20 +18,23 @@ from mplab.simulation.explanation import Recorder
 
 pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore")]
 
-TEXT = {
+SMALL = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1,
-    "num_attention_heads": 2, "max_position_embeddings": 32, "attention_dropout": 0.0,
-    "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "pad_token_id": 0,
+    "num_attention_heads": 2, "max_position_embeddings": 32, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
+NO_DROPOUT = """
+    attention_dropout hidden_dropout_prob attention_probs_dropout_prob resid_pdrop embd_pdrop
+    attn_pdrop dropout hidden_dropout feat_proj_dropout layerdrop activation_dropout mask_time_prob
+    drop_path_rate dropout_rate
+""".split()  # noqa: SIM905
+TEXT = SMALL | dict.fromkeys(NO_DROPOUT, 0.0)
 GROUPED = TEXT | {"num_key_value_heads": 1}
 HEADS = GROUPED | {"head_dim": 8}
 SEEN = TEXT | {"image_size": 16, "patch_size": 8}
-BOTH = {
-    "vocab_size": 32, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1,
-    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 32,
-    "decoder_ffn_dim": 32, "max_position_embeddings": 32, "dropout": 0.0, "pad_token_id": 0,
-    "bos_token_id": 1, "eos_token_id": 2,
+BOTH = TEXT | {
+    "encoder_layers": 1, "decoder_layers": 1, "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "decoder_start_token_id": 1,
 }  # fmt: skip
 
 
@@ -52,75 +55,42 @@ def hear():
     return {"input_features": torch.rand(1, 8, 16), "decoder_input_ids": words}
 
 
-T5 = {
-    "vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2,
-    "dropout_rate": 0.0,
+T5 = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+T5["dropout_rate"] = 0.0
+MEL = {"num_mel_bins": 8, "max_source_positions": 8, "max_target_positions": 16}
+PARTS = {"text_config": TEXT, "vision_config": SEEN, "projection_dim": 8}
+FALCON = {name: SMALL[name] for name in ("vocab_size", "hidden_size")}
+FALCON |= {"num_hidden_layers": 1, "num_attention_heads": 2}
+STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
+WAVES = {
+    "conv_dim": [8, 8], "conv_stride": [2, 2], "conv_kernel": [3, 3], "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+}  # fmt: skip
+SWIN = {
+    "image_size": 16, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2],
+    "window_size": 2, **dict.fromkeys(NO_DROPOUT, 0.0),
 }  # fmt: skip
 MODELS = {
     "t5": (T5, answer),
-    "llama": (GROUPED, read),
-    "mamba": ({**TEXT, "state_size": 4}, read),
-    "gpt2": (
-        {"vocab_size": 32, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32,
-         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-        read,
-    ),
-    "bert": (TEXT, read),
+    "mamba": (TEXT | {"state_size": 4}, read),
     "vit": (SEEN, look),
-    "whisper": (
-        {**BOTH, "num_mel_bins": 8, "max_source_positions": 8, "max_target_positions": 16,
-         "decoder_start_token_id": 1},
-        hear,
-    ),
-    "clip": (
-        {"text_config": TEXT, "vision_config": SEEN, "projection_dim": 8},
-        lambda: read() | look(),
-    ),
-    "qwen2": (GROUPED, read),
-    "qwen3": (HEADS, read),
-    "gemma": (HEADS, read),
-    "gemma2": (HEADS, read),
-    "mistral": (GROUPED, read),
-    "mixtral": ({**GROUPED, "num_local_experts": 2}, read),
-    "falcon": (
-        {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
-        read,
-    ),
-    "opt": ({**TEXT, "ffn_dim": 32, "word_embed_proj_dim": 16, "dropout": 0.0}, read),
-    "bloom": ({"vocab_size": 32, "hidden_size": 16, "n_layer": 1, "n_head": 2}, read),
-    "deberta-v2": ({**TEXT, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, read),
-    "convnext": (
-        {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "image_size": 16},
-        look,
-    ),
-    "resnet": (
-        {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
-        lambda: look(32),
-    ),
-    "gpt_neox": (TEXT, read),
-    "phi": ({**TEXT, "resid_pdrop": 0.0, "embd_pdrop": 0.0}, read),
-    "distilbert": (
-        {"vocab_size": 32, "dim": 16, "hidden_dim": 32, "n_layers": 1, "n_heads": 2,
-         "dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 32},
-        read,
-    ),
+    "whisper": (BOTH | MEL, hear),
+    "clip": (PARTS, lambda: read() | look()),
+    **dict.fromkeys(("llama", "qwen2", "mistral"), (GROUPED, read)),
+    **dict.fromkeys(("qwen3", "gemma", "gemma2"), (HEADS, read)),
+    **dict.fromkeys(("gpt2", "bert", "bloom", "gpt_neox", "phi"), (TEXT, read)),
+    "mixtral": (GROUPED | {"num_local_experts": 2}, read),
+    "falcon": (FALCON, read),
+    "opt": (TEXT | {"ffn_dim": 32, "word_embed_proj_dim": 16}, read),
+    "deberta-v2": (TEXT | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, read),
+    "convnext": (STAGES | {"num_stages": 2, "image_size": 16}, look),
+    "resnet": (STAGES | {"embedding_size": 8, "layer_type": "basic"}, lambda: look(32)),
+    "distilbert": (TEXT | {"hidden_dim": 32}, read),
     "bart": (BOTH, answer),
-    "wav2vec2": (
-        {**TEXT, "conv_dim": [8, 8], "conv_stride": [2, 2], "conv_kernel": [3, 3],
-         "num_feat_extract_layers": 2, "num_conv_pos_embeddings": 4,
-         "num_conv_pos_embedding_groups": 2, "hidden_dropout": 0.0, "feat_proj_dropout": 0.0,
-         "layerdrop": 0.0, "activation_dropout": 0.0, "mask_time_prob": 0.0},
-        lambda: {"input_values": torch.rand(1, 64)},
-    ),
-    "swin": (
-        {"image_size": 16, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2],
-         "window_size": 2, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
-         "drop_path_rate": 0.0},
-        look,
-    ),
-    "electra": ({**TEXT, "embedding_size": 16}, read),
-    "albert": ({**TEXT, "embedding_size": 16}, read),
-}  # fmt: skip
+    "wav2vec2": (TEXT | WAVES, lambda: {"input_values": torch.rand(1, 64)}),
+    "swin": (SWIN, look),
+    **dict.fromkeys(("electra", "albert"), (TEXT | {"embedding_size": 16}, read)),
+}
 """transformers' names of models, how small they are made, and what they are called with."""
 
 

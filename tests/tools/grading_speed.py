@@ -1,18 +1,16 @@
-"""How fast is grading, against nbgrader as it comes, and where does the time go?
+"""How fast is grading, against nbgrader as it comes?
 
     python tests/tools/grading_speed.py [--submissions 100] [--jobs 2]
 
-Both grade the same submissions, each in a process of its own, once. Then some are graded again in
-one process under the profiler. This measures; it asserts nothing.
+Both grade the same submissions, each in a process of its own, once. This measures; it asserts
+nothing.
 """
 
 import argparse
 import contextlib
-import cProfile
 import json
 import logging
 import multiprocessing
-import pstats
 import tempfile
 import time
 import warnings
@@ -20,20 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mplab.grading.autograding import Recorder, autograde
+from mplab.grading.autograding import autograde
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, create_course, write_public_checks
 from mplab.grading.releasing import release
-from mplab.grading.worker import Job, grade_submission
-
-_STAGES = (
-    ("reading and rebuilding the submission", "worker.py", "_read"),
-    ("a new world in the sandbox, and its end", "sandbox.py", "order"),
-    ("running the cells", "sandbox.py", "run"),
-    ("asking for values and comparing them", "exercises.py", "grade_exercise"),
-    ("the gradebook, in a process of its own", "autograding.py", "write"),
-)
-"""Parts of a submission's time that do not overlap: words, file and function."""
 
 
 def synthetic(course: Course, count: int) -> None:
@@ -87,7 +75,6 @@ def measure(*, count: int = 100, jobs: int = 2, tell: Callable[[str], None] = pr
         ):
             tell(f"  {words:<48}{took:7.1f} s  {count / took:6.2f} per second")
         tell(f"  ratio {ratio:.1f}")
-        _apart(_tell_stages, ours, min(count, 20), tell)
     return ratio
 
 
@@ -142,44 +129,12 @@ def _grade_plain(course: Course) -> None:
     Autograde(coursedir=course.directory(assignment_id="a1"), config=course.config()).start()
 
 
-def _tell_stages(course: Course, count: int, tell: Callable[[str], None]) -> None:
-    """Grade some again in one process under the profiler, and share out the time."""
-    recorder, job = Recorder(course, "a1"), Job(str(course.root), "a1", False, "")
-
-    def grade(number: int) -> None:
-        recorder.write(grade_submission(job, f"s{number:04d}"))
-
-    grade(0)  # imports, and the warm process
-    profile = cProfile.Profile()
-    start = time.perf_counter()
-    profile.enable()
-    for number in range(count):
-        grade(number)
-    profile.disable()
-    total = time.perf_counter() - start
-    times: dict[tuple[str, str], float] = {}
-    for (path, _, name), entry in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
-        key = (Path(path).name, name)
-        times[key] = max(times.get(key, 0.0), entry[3])
-    tell(f"where the time of one goes ({1000 * total / count:.0f} ms under the profiler):")
-    rest = total
-    for words, file, name in _STAGES:
-        spent = times.get((file, name), 0.0)
-        rest -= spent
-        tell(f"  {words:<42}{100 * spent / total:4.0f} %")
-    tell(f"  {'everything else':<42}{100 * rest / total:4.0f} %")
-    close_lanes()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--submissions", type=int, default=100, help="how many (default 100)")
     parser.add_argument("--jobs", type=int, default=2, help="workers here (default 2)")
     options = parser.parse_args(arguments)
-    for name in ("submissions", "jobs"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name} must be at least 1; got {getattr(options, name)}")
     measure(count=options.submissions, jobs=options.jobs)
 
 
