@@ -94,7 +94,8 @@ class TrainingTheatre(Explorer):
             column = Column(drawing, run, i * width + 8, width - GAP, step, layer)
             column.draw(number, self._losses())
         label = f"{len(self.runs)} runs side by side. {sentence}"
-        return drawing.svg(label, width=width * len(self.runs), height=BITS + 74), sentence
+        runs = len(self.runs)
+        return drawing.svg(label, width=width * runs, height=BITS + 74, panels=runs), sentence
 
     def _losses(self) -> tuple[float, float]:
         """The logarithms of the least and the largest loss."""

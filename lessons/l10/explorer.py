@@ -176,7 +176,7 @@ class _Model(nn.Module):
         return output
 
 
-NAME, TAKES, GIVES, NOTE = 12, 150, 342, 416
+NAME, TAKES, GIVES = 12, 290, 590
 
 GREY = 'fill="#4A4A50"'
 
@@ -188,11 +188,11 @@ def _table(verdicts: dict[str, Verdict], description: str) -> str:
     for name, verdict in verdicts.items():
         drawing.line(f"M{NAME} {top}H788", "#C8C8CC")
         drawing.text(NAME, top + 22, name)
-        drawing.text(NAME, top + 45, verdict.rule, more=GREY)
-        drawing.text(NOTE, top + 22, verdict.note, more=GREY)
+        words = "; ".join(filter(None, (verdict.rule, verdict.note)))
+        drawing.text(NAME, top + 45, words, more=GREY)
         _mark(drawing, GIVES, top + 18, verdict.gives)
         for i, fmt in enumerate(verdict.takes):
-            _mark(drawing, TAKES + 62 * i, top + 18, fmt)
+            _mark(drawing, TAKES + 150 * i, top + 18, fmt)
         top += 58
     return drawing.svg(f"A table of policies. {description}", width=800, height=top)
 

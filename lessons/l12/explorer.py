@@ -180,7 +180,7 @@ def _shares(on: Drawing, window: Window) -> None:
                 top = chart.y(total)
                 chart.box(left, top, 0.76 * (STEP(1) - STEP(0)), bottom - top, colour, look)
                 bottom = top
-    for left, words, look in ((468, "saturated", edge), (576, "became 0", pale)):
+    for left, words, look in ((380, "saturated", edge), (540, "became 0", pale)):
         chart.box(left, 214, 11, 11, colour, look)
         chart.text(left + 16, 224, words)
     chart.frame()

@@ -9,7 +9,7 @@ import argparse
 import hashlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,13 +21,14 @@ from mplab.numbers.installation import PACKAGE, needs
 
 _SECONDS = 600  # for one cell, on a slow machine
 
-_FREEZE = """
-if "mplab.explorers" in __import__("sys").modules:
+_FREEZE = """if "mplab.explorers" in __import__("sys").modules:
     from mplab.explorers.freezing import all_frozen
-
-    display({"application/vnd.mplab.frozen+json": all_frozen()}, raw=True)
-"""
+    display({"application/vnd.mplab.frozen+json": all_frozen()}, raw=True)"""
 """A last cell for each lesson: it draws the explorers that the others made."""
+
+
+_WIDTHS = "from mplab.commands.narrow import show_both; show_both()"
+"""The first cell of each lesson: figures are drawn for wide windows and for phones."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,12 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--fresh", action="store_true", help="run lessons again though up to date")
     parser.add_argument("--no-reference", action="store_true", help="leave it out; it needs pdoc")
     options = parser.parse_args(argv)
-    export(
-        options.out,
-        lessons=options.lesson,
-        fresh=options.fresh,
-        reference=not options.no_reference,
-    )
+    more = {"fresh": options.fresh, "reference": not options.no_reference}
+    export(options.out, lessons=options.lesson, **more)
     print(f"Open {options.out / 'index.html'} in a browser.")
     return 0
 
@@ -75,31 +72,35 @@ def export(
         needs("the reference", "pdoc")
     from tqdm.auto import tqdm
 
-    from mplab.commands.front_page import draw_digits, first_explorer, front_page, teaching_page
+    from mplab.commands import front_page as front
+    from mplab.commands.lesson_page import title_of
 
     paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
+    titles = {path: title_of(_read(path)) for path in paths.values()}
     unknown = sorted(set(lessons or ()) - set(paths))
     if unknown:
         raise UserError(f"there is no lesson {unknown[0]}. There are {', '.join(map(str, paths))}.")
     out.mkdir(parents=True, exist_ok=True)
     wanted = [path for number, path in paths.items() if lessons is None or number in lessons]
-    row = list(paths.values())
     for path in tqdm(wanted, desc="lessons", disable=not sys.stderr.isatty()):
-        at = row.index(path)
-        around = row[at - 1] if at else None, row[at + 1] if path != row[-1] else None
-        stamp = _edition(path, *filter(None, around))
+        stamp = _edition(path, words="".join(titles.values()))
         if fresh or stamp not in _written(out / f"{path.stem}.html"):
-            replace_file(out / f"{path.stem}.html", (lesson_page(path, *around) + stamp).encode())
+            replace_file(out / f"{path.stem}.html", (lesson_page(path, titles) + stamp).encode())
+            replace_file(out / path.name, path.read_bytes())
     if reference:
         from mplab.commands.reference import write_reference
 
         write_reference(out / "api")
     guide = _written(course_folder("lessons") / "README.md")
-    replace_file(out / "teaching.html", teaching_page(guide).encode())
     stamp, last = _edition(), _written(out / "index.html")
-    kept = first_explorer(last) if stamp in last and not fresh else ""
-    front = front_page(out, row, guide, digits=kept or draw_digits(), reference=reference)
-    replace_file(out / "index.html", (front + stamp).encode())
+    kept = front.first_explorer(last) if stamp in last and not fresh else ""
+    digits = kept or front.draw_digits()
+    first = front.front_page(out, [*titles], guide, digits=digits, reference=reference)
+    others = {"index.html": first + stamp, "teaching.html": front.teaching_page(guide)}
+    for name, html in (others | front.other_pages(out)).items():
+        replace_file(out / name, html.encode())
+    if (card := course_folder("lessons") / "l01" / "painted_digits.png").exists():
+        replace_file(out / "card.png", card.read_bytes())
 
 
 def _written(path: Path) -> str:
@@ -107,24 +108,30 @@ def _written(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
-def lesson_page(path: Path, before: Path | None = None, after: Path | None = None) -> str:
-    """Run a lesson in a clean kernel and make its page, with links to the previous and the next.
+def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
+    """Run a lesson in a clean kernel and make its page, with links to all lessons by their titles.
 
     Raises:
         UserError: a cell fails.
     """
     from mplab.commands.frame import page
-    from mplab.commands.lesson_page import beginning, in_colab, lesson_body, title_of
+    from mplab.commands.lesson_page import beginning, in_colab, lesson_body
 
-    notebook = _executed(path)
-    title = title_of(notebook)
-    ways = ['<a href="index.html">mplab</a>']
-    for name, other in (("previous", before), ("next", after)):
-        if other is not None:
-            words = escape(f"{name}: {title_of(_read(other))}")
-            ways.append(f'<a rel="{name[:4]}" href="{other.stem}.html">{words}</a>')
-    body = lesson_body(notebook, in_colab(path.name))
-    return page(f"{title} · mplab", body, ways=ways, about=beginning(notebook))
+    notebook, row = _executed(path), list(titles)
+    at, items = row.index(path), "".join(f"<li>{_link(*item)}</li>" for item in titles.items())
+    every = f"<details><summary>Lesson {at + 1} of {len(row)}</summary><ol>{items}</ol></details>"
+    ways = ['<a href="index.html">mplab</a>', every]
+    for name, other in (("previous", at - 1), ("next", at + 1)):
+        if 0 <= other < len(row):
+            link = _link(row[other], f"{name}: {titles[row[other]]}")
+            ways.append(link.replace("<a ", f'<a rel="{name[:4]}" '))
+    more = f' <a href="{path.name}" download>Download the notebook.</a>{in_colab(path.name)}'
+    body = lesson_body(notebook, more)
+    return page(f"{titles[path]} · mplab", body, ways=ways, about=beginning(notebook))
+
+
+def _link(path: Path, words: str) -> str:
+    return f'<a href="{path.stem}.html">{escape(words)}</a>'
 
 
 def _read(path: Path) -> Any:
@@ -141,6 +148,7 @@ def _executed(path: Path) -> Any:
 
     notebook = _read(path)
     notebook.cells.append(new_code_cell(_FREEZE))  # type: ignore[no-untyped-call]
+    notebook.cells.insert(0, new_code_cell(_WIDTHS))  # type: ignore[no-untyped-call]
     with TemporaryDirectory() as folder:
         client = NotebookClient(
             notebook,
@@ -163,14 +171,14 @@ def _executed(path: Path) -> Any:
             # nbclient answers Ctrl-C by ending the kernel, and goes on or fails because of that.
             if "_async_cleanup_kernel_future" in vars(client):
                 raise KeyboardInterrupt
+    del notebook.cells[0]
     return notebook
 
 
-def _edition(*paths: Path) -> str:
+def _edition(*paths: Path, words: str = "") -> str:
     """Hash what a page depends on, notebooks and the library, for a comment at its end."""
-    digest = hashlib.sha256()
-    kinds = (".py", ".js", ".css", ".html")
-    sources = [each for each in PACKAGE.rglob("*") if each.suffix in kinds]
+    digest = hashlib.sha256(words.encode())
+    sources = [p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".js", ".css", ".html")]
     sources += course_folder("lessons").glob("l*/*.py")  # a checkout has them beside the package
     for source in [*paths, *sorted(sources)]:
         digest.update(source.read_bytes())

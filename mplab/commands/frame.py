@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import os
 import re
 from collections.abc import Sequence
 from html import escape
@@ -13,13 +14,6 @@ from mplab.numbers.installation import VERSION
 FILES = Path(__file__).parent / "site"
 
 _MODULE = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
-
-_ICON = (
-    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
-    "%3Cpath fill='%230b57c4' d='M0 0h5v16H0z'/%3E%3Cpath fill='%2310894e' d='M6 4h4v12H6z'/%3E"
-    "%3Cpath fill='%237a21dd' d='M11 10h5v6h-5z'/%3E%3C/svg%3E"
-)
-"""Three bars, each shorter than the one before."""
 
 _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 
@@ -37,26 +31,23 @@ def page(
         about: a sentence or two for search engines.
     """
     style, script = ((FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
-    links = "".join(f"<li{' class=last' * ('next' in way)}>{way}</li>" for way in ways)
-    head, foot = (
-        f'<nav aria-label="{name}"><ul class="ways">{links}</ul></nav>' if links else ""
-        for name in ("Pages", "Pages, again")
-    )
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="description" content="{escape(about or title, quote=True)}">
-<link rel="icon" href="{_ICON}">
-{policy([script, *_MODULE.findall(body)])}
-<style>{style}</style></head><body>
-<a class="skip" href="#main">Skip to the text</a>
-<header>{head}</header>
-<main id="main" class="{kind}">
-{body}
-</main>
-<footer>{foot}<p>mplab {VERSION}</p></footer>
-<script>{script}</script></body></html>
-"""
+    held = {"style": style, "script": script, "kind": kind, "body": body, "version": VERSION}
+    held |= {"title": escape(title), "about": escape(about or title, quote=True)}
+    held |= {"base": address(), "policy": policy([script, *_MODULE.findall(body)])}
+    links = "".join(f"<li>{way}</li>" for way in ways)
+    return (FILES / "page.html").read_text("utf-8").format(ways=links, **held)
+
+
+def repository() -> str:
+    """Return the address of the project's repository, if the build machine knows it."""
+    name, server = os.environ.get("GITHUB_REPOSITORY"), os.environ.get("GITHUB_SERVER_URL")
+    return f"{server}/{name}" if name and server else ""
+
+
+def address() -> str:
+    """Return where GitHub publishes the site, if it does; else nothing."""
+    owner, _, name = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
+    return f"https://{owner}.github.io/{name}/" if name else ""
 
 
 def policy(scripts: Sequence[str], *, more: str = "") -> str:
@@ -78,20 +69,12 @@ def policy(scripts: Sequence[str], *, more: str = "") -> str:
     )
 
 
-def smaller(html: str, *, width: int | None = None) -> str:
-    """Reduce a page's pictures to 256 colours, which a reader cannot tell from more.
-
-    Args:
-        html: the page, with pictures in it as base64 of PNG.
-        width: the pixels that a picture is shrunk to.
-    """
+def smaller(html: str) -> str:
+    """Reduce a page's PNG pictures to 256 colours, which a reader cannot tell from more."""
     from PIL import Image
 
     def shrunk(found: re.Match[str]) -> str:
         picture = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
-        if width:
-            height = round(picture.height * width / picture.width)
-            picture = picture.resize((width, height), Image.Resampling.LANCZOS)
         out = io.BytesIO()
         picture.quantize(256, dither=Image.Dither.NONE).save(out, "png", optimize=True)
         return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mplab.commands.frame import FILES, page
+from mplab.commands.frame import FILES, address, page, repository
 from mplab.commands.lesson_page import beginning, explorer, text, title_of
 from mplab.explorers.freezing import Control, Frozen, pack
 from mplab.explorers.modules import BitExplorer, alive
@@ -25,13 +24,9 @@ _SHOWN = 8
 """How many digits it shows."""
 
 _PARTS = {
-    1: "Start here",
-    2: "Numbers",
-    5: "Sums and updates",
-    8: "Training in few bits",
-    13: "The clinic",
-    14: "Numerical analysis in few bits",
-}
+    1: "Start here", 2: "Numbers", 5: "Sums and updates", 8: "Training in few bits",
+    13: "The clinic", 14: "Numerical analysis in few bits",
+}  # fmt: skip
 """The parts of the course, by their first lesson."""
 
 _ABOUT = (
@@ -53,26 +48,15 @@ def front_page(
         reference: whether there is a reference of the library.
     """
     pages = [out / f"{path.stem}.html" for path in lessons]
-    clone = f"git clone {address}\n" if (address := repository()) else ""
-    begin = "".join(
-        f' <a href="{each.name}">Begin with lesson 1</a>.' for each in pages[:1] if each.exists()
-    )
-    body = (
-        (FILES / "front.html")
-        .read_text("utf-8")
-        .format(
-            digits=digits,
-            begin=begin,
-            bits=alive(BitExplorer("0.1")),
-            lessons="\n".join(_card(*both, guide) for both in zip(lessons, pages, strict=True)),
-            reference=_REFERENCE if reference else "",
-            clone=clone,
-        )
-    )
-    ways = ['<a href="#lessons">Lessons</a>', '<a href="#run">Run it</a>',
-            '<a href="teaching.html">Teach with it</a>']  # fmt: skip
-    if reference:
-        ways.append('<a href="api/mplab.html">Reference</a>')
+    clone = f"git clone {there}\n" if (there := repository()) else ""
+    begin = f' <a href="{pages[0].name}">Begin with lesson 1</a>.' * pages[0].exists()
+    held = {"digits": digits, "begin": begin, "bits": alive(BitExplorer("0.1")), "clone": clone}
+    cards = "\n".join(_card(*both, guide) for both in zip(lessons, pages, strict=True))
+    held |= {"lessons": cards, "reference": _REFERENCE if reference else ""}
+    body = (FILES / "front.html").read_text("utf-8").format(**held)
+    names = {"#lessons": "Lessons", "#run": "Run it", "teaching.html": "Teach with it"}
+    names |= {"api/mplab.html": "Reference"} if reference else {}
+    ways = [f'<a href="{where}">{name}</a>' for where, name in names.items()]
     return page("mplab: training in few bits", body, ways=ways, kind="front", about=_ABOUT)
 
 
@@ -80,13 +64,32 @@ def teaching_page(guide: str) -> str:
     """Make a page of the instructor's guide, with links to pages instead of to notebooks."""
     html = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', text(guide))
     html = re.sub(r'<a href="(?!\d\d_|#|https?:)[^"]*">(.*?)</a>', r"\1", html)
-    return page("mplab: for teachers", html, ways=['<a href="index.html">mplab</a>'])
+    return page("mplab: for teachers", html, ways=_HOME)
 
 
-def repository() -> str | None:
-    """Return the address of the project's repository, if the build machine knows it."""
-    name, server = os.environ.get("GITHUB_REPOSITORY"), os.environ.get("GITHUB_SERVER_URL")
-    return f"{server}/{name}" if name and server else None
+def other_pages(out: Path) -> dict[str, str]:
+    """Make the page of the search over what is in `out`, and the page for a wrong address."""
+    entries = []
+    for path in sorted(out.glob("[0-9]*.html")) + sorted((out / "api").rglob("*.html")):
+        where, html = path.relative_to(out).as_posix(), path.read_text("utf-8")
+        name = path.stem if where.startswith("api") else f"Lesson {int(path.stem[:2])}"
+        main = html.partition("<main")[2].partition("</main>")[0]
+        for part in re.split(r'<(?:h[12]|section) id="', main)[1:]:
+            anchor, _, rest = part.partition('"')
+            heading, _, words = _plain(f"<p{rest}").partition(" # ")
+            told = f'<a href="{where}#{anchor}">{name} · {heading if words else anchor}</a>'
+            entries.append(f"<li>{told}<p>{(words or heading)[:6000]}</p></li>")
+    held = {"entries": "\n".join(entries), "base": address()}
+    bodies = {name: (FILES / name).read_text("utf-8") for name in ("search.html", "404.html")}
+    return {name: page("mplab", body.format(**held), ways=_HOME) for name, body in bodies.items()}
+
+
+_HOME = ['<a href="index.html">mplab</a>']
+
+
+def _plain(html: str) -> str:
+    """Return the words of HTML, still escaped."""
+    return " ".join(re.sub(r"(?s)<(script|style|svg)\b.*?</\1>|<[^>]+>", " ", html).split())
 
 
 def draw_digits() -> str:
@@ -112,7 +115,7 @@ def draw_digits() -> str:
     control = Control("slider", "loss scale", names, 0, True)
     question = "One network, trained in FP16. Which loss scale brings the digits back?"
     frozen = Frozen(question, [control], [], len(states), states[0], str(pack(states, {})))
-    return explorer("digits", frozen)
+    return explorer(frozen)
 
 
 def first_explorer(html: str) -> str:

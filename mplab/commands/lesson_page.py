@@ -10,7 +10,7 @@ from typing import Any
 
 from nbconvert.filters import Highlight2HTML, markdown2html
 
-from mplab.commands.frame import smaller
+from mplab.commands.frame import FILES, repository, smaller
 from mplab.explorers.freezing import Frozen
 from mplab.explorers.modules import STILL, once
 
@@ -27,17 +27,11 @@ _SUMMARY = "I have written my answer down"
 _FOLD = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>")
 """A notebook folds the text of its answers; a page folds the cells above the text as well."""
 
-_NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.</p>'
+_NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.{}</p>'
 
-_EXERCISES = '<h2 id="Exercises">Exercises</h2>'
+_ANCHOR = re.compile(r'<a class="anchor-link" href="([^"]*)">.*?</a>')
 
-_SENTENCES = 230
-"""The most characters of a lesson's beginning that describe it."""
-
-_HERE = {
-    "before you run the next cell": "before you open what follows",
-    _EXERCISES: f'{_EXERCISES}<p class="note">In JupyterLab each answer is checked at once.</p>',
-}
+_HERE = {"before you run the next cell": "before you open what follows"}
 """Words about JupyterLab in a lesson, and their replacements in a page."""
 
 
@@ -56,7 +50,7 @@ def beginning(notebook: Any) -> str:
     words = re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", source.strip().split("\n\n")[0])
     said = ""
     for sentence in re.findall(r".+?[.!?](?=\s|$)", words.replace("\n", " ")):
-        if said and len(said) + len(sentence) > _SENTENCES:
+        if said and len(said) + len(sentence) > 230:
             break
         said += sentence
     return said.strip()
@@ -68,18 +62,15 @@ def in_colab(name: str) -> str:
     Args:
         name: the notebook's file name.
     """
-    server, repository, branch = (
-        os.environ.get(f"GITHUB_{what}") for what in ("SERVER_URL", "REPOSITORY", "REF_NAME")
-    )
-    if server != "https://github.com" or not (repository and branch):
+    place, branch = repository(), os.environ.get("GITHUB_REF_NAME")
+    if not (branch and place.startswith("https://github.com/")):
         return ""
-    there = escape(
-        f"https://colab.research.google.com/github/{repository}/blob/{branch}/lessons/{name}"
-    )
-    cell = escape(f'%pip install "mplab[lab] @ git+{server}/{repository}@{branch}"')
+    colab = place.replace("github.com", "colab.research.google.com/github", 1)
+    there = escape(f"{colab}/blob/{branch}/lessons/{name}")
+    cell = escape(f'%pip install "mplab[lab] @ git+{place}@{branch}"')
     return (
-        f'<p class="note">Or <a href="{there}">open it in Colab</a>, with this as its first cell. '
-        f'Explorers may not move there.</p><pre tabindex="0">{cell}</pre>'
+        f' Or <a href="{there}">open it in Colab</a>, with <code>{cell}</code> as its first cell. '
+        "Explorers may not move there."
     )
 
 
@@ -109,17 +100,17 @@ def lesson_body(notebook: Any, more: str = "") -> str:
             parts.append(text(piece) if is_text else "".join(_code(piece, frozen)))
             asked = asked or (is_text and bool(_ASKED.search(piece)))
     parts += ["</details>"] * hidden
-    found = re.findall(r'<h2 id="([^"]+)">(.*?)</h2>', "".join(parts))
+    found = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor"', "".join(parts))
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)
-    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>' * bool(
-        links
-    )
-    return smaller(once("".join([*parts[:1], contents, _NOTE, more, *parts[1:]])))
+    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
+    contents *= bool(links)
+    return smaller(once("".join([*parts[:1], contents, _NOTE.format(more), *parts[1:]])))
 
 
 def text(markdown: str) -> str:
     """Convert Markdown to HTML, with each table in a box of its own that scrolls."""
-    html = re.sub(r'<a class="anchor-link".*?</a>', "", markdown2html(_FOLD.sub("", markdown)))
+    html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
+                       markdown2html(_FOLD.sub("", markdown)))  # fmt: skip
     for said, here in _HERE.items():
         html = html.replace(said, here)
     html = html.replace("<table>", '<div class="scrolled" tabindex="0"><table>')
@@ -156,64 +147,24 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
         drawn = frozen.get(model)
         if isinstance(drawn, str):
             return f'<div class="explorer">{drawn}</div>'
-        return explorer(model, Frozen(*drawn)) if drawn else ""  # progress is no news afterwards
+        return explorer(Frozen(*drawn)) if drawn else ""  # progress is no news afterwards
     if "text/html" in data:
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
-        if html.startswith(("<table", "<img")):
+        if html.startswith("<table"):
             return f'<div class="scrolled" tabindex="0">{html}</div>'
         return html.replace("<pre ", '<pre tabindex="0" ')  # so that keys scroll it
-    if "image/png" in data:
-        return f'<img alt="" src="data:image/png;base64,{data["image/png"]}">'
     words = output.get("text") or data.get("text/plain", "")
     return f'<pre tabindex="0">{escape(words)}</pre>' if words else ""
 
 
 # Explorers -------------------------------------------------------------------------------
-def explorer(model: str, frozen: Frozen) -> str:
+def explorer(frozen: Frozen) -> str:
     """Write an explorer that moves without Python, or stands still without JavaScript."""
     question, controls, buttons, positions, (picture, sentence), packed = frozen
     shown = math.prod(len(options) for _, _, options, _, _ in controls)
-    moved = "".join(_control(model, *control) for control in controls)
-    moved += "".join(f'<button type="button">{escape(name)}</button>' for name in buttons)
-    coarser = (
-        f"This page holds {shown:,} of the {positions:,} positions that JupyterLab shows; "
-        "some sliders move in larger steps. "
-        if shown < positions
-        else ""
-    )
-    return (
-        f'<div class="explorer frozen"><p class="question">{escape(question)}</p>'
-        f'<div class="controls" hidden>{moved}</div>'
-        f'<div class="picture" tabindex="0">{picture}</div>'
-        f'<p class="sentence" role="status">{escape(sentence)}</p>'
-        f'<p class="note">{coarser}<span class="still">{STILL}</span></p>'
-        f'<script type="application/octet-stream" class="states">{packed}</script></div>'
-    )
-
-
-def _control(
-    model: str, kind: str, name: str, options: list[str], start: int, readout: bool
-) -> str:
-    """Write a control of a frozen explorer as HTML."""
-    name, sizes = escape(name), f'data-sizes="{len(options)}"'
-    if kind == "slider":
-        words = escape(json.dumps(options), quote=True)
-        out = f"<output>{escape(options[start])}</output>" * readout
-        return (
-            f'<label>{name} <input type="range" min="0" max="{len(options) - 1}" value="{start}" '
-            f'data-words="{words}" {sizes}>{out}</label>'
-        )
-    if kind == "tick":
-        return f'<label><input type="checkbox" {"checked " * start}{sizes}> {name}</label>'
-    if kind == "choice":
-        choices = "".join(
-            f"<option{' selected' * (i == start)}>{escape(words)}</option>"
-            for i, words in enumerate(options)
-        )
-        return f"<label>{name} <select {sizes}>{choices}</select></label>"
-    choices = "".join(
-        f'<label><input type="radio" name="{model} {name}"{" checked" * (i == start)}> '
-        f"{escape(words)}</label>"
-        for i, words in enumerate(options)
-    )
-    return f"<fieldset {sizes}><legend>{name}</legend>{choices}</fieldset>"
+    coarser = f"This page holds {shown:,} of the {positions:,} positions of JupyterLab. "
+    coarser *= shown < positions
+    asked = json.dumps([controls, buttons]).replace("<", "\\u003c")
+    words, still = map(escape, (question, sentence)), f'{coarser}<span class="still">{STILL}</span>'
+    frame = (FILES / "explorer.html").read_text("utf-8").strip()
+    return frame.format(*words, picture=picture, note=still, asked=asked, packed=packed)

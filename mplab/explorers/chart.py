@@ -55,18 +55,20 @@ class Drawing:
         """Add a filled circle."""
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}" {more}/>')
 
-    def svg(self, description: str, *, width: int, height: float) -> str:
+    def svg(self, description: str, *, width: int, height: float, panels: int = 1) -> str:
         """Return the SVG, on its own white background, with a description for screen readers.
 
-        It is as wide as there is room, at most `width`.
+        It is as wide as there is room, at most `width`. A page stacks the `panels`, which are
+        equally wide, on a phone.
 
         Examples:
             >>> Drawing().svg("a < b", width=600, height=9)[:45]
             '<svg role="img" aria-label="a &lt; b" viewBox'
         """
         least = width * LEAST // SIZE
+        stacked = f'data-panels="{panels}" ' * (panels > 1)
         return (
-            f'<svg role="img" aria-label="{escape(description, quote=True)}" '
+            f'<svg {stacked}role="img" aria-label="{escape(description, quote=True)}" '
             f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" class="{CARD_CLASS}" '
             f'style="width:100%;min-width:{least}px;max-width:{width}px;{CARD}">'
             f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(self.parts)}</svg>'

@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
@@ -165,8 +166,8 @@ CARD = (
 
 CARD_CLASS = "mplab-card"
 
-DIMMED = f".{CARD_CLASS} {{ filter: brightness(.9) }}"
-"""Dims a card on a dark page, so that it does not glare."""
+DIMMED = f".{CARD_CLASS} {{ filter: invert(.91) hue-rotate(180deg) }}"
+"""Turns a card dark on a dark page, and keeps its hues."""
 
 CARD_STYLE = f'<style>[data-jp-theme-light="false"] {DIMMED}</style>'
 """The rule for JupyterLab, which says on the page whether its theme is dark."""
@@ -398,28 +399,27 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
     A line that ends early is named beside the panel, where no other line passes.
     """
     leader = {"arrowstyle": "-", "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
-    sides = [_side(end) for end in ends]
-    notes = [
-        end.axes.annotate(
-            end.text,
-            (end.x, end.y),
-            (side[0], 0),
-            textcoords=(side[1], "offset points"),
-            va="center",
-            annotation_clip=False,
-            arrowprops={**leader, "color": end.colour, **(_POINTER if side[0] < 20 else {})},
-        )
-        for end, side in zip(ends, sides, strict=True)
-    ]
+    notes: dict[Axes, list[Annotation]] = {}
+    for end in ends:
+        at, unit = _side(end)
+        look = {**leader, "color": end.colour, **(_POINTER if at < 20 else {})}
+        how: Any = {"va": "center", "annotation_clip": False, "arrowprops": look}
+        units = (unit, "offset points")
+        note = end.axes.annotate(end.text, (end.x, end.y), (at, 0), textcoords=units, **how)
+        notes.setdefault(end.axes, []).append(note)
+    for axes, here in notes.items():
+        part_ends(picture, axes, here)
+
+
+def part_ends(picture: Picture, axes: Axes, notes: Sequence[Annotation]) -> None:
+    """Move the names of lines apart, as little as can be."""
     picture.draw_without_rendering()  # settles the layout, so that places are in pixels
-    for axes in {end.axes: None for end in ends}:
-        here = [i for i, end in enumerate(ends) if end.axes is axes]
-        sizes = [1.15 * notes[i].get_window_extent().height for i in here]
-        wanted = [float(axes.transData.transform((ends[i].x, ends[i].y))[1]) for i in here]
-        box = axes.get_window_extent()
-        places = spread(wanted, sizes, low=box.y0, high=box.y1)
-        for i, old, new in zip(here, wanted, places, strict=True):
-            notes[i].set_position((sides[i][0], (new - old) * 72 / picture.dpi))
+    sizes = [1.15 * note.get_window_extent().height for note in notes]
+    wanted = [float(axes.transData.transform(note.xy)[1]) for note in notes]
+    box = axes.get_window_extent()
+    places = spread(wanted, sizes, low=box.y0, high=box.y1)
+    for note, old, new in zip(notes, wanted, places, strict=True):
+        note.set_position((note.get_position()[0], (new - old) * 72 / picture.dpi))
 
 
 _POINTER = {
@@ -443,6 +443,11 @@ def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, 
         axes.text((a + b) / 2, 1, word, ha="center", va="bottom", transform=above)
         for word, a, b in spans
     ]
+    part_spans(picture, axes, words)
+
+
+def part_spans(picture: Picture, axes: Axes, words: Sequence[Text]) -> None:
+    """Move words above the axes apart, as little as can be."""
     picture.draw_without_rendering()
     to_pixels = axes.transData
     sizes = [word.get_window_extent().width + 8 for word in words]

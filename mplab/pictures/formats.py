@@ -41,7 +41,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
         axes.text(-0.7, row, fmt.name, ha="right", va="center", color=c.INK, fontweight="bold")
         axes.text(longest + 0.7, row, number(value, digits=9), ha="left", va="center")
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
-    for place, (name, colour) in zip((0, 3, 15), c.FIELDS.items(), strict=True):
+    for place, (name, colour) in zip((0, 4.5, 15), c.FIELDS.items(), strict=True):
         axes.text(place, -0.85, name, color=colour, va="center", fontweight="bold")
     different = len(set(stored))
     exact = sum(math.isfinite(value) and Fraction(value) == asked for value in stored)

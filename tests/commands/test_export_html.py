@@ -235,6 +235,9 @@ def test_every_link_in_the_reference_and_in_its_search_leads_somewhere(reference
         targets = re.findall(r'href="(?!https?:|data:|\$)([^"#]*)(?:#([^"]*))?"', page)
         for file, anchor in targets:
             there = (path.parent / file).resolve() if file else path
+            if there == reference.parent / "index.html":
+                assert there.exists()
+                continue
             assert there in anchors, f"{path.name}: {file}"
             assert not anchor or anchor in anchors[there], f"{path.name}: {file}#{anchor}"
     index = (reference / "search.js").read_text(encoding="utf-8")

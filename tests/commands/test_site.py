@@ -110,9 +110,9 @@ def test_what_follows_a_prediction_is_hidden_until_asked_up_to_the_next(opened):
 def test_on_paper_and_without_scripts_everything_is_open(opened):
     page = opened("01_first.html")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.evaluate("[...document.querySelectorAll('details')].every(d => d.open)")
+    assert page.evaluate("[...document.querySelectorAll('.answer')].every(d => d.open)")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert not page.evaluate("[...document.querySelectorAll('details')].some(d => d.open)")
+    assert not page.evaluate("[...document.querySelectorAll('.answer')].some(d => d.open)")
     still = opened("01_first.html", width=360, java_script_enabled=False)
     assert still.get_by_text("Words after it.").is_visible()
     frozen = still.locator(".frozen").first
@@ -141,7 +141,7 @@ def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
         assert slider.get_attribute("aria-valuetext") == control.label
         assert frozen.locator("output").all_inner_texts()[0] == live.rows.label
     other = page.locator(".frozen").nth(0)
-    page.locator("summary").nth(1).click()
+    page.locator(".answer > summary").nth(1).click()
     assert other.locator(".sentence").inner_text() == SpeedUp().draw()[1]
 
 
@@ -223,9 +223,65 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
         for file, anchor in re.findall(r'href="(?!https?:|data:)([^"#]*)(?:#([^"]*))?"', html):
             if name == "teaching.html" and re.match(r"\d\d_", file):
                 continue  # of the whole course
+            if file.endswith(".ipynb"):
+                assert (site / file).exists()
+                continue
             assert (file or name) in ids and (not anchor or anchor in ids[file or name]), file
     assert 'rel="next" href="02_second.html"' in (site / "01_first.html").read_text("utf-8")
     assert 'rel="prev" href="01_first.html"' in (site / "02_second.html").read_text("utf-8")
+
+
+LETTERS = """() => [...document.querySelectorAll('main *')]
+    .filter(each => each.getClientRects().length && [...each.childNodes].some(
+        node => node.nodeType === Node.TEXT_NODE && node.data.trim()))
+    .map(each => parseFloat(getComputedStyle(each).fontSize)
+        * (each.ownerSVGElement?.getScreenCTM().a ?? 1))"""
+WIDER = """() => [...document.querySelectorAll('svg, picture img, .picture')]
+    .filter(each => each.scrollWidth > each.clientWidth + 1 || each.getBoundingClientRect().right
+        > each.closest('.explorer, .output').getBoundingClientRect().right)
+    .map(each => each.outerHTML.slice(0, 80))"""
+
+
+def test_on_a_phone_figures_and_explorers_are_as_wide_as_the_column_and_legible(opened):
+    for name in ("01_first.html", "index.html"):
+        page = opened(name, width=360)
+        page.evaluate("document.querySelectorAll('.answer').forEach(d => { d.open = true })")
+        page.locator(".frozen .controls").first.wait_for()
+        assert page.evaluate(WIDER) == [], name
+        assert min(page.evaluate(LETTERS)) >= 9, name
+        for slider in page.locator("input[type=range]").all():
+            assert slider.bounding_box()["width"] >= 200, name
+
+
+def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(site, browser):
+    page = browser.new_page()
+    page.goto((site / "01_first.html").as_uri())
+    other, first = page.locator(".frozen").all()[:2]  # the other one in a fold
+    page.locator(".answer > summary").last.click()
+    other.locator("input").first.press("ArrowRight")
+    said = other.locator(".sentence").inner_text()
+    link = other.get_by_role("link", name="link to this state").get_attribute("href")
+    page.goto("about:blank")
+    page.goto((site / "01_first.html").as_uri() + link)
+    page.wait_for_function("scrollY > 100")
+    assert (
+        other.locator(".sentence").inner_text() == said != first.locator(".sentence").inner_text()
+    )
+    assert page.locator(".answer[open]").count() == 1
+    page.get_by_role("link", name="next: And a second?").first.click()
+    page.go_back()
+    assert page.locator(".answer[open]").count() == 1
+    page.close()
+
+
+def test_the_search_finds_a_section_and_a_lesson_leads_to_all_others(opened):
+    page = opened("search.html")
+    page.get_by_role("searchbox").fill("in the open")
+    assert page.locator(".found li:visible a").all_inner_texts() == ["Lesson 1 · 2. Another"]
+    page = opened("01_first.html")
+    page.get_by_text("Lesson 1 of 2").first.click()
+    there = page.locator("header ol a").all_inner_texts()
+    assert there == ["What is asked?", "And a second?"]
 
 
 @pytest.mark.parametrize("width", WIDTHS)

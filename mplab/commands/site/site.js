@@ -1,4 +1,4 @@
-// What a page does by itself: predictions that hide what follows, and frozen explorers.
+// What a page does by itself: predictions that hide what follows, explorers, the frame.
 "use strict";
 
 const answers = [...document.querySelectorAll("details.answer")];
@@ -11,6 +11,100 @@ addEventListener("beforeprint", () => {
 addEventListener("afterprint", () => {
   for (const answer of closed) answer.open = false;
 });
+
+// Explorers' pictures on a phone --------------------------------------------------------------
+
+const PHONE = matchMedia("(max-width: 600px)");
+const [ACROSS, PAD, TALLER, LEADING] = [340, 16, 1.3, 14]; // the letters are 13 high
+const pen = document.createElement("canvas").getContext("2d");
+
+/** How wide words are in an element of text. */
+function extent(text, words) {
+  const [weight, size] = ["font-weight", "font-size"].map((name) => text.getAttribute(name));
+  pen.font = `${weight ?? ""} ${size ?? 13}px system-ui, "DejaVu Sans", sans-serif`;
+  return pen.measureText(words).width;
+}
+
+/** Words in lines that are no wider than `room`, if that can be. */
+function inLines(text, room) {
+  const lines = [];
+  for (const word of text.textContent.split(" ")) {
+    const longer = `${lines.at(-1)} ${word}`;
+    if (lines.length && extent(text, longer) <= room) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
+/** Place the words of one row: they are wrapped, and of ticks that touch every other one goes. */
+function fit(row) {
+  row.sort((a, b) => a.x - b.x);
+  let end = -9;
+  row.forEach(({ text, x, y }, i) => {
+    const [before, after] = [row[i - 1]?.x ?? 0, row[i + 1]?.x ?? ACROSS];
+    const anchor = text.getAttribute("text-anchor");
+    const [left, right] = [x - before, after - x];
+    const middle = row.length === 1 ? ACROSS : Math.min(i ? left : ACROSS, right * 2);
+    const room = { start: right, end: left, middle }[anchor] - 4;
+    const lines = inLines(text, room);
+    const width = Math.max(...lines.map((line) => extent(text, line)));
+    const start = x - { start: 0, end: width, middle: width / 2 }[anchor];
+    const touches = anchor === "middle" && start < end + 3 && text.textContent.length > 1;
+    if (touches && !/^[a-z]/i.test(text.textContent)) {
+      text.remove();
+      return;
+    }
+    const least = touches ? end + 3 : 1;
+    const moved = Math.min(Math.max(start, least), Math.max(ACROSS - 1 - width, 1)) - start;
+    end = start + moved + width;
+    text.textContent = "";
+    lines.forEach((line, k) => {
+      const span = document.createElementNS(text.namespaceURI, "tspan");
+      span.textContent = line;
+      span.setAttribute("x", x + moved);
+      span.setAttribute("y", y + LEADING * (k - (lines.length - 1) / 2));
+      text.append(span);
+    });
+  });
+}
+
+/** Redraw a picture for a phone: shapes are squeezed, words keep their size. */
+function narrow(svg) {
+  const { width, height } = svg.viewBox.baseVal;
+  const panels = Number(svg.dataset.panels ?? 1);
+  const [across, rows] = [((ACROSS - PAD) * panels) / width, new Map()];
+  svg.setAttribute("viewBox", `0 0 ${ACROSS} ${height * panels * TALLER}`);
+  svg.classList.add("narrow");
+  const [ground, ...parts] = svg.children;
+  ground.setAttribute("width", ACROSS);
+  ground.setAttribute("height", height * panels * TALLER);
+  for (const part of parts) {
+    const get = (name) => Number(part.getAttribute(name));
+    const path = () => Number.parseFloat(part.getAttribute("d").slice(1));
+    const from = part.tagName === "path" ? path() : get(part.tagName === "circle" ? "cx" : "x");
+    const panel = Math.min(Math.floor((from * panels) / width), panels - 1);
+    const x = (old) => PAD + (old - (panel * width) / panels) * across;
+    const y = (old) => (old + panel * height) * TALLER;
+    if (part.tagName === "circle") {
+      part.setAttribute("cx", x(get("cx")));
+      part.setAttribute("cy", y(get("cy")));
+      part.setAttribute("r", 0.8 * get("r"));
+    } else if (part.tagName !== "text") {
+      part.setAttribute("transform", `translate(${x(0)} ${y(0)}) scale(${across} ${TALLER})`);
+      part.setAttribute("vector-effect", "non-scaling-stroke");
+    } else if (part.hasAttribute("transform")) {
+      part.setAttribute("transform", `translate(10 ${y(get("y"))}) rotate(-90)`);
+      part.setAttribute("x", 0);
+      part.setAttribute("y", 0);
+    } else {
+      const place = { text: part, x: x(get("x")), y: y(get("y")) };
+      if (part.textContent.length === 1) part.setAttribute("font-size", 11);
+      rows.set(place.y, [...(rows.get(place.y) ?? []), place]);
+    }
+  }
+  for (const row of rows.values()) fit(row);
+}
+// Frozen explorers ------------------------------------------------------------------------------
 
 const FIRST = 0x20; // the character that stands for the first part of a picture
 
@@ -38,11 +132,54 @@ function put(control, number) {
   else control.value = number;
 }
 
+/** An element with attributes and children. */
+function element(tag, attributes, ...children) {
+  const made = Object.assign(document.createElement(tag), attributes);
+  made.append(...children);
+  return made;
+}
+
+const raised = (k) => String(k).replace(/./g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
+
+/** A control as `Control` in mplab/explorers/freezing.py describes it, and what holds it. */
+function built([kind, name, options, start, readout], group) {
+  if (kind === "slider") {
+    const power = name.endsWith("2^"); // its positions are exponents
+    const words = power ? options.map((k) => `2${raised(k)}`) : options;
+    const more = { type: "range", min: 0, max: options.length - 1, value: start };
+    const control = element("input", { ...more, words });
+    const label = element("label", {}, element("span", {}, name.replace(/( =)? ?2\^$/, "")), control);
+    if (readout) label.append(element("output", {}, words[start]));
+    return [label, control];
+  }
+  if (kind === "tick") {
+    const control = element("input", { type: "checkbox", checked: Boolean(start) });
+    return [element("label", { className: "tick" }, control, name), control];
+  }
+  if (kind === "choice") {
+    const choices = options.map((words, i) => new Option(words, words, false, i === start));
+    const control = element("select", {}, ...choices);
+    return [element("label", {}, element("span", {}, name), control), control];
+  }
+  const buttons = options.map((words, i) => {
+    const more = { type: "radio", name: `${group} ${name}`, checked: i === start };
+    return element("label", {}, element("input", more), words);
+  });
+  const control = element("fieldset", {}, element("legend", {}, name), ...buttons);
+  return [control, control];
+}
+
 /** Let the controls of an explorer move its picture and its sentence. */
 async function thaw(explorer) {
   const states = await unpacked(explorer.querySelector(".states").textContent);
-  const controls = [...explorer.querySelectorAll("[data-sizes]")];
-  const sizes = controls.map((control) => Number(control.dataset.sizes));
+  const [asked, names] = JSON.parse(explorer.querySelector(".asked").textContent);
+  const sizes = asked.map(([, , options]) => options.length);
+  const made = asked.map((control) => built(control, explorer.id));
+  const controls = made.map(([, control]) => control);
+  const buttons = names.map((name) => element("button", { type: "button" }, name));
+  explorer.querySelector(".controls").replaceChildren(...made.map(([box]) => box), ...buttons);
+  const link = element("a", {}, "link to this state");
+  explorer.querySelector(".note").append(link);
   const [picture, sentence] = [".picture", ".sentence"].map((name) => explorer.querySelector(name));
   const number = () => controls.reduce((sum, c, i) => sum * sizes[i] + position(c), 0);
 
@@ -51,16 +188,27 @@ async function thaw(explorer) {
     const text = (word) => [...word].map((c) => states.parts[c.codePointAt(0) - FIRST]).join("");
     const [drawn, said] = row.map(text);
     picture.innerHTML = drawn;
+    if (PHONE.matches && picture.querySelector("svg")) narrow(picture.querySelector("svg"));
     sentence.textContent = said;
+    link.href = `#${explorer.id}?${controls.map(position).join(".")}`;
     for (const control of controls.filter((each) => each.type === "range")) {
-      const words = JSON.parse(control.dataset.words)[control.value];
+      const words = control.words[control.value];
       control.setAttribute("aria-valuetext", words);
       control.parentNode.querySelector("output")?.replaceChildren(words);
     }
   }
 
+  /** Go to the state that the address names, if it names this explorer. */
+  function follow() {
+    const [, state] = location.hash.split(`#${explorer.id}?`);
+    for (const [i, at] of (state?.split(".") ?? []).entries()) {
+      if (Number(at) < sizes[i]) put(controls[i], Number(at));
+    }
+    show();
+  }
+
   for (const control of controls) control.addEventListener("input", show);
-  for (const button of explorer.querySelectorAll("button")) {
+  for (const button of buttons) {
     button.addEventListener("click", () => {
       let left = states.moves[button.textContent][number()];
       for (let i = controls.length - 1; i >= 0; i--) {
@@ -72,9 +220,80 @@ async function thaw(explorer) {
   }
   explorer.querySelector(".controls").hidden = false;
   explorer.querySelector(".still").hidden = true;
-  show();
+  follow();
+  addEventListener("hashchange", follow);
+  PHONE.addEventListener("change", show);
 }
 
-for (const explorer of document.querySelectorAll(".frozen")) {
-  if (window.DecompressionStream) thaw(explorer);
+for (const [i, explorer] of [...document.querySelectorAll(".explorer")].entries()) {
+  explorer.id = `explorer-${i + 1}`;
+  if (explorer.matches(".frozen") && window.DecompressionStream) thaw(explorer);
+}
+
+// The frame -------------------------------------------------------------------------------------
+
+/** Open the fold around what the address names, and go there. */
+function arrive() {
+  const name = decodeURIComponent(location.hash.slice(1));
+  const state = /[?/]/.test(name) && document.querySelector(".explorer:not(.frozen)");
+  const there = document.getElementById(name.split("?")[0]) ?? state;
+  if (!there) return;
+  for (let fold = there.closest("details"); fold; fold = fold.parentElement.closest("details")) {
+    fold.open = true;
+  }
+  there.scrollIntoView();
+}
+
+// Back and reload find the answers open that were open, so that the place is where it was.
+for (const i of history.state?.open ?? []) if (answers[i]) answers[i].open = true;
+if (!history.state) arrive();
+addEventListener("hashchange", arrive);
+for (const answer of answers) {
+  answer.addEventListener("toggle", () => {
+    const open = [...answers.keys()].filter((i) => answers[i].open);
+    history.replaceState({ open }, "");
+  });
+}
+
+for (const code of navigator.clipboard ? document.querySelectorAll(".highlight") : []) {
+  const copy = element("button", { type: "button", className: "copy" }, "copy");
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(code.querySelector("pre").textContent.trimEnd());
+    copy.textContent = "copied";
+  });
+  code.append(copy);
+}
+
+const links = [...document.querySelectorAll(".contents a")];
+const heads = links.map((link) => document.getElementById(link.hash.slice(1)));
+function mark() {
+  const past = heads.findLastIndex((head) => head.getBoundingClientRect().top < 120);
+  for (const [i, link] of links.entries()) {
+    if (i === past) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
+}
+if (links.length) addEventListener("scroll", mark, { passive: true });
+
+// The page of the search holds all sections; those without the words are hidden.
+const field = document.getElementById("search");
+if (field) {
+  const entries = [...document.querySelectorAll(".found li")].map((item) => {
+    const text = item.querySelector("p");
+    return { item, text, all: text.textContent, low: item.textContent.toLowerCase() };
+  });
+  const look = () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const hits = entries.filter(({ low }) => words.every((word) => low.includes(word)));
+    for (const { item, text, all } of entries) {
+      item.hidden = true;
+      const at = Math.max(0, words.length ? all.toLowerCase().indexOf(words[0]) - 60 : 0);
+      text.textContent = (at ? "… " : "") + all.slice(at, at + 200);
+    }
+    for (const { item } of hits) item.hidden = false;
+    document.getElementById("found").textContent = words.length ? `${hits.length} sections` : "";
+  };
+  field.addEventListener("input", look);
+  field.focus();
+  look();
 }

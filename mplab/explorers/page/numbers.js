@@ -418,7 +418,7 @@ export const quoted = (typed) => (typed.length <= 30 ? `“${typed}”` : `“${
 const mistake = (typed) =>
   new RangeError(
     `${quoted(typed)} cannot be read. Type a number such as 0.1, 1e-8, 1/3, 3*2^-4, 0x1.8p3, ` +
-      "inf or nan, or a code such as 0x2E66.",
+      `inf or nan, or a code such as 0x2E66.${typed.includes(",") ? " Write a point, no comma." : ""}`,
   );
 
 const tooFar = (typed) =>

@@ -100,7 +100,7 @@ export function live({ model, el }, explorer) {
     }
     show(state, note);
     said.textContent = `${note} ${explorer.sentence(state)}`.trim();
-    link.href = explorer.permalink(state);
+    link.href = `#${model.permalink ?? ""}${explorer.permalink(state).slice(1)}`;
     return !note;
   }
 
@@ -110,9 +110,9 @@ export function live({ model, el }, explorer) {
     for (const [name, value] of Object.entries(explorer.plain(state))) model.set(name, value);
     telling = false;
     model.save_changes();
-    if (!model.permalink) return;
+    if (model.permalink === undefined) return;
     clearTimeout(resting);
-    resting = setTimeout(() => history.replaceState(null, "", link.href), REST);
+    resting = setTimeout(() => history.replaceState(history.state, "", link.href), REST);
   }
 
   const names = Object.keys(explorer.plain(state));
@@ -125,14 +125,17 @@ export function live({ model, el }, explorer) {
     if (news.length) changed(news);
   }
 
-  const followLink = () => attempt((s) => explorer.linked(s, location.hash));
+  function followLink() {
+    const own = location.hash.slice(1).startsWith(model.permalink);
+    if (own) attempt((s) => explorer.linked(s, `#${location.hash.slice(1 + model.permalink.length)}`));
+  }
   el.classList.add("mplab-page");
   el.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab takes arrows
   const shown = [element("b", {}, explorer.question), ...parts, said, ...below];
-  el.replaceChildren(...shown, ...(model.permalink ? [link] : []));
+  el.replaceChildren(...shown, ...(model.permalink === undefined ? [] : [link]));
   changed(names);
   for (const name of names) model.on(`change:${name}`, follow);
-  if (!model.permalink) return undefined;
+  if (model.permalink === undefined) return undefined;
   if (location.hash) followLink();
   window.addEventListener("hashchange", followLink);
   return () => {
@@ -141,10 +144,10 @@ export function live({ model, el }, explorer) {
   };
 }
 
-/** A model as anywidget's, for a page without a kernel. Such a page may have a permalink. */
-export function plainModel(state) {
+/** A model as anywidget's, for a page without a kernel; `permalink` begins the links to it. */
+export function plainModel(state, permalink = "") {
   return {
-    permalink: true,
+    permalink,
     get: (name) => state[name],
     set: (name, value) => {
       state[name] = value;

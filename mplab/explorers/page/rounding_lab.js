@@ -48,7 +48,7 @@ function units({ n, d }, f) {
 export function numberOf({ base, eighths, f }) {
   const step = exact(ulp(double(base, true), f));
   const n = base.n * step.d * 8n + BigInt(eighths) * step.n * base.d;
-  return { negative: base.negative && base.n > 0n, n, d: base.d * step.d * 8n };
+  return { negative: base.negative, n, d: base.d * step.d * 8n };
 }
 
 /** All that a state says of its number. */

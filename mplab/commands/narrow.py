@@ -1,0 +1,87 @@
+"""Draw a lesson's figures a second time, for the pages of `mplab export-html` on a phone."""
+
+import base64
+from itertools import pairwise
+from textwrap import fill
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+from matplotlib.gridspec import GridSpec
+
+from mplab.pictures.canvas import Picture, in_house_style, part_ends, part_spans, titled
+
+WIDTH = 4.0  # inches, 400 pixels: in a column of 308 pixels no letter is under 9
+
+
+def show_both() -> None:
+    """Let this kernel show each figure as it is, and drawn anew for narrow windows."""
+    shell: Any = get_ipython()
+    shell.display_formatter.formatters["text/html"].for_type(Picture, both)
+
+
+def both(picture: Picture) -> str:
+    """Write a figure as HTML with two images, and leave it narrow; a wide table stays one."""
+    wide: str = picture._repr_mimebundle_()["text/html"]
+    if max(len(axes.texts) for axes in picture.axes) > 60:
+        return wide
+    narrow(picture)
+    data = base64.b64encode(picture.png()).decode()
+    source = f'<source media="(max-width: 600px)" srcset="data:image/png;base64,{data}">'
+    return f"<picture>{source}{wide}</picture>"
+
+
+@in_house_style
+def narrow(picture: Any) -> None:
+    """Lay a figure out for a phone: panels below each other, long words on several lines."""
+    panels = [axes for axes in picture.axes if axes.get_subplotspec() is not None]
+    places = [axes.get_subplotspec() for axes in panels]
+    columns, height = max(place.get_gridspec().ncols for place in places), picture.get_figheight()
+    if 1 < columns < 5:
+        order = sorted(range(len(places)), key=lambda i: places[i].colspan.start)
+        grid = GridSpec(len(order), 1, figure=picture)
+        for row, i in enumerate(order):
+            panels[i].set_subplotspec(grid[row])
+            panels[i].tick_params(labelleft=True, labelbottom=True)
+        height *= 0.8 * columns
+    claim, alt, lines = picture.claim, picture.alt, picture.get_suptitle().count("\n")
+    picture.set_size_inches(WIDTH, height)
+    picture.draw_without_rendering()  # so that words are measured in pixels of this size
+    titled(picture, claim, "").alt = alt
+    picture.set_figheight(height + 0.2 * (picture.get_suptitle().count("\n") - lines))
+    for key in [*picture.legends]:
+        names = [text.get_text() for text in key.get_texts()]
+        picture.legend(key.legend_handles, names, loc="outside lower center", ncols=2)
+        key.remove()
+    for axes in picture.axes:
+        notes, above = _wrap(axes)
+        _thin(picture, axes.xaxis)
+        part_ends(picture, axes, notes)
+        part_spans(picture, axes, above)
+
+
+def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
+    """Break long words into lines; return the names of lines, and words above the axes."""
+    axes.set_title(fill(axes.get_title(loc="left"), 44), loc="left")
+    axes.set_xlabel(fill(axes.get_xlabel(), 38))
+    axes.set_ylabel(fill(axes.get_ylabel(), 26))
+    notes = [t for t in axes.texts if "offset points" in getattr(t, "anncoords", "")]
+    above = [t for t in axes.texts if t.get_va() == "bottom" and t.get_position()[1] == 1]
+    for text in notes + above:
+        text.set_text(fill(text.get_text(), 14 if text in notes else 10))
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    if any(len(name) > 14 for name in names):
+        axes.set_yticks(axes.get_yticks(), [fill(name, 14) for name in names])
+    return notes, above
+
+
+def _thin(picture: Picture, axis: Any) -> None:
+    """Leave out every other word of an axis while two touch."""
+    for _ in range(3):
+        picture.draw_without_rendering()
+        words = [label for label in axis.get_majorticklabels() if label.get_text()]
+        boxes = sorted((word.get_window_extent() for word in words), key=lambda box: box.x0)
+        if all(a.x1 + 3 < b.x0 for a, b in pairwise(boxes)):
+            return
+        low, high = sorted(axis.get_view_interval())
+        places = [place for place in axis.get_majorticklocs() if low <= place <= high]
+        axis.set_ticks(places[::2], axis.get_major_formatter().format_ticks(places)[::2])
