@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 
+import make_quiz
 import nbformat
 import numpy as np
 import pytest
@@ -599,7 +600,7 @@ def test_a_lesson_and_the_guide_state_the_same_range_of_minutes(number):
     assert f" | {low}–{high} | " in row
 
 
-@pytest.mark.parametrize("name", ["a8", "a9"])
+@pytest.mark.parametrize("name", [f"a{n}" for n in range(1, 10)])
 def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
     guide = (FOLDER / "README.md").read_text("utf-8")
     row = next(line for line in guide.splitlines() if line.startswith(f"| {name.upper()} · "))
@@ -619,6 +620,30 @@ def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
     assert [int(n) for n in row.split("|")[2:4]] == sums
     for words in (asks, wrong):
         assert re.findall(r"`(\w+)`", words)[:5] == [cell.grade_id for cell in graded[:-1]]
+
+
+def test_a_semester_teaches_each_lesson_once_and_an_assignment_after_its_lessons():
+    guide = (FOLDER / "README.md").read_text("utf-8")
+    weeks = guide.partition("### A semester")[2].partition("###")[0]
+    rows, taught, given = re.findall(r"^\| \d+ \| (.*?) \| ?(.*?) ?\|$", weeks, re.M), [], []
+    needs = dict(re.findall(r"^\| (A\d) · .*? \| \d+ \| \d+ \| ([\d, to]+) \|", guide, re.M))
+    for lessons, assignment in rows:
+        taught += map(int, lessons.split(", "))
+        if assignment:
+            given.append(assignment)
+            first, *last = map(int, re.findall(r"\d+", needs[assignment]))
+            assert {first, *last} <= set(taught)
+    assert (taught, given) == (list(LESSONS), list(needs))
+
+
+def test_the_quiz_bank_holds_each_prediction_with_its_answer():
+    for number in LESSONS:
+        (path,) = FOLDER.glob(f"{number:02}_*.ipynb")
+        notebook = nbformat.read(path, as_version=4)
+        asked = sum(len(make_quiz.ASKED.findall(cell.source)) for cell in notebook.cells)
+        found = list(make_quiz.predictions(notebook))
+        assert sum(len(make_quiz.ASKED.findall(question)) for _, question, _ in found) == asked
+        assert all("**" in answer for _, _, answer in found)
 
 
 def test_chance_pays_at_once_at_the_middle_and_late_beside_a_neighbour():
