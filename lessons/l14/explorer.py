@@ -91,4 +91,7 @@ class ErrorBudget(Explorer):
 
 
 def _size(error: float) -> str:
-    return "everything lost" if error >= 1 else f"{100 * error:.2g} percent"
+    """An error in words; a small one as a share, because 0.0000027 percent says nothing."""
+    if error >= 1:
+        return "everything lost"
+    return f"{100 * error:.2g} percent" if error >= 0.001 else f"a share of {error:.1g}"
