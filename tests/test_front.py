@@ -45,7 +45,7 @@ FRONTS = {
         train TASKS RECIPES Task Split Recipe Watcher History headroom memory stage_times
         gather load_runs ExponentHistogram exponent_histogram
     """,
-    "health": "Health Report Finding CASES Case scale_too_high Digest Comparison compare",
+    "health": "Health Report Finding Digest Comparison compare",
     "hardware": """
         Recording caption first load PROBES Roofline measured recorded matmul_errors
     """,

@@ -52,12 +52,12 @@ BUDGETS = {
     "mplab/simulation": 2_415,
     "mplab/grading": 3_835,
     "mplab/training": 1_985,
-    "mplab/health": 2_165,
+    "mplab/health": 2_000,
     "mplab/hardware": 500,
     "mplab/pictures": 1_500,
     "mplab/explorers": 615,
     "mplab/commands": 1_260,
-    "lessons": 10_295,
+    "lessons": 10_610,
     "tests": 33_590,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what

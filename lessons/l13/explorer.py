@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from mplab.explorers.chart import BOLD, Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice
-from mplab.health.clinic import CASES, Outcome, Treatment
+from mplab.lessons.l13.clinic import CASES, Outcome, Treatment
 from mplab.pictures.canvas import NEUTRAL
 
 TREATMENT_NAMES: dict[str, Treatment] = {

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from matplotlib.patches import Rectangle
 
-from mplab.health.clinic import TREATMENTS, Case, Outcome
 from mplab.health.records import Step
+from mplab.lessons.l13.clinic import TREATMENTS, Case, Outcome
 from mplab.pictures import canvas as c
 
 # The cases of the clinic -----------------------------------------------------------------

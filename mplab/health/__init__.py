@@ -1,10 +1,9 @@
-"""What is wrong with a run: a watch on any loop, its findings, and the clinic's cases."""
+"""What is wrong with a run: a watch on any loop, its findings, and digests to compare."""
 
 from mplab.numbers.installation import needs as _needs
 
 _needs("mplab.health", "torch")
 
-from mplab.health.clinic import CASES as CASES, Case as Case, scale_too_high as scale_too_high
 from mplab.health.comparison import Comparison as Comparison, compare as compare
 from mplab.health.digest import Digest as Digest
 from mplab.health.findings import Finding as Finding

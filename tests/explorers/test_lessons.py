@@ -20,13 +20,13 @@ from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to
 from mplab.arithmetic import mma, path, refine
-from mplab.health import CASES
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06.explorer import UNITS, MatrixStep
 from mplab.lessons.l07.explorer import UpdateStagnation
 from mplab.lessons.l09.explorer import ScalerTimeline
 from mplab.lessons.l10.explorer import OPERATIONS, PolicyExplorer
 from mplab.lessons.l12.explorer import AmaxHistory
+from mplab.lessons.l13.clinic import CASES
 from mplab.lessons.l13.explorer import Clinic
 from mplab.lessons.l14.explorer import ErrorBudget
 from mplab.lessons.l15.explorer import Refiner

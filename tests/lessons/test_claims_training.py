@@ -17,10 +17,10 @@ from torch.nn import functional as F
 import mplab
 from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, Rounding, Stream, arithmetic, round_to
 from mplab.course.files import course_folder
-from mplab.health import CASES
 from mplab.lessons.l10.explorer import PolicyExplorer
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l12.explorer import AmaxHistory
+from mplab.lessons.l13.clinic import CASES
 from mplab.lessons.l18.explorer import OUTLIERS, PLACE, WAYS, FourBitBlock
 from mplab.scaling import (
     MX_BLOCK,

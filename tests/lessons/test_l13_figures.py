@@ -5,8 +5,8 @@ import re
 import pytest
 from legible import assert_legible, drawn_texts
 
-from mplab.health import CASES
 from mplab.lessons.l13 import figures
+from mplab.lessons.l13.clinic import CASES
 from mplab.lessons.l13.figures import shares
 
 

@@ -163,7 +163,7 @@ class _Loop:
         with _autocast(self.low) if self.low else nullcontext():
             out = self.model(x)
         loss = F.mse_loss(out.float(), y.float())
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
         if self.between:
             self.between(self)
         self.scaler.step(self.chosen)

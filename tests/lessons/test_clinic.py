@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from mplab.health import CASES, scale_too_high
-from mplab.health.clinic import TREATMENTS, Case
+from mplab.lessons.l13.clinic import CASES, TREATMENTS, Case, scale_too_high
 
 QUICK = ("half-adam", "clip-before-unscale", "one-block", "endless-backoff")
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
