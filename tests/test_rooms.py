@@ -49,7 +49,7 @@ BUDGETS = {
     "mplab/arithmetic": 1_920,
     "mplab/scaling": 810,
     "mplab/course": 450,
-    "mplab/simulation": 2_415,
+    "mplab/simulation": 2_425,
     "mplab/grading": 3_835,
     "mplab/training": 1_985,
     "mplab/health": 2_000,

@@ -244,7 +244,7 @@ def _record(argument: str, run: Any) -> Record:
         return run.record
     content = Path(run).read_bytes()
     try:
-        return _parsed(json.loads(content))
+        return _parsed(content)
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         raise ValueError(
             f"compare: {argument} must hold a digest of version {VERSION}; got {Path(run).name} "
@@ -252,20 +252,27 @@ def _record(argument: str, run: Any) -> Record:
         ) from error
 
 
-def _parsed(stored: Any) -> Record:
-    """Read the record from a JSON document; raises errors of several kinds if it is none."""
-    if not isinstance(stored, dict) or stored.get("mplab digest") != VERSION:
+def _parsed(content: bytes) -> Record:
+    """Read the record from lines of JSON; raises errors of several kinds if it is none."""
+    head, *lines = content.split(b"\n")
+    if not lines or json.loads(head) != {"mplab digest": VERSION}:
         raise ValueError(f"no digest of version {VERSION}")
-    sites = [Site._make((*site[:6], tuple(map(int, site[6])))) for site in stored["sites"]]
-    if not all(isinstance(getattr(torch, site.dtype, None), torch.dtype) for site in sites):
-        raise ValueError("a dtype that torch does not have")
-    steps: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for number, ids, rows in stored["steps"]:
-        places = np.array(ids, np.int64)
-        numbers = np.array(rows, np.int64)
+    record = Record()
+    for line in lines[:-1]:  # without the rest of a line that a killed process began
+        stored = json.loads(line)
+        if "error" in stored:
+            record.error = str(stored["error"])
+            continue
+        record.sites += (
+            Site._make((*site[:6], tuple(map(int, site[6])))) for site in stored["new"]
+        )
+        number, ids = stored["step"], stored["sites"]
+        places, numbers = np.array(ids, np.int64), np.array(stored["rows"], np.int64)
         if numbers.shape != (len(ids), 2 + SAMPLED) or type(number) is not int:
             raise ValueError(f"step {quoted(number)} has numbers of shape {numbers.shape}")
-        if places.min() < 0 or places.max() >= len(sites):
+        if places.min() < 0 or places.max() >= len(record.sites):
             raise ValueError(f"step {number} has places that the file does not name")
-        steps[number] = places, numbers
-    return Record(sites, steps, str(stored["error"]))
+        record.steps[number] = places, numbers
+    if not all(isinstance(getattr(torch, s.dtype, None), torch.dtype) for s in record.sites):
+        raise ValueError("a dtype that torch does not have")
+    return record

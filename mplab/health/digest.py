@@ -7,6 +7,7 @@ import json
 import os
 import weakref
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mplab.course.files import replace_file
 from mplab.health.measures import (
     harmless,
     local,
+    rank,
     require_optimizer,
+    several_processes,
     stopped_watch,
     unseen,
     watched_modules,
@@ -29,7 +31,7 @@ from mplab.health.tracing import tensors_in
 from mplab.numbers.checks import integer
 from mplab.numbers.compiled import Compiled
 
-VERSION = 1
+VERSION = 2
 
 SAMPLED = 8
 """Values kept of each tensor, at even distances; smaller tensors are kept whole."""
@@ -100,15 +102,6 @@ class Record:
     steps: dict[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     error: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """The record as a JSON document."""
-        return {
-            "mplab digest": VERSION,
-            "sites": self.sites,
-            "steps": [[n, ids.tolist(), rows.tolist()] for n, (ids, rows) in self.steps.items()],
-            "error": self.error,
-        }
-
 
 def numbers_of(t: Tensor) -> Tensor:
     """Compute the digest of a tensor, the same on any device: int64 of shape (2 + SAMPLED,).
@@ -172,16 +165,20 @@ class Digest:
     width 256 on 512 tokens in FP32, it takes 1.2 times as long, with `every=10` 1.04 times, and
     writes 16 kB for each step. Equal bits give equal digests on any machine and any number of
     threads. A difference is missed with a chance of 2^-31. When several processes train together,
-    each records its own part. Modules compiled by `torch.compile` are recorded from outside.
+    each records its own part. Modules compiled by `torch.compile` are recorded from outside. Names
+    are those of the model within `DataParallel`, its distributed twin and `torch.compile`.
 
     Args:
         model: the model whose modules are recorded.
         optimizer: the optimizer whose updates end the steps.
         every: record each `every`-th step.
-        path: a file for the digests, written when the `with` ends, whole or not at all.
+        path: a file for the digests, begun with the `with`; each step is appended when it ends, so
+            that a killed process leaves all steps before. "%r" in it becomes the process's rank.
 
     Raises:
-        ValueError: `every` is below 1, or the optimizer is of another model.
+        ValueError: `every` is below 1, the optimizer is of another model, or several processes
+            would write to one path.
+        OSError: the file cannot be written when the `with` begins.
 
     Examples:
         >>> model = torch.nn.Linear(2, 1)
@@ -202,9 +199,18 @@ class Digest:
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         require_optimizer("Digest", optimizer, model)
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
         self.model, self.optimizer = model, optimizer
         self.every = integer("Digest", "every", every, least=1)
-        self.path = None if path is None else Path(path)
+        name = None if path is None else os.fspath(path)
+        if name is not None and several_processes() and "%r" not in name:
+            raise ValueError(
+                f"Digest: path must hold %r, for the rank, where several processes train; got "
+                f"{name}. Write run-%r.json."
+            )
+        self.path = None if name is None else Path(name.replace("%r", str(rank())))
+        self._file: Any = None
         self.record = Record()
         self._handles: list[Any] = []
         self._stopped = True
@@ -212,14 +218,19 @@ class Digest:
     def __enter__(self) -> Self:
         if self._handles:
             raise RuntimeError("Digest: it must be closed before it is entered again.")
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("w", encoding="utf-8")
+            self._write({"mplab digest": VERSION})
         self.record = Record()
         self._ids: dict[Site, int] = {}
         self._number = self._depth = 0
-        self._kinds = {n: type(m).__name__ for n, m in self.model.named_modules()}
+        self._kinds = {_plain(n): type(m).__name__ for n, m in self.model.named_modules()}
         self._stopped = False
         self._clear()
         hold = self._handles.append
-        for name, module, _ in watched_modules(self.model):
+        for full, module, _ in watched_modules(self.model):
+            name = _plain(full)
             hold(module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True))
             hold(module.register_forward_hook(partial(self._after, name)))
         for name, p in self.model.named_parameters():
@@ -239,8 +250,15 @@ class Digest:
         if error[0] is not None and self._rows:
             self._end_step()  # the one in which the run broke off
         self._stopped = True
-        if self.path is not None:
-            replace_file(self.path, json.dumps(self.record.to_json()).encode())
+        if self._file is not None:
+            with suppress(OSError), self._file as file:  # a full disk must not stop the run
+                file.write(json.dumps({"error": self.record.error}) + "\n")
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        """Append a line to the file."""
+        if self._file is not None:
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the hooks of a copied or stored model do nothing."""
@@ -336,13 +354,26 @@ class Digest:
             first = self._rows[0][1].device
             together = torch.stack([numbers.to(first) for _, numbers in self._rows])
             ids = [self._ids.setdefault(site, len(self._ids)) for site, _ in self._rows]
-            self.record.steps[self._number] = np.array(ids), together.cpu().numpy()
+            rows, named = together.cpu().numpy(), len(self.record.sites)
+            self.record.steps[self._number] = np.array(ids), rows
             self.record.sites = list(self._ids)
+            new = self.record.sites[named:]
+            self._write({"step": self._number, "new": new, "sites": ids, "rows": rows.tolist()})
         self._number += 1
         self._clear()
 
 
 def _split(name: str) -> tuple[str, str]:
     """Split the name of a parameter or buffer into its module and its name there."""
-    layer, _, what = name.rpartition(".")
+    layer, _, what = _plain(name).rpartition(".")
     return layer, what
+
+
+def _plain(name: str) -> str:
+    """Leave out the part of a name that `torch.compile` adds.
+
+    Examples:
+        >>> _plain("_orig_mod.0.weight"), _plain("0._orig_mod")
+        ('0.weight', '0')
+    """
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")

@@ -5,8 +5,10 @@ falling loss.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
 
 from mplab.health.records import Casts, Evidence, Shares, Step, pooled_layers
 from mplab.numbers.formats import FORMATS
@@ -344,5 +346,28 @@ _RULES: tuple[_Rule, ...] = (
 
 def diagnose(steps: Sequence[Step], seen: Evidence) -> list[Finding]:
     """The findings about a run, the gravest first."""
-    found = [finding for rule in _RULES for finding in rule(steps, seen)]
+    return _gravest_first(finding for rule in _RULES for finding in rule(steps, seen))
+
+
+def _gravest_first(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=lambda f: ("problem", "watch", "note").index(f.level))
+
+
+def gathered(steps: Sequence[Step], found: list[Finding]) -> list[Finding]:
+    """Collect the findings of all processes, each from the process whose trouble began first.
+
+    What one process adds to the gradients of all makes the weights of all NaN, so that the others
+    see a fault in the next step only. All processes must call this.
+    """
+    forward = [any(o.phase == "forward" for o in step.origins) for step in steps]
+    bad = (i for i, s in enumerate(steps) if forward[i] or not math.isfinite(s.loss))
+    mine = (next(bad, math.inf), torch.distributed.get_rank(), found)
+    every: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(every, mine)
+    merged: dict[str, Finding] = {}
+    for _, rank, theirs in sorted(every, key=lambda each: each[:2]):
+        for f in theirs:
+            shared = all(f in others for *_, others in every)
+            first = f if shared else f._replace(observed=f"Rank {rank} first: {f.observed}")
+            merged.setdefault(f.code, first)
+    return _gravest_first(merged.values())

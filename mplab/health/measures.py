@@ -100,6 +100,11 @@ def several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+def rank() -> int:
+    """The rank of this process; 0 where it trains alone."""
+    return torch.distributed.get_rank() if several_processes() else 0
+
+
 def local(t: Tensor) -> Tensor:
     """This process's part of a tensor that is spread over several; no process waits."""
     shard = getattr(t, "to_local", None)

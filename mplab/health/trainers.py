@@ -6,15 +6,19 @@ transformers 4.46.
 """
 
 import math
+import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mplab.health.digest import Digest
+from mplab.health.measures import rank
 from mplab.health.reports import Report
 from mplab.health.watch import Health
+from mplab.numbers.checks import one_of
 from mplab.numbers.installation import needs
 
 
@@ -22,20 +26,27 @@ def lightning_callback(
     *,
     say_every: int = 50,
     told: Callable[[str], None] = print,
+    on_nonfinite: Literal["report", "raise"] = "report",
+    digest: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Any:
     """Make a callback for `lightning.pytorch.Trainer` that watches the run's first optimizer.
 
     Its attribute `health` is the watch of the latest run, `report` the report at its end.
-    When several processes train together, each watches its own part, and the first one prints.
+    When several processes train together, every one needs the callback: each watches its own part,
+    and at the end the first one prints what was found in all, with the rank where it began.
     Validation between steps is not watched.
 
     Args:
         say_every: steps between two lines of progress; 0 for none.
         told: called with each line, and at the end with the report.
+        on_nonfinite: "raise" ends the run with FloatingPointError after a step whose loss is not
+            finite, and names the operation.
+        digest: a file for the digests of the run, as in `mplab.health.Digest`.
         options: options of `mplab.health.Health`.
 
     Raises:
+        ValueError: `on_nonfinite` is neither word.
         ModuleNotFoundError: Lightning is not installed.
 
     Examples:
@@ -45,13 +56,15 @@ def lightning_callback(
     from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForLightning, Callback), {})
-    return kind(lightning_callback, say_every, told, options)
+    return kind(lightning_callback, say_every, told, on_nonfinite, digest, options)
 
 
 def transformers_callback(
     *,
     say_every: int = 50,
     told: Callable[[str], None] = print,
+    on_nonfinite: Literal["report", "raise"] = "report",
+    digest: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Any:
     """Make a callback for `transformers.Trainer`, like `lightning_callback`.
@@ -63,6 +76,8 @@ def transformers_callback(
     Args:
         say_every: steps between two lines of progress; 0 for none.
         told: called with each line, and at the end with the report.
+        on_nonfinite: as in `lightning_callback`.
+        digest: as in `lightning_callback`.
         options: options of `mplab.health.Health`.
 
     Raises:
@@ -77,7 +92,7 @@ def transformers_callback(
     )
 
     kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
-    return kind(transformers_callback, say_every, told, options)
+    return kind(transformers_callback, say_every, told, on_nonfinite, digest, options)
 
 
 class _Watching:
@@ -88,13 +103,17 @@ class _Watching:
         make: Callable[..., Any],
         say_every: int,
         told: Callable[[str], None],
+        on_nonfinite: str,
+        digest: Any,
         options: dict[str, Any],
     ) -> None:
-        self._say_every, self._told = say_every, told
-        self._options = options
-        self._again = partial(make, say_every=say_every, told=told)
-        dist = torch.distributed
-        self._first = not (dist.is_available() and dist.is_initialized() and dist.get_rank())
+        one_of(make.__name__, "on_nonfinite", on_nonfinite, ("report", "raise"))
+        self._say_every, self._told, self._raises = say_every, told, on_nonfinite == "raise"
+        self._options, self._digest_path = options, digest
+        own = {"say_every": say_every, "told": told, "on_nonfinite": on_nonfinite, "digest": digest}
+        self._again = partial(make, **own)
+        self._first = rank() == 0
+        self._digest: Digest | None = None
         self.health: Health | None = None
         self.report: Report | None = None
         self._losses: list[Tensor] = []
@@ -109,6 +128,8 @@ class _Watching:
         scaler = scaler if isinstance(scaler, torch.amp.GradScaler) else None
         health = Health(model, optimizer, **{"scaler": scaler} | self._options)
         self.health, self.report, self._losses = health.__enter__(), None, []
+        if self._digest_path is not None:
+            self._digest = Digest(model, optimizer, path=self._digest_path).__enter__()
 
     def _step(self, divisor: int) -> None:
         """Record a step from the losses of its micro-batches."""
@@ -120,6 +141,10 @@ class _Watching:
             self._say(health)
         except Exception as error:  # in `told`
             health._stop(error)
+        if self._raises and not math.isfinite(health.steps[-1].loss):
+            found = "; ".join(map(str, health.steps[-1].origins)) or "trace_every=1 would say where"
+            number, loss = len(health.steps) - 1, health.steps[-1].loss
+            raise FloatingPointError(f"health: the loss of step {number} is {loss}: {found}.")
 
     def _say(self, health: Health) -> None:
         """Print a line every `say_every` steps."""
@@ -130,19 +155,22 @@ class _Watching:
             loss, norm = scalars["loss"], scalars.get("gradient_norm", math.nan)
             self._told(f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}")
 
-    def close(self) -> Report | None:
+    def close(self, *, gather: bool = False) -> Report | None:
         """Remove all hooks; return the report, if this ended the run."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._digest is not None:
+            self._digest.__exit__(None, None, None)
+            self._digest = None
         if self.health is None or self.report is not None:
             return None
         self.health.close()
-        self.report = self.health.report()
+        self.report = self.health.report(gather=gather)
         return self.report
 
-    def _end(self) -> None:
-        report = self.close()
+    def _end(self, *, gather: bool = True) -> None:
+        report = self.close(gather=gather)
         if report is not None:
             try:
                 if self._first:
@@ -183,7 +211,7 @@ class _ForLightning(_Watching):
         self._end()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        self._end()
+        self._end(gather=False)  # the other processes may still train
 
 
 class _ForTransformers(_Watching):

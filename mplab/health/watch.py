@@ -19,7 +19,7 @@ from torch.amp import GradScaler as AmpScaler
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.health import measures
-from mplab.health.findings import diagnose
+from mplab.health.findings import diagnose, gathered
 from mplab.health.measures import harmless, local, norm_of, together, total, unseen, witness
 from mplab.health.records import Casts, Evidence, Shares, Step, added
 from mplab.health.reports import Report
@@ -525,11 +525,19 @@ class Health:
             seen.stale.append(len(self.steps))
         self._cast_once |= now
 
-    def report(self) -> Report:
-        """Report what was observed, what it means, and what to check."""
+    def report(self, *, gather: bool = False) -> Report:
+        """Report what was observed, what it means, and what to check.
+
+        Args:
+            gather: collect the findings of all processes that train together, the process in
+                which trouble began before the others. Every process must call this.
+        """
         seen = replace(
             self.seen,
             passes=self.seen.passes + self._ran,
             updates=self.seen.updates + self._updates,
         )
-        return Report(diagnose(self.steps, seen), list(self.steps), seen)
+        found = diagnose(self.steps, seen)
+        if gather and measures.several_processes():
+            found = gathered(self.steps, found)
+        return Report(found, list(self.steps), seen)

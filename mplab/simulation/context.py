@@ -397,7 +397,7 @@ def explain(
         The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
 
     Raises:
-        ValueError: as in `simulated`.
+        ValueError: as in `simulated`; a target without a loss.
 
     Exactness:
         Recorded where the operation ran, by the same code that ran it.
@@ -410,6 +410,10 @@ def explain(
         >>> found.rows[0].cast, found.rows[1].rule
         (3, 'listed: softmax runs in FP32')
     """
+    if target is not None and loss is None:
+        raise ValueError(
+            "explain: target must come with a loss; got none. Pass a loss, such as F.mse_loss."
+        )
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)

@@ -50,8 +50,9 @@ def _callables(name: str) -> Iterator[Any]:
     for spelling in (name, *_OTHER_NAMES.get(name, ())):
         for room in rooms:
             yield getattr(room, spelling, None)
-    if name.startswith("linalg_"):
-        yield getattr(torch.linalg, name.removeprefix("linalg_"), None)
+    package, _, name = name.partition("_")
+    if package in ("linalg", "special"):
+        yield getattr(getattr(torch, package), name, None)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -338,6 +339,9 @@ def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[s
     """`softmax(x, dtype=torch.float32)` and the like: the input is cast first."""
     asked = _first(torch.dtype, args, kwargs)
     into = None if _transformations() else functions.rounders.get(asked)
+    if asked is torch.float64 and args and isinstance(args[0], Tensor):
+        with torch.autocast(args[0].device.type, enabled=False):
+            return func(*args, **kwargs)
     if not args or (into is None and asked is not torch.float32):
         return func(*args, **kwargs)
     why = f"{str(asked).removeprefix('torch.')} is asked for"
@@ -443,7 +447,11 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
     ),
     (_look_at_bits, "view"),
     (_copy_deeply, "__deepcopy__"),
-    (_compute_as_asked, "softmax log_softmax sum nansum mean cumsum linalg_vector_norm"),
+    (
+        _compute_as_asked,
+        "softmax log_softmax softmin special_softmax special_log_softmax sum nansum mean nanmean "
+        "cumsum cumprod norm linalg_norm linalg_vector_norm linalg_matrix_norm",
+    ),
     (_normalize, "rms_norm"),
     (_recur, "lstm gru rnn_tanh rnn_relu"),
     (_hold_limits, "masked_fill masked_fill_ full_like fill_"),

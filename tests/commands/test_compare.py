@@ -45,7 +45,7 @@ def test_what_cannot_be_compared_is_one_line(runs, capsys):
     assert compared(runs, "text", "a") == 2
     lines = capsys.readouterr().err.splitlines()
     assert "nowhere.json" in lines[0]
-    assert lines[1].startswith("mplab compare: compare: run_a must hold a digest of version 1; got")
+    assert lines[1].startswith("mplab compare: compare: run_a must hold a digest of version 2; got")
     assert len(lines) == 2
     with pytest.raises(SystemExit, match="2"):
         compared(runs, "a", "same", "--plot", "p.gif")

@@ -201,6 +201,9 @@ def test_processes_that_train_together_get_the_bits_of_unwatched_ones(tmp_path):
     assert [process.returncode for process in started] == [0, 0], errors
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
+        alone, together = found.pop("bad")
+        assert ("after step 1" in alone[0]) == (rank == 0)  # it sees but the weights
+        assert together[0].startswith("Rank 1 first: The unscaled loss was not finite in 3 of 4")
         assert set(found) == {"ddp", "ddp scaled", "fsdp2", "fsdp2, first alone"}
         for case, told in found.items():
             assert told["equal"], (case, rank)

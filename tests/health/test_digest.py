@@ -4,6 +4,8 @@ import copy
 import json
 import math
 import pickle
+import subprocess
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import FP16
-from mplab.health import Digest, compare
+from mplab.health import Digest, compare, digest as digest_module
 from mplab.health.digest import _CHUNK, _FACTOR, _WEIGHTS, SAMPLED, _elsewhere, numbers_of
 from mplab.simulation import simulated
 
@@ -517,30 +519,69 @@ def test_a_run_that_breaks_off_leaves_its_steps_and_the_one_at_work(tmp_path):
     assert "Other lengths: run_a has 3 steps" in repr(found)
 
 
+def test_a_killed_process_leaves_the_digests_of_all_steps_before(tmp_path):
+    path = tmp_path / "new" / "a.json"
+    code = (
+        "import os, signal, torch\nfrom mplab.health import Digest\n"
+        "torch.manual_seed(0)\nmodel = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"with Digest(model, optimizer, path={str(path)!r}):\n"
+        "    for _ in range(3):\n"
+        "        model(torch.ones(1, 2)).sum().backward()\n        optimizer.step()\n"
+        "    model(torch.ones(1, 2))\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert compare(path, path).steps == [0, 1, 2]
+    path.write_bytes(path.read_bytes()[:-10])  # a line that was not finished
+    assert compare(path, path).steps == [0, 1]
+    with pytest.raises(OSError, match=r"a\.json"), Digest(*made(), path=path / "below"):
+        raise AssertionError("what cannot be written is found out at the beginning")
+
+
+def made():
+    model = seeded(network)
+    return model, torch.optim.SGD(model.parameters(), lr=0.05)
+
+
+def test_a_wrapped_model_has_the_names_of_the_model_itself():
+    twin = run(make=lambda: nn.DataParallel(network()))
+    assert compare(run(), twin).equal
+
+
+def test_processes_need_paths_of_their_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(digest_module, "several_processes", lambda: True)
+    monkeypatch.setattr(digest_module, "rank", lambda: 3)
+    with pytest.raises(ValueError, match=r"^Digest: path must hold %r, for the rank"):
+        Digest(*made(), path=tmp_path / "a.json")
+    assert Digest(*made(), path=tmp_path / "%r.json").path == tmp_path / "3.json"
+
+
 def broken_files():
     """Files of another kind, and a good one with one thing wrong."""
-    stored = json.loads(json.dumps(run(steps=1).record.to_json()))
-    yield from (b"", b"{", b"[]", b"null", b'{"mplab digest": 99}', b"\xff\xfe", b"[" * 100_000)
+    head = b'{"mplab digest": 2}\n'
+    yield from (b"", b"{", b"[]", b"null", b'{"mplab digest": 1}\n', b"\xff\xfe", b"[" * 100_000)
+    site, row = ["forward", "0", "Linear", "output", 0, "float32", [1]], [0] * (2 + SAMPLED)
+    good = {"step": 0, "new": [site], "sites": [0], "rows": [row]}
     for wrong in (
-        {"sites": [[1, 2]]},
-        {"sites": [["forward", "0", "Linear", "output", 0, "system", [1]]]},
-        {"steps": [[0, [0], [[1, 2]]]]},
-        {"steps": [[0, [10**6], [[0] * (2 + SAMPLED)]]]},
-        {"steps": [[0, [-1], [[0] * (2 + SAMPLED)]]]},
-        {"steps": [["0", [0], [[0] * (2 + SAMPLED)]]]},
-        {"steps": [[0, [0], [[2**70] * (2 + SAMPLED)]]]},
-        {"steps": [[0, [], []]]},
-        {"steps": {}, "sites": None},
+        {"new": [[1, 2]]},
+        {"new": [[*site[:5], "system", [1]]]},
+        {"rows": [[1, 2]]},
+        {"sites": [10**6]},
+        {"sites": [-1]},
+        {"step": "0"},
+        {"rows": [[2**70] * (2 + SAMPLED)]},
+        {"sites": [], "rows": []},
+        {"new": None},
     ):
-        yield json.dumps(stored | wrong).encode()
-    yield json.dumps({k: v for k, v in stored.items() if k != "steps"}).encode()
+        yield head + json.dumps(good | wrong).encode() + b"\n"
+    yield head + json.dumps({k: v for k, v in good.items() if k != "rows"}).encode() + b"\n"
 
 
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
     path, good = tmp_path / "b.json", run(steps=1)
     for content in broken_files():
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^compare: run_b must hold a digest of version 1;"):
+        with pytest.raises(ValueError, match=r"^compare: run_b must hold a digest of version 2;"):
             compare(good, path)
     with pytest.raises(OSError, match="nowhere"):
         compare(tmp_path / "nowhere.json", good)

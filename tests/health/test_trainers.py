@@ -9,6 +9,7 @@ from sick_runs import mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
 
+from mplab.health import compare
 from mplab.health.trainers import lightning_callback, transformers_callback
 
 HOW = "needs the extra mplab[trainers]"
@@ -108,6 +109,23 @@ def test_in_lightning_an_overflow_is_named(lightning, tmp_path):
     fit(lightning, tmp_path, [callback], weight=1e38)
     assert "overflow-forward" in callback.report.codes
     assert callback.report.steps[0].origins[0].phase == "forward"
+
+
+@quiet
+@pytest.mark.slow
+def test_lightning_ends_at_a_loss_that_is_not_finite_if_told_to(lightning, tmp_path):
+    """The digests of the steps before are in their file."""
+    path = tmp_path / "run.json"
+    callback = lightning_callback(told=str, on_nonfinite="raise", digest=path, trace_every=1)
+    with pytest.raises(
+        FloatingPointError, match=r"^health: the loss of step 0 is (inf|nan): .* made"
+    ):
+        fit(lightning, tmp_path, [callback], weight=1e38, precision="32")
+    assert compare(path, path).steps == [0]
+    with pytest.raises(
+        ValueError, match=r"^lightning_callback: on_nonfinite must be one of report"
+    ):
+        lightning_callback(on_nonfinite="ignore")
 
 
 @quiet

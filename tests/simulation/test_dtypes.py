@@ -276,7 +276,7 @@ REFUSED = [
     lambda: torch.func.vmap(lambda x: x.half() * 2)(torch.ones(2, 2)),
     lambda: torch.func.vmap(lambda x: torch.zeros(2, dtype=torch.float16) + x)(torch.ones(2, 2)),
     lambda: torch.ones(2).type("torch.HalfTensor") * 2,
-    lambda: torch.cumprod(torch.ones(2), 0, dtype=torch.float16) * 2,  # of a product within
+    lambda: torch.prod(torch.ones(2, 2), 0, dtype=torch.float16) * 2,  # of a product within
 ]
 
 

@@ -174,3 +174,8 @@ def test_a_cell_of_two_formats_has_two_markers():
 def test_inputs_are_given_by_name_too():
     model, x = nn.Bilinear(2, 3, 4), {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
     assert explain(model, **x).rows == explain(model, *x.values()).rows
+
+
+def test_a_target_without_a_loss_is_refused():
+    with pytest.raises(ValueError, match=r"^explain: target must come with a loss"):
+        explain(nn.Linear(2, 2), torch.ones(1, 2), target=torch.ones(1, 2))

@@ -349,3 +349,26 @@ def test_complex_numbers_are_refused_even_if_only_their_parts_are_used():
     ):
         with simulated(FP16), pytest.raises(ValueError, match=message):
             function()
+
+
+ASKING = {
+    "softmin": F.softmin,
+    "special.softmax": torch.special.softmax,
+    "special.log_softmax": torch.special.log_softmax,
+    "norm": lambda y, axis, dtype: y.norm(dim=axis, dtype=dtype),
+    "linalg.norm": lambda y, axis, dtype: torch.linalg.norm(y, dim=axis, dtype=dtype),
+    "nanmean": lambda y, axis, dtype: y.nanmean(axis, dtype=dtype),
+    "cumprod": torch.cumprod,
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_result_in_the_dtype_that_is_asked_for_has_the_bits_of_autocast(name):
+    model, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    for dtype in (torch.float32, torch.float64):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            wanted = ASKING[name](model(x), -1, dtype=dtype)
+        with simulated(BF16):
+            found = ASKING[name](model(x), -1, dtype=dtype)
+            assert found.dtype == wanted.dtype == dtype
+        assert torch.equal(found, wanted)

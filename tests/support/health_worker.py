@@ -29,7 +29,7 @@ def sharded():
     return fully_shard(model)
 
 
-def trained(make, *, watched, scale=None):
+def trained(make, *, watched, scale=None, bad=False):
     """The weights that this process holds after four steps, and the watch."""
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -38,8 +38,10 @@ def trained(make, *, watched, scale=None):
     if watched:
         health.__enter__()
     generator = torch.Generator().manual_seed(rank())
-    for _ in range(4):
+    for step in range(4):
         x = torch.randn(8, 8, generator=generator)
+        if bad and (step, rank()) == (1, 1):
+            x[0, 0] = torch.nan
         loss = F.mse_loss(model(x), x[:, :3])
         optimizer.zero_grad()
         scaler.scale(loss).backward()
@@ -68,12 +70,19 @@ def compared(make, *, alone=False, **options):
     }
 
 
+def told_of_a_bad_batch():
+    """What each process finds alone, and together, when one has a NaN in its batch."""
+    _, health = trained(lambda: DistributedDataParallel(network()), watched=True, bad=True)
+    return [[f.observed for f in health.report(gather=each).findings] for each in (False, True)]
+
+
 if __name__ == "__main__":
     torch.use_deterministic_algorithms(True)  # fills memory that is still to be written with NaN
     with process_group(timeout=60):
         found = {
             "ddp": compared(lambda: DistributedDataParallel(network())),
             "ddp scaled": compared(lambda: DistributedDataParallel(network()), scale=1024.0),
+            "bad": told_of_a_bad_batch(),
             "fsdp2": compared(sharded),
             "fsdp2, first alone": compared(sharded, alone=True),
         }
