@@ -28,7 +28,7 @@ TABLE = {
     "simulation": "numbers scaling",
     "grading": "numbers course",
     "training": "numbers course scaling simulation",
-    "health": "numbers course simulation",
+    "health": "numbers simulation",
     "hardware": "numbers arithmetic course",
     "pictures": "numbers arithmetic scaling simulation training health hardware",
     "explorers": "numbers training pictures",
