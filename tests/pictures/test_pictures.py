@@ -68,13 +68,23 @@ def test_a_colour_stands_out_from_white():
         assert Color(colour).contrast("white", method="wcag21") >= 3
 
 
-@pytest.mark.parametrize("name", ["ink", *canvas.FIELDS])
-def test_words_in_and_on_a_colour_can_be_read_also_on_a_dimmed_card(name):
-    colour = Color({"ink": canvas.INK, **canvas.FIELDS}[name])
-    share = float(re.search(r"brightness\((.*?)\)", canvas.CARD_STYLE)[1])
-    for part in (1, share):
-        both = [Color("srgb", [part * v for v in c.coords()]) for c in (colour, Color("white"))]
-        assert both[0].contrast(both[1], method="wcag21") >= 4.5
+def on_a_dark_page(colour):
+    """A colour after the filter of a dark page, by the definitions of CSS Filter Effects 1."""
+    share = float(re.search(r"invert\((.*?)\) hue-rotate\(180deg\)", canvas.CARD_STYLE)[1])
+    light = np.array([0.213, 0.715, 0.072])
+    turned = 2 * light - np.eye(3)  # hue-rotate by half a turn
+    return Color(
+        "srgb", np.clip(turned @ (share + (1 - 2 * share) * np.array(colour)), 0, 1).tolist()
+    )
+
+
+@pytest.mark.parametrize("look", [lambda colour: Color("srgb", colour), on_a_dark_page])
+def test_words_in_and_on_a_colour_can_be_read_also_on_a_dark_page(look):
+    white = look([1, 1, 1])
+    for colour in (canvas.INK, *canvas.FIELDS.values()):
+        assert look(Color(colour).coords()).contrast(white, method="wcag21") >= 4.5
+    for colour in (*COLOURS.values(), *NEUTRAL.values()):
+        assert look(Color(colour).coords()).contrast(white, method="wcag21") >= 3
 
 
 @pytest.mark.parametrize("sight", ["protan", "deutan", "tritan"])
