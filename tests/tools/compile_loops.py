@@ -4,12 +4,17 @@ Workers that meet the same loop at the same time would compile it twice, and num
 what lies on disk loses what another process adds. Each half has indices of its own.
 """
 
+import contextlib
+import os
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
 
+import numba
 import numpy as np
 
+import mplab
 from mplab import FP8_E4M3FNUZ, FP16, Rounding, Stream
 from mplab.arithmetic import reductions
 from mplab.numbers import kernels
@@ -57,9 +62,24 @@ def flags_and_addresses() -> None:
 
 HALVES = {half.__name__: half for half in (rounding_and_reductions, flags_and_addresses)}
 
+PACKAGE = Path(mplab.__file__).parent
+STAMP = PACKAGE / "numbers" / "__pycache__" / f"compiled-{numba.__version__}"
+"""Beside what numba keeps: newer than all sources if nothing has changed since."""
+
+
+def is_done() -> bool:
+    """Whether an earlier call has compiled everything, and into the same folder."""
+    newest = max(path.stat().st_mtime for path in PACKAGE.rglob("*.py"))
+    here = "NUMBA_CACHE_DIR" not in os.environ
+    return here and STAMP.exists() and STAMP.stat().st_mtime > newest
+
+
 if __name__ == "__main__":
     if chosen := sys.argv[1:]:
         HALVES[chosen[0]]()
-    else:
+    elif not is_done():
         halves = [subprocess.Popen([sys.executable, __file__, name]) for name in HALVES]
-        sys.exit(any([half.wait() for half in halves]))
+        if any([half.wait() for half in halves]):
+            sys.exit(1)
+        with contextlib.suppress(OSError):
+            STAMP.touch()
