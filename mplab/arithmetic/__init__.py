@@ -43,6 +43,7 @@ from mplab.arithmetic.operations import (
     sqrt as sqrt,
     subtract as subtract,
 )
+from mplab.arithmetic.orders import reveal_order as reveal_order
 from mplab.arithmetic.reductions import (
     ORDERS as ORDERS,
     Accumulation as Accumulation,

@@ -25,6 +25,7 @@ from mplab.numbers.formats import (
     FP8_E8M0 as FP8_E8M0,
     FP16 as FP16,
     FP32 as FP32,
+    FP64 as FP64,
     TF32 as TF32,
     Event as Event,
     Format as Format,

@@ -1,6 +1,8 @@
 """Read and write the bits of a format without rounding: codes, fields and values."""
 
 import math
+from decimal import Decimal
+from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -24,8 +26,8 @@ class Fields(NamedTuple):
 
 
 def code_dtype(fmt: Format) -> np.dtype[Any]:
-    """Return the unsigned integer dtype that holds a code: uint8, uint16 or uint32."""
-    return np.dtype(np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32)
+    """Return the unsigned integer dtype that holds a code: uint8, uint16, uint32 or uint64."""
+    return np.dtype(f"u{next(size for size in (1, 2, 4, 8) if fmt.bits <= 8 * size)}")
 
 
 def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
@@ -155,6 +157,9 @@ def decode(codes: object, fmt: Format) -> Any:
     array = _require_codes("decode", codes, fmt)
     if fmt.bits <= _TABLE_BITS:
         return _table(fmt)[array]
+    if fmt.bits == 64:
+        numbers = array.astype(np.uint64).view(np.float64)
+        return np.where(np.isnan(numbers), np.nan, numbers)[()]
     return _decode(np.atleast_1d(array), fmt).reshape(array.shape)[()]
 
 
@@ -188,7 +193,7 @@ def encode(x: object, fmt: Format) -> Any:
         fmt: the format.
 
     Returns:
-        uint8, uint16 or uint32 by the width of the format, shape `(...)`. NaN gives
+        uint8, uint16, uint32 or uint64 by the width of the format, shape `(...)`. NaN gives
         `fmt.nan_code`, whatever its sign and payload.
 
     Raises:
@@ -207,6 +212,9 @@ def encode(x: object, fmt: Format) -> Any:
 
 def _encode(function: str, x: object, fmt: Format) -> Any:
     array = as_float64(function, x)
+    if fmt.bits == 64:
+        array = _in_fp64(function, x, array)
+        return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
     bits = np.atleast_1d(array).view(np.int64)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
@@ -226,6 +234,15 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
     codes = _joined(bits < 0, codes, fmt)
     codes = np.where(nan, fmt.nan_code or 0, codes)
     return codes.astype(code_dtype(fmt)).reshape(array.shape)[()]
+
+
+def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
+    """Return the numbers, or raise if one was rounded to float64 on its way in."""
+    number = Decimal(x) if isinstance(x, str) else x
+    exact = isinstance(number, Decimal | Fraction | int) and number == number
+    if exact and number != float(array):
+        raise ValueError(f"{function}: x must hold values of FP64; got {x}. Round first: float(x).")
+    return array
 
 
 _INFINITY = 0x7FF << 52
@@ -327,6 +344,8 @@ def next_down(x: object, fmt: Format) -> Any:
 
 def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
     """Take one step along the values of `fmt`; both zeros count as one value."""
+    if fmt.bits == 64:
+        return np.nextafter(_in_fp64(function, x, as_float64(function, x)), direction * np.inf)[()]
     codes = np.asarray(_encode(function, x, fmt)).astype(np.int64)
     nan = codes == fmt.nan_code if fmt.has_nan else np.zeros(codes.shape, bool)
     negative, magnitude = _split(codes, fmt)

@@ -92,7 +92,7 @@ _IEEE_BIAS = -(1 << 31)
 
 @dataclass(frozen=True, repr=False)
 class Format:
-    """A binary floating-point format of up to 32 bits.
+    """A binary floating-point format of up to 32 bits, or binary64, to which nothing is rounded.
 
     Only the fields are facts; every other attribute is derived from them.
 
@@ -138,7 +138,7 @@ class Format:
             raise TypeError(f"Format: specials must be a Specials; got {self.specials!r}.")
         if self.exponent_bits < 1 or self.precision < 1:
             raise ValueError(f"Format: {self.name} must have an exponent and a significand.")
-        if self.bias == _IEEE_BIAS and self.bits <= 32:  # wider formats are rejected below
+        if self.bias == _IEEE_BIAS and self.bits <= 64:  # wider formats are rejected below
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         problem = self._contradiction()
         if problem:
@@ -149,7 +149,7 @@ class Format:
 
     def _contradiction(self) -> str | None:
         """Describe the first rule that these facts break, or return None."""
-        if self.bits > 32:
+        if self.bits > 32 and (self.bits, self.exponent_bits, self.precision) != (64, 11, 53):
             return f"a format must have at most 32 bits; got {integer(self.bits)}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
             return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
@@ -311,6 +311,14 @@ class Format:
     def _repr_html_(self) -> str:
         return Table(self.name, (), tuple(self._rows()))._repr_html_()
 
+
+FP64 = Format(
+    "FP64",
+    exponent_bits=11,
+    precision=53,
+    dtype_name="float64",
+    note="IEEE 754 binary64, double, Python's float: to look at, not to round to",
+)
 
 FP32 = Format(
     "FP32",

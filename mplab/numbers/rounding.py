@@ -536,6 +536,11 @@ def checked_facts(
 ) -> Facts | None:
     """Check the options, and return the facts of the format."""
     fmt = require_format(function, fmt)
+    if fmt.bits > 32:
+        raise ValueError(
+            f"{function}: fmt must have at most 32 bits, since every step is computed in float64; "
+            f"got {fmt.name}. Compute with Python's floats or NumPy's float64 themselves."
+        )
     # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
     options = rounding, overflow, tininess, flush_inputs, flush_outputs
     if tuple(map(type, options)) != _OPTIONS:

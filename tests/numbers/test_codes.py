@@ -1,5 +1,8 @@
+import math
 import re
-from functools import cache
+from decimal import Decimal
+from fractions import Fraction
+from functools import cache, partial
 
 import gfloat.formats
 import ml_dtypes
@@ -25,6 +28,7 @@ from mplab import (
     FP8_E8M0,
     FP16,
     FP32,
+    FP64,
     TF32,
     Event,
     Format,
@@ -380,3 +384,30 @@ def test_below_the_least_value_of_a_format_without_sign_there_is_no_number(speci
     fmt = Format("U", exponent_bits=4, precision=4, specials=specials, signed=False)
     below = next_down(np.array([0.0, fmt.min_subnormal]), fmt)
     assert_same_bits(below, np.array([0.0 if specials is Specials.NONE else np.nan, 0.0]))
+
+
+def test_fp64_is_the_float_of_python_to_look_at_and_never_rounded_to():
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2**64, 10_000, dtype=np.uint64)
+    codes[:4] = 0, 1 << 63, 0x7FF << 52, (1 << 63) - 1
+    numbers = decode(codes, FP64)
+    assert_same_bits(numbers[~np.isnan(numbers)], codes.view(np.float64)[~np.isnan(numbers)])
+    assert_same_bits(encode(numbers, FP64)[~np.isnan(numbers)], codes[~np.isnan(numbers)])
+    for x in numbers[np.isfinite(numbers)].tolist():
+        sign, exponent, trailing = map(int, fields(encode(x, FP64), FP64))
+        held = math.ldexp(trailing + (exponent > 0) * 2**52, max(exponent, 1) - 1075)
+        assert (-1) ** sign * held == x
+    x = numbers[np.isfinite(numbers)]
+    assert_same_bits(ulp(x, FP64), np.array(list(map(math.ulp, x))))
+    assert_same_bits(next_up(x, FP64), np.nextafter(x, math.inf))
+    assert_same_bits(next_down(x, FP64), np.nextafter(x, -math.inf))
+    facts = np.finfo(np.float64)
+    assert (FP64.max_finite, FP64.epsilon, FP64.bias) == (facts.max, facts.eps, 1023)
+    assert FP64.min_subnormal == facts.smallest_subnormal and "64 = 1 sign + 11" in str(FP64)
+    for call in (partial(round_to, 0.1), partial(round_to, np.ones(2))):
+        with pytest.raises(ValueError, match="fmt must have at most 32 bits"):
+            call(FP64)
+    for odd in ("0.1", Decimal("0.1"), Fraction(1, 3), 2**53 + 1, 10**400):
+        with pytest.raises(ValueError, match="must hold values of FP64"):
+            encode(odd, FP64)
+    assert encode("0.5", FP64) == encode(0.5, FP64) == 0x3FE << 52

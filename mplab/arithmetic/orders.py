@@ -1,0 +1,77 @@
+"""Reveal the order in which a function adds, from its results alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mplab.numbers.checks import integer
+
+
+def reveal_order(
+    f: Callable[[np.ndarray], Any], n: int, *, large: float = 2.0**100, unit: float = 1.0
+) -> Any:
+    """Reveal the order in which a function adds n terms, as a tree of their numbers.
+
+    All terms are `unit` except two, +large and −large, beside which a unit is lost. So the result
+    counts the terms that are added after these two have met, which tells the size of the smallest
+    sum that holds both. This takes at most n·(n−1)/2 calls.
+
+    Args:
+        f: a function of n numbers, float64 of shape (n,), that returns their sum. For a product,
+            let it multiply by ones; for a kernel in a low format, let it convert them.
+        n: number of terms, at least 1.
+        large: a number that the accumulator holds and that does not change when n units are added.
+        unit: a number whose multiples up to n the accumulator holds.
+
+    Returns:
+        Numbers of terms from 0, and for each sum a tuple of its parts: two, or as many as a matrix
+        unit adds at once.
+
+    Raises:
+        ValueError: the results are not those of a function that adds each term once, in an order
+            that does not depend on the numbers, as far as that shows.
+
+    Exactness:
+        Exact for such functions.
+
+    Source:
+        Fu et al. 2025, FPRev: Revealing floating-point accumulation orders in software and
+        hardware implementations, USENIX ATC.
+
+    Examples:
+        >>> reveal_order(lambda x: (x[0] + x[1]) + (x[2] + x[3]), 4)
+        ((0, 1), (2, 3))
+        >>> reveal_order(lambda x: np.cumsum(x[::-1])[-1], 4)
+        (0, (1, (2, 3)))
+    """
+    problem = "reveal_order: f must add each term once, in one order; got"
+    cure = "Choose another n, large or unit."
+
+    def size(i: int, j: int) -> int:
+        """Measure the smallest sum that holds both terms."""
+        terms = np.full(n, unit)
+        terms[i], terms[j] = large, -large
+        later = float(f(terms)) / unit
+        if later not in range(n - 1):
+            raise ValueError(f"{problem} {later:g} of {n} units, two masked. {cure}")
+        return n - int(later)
+
+    def sums(terms: list[int]) -> list[Any]:
+        """Find the largest sums of these terms alone."""
+        first, *others = terms
+        sizes = {j: size(first, j) for j in others}
+        found: Any = first
+        held = {first}
+        for count in sorted(set(sizes.values())):
+            joined = [j for j in others if sizes[j] == count]
+            if count > len(held) + len(joined):  # it also holds terms from elsewhere
+                return [found, *sums([j for j in terms if j not in held])]
+            if count < len(held) + len(joined):
+                raise ValueError(f"{problem} sums of {count} terms that hold more. {cure}")
+            held |= {*joined}
+            found = (found, *sums(joined))
+        return [found]
+
+    (tree,) = sums(list(range(integer("reveal_order", "n", n, least=1))))
+    return tree

@@ -1,0 +1,54 @@
+"""The order in which a sum adds, revealed from its results."""
+
+import math
+
+import numpy as np
+import pytest
+
+from mplab import BF16, FP32
+from mplab.arithmetic import mma, reveal_order, sum as long_sum
+
+
+def evaluated(tree, x):
+    return x[tree] if isinstance(tree, int) else np.sum([evaluated(part, x) for part in tree])
+
+
+def in_order(order):
+    return lambda x: long_sum(x, accumulator_format=FP32, order=order)
+
+
+def test_each_order_of_sum_is_revealed():
+    assert reveal_order(in_order("sequential"), 5) == ((((0, 1), 2), 3), 4)
+    assert reveal_order(in_order("reversed"), 4) == (0, (1, (2, 3)))
+    assert reveal_order(in_order("pairwise"), 6) == (((0, 1), (2, 3)), (4, 5))
+    assert reveal_order(in_order("blocked(2)"), 6) == (((0, 1), (2, 3)), (4, 5))
+    assert reveal_order(in_order("sequential"), 1) == 0
+    swapped = [3, 0, 2, 1]
+    assert reveal_order(lambda x: in_order("sequential")(x[swapped]), 4) == (((0, 3), 2), 1)
+
+
+def test_numpy_s_own_order_gives_numpy_s_bits():
+    rng = np.random.default_rng(0)
+    for n in (7, 19, 33):
+        tree, x = reveal_order(np.sum, n), rng.standard_normal(n)
+        assert evaluated(tree, x).hex() == np.sum(x).hex()
+
+
+def test_a_matrix_unit_adds_several_terms_at_once():
+    def product(architecture):
+        def of(x):
+            return mma(x[None], np.ones((16, 1)), architecture=architecture, input_format=BF16)[
+                0, 0
+            ]
+
+        return of
+
+    assert reveal_order(product("hopper"), 16) == tuple(range(16))
+    first, *others = reveal_order(product("ampere"), 16)
+    assert first == tuple(range(8)) and others == list(range(8, 16))
+
+
+def test_functions_that_lose_no_unit_or_add_no_sum_are_refused():
+    for f in (math.fsum, np.prod, np.max, lambda x: np.sum(x[1:])):
+        with pytest.raises(ValueError, match=r"^reveal_order: f must add each term once"):
+            reveal_order(f, 6)
