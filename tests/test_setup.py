@@ -32,8 +32,9 @@ EXTRA_OF = {
     "commands": ("docs", "grade"),
     "grading": ("grade", "cluster"),
 }
-MORE_FOR = {"numbers": {"torch"}, "health": {"lightning", "transformers"}}
-"""torch where there is one (`numbers.tensors`), and the trainers of others."""
+MORE_FOR = {"numbers": {"torch", "tqdm", "ipython"}, "health": {"lightning", "transformers"}}
+"""torch where there is one (`numbers.tensors`), a bar where one is asked for (`numbers.progress`,
+for rooms whose extra brings tqdm), and the trainers of others."""
 
 
 def brought_by(*extras):
