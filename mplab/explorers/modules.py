@@ -89,15 +89,14 @@ def alive(explorer: PageExplorer) -> str:
 
     The code that all explorers share stands in front of each; `once` keeps the first copy.
     """
-    number, state, picture = next(_NUMBERS), explorer.get_state(), explorer.still()
-    place, link = f"mplab-{number}", f"mplab-{number}?" if number else ""
+    place, state, picture = f"mplab-{next(_NUMBERS)}", explorer.get_state(), explorer.still()
     own = {name: value for name, value in state.items() if not name.startswith("_")}
     held = json.dumps(own).replace("<", "\\u003c")  # a script would end at </script>
     still = picture._repr_mimebundle_()["text/html"] if picture else ""
     return (
         f'{_SHARED}<div id="{place}">{still}<p>{STILL}</p></div>'
         f'<script type="module">const {{{_NAMES}}} = globalThis.mplab;\n'
-        f"{state['_esm'].removeprefix(_CORE)}\nrender({{model: plainModel({held}, {link!r}), "
+        f"{state['_esm'].removeprefix(_CORE)}\nrender({{model: plainModel({held}), "
         f'el: document.getElementById("{place}")}});</script>'
     )
 
