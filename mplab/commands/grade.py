@@ -40,24 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         course = Course(options.course).require()
         return _STEPS[options.step](course, options)
     except (NoSandbox, ValueError) as error:
-        reason = str(error).removeprefix(f"{options.step}: ")  # of a function of the same name
-        print(f"mplab grade {options.step}: {reason}", file=sys.stderr)
-        return 2
+        code, reason = 2, str(error).removeprefix(f"{options.step}: ")  # of a function's name
     except OperationalError as error:
-        print(
-            f"mplab grade {options.step}: the gradebook's database must answer; got "
-            f"{' '.join(str(error.orig).split())}. Start it, or end what holds it, and give the "
-            "same command again: what is done stays.",
-            file=sys.stderr,
-        )
-        return 2
+        code, cause = 2, " ".join(str(error.orig).split())
+        reason = f"the gradebook's database must answer; got {cause}. Start it, or end what holds "
+        reason += "it, and give the same command again: what is done stays."
     except KeyboardInterrupt:
-        print(
-            f"mplab grade {options.step}: interrupted. What is done stays; the same command goes "
-            "on from here.",
-            file=sys.stderr,
-        )
-        return 130
+        code = 130
+        reason = "interrupted. What is done stays; the same command goes on from here."
+    print(f"mplab grade {options.step}: {reason}", file=sys.stderr)
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
     grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
+    trusting[0].add_argument("--draws", type=int, default=20, help="of hidden cases (default: 20)")
     for command in (*trusting, grade):
         command.add_argument(
             "--trust-submissions",
@@ -143,7 +136,9 @@ def _release(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.releasing import release
 
     for name in options.assignment:
-        print(*release(course, name, trusted=options.trust_submissions), sep="\n")
+        print(
+            *release(course, name, trusted=options.trust_submissions, draws=options.draws), sep="\n"
+        )
         if options.publish:
             publish_assignment(course, name)
             print(f"Published: {name}, in the exchange")
@@ -230,7 +225,7 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
 def _feedback(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exchanging import publish_feedback
     from mplab.grading.journal import submitted_students
-    from mplab.grading.pages import write_feedback
+    from mplab.grading.pages import write_feedback, write_zip
 
     _require_jobs(options)
     name = _one(course, options)
@@ -244,8 +239,11 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     if noted:
         print(f"To look at ({len(noted)}):")
         print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
+    present = [page.student for page in pages if page not in failed]
+    packed, count = write_zip(course, name, present)
+    if count:
+        print(f"{count} of them are in {packed}, to be uploaded to Moodle or Canvas")
     if options.publish:
-        present = [page.student for page in pages if page not in failed]
         others = publish_feedback(course, name, present)
         print(f"Published: {len(present) - len(others)} pages, in the exchange")
         if others:

@@ -258,6 +258,13 @@ def _sentence(exercise: Exercise, given: list[Any], first: int) -> str:
     return best
 
 
+def _nothing(value: Any) -> list[bool]:
+    """Return which elements of a value are None; empty if none is."""
+    array = np.asarray(value)
+    found = [x is None for x in array.flat] if array.dtype.kind == "O" else []
+    return found if any(found) else []
+
+
 def equal(a: Any, b: Any, exercise: Exercise) -> bool:
     """Compare an outcome with the wanted one, as numbers; NaN equals NaN, and −0 is not 0.
 
@@ -278,6 +285,8 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
         if kind in "US":  # NumPy would read a number from text
             return bool(a == b)
         if kind in "cmM":  # NumPy would drop the imaginary part or the unit
+            return False
+        if _nothing(a) != _nothing(b):  # NumPy would make NaN of it
             return False
         if isinstance(b, Sealed):
             return Sealed.of(a) == b

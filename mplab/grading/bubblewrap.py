@@ -3,7 +3,7 @@
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from mplab.course.files import course_folder
@@ -39,23 +39,21 @@ def import_path() -> list[str]:
     return list(dict.fromkeys(str(path) for path in inside))
 
 
-def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
-    """Return bwrap's arguments for the file system: only what is needed, little of it writable."""
+def _view() -> list[str]:
+    """Return bwrap's arguments for the file system: only what is needed, none of it writable."""
     arguments = ["--tmpfs", "/"]
     made: set[Path] = set()
-    binds = [(path, "--ro-bind") for path in (*_system_paths(), *readable)]
-    binds += [(path, "--bind") for path in writable]
-    hidden = [path for path, _ in binds if Path(WORK) in (path, *path.parents)]
+    hidden = [path for path in _system_paths() if Path(WORK) in (path, *path.parents)]
     if hidden:
         raise RuntimeError(
             f"sandbox: {WORK} must be free for submissions; got {hidden[0]}. Move it elsewhere."
         )
-    for path, bind in binds:
+    for path in _system_paths():
         for parent in reversed(path.parents[:-1]):
             if parent not in made:
                 made.add(parent)
                 arguments += ["--perms", "0755", "--dir", str(parent)]
-        arguments += [bind, str(path), str(path)]
+        arguments += ["--ro-bind", str(path), str(path)]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         if Path("/", name).is_symlink():
             arguments += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
@@ -67,7 +65,7 @@ def _view(readable: Sequence[Path], writable: Sequence[Path]) -> list[str]:
     return [*arguments, "--perms", "0755", "--dir", WORK]
 
 
-def _environment(more: Mapping[str, str]) -> list[str]:
+def _environment() -> list[str]:
     """Return bwrap's arguments for the environment: none of the teacher's variables."""
     variables = {
         "PATH": "/usr/bin:/bin",
@@ -82,24 +80,13 @@ def _environment(more: Mapping[str, str]) -> list[str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "IPYTHONDIR": f"{WORK}/.ipython",
-        **more,
     }
     pairs = (("--setenv", name, value) for name, value in variables.items())
     return ["--clearenv", *(word for pair in pairs for word in pair)]
 
 
-def sandboxed(
-    command: Sequence[str],
-    *,
-    readable: Sequence[Path] = (),
-    writable: Sequence[Path] = (),
-    environment: Mapping[str, str] | None = None,
-    rules: int | None = None,
-) -> list[str]:
+def sandboxed(command: Sequence[str]) -> list[str]:
     """Return the command line that runs `command` in bubblewrap, as root or as an ordinary user.
-
-    `readable` and `writable` are further folders, mounted at their own paths; `rules` is the
-    descriptor of an open file with a seccomp filter.
 
     As root, the view is built first, because the interpreter may lie under a private home;
     then the user becomes nobody; then the namespaces are made by this user without rights.
@@ -115,16 +102,15 @@ def sandboxed(
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
     devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", WORK]
-    walls += [] if rules is None else ["--seccomp", str(rules)]
-    variables = _environment(environment or {})
+    variables = _environment()
     if os.geteuid() != 0:
-        inner = [*_view(readable, writable), *devices, "--proc", "/proc", "--remount-ro", "/"]
+        inner = [*_view(), *devices, "--proc", "/proc", "--remount-ro", "/"]
         nobody = ["--uid", _NOBODY, "--gid", _NOBODY]
         return ["bwrap", *inner, *walls, *nobody, *variables, "--chdir", "/", "--", *command]
     # The host's /proc is seen only by the next two programs: a covered one would forbid the
     # new mount that hides it.
     # bwrap builds its root on /tmp, which must be there for the inner one.
-    outer = [*_view(readable, writable), "--perms", "0555", "--dir", "/tmp"]
+    outer = [*_view(), "--perms", "0555", "--dir", "/tmp"]
     outer += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
     drop = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
     drop += ["--no-new-privs"]

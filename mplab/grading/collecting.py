@@ -435,7 +435,7 @@ def _bring_in(
         dated = any(file.time for file in counts.files.values())
         stamp, source = (counts.time, clock) if dated else (None, "")
     text = f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else ""
-    record = {"time": text, "source": source, "late": counts.late}
+    record = {"time": text, "source": source, "late": counts.late, "label": counts.label}
     return source, problems + _store(course, assignment, owner, files, record)
 
 

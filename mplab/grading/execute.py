@@ -10,9 +10,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import nbformat
-from nbformat import NotebookNode
 
-from mplab.grading.exercises import Graded, Outcome, grade_exercise, seed_for
+from mplab.grading.exercises import (
+    MOST_INTERRUPTS,
+    NOT_ASKED,
+    Graded,
+    Outcome,
+    grade_exercise,
+    seed_for,
+)
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import Died, Lane, Limits, Session, require_sandbox
 from mplab.grading.submissions import defused
@@ -54,7 +60,7 @@ class Report(NamedTuple):
 
 
 def run_notebook(
-    notebook: NotebookNode,
+    notebook: nbformat.NotebookNode,
     session: Session,
     graded: Mapping[str, Graded],
     seed: Callable[[str, str], int],
@@ -94,16 +100,18 @@ def run_notebook(
     return Report(outcomes, f"{slow} {ended}".strip())
 
 
-def _outputs(session: Session, source: str) -> list[NotebookNode]:
+def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:
     """Run a cell and return its outputs; a note says that it was stopped."""
     before = session.interrupts
+    if before >= MOST_INTERRUPTS:
+        return [nbformat.v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [_output(o) for o in session.run(source).outputs]
     if session.interrupts > before:
         outputs.append(nbformat.v4.new_output("stream", text="Stopped: it ran too long.\n"))
     return outputs
 
 
-def graded_name(cell: NotebookNode) -> str | None:
+def graded_name(cell: nbformat.NotebookNode) -> str | None:
     """Return the id of a cell whose points come from its exercise; None for any other cell."""
     mark = cell.metadata.get("nbgrader", {})
     if cell.cell_type == "code" and mark.get("grade") and not mark.get("solution"):
@@ -116,7 +124,7 @@ def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
     return [Outcome(part.name, part.points, 0.0, reason) for part in graded.parts]
 
 
-def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
+def write_outcomes(cell: nbformat.NotebookNode, outcomes: list[Outcome]) -> None:
     """Write the points into a check cell, as text for people and as a result for nbgrader.
 
     nbgrader takes the first result of a grade cell as its points, and gives no points if there is
@@ -134,7 +142,7 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     ]
 
 
-def read_outcomes(cell: NotebookNode) -> list[Outcome]:
+def read_outcomes(cell: nbformat.NotebookNode) -> list[Outcome]:
     """Read the outcomes that `write_outcomes` wrote into a cell; none from any other cell."""
     text = cell.outputs[0].get("text", "") if cell.get("outputs") else ""
     return [
@@ -153,7 +161,7 @@ def one_line(message: str) -> str:
     return " ".join("".join("?" if unicodedata.category(c) == "So" else c for c in plain).split())
 
 
-def _output(raw: Mapping[str, Any]) -> NotebookNode:
+def _output(raw: Mapping[str, Any]) -> nbformat.NotebookNode:
     """Convert a student's output to one of the few kinds that feedback shows."""
     text = {key: value[:_TEXT] for key, value in raw.items() if isinstance(value, str)}
     if "image" in raw and _is_png(raw["image"]):
@@ -181,7 +189,7 @@ def _is_png(image: Any) -> bool:
 
 
 def execute(
-    notebook: NotebookNode,
+    notebook: nbformat.NotebookNode,
     course: Course,
     whose: tuple[str, str],
     *,
@@ -210,7 +218,6 @@ def execute(
             cell.cell_type = "markdown"
         if cell.cell_type == "markdown":
             cell.source = defused(cell.source)
-            cell.pop("attachments", None)
     assignment = course.assignment(whose[0])
 
     def seed(name: str, part: str) -> int:

@@ -34,6 +34,12 @@ _MAX_CASES = 2_000
 """The most cases of one part, which are sent to a submission at once."""
 
 
+MOST_INTERRUPTS = 2
+"""Things that may run too long in a submission, before nothing more is asked of it."""
+
+NOT_ASKED = f"Not asked: {MOST_INTERRUPTS} things before it ran too long and were stopped."
+
+
 @dataclass(frozen=True)
 class Part:
     """A group of cases that earn points only if all of them are right.
@@ -161,7 +167,9 @@ def grade_exercise(graded: Graded, answering: Session, seed: Callable[[str], int
     outcomes = []
     for part in graded.parts:
         cases = graded.cases(part, seed(part.name))
-        message = _part_message(graded, part, cases, answering)
+        message = NOT_ASKED
+        if answering.interrupts < MOST_INTERRUPTS:
+            message = _part_message(graded, part, cases, answering)
         outcomes.append(Outcome(part.name, part.points, 0.0 if message else part.points, message))
     return outcomes
 
@@ -191,6 +199,20 @@ def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Sessi
     if not wrong:
         return ""
     return _explanation(exercise, part, given, wrong)
+
+
+def first_wrong(graded: Graded, part: Part, seed: int, answering: Session) -> str:
+    """Show the first case that a teacher's own solution gets wrong; empty if there is none."""
+    cases = graded.cases(part, seed)
+    wanted = replace(graded.exercise, cases=cases).outcomes(graded.exercise.answer)
+    encoded = None
+    if callable(graded.exercise.answer):
+        encoded = [encode_value(_spread(case)) for case in cases]
+    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds)
+    for case, want, entry in zip(cases, wanted, reply.get("values", []), strict=False):
+        if not equal(given := _read(entry), want, graded.exercise):
+            return f"for {case!r:.300} wanted {want!r:.300}, got {given!r:.300}"
+    return ""
 
 
 def _spread(case: Any) -> tuple[Any, ...]:

@@ -142,7 +142,8 @@ class _Typesetter(HTMLExporter):
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        return rendered_markdown(source)
+        cell = context.get("cell") or {}  # in a macro, as for a comment, there is none
+        return rendered_markdown(source, cell.get("attachments"))
 
 
 def _unchanged(text: str) -> str:

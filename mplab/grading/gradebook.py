@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import nbformat
-from nbformat import NotebookNode
 from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import compute_checksum, determine_grade, parse_utc
 
@@ -15,7 +14,7 @@ from mplab.grading.submissions import answers_of, marked
 
 
 def save(
-    course: Course, assignment: str, student: str, notebooks: Mapping[str, NotebookNode]
+    course: Course, assignment: str, student: str, notebooks: Mapping[str, nbformat.NotebookNode]
 ) -> tuple[float, float, bool]:
     """Save a graded submission: its points, its graded notebooks, and what was answered.
 
@@ -53,7 +52,7 @@ def save(
     return found
 
 
-def _save_points(row: Any, notebook: NotebookNode | None, same: set[str]) -> None:
+def _save_points(row: Any, notebook: nbformat.NotebookNode | None, same: set[str]) -> None:
     """Save the points of a notebook; one that is missing earns none."""
     cells = {} if notebook is None else marked(notebook)
     for grade in row.grades:

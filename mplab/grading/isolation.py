@@ -177,12 +177,12 @@ _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
-def filter_program(machine: str, more: tuple[int, ...] = ()) -> bytes:
+def filter_program(machine: str) -> bytes:
     """Build the seccomp filter for a machine, as an array of `struct sock_filter`.
 
     Besides whole system calls it denies shared memory without a file, which a process may hold
     uncounted: the pages stay when `madvise` takes them out of its view.
-    Sockets may be of `_FAMILIES` and of the families `more`.
+    Sockets may be of `_FAMILIES`.
 
     Raises:
         OSError: the machine is neither x86_64 nor aarch64.
@@ -214,11 +214,10 @@ def filter_program(machine: str, more: tuple[int, ...] = ()) -> bytes:
     program += [(_IF_SET, 0, 1, _MAP_SHARED), deny, allow]
     program += [(_IF_EQUAL, 0, 4, option), (_LOAD, 0, 0, 32), (_IF_EQUAL, 0, 1, _SO_SNDBUF)]
     program += [deny, allow]
-    families = (*_FAMILIES, *more)
-    count = len(families)
+    count = len(_FAMILIES)
     program += [(_IF_EQUAL, 1, 0, one_socket), (_IF_EQUAL, 0, count + 3, two_sockets)]
     program += [(_LOAD, 0, 0, 16)]
-    program += [(_IF_EQUAL, count - i, 0, family) for i, family in enumerate(families)]
+    program += [(_IF_EQUAL, count - i, 0, family) for i, family in enumerate(_FAMILIES)]
     program += [deny, allow, allow]
     return b"".join(struct.pack("HBBI", *line) for line in program)
 

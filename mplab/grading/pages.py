@@ -1,6 +1,8 @@
 """Write the feedback pages of a class, in parallel."""
 
 import multiprocessing
+import re
+import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -14,6 +16,9 @@ from mplab.grading.feedback import NOT_READ, FeedbackExporter
 from mplab.grading.folder import Course
 from mplab.grading.journal import counting, submitted_students
 from mplab.grading.submissions import marked
+
+PLATFORM = re.compile(r".+?_\d+_assignsubmission_file_|[^_]+?(_LATE)?_\d+_\d+_")
+"""How a name begins that Moodle or Canvas gave: up to the student's own name of the file."""
 
 
 class Page(NamedTuple):
@@ -69,6 +74,27 @@ def write_feedback(
                 content = page.read_bytes()
                 replace_file(course.root / "feedback" / member / assignment / page.name, content)
     return pages
+
+
+def write_zip(course: Course, assignment: str, students: Sequence[str]) -> tuple[Path, int]:
+    """Pack pages under the names that `collect` saw, as Moodle and Canvas take them back.
+
+    Returns:
+        The zip, and the number of students whose page is in it: those of a platform's download.
+    """
+    path, count = course.root / "feedback" / f"{assignment}.zip", 0
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for student in students:
+            label = course.read("received", assignment, student).get("label", "")
+            prefix = PLATFORM.match(label)
+            count += bool(prefix)
+            for page in (course.root / "feedback" / student / assignment).glob("*.html"):
+                if prefix:
+                    folder = "/" if prefix[0] == label else ""  # one of Moodle's
+                    archive.write(page, f"{prefix[0]}{folder}{page.name}")
+    if not count:
+        path.unlink()
+    return path, count
 
 
 def _write(root: Path, assignment: str, student: str) -> Page:

@@ -1,22 +1,29 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
-from pathlib import Path
+import time
+from collections.abc import Callable
+from functools import partial
 
 import nbformat
-from nbformat import NotebookNode
 
 from mplab.grading.execute import Report, graded_name, lane_for, run_notebook
-from mplab.grading.exercises import Assignment, seed_for
+from mplab.grading.exercises import Assignment, first_wrong, grade_exercise, seed_for
 from mplab.grading.folder import Course, captured_log, write_public_checks
+from mplab.grading.sandbox import Died, Session
+from mplab.grading.submissions import read_cells, rebuild
+
+_DRAW_SECONDS = 60.0
+"""How long further draws are begun; a part that hangs has its own limit."""
 
 
-def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
+def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1) -> list[str]:
     """Test an assignment, make `release/NAME`, and put it into the gradebook.
 
     Args:
         course: the course.
         name: the assignment.
         trusted: test it without a sandbox.
+        draws: how many students' hidden cases to try the solution on.
 
     Returns:
         Lines to print.
@@ -32,14 +39,30 @@ def release(course: Course, name: str, *, trusted: bool = False) -> list[str]:
     problems = _mismatches(assignment, list(solved.values()))
     if problems:
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
-    lines = [_try(course, name, path, notebook, trusted) for path, notebook in solved.items()]
+    lane = lane_for(assignment.warm, trusted=trusted)
+    for path, notebook in solved.items():
+        with lane.session(course.files(name)) as session:
+            _run(course, name, notebook, session, path.name)
     _generate(course, name)
-    for stub_name, stub in course.skeletons(name).items():
-        earned = _points(_run(course, name, stub, trusted))
+    lines = []
+    for stem, stub in course.skeletons(name).items():
+        with lane.session(course.files(name)) as session:
+            earned = _points(run_notebook(stub, session, assignment.graded, _seed(course, name)))
         if earned:
-            raise ValueError(f"release: the empty notebook {stub_name} earns {earned:g} points.")
+            raise ValueError(f"release: the empty notebook {stem} earns {earned:g} points.")
+        text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
+        student = rebuild(course.skeletons(name)[stem], read_cells(text))
+        try:
+            with lane.session(course.files(name)) as session:
+                points = _as_student(course, name, student, session, draws)
+        except Died as death:
+            raise ValueError(
+                f"release: a solved copy of {stem} must run to its end; it ended: {death}."
+            ) from death
+        words = f"in up to {draws} draws of the hidden cases" * (draws > 1)
+        lines.append(f"{stem}: the solution earns {points:g} points {words}".strip())
     course.record_students()
-    return [*lines, f"Released: {course.root / 'release' / name}"]
+    return [*lines, "the stubs earn none", f"Released: {course.root / 'release' / name}"]
 
 
 def _generate(course: Course, name: str) -> None:
@@ -59,7 +82,7 @@ def _generate(course: Course, name: str) -> None:
             ) from error
 
 
-def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:
+def _mismatches(assignment: Assignment, notebooks: list[nbformat.NotebookNode]) -> list[str]:
     """List where grade cells and exercises do not match."""
     points: dict[str, float] = {}
     problems = []
@@ -80,21 +103,20 @@ def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[s
     return problems
 
 
-def _run(course: Course, name: str, notebook: NotebookNode, trusted: bool) -> Report:
-    assignment = course.assignment(name)
-    lane = lane_for(assignment.warm, trusted=trusted)
-    with lane.session(course.files(name)) as session:
-        return run_notebook(
-            notebook, session, assignment.graded, lambda n, p: seed_for(course.key(), name, n, p)
-        )
+def _seed(course: Course, name: str, student: str = "") -> Callable[[str, str], int]:
+    return lambda exercise, part: seed_for(course.key(), name, student or name, exercise, part)
 
 
 def _points(report: Report) -> float:
     return sum(part.earned for parts in report.outcomes.values() for part in parts)
 
 
-def _try(course: Course, name: str, path: Path, notebook: NotebookNode, trusted: bool) -> str:
-    report = _run(course, name, notebook, trusted)
+def _run(
+    course: Course, name: str, notebook: nbformat.NotebookNode, session: Session, file: str
+) -> None:
+    """Run the teacher's notebook, which must earn all points."""
+    graded = course.assignment(name).graded
+    report = run_notebook(notebook, session, graded, _seed(course, name))
     lost = [
         f"{exercise}, {part.part}: {part.message}"
         for exercise, parts in report.outcomes.items()
@@ -102,5 +124,38 @@ def _try(course: Course, name: str, path: Path, notebook: NotebookNode, trusted:
         if part.earned != part.points
     ]
     if lost:
-        raise ValueError(f"release: the solution of {path.name} loses points: {'; '.join(lost)}")
-    return f"{path.stem}: the solution earns {_points(report):g} points, the stubs none"
+        raise ValueError(f"release: the solution of {file} loses points: {'; '.join(lost)}")
+
+
+def _as_student(
+    course: Course, name: str, notebook: nbformat.NotebookNode, session: Session, draws: int
+) -> float:
+    """Run a solved release cell by cell, checks too, and grade it with other hidden cases."""
+    points, until = 0.0, time.monotonic() + _DRAW_SECONDS
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
+        ran, exercise = session.run(cell.source), graded_name(cell)
+        if not ran.ok:
+            label = cell.metadata.get("nbgrader", {}).get("grade_id") or cell.source[:60]
+            raised = next((out for out in ran.outputs if "error" in out), {})
+            raise ValueError(
+                f"release: a solved copy of the release must run; {label!a} gives "
+                f"{raised.get('error')}: {str(raised.get('message'))[:300]}"
+            )
+        if exercise is None:
+            continue
+        graded = course.assignment(name).graded[exercise]
+        points += graded.points
+        for draw in range(draws):
+            if draw and time.monotonic() > until:
+                break
+            seed = partial(_seed(course, name, f"draw {draw}"), exercise)
+            for part, outcome in zip(
+                graded.parts, grade_exercise(graded, session, seed), strict=True
+            ):
+                if outcome.earned != outcome.points:
+                    found = first_wrong(graded, part, seed(part.name), session)
+                    raise ValueError(
+                        f"release: the solution of {exercise} loses {part.name!r} in draw "
+                        f"{draw + 1} of {draws}: {found or outcome.message}"
+                    )
+    return points

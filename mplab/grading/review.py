@@ -101,7 +101,9 @@ def _typeset(notebook: str, question: Question) -> str:
 
 
 def _source(cell: Any, source: str) -> str:
-    return _plain(source) if cell.cell_type == "code" else rendered_markdown(source)
+    if cell.cell_type == "code":
+        return _plain(source)
+    return rendered_markdown(source, cell.get("attachments"))
 
 
 def _outputs(cell: Any) -> Iterator[str]:

@@ -6,19 +6,21 @@ script of its own.
 """
 
 import base64
-import binascii
 import html
 import io
 import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import nbformat
 import nh3
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from pygments.token import STANDARD_TYPES  # type: ignore[import-untyped]
+
+from mplab.grading.submissions import image_kind, images_in
 
 _TAGS = {
     *("abbr", "b", "blockquote", "br", "code", "del", "div", "em", "hr", "i", "kbd", "p"),
@@ -35,7 +37,7 @@ _GRADE_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
 
 _MARKS = ("schema_version", "locked", "solution", "grade", "task", "points", "score")
 
-_PICTURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
+_PICTURES = ("image/png", "image/jpeg")
 
 _FORMULA_CHARACTERS = 2_000
 
@@ -60,6 +62,8 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
         mark = _mark(cell)
         if cell.get("cell_type") != "code":
             rebuilt = nbformat.v4.new_markdown_cell(source)
+            if images := images_in(cell.get("attachments")):
+                rebuilt.attachments = {n: {image_kind(data): data} for n, data in images.items()}
         else:
             check = bool(mark.get("grade")) and not mark.get("solution")
             hidden = checked and not check and not late_outputs
@@ -110,20 +114,12 @@ def _output(output: Mapping[str, Any]) -> NotebookNode:
         return nbformat.v4.new_output("error", ename=name, evalue=value, traceback=[trace])
     given = output.get("data")
     data = given if isinstance(given, dict) else {}
-    kept = {name: _text(data[name]) for name in _PICTURES if _is_picture(name, data.get(name))}
+    kept = {n: _text(data[n]) for n in _PICTURES if image_kind(_text(data.get(n))) == n}
     if "text/plain" in data:
         kept["text/plain"] = _bounded(data["text/plain"])
     kinds = ", ".join(sorted(_text(name)[:80] for name in data)[:10])
     kept = kept or {"text/plain": f"[not shown here: {kinds or 'an output of no kind'}]"}
     return nbformat.v4.new_output("display_data", kept)
-
-
-def _is_picture(kind: str, data: Any) -> bool:
-    try:
-        content = base64.b64decode(_text(data).replace("\n", ""), validate=True)
-    except (binascii.Error, ValueError):
-        return False
-    return content.startswith(_PICTURES[kind])
 
 
 def _withheld(outputs: list[Any]) -> list[NotebookNode]:
@@ -151,10 +147,14 @@ def clean(markup: str) -> str:
     )
 
 
-def rendered_markdown(source: str) -> str:
-    """Render Markdown to sanitised HTML, with formulas as pictures and pictures as their names."""
+def rendered_markdown(source: str, attachments: Any = None) -> str:
+    """Render Markdown to sanitised HTML, with formulas as pictures.
+
+    Of pictures only those are shown that were pasted into the cell, among its attachments; of
+    others the name.
+    """
     formulas: dict[str, str] = {}
-    renderer = _Renderer(formulas)
+    renderer = _Renderer(formulas, images_in(attachments))
     page = clean(MarkdownWithMath(renderer=renderer).render(source))
     # Formulas come in last, because the sanitiser lets no picture through.
     return re.sub(rf"{renderer.token}-\d+-", lambda found: formulas[found[0]], page)
@@ -163,13 +163,16 @@ def rendered_markdown(source: str) -> str:
 class _Renderer(IPythonRenderer):
     """Puts formulas aside, under names that nobody can guess."""
 
-    def __init__(self, formulas: dict[str, str]) -> None:
+    def __init__(self, formulas: dict[str, str], images: Mapping[str, str]) -> None:
         super().__init__(escape=False, exclude_anchor_links=True)
-        self.token, self._formulas = secrets.token_hex(16), formulas
+        self.token, self._formulas, self._images = secrets.token_hex(16), formulas, images
 
     def _aside(self, formula: str, source: str, *, block: bool = False) -> str:
+        return self._put(formula_picture(formula, source, block=block))
+
+    def _put(self, markup: str) -> str:
         name = f"{self.token}-{len(self._formulas)}-"
-        self._formulas[name] = formula_picture(formula, source, block=block)
+        self._formulas[name] = markup
         return name
 
     def inline_math(self, body: str) -> str:
@@ -186,7 +189,11 @@ class _Renderer(IPythonRenderer):
         return text if text == html.escape(url) else f"{text} [{html.escape(url)}]"
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
-        return html.escape(f"[picture: {text or url}]")
+        data = self._images.get(unquote(url.removeprefix("attachment:")))
+        if data is None or not url.startswith("attachment:"):
+            return html.escape(f"[picture: {text or url}]")
+        source = f"data:{image_kind(data)};base64,{data}"
+        return self._put(f'<img alt="{html.escape(text)}" src="{source}">')
 
     def block_mermaidjs(self, code: str) -> str:
         return f"<pre>{html.escape(code)}</pre>"

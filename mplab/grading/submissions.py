@@ -4,6 +4,7 @@ Only the text of a submitted notebook's cells, their order, and their links to t
 cells are kept. Metadata, outputs, tags and ids come from the release, so nobody can forge them.
 """
 
+import base64
 import copy
 import errno
 import hashlib
@@ -27,6 +28,17 @@ SECRET = "submission_secret.txt"
 _NOTEBOOKS = 100  # looked at in a submission
 
 _CELLS, _CELL_CHARACTERS = 500, 200_000
+
+_IMAGES = {
+    "image/png": rb"\x89PNG\r\n\x1a\n",
+    "image/jpeg": rb"\xff\xd8\xff",
+    "image/gif": rb"GIF8[79]a",
+    "image/webp": rb"RIFF....WEBP",
+}
+
+_IMAGE_NAME = re.compile(r"[\w. ()+-]{1,100}")
+
+_IMAGE_CHARACTERS = 8 << 20  # in base64, of one cell
 
 _LISTED = 5  # further notebooks named in a note
 
@@ -120,7 +132,7 @@ def read_submission(
     notes: list[str] = []
     notebooks = {}
     for name, path in _choose(found, skeletons, notes).items():
-        cells = read_cells(read_regular(path, NOTEBOOK_BYTES))
+        cells = _adopted(skeletons[name], read_cells(read_regular(path, NOTEBOOK_BYTES)), notes)
         notebooks[name] = rebuild(skeletons[name], cells)
         notes += oddities(skeletons[name], cells)
     return notebooks, notes
@@ -144,11 +156,12 @@ def _choose(
 
 
 class RawCell(NamedTuple):
-    """All that is taken from a submitted cell."""
+    """All that is taken from a submitted cell; images are those pasted into its Markdown."""
 
     kind: str
     source: str
     grade_id: str
+    images: tuple[tuple[str, str], ...] = ()
 
 
 def read_cells(content: bytes) -> list[RawCell]:
@@ -181,7 +194,49 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
     grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
     kind = "code" if cell.get("cell_type") == "code" else "markdown"
     clean = source.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-    return RawCell(kind, clean, grade_id if isinstance(grade_id, str) else "")
+    found = cell.get("attachments") if kind == "markdown" else None
+    images = tuple(images_in(found).items())
+    return RawCell(kind, clean, grade_id if isinstance(grade_id, str) else "", images)
+
+
+def image_kind(data: Any) -> str:
+    """Return the kind of an image in base64, by its content; empty if it is none that is shown."""
+    try:
+        content = base64.b64decode("".join(data.split()), validate=True)
+    except (AttributeError, ValueError):
+        return ""
+    return next((kind for kind, start in _IMAGES.items() if re.match(start, content, re.S)), "")
+
+
+def images_in(attachments: Any) -> dict[str, str]:
+    """Return the images among the attachments of a cell, in base64, by their names."""
+    found: dict[str, str] = {}
+    for name, kinds in attachments.items() if isinstance(attachments, dict) else ():
+        data = next(iter(kinds.values()), "") if isinstance(kinds, dict) else ""
+        size = sum(map(len, found.values())) + len(data) if isinstance(data, str) else 0
+        if _IMAGE_NAME.fullmatch(name) and size <= _IMAGE_CHARACTERS and image_kind(data):
+            found[name] = "".join(data.split())
+    return found
+
+
+def _adopted(skeleton: NotebookNode, cells: Sequence[RawCell], notes: list[str]) -> list[RawCell]:
+    """Find answers that lost nbgrader's marks, as in Colab, by the name of their function."""
+    found = list(cells)
+    marks = {cell.grade_id for cell in cells}
+    for name, cell in marked(skeleton).items():
+        function = re.search(r"^def (\w+)\(", cell.source, re.MULTILINE)
+        if name in marks or not function or not _mark(cell).get("solution"):
+            continue
+        there = re.compile(rf"^def {function[1]}\(", re.MULTILINE)
+        places = [
+            i
+            for i, raw in enumerate(found)
+            if raw.kind == "code" and not raw.grade_id and there.search(raw.source)
+        ]
+        if places:
+            found[places[-1]] = found[places[-1]]._replace(grade_id=name)
+            notes.append(f"{name} had lost its mark, and was found by the name {function[1]}.")
+    return found
 
 
 def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
@@ -205,6 +260,8 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
         cell = _plain(entry) if isinstance(entry, RawCell) else copy.deepcopy(roles[entry])
         if isinstance(entry, str) and entry in last and _mark(cell).get("solution"):
             cell.source = cells[last[entry]].source
+            if images := cells[last[entry]].images:
+                cell.attachments = {n: {image_kind(data): data} for n, data in images}
         cell.id = f"cell-{number}"
         rebuilt.cells.append(cell)
     return rebuilt

@@ -42,6 +42,8 @@ def table_of(folder):
 class Answering:
     """A student's kernel without the kernel."""
 
+    interrupts = 0
+
     def __init__(self, **names):
         self.names, self.asked = names, []
 
@@ -127,7 +129,7 @@ LIES = [
 
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
 def test_a_reply_that_lies_earns_nothing(lie):
-    class Liar:
+    class Liar(Answering):
         def ask(self, name, cases, *, seconds=None, uses=None):
             return lie
 
@@ -139,11 +141,34 @@ NAMES = ["SystemExit", "KeyboardInterrupt", "UnicodeDecodeError", "ExceptionGrou
 
 @pytest.mark.parametrize("name", [*NAMES, "print", "x" * 10_000])
 def test_no_name_of_an_exception_hurts_the_grader(name):
-    class Raising:
+    class Raising(Answering):
         def ask(self, asked, cases, *, seconds=None, uses=None):
             return {"values": [{"raised": name, "message": 5}] * len(cases)}
 
     assert earned(Raising())[0] == [0, 0]
+
+
+def test_after_two_things_that_ran_too_long_nothing_more_is_asked():
+    class Endless(Answering):
+        def ask(self, asked, cases, *, seconds=None, uses=None):
+            self.interrupts += 1
+            return {"interrupted": True}
+
+    exercise = Exercise(abs, "Because.", cases=[1.0])
+    entry = Graded("f", exercise, [Part(str(i), 1, "Look.", [1.0]) for i in range(4)])
+    stopped = Endless()
+    said = [outcome.message for outcome in grade_exercise(entry, stopped, lambda part: 0)]
+    assert (
+        stopped.interrupts == 2 and ["Stopped" in text for text in said] == [True] * 2 + [False] * 2
+    )
+    assert said[2].startswith("Not asked: 2 things before it ran too long")
+
+
+def test_none_is_no_nan():
+    exercise = Exercise(abs, "Because.", cases=[1.0])
+    for given, wanted in ((None, math.nan), ([1.0, None], [1.0, math.nan]), (math.nan, None)):
+        assert not equal(given, wanted, exercise) and equal(wanted, wanted, exercise)
+    assert equal(None, None, exercise)
 
 
 @pytest.fixture
@@ -254,7 +279,7 @@ def test_a_file_that_is_no_public_table_is_refused_by_name(tmp_path, table):
 
 
 # What a message may tell -------------------------------------------------------------------
-class Raising:
+class Raising(Answering):
     """A submission whose every case ends in an exception that tells its argument."""
 
     def __init__(self, name):
@@ -284,7 +309,7 @@ def test_the_message_of_a_hidden_case_tells_nothing_that_the_submission_wrote(ra
 
 
 def test_an_answer_that_is_no_value_is_told_in_words_of_ours():
-    class Foreigner:
+    class Foreigner(Answering):
         def ask(self, name, cases, *, seconds=None, uses=None):
             return {"values": [{"foreign": "a socket"}] * len(cases)}
 

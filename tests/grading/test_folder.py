@@ -287,6 +287,35 @@ def test_a_solution_that_loses_points_is_not_released(course):
 
 
 @pytest.mark.slow
+def test_a_check_that_cannot_run_for_students_is_not_released(course):
+    path = course.root / "source/a1/a1.ipynb"
+    path.write_text(path.read_text().replace('mplab.check(\\"value\\"', 'mplab.check(\\"vlaue\\"'))
+    with pytest.raises(ValueError, match="a solved copy of the release must run; 'value' gives"):
+        release(course, "a1", trusted=not WALLS)
+
+
+@pytest.mark.slow
+def test_a_solution_that_only_some_students_cases_fail_is_not_released(course):
+    with (course.root / "checks/a1/exercises.py").open("a") as file:
+        file.write(SELDOM)
+    with pytest.raises(ValueError, match=r"of max_finite loses .* in draw \d+ of 100: for .*5, 9"):
+        release(course, "a1", trusted=not WALLS, draws=100)
+
+
+SELDOM = """
+from dataclasses import replace
+old = GRADED["max_finite"]
+def seldom(exponent_bits, trailing_bits):
+    right = old.exercise.answer(exponent_bits, trailing_bits)
+    return right if (exponent_bits, trailing_bits) != (5, 9) else right + 1
+def drawn(rng):
+    return [Arguments((int(rng.integers(2, 8)), 9))]
+parts = [replace(part, cases=part.cases and drawn) for part in old.parts]
+GRADED["max_finite"] = replace(old, exercise=replace(old.exercise, answer=seldom), parts=parts)
+"""
+
+
+@pytest.mark.slow
 def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
     with (course.root / "nbgrader_config.py").open("a") as file:
         file.write(f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/elsewhere.db'\n")

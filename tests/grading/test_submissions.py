@@ -1,14 +1,17 @@
 """A submission is rebuilt from the text of its cells; nothing else of it counts."""
 
+import base64
 import json
 import os
 
 import nbformat
 import pytest
 
+from mplab.grading.sanitise import rendered_markdown
 from mplab.grading.submissions import (
     RawCell,
     Refused,
+    marked,
     oddities,
     read_cells,
     read_submission,
@@ -159,6 +162,47 @@ def test_own_hard_links_are_no_harm(tmp_path):
     folder = lay(tmp_path / "s")
     (tmp_path / "backup").hardlink_to(folder / "a1.ipynb")
     assert read_submission(folder, {"a1": skeleton()})[0].keys() == {"a1"}
+
+
+def test_answers_that_lost_their_marks_are_found_by_the_name_of_their_function(tmp_path):
+    release = skeleton()
+    release.cells[2].source = "def f(x):\n    raise NotImplementedError"
+    bare = nbformat.v4.new_notebook(cells=[
+        cell("code", source="import mplab"), cell("code", source="def f(x):\n    return 1"),
+        cell("code", source="def f(x):\n    return 2"), cell("code", source="x = 'def f(x)'"),
+    ])  # fmt: skip
+    folder = lay(tmp_path / "s")
+    (folder / "a1.ipynb").write_text(nbformat.writes(bare))
+    notebooks, notes = read_submission(folder, {"a1": release})
+    assert marked(notebooks["a1"])["one-answer"].source.endswith("return 2")
+    assert notes[0] == "one-answer had lost its mark, and was found by the name f."
+    assert notes[1].startswith("No cell is marked as two-answer")
+
+
+IMAGES = {
+    "image/png": b"\x89PNG\r\n\x1a\n.", "image/jpeg": b"\xff\xd8\xff.", "image/gif": b"GIF89a.",
+    "image/webp": b"RIFF\n\0\0\0WEBPVP8 ",
+}  # fmt: skip
+
+
+def test_images_pasted_into_a_written_answer_are_taken_by_content_and_nothing_else():
+    named = {f"{i}.png": {"image/svg+xml": base64.b64encode(data).decode()}
+             for i, data in enumerate(IMAGES.values())}  # fmt: skip
+    script = base64.b64encode(b"<svg onload='x()'/>").decode()
+    bad = {"a.svg": {"image/svg+xml": script}, "b.png": {"image/png": script}, "c": {"x": 1},
+           'd".png': named["0.png"], "e.png": [], "f.png": {"image/png": "é"}}  # fmt: skip
+    release = skeleton()
+    release.cells.append(cell("markdown", "words", "?", grade=True, solution=True, points=1))
+    given = cell("markdown", "words", '![a"b](attachment:0.png) ![c](attachment:a.svg)')
+    given.attachments = named | bad
+    text = json.dumps({"nbformat": 4, "cells": [given]}).encode()
+    rebuilt = marked(rebuild(release, read_cells(text)))["words"]
+    kinds = {name: list(entry) for name, entry in rebuilt.attachments.items()}
+    assert kinds == {f"{i}.png": [kind] for i, kind in enumerate(IMAGES)}
+    page = rendered_markdown(rebuilt.source, rebuilt.attachments)
+    assert page.count("<img") == 1 and "[picture: c]" in page
+    assert f'src="data:image/png;base64,{named["0.png"]["image/svg+xml"]}"' in page
+    assert 'alt="a&quot;b"' in page or 'alt="a&amp;quot;b"' in page
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
