@@ -83,6 +83,7 @@ def write_zip(course: Course, assignment: str, students: Sequence[str]) -> tuple
         The zip, and the number of students whose page is in it: those of a platform's download.
     """
     path, count = course.root / "feedback" / f"{assignment}.zip", 0
+    path.parent.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in students:
             label = course.read("received", assignment, student).get("label", "")
