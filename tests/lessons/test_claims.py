@@ -267,8 +267,8 @@ def test_rounding_products_is_cheap_in_the_normal_range_and_ruinous_below_it():
 def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
     text, step = prose(6), MatrixStep()
     for unit, large, gone in (
-        ("Hopper, E4M3", 4, "2⁻¹⁰ downward with the large one at 2⁴"),
-        ("Hopper, E4M3", 5, "2⁻⁹ with it at 2⁵"),
+        ("Hopper, E4M3", 4, "at 2⁴, nothing is left of the small one from 2⁻¹⁰ downward"),
+        ("Hopper, E4M3", 5, "with the large one at 2⁵, from 2⁻⁹ downward"),
         ("Hopper, FP16", 15, "beside 2¹⁵ the small one is gone from 2⁻¹¹ downward"),
     ):
         step.unit.value, step.large.value = unit, large
