@@ -21,14 +21,7 @@ import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
 from mplab.hardware import probes
-from mplab.numbers import (
-    FP4_E2M1,
-    FP6_E2M3,
-    FP6_E3M2,
-    FP8_E4M3FNUZ,
-    FP8_E5M2FNUZ,
-    FP8_E8M0,
-)
+from mplab.numbers import FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3FNUZ, FP8_E5M2FNUZ, FP8_E8M0
 
 KINDS = ["near", "far", "low", "high", "cancel", "codes"]
 

@@ -175,10 +175,7 @@ def directed(name, fmt, rng, count):
 def test_hard_cases_of_the_large_formats_are_rounded_correctly(fmt, name, rounding):
     rng = np.random.default_rng([LARGE.index(fmt), *name.encode(), rounding])
     count = COUNT.get(name, 2)
-    cases = [
-        [spread(fmt, rng, 150) for _ in range(count)],
-        directed(name, fmt, rng, 600),
-    ]
+    cases = [[spread(fmt, rng, 150) for _ in range(count)], directed(name, fmt, rng, 600)]
     operands = [np.concatenate(parts) for parts in zip(*cases, strict=True)]
     got = OPERATIONS[name](*operands, fmt, rounding=rounding)
     assert_same_bits(got, expected(name, operands, fmt, rounding))

@@ -194,11 +194,7 @@ def train(transformers, folder, callbacks, *, returns_loss=True, **options):
         **options,
     )
     trainer = Trainer(
-        model=model,
-        args=arguments,
-        train_dataset=data,
-        eval_dataset=data,
-        callbacks=callbacks,
+        model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks
     )
     trainer.train()
     losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]

@@ -11,14 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, Rounding, Stream
-from mplab.scaling import (
-    CurrentScaling,
-    DelayedScaling,
-    ScaleRule,
-    dequantize,
-    hadamard,
-    quantize,
-)
+from mplab.scaling import CurrentScaling, DelayedScaling, ScaleRule, dequantize, hadamard, quantize
 from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling
 from mplab.simulation.casts import ROLES, turned
 

@@ -5,13 +5,7 @@ import gc
 
 import pytest
 import torch
-from networks import (
-    assert_bits,
-    assert_same_gradients,
-    loss,
-    mlp,
-    round_to,
-)
+from networks import assert_bits, assert_same_gradients, loss, mlp, round_to
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F

@@ -12,14 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP16, FP32
-from mplab.simulation import (
-    CPU_AUTOCAST,
-    CUDA_AUTOCAST,
-    EVERYTHING,
-    POLICIES,
-    explain,
-    simulated,
-)
+from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, POLICIES, explain, simulated
 from mplab.simulation.functions import whole_functions
 
 

@@ -92,10 +92,7 @@ def _mlp():
     return nn.Sequential(*layers[:-1])
 
 
-NETWORKS = {
-    "CNN": (TASKS["digits-cnn"].model, (1, 8, 8)),
-    "MLP": (_mlp, (64,)),
-}
+NETWORKS = {"CNN": (TASKS["digits-cnn"].model, (1, 8, 8)), "MLP": (_mlp, (64,))}
 """Networks, and the shape of an example: the digits' CNN, and an MLP 64-64-64-64-10."""
 
 OPTIMIZERS = {

@@ -24,11 +24,7 @@ def perceptron():
 NETWORKS = {
     "MLP": (perceptron, (10, 8), F.mse_loss),
     "CNN": (lambda: TASKS[CNN].model(), (10, 1, 8, 8), F.cross_entropy),
-    "transformer": (
-        lambda: nn.Sequential(Block(16, 4), Block(16, 4)),
-        (2, 8, 16),
-        F.mse_loss,
-    ),
+    "transformer": (lambda: nn.Sequential(Block(16, 4), Block(16, 4)), (2, 8, 16), F.mse_loss),
 }
 LOW = {"FP32": None, "FP16": torch.float16, "BF16": torch.bfloat16}
 
@@ -52,11 +48,7 @@ def test_the_prediction_is_what_autograd_keeps_byte_for_byte(network, low, check
 
     measured, _ = kept_bytes(compute, model, (x, y))
     predicted = predicted_activations(
-        model,
-        shape,
-        low_bytes=None if dtype is None else 2,
-        loss=loss,
-        checkpointed=checkpointed,
+        model, shape, low_bytes=None if dtype is None else 2, loss=loss, checkpointed=checkpointed
     )
     assert sum(predicted) == measured
     assert (predicted[1] > 0) == (dtype is not None and not checkpointed)
