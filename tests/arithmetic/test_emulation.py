@@ -11,15 +11,8 @@ from cases import assert_same_bits
 from tiers import mostly_full
 
 from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP16, TF32, Rounding
-from mplab.arithmetic import (
-    ARCHITECTURES,
-    MatrixUnit,
-    emulation_bound,
-    matmul_fp64,
-    mma,
-    slice_bits,
-    split,
-)
+from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma
+from mplab.arithmetic.emulation import emulation_bound, matmul_fp64, slice_bits, split
 
 UNITS = (FP16, BF16, FP8_E4M3, "INT8", "moduli")
 LIMIT, HALF_OF_THE_LEAST = Fraction(2) ** -51, Fraction(2) ** -1075

@@ -9,32 +9,10 @@ import pytest
 from cases import assert_same_bits
 from tiers import mostly_slow
 
-from mplab import (
-    BF16,
-    FORMATS,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP8_E8M0,
-    FP16,
-    FP32,
-    Format,
-    Overflow,
-    Rounding,
-    Stream,
-    round_to,
-    values,
-)
-from mplab.arithmetic import (
-    backward_error,
-    cholesky,
-    condition,
-    divide,
-    lu,
-    multiply,
-    refine,
-    solve_triangular,
-    subtract,
-)
+from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32
+from mplab.arithmetic import condition, divide, multiply, subtract
+from mplab.arithmetic.linear import backward_error, cholesky, lu, refine, solve_triangular
+from mplab.numbers import Format, Overflow, Rounding, Stream, round_to, values
 
 MODES = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)
 FAST = (FP16, FP8_E4M3, FP8_E8M0, FORMATS["FP4_E2M1"])

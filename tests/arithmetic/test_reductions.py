@@ -17,20 +17,9 @@ from cases import assert_same_bits
 from tiers import mostly_full
 
 import mplab
-from mplab import (
-    BF16,
-    FP8_E4M3,
-    FP8_E4M3FNUZ,
-    FP8_E5M2,
-    FP8_E8M0,
-    FP16,
-    FP32,
-    Overflow,
-    Rounding,
-    Stream,
-)
+from mplab import BF16, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP8_E8M0, FP16, FP32
 from mplab.arithmetic import bounds, reductions
-from mplab.numbers import threads
+from mplab.numbers import Overflow, Rounding, Stream, threads
 
 ORDERS = ["sequential", "reversed", "pairwise", "blocked(4)", "kahan", "neumaier"]
 MODES = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)

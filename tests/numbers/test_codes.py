@@ -20,32 +20,9 @@ from cases import (
 )
 from oracle import table_of, value_of_code
 
-from mplab import (
-    FORMATS,
-    FP4_E2M1,
-    FP8_E4M3,
-    FP8_E4M3FNUZ,
-    FP8_E8M0,
-    FP16,
-    FP32,
-    FP64,
-    TF32,
-    Event,
-    Format,
-    Rounding,
-    Specials,
-    decode,
-    encode,
-    events,
-    fields,
-    from_ml_dtypes,
-    next_down,
-    next_up,
-    round_to,
-    to_ml_dtypes,
-    ulp,
-    values,
-)
+from mplab import FORMATS, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E8M0, FP16, FP32, FP64, TF32
+from mplab.numbers import Event, Format, Rounding, Specials, events, fields, round_to, ulp, values
+from mplab.numbers.codes import decode, encode, from_ml_dtypes, next_down, next_up, to_ml_dtypes
 
 STORED = [fmt for fmt in FORMATS.values() if fmt.dtype is not None]
 

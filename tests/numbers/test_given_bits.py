@@ -11,23 +11,10 @@ from cases import assert_same_bits, breakpoints, sized
 from oracle import random_array, table_of
 
 import mplab
-from mplab import (
-    FP8_E4M3,
-    FP16,
-    Event,
-    Overflow,
-    Rounding,
-    Stream,
-    Tally,
-    Tininess,
-    arithmetic,
-    events,
-    round_to,
-    simulation,
-    tally,
-)
-from mplab.numbers import set_threads, tensors
+from mplab import FP8_E4M3, FP16, arithmetic, simulation
+from mplab.numbers import Stream, Tally, events, round_to, set_threads, tally, tensors
 from mplab.numbers.facts import facts_of
+from mplab.numbers.formats import Event, Overflow, Rounding, Tininess
 from mplab.numbers.rounding import checked_keys
 from mplab.numbers.tensors import round_tensor
 

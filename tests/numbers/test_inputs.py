@@ -9,28 +9,9 @@ from cases import DTYPES, TABLED, assert_same_bits, roundings, stream_for
 from hypothesis import assume, given, settings, strategies as st
 from oracle import round_fraction
 
-from mplab import (
-    BF16,
-    FP6_E3M2,
-    FP8_E4M3,
-    FP8_E8M0,
-    FP16,
-    FP32,
-    TF32,
-    Event,
-    Overflow,
-    Rounding,
-    Tally,
-    decode,
-    encode,
-    events,
-    next_down,
-    next_up,
-    round_to,
-    tally,
-    to_ml_dtypes,
-    ulp,
-)
+from mplab import BF16, FP6_E3M2, FP8_E4M3, FP8_E8M0, FP16, FP32, TF32
+from mplab.numbers import Event, Overflow, Rounding, Tally, events, round_to, tally
+from mplab.numbers.codes import decode, encode, next_down, next_up, to_ml_dtypes, ulp
 from mplab.numbers.inputs import as_array
 from mplab.numbers.rounding import require_values
 

@@ -14,23 +14,10 @@ from cases import assert_same_bits, breakpoints, not_a_numbers, run_script
 from oracle import mix64, random_array, random_bits
 
 import mplab
-from mplab import (
-    FP8_E4M3,
-    FP8_E5M2,
-    FP16,
-    Event,
-    Overflow,
-    Rounding,
-    Specials,
-    Stream,
-    Tally,
-    Tininess,
-    events,
-    round_to,
-    tally,
-)
-from mplab.numbers import kernels, tensors, threads
+from mplab import FP8_E4M3, FP8_E5M2, FP16
+from mplab.numbers import Stream, Tally, events, kernels, round_to, tally, tensors, threads
 from mplab.numbers.facts import facts_of
+from mplab.numbers.formats import Event, Overflow, Rounding, Specials, Tininess
 from mplab.numbers.rounding import _COMPILED
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC}

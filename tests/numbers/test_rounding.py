@@ -33,35 +33,12 @@ from exhaustive import REFERENCED, compare
 from hypothesis import assume, given, strategies as st
 from oracle import events_of, random_array, round_fraction, table_of
 
-from mplab import (
-    BF16,
-    FORMATS,
-    FP4_E2M1,
-    FP8_E4M3,
-    FP8_E4M3FNUZ,
-    FP8_E5M2,
-    FP8_E8M0,
-    FP16,
-    FP32,
-    Event,
-    Format,
-    Overflow,
-    Rounding,
-    Specials,
-    Stream,
-    Tally,
-    Tininess,
-    decode,
-    encode,
-    events,
-    next_down,
-    next_up,
-    round_to,
-    tally,
-    ulp,
-)
+from mplab import BF16, FORMATS, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP8_E8M0, FP16, FP32
 from mplab.arithmetic import add, sum as long_sum
+from mplab.numbers import Stream, Tally, events, round_to, tally
+from mplab.numbers.codes import decode, encode, next_down, next_up, ulp
 from mplab.numbers.facts import facts_of
+from mplab.numbers.formats import Event, Format, Overflow, Rounding, Specials, Tininess
 from mplab.numbers.rounding import COUNTED
 from mplab.numbers.tensors import round_tensor
 from mplab.simulation import simulated

@@ -18,23 +18,10 @@ from cases import (
     stream_for,
 )
 
-from mplab import (
-    BF16,
-    FORMATS,
-    FP8_E4M3,
-    FP8_E8M0,
-    FP16,
-    FP32,
-    Overflow,
-    Rounding,
-    Stream,
-    Tally,
-    Tininess,
-    round_to,
-    tally,
-)
-from mplab.numbers import kernels, tensors
+from mplab import BF16, FORMATS, FP8_E4M3, FP8_E8M0, FP16, FP32
+from mplab.numbers import Stream, Tally, kernels, round_to, tally, tensors
 from mplab.numbers.facts import facts_of
+from mplab.numbers.formats import Overflow, Rounding, Tininess
 from mplab.numbers.tensors import round_tensor
 
 

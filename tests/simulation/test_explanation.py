@@ -11,15 +11,8 @@ from torch.nn import functional as F
 
 from mplab import BF16, FP16, FP32
 from mplab.pictures import precision_map
-from mplab.simulation import (
-    CPU_AUTOCAST,
-    CUDA_AUTOCAST,
-    EVERYTHING,
-    KERAS_MIXED,
-    POLICIES,
-    explain,
-    simulated,
-)
+from mplab.simulation import explain, simulated
+from mplab.simulation.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, POLICIES
 
 
 @pytest.fixture(autouse=True)

@@ -12,15 +12,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP8_E8M0, FP16, FP32, simulation
-from mplab.simulation import (
-    CUDA_AUTOCAST,
-    EVERYTHING,
-    KERAS_MIXED,
-    POLICIES,
-    Policy,
-    operations,
-    simulated,
-)
+from mplab.simulation import operations, simulated
+from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, POLICIES, Policy
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 

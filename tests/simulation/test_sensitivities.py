@@ -13,14 +13,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32
-from mplab.simulation import (
-    CUDA_AUTOCAST,
-    EVERYTHING,
-    POLICIES,
-    convert_linears,
-    sensitivity,
-    simulated,
-)
+from mplab.simulation import convert_linears, sensitivity, simulated
+from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
 from mplab.training import TASKS
 
 LOW = (FP16, BF16, FP8_E4M3, FP8_E5M2)
