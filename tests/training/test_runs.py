@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,12 +41,8 @@ def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
     options = ("--recipe", "fp32", "fp16-scaled", "--seeds", 0, 1, "--steps", 12)
     assert main(command(out, *options, "--plot", png, "--plot", page)) == 0
     found = load_runs(out)
-    assert [(run.recipe, run.seed) for run in found] == [
-        ("fp32", 0),
-        ("fp32", 1),
-        ("fp16-scaled", 0),
-        ("fp16-scaled", 1),
-    ]
+    wanted = list(product(("fp32", "fp16-scaled"), (0, 1)))
+    assert [(run.recipe, run.seed) for run in found] == wanted
     shown = capsys.readouterr().out
     assert "digits-autoencoder, seeds 0 and 1" in shown
     assert "FP16 with loss scaling" in shown
@@ -59,8 +57,6 @@ def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
         (("--recipe", "fp64"), "recipe must be one of fp32, "),
         (("--recipe", "fp32", "--device", "gpu"), "--device gpu cannot be used here: Expected"),
         (("--recipe", "fp32", "--device", "meta"), "--device meta cannot be used here"),
-        (("--recipe", "fp32", "--steps", "0"), "steps must be an integer, at least 1; got 0"),
-        (("--recipe", "fp32", "--save-every", "0"), "save_every must be an integer, at least"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, capsys, options, error):
@@ -94,13 +90,6 @@ def test_a_lock_that_another_process_removed_meanwhile_does_not_count(tmp_path, 
     monkeypatch.setattr(fcntl, "flock", lambda *_: lock.unlink())
     with pytest.raises(ValueError, match="another process"), runs._alone(tmp_path / "run.json"):
         pass
-
-
-def test_missing_options_are_named(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["train", "--task", TASK])
-    assert stopped.value.code == 2
-    assert "required: --recipe, --out" in capsys.readouterr().err
 
 
 def test_the_catalogue_names_every_task_with_its_verdict_and_every_recipe(capsys):
@@ -177,27 +166,11 @@ def test_runs_of_versions_that_had_the_option_native_are_read(tmp_path):
 def test_gathering_goes_on_from_the_checkpoint_of_a_run_that_was_cut_off(tmp_path):
     out = tmp_path / "run.json"
     checkpoint = checkpoint_path(out, "fp16-scaled", 0)
-
-    class Break(Exception):
-        """Ends a run between two steps."""
-
-    class Breaking:
-        """A watcher that breaks off the third step."""
-
-        def __init__(self, model, optimizer):
-            self.steps = 0
-
-        def step(self, loss, scale, skipped):
-            self.steps += 1
-            if self.steps == 3:
-                raise Break
-
-        def close(self):
-            pass
-
+    left = iter(range(2))  # the third step is broken off
+    watcher = SimpleNamespace(step=lambda *_: next(left), close=lambda: None)
     options = {"steps": 5, "progress": False, "checkpoint": checkpoint, "save_every": 2}
-    with pytest.raises(Break):
-        train(TASK, "fp16-scaled", watch=Breaking, **options)
+    with pytest.raises(StopIteration):
+        train(TASK, "fp16-scaled", watch=lambda *_: watcher, **options)
     before = torch.load(checkpoint, weights_only=True)
     before["identity"]["settings"]["native"] = False  # as versions that had this option stored
     before["history"]["loss"][0] = 0.5  # a step that is not trained again keeps this
@@ -313,10 +286,8 @@ def test_a_task_of_one_s_own_is_trained_by_the_place_it_is_from(own, capsys):
     assert main([*one, "--plot", "one.png"]) == 0
     assert re.search(r"own_tasks.one:TASK@[0-9a-f]{8}, seed 0", capsys.readouterr().out)
     found = load_runs("one.json")
-    assert [(run.task.partition("@")[0], run.recipe, len(run.loss)) for run in found] == [
-        ("own_tasks.one:TASK", "fp32", 40),
-        ("own_tasks.one:TASK", "fp16-scaled", 40),
-    ]
+    assert {run.task.partition("@")[0] for run in found} == {"own_tasks.one:TASK"}
+    assert [(run.recipe, len(run.loss)) for run in found] == [("fp32", 40), ("fp16-scaled", 40)]
     assert set(found[0].metrics) == {"mse"}
     before = (own / "one.json").read_bytes()
     assert main(one) == 0  # repeats nothing
@@ -418,8 +389,6 @@ def test_an_exception_of_one_s_own_task_keeps_its_traceback(own, error):
     ("task", "error"),
     [
         ("nothing_here:TASK", "there is no module 'nothing_here' in "),
-        ("own_tasks.three:TASK", "there is no module 'own_tasks.three' in "),
-        ("own_tasks.one:OTHER", "The tasks in own_tasks.one are: TASK."),
         ("own_tasks.one:NUMBER", "The tasks in own_tasks.one are: TASK."),
         ("own_tasks:TASK", "The tasks in own_tasks are: none."),
         ("own_tasks.one:", "The tasks in own_tasks.one are: TASK."),
@@ -431,7 +400,7 @@ def test_a_task_that_is_not_there_is_one_line(own, capsys, task, error):
     assert main(command("run.json", "--recipe", "fp32", task=task)) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("mplab train: --task must be package.module:NAME, where NAME is a Task")
-    assert shown.rstrip().endswith(error) or error in shown
+    assert error in shown
     assert shown.count("\n") == 1
     assert not (own / "run.json").exists()
 

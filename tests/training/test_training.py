@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -75,11 +76,7 @@ def test_on_torch_s_half_kernels_a_simulated_run_is_real_amp_s_bit_for_bit(seed)
 @pytest.mark.parametrize("recipe", ["fp16-scaled", "bf16"])
 @pytest.mark.parametrize(
     "steps",
-    [
-        pytest.param(3, id="3 steps"),
-        pytest.param(40, id="40 steps", marks=pytest.mark.slow),
-        pytest.param(400, id="400 steps", marks=pytest.mark.full),
-    ],
+    [3, pytest.param(40, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.full)],
 )
 def test_on_torch_s_half_kernels_the_autoencoder_is_real_amp_s_bit_for_bit(recipe, steps):
     """The full batch of 1400, Adam, and gradients that vanish, where one bit would show."""
@@ -143,18 +140,13 @@ def test_every_recipe_starts_from_the_same_weights_and_batches(task):
             torch.testing.assert_close(got, expected, rtol=2.0**-8, atol=2.0**-16)
 
 
-def test_the_scale_is_in_the_history_step_by_step():
+def test_the_scale_is_in_the_history_step_by_step_and_skipped_steps_change_no_weight():
     falling = replace(RECIPES["fp16-scaled"], init_scale=2.0**100)
     history = run(AUTOENCODER, falling, steps=4)
     assert history.loss_scale.tolist() == [2.0**100, 2.0**99, 2.0**98, 2.0**97]
     assert history.skipped.all()
+    assert len(set(history.loss.tolist())) == 1, "a skipped step leaves the weights alone"
     assert run(AUTOENCODER, "fp16-naive", steps=2).loss_scale.tolist() == [1.0, 1.0]
-
-
-def test_skipped_steps_leave_the_weights_alone():
-    falling = replace(RECIPES["fp16-scaled"], init_scale=2.0**100)
-    history = run(AUTOENCODER, falling, steps=4)
-    assert len(set(history.loss.tolist())) == 1
 
 
 @pytest.mark.parametrize("scale", [2.0**28, 3e8])
@@ -276,16 +268,10 @@ def run_and_measure(task, recipe):
     """How far one step moves the weights."""
     kept = []
 
-    class Look:
-        def __init__(self, model, optimizer):
-            self.model, self.before = model, [p.detach().clone() for p in model.parameters()]
-
+    class Look(Recorder):
         def step(self, loss, scale, skipped):
             now = zip(self.model.parameters(), self.before, strict=True)
             kept.append(sum(float(((p.detach() - q) ** 2).sum()) for p, q in now) ** 0.5)
-
-        def close(self):
-            pass
 
     run(task, recipe, steps=1, device="cpu", watch=Look)
     return kept[0]
@@ -369,16 +355,11 @@ def test_simulated_and_real_fp8_products_begin_with_the_same_losses():
 
 def test_a_policy_decides_what_is_lowered():
     """CUDA's autocast leaves softmax and the normalisation of layers in FP32."""
-    counted = {
-        policy: sum(
-            t.total
-            for t in run("sequence-transformer", replace(RECIPES["bf16"], policy=policy), steps=1)
-            .tally["operation"]
-            .values()
-        )
-        for policy in ("cuda-autocast", "everything")
-    }
-    assert counted["everything"] > counted["cuda-autocast"]
+    counted = []
+    for policy in ("cuda-autocast", "everything"):
+        history = run("sequence-transformer", replace(RECIPES["bf16"], policy=policy), steps=1)
+        counted.append(sum(t.total for t in history.tally["operation"].values()))
+    assert counted[0] < counted[1]
 
 
 # Observers -------------------------------------------------------------------------------
@@ -390,6 +371,7 @@ class Recorder:
     def __init__(self, model, optimizer):
         self.told, self.closed = [], 0
         self.model, self.optimizer = model, optimizer
+        self.before = [p.detach().clone() for p in model.parameters()]
 
     def step(self, loss, scale, skipped):
         self.told.append((loss, scale, skipped))
@@ -416,56 +398,35 @@ def test_a_watcher_is_told_of_every_step_and_closed_once():
     assert isinstance(seen.optimizer, torch.optim.Adam)
 
 
-def test_a_watcher_is_closed_when_the_run_breaks_off():
-    made = []
-
-    class Breaking(Recorder):
-        def step(self, loss, scale, skipped):
-            raise KeyboardInterrupt
-
-    def watch(model, optimizer):
-        made.append(Breaking(model, optimizer))
-        return made[0]
-
-    with pytest.raises(KeyboardInterrupt):
-        run(AUTOENCODER, "fp32", steps=3, watch=watch)
-    assert made[0].closed == 1
-
-
 # Checkpoints -----------------------------------------------------------------------------
-
-
-class Break(Exception):
-    """Ends a run between two steps."""
 
 
 def broken_off(task, recipe, path, *, after, **options):
     """Start a run and break it off after a step; it saves every second step."""
+    made = []
 
     class Breaking(Recorder):
         def step(self, loss, scale, skipped):
             super().step(loss, scale, skipped)
             if len(self.told) == after:
-                raise Break
+                made.append(self)
+                raise KeyboardInterrupt
 
-    with pytest.raises(Break):
+    with pytest.raises(KeyboardInterrupt):
         run(task, recipe, watch=Breaking, checkpoint=path, save_every=2, **options)
+    assert [watcher.closed for watcher in made] == [1]
+
+
+OTHERS = ("fp16-scaled", "amp-bf16", "fp8-delayed")
+ALL = [*product([AUTOENCODER], RECIPES), *product([CNN], OTHERS)]
 
 
 @pytest.mark.parametrize(
-    ("task", "recipe"),
-    [
-        pytest.param(AUTOENCODER, recipe, marks=() if recipe in FEW else pytest.mark.slow)
-        for recipe in RECIPES
-    ]
-    + [
-        pytest.param(CNN, recipe, marks=() if recipe == "fp16-scaled" else pytest.mark.slow)
-        for recipe in ("fp16-scaled", "amp-bf16", "fp8-delayed")
-    ],
+    "case", mostly_slow(ALL, [*product([AUTOENCODER], FEW), (CNN, "fp16-scaled")]), ids="-".join
 )
-def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_broken_off(task, recipe, tmp_path):
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_broken_off(case, tmp_path):
     """Eleven batches make an epoch of the CNN: the run is broken off in its second one."""
-    path = tmp_path / "checkpoint"
+    (task, recipe), path = case, tmp_path / "checkpoint"
     options = {"seed": 3, "steps": 6 if "fp16" in recipe else 14, "device": "cpu"}
     after = 5 if "fp16" in recipe else 13
     broken_off(task, recipe, path, after=after, **options)
