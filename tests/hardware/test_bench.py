@@ -101,62 +101,6 @@ def test_a_missing_peer_is_shown_with_the_cure_and_a_slow_one_spared(monkeypatch
     assert "pip install gfloat" in missing
 
 
-def test_many_numbers_are_rounded_block_after_block(monkeypatch):
-    monkeypatch.setattr(bench_rounding, "BLOCK", 100)
-    seen = []
-    monkeypatch.setattr(bench_rounding, "round_to", lambda x, fmt, **options: seen.append(x))
-    found, _ = bench_rounding.contenders(1000)
-    found["round_to, out=", "FP16"]()
-    assert np.array_equal(np.concatenate(seen), bench_rounding.numbers(1000))
-    assert [x.size for x in seen] == [100] * 10
-
-
-def test_what_takes_long_is_timed_once_and_set_against_the_median_copy(monkeypatch):
-    taken = {"copy": 0.01, "copy float64": 0.01, "quick": 0.02, "slow": 0.6}
-    calls = dict.fromkeys(taken, 0)
-
-    def called(name):
-        calls[name] += 1
-
-    def lap(call, repeats=1, clock=None):
-        call()
-        return taken[call.args[0]]
-
-    formats = {"quick": "FP16", "slow": "FP16"}
-    found = {(name, formats.get(name, "")): partial(called, name) for name in taken}
-    monkeypatch.setattr(bench_rounding, "contenders", lambda size: (found if size > 1 else {}, ""))
-    monkeypatch.setattr(bench_rounding, "lap", lap)
-    monkeypatch.setattr(turns, "lap", lap)
-    rows, _ = bench_rounding.measure(10, rounds=5, seconds=60)
-    assert (calls["slow"], calls["quick"]) == (1, 2 + 2 * 5)
-    assert {row.name: row.ratio for row in rows} == pytest.approx(
-        {"copy": 1, "copy float64": 1, "quick": 2, "slow": 60}
-    )
-
-
-def test_the_tool_prints_rows_writes_them_and_names_what_memory_cannot_hold(
-    monkeypatch, tmp_path, capsys
-):
-    def measure(size, *, rounds, seconds):
-        names = [("copy", "", 1.0), ("copy float64", "", 1.0), ("round_to, out=", "FP16", 2.5)]
-        rows = [bench_rounding.Row(name, fmt, size, 0.25, ratio) for name, fmt, ratio in names]
-        return rows, "not here" if size == 1 else ""
-
-    monkeypatch.setattr(bench_rounding, "measure", measure)
-    monkeypatch.setattr(bench_rounding, "measure_threaded", lambda rounds: {"copy": 0.5})
-    monkeypatch.setattr(bench_rounding.os, "sysconf", lambda name: 2**15)  # in all 2^30 bytes
-    bench.main(["--out", str(tmp_path)])
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
-    assert lines[0] == "1 elements: CPU ns per element, and ratio to a copy"
-    assert lines[2].split() == ["copy", "0.250", "1.00x"]
-    assert "copy 0.500" in said.out and "gfloat: not measured: not here\n" in said.err
-    assert "100,000,000 elements: not measured: too little memory" in said.err
-    kept = json.loads((tmp_path / "rounding.json").read_text())
-    assert kept["wall"] == {"copy": 0.5}
-    assert [row["size"] for row in kept["rows"]] == [10**k for k in range(8) for _ in range(3)]
-
-
 # Training steps ----------------------------------------------------------------------------
 
 

@@ -84,14 +84,7 @@ def test_recording_needs_no_more_than_torch_numpy_numba_and_ml_dtypes(tmp_path):
         "import record; raise SystemExit(record.main(sys.argv[2:]))"
     )
     names = "casts,training,larger,speed,exponents"
-    arguments = [
-        str(Path(record.__file__).parent),
-        "--only",
-        names,
-        "--rehearse",
-        "--out",
-        str(tmp_path),
-    ]
+    arguments = [Path(record.__file__).parent, "--only", names, "--rehearse", "--out", tmp_path]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )

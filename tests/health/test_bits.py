@@ -233,13 +233,14 @@ def test_a_copy_of_a_watched_model_is_not_watched():
     assert [s.total for s in health.steps[0].layers.values()] == [2 * 16, 2 * 16, 2 * 4]
 
 
-def test_an_error_of_the_watch_ends_the_watch_and_not_the_run(monkeypatch):
+@pytest.mark.parametrize("broken_part", ["watch.witness", "tracing.what_of"])
+def test_an_error_of_the_watch_ends_the_watch_and_not_the_run(broken_part, monkeypatch):
     def broken(t):
         raise ZeroDivisionError("of the watch")
 
     model = seeded(mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr("mplab.health.watch.witness", broken)
+    monkeypatch.setattr(f"mplab.health.{broken_part}", broken)
     with Health(model, optimizer) as health:
         for _ in range(3):
             loss = F.mse_loss(model(regression()[0]), regression()[1])
@@ -250,17 +251,6 @@ def test_an_error_of_the_watch_ends_the_watch_and_not_the_run(monkeypatch):
     (finding,) = health.report().findings
     assert finding.code == "watch-stopped"
     assert "ZeroDivisionError: of the watch" in finding.observed
-
-
-def test_an_error_of_the_tracer_ends_the_watch_and_not_the_run(monkeypatch):
-    def broken(t):
-        raise ZeroDivisionError("of the tracer")
-
-    model = seeded(mlp)
-    monkeypatch.setattr("mplab.health.tracing.what_of", broken)
-    with Health(model) as health:
-        health.step(model(torch.ones(1, 8)).sum())
-    assert health.report().codes == ["watch-stopped"]
 
 
 def test_rows_of_large_weights_stand_for_all_of_them():

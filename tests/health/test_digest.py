@@ -7,10 +7,12 @@ import pickle
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from networks import Within
 from sick_runs import mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
@@ -72,11 +74,7 @@ def one_ulp(name, index=3):
 # Only looking: what optimizers and wrappers do is in test_bits.py ---------------------------
 def test_under_a_simulation_and_autocast_a_run_keeps_its_bits_and_has_digests():
     x, y = regression()
-    contexts = {
-        "simulated": lambda: simulated(FP16),
-        "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    }
-    for context in contexts.values():
+    for context in (lambda: simulated(FP16), lambda: torch.autocast("cpu", torch.bfloat16)):
         weights, digests = [], []
         for seen in (False, True, True):
             model = seeded(network)
@@ -269,18 +267,12 @@ class OtherGradient(torch.autograd.Function):
 
 
 def test_a_backward_pass_is_named_where_its_gradient_comes_out():
-    class Off(nn.Module):
-        def forward(self, x):
-            return OtherGradient.apply(x)
-
-    class Same(nn.Module):
-        def forward(self, x):
-            return x.clone()
-
     def make(middle):
-        return lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), middle(), nn.Linear(8, 4))
+        layers = nn.Linear(8, 8), nn.Linear(8, 8), Within(middle), nn.Linear(8, 4)
+        return nn.Sequential(*layers)
 
-    found = compare(run(make=make(Same)), run(make=make(Off)))
+    one, other = (run(make=partial(make, by)) for by in (torch.clone, OtherGradient.apply))
+    found = compare(one, other)
     assert place(found) == (0, "backward", "1", "output")
     assert (found.first.ulps, found.first.moved) == (1, 1)
     assert found.before.startswith("step 0, backward: the gradient with respect to the output of 2")

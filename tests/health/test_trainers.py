@@ -52,14 +52,9 @@ def fit(lightning, folder, callbacks, *, rows=64, weight=None, **options):
         nn.init.constant_(module.net[2].weight, weight)
     loader = torch.utils.data.DataLoader(dataset(rows), batch_size=8)
     trainer = lightning.Trainer(
-        **{"max_epochs": 2} | options,
-        accelerator="cpu",
-        callbacks=callbacks,
-        default_root_dir=folder,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
+        **{"max_epochs": 2, "callbacks": callbacks, "default_root_dir": folder} | options,
+        **{"accelerator": "cpu", "logger": False, "enable_checkpointing": False},
+        **{"enable_progress_bar": False, "enable_model_summary": False},
     )
     trainer.fit(module, loader, loader)
     return [p.detach().clone() for p in module.parameters()]
@@ -184,13 +179,8 @@ def train(transformers, folder, callbacks, *, returns_loss=True, **options):
 
     arguments = transformers.TrainingArguments(
         str(folder),
-        max_steps=6,
-        per_device_train_batch_size=4,
-        use_cpu=True,
-        report_to="none",
-        save_strategy="no",
-        logging_steps=1,
-        disable_tqdm=True,
+        **{"max_steps": 6, "per_device_train_batch_size": 4, "logging_steps": 1},
+        **{"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True},
         **options,
     )
     trainer = Trainer(

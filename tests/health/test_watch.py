@@ -6,6 +6,7 @@ import math
 import re
 import threading
 import warnings
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -108,33 +109,17 @@ def test_watching_changes_nothing(make):
         if watched:
             loop.run(6)
         else:
-            loop.health = Stub()
+            loop.health = MagicMock()
             loop.run(6)
         results.append([p.detach().clone() for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-class Stub:
-    """A watch that does not watch."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        return None
-
-    def step(self, loss):
-        return None
-
-    def report(self):
-        return None
 
 
 def test_watching_does_not_disturb_a_simulation():
     tallies = []
     for watched in (False, True):
         model = seeded(mlp)
-        health = Health(model) if watched else Stub()
+        health = Health(model) if watched else MagicMock()
         x, y = regression()
         with health:
             for _ in range(3):
@@ -152,7 +137,7 @@ def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
     for watched in (False, True):
         model = convert_linears(seeded(mlp), scaling=scaling, filter=lambda *_: True)
         x, y = regression()
-        with Health(model) if watched else Stub() as health:
+        with Health(model) if watched else MagicMock() as health:
             for _ in range(3):
                 F.mse_loss(model(x), y).backward()
                 health.step(0.0)

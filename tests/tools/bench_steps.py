@@ -7,7 +7,7 @@ FP32 step of the same round.
 
 import copy
 from contextlib import nullcontext
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import torch
@@ -150,12 +150,8 @@ def measure_steps(*, rounds, seconds, repeats=20):
         seconds: a limit for each network with each optimizer.
         repeats: steps in a turn.
     """
-    return [
-        row
-        for network in NETWORKS
-        for optimizer in OPTIMIZERS
-        for row in _measure(network, optimizer, rounds, seconds, repeats)
-    ]
+    kits = product(NETWORKS, OPTIMIZERS)
+    return [row for kit in kits for row in _measure(*kit, rounds, seconds, repeats)]
 
 
 def _measure(network, optimizer, rounds, seconds, repeats):

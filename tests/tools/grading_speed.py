@@ -89,8 +89,9 @@ def _quiet() -> Iterator[None]:
     logger.setLevel(level)
 
 
-def _apart(function: Callable[..., object], *arguments: object) -> None:
-    process = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+def _apart(function: Callable[..., object], *arguments: object, **options: object) -> None:
+    fork = multiprocessing.get_context("fork")
+    process = fork.Process(target=function, args=arguments, kwargs=options)
     process.start()
     process.join()
     if process.exitcode:
@@ -99,12 +100,8 @@ def _apart(function: Callable[..., object], *arguments: object) -> None:
 
 def _timed(function: Callable[..., object], *arguments: object, **options: object) -> float:
     start = time.perf_counter()
-    _apart(_called, function, arguments, options)
+    _apart(function, *arguments, **options)
     return time.perf_counter() - start
-
-
-def _called(function: Callable[..., object], arguments: Any, options: Any) -> None:
-    function(*arguments, **options)
 
 
 def _prepare(course: Course) -> None:

@@ -347,10 +347,8 @@ def main() -> None:
             continue
         row = row_of(subject, known.get(subject.name, set()), given.sample)
         print(row, flush=True)
-        total.killed, total.equivalent = (
-            total.killed + row.killed,
-            total.equivalent + row.equivalent,
-        )
+        total.killed += row.killed
+        total.equivalent += row.equivalent
         total.passed += [f"{row.name}: {name}" for name in row.passed]
         total.stale += [f"{row.name}: {name}" for name in row.stale]
     print(total)
