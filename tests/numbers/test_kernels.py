@@ -157,15 +157,6 @@ def by_stream(call, count):
     return round_to(np.full(count, 2049.0), FP16, stream=Stream(call), **STOCHASTIC) == 2050
 
 
-def by_two_rounds(call, count):
-    """The mixer of 0.1, with two multiplications."""
-    key0, key1 = (np.uint32(key) for key in Stream(call).keys()(0))
-    h = np.arange(count, dtype=np.uint32) ^ key0
-    h = (h ^ (h >> np.uint32(16))) * np.uint32(0x21F0AAAD)
-    h = (h ^ (h >> np.uint32(15)) ^ key1) * np.uint32(0xD35A2D97)
-    return h >> np.uint32(31) == 1
-
-
 @pytest.mark.parametrize("calls", [2, pytest.param(16, marks=pytest.mark.slow)])
 def test_elements_of_a_call_are_independent(calls):
     for z in correlations(by_stream, calls):
@@ -173,12 +164,6 @@ def test_elements_of_a_call_are_independent(calls):
         beyond, expected = (np.abs(z) > 3).sum(), 0.0027 * z.size
         assert abs(beyond - expected) < 6 * math.sqrt(expected)
         assert abs((z**2).mean() - 1) < 0.01
-
-
-@pytest.mark.slow
-def test_that_statistic_sees_what_two_rounds_of_mixing_leave():
-    for z in correlations(by_two_rounds, 2):
-        assert (np.abs(z) > 6).sum() > 5
 
 
 # Chunks and threads --------------------------------------------------------------------
@@ -239,13 +224,18 @@ def test_two_python_threads_may_round_at_once():
             if counts.total != x.size:
                 wrong.append(counts)
 
-    workers = [threading.Thread(target=work, args=(fmt,)) for fmt in expected for _ in range(2)]
+    at_once(work, [*expected, *expected])
+    assert wrong == []
+
+
+def at_once(work, arguments):
+    """A Python thread for each argument; all must end."""
+    workers = [threading.Thread(target=work, args=(argument,)) for argument in arguments]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join(60)
     assert not any(worker.is_alive() for worker in workers)
-    assert wrong == []
 
 
 FORKED = """
@@ -432,18 +422,14 @@ def test_two_python_threads_may_make_one_ufunc():
     x, wrong = np.linspace(-3, 3, 1000, dtype=np.float32), []
     expected = round_to(x, FP8_E4M3, tally=Tally())
 
-    def work():
+    def work(number):
         for _ in range(50):
             facts_of.cache_clear()
             _COMPILED.clear()
             if not np.array_equal(round_to(x, FP8_E4M3), expected):
-                wrong.append(1)
+                wrong.append(number)
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(60)
+    at_once(work, range(4))
     assert wrong == []
 
 
@@ -549,14 +535,9 @@ def test_the_bits_of_a_stream_are_the_same_in_the_torch_expression():
 
 
 def test_options_reach_the_loops_unchanged():
-    facts = facts_of(
-        FP8_E4M3,
-        np.dtype(np.float64),
-        overflow=Overflow.SATURATE,
-        flush_inputs=True,
-        flush_outputs=True,
-        tininess=Tininess.BEFORE,
-    )
+    rules = {"overflow": Overflow.SATURATE, "tininess": Tininess.BEFORE}
+    flush = {"flush_inputs": True, "flush_outputs": True}
+    facts = facts_of(FP8_E4M3, np.dtype(np.float64), **rules, **flush)
     x = np.array([2.0**-7, 2.0**-6, 1e9, 2.0**-6 * 0.999])
     out, flags = np.empty_like(x), np.empty(4, np.uint8)
     kernels.run(x.view(np.int64), out.view(np.int64), facts, Rounding.TOWARD_POSITIVE)

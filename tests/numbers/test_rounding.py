@@ -510,9 +510,10 @@ def torch_cast(x, fmt):
 
 
 @pytest.mark.parametrize("fmt", CAST, ids=lambda fmt: fmt.name)
-def test_numpy_and_ml_dtypes_casts_agree_from_float32(fmt):
-    x = inputs_for(fmt, np.float32)
-    assert_same_bits(round_to(x, fmt), cast(x, fmt), x)
+def test_numpy_and_ml_dtypes_casts_agree_from_float32_and_numpy_s_float16_from_float64(fmt):
+    for dtype in (np.float32, np.float64) if fmt is FP16 else (np.float32,):
+        x = inputs_for(fmt, dtype)
+        assert_same_bits(round_to(x, fmt), cast(x, fmt), x)
 
 
 @pytest.mark.parametrize("fmt", [f for f in CAST if f.torch_dtype], ids=lambda fmt: fmt.name)
@@ -551,11 +552,6 @@ def test_gfloat_rounds_to_p3109_alike_but_for_ties_at_one_bit(p):
             assert np.unique(x[differing & (x > 0)]).size == 63 - saturate
         else:
             assert_same_bits(got, expected, x)
-
-
-def test_numpys_float16_cast_agrees_from_float64_too():
-    x = breakpoints(FP16, np.float64)[0]
-    assert_same_bits(round_to(x, FP16), cast(x, FP16), x)
 
 
 def differences(one, other):
