@@ -325,15 +325,9 @@ def test_a_signaling_nan_operand_is_invalid_in_every_operation_and_place(dtype, 
                     continue
                 got = raised(operation, *operands, fmt)
                 scalar = [raised(operation, *(x[i] for x in operands), fmt) for i in range(4)]
+                how = fmt, Rounding.TIES_TO_EVEN, Tininess.AFTER
                 wanted = [
-                    exact.exceptions(
-                        name,
-                        [float(x[i]) for x in operands],
-                        fmt,
-                        Rounding.TIES_TO_EVEN,
-                        Tininess.AFTER,
-                        signaling=i > 0,
-                    )
+                    exact.exceptions(name, [float(x[i]) for x in operands], *how, signaling=i > 0)
                     for i in range(4)
                 ]
                 assert got.tolist() == scalar == wanted, (name, place, fmt.name)
