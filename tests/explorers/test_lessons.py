@@ -11,11 +11,7 @@ import pytest
 import torch
 from every_explorer import SHOWN_WITH, kinds
 from legible import assert_words_stand_out
-from positions import (
-    assert_every_position_differs,
-    assert_texts_within,
-    positions,
-)
+from positions import assert_every_position_differs, assert_texts_within, positions
 from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to

@@ -10,18 +10,7 @@ import numpy as np
 import pytest
 from typed import read_number, same
 
-from mplab import (
-    BF16,
-    FORMATS,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP16,
-    FP32,
-    Rounding,
-    Stream,
-    round_to,
-    values,
-)
+from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, Stream, round_to, values
 from mplab.explorers.modules import facts, module
 
 MODES = [mode for mode in Rounding if mode is not Rounding.TO_ODD]

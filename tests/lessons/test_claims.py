@@ -4,26 +4,15 @@ import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 
-import nbformat
 import numpy as np
 import pytest
 import torch
+from prose import prose, source
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, round_to, ulp
-from mplab.arithmetic import (
-    Weights,
-    backward_error,
-    condition,
-    cumsum,
-    freezes,
-    integrate,
-    lu,
-    mma,
-    refine,
-    variance,
-)
-from mplab.course.files import course_folder
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, arithmetic, round_to, ulp
+from mplab.arithmetic import backward_error, freezes, integrate, refine
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06 import figures as l06
@@ -37,17 +26,7 @@ from mplab.lessons.l16.figures import cycle
 from mplab.training import RECIPES, TASKS, train
 from mplab.training.exponents import pooled, shares
 
-
-def cells(lesson):
-    """The cells of a lesson, by its number."""
-    path = next(course_folder("lessons").glob(f"{lesson:02}_*.ipynb"))
-    return nbformat.read(path, as_version=4).cells
-
-
-def prose(lesson):
-    """Its text."""
-    return "\n".join(cell.source for cell in cells(lesson) if cell.cell_type == "markdown")
-
+every_seed = pytest.mark.parametrize("seed", range(5))
 
 # Lesson 1 --------------------------------------------------------------------------------
 
@@ -83,12 +62,8 @@ def test_the_first_step_in_fp16_changes_no_weight_of_layer_1_at_any_learning_rat
     )
     start = Start()
     train(task, "fp16-naive", seed=3, steps=1, progress=False, watch=start)
-    moved = [
-        not torch.equal(before, after)
-        for before, after in zip(start.weights, start.model.parameters(), strict=True)
-    ]
-    assert moved[0] is False
-    assert moved[-1] is True
+    first, *_, last = map(torch.equal, start.weights, start.model.parameters())
+    assert (first, last) == (True, False)
 
 
 @pytest.mark.slow
@@ -158,13 +133,10 @@ def fates(start):
 
     The steps of RoundingLab, away from a start where E4M3's values are 2 apart.
     """
-    found = {}
-    for eighths in range(8):
+    found, far = {}, start + math.copysign(2, start)
+    for eighths, pattern in enumerate(product((0, 1), repeat=3)):
         x = start + math.copysign(eighths / 4, start)
-        results = {mode: round_to(x, FP8_E4M3, rounding=mode) for mode in MODES}
-        far = start + math.copysign(2, start)
-        pattern = eighths >> 2, eighths >> 1 & 1, eighths & 1
-        found[pattern] = {mode: value == far for mode, value in results.items()}
+        found[pattern] = {mode: round_to(x, FP8_E4M3, rounding=mode) == far for mode in MODES}
     return found
 
 
@@ -181,12 +153,10 @@ def test_whether_16_or_18_is_the_start_matters_at_100_alone():
 def test_the_sign_matters_wherever_modes_disagree():
     assert "The sign matters wherever modes disagree: −16 gives the same bits" in prose(3)
     plus, minus = fates(16.0), fates(-16.0)
-    assert list(plus) == list(minus)
-    differ = {pattern for pattern in plus if plus[pattern] != minus[pattern]}
-    assert differ == set(plus) - {(0, 0, 0)}
-    for pattern in differ:
-        changed = {m for m in plus[pattern] if plus[pattern][m] != minus[pattern][m]}
-        assert changed == {Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE}
+    directed = {Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE}
+    for pattern, modes in plus.items():
+        changed = {mode for mode in modes if modes[mode] != minus[pattern][mode]}
+        assert changed == (directed if any(pattern) else set())
 
 
 # Lesson 4 --------------------------------------------------------------------------------
@@ -217,7 +187,7 @@ def test_the_ends_of_a_format_decide_what_is_lost():
 def test_a_sum_of_equal_terms_passes_the_law_of_the_coins_long_before_it_stagnates():
     text, n = prose(5), np.array([64, 256, 1024])
     tenth = round_to(0.1, FP16)
-    sums = cumsum(np.full(1 << 13, tenth), accumulator_format=FP16)
+    sums = arithmetic.cumsum(np.full(1 << 13, tenth), accumulator_format=FP16)
     assert sums[-1] == 256
     assert "until the sum stagnates, which is at 256?" in text
     ratio = abs(sums[n - 1] / (n * tenth) - 1) / (np.sqrt(n) * FP16.unit_roundoff)
@@ -292,7 +262,7 @@ def test_most_of_the_cut_is_that_of_the_products():
     assert f"{-errors.cut.mean() * 1e5:.1f}·10⁻⁵ of the result" in text
     rng = np.random.default_rng(0)
     a, b = (round_to(rng.uniform(0.5, 1, (16, 4096)), BF16) for _ in range(2))
-    few = -np.mean(mma(a, b.T) / (a @ b.T) - 1) / unit
+    few = -np.mean(arithmetic.mma(a, b.T) / (a @ b.T) - 1) / unit
     assert "Operands with few bits lose less" in text
     assert few < all_cuts / 2
 
@@ -317,14 +287,16 @@ def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
     for seed in range(5):
         x = round_to(4096 + np.random.default_rng(seed).standard_normal((256, 200)), FP32)
         how = {"axis": 0, "accumulator_format": FP32, "order": "pairwise"}
-        found = variance(x, method="one-pass", **how)
+        found = arithmetic.variance(x, method="one-pass", **how)
         assert found.min() < 0
         assert found.max() > 2
         assert set(found) <= set(range(-9, 10))
-        assert np.all(abs(variance(x, **how) / x.var(axis=0) - 1) < 16 * FP32.unit_roundoff)
+        assert np.all(
+            abs(arithmetic.variance(x, **how) / x.var(axis=0) - 1) < 16 * FP32.unit_roundoff
+        )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_one_pass_in_bf16_is_lost_long_before_two_and_two_before_the_data(seed):
     text = prose(14)
     assert "One pass is lost at a mean of 2⁴ deviations" in text
@@ -357,7 +329,7 @@ def test_softmax_shifts_and_the_logarithm_after_it_finds_zeros():
         assert torch.log_softmax(scores, 0)[1] == -gap
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_scores_far_from_0_have_no_sum_of_exponentials_in_fp16(seed):
     assert "From about −16 to 7. Above, exp(11) alone would fit" in prose(14)
     found = l14.measure_formula_errors("log-sum-exp", FP16, seed=seed)
@@ -366,7 +338,7 @@ def test_scores_far_from_0_have_no_sum_of_exponentials_in_fp16(seed):
     assert good.max() < 2 * FP16.unit_roundoff
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_the_easy_equations_are_those_that_the_first_formula_fails(seed):
     assert "the first formula fails on them by up to a factor of 2¹⁰" in prose(14)
     found = l14.measure_formula_errors("small root", FP32, seed=seed)
@@ -381,9 +353,6 @@ def test_the_easy_equations_are_those_that_the_first_formula_fails(seed):
 # Lesson 15 -------------------------------------------------------------------------------
 
 
-every_seed = pytest.mark.parametrize("seed", range(5))
-
-
 def share_off(x, found):
     return abs(found - x).max() / abs(x).max()
 
@@ -395,8 +364,8 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
     assert "The error of x is about a hundred times that" in text
     assert "After seven steps the backward error is below 2⁻⁵²" in text
     a, b, x = l15.random_system(2**7, seed=seed)
-    assert round(condition(a)) == 128
-    low = lu(round_to(a, FP16), FP16)
+    assert round(arithmetic.condition(a)) == 128
+    low = arithmetic.lu(round_to(a, FP16), FP16)
 
     def solve(r):
         return np.linalg.solve(low.upper, np.linalg.solve(low.lower, r[low.permutation]))
@@ -419,8 +388,7 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
     assert 0.002 < perfect < 0.006
     assert 4 < off[0] / perfect < 11  # "most of a digit and no more"
     assert "**What happened?** The error is gone: x is whole numbers" in text
-    ends, (exact,) = {}, (cell for cell in cells(15) if cell.id == "exact")
-    loop = exact.source.replace("print(", "ends[name] = found  # print(")
+    ends, loop = {}, source(15, "exact").replace("print(", "ends[name] = found  # print(")
     given = {"np": np, "Fraction": Fraction, "a": a, "b": b, "solve": solve, "ends": ends}
     exec(loop, given)
     assert share_off(x, ends["exact"]) < 2.0**-60
@@ -469,7 +437,7 @@ def test_a_patient_loop_reaches_the_end_that_refine_gives_up_on(seed):
     assert "A patient loop gets there, in some 50 to 400 steps, and at 2⁴ no more" in text
     for level, ends in ((0, True), (4, False)):
         a, b, _ = l15.random_system(2.0**level, seed=seed)
-        low = lu(round_to(8 * a, FP8_E4M3), FP8_E4M3)
+        low = arithmetic.lu(round_to(8 * a, FP8_E4M3), FP8_E4M3)
         inverse = np.linalg.inv(low.upper) @ np.linalg.inv(low.lower)
         x = np.zeros(64)
         for step in range(600):  # noqa: B007
@@ -586,13 +554,12 @@ def test_each_freezing_point_of_the_prose_is_a_tie_and_its_parity_decides():
 
 
 def test_e4m3_loses_every_step_of_half_a_minute():
-    assert "In E4M3 a step of half a minute already loses everything: 90 is stored as 88" in prose(
-        16
-    )
+    said = "In E4M3 a step of half a minute already loses everything: 90 is stored as 88"
+    assert said in prose(16)
     assert integrate(coffee, 90.0, 0.5, 200, FP8_E4M3).tolist() == [88.0] * 201
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_chance_and_a_master_cool_the_cup_of_e4m3_and_kahan_does_not(seed):
     assert "Kahan needs no chance and no wider format, but stops at 24 °C, and then" in prose(16)
     assert integrate(coffee, 90.0, 0.1, 1000, FP8_E4M3, method="kahan")[-1] == 24
@@ -603,10 +570,8 @@ def test_chance_and_a_master_cool_the_cup_of_e4m3_and_kahan_does_not(seed):
 
 
 def test_kahan_doubles_the_bits_and_no_more():
-    assert (
-        "upward steps as long as 2⁻² are lost to nearest. With Kahan steps of 2⁻⁹ still"
-        in prose(16)
-    )
+    text = prose(16)
+    assert "upward steps as long as 2⁻² are lost to nearest. With Kahan steps of 2⁻⁹ still" in text
     assert freezes(lambda t: 1.0, 64.0, 2.0**-2, BF16)
     for step, moves in ((2.0**-9, True), (2.0**-10, False)):
         path = integrate(lambda t: 1.0, 64.0, step, 1000, BF16, method="kahan")
@@ -626,17 +591,13 @@ def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_nearest_has_a_best_step_of_a_tenth_of_a_degree_and_kahan_none(seed):
     assert "lowest point lies between 2⁻⁵ and 2⁻³ minutes, at about a tenth" in prose(16)
     assert "stays below a degree where nearest is off by nearly forty" in prose(16)
-    found = {
-        method: l16.measure_step_errors(FP16, method=method, seed=seed)
-        for method in ("nearest", "stochastic", "kahan")
-    }
-    nearest, stochastic, kahan = (curve.errors for curve in found.values())
-    best = found["nearest"].x[nearest.argmin()]
-    assert 2**-5 < best < 2**-3
+    found = [l16.measure_step_errors(FP16, method=method, seed=seed) for method in METHODS]
+    nearest, stochastic, kahan = (curve.errors for curve in found)
+    assert 2**-5 < found[0].x[nearest.argmin()] < 2**-3
     assert "near 0.09 minutes in FP16, where g = 2⁻⁵, and near four times that in BF16" in prose(16)
     for fmt, estimate in ((FP16, 0.09), (BF16, 0.36)):
         assert estimate == pytest.approx(0.3 * ulp(33, fmt) * (10 / estimate) ** 0.5, rel=0.1)
@@ -669,7 +630,7 @@ def rod_error(u):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
     assert "gets 17, 46, 75 percent: the rod freezes on its way up" in prose(16)
     assert "near 1 percent (stochastic) and 0.2 percent (Kahan), which is half of BF16" in prose(16)
@@ -681,9 +642,8 @@ def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
         assert nearest.argmin() == 0
         wide = l16.measure_grid_errors(FP32).errors
         assert np.all((wide[:-1] / wide[1:] > 3.5) & (wide[:-1] / wide[1:] < 4.5))
-        np.testing.assert_allclose(
-            l16.measure_grid_errors(BF16, method="kahan").errors[2:], 2**-9, rtol=0.05
-        )
+        kahan = l16.measure_grid_errors(BF16, method="kahan").errors
+        np.testing.assert_allclose(kahan[2:], 2**-9, rtol=0.05)
         ends = {n: rod(n) for n in (32, 64, 128, 256)}
         assert rod_error(ends[64]) == pytest.approx(nearest[-1], abs=0.002)
         assert rod_error(ends[128]) == pytest.approx(0.93, abs=0.005)
@@ -713,32 +673,33 @@ def test_the_weather_enters_a_cycle_that_its_start_chooses():
     starts = np.random.default_rng(2).uniform((-15, -15, 10), (15, 15, 40), (4, 3))
     assert sum(cycle(integrate(weather, start, **how))[1] == 2609 for start in starts) >= 3
     for seed in range(3):
-        states, length = cycle(
-            integrate(weather, [1, 2, 20], **how, method="stochastic", seed=seed)
-        )
-        assert states > 4900
-        assert length == 0
+        path = integrate(weather, [1, 2, 20], **how, method="stochastic", seed=seed)
+        states, length = cycle(path)
+        assert states > 4900 and length == 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_random_walkers_have_a_variance_too_large_by_the_gap_over_the_step(seed):
     assert "too large by gap/δ, here 8, and 2 for half a gap. Kahan is right" in prose(16)
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], (256, 4000))
     for delta, ratio in ((2.0**-10, 8), (2.0**-8, 2)):
         for method, factor in (("nearest", 0), ("stochastic", ratio), ("kahan", 1)):
-            walkers = Weights(np.full(4000, 1.5), BF16, method=method, seed=seed)
+            walkers = arithmetic.Weights(np.full(4000, 1.5), BF16, method=method, seed=seed)
             for sign in signs:
                 walkers.add(delta * sign)
             found = walkers.values.var() / (256 * delta**2)
             assert abs(found - factor) <= 0.12 * factor
 
 
-def energies(dt, method):
+METHODS = ("nearest", "stochastic", "kahan")
+
+
+def energies(dt, method, seed=0):
     angles = 2 * np.pi * np.arange(64) / 64
     path = integrate(
         lambda s: np.stack([s[1], -s[0]]), [np.cos(angles), np.sin(angles)], dt, round(100 / dt),
-        BF16, scheme="rk4", method=method,
+        BF16, scheme="rk4", method=method, seed=seed,
     )  # fmt: skip
     return (path[-1] ** 2).sum(axis=0)
 
@@ -753,18 +714,11 @@ def test_at_other_steps_kahan_gains_and_nearest_spreads():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@every_seed
 def test_chance_spreads_the_energy_of_swings_most(seed):
     assert "from less than 0.6 to more than 1.5" in prose(16)
     assert "Kahan loses two percent, all swings alike" in prose(16)
-    angles = 2 * np.pi * np.arange(64) / 64
-    start, spread = [np.cos(angles), np.sin(angles)], {}
-    for method in ("nearest", "stochastic", "kahan"):
-        path = integrate(
-            lambda s: np.stack([s[1], -s[0]]), start, 1 / 64, 6400, BF16,
-            scheme="rk4", method=method, seed=seed,
-        )  # fmt: skip
-        spread[method] = (path[-1] ** 2).sum(axis=0)
+    spread = {method: energies(1 / 64, method, seed) for method in METHODS}
     assert spread["stochastic"].min() < 0.6
     assert spread["stochastic"].max() > 1.5
     for method in ("nearest", "kahan"):

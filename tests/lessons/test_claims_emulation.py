@@ -2,19 +2,17 @@
 
 import re
 
-import nbformat
 import numpy as np
 import pytest
+from prose import prose, source
 
 from mplab import BF16, FP8_E4M3, FP16, round_to
 from mplab.arithmetic import matmul_fp64, mma, slice_bits, split
-from mplab.course.files import course_folder
 from mplab.lessons.l17 import figures as l17
 from mplab.lessons.l17.explorer import SliceSums, _filled
 from mplab.lessons.l17.figures import emulation_error
 
-CELLS = nbformat.read(next(course_folder("lessons").glob("17_*.ipynb")), as_version=4).cells
-PROSE = "\n\n".join(cell.source for cell in CELLS if cell.cell_type == "markdown")
+PROSE = prose(17)
 
 every_seed = pytest.mark.parametrize("seed", range(5))
 
@@ -49,8 +47,8 @@ def test_pieces_of_each_number_by_itself_end_at_seven_digits(seed):
 @every_seed
 def test_six_slices_on_a_grid_beat_numpy_and_each_brings_nine_bits(seed):
     assert "Every slice brings 9 to 10 bits, and with six the error is less than NumPy's" in PROSE
-    (cell,) = (cell for cell in CELLS if cell.id == "slices")
-    exec(cell.source.partition("on_a_grid")[0], space := {"np": np, "mma": mma, "split": split})
+    code = source(17, "slices").partition("on_a_grid")[0]
+    exec(code, space := {"np": np, "mma": mma, "split": split})
     a, b, _ = factors(seed)
     errors = [emulation_error(space["by_slices"](a, b, n), a, b) for n in range(1, 7)]
     gains = np.log2(np.array(errors[:4]) / errors[1:5])
@@ -88,12 +86,8 @@ def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
 
 
 def test_the_explorer_answers_what_the_lesson_says():
-    wrong, passed = map(
-        int,
-        re.search(
-            r"With (\S+) \(.*passed 2²⁴ after (\d+) products", PROSE.replace(",", "")
-        ).groups(),
-    )
+    said = r"With (\S+) \(.*passed 2²⁴ after (\d+) products"
+    wrong, passed = map(int, re.search(said, PROSE.replace(",", "")).groups())
     found = {1 << level: _filled(12, level, "random signs") for level in range(13)}
     assert min(k for k in found if found[k].wrong) == wrong
     assert f"({found[wrong].wrong} of the 64 sums)" in PROSE

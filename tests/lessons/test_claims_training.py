@@ -11,6 +11,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from prose import prose, source
 from tiers import mostly_full
 from torch.nn import functional as F
 
@@ -40,11 +41,7 @@ FOLDER = course_folder("lessons")
 LESSONS = {int(path.name[:2]): path for path in sorted(FOLDER.glob("*.ipynb"))}
 
 
-def prose(number):
-    """The markdown of a lesson."""
-    cells = nbformat.read(LESSONS[number], as_version=4).cells
-    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-
+GUIDE = (FOLDER / "README.md").read_text("utf-8")
 
 # Lesson 8: where gradients go ------------------------------------------------------------
 SIX, TEN = [64, 48, 32, 16, 32, 48, 64], [64, *[48] * 4, 16, *[48] * 4, 64]
@@ -189,8 +186,7 @@ def test_the_explorer_s_questions_have_the_answers_that_lesson_10_gives():
 
 
 def test_lesson_10_prints_a_whole_sentence_where_keras_is_missing():
-    (cell,) = (c for c in nbformat.read(LESSONS[10], as_version=4).cells if c.id == "keras")
-    assert 'table.source.partition(";")[0]' in cell.source
+    assert 'table.source.partition(";")[0]' in source(10, "keras")
     assert KERAS_MIXED.source.partition(";")[0].endswith("to the compute dtype")
 
 
@@ -233,27 +229,22 @@ def test_a_scaler_calls_an_optimizer_in_a_skipped_step_only_if_it_is_fused(fused
 
 
 def test_bf16_has_no_unscaling_to_time():
-    assert RECIPES["amp-bf16"].init_scale is None
-    assert RECIPES["fp32"].init_scale is None
+    assert RECIPES["amp-bf16"].init_scale is RECIPES["fp32"].init_scale is None
 
 
 def test_on_the_model_machine_large_products_gain_eightfold_and_small_ones_nothing():
-    machine = SpeedUp()
-    found = []
-    for size in (64, 4096):
-        machine.rows.value = machine.size.value = size
+    machine, found = SpeedUp(), []
+    for machine.rows.value in (64, 4096):
+        machine.size.value = machine.rows.value
         found.append(machine.speed_up)
-    assert found[0] < 1.1
-    assert found[1] > 7.5
+    assert found[0] < 1.1 and found[1] > 7.5
 
 
 # Lesson 12: eight bits -------------------------------------------------------------------
 def test_a_power_of_two_rounds_nothing_and_a_ratio_fills_the_range():
     gradient = torch.tensor([0.0009, -0.0003, 0.00002])
-    power, ratio = (
-        quantize(gradient, FP8_E4M3, scale=rule)
-        for rule in (ScaleRule.POWER_OF_TWO, ScaleRule.RATIO)
-    )
+    rules = (ScaleRule.POWER_OF_TWO, ScaleRule.RATIO)
+    power, ratio = (quantize(gradient, FP8_E4M3, scale=rule) for rule in rules)
     assert float(power.scale) == 2.0**18
     assert float(ratio.scale) == pytest.approx(448 / 0.0009)
     assert float(power.values.max()) < float(ratio.values.max()) == 448
@@ -275,22 +266,17 @@ def test_floored_block_scales_cut_nearly_a_tenth_of_the_maxima_of_normal_numbers
 
 def test_a_history_of_n_costs_one_spike_n_and_one_tensors():
     explorer = AmaxHistory()
-    for length in (16, 4, 1):
-        explorer.history.value = length
-        assert explorer.spoilt == length + 1
+    for explorer.history.value in (16, 4, 1):
+        assert explorer.spoilt == explorer.history.value + 1
 
 
 def test_a_margin_of_four_powers_takes_in_a_spike_of_four_and_a_long_history_one_more():
     explorer = AmaxHistory()
     explorer.margin.value = 4
-    for length, largest in ((16, 5), (4, 4), (1, 4)):
-        explorer.history.value = length
-        kept = []
-        for exponent in range(8):
-            explorer.spike.value = exponent
-            if not explorer.window.saturated.any():
-                kept.append(exponent)
-        assert kept == list(range(largest + 1))
+    for explorer.history.value, largest in ((16, 5), (4, 4), (1, 4)):
+        for explorer.spike.value in range(8):
+            kept = not explorer.window.saturated.any()
+            assert kept == (explorer.spike.value <= largest)
 
 
 # Lesson 13: faults and claims ------------------------------------------------------------
@@ -352,12 +338,7 @@ def test_the_summary_of_the_claims_counts_their_verdicts():
 
 # Lesson 18: four bits --------------------------------------------------------------------
 NEAREST = replace(SCALINGS["nvfp4"].grad_output, rounding=Rounding.TIES_TO_EVEN)
-PLAIN = replace(
-    SCALINGS["nvfp4"],
-    **dict.fromkeys(ROLES, NEAREST),
-    hadamard=False,
-    keep_ends=False,
-)
+PLAIN = replace(SCALINGS["nvfp4"], **dict.fromkeys(ROLES, NEAREST), hadamard=False, keep_ends=False)
 
 
 def trained(task, way, seed):
@@ -400,10 +381,8 @@ def test_the_largest_of_a_block_comes_back_from_nvfp4_and_not_from_mxfp4():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_how_well_the_largest_of_a_block_comes_back(seed):
-    assert (
-        "the largest of a block comes back within a sixteenth; in MXFP4 it may be off by a fifth"
-        in prose(18)
-    )
+    said = "the largest of a block comes back within a sixteenth; in MXFP4 it may be off by a fifth"
+    assert said in prose(18)
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(4096, 16, generator=generator) * torch.rand(4096, 1, generator=generator).exp2()
     largest = x.abs().argmax(1, keepdim=True)
@@ -507,10 +486,9 @@ def test_the_last_layer_counts_for_more_than_the_first(seed):
 def test_digits_do_not_notice_four_bits(seed):
     """Measured, accuracy, seeds 0 to 4: FP32 .970–.977, to nearest .962–.977."""
     assert "Nothing that three seeds could tell from chance" in prose(18)
-    cells = nbformat.read(LESSONS[18], as_version=4).cells
-    (cell,) = (c for c in cells if c.id == "digits")
     space = {"pairwise": pairwise, "nn": torch.nn, "replace": replace, "TASKS": TASKS}
-    exec(cell.source.partition("pictures.")[0], space := {**space, "torch": torch})
+    code = source(18, "digits").partition("pictures.")[0]
+    exec(code, space := {**space, "torch": torch})
     plain, wide = (trained(space["digits"], way, seed) for way in (PLAIN, None))
     assert abs(plain - wide) < 0.03
 
@@ -560,7 +538,7 @@ def test_the_figures_of_the_model_answers_come_out():
 
 
 def test_fp16_flushes_every_gradient_of_layer_1_in_the_first_step_of_lesson_1():
-    run = mplab.training.train("digits-autoencoder", "fp16-naive", steps=1, progress=False)
+    run = train("digits-autoencoder", "fp16-naive", steps=1, progress=False)
     lost, total = run.flushed[0]["layer 1"]
     assert lost == total > 0
 
@@ -581,8 +559,7 @@ def test_the_fusion_of_the_model_answer_survives_fp16_without_fp32():
 
 
 def test_the_45_minute_path_names_sections_and_exercises_that_exist():
-    guide = (FOLDER / "README.md").read_text("utf-8")
-    table = guide.partition("### 45 minutes")[2].partition("### 1 ·")[0]
+    table = GUIDE.partition("### 45 minutes")[2].partition("### 1 ·")[0]
     rows = re.findall(r"^\| (\d+) \| (.*) \| (.*) \|$", table, flags=re.M)
     assert [int(number) for number, _, _ in rows] == list(LESSONS)
     for number, sections, exercises in rows:
@@ -595,24 +572,19 @@ def test_the_45_minute_path_names_sections_and_exercises_that_exist():
 @pytest.mark.parametrize("number", LESSONS)
 def test_a_lesson_and_the_guide_state_the_same_range_of_minutes(number):
     low, high = re.search(r"Allow (\d+) to (\d+) minutes", prose(number)).groups()
-    guide = (FOLDER / "README.md").read_text("utf-8")
-    row = next(line for line in guide.splitlines() if line.startswith(f"| {number} · "))
+    row = next(line for line in GUIDE.splitlines() if line.startswith(f"| {number} · "))
     assert f" | {low}–{high} | " in row
 
 
 @pytest.mark.parametrize("name", [f"a{n}" for n in range(1, 10)])
 def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
-    guide = (FOLDER / "README.md").read_text("utf-8")
-    row = next(line for line in guide.splitlines() if line.startswith(f"| {name.upper()} · "))
-    section = guide.partition(f"\n### {name.upper()} · ")[2].partition("\n### ")[0]
+    row = next(line for line in GUIDE.splitlines() if line.startswith(f"| {name.upper()} · "))
+    section = GUIDE.partition(f"\n### {name.upper()} · ")[2].partition("\n### ")[0]
     title, asks, minutes, wrong, *_ = section.split("\n\n")
     assert f"[{title}]" in row
     notebook = nbformat.read(FOLDER / "assignments" / name / f"{name}.ipynb", as_version=4)
-    graded = [
-        cell.metadata.nbgrader
-        for cell in notebook.cells
-        if cell.metadata.get("nbgrader", {}).get("grade")
-    ]
+    marks = [cell.metadata.get("nbgrader", {}) for cell in notebook.cells]
+    graded = [mark for mark in marks if mark.get("grade")]
     parts = re.findall(r"\d: (\d+), (\d+)", minutes)
     assert [int(points) for _, points in parts] == [cell.points for cell in graded]
     sums = [sum(map(int, column)) for column in zip(*parts, strict=True)]
@@ -623,10 +595,9 @@ def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
 
 
 def test_a_semester_teaches_each_lesson_once_and_an_assignment_after_its_lessons():
-    guide = (FOLDER / "README.md").read_text("utf-8")
-    weeks = guide.partition("### A semester")[2].partition("###")[0]
+    weeks = GUIDE.partition("### A semester")[2].partition("###")[0]
     rows, taught, given = re.findall(r"^\| \d+ \| (.*?) \| ?(.*?) ?\|$", weeks, re.M), [], []
-    needs = dict(re.findall(r"^\| (A\d) · .*? \| \d+ \| \d+ \| ([\d, to]+) \|", guide, re.M))
+    needs = dict(re.findall(r"^\| (A\d) · .*? \| \d+ \| \d+ \| ([\d, to]+) \|", GUIDE, re.M))
     for lessons, assignment in rows:
         taught += map(int, lessons.split(", "))
         if assignment:
@@ -638,8 +609,7 @@ def test_a_semester_teaches_each_lesson_once_and_an_assignment_after_its_lessons
 
 def test_the_quiz_bank_holds_each_prediction_with_its_answer():
     for number in LESSONS:
-        (path,) = FOLDER.glob(f"{number:02}_*.ipynb")
-        notebook = nbformat.read(path, as_version=4)
+        notebook = nbformat.read(LESSONS[number], as_version=4)
         asked = sum(len(make_quiz.ASKED.findall(cell.source)) for cell in notebook.cells)
         found = list(make_quiz.predictions(notebook))
         assert sum(len(make_quiz.ASKED.findall(question)) for _, question, _ in found) == asked
@@ -647,7 +617,7 @@ def test_the_quiz_bank_holds_each_prediction_with_its_answer():
 
 
 def test_chance_pays_at_once_at_the_middle_and_late_beside_a_neighbour():
-    assert "it takes 49 casts, and 1.25 takes one" in (FOLDER / "README.md").read_text("utf-8")
+    assert "it takes 49 casts, and 1.25 takes one" in GUIDE
     for x, casts in ((1.01, 49), (1.25, 1)):
         above, below = Fraction(3, 2) - Fraction(str(x)), Fraction(str(x)) - 1
         assert math.ceil(above * below / min(above, below) ** 2) == casts
@@ -666,10 +636,7 @@ def test_students_do_not_get_the_model_answers(tmp_path):
 def test_a_static_scale_that_the_first_batches_bear_is_lost_for_good():
     moving = replace(RECIPES["fp16-scaled"], init_scale=2.0**18, growth_interval=25)
     fixed = replace(moving, dynamic=False)
-    lost, well = (
-        mplab.training.train("digits-cnn", recipe, seed=0, progress=False)
-        for recipe in (fixed, moving)
-    )
+    lost, well = (train("digits-cnn", rule, seed=0, progress=False) for rule in (fixed, moving))
     assert np.isfinite(lost.loss[:10]).all()
     assert not np.isfinite(lost.loss[-1])
     assert np.isfinite(well.loss).all()

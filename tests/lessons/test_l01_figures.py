@@ -7,11 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mplab.lessons.l01.figures import (
-    PaintedDigits,
-    measure_painted_digits,
-    plot_painted_digits,
-)
+from mplab.lessons.l01.figures import PaintedDigits, measure_painted_digits, plot_painted_digits
 
 ROOT = Path(__file__).parents[2]
 SIMULATED = ("fp32", "fp16-naive", "fp16-scaled")

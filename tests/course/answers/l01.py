@@ -39,13 +39,7 @@ RIGHT = {
 
 # Written apart from the sentences they must draw: what somebody would really hand in.
 WRONG = {
-    "flush_threshold": [
-        (2.0**-24, "itself a number"),
-        (2.0**-14, "smallest normal"),
-        (2.0**-10, "a matter of precision"),
-        (2.0**-26, "nearer to 0"),
-        (0.0, "midpoint"),
-    ],
+    "flush_threshold": [(0.0, "midpoint")],
     "flushed_share": [
         (lambda x: float((round_to(x, FP16) == 0).mean()) if len(x) else 0.0, "zero before"),
         (lambda x: sum((round_to(x, FP16) == 0) & (x != 0)) / max(len(x), 1), "not of all"),

@@ -64,13 +64,6 @@ RIGHT = {
 
 # Written apart from the sentences they must draw: what somebody would really hand in.
 WRONG = {
-    "first_missing_integer": [
-        (2048, "a power of two, so it is there"),
-        (1025, "the leading 1 is not"),
-        (65505, "Long before the range ends"),
-        (257, "That is BF16's"),
-        (4097, "One bit too many"),
-    ],
     "decode_e4m3": [
         (without(leading=True), "there is no leading 1"),
         (without(exponent=True), "Subnormals have the exponent"),

@@ -52,13 +52,6 @@ RIGHT = {
 }
 
 WRONG = {
-    "four_ties": [
-        ([10, 12, 14, 16], "not away from zero"),
-        ([8, 10, 12, 14], "not always down"),
-        ([9, 11, 13, 15], "no odd integer"),
-        ([8, 8, 16, 16], "12 is a value as well"),
-        ([8, 10, 14, 16], "last significand bit is 1"),
-    ],
     "round_e4m3": [
         (with_step(lambda v: math.floor(v + 0.5)), "not away from zero"),
         (with_step(math.floor), "toward zero, not to the nearest"),

@@ -111,13 +111,7 @@ RIGHT = {
 }
 
 WRONG = {
-    "stopped_counter": [
-        (256.0, "smaller steps stop earlier"),
-        (128.0, "only reaches the midpoint"),
-        (32.0, "still lands on a number"),
-        (512.0, "a step of 2"),
-        (2048.0, "gap between neighbours"),
-    ],
+    "stopped_counter": [(2048.0, "gap between neighbours")],
     "pairwise_sum": [
         (plain, "one by one"),
         (neighbours, "begins with neighbours"),

@@ -50,13 +50,7 @@ BY_LIBRARY = {"next_state": [by_the_library]}
 
 # Written apart from the sentences they must draw: what somebody would really hand in.
 WRONG = {
-    "scale_after": [
-        (1024.0, "back to 0"),
-        (2.0**14, "three of them in a row"),
-        (2.0**8, "double the scale"),
-        (2048.0, "Write down"),
-        (0.0, "Write down"),
-    ],
+    "scale_after": [(2048.0, "Write down"), (0.0, "Write down")],
     "next_state": [
         (lambda s, n, f, k: (s / 2, n) if f else by_the_library(s, n, f, k), "back to 0"),
         (lambda s, n, f, k: (s / 2, 1) if f else by_the_library(s, n, f, k), "no good step"),

@@ -58,13 +58,6 @@ RIGHT = {
 }
 
 WRONG = {
-    "bits_left": [
-        (14, "takes them twice"),
-        (24, "cancel"),
-        (3, "not stored"),
-        (20, "what is left"),
-        (0, "2^12"),
-    ],
     "log_sum_exp": [
         (shifted(lambda x: 0.0), "shift first"),
         (shifted(np.max), "is NaN"),

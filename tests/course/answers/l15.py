@@ -85,13 +85,6 @@ RIGHT = {
 BY_LIBRARY = {"system_backward_error": [lambda a, x, b: backward_error(a, x, b)]}
 
 WRONG = {
-    "corrections_needed": [
-        (14, "already"),
-        (4, "u alone"),
-        (5, "u alone"),
-        (12, "one more"),
-        (7, "rule's count"),
-    ],
     "system_backward_error": [
         (judged(lambda a, x, b: rows(a) * most(x) + most(b), np.max), "magnitudes first"),
         (judged(lambda a, x, b: most(b) or np.nan), "b alone"),

@@ -85,13 +85,6 @@ def at_most_by_table(x, u):
 
 
 WRONG = {
-    "lost_beside_48": [
-        (4.0, "half of it"),
-        (0.25, "without a scale"),
-        (1 / 32, "divided by 8 like all others"),
-        (8.0, "subnormal below it"),
-        (1.0, "48 is not 24"),
-    ],
     "nvfp4_scales": [
         (only_448, "amax / 2688"),
         (not_rounded, "round it to E4M3"),

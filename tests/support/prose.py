@@ -1,0 +1,25 @@
+"""What lessons say: their cells, and the words among these."""
+
+from functools import cache
+
+import nbformat
+
+from mplab.course.files import course_folder
+
+
+@cache
+def cells(lesson):
+    """The cells of a lesson, by its number."""
+    (path,) = course_folder("lessons").glob(f"{lesson:02}_*.ipynb")
+    return nbformat.read(path, as_version=4).cells
+
+
+@cache
+def prose(lesson):
+    """Its text."""
+    return "\n\n".join(cell.source for cell in cells(lesson) if cell.cell_type == "markdown")
+
+
+def source(lesson, name):
+    """The code of one of its cells."""
+    return next(cell.source for cell in cells(lesson) if cell.id == name)
