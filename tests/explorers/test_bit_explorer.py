@@ -119,10 +119,8 @@ def test_what_a_format_has_no_code_for_is_said(tmp_path):
 
 def test_two_s_complement_is_read_as_an_integer(tmp_path):
     ((tells, least),) = explored(["-60/64", "0x80"], [FORMATS["MXINT8"]], tmp_path)
-    assert (
-        "MXINT8 0xC4: the integer −60 in two's complement, times 2⁻⁶. Value −0.9375"
-        in (tells["said"])
-    )
+    said = "MXINT8 0xC4: the integer −60 in two's complement, times 2⁻⁶. Value −0.9375"
+    assert said in tells["said"]
     assert least["value"] == "-2"
 
 
@@ -188,11 +186,8 @@ def test_a_format_of_one_s_own_is_what_the_library_allows(tmp_path):
     kinds = ["", *(kind.name for kind in Specials if kind is not Specials.TWOS_COMPLEMENT)]
     cases = list(itertools.product(range(13), range(33), kinds))
     words = [f"e{e}m{m}{kind and '_'}{kind}" for e, m, kind in cases]
-    made = ask(
-        "console.log(JSON.stringify(given.map(words => attempt(() => ownFormat(words)))))",
-        tmp_path,
-        words,
-    )
+    code = "console.log(JSON.stringify(given.map(words => attempt(() => ownFormat(words)))))"
+    made = ask(code, tmp_path, words)
     allowed = 0
     for (e, m, kind), page in zip(cases, made, strict=True):
         specials = Specials[kind or "IEEE"]
@@ -221,8 +216,7 @@ def test_a_format_of_another_family_can_be_explored():
 def test_the_fields_have_colours_that_no_format_has():
     explorer = explorers.BitExplorer()
     assert explorer.colours == canvas.FIELDS
-    colours = {shown["colour"] for shown in explorer.formats}
-    assert not set(canvas.FIELDS.values()) & colours
+    assert not {*canvas.FIELDS.values()} & {shown["colour"] for shown in explorer.formats}
 
 
 # How it is moved -------------------------------------------------------------------------

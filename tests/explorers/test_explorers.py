@@ -32,12 +32,11 @@ def counted(x, fmt):
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2], ids=lambda fmt: fmt.name)
 def test_the_numbers_are_those_of_rounding_at_every_position(fmt):
     range_map = explorer(fmt)
+    scale = range_map.scale
     arrays = {"all layers": np.concatenate(list(LAYERS.values())), **LAYERS}
-    for layer, x in arrays.items():
-        range_map.layer.value = layer
-        for k in range(range_map.scale.min, range_map.scale.max + 1):
-            range_map.scale.value = k
-            assert range_map.shares == counted(x * 2.0**k, fmt)
+    for range_map.layer.value, x in arrays.items():
+        for scale.value in range(scale.min, scale.max + 1):
+            assert range_map.shares == counted(x * 2.0**scale.value, fmt)
 
 
 def test_the_slider_goes_from_no_scaling_until_something_overflows():
@@ -51,17 +50,12 @@ def test_the_slider_goes_from_no_scaling_until_something_overflows():
 
 
 def test_the_state_is_shown_when_it_is_made_and_whenever_a_control_moves():
-    range_map = explorer()
-    pictures, sentences = [range_map.picture.value], [range_map.state.value]
-    assert "<svg" in pictures[0]
-    for k in (1, 16, range_map.scale.max):
-        range_map.scale.value = k
-        pictures.append(range_map.picture.value)
-        sentences.append(range_map.state.value)
-    range_map.layer.value = "encoder"
-    pictures.append(range_map.picture.value)
-    sentences.append(range_map.state.value)
-    assert len(set(pictures)) == len(set(sentences)) == 5
+    range_map, shown = explorer(), []
+    most = range_map.scale.max
+    places = [("all layers", k) for k in (0, 1, 16, most)] + [("encoder", most)]
+    for range_map.layer.value, range_map.scale.value in places:
+        shown.append((range_map.picture.value, range_map.state.value))
+    assert [len(set(column)) for column in zip(*shown, strict=True)] == [5, 5]
 
 
 def test_the_sentence_says_the_scale_and_what_is_lost():
@@ -79,8 +73,7 @@ def test_the_picture_is_valid_svg_with_a_description_and_a_background():
     svg = ElementTree.fromstring(explorer().picture.value)
     assert svg.get("role") == "img"
     assert svg.get("aria-label").startswith("Histogram over the zones of FP16. Loss scale 2⁰ = 1")
-    assert svg[0].tag == "rect"
-    assert svg[0].get("fill") == "white"
+    assert (svg[0].tag, svg[0].get("fill")) == ("rect", "white")
     assert 'role="status"' in explorer().state.value
     words = [text.text for text in svg.iter("text")]
     assert words[:4] == ["flushed to 0", "subnormal", "normal in FP16", "overflow"]
@@ -88,8 +81,7 @@ def test_the_picture_is_valid_svg_with_a_description_and_a_background():
 
 def test_the_bars_move_with_the_scale():
     def left(range_map):
-        bars = re.findall(r'<rect x="([\d.]+)"[^>]*stroke=', range_map.picture.value)
-        return float(bars[0])
+        return float(re.search(r'<rect x="([\d.]+)"[^>]*stroke=', range_map.picture.value)[1])
 
     range_map = explorer()
     before = left(range_map)
@@ -109,17 +101,16 @@ def test_a_run_shows_its_first_recorded_step():
 
 
 class Broken(explorers.Explorer):
-    def __init__(self):
-        self.slider = ipywidgets.IntSlider(max=3)
-        super().__init__("What does an error look like?", [self.slider])
-
     def draw(self):
-        return "<svg/>", str(1 / (2 - self.slider.value))
+        return "<svg/>", str(1 / (2 - slider.value))
+
+
+slider = ipywidgets.IntSlider(max=3)
 
 
 def test_an_error_in_a_callback_is_not_swallowed():
-    broken = Broken()
-    broken.slider.value = 1
+    broken = Broken("What does an error look like?", [slider])
+    slider.value = 1
     with pytest.raises(ZeroDivisionError):  # outside Jupyter; in it, the Output widget shows it
-        broken.slider.value = 2
+        slider.value = 2
     assert broken.errors in broken.children

@@ -60,19 +60,16 @@ def differences(explorer, frozen, *, most=None):
     assert [control.name for control in frozen.controls] == [c.description for c in controls]
     places = list(itertools.product(*(control.options for control in frozen.controls)))
     assert len(told["at"]) == len(places)
-    numbers = range(len(places))
+    numbers, wrong = range(len(places)), []
     if most is not None:
         numbers = random.Random(0).sample(numbers, most)
-    wrong = []
     for number in numbers:
         for control, words in zip(controls, places[number], strict=True):
             put(control, words)
         row = told["rows"][told["at"][number]]
-        picture, sentence = (
-            "".join(told["parts"][ord(part) - 32] for part in text) for text in row
-        )
-        live = explorer.picture.value, explorer.state.value
-        if (picture, f">{escape(sentence)}<") != (live[0], re.search(">.*<", live[1])[0]):
+        picture, words = ("".join(told["parts"][ord(part) - 32] for part in text) for text in row)
+        said = re.search(">.*<", explorer.state.value)[0]
+        if (picture, f">{escape(words)}<") != (explorer.picture.value, said):
             wrong.append(places[number])
     return wrong, len(numbers)
 
@@ -127,6 +124,14 @@ def test_a_page_holds_every_position_that_its_lesson_names(name, monkeypatch):
         assert set(positions) <= set(kept[label])
 
 
+def short_timeline(intervals):
+    """One of few positions: a rule, a start, and these intervals."""
+    timeline = ScalerTimeline([4.0] * 8 + [64.0] * 20)
+    timeline.rule.options, timeline.interval.options = timeline.rule.options[:1], intervals
+    timeline.start.min = timeline.start.max = timeline.start.value = 3
+    return timeline
+
+
 def test_a_page_holds_every_step_in_which_the_scale_moves(monkeypatch):
     timeline = ScalerTimeline(np.where(np.arange(160) < 80, 2.0**22, 2.0**15))
     timeline.rule.options = timeline.rule.options[:1]
@@ -138,10 +143,7 @@ def test_a_page_holds_every_step_in_which_the_scale_moves(monkeypatch):
 
 
 def test_a_button_leads_where_it_leads_in_jupyterlab():
-    timeline = ScalerTimeline([4.0] * 8 + [64.0] * 20)
-    timeline.rule.options = timeline.rule.options[:1]
-    timeline.start.min = timeline.start.max = timeline.start.value = 3
-    timeline.interval.options = [5, 10]
+    timeline = short_timeline([5, 10])
     frozen = freezing.freeze(timeline)
     moves = unpacked(frozen)["moves"]
     assert list(moves) == frozen.buttons == ["previous move of scale", "next move of scale"]
@@ -157,11 +159,7 @@ def test_a_button_leads_where_it_leads_in_jupyterlab():
 
 def test_a_button_that_leads_past_a_coarser_grid_is_left_out(monkeypatch):
     monkeypatch.setattr(freezing, "MOST", 20)
-    timeline = ScalerTimeline([4.0] * 8 + [64.0] * 20)
-    timeline.rule.options = timeline.rule.options[:1]
-    timeline.start.min = timeline.start.max = timeline.start.value = 3
-    timeline.interval.options = [5]
-    assert freezing.freeze(timeline).buttons == []
+    assert freezing.freeze(short_timeline([5])).buttons == []
 
 
 def test_where_room_is_short_every_second_position_of_the_longest_slider_goes(monkeypatch):
@@ -173,13 +171,10 @@ def test_where_room_is_short_every_second_position_of_the_longest_slider_goes(mo
     assert half.positions == whole.positions == 500 and half.start == whole.start
 
 
-def test_an_explorer_with_free_text_is_not_frozen():
-    assert freezing.freeze(Asking()) is None
-
-
 class Asking(Explorer):
-    def __init__(self):
-        super().__init__("What is typed?", [ipywidgets.Text()])
-
     def draw(self):
         return "<svg/>", "This."
+
+
+def test_an_explorer_with_free_text_is_not_frozen():
+    assert freezing.freeze(Asking("What is typed?", [ipywidgets.Text()])) is None

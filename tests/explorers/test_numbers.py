@@ -86,21 +86,16 @@ def test_the_values_in_a_window_are_counted(tmp_path):
     """
     every = {}
     for name in names:
-        finite = values(FORMATS[name])
-        every[name] = np.unique(finite[np.isfinite(finite) & (finite >= least(FORMATS[name]))])
-    for (name, around, zoom), (low, high, count) in zip(
-        cases, line(code, tmp_path, cases=cases), strict=True
-    ):
+        fmt = FORMATS[name]
+        least = -fmt.max_finite if fmt.signed else 0  # that numbers round to
+        every[name] = (x := np.unique(values(fmt)))[np.isfinite(x) & (x >= least)]
+    found = line(code, tmp_path, cases=cases)
+    for (name, around, zoom), (low, high, count) in zip(cases, found, strict=True):
         middle = float(around)
         half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)
         assert (low, high) == (middle - half, middle + half)
         inside = np.sum((every[name] >= low) & (every[name] <= high))
         assert count == inside, (name, around, zoom)
-
-
-def least(fmt):
-    """The least finite value that numbers round to."""
-    return -fmt.max_finite if fmt.signed else 0
 
 
 BINS = """
@@ -244,11 +239,8 @@ def gap(x, fmt):
 
 @pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16, FP32], ids=lambda fmt: fmt.name)
 def test_the_bits_and_neighbours_explain_every_result(fmt, tmp_path):
-    changes = [
-        {"entry": number, "format": fmt.name, "eighths": eighths}
-        for number in STARTS
-        for eighths in range(17)
-    ]
+    every = itertools.product(STARTS, range(17))
+    changes = [{"entry": start, "format": fmt.name, "eighths": n} for start, n in every]
     for change, found in zip(changes, lab(changes, tmp_path), strict=True):
         x, low, high = found["x"], Fraction(found["low"]), Fraction(found["high"])
         start = Fraction(change["entry"].replace("2^-10", "1/1024"))
@@ -286,15 +278,9 @@ def test_the_eighths_are_the_patterns_of_guard_round_and_sticky(number, tmp_path
 
 
 def test_a_negative_number_mirrors_a_positive_one_in_the_lab(tmp_path):
-    formats = ("FP8_E4M3", "FP8_E5M2", "BF16", "FP16")
-    changes = [
-        {"entry": sign + "18", "format": name, "eighths": eighths}
-        for sign in ("", "-")
-        for name in formats
-        for eighths in range(17)
-    ]
-    found = lab(changes, tmp_path)
-    for plus, minus in zip(found[: len(found) // 2], found[len(found) // 2 :], strict=True):
+    every = itertools.product(("FP8_E4M3", "FP8_E5M2", "BF16", "FP16"), range(17), ("18", "-18"))
+    found = lab([{"entry": x, "format": fmt, "eighths": n} for fmt, n, x in every], tmp_path)
+    for plus, minus in zip(found[::2], found[1::2], strict=True):
         assert minus["x"] == -plus["x"]
         assert minus["bits"] == plus["bits"]
         assert (minus["low"], minus["high"]) == (-plus["high"], -plus["low"])
@@ -314,12 +300,9 @@ def test_a_verdict_about_a_negative_number_is_seen_from_0(tmp_path):
 
 @pytest.mark.parametrize("seed", [0, 5, 2**64 - 1])
 def test_stochastic_rounding_goes_up_as_often_as_the_library_s_bits_do(seed, tmp_path):
-    changes = [
-        {"entry": number, "format": fmt, "eighths": eighths, "mode": "STOCHASTIC"}
-        for number in ("16.25", "-16", "1/3", "0.1")
-        for fmt in ("FP8_E4M3", "FP16")
-        for eighths in (0, 1, 4)
-    ]
+    every = itertools.product(("16.25", "-16", "1/3", "0.1"), ("FP8_E4M3", "FP16"), (0, 1, 4))
+    names, mode = ("entry", "format", "eighths"), {"mode": "STOCHASTIC"}
+    changes = [dict(zip(names, each, strict=True)) | mode for each in every]
     for change, found in zip(changes, lab(changes, tmp_path, seed=str(seed)), strict=True):
         x = np.full(1000, float(found["x"]))
         fmt, stream = FORMATS[change["format"]], Stream(seed)

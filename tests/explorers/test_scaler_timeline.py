@@ -85,9 +85,8 @@ def test_infinity_has_no_way_back():
     limits = np.append(np.full(700, np.inf), np.full(20, 4.0))
     explorer = ScalerTimeline(Headroom(limits, np.full(720, 1e-3)))
     explorer.rule.value, explorer.interval.value, explorer.step.value = "Keras", 5, 719
-    assert "Half of infinity is infinity: from here on every step is skipped" in (
-        explorer.state.value
-    )
+    said = "Half of infinity is infinity: from here on every step is skipped"
+    assert said in explorer.state.value
 
 
 def test_the_example_has_something_of_everything():
@@ -98,14 +97,13 @@ def test_the_example_has_something_of_everything():
     assert means.min() < 1e-7 < means.max()
 
 
-def test_a_run_without_a_dynamic_scale_is_refused():
-    for recipe in ("fp16-static", "fp16-naive"):
-        with pytest.raises(ValueError, match="ScalerTimeline: source must be a run with a dynamic"):
-            ScalerTimeline(run(recipe, ()))
-
-
-def test_a_run_whose_scales_are_not_its_recipe_s_is_refused():
+def test_a_run_without_a_dynamic_scale_or_with_scales_that_are_not_its_recipe_s_is_refused():
     other = run()
     other.loss_scale[3] *= 2
-    with pytest.raises(ValueError, match="the scales that its recipe makes"):
-        ScalerTimeline(other)
+    why = "source must be a run with a dynamic"
+    for source, words in (
+        *((run("fp16-static", ()), why), (run("fp16-naive", ()), why)),
+        (other, "the scales that its recipe makes"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ScalerTimeline(source)

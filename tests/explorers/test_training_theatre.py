@@ -1,6 +1,7 @@
 """The explorer of runs: from losses down to the bits of one gradient, as the runs had them."""
 
 from dataclasses import replace
+from itertools import product
 from xml.etree import ElementTree
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from histories import history
 from positions import assert_texts_within
 
-from mplab import FP16, encode
+from mplab import FP16, FP32, encode
 from mplab.lessons.l08.explorer import TrainingTheatre
 from mplab.training import RECIPES, exponent_histogram
 from mplab.training.history import sample
@@ -46,21 +47,15 @@ def test_every_position_says_what_each_run_has():
     runs = three()
     theatre = TrainingTheatre(runs)
     seen = set()
-    for step in STEPS:
-        for layer in ("layer 1", "layer 2"):
-            for number in range(8):
-                theatre.step.value, theatre.layer.value = step, layer
-                theatre.gradient.value = number
-                svg = ElementTree.fromstring(theatre.picture.value)
-                words = [text.text for text in svg.iter("text")]
-                for each in runs:
-                    stored = each.samples[step][layer].stored[number]
-                    fmt = FP16 if each.compute_format == "FP16" else None
-                    code = (
-                        int(encode(stored, fmt)) if fmt else int(np.float32(stored).view(np.uint32))
-                    )
-                    assert f"0x{code:0{4 if fmt else 8}X}" in words
-                seen.add((theatre.picture.value, theatre.state.value))
+    for step, layer, number in product(STEPS, ("layer 1", "layer 2"), range(8)):
+        theatre.step.value, theatre.layer.value, theatre.gradient.value = step, layer, number
+        svg = ElementTree.fromstring(theatre.picture.value)
+        words = [text.text for text in svg.iter("text")]
+        for each in runs:
+            stored = each.samples[step][layer].stored[number]
+            fmt = FP16 if each.compute_format == "FP16" else FP32
+            assert f"0x{int(encode(stored, fmt)):0{fmt.bits // 4}X}" in words
+        seen.add((theatre.picture.value, theatre.state.value))
     assert len(seen) == 48
     assert theatre.errors.outputs == ()
 
@@ -79,9 +74,8 @@ def test_words_say_where_the_runs_part_and_the_button_goes_there():
     theatre = TrainingTheatre(three())
     assert theatre.parting == 30  # until step 13 the losses are above 0.8 in all
     assert "The losses part at step 30." in theatre.state.value
-    assert (
-        "FP16 without scaling, real: " in TrainingTheatre([run("amp-fp16-naive")] * 2).state.value
-    )
+    real = TrainingTheatre([run("amp-fp16-naive")] * 2)
+    assert "FP16 without scaling, real: " in real.state.value
     theatre.jump.click()
     assert theatre.step.value == 30
     assert "this one" in theatre.state.value

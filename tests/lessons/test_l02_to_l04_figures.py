@@ -9,7 +9,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, drawn_texts, words_of
 from tiers import mostly_slow
 
 import mplab
@@ -73,8 +73,7 @@ TWINS = {
 
 @pytest.mark.parametrize("name", mostly_slow(FIGURES, FIGURES.keys() - TWINS))
 def test_a_figure_can_be_read_and_is_described(name):
-    picture = drawn(name)
-    assert_legible(picture)
+    picture = assert_legible(drawn(name))
     assert picture.alt.startswith(picture.claim)
     assert len(picture.alt) > len(picture.claim) + 20
     assert not re.search(r"\bnan\b|\binf\b", picture.alt)
@@ -203,7 +202,7 @@ def test_the_first_of_two_roundings_is_magnified_until_it_can_be_seen():
     assert list(way.get_xdata()) == [17.004, 17.0]
     (x0, _), (x1, _) = near.transData.transform(np.column_stack([way.get_xdata(), [0, 1]]))
     assert abs(x1 - x0) > 20  # pixels; 0.6 in the panel of E4M3's numbers
-    assert {"17.004", "17\nmiddle", "17.0156"} <= {text for text, _ in drawn_texts(picture)}
+    assert {"17.004", "17\nmiddle", "17.0156"} <= words_of(picture)
 
 
 def test_the_mean_error_of_truncation_is_half_an_ulp():

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, words_of
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, round_to
 from mplab.arithmetic import bounds
@@ -22,16 +22,14 @@ def test_errors_are_measured_against_exact_sums():
 def test_error_growth_names_every_curve_and_both_bounds():
     kinds = [(FP16, "sequential"), (FP16, "pairwise"), (FP16, "kahan"), (FP32, "sequential")]
     curves = [figures.measure_sum_errors(f, order=o, most=8192, draws=4) for f, o in kinds]
-    picture = figures.plot_sum_errors(curves, bounds_of=FP16)
-    assert_legible(picture)
-    words = {text for text, _ in drawn_texts(picture)}
-    assert {"FP16 sequential", "FP16 pairwise", "FP32 sequential", "n·u for FP16"} <= words
+    picture = assert_legible(figures.plot_sum_errors(curves, bounds_of=FP16))
+    named = {"FP16 sequential", "FP16 pairwise", "FP32 sequential", "n·u for FP16"}
+    assert named <= words_of(picture)
     assert "in FP16 sequential" in picture.claim and "in FP32 sequential" in picture.claim
 
 
 def test_stagnation_says_where_each_format_stops():
-    picture = figures.stagnation([FP32, FP16, BF16, FP8_E4M3, FP8_E5M2])
-    assert_legible(picture)
+    picture = assert_legible(figures.stagnation([FP32, FP16, BF16, FP8_E4M3, FP8_E5M2]))
     stops = "2048 in FP16, 256 in BF16, 16 in FP8_E4M3, 8 in FP8_E5M2"
     assert picture.claim == f"Adding ones stops at {stops}."
     assert figures.stagnation([FP32], most=64).claim == "No sum of ones has stopped."
@@ -41,11 +39,8 @@ def test_stagnation_says_where_each_format_stops():
 def test_mixed_signs_hide_the_growth_of_errors():
     positive, mixed = (figures.measure_sum_errors(FP16, signed=x) for x in (False, True))
     assert mixed.errors[-1] < positive.errors[-1] / 1000
-    picture = figures.plot_sum_errors([positive, mixed], bounds_of=FP16)
-    assert_legible(picture)
-    assert {"FP16 sequential", "FP16 sequential, mixed signs"} <= {
-        text for text, _ in drawn_texts(picture)
-    }
+    picture = assert_legible(figures.plot_sum_errors([positive, mixed], bounds_of=FP16))
+    assert {"FP16 sequential", "FP16 sequential, mixed signs"} <= words_of(picture)
 
 
 def test_the_sum_must_be_wide_and_the_products_need_not():
@@ -53,8 +48,7 @@ def test_the_sum_must_be_wide_and_the_products_need_not():
     narrow, wide = found.errors[None, FP16][-1], found.errors[FP16, FP32][-1]
     assert narrow > 1000 * wide
     assert found.errors[FP16, FP32][-1] < found.errors[FP16, FP32][0]
-    picture = figures.plot_product_errors(found)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_product_errors(found))
     assert picture.claim == (
         f"Operands from 0 to 1: after 4,096 products, an FP16 sum is off by {narrow:.2g}; FP16 "
         f"products in an FP32 sum, by {wide:.2g}."
@@ -68,6 +62,5 @@ def test_products_of_small_operands_are_measured_and_say_so():
     rounded = (a[:, None] * b[None]).astype(np.float16).astype(float).sum(-1)
     off = np.sqrt(np.mean((rounded / (a @ b.T) - 1) ** 2))
     assert found.errors[FP16, FP32][-1] == pytest.approx(off, rel=1e-6)
-    picture = figures.plot_product_errors(found)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_product_errors(found))
     assert picture.claim.startswith("Operands from 0 to 2⁻¹²: after 64 products, ")

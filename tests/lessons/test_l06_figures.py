@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, drawn_texts, words_of
 from matrix_oracle import block
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, round_to
@@ -20,10 +20,8 @@ def test_promotion_repairs_fp8_on_hopper_but_has_little_to_repair_on_blackwell()
     assert hopper.depths.tolist() == [128, 256, 512, 1024]
     assert hopper.chained[-1] > 10 * hopper.promoted[-1]
     assert blackwell.chained[-1] < 2.0**-18
-    picture = figures.plot_depth_errors(hopper)
-    assert_legible(picture)
-    said = "Products of one sign: at K = 1024 the unit alone is off by up to"
-    assert picture.claim.startswith(said)
+    picture = assert_legible(figures.plot_depth_errors(hopper))
+    assert picture.claim.startswith("Products of one sign: at K = 1024 the unit alone is off by ")
 
 
 def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_they_are():
@@ -33,8 +31,7 @@ def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_t
     a, b = (round_to(rng.standard_normal((32, 1024)), FP8_E4M3) for _ in range(2))
     off = np.abs(mma(a, b.T, input_format=FP8_E4M3) - a @ b.T) / (np.abs(a) @ np.abs(b).T)
     assert either.chained[-1] == off.max()
-    picture = figures.plot_depth_errors(either)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_depth_errors(either))
     assert picture.claim.startswith("Products of either sign: at K = 1024 the unit alone is off")
     assert f"up to {either.chained[-1] * 100:.2g}%;" in picture.claim
 
@@ -43,19 +40,15 @@ def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_t
 def test_bits_of_a_step_shows_what_is_cut():
     a = np.array([1.5, 1.125, -0.40625, 1.5 * 2.0**-6, 1.5 * 2.0**-6])
     b = np.array([1.75, 1.5 * 2.0**-8, 1.375, 1.5 * 2.0**-7, 1.25 * 2.0**-6])
-    picture = figures.bits_of_a_step(a, b, c=3 * 2.0**-14)
-    assert_legible(picture)
+    picture = assert_legible(figures.bits_of_a_step(a, b, c=3 * 2.0**-14))
     error = 2.0**-15 + 2.0**-14 + 2.0**-15 + 2.0**-14  # cut off two products, and off C
     lost = f"3 of 6 terms lose bits to the alignment; what Hopper writes is off by −{error:.2g}."
     assert picture.claim == lost
     words = [text for text, _ in drawn_texts(picture)]
     assert "1.5·2⁻⁶ × 1.5·2⁻⁷" in words and "kept" in words and "cut" in words
     a, b = np.array([1.0, 2.0**-12, 1.0]), np.array([1.0, 2.0**-13, -1.0])
-    sixteen = figures.bits_of_a_step(a, b, input_format=FP16)
-    assert_legible(sixteen)
-    assert sixteen.claim.startswith(
-        "0 of 3 terms lose bits to the alignment; what Hopper writes is"
-    )
+    sixteen = assert_legible(figures.bits_of_a_step(a, b, input_format=FP16))
+    assert sixteen.claim.startswith("0 of 3 terms lose bits to the alignment; what Hopper writes ")
 
 
 def test_the_cells_of_a_row_are_its_bits():
@@ -83,8 +76,7 @@ def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     assert np.all(errors.cut < 0)
     assert np.min(errors.rounded) < 0 < np.max(errors.rounded)
     assert abs(errors.rounded.mean()) < abs(errors.cut.mean()) / 20
-    picture = figures.plot_cut_errors(errors)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_cut_errors(errors))
     assert picture.claim.startswith("FP16 operands in [½, 1]: all 256 cut sums are too small, by ")
 
 
@@ -99,12 +91,9 @@ def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     cut, written = -errors.cut.mean() / 2.0**-24, -errors.written.mean() / 2.0**-24
     assert 400 < cut < 450
     assert written < cut / 5
-    picture = figures.plot_cut_errors(errors)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_cut_errors(errors))
     assert f"by {cut:.0f} u on average; by {written:.0f} u if only what is written" in picture.claim
-    assert {"if it rounded", "if it cut only\nwhat it writes"} <= {
-        text for text, _ in drawn_texts(picture)
-    }
+    assert {"if it rounded", "if it cut only\nwhat it writes"} <= words_of(picture)
 
 
 @pytest.mark.parametrize("normalised", [False, True])

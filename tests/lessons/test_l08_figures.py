@@ -1,30 +1,19 @@
 """The figures of lost gradients: what they claim, and whether they can be read."""
 
 import numpy as np
+from histories import history
 from legible import assert_legible
 
 from mplab.lessons.l08 import figures
-from mplab.training import History
 
 
 def run(score, shares):
     """A run with a final score, and by recorded step the shares flushed of 1000 in each layer."""
-    return History(
-        task="t",
-        recipe="fp16-naive",
-        compute_format="FP16",
-        seed=0,
-        device="cpu",
-        simulated=True,
-        loss=np.ones(20),
-        metrics={"r2": score},
-        loss_scale=np.ones(20),
-        skipped=np.zeros(20, bool),
-        flushed={
-            step: {f"layer {i}": (round(1000 * s), 1000) for i, s in enumerate(row, 1)}
-            for step, row in shares.items()
-        },
-    )
+    flushed = {
+        step: {f"layer {i}": (round(1000 * s), 1000) for i, s in enumerate(row, 1)}
+        for step, row in shares.items()
+    }
+    return history("fp16-naive", 20, metrics={"r2": score}, flushed=flushed)
 
 
 WIDE = run(0.8, {})
@@ -59,15 +48,14 @@ def test_the_farthest_fall_is_measured_from_fp32_and_not_from_the_top():
 
 
 def test_the_table_holds_every_share_of_every_step():
-    picture = figures.flushed_over_steps({"A": SLEEPY, "B": STALLED})
-    assert_legible(picture)
+    picture = assert_legible(figures.flushed_over_steps({"A": SLEEPY, "B": STALLED}))
     assert picture.claim == (
         "Flushed in layer 1, from the first step to the last: "
         "100% to 40% in A and 100% to 100% in B"
     )
-    for axes, history in zip(picture.axes, (SLEEPY, STALLED), strict=True):
+    for axes, each in zip(picture.axes, (SLEEPY, STALLED), strict=True):
         table = axes.images[0].get_array()
-        want = [[history.flushed[s][f"layer {n}"][0] / 1000 for s in (0, 10)] for n in (1, 2, 3)]
+        want = [[each.flushed[s][f"layer {n}"][0] / 1000 for s in (0, 10)] for n in (1, 2, 3)]
         np.testing.assert_array_equal(table, want)
         cells = [text.get_text() for text in axes.texts]
         assert cells == [f"{100 * share:.0f}" for row in want for share in row]

@@ -12,8 +12,7 @@ from mplab.lessons.l13.figures import shares
 
 @pytest.mark.slow
 def test_the_board_counts_cures_and_remedies_and_marks_each_run():
-    picture = figures.clinic(list(CASES.values()))
-    assert_legible(picture)
+    picture = assert_legible(figures.clinic(list(CASES.values())))
     assert picture.claim == (
         "12 of 12 cures bring the observable into its range, and 0 of 12 usual remedies do"
     )
@@ -30,8 +29,7 @@ def test_three_flat_losses_have_three_patterns_of_shares():
     cases = [CASES[name] for name in ("no-loss-scale", "frozen-weights", "one-block")]
     found = [shares(case.broken().report.steps) for case in cases]
     assert found == [(100, 0, 0), (0, 100, 0), (0, 0, 100)]
-    picture = figures.look_alikes(cases)
-    assert_legible(picture)
+    picture = assert_legible(figures.look_alikes(cases))
     assert picture.claim == "3 losses that never change, and 3 different patterns of shares"
     widths = [[bar.get_width() for bar in axes.patches] for axes in picture.axes]
     assert [list(row) for row in zip(*widths, strict=True)] == [list(row) for row in found]

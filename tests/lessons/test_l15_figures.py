@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, words_of
 
 from mplab import BF16, FP8_E4M3, FP16
 from mplab.arithmetic import refine
@@ -54,8 +54,7 @@ def test_the_limits_are_legible_and_say_how_far_each_format_reaches():
     curves = [
         figures.measure_refinement_costs(fmt, size=8, draws=2) for fmt in (FP16, BF16, FP8_E4M3)
     ]
-    picture = figures.plot_refinement_costs(curves)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_refinement_costs(curves))
     for curve in curves:
         power = str(int(np.log2(curve.reach))).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
         assert f"{curve.fmt.name} up to 2{power}" in picture.claim
@@ -65,10 +64,9 @@ def test_the_limits_are_legible_and_say_how_far_each_format_reaches():
 
 def test_where_more_than_n_inner_steps_are_taken_the_title_says_so():
     curve = costs_of([[4.0], [4.5], [8.0]], method="gmres")
-    picture = figures.plot_refinement_costs([curve])
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_refinement_costs([curve]))
     assert picture.claim == "More than n/2 = 4 inner steps a correction: FP16 from 2²."
-    assert "n = 8" in {text for text, _ in drawn_texts(picture)}
+    assert "n = 8" in words_of(picture)
     cheap = figures.plot_refinement_costs([costs_of([[4.0], [4.0]], method="gmres")])
     assert "FP16 nowhere" in cheap.claim
 
@@ -81,8 +79,7 @@ def test_refinements_are_legible_and_say_who_converged():
         "E4M3, no end": refine(a, b, factor_format=FP16, residual_format=FP16),
         "one": refine(a, b, factor_format=FP16, limit=1),
     }
-    picture = figures.plot_refinements(found)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_refinements(found))
     stays = [f"{found[name].backward_errors[-1]:.0e}" for name in ("E4M3, no end", "one")]
     assert picture.claim == (
         f"FP16 converges in {found['FP16'].steps} steps; FP16 of 2²⁰·A has no factors; "

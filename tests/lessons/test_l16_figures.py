@@ -5,7 +5,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, words_of
 from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, encode, next_down, round_to
@@ -38,14 +38,11 @@ def test_the_freezing_line_is_the_rule_of_half_the_gap_below_with_its_ties(fmt):
 def test_errors_of_cups_are_those_of_a_loop():
     found = figures.measure_step_errors(BF16)
     start = round_to(np.random.default_rng(0).uniform(60, 95, 32), BF16)
-    squares = []
-    for t in start.tolist():
-        exact = 20 + (t - 20) * np.exp(-1)
-        for _ in range(4):
-            t = float(round_to(t + float(np.float32(2.5 * -0.1 * (t - 20))), BF16))
-        squares.append((t - exact) ** 2)
+    t, exact = start, 20 + (start - 20) * np.exp(-1)
+    for _ in range(4):
+        t = round_to(t + (2.5 * -0.1 * (t - 20)).astype(np.float32), BF16)
     assert found.x[0] == 2.5
-    assert found.errors[0] == pytest.approx(sqrt(np.mean(squares)), rel=1e-12)
+    assert found.errors[0] == pytest.approx(sqrt(np.mean((t - exact) ** 2)), rel=1e-12)
 
 
 def test_a_cycle_is_what_repeats_until_the_end():
@@ -56,17 +53,12 @@ def test_a_cycle_is_what_repeats_until_the_end():
     assert cycle(np.arange(4.0)[:, None]) == (4, 0)
 
 
-@pytest.fixture
-def courses():
+def test_courses_are_legible_and_say_where_they_end():
     path = integrate(lambda t: -0.1 * (t - 20), 90.0, 1.0, 20, FP8_E4M3)
-    return {"exact": 20 + 70 * np.exp(-0.1 * np.arange(21)), "E4M3": path}
-
-
-def test_courses_are_legible_and_say_where_they_end(courses):
-    picture = figures.time_courses(courses, until=20)
-    assert_legible(picture)
+    courses = {"exact": 20 + 70 * np.exp(-0.1 * np.arange(21)), "E4M3": path}
+    picture = assert_legible(figures.time_courses(courses, until=20))
     assert picture.claim == "After 20 minutes: 29.473 (exact) and 40 (E4M3)."
-    assert {"exact", "E4M3", "minutes"} <= {text for text, _ in drawn_texts(picture)}
+    assert {"exact", "E4M3", "minutes"} <= words_of(picture)
 
 
 def test_the_freezing_lines_are_legible_and_count_their_runs():
@@ -81,8 +73,7 @@ def test_errors_are_legible_and_name_the_least():
     x, errors = 2.0 ** -np.arange(8), 2.0 ** abs(np.arange(8) - 5) / 64
     curve = SimulationErrors(FP16, "nearest", "cups", "error", "step", x, errors)
     curves = [curve, curve._replace(fmt=BF16, method="kahan", errors=2 * errors)]
-    picture = figures.plot_simulation_errors(curves)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_simulation_errors(curves))
     best = "FP16 to nearest 0.016 at 0.031, BF16 Kahan 0.031 at 0.031"
     assert picture.claim == f"Least errors of cups: {best}."
     with pytest.raises(ValueError):
@@ -91,8 +82,7 @@ def test_errors_are_legible_and_name_the_least():
 
 def test_orbits_are_legible_and_count_states():
     run = np.array([[1.0, 0, 2], [3, 0, 4], [5, 0, 6]])[[0, 1, 2, 1, 2]]
-    picture = figures.orbits({"one": run, "two": np.arange(15.0).reshape(5, 3)})
-    assert_legible(picture)
+    picture = assert_legible(figures.orbits({"one": run, "two": np.arange(15.0).reshape(5, 3)}))
     assert picture.claim == (
         "Different states in 4 steps: 3 (one, the last 2 again and again); 5 (two)."
     )

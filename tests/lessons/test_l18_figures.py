@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, words_of
 
 from mplab.lessons.l18 import figures
 
@@ -45,10 +45,8 @@ def in_e4m3(scale):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_hadamard_transform_helps_mxfp4_and_hurts_nvfp4(seed):
     curves = figures.measure_outlier_errors(seed=seed).curves
-    mx, mx_turned, nv, nv_turned = (
-        curves[name] for name in ("MXFP4", "MXFP4 with Hadamard", "NVFP4", "NVFP4 with Hadamard")
-    )
     assert list(curves) == ["MXFP4", "MXFP4 with Hadamard", "NVFP4", "NVFP4 with Hadamard"]
+    mx, mx_turned, nv, nv_turned = curves.values()
     assert np.all(mx_turned[3:6] < 0.95 * mx[3:6])
     assert np.all(nv_turned[4:] > 1.05 * nv[4:])
     assert np.all(abs(nv_turned[:3] / nv[:3] - 1) < 0.05)
@@ -64,26 +62,15 @@ def test_quiet_weights_stop_to_nearest_and_go_on_at_random(seed):
 
 
 @pytest.mark.parametrize(
-    ("found", "claim"),
+    ("measure", "claim"),
     [
-        (
-            figures.measure_scale_errors(),
-            "The error of 4,096 normally distributed numbers, at worst: MXFP4 11.7%, ",
-        ),
-        (
-            figures.measure_outlier_errors(),
-            "The error of a product of matrices, at worst: MXFP4 22.1%, ",
-        ),
-        (
-            figures.measure_quiet_errors(steps=30),
-            "The error of 15 quiet weights, at the end: to nearest ",
-        ),
+        ("scale", "4,096 normally distributed numbers, at worst: MXFP4 11.7%, "),
+        ("outlier", "a product of matrices, at worst: MXFP4 22.1%, "),
+        ("quiet", "15 quiet weights, at the end: to nearest "),
     ],
-    ids=["scales", "outliers", "quiet"],
 )
-def test_errors_are_legible_and_name_every_way(found, claim):
-    picture = figures.plot_four_bit_errors(found)
-    assert_legible(picture)
-    assert picture.claim.startswith(claim)
-    words = {text for text, _ in drawn_texts(picture)}
-    assert {*found.curves, found.axis, "relative error"} <= words
+def test_errors_are_legible_and_name_every_way(measure, claim):
+    found = getattr(figures, f"measure_{measure}_errors")()
+    picture = assert_legible(figures.plot_four_bit_errors(found))
+    assert picture.claim.startswith(f"The error of {claim}")
+    assert {*found.curves, found.axis, "relative error"} <= words_of(picture)

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, words_of
 
 from mplab import FP16, round_to
 from mplab.lessons.l19 import figures
@@ -30,12 +30,10 @@ def test_the_sums_of_all_orders_are_those_of_a_loop():
 
 def test_orders_are_legible_and_counted():
     found = figures.measure_order_errors(orders=100)
-    picture = figures.plot_order_errors(found)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_order_errors(found))
     for name, offsets in found.offsets.items():
         assert f"{len(offsets)} in {name}" in picture.claim
-    words = {text for text, _ in drawn_texts(picture)}
-    assert {"1 sum", f"{len(found.offsets['FP32'])} sums"} <= words
+    assert {"1 sum", f"{len(found.offsets['FP32'])} sums"} <= words_of(picture)
 
 
 def test_only_the_second_run_begins_one_ulp_off():
@@ -82,10 +80,9 @@ def test_pairs_of_runs_are_legible_also_where_one_never_parts():
         RunsApart("amp-bf16", 0, up * 9, (0.9, 0.8), 7),
         RunsApart("amp-bf16", 1, never, (0.9, 0.9), None),
     ]
-    picture = figures.plot_runs_apart(pairs)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_runs_apart(pairs))
     assert "5e-04 to 1e-03 apart in fp32 and 0e+00 to 9e-03 apart in amp-bf16" in picture.claim
-    words = {text for text, _ in drawn_texts(picture)}
+    words = words_of(picture)
     assert "amp-bf16, seed 0" in words
     assert "amp-bf16, seed 1" not in words  # its line is not there to be named
 
@@ -96,9 +93,8 @@ def test_a_decoder_computes_the_same_in_two_ways_but_for_rounding(seed):
     model = Decoder(9).double()
     tokens, written = model.rollout(5, 9, torch.Generator().manual_seed(seed))
     assert tokens.shape == (5, 10)
-    assert (
-        float((model.scores(tokens) - written).detach().abs().max()) < 1e-6
-    )  # its softmax is FP32's
+    off = (model.scores(tokens) - written).detach().abs()
+    assert float(off.max()) < 1e-6  # its softmax is FP32's
     changed = tokens.clone()
     changed[:, 6] = (changed[:, 6] + 1) % 16
     both = model(tokens[:, :-1]), model(changed[:, :-1])
@@ -108,8 +104,7 @@ def test_a_decoder_computes_the_same_in_two_ways_but_for_rounding(seed):
 
 def test_gaps_are_legible_and_the_spread_of_whole_texts_is_named():
     found = figures.measure_rollout_gaps(length=16, rows=16)
-    picture = figures.plot_rollout_gaps(found)
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_rollout_gaps(found))
     for name, gap in found.gaps.items():
         assert gap.shape == (16, 16)
         assert f"{gap.sum(axis=1).std():.2g} in {name}" in picture.claim

@@ -1,5 +1,7 @@
 """The figures of recordings: what they claim is in the file; without it there is none."""
 
+from functools import partial
+
 import pytest
 from legible import assert_legible
 from record import store
@@ -14,11 +16,17 @@ ABOUT = dict.fromkeys(("driver", "torch", "numpy", "python", "mplab", "command")
     **{"device": "NVIDIA H200", "cuda": True, "date": "2026-12-01 10:00 UTC"},
     **{"seeds": [0, 1, 2], "rehearsal": False, "seconds": 1.0},
 }
-LABEL = "(recorded on NVIDIA H200 on 2026-12-01)"
+LABEL = "(recorded on NVIDIA H200 on 2026-12-01, unfinished)"
 
 
 def saved(folder, part, data, *, complete=True, **about):
     store(Recording(part, ABOUT | about, data, complete), folder)
+
+
+def drawn(folder, part, data):
+    """The figure of a recording that broke off."""
+    saved(folder, part, data, complete=False)
+    return FIGURES[part](where=folder)
 
 
 def run(recipe, seed, score, *, task="digits-autoencoder", tf32=False, **more):
@@ -52,10 +60,9 @@ BLOCKS = {
     "FP8_E4M3": {"blocks": 1000, "differing": {"hopper": 1}},
 }
 FIGURES = {
-    "training": lambda where: pictures.recorded_runs("digits-autoencoder", where=where),
-    "larger": lambda where: l11.recorded_network(where=where),
-    "exponents": lambda where: l08.recorded_gradients(where=where),
-    "tensorcores": lambda where: l06.recorded_units(where=where),
+    "training": partial(pictures.recorded_runs, "digits-autoencoder"),
+    **{"larger": l11.recorded_network, "exponents": l08.recorded_gradients},
+    "tensorcores": l06.recorded_units,
 }
 FULL = {
     "training": {"runs": RUNS},
@@ -63,20 +70,13 @@ FULL = {
     "exponents": {"runs": [{"recipe": "fp32", "loss_scale": 1.0, "layers": LAYERS}]},
     "tensorcores": {"blocks": BLOCKS},
 }
-every_figure = pytest.mark.parametrize("part", FIGURES)
 
 
-@every_figure
-def test_a_recorded_figure_is_legible_and_says_that_it_is_recorded(part, tmp_path):
-    saved(tmp_path, part, FULL[part], complete=False)
-    picture = FIGURES[part](tmp_path)
-    assert picture.claim.endswith(LABEL.replace(")", ", unfinished)"))
-    assert_legible(picture)
-
-
-@every_figure
-def test_without_a_recording_there_is_no_figure(part, tmp_path):
-    assert FIGURES[part](tmp_path) is None
+@pytest.mark.parametrize("part", FIGURES)
+def test_there_is_a_figure_only_of_a_recording_legible_and_named_so(part, tmp_path):
+    assert FIGURES[part](where=tmp_path) is None  # without a recording
+    picture = assert_legible(drawn(tmp_path, part, FULL[part]))
+    assert picture.claim.endswith(LABEL)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,11 @@ def test_without_a_recording_there_is_no_figure(part, tmp_path):
     ],
 )
 def test_a_recording_that_broke_off_too_early_gives_no_figure(part, data, tmp_path):
-    saved(tmp_path, part, data, complete=False)
-    assert FIGURES[part](tmp_path) is None
+    assert drawn(tmp_path, part, data) is None
 
 
 def test_runs_are_compared_on_the_seeds_that_all_recipes_have(tmp_path):
-    saved(tmp_path, "training", FULL["training"], complete=False)
-    claim = FIGURES["training"](tmp_path).claim
+    claim = drawn(tmp_path, "training", FULL["training"]).claim
     assert "on each of 2 seeds" in claim
     assert "−0.400 to −0.300 with FP16 without scaling and 0.000 with FP16 with loss" in claim
     two = pictures.recorded_runs("digits-autoencoder", recipes=("fp32", "amp-fp16"), where=tmp_path)
@@ -110,25 +108,21 @@ def test_runs_are_compared_on_the_seeds_that_all_recipes_have(tmp_path):
 
 
 def test_speed_and_memory_are_multiples_of_fp32(tmp_path):
-    saved(tmp_path, "larger", FULL["larger"], complete=False)
-    picture = FIGURES["larger"](tmp_path)
+    picture = drawn(tmp_path, "larger", FULL["larger"])
     assert picture.claim.startswith(
         "BF16 trains a transformer of 70,000,000 parameters 2.50× as fast as FP32, in 0.60× the "
     )
     assert [bar.get_width() for bar in picture.axes[0].patches] == [1, 1.5, 2.4, 2.3, 2.5, 0.7]
     unmeasured = [row | {"peak_bytes": None} for row in NETWORK]
-    saved(tmp_path, "larger", {"parameters": 7, "runs": unmeasured}, complete=False)
-    picture = FIGURES["larger"](tmp_path)
-    assert len(picture.axes) == 1
-    assert "memory" not in picture.claim
+    picture = drawn(tmp_path, "larger", {"parameters": 7, "runs": unmeasured})
+    assert len(picture.axes) == 1 and "memory" not in picture.claim
 
 
 def test_what_a_format_would_flush_is_counted_by_exponent(tmp_path):
     """FP16 flushes below 2^-25, half its least subnormal: 5 binades of layer 0, 4 of layer 1 …"""
-    saved(tmp_path, "exponents", FULL["exponents"], complete=False)
+    claim = drawn(tmp_path, "exponents", FULL["exponents"]).claim
     lost = 4 * 100 * (5 + 4 + 3 + 2 + 1)
     share = f"{100 * lost / (32 * 1200):.1f}%"
-    claim = FIGURES["exponents"](tmp_path).claim
     assert f"FP16 without a loss scale flushes {share} to 0" in claim
     assert "most in blocks.0.attention.inward (41.7%)" in claim
     wide = l08.recorded_gradients(fmt=FP8_E5M2, where=tmp_path)
@@ -136,15 +130,11 @@ def test_what_a_format_would_flush_is_counted_by_exponent(tmp_path):
 
 
 def test_only_models_without_a_wrong_bit_are_named(tmp_path):
-    saved(tmp_path, "tensorcores", FULL["tensorcores"], complete=False)
-    picture = FIGURES["tensorcores"](tmp_path)
-    assert picture.claim == f"Models without a wrong bit: hopper for FP16 {LABEL}".replace(
-        ")", ", unfinished)"
-    )
+    picture = drawn(tmp_path, "tensorcores", FULL["tensorcores"])
+    assert picture.claim == f"Models without a wrong bit: hopper for FP16 {LABEL}"
     words = [text.get_text() for text in picture.axes[0].texts]
-    assert words[:3] == ["60%\nof 1,000", "75%\nof 1,000", "100%\nof 1,000"]
-    assert words[3:5] == ["no such\nmodel"] * 2
-    assert words[5] == "99.9%\nof 1,000"
+    shares = [f"{share}%\nof 1,000" for share in ("60", "75", "100", "99.9")]
+    assert words == [*shares[:3], *["no such\nmodel"] * 2, shares[3]]
 
 
 def test_lessons_show_a_complete_recording_of_a_device_before_any_other(tmp_path):

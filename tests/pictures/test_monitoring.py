@@ -34,8 +34,7 @@ def cells(axes):
 
 def test_two_runs_are_drawn_by_layer_and_step_with_a_ring_where_they_part():
     found = compare(digest(), digest(change=3))
-    picture = figures.parting(found)
-    assert_legible(picture)
+    picture = assert_legible(figures.parting(found))
     assert picture.claim == "The runs part in step 3, forward: the output of 1 (Linear)."
     forward, backward, update = picture.axes[:3]
     assert [label.get_text() for label in forward.get_yticklabels()][:2] == ["1", "0"]
@@ -53,8 +52,7 @@ def test_two_runs_are_drawn_by_layer_and_step_with_a_ring_where_they_part():
 
 
 def test_first_weights_that_differ_are_drawn_before_the_first_step():
-    picture = figures.parting(compare(digest(), digest(start=1)))
-    assert_legible(picture)
+    picture = assert_legible(figures.parting(compare(digest(), digest(start=1))))
     (ring,) = picture.axes[2].lines
     assert ring.get_xydata().tolist() == [[0.5, 0.5]]
     assert picture.axes[2].get_xticklabels()[0].get_text() == "−1"
@@ -62,8 +60,7 @@ def test_first_weights_that_differ_are_drawn_before_the_first_step():
 
 
 def test_runs_that_do_not_differ_have_white_panels():
-    equal = figures.parting(compare(digest(), digest()))
-    assert_legible(equal)
+    equal = assert_legible(figures.parting(compare(digest(), digest())))
     assert equal.claim.startswith("The runs do not differ")
     assert all(np.isnan(cells(axes)).all() for axes in equal.axes[:3])
 
@@ -71,7 +68,6 @@ def test_runs_that_do_not_differ_have_white_panels():
 @pytest.mark.slow
 def test_of_many_layers_those_that_part_first_can_be_read():
     found = compare(digest(20, steps=2), digest(20, change=0, steps=2))
-    picture = figures.parting(found)
-    assert_legible(picture)
+    picture = assert_legible(figures.parting(found))
     assert len(picture.axes[0].get_yticks()) == 12
     assert "The 12 of 20 layers that part first" in picture.alt

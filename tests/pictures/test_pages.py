@@ -109,8 +109,7 @@ def test_one_run_has_a_page_too():
 
 def test_seeds_share_a_line_with_their_range_behind_it():
     runs = several()
-    figure = loss_curves(runs)
-    assert_legible(figure)
+    figure = assert_legible(loss_curves(runs))
     simulated = figure.axes[0]
     assert simulated.get_title(loc="left") == "simulated\nmedian and range of 3 seeds"
     assert len(simulated.lines) == len(simulated.collections) == 4
@@ -154,8 +153,7 @@ def test_the_table_has_the_median_and_the_range_of_the_seeds():
 @pytest.mark.parametrize("recipe", mostly_slow(RECIPES, ["fp32", "fp16-scaled", "amp-fp16"]))
 def test_every_recipe_has_a_curve_that_can_be_read(recipe):
     other = history(recipe, factor=1.7)
-    figure = loss_curves([history("fp32"), other])
-    assert_legible(figure)
+    figure = assert_legible(loss_curves([history("fp32"), other]))
     names = {re.split(" on | ends| \\(", text.get_text())[0] for text in figure.axes[-1].texts}
     assert len(names) == 2 or recipe == "fp32"
 

@@ -1,7 +1,7 @@
 """The figures of performance: what their keys name, and in which colours."""
 
 import pytest
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, words_of
 
 from mplab import pictures
 from mplab.lessons.l11 import figures
@@ -27,8 +27,7 @@ def key(picture):
     ],
 )
 def test_the_key_names_the_stages_that_the_recipes_have(recipes, stages):
-    picture = figures.plot_stage_times([times(recipe) for recipe in recipes])
-    assert_legible(picture)
+    picture = assert_legible(figures.plot_stage_times([times(recipe) for recipe in recipes]))
     assert key(picture) == stages
     assert ("scaler 0%" in picture.alt) == ("scaler" in stages)
 
@@ -48,4 +47,4 @@ def test_memory_without_low_copies_has_none_in_its_key():
     row = Memory("fp32", 400, 400, 800, 3000, 3000, 0, None, None, False)
     picture = pictures.memory([row])
     assert "low copies of weights" not in key(picture)
-    assert {"parameters", "activations"} <= {text for text, _ in drawn_texts(picture)}
+    assert {"parameters", "activations"} <= words_of(picture)

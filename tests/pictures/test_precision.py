@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from legible import assert_legible, drawn_texts
+from legible import assert_legible, drawn_texts, words_of
 from torch import nn
 
 from mplab import BF16, FP16, pictures
@@ -16,14 +16,13 @@ ERRORS = {
 
 
 def test_the_figure_names_the_costliest_layer_of_each_format():
-    picture = pictures.sensitivity(ERRORS)
-    assert_legible(picture)
+    picture = assert_legible(pictures.sensitivity(ERRORS))
     assert picture.claim == (
         "Alone in FP16, fusion costs 100%, any other at most 0.051%; in BF16, fusion costs "
         "0.49%, any other at most 0.37%"
     )
     assert "BF16: left.0 0.37%, right.0 0%, fusion 0.49%" in picture.alt
-    assert {"left.0", "right.0", "fusion", "FP16", "BF16"} <= {t for t, _ in drawn_texts(picture)}
+    assert {"left.0", "right.0", "fusion", "FP16", "BF16"} <= words_of(picture)
 
 
 def test_each_mark_is_in_the_row_of_its_layer_and_no_error_has_none():
@@ -36,8 +35,7 @@ def test_each_mark_is_in_the_row_of_its_layer_and_no_error_has_none():
 
 
 def test_one_layer_has_no_others():
-    picture = pictures.sensitivity({FP16: {"head": 0.5}})
-    assert_legible(picture)
+    picture = assert_legible(pictures.sensitivity({FP16: {"head": 0.5}}))
     assert picture.claim == "Alone in FP16, head costs 50%"
 
 
@@ -69,8 +67,7 @@ def measured():
 
 
 def test_what_was_measured_has_a_panel_for_each_pass_and_names_the_layers_far_off(measured):
-    picture = pictures.sensitivity(measured)
-    assert_legible(picture)
+    picture = assert_legible(pictures.sensitivity(measured))
     most = max(max(m[1:3]) for (_, fmt), m in measured.measures.items() if fmt is BF16)
     assert picture.claim == (
         "With one layer low, output or gradients are off in FP16 by more than half for peak and "

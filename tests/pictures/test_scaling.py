@@ -19,8 +19,7 @@ def windows():
 
 
 def test_the_figure_of_windows_counts_the_tensors_that_a_spike_costs():
-    picture = figures.scaling_windows(windows())
-    assert_legible(picture)
+    picture = assert_legible(figures.scaling_windows(windows()))
     assert picture.claim == (
         "Tensors of 50 that lose most of their numbers: 17 with delayed scaling, history 16, "
         "2 with most recent and 0 with current scaling"

@@ -13,8 +13,7 @@ RESULTS = {
 
 
 def test_the_claim_compares_seed_by_seed_and_not_the_ranges():
-    picture = pictures.by_seed(RESULTS)
-    assert_legible(picture)
+    picture = assert_legible(pictures.by_seed(RESULTS))
     assert picture.claim == (
         "Test accuracy against FP32, on each of 3 seeds: −0.930 to −0.850 with E4M3 and −0.010 to "
         "+0.005 with E4M3, E5M2 back"
@@ -35,6 +34,5 @@ def test_each_seed_is_a_mark_in_the_row_of_its_way():
 
 
 def test_one_seed_and_no_change_have_their_own_words():
-    picture = pictures.by_seed({"FP32": [0.5], "BF16": [0.5]})
-    assert_legible(picture)
+    picture = assert_legible(pictures.by_seed({"FP32": [0.5], "BF16": [0.5]}))
     assert picture.claim == "Test accuracy against FP32, on 1 seed: 0.000 with BF16"

@@ -78,7 +78,7 @@ def drawn_texts(figure):
 
 
 def assert_legible(figure):
-    """Fail on a text that is clipped by the figure's edge, touches another, or is faint."""
+    """The figure; fail on a text that its edge clips, that touches another, or that is faint."""
     texts = texts_on(figure)
     assert texts, "the figure has no words"
     width, height = figure.bbox.size
@@ -101,6 +101,12 @@ def assert_legible(figure):
         if contrast(text.colour, text.behind) < CONTRAST
     ]
     assert faint == [], f"faint: {faint}"
+    return figure
+
+
+def words_of(figure):
+    """The set of texts that a figure draws."""
+    return {text.words for text in texts_on(figure)}
 
 
 def assert_words_stand_out(svg):
