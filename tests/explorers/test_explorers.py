@@ -32,11 +32,11 @@ def counted(x, fmt):
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2], ids=lambda fmt: fmt.name)
 def test_the_numbers_are_those_of_rounding_at_every_position(fmt):
     range_map = explorer(fmt)
-    scale = range_map.scale
+    scales = range(range_map.scale.min, range_map.scale.max + 1)
     arrays = {"all layers": np.concatenate(list(LAYERS.values())), **LAYERS}
     for range_map.layer.value, x in arrays.items():
-        for scale.value in range(scale.min, scale.max + 1):
-            assert range_map.shares == counted(x * 2.0**scale.value, fmt)
+        for range_map.scale.value in scales:
+            assert range_map.shares == counted(x * 2.0**range_map.scale.value, fmt)
 
 
 def test_the_slider_goes_from_no_scaling_until_something_overflows():
