@@ -211,19 +211,12 @@ def test_the_product_is_that_of_the_slices_in_integers_rounded_once(unit, n):
         bits = {"INT8": 7}.get(unit) or slice_bits(24, unit, 24)
     rows = [sliced(row, n, bits) for row in fractions(a)]
     columns = [sliced(column, n, bits) for column in fractions(b.T)]
-    want = [
-        [
-            float(
-                add_up(
-                    unit_a * unit_b * dot(left[s], right[t]) / Fraction(2) ** (bits * (s + t))
-                    for s in range(n)
-                    for t in range(n - s)
-                )
-            )
-            for right, unit_b, _ in columns
-        ]
-        for left, unit_a, _ in rows
-    ]
+    pairs = [(s, t) for s in range(n) for t in range(n - s)]
+
+    def total(x, y):
+        return add_up(dot(x[s], y[t]) / Fraction(2) ** (bits * (s + t)) for s, t in pairs)
+
+    want = [[float(p * q * total(x, y)) for y, q, _ in columns] for x, p, _ in rows]
     count = len(moduli) if unit == "moduli" else n
     assert_same_bits(matmul_fp64(a, b, unit=unit, slices=count), np.array(want))
 

@@ -158,12 +158,7 @@ def test_comparisons_take_any_numbers_and_round_nothing():
 
 def test_equality_with_numbers_of_other_kinds_is_refused_and_never_false_in_silence():
     x = FloatArray([1.0, 2.0], FP16)
-    for other in (
-        np.array([1, 2], object),
-        [Fraction(1), Fraction(2)],
-        np.array([1, 2j]),
-        range(2),
-    ):
+    for other in (np.array([1, 2], object), [Fraction(1)] * 2, np.array([1, 2j]), range(2)):
         for compare in (operator.eq, operator.ne, operator.lt):
             with pytest.raises(TypeError, match="must be an array of float32"):
                 compare(x, other)

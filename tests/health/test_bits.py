@@ -2,13 +2,10 @@
 
 import copy
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from gloo import run_two
 from sick_runs import mlp, regression, seeded
 from tiers import mostly_slow
 from torch import nn
@@ -180,25 +177,7 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
 @pytest.mark.slow
 def test_processes_that_train_together_get_the_bits_of_unwatched_ones(tmp_path):
     """Two Gloo processes, by DDP and by FSDP2; a third case has a watch in the first one alone."""
-    worker = Path(__file__).parents[1] / "support" / "health_worker.py"
-    environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29577",
-        "WORLD_SIZE": "2",
-        "OMP_NUM_THREADS": "1",
-    }
-    started = [
-        subprocess.Popen(
-            [sys.executable, worker, tmp_path],
-            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=240)[1] for process in started]
-    assert [process.returncode for process in started] == [0, 0], errors
+    run_two("health_worker.py", tmp_path, seconds=240)
     for rank in range(2):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         alone, together = found.pop("bad")

@@ -51,11 +51,8 @@ def test_given_bits_round_as_the_definition_says(name, dtype):
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8, 10])
 def test_over_all_values_of_few_bits_the_mean_is_the_number_cut_to_them(bits):
     rng, every = np.random.default_rng(bits), np.arange(2**bits)
-    for fmt, low, gap in (
-        (FP8_E4M3, 1.0, 2.0**-3),
-        (FP16, 2.0**-24, 2.0**-24),
-        (FP16, 0, 2.0**-24),
-    ):
+    cases = (FP8_E4M3, 1.0, 2.0**-3), (FP16, 2.0**-24, 2.0**-24), (FP16, 0, 2.0**-24)
+    for fmt, low, gap in cases:
         for part in (2**bits - 1, *rng.integers(0, 2**bits, 5)):
             for rest in (0.0, 2.0**-12, 1 - 2.0**-12):
                 for sign in (1, -1):

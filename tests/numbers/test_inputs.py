@@ -201,17 +201,10 @@ def test_out_may_overlap_the_input_in_any_way(dtype, fmt):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, ">f4", ">f8"])
 def test_any_shape_stride_and_byte_order_rounds_as_its_contiguous_copy(fmt, rounding, dtype):
     base = np.random.default_rng(0).random((6, 8, 10)).astype(dtype)
-    arrays = [
-        base,
-        base.T,
-        base[::2, ::-1, 1:],
-        base[0, 0, 0:1],
-        base[:, :0],
-        base[1, 2, 3].reshape(()),
-        np.asfortranarray(base),
-        np.broadcast_to(base[0], (6, 8, 10)),
-        np.lib.stride_tricks.sliding_window_view(base[0, 0], 3),
-    ]
+    arrays = [base, base.T, base[::2, ::-1, 1:], base[0, 0, 0:1], base[:, :0]]
+    arrays += [base[1, 2, 3].reshape(()), np.asfortranarray(base)]
+    arrays.append(np.broadcast_to(base[0], (6, 8, 10)))
+    arrays.append(np.lib.stride_tricks.sliding_window_view(base[0, 0], 3))
     for x in arrays:
         native = np.ascontiguousarray(x.astype(x.dtype.newbyteorder("="))).reshape(x.shape)
         rules = {"rounding": rounding}

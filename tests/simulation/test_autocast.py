@@ -54,12 +54,19 @@ LINALG = ["qr", "svdvals", "inv", "solve", "lstsq"]
 labels, row = torch.arange(4), torch.linspace(0.5, 1.5, 4)
 
 
+NONE = {"reduction": "none"}
+
+
 def picture(x):
     return x.view(1, 1, 4, 4)
 
 
 def volume(x):
     return x.view(1, 1, 1, 4, 4)
+
+
+def attended(x, y, mask=None):
+    return F.scaled_dot_product_attention(*map(picture, (x, y, x)), attn_mask=mask)
 
 
 def of_one(function, *more):
@@ -79,11 +86,11 @@ CALLS = {
     **{f"{name} along 1": of_one(getattr(torch, name), 1) for name in ALONG},
     **{f"{name} of two": of_two(getattr(torch, name)) for name in BINARY},
     **{f"F.{name}": of_one(getattr(F, name)) for name in NN},
-    **{f"F.{name}": of_two(getattr(F, name), reduction="none") for name in LOSSES},
+    **{f"F.{name}": of_two(getattr(F, name), **NONE) for name in LOSSES},
     **{f"linalg.{name}": of_one(getattr(torch.linalg, name)) for name in LINALG[:3]},
     **{f"linalg.{name}": of_two(getattr(torch.linalg, name)) for name in LINALG[3:]},
-    "F.cosine_similarity": lambda x, y: F.cosine_similarity(x, y),
-    "F.pairwise_distance": lambda x, y: F.pairwise_distance(x, y),
+    "F.cosine_similarity": of_two(F.cosine_similarity),
+    "F.pairwise_distance": of_two(F.pairwise_distance),
     "norm": lambda x, y: x.norm(dim=1),
     "linalg.eigvalsh": lambda x, y: torch.linalg.eigvalsh(x @ x.T),
     "linalg.vector_norm": lambda x, y: torch.linalg.vector_norm(x, dim=1),
@@ -159,22 +166,18 @@ CALLS = {
     "F.embedding": lambda x, y: F.embedding(labels, x),
     "F.embedding_bag": lambda x, y: F.embedding_bag(labels.view(2, 2), x),
     "F.softmin": lambda x, y: F.softmin(x, 1),
-    "F.cross_entropy of labels": lambda x, y: F.cross_entropy(x, labels, reduction="none"),
-    "F.cross_entropy smooth": lambda x, y: F.cross_entropy(
-        x, labels, label_smoothing=0.1, reduction="none"
-    ),
-    "F.nll_loss": lambda x, y: F.nll_loss(x, labels, reduction="none"),
-    "F.multi_margin_loss": lambda x, y: F.multi_margin_loss(x, labels, reduction="none"),
+    "F.cross_entropy of labels": lambda x, y: F.cross_entropy(x, labels, **NONE),
+    "F.cross_entropy smooth": lambda x, y: F.cross_entropy(x, labels, label_smoothing=0.1, **NONE),
+    "F.nll_loss": lambda x, y: F.nll_loss(x, labels, **NONE),
+    "F.multi_margin_loss": lambda x, y: F.multi_margin_loss(x, labels, **NONE),
     "F.multilabel_margin_loss": lambda x, y: F.multilabel_margin_loss(
-        x, torch.zeros(4, 4).long(), reduction="none"
+        x, torch.zeros(4, 4).long(), **NONE
     ),
-    "F.margin_ranking_loss": lambda x, y: F.margin_ranking_loss(x, y, x.sign(), reduction="none"),
-    "F.triplet_margin_loss": lambda x, y: F.triplet_margin_loss(x, y, x, reduction="none"),
-    "F.cosine_embedding_loss": lambda x, y: F.cosine_embedding_loss(
-        x, y, labels * 0 + 1, reduction="none"
-    ),
+    "F.margin_ranking_loss": lambda x, y: F.margin_ranking_loss(x, y, x.sign(), **NONE),
+    "F.triplet_margin_loss": lambda x, y: F.triplet_margin_loss(x, y, x, **NONE),
+    "F.cosine_embedding_loss": lambda x, y: F.cosine_embedding_loss(x, y, labels * 0 + 1, **NONE),
     "F.ctc_loss": lambda x, y: F.ctc_loss(
-        x.view(4, 1, 4), labels[1:3].view(1, 2), labels[3:] + 1, labels[2:3], reduction="none"
+        x.view(4, 1, 4), labels[1:3].view(1, 2), labels[3:] + 1, labels[2:3], **NONE
     ),
     "F.conv1d": lambda x, y: F.conv1d(x.view(1, 1, 16), y[:1, :2].reshape(1, 1, 2)),
     "F.conv2d": lambda x, y: F.conv2d(picture(x), y[:2, :2].reshape(1, 1, 2, 2)),
@@ -201,12 +204,8 @@ CALLS = {
     "F.grid_sample": lambda x, y: F.grid_sample(
         picture(x), torch.zeros(1, 2, 2, 2), align_corners=False
     ),
-    "F.scaled_dot_product_attention": lambda x, y: F.scaled_dot_product_attention(
-        picture(x), picture(y), picture(x)
-    ),
-    "F.scaled_dot_product_attention masked": lambda x, y: F.scaled_dot_product_attention(
-        picture(x), picture(y), picture(x), attn_mask=torch.eye(4) > 0
-    ),
+    "F.scaled_dot_product_attention": attended,
+    "F.scaled_dot_product_attention masked": lambda x, y: attended(x, y, torch.eye(4) > 0),
     "LSTMCell": lambda x, y: torch.lstm_cell(x, (y, y), *[torch.ones(16, 4)] * 2),
     "GRUCell": lambda x, y: torch.gru_cell(x, y, *[torch.ones(12, 4)] * 2),
 }

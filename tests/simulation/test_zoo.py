@@ -205,10 +205,8 @@ def test_t5_clamps_what_fp16_does_not_hold_as_under_autocast(fmt):
         feed.wi.weight.mul_(100)
         feed.wo.weight.mul_(1e4)
     model.encoder.block[0].register_forward_hook(lambda _, args, out: found.append(out[0]))
-    for context in (
-        torch.autocast("cpu", dtype=fmt.torch_dtype),
-        simulated(fmt, policy=CPU_AUTOCAST),
-    ):
+    contexts = torch.autocast("cpu", dtype=fmt.torch_dtype), simulated(fmt, policy=CPU_AUTOCAST)
+    for context in contexts:
         with context, torch.no_grad():
             model(inputs_embeds=embed(x))
     expected, actual = (t.abs().max().item() for t in found)

@@ -2,53 +2,30 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from ddp_worker import CASES, OUTLIER, SCALED, outlier_task, watched
+from gloo import free_port, run_two
 from torch import distributed
 
 from mplab.training import load_runs, train
 from mplab.training.parallel import from_first, mean, process_group, processes, rank
 
-SUPPORT = Path(__file__).parents[1] / "support"
 SECONDS = 120
 pytestmark = pytest.mark.skipif(
     not (distributed.is_available() and distributed.is_gloo_available()), reason="needs Gloo"
 )
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """What each of two processes saw, by case."""
     folder = tmp_path_factory.mktemp("ddp")
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(SUPPORT / "ddp_worker.py"), str(folder), *CASES],
-            env={**os.environ, **place, "RANK": str(number), "OMP_NUM_THREADS": "1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
-    try:
-        errors = [process.communicate(timeout=SECONDS)[1] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], "\n".join(errors)
+    run_two("ddp_worker.py", folder, *CASES, seconds=SECONDS)
     return {
         case: [json.loads((folder / f"{case}-{number}.json").read_text()) for number in range(2)]
         for case in (*CASES, "resumed")
@@ -114,14 +91,9 @@ def test_the_command_trains_under_torchrun_and_process_0_writes(tmp_path):
     command = [sys.executable, *launch, f"--master-port={free_port()}"]
     command += [str(tmp_path / "mplab_command.py"), "train", "--task", "digits-cnn", "--quiet"]
     command += ["--recipe", "fp32", "amp-bf16", "--steps", "6", "--device", "cpu"]
-    done = subprocess.run(
-        [*command, "--out", str(out)],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    how = {"capture_output": True, "text": True, "timeout": SECONDS, "check": False}
+    how["env"] = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "--out", str(out)], **how)
     assert done.returncode == 0, done.stderr
     found = load_runs(out)
     assert [run.recipe for run in found] == ["fp32", "amp-bf16"]
