@@ -131,8 +131,7 @@ def test_reset_restores_and_keeps_only_the_edited_file(source, mine, name):
     copy_lessons(source, mine, reset=True)
     assert (mine / name).read_text() == (source / name).read_text()
     (backup,) = mine.glob("before-reset-*")
-    assert files_in(backup) == {name}
-    assert (backup / name).read_text() == "my work"
+    assert files_in(backup) == {name} and (backup / name).read_text() == "my work"
 
 
 def test_two_resets_within_a_second_lose_nothing(source, mine, monkeypatch):
@@ -269,8 +268,7 @@ def test_help_lists_the_commands_and_imports_nothing_heavy():
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["doctor", "--now"]])
 def test_a_wrong_command_line_exits_with_2_and_a_usage(arguments):
     done = run(*arguments)
-    assert done.returncode == 2
-    assert "usage: mplab" in done.stderr
+    assert done.returncode == 2 and "usage: mplab" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -294,8 +292,7 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
     code = "from mplab.commands.main import main; raise SystemExit(main())"
     command = f"'{sys.executable}' -u -c '{code}' doctor | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
+    assert done.stdout.count("\n") == 1 and done.stderr == ""
 
 
 def test_doctor_says_what_each_missing_thing_turns_off(monkeypatch, capsys):

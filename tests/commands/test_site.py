@@ -93,8 +93,7 @@ def names(site):
 def test_what_follows_a_prediction_is_hidden_until_asked_up_to_the_next(opened):
     page = opened("01_first.html")
     answers = page.locator("details.answer")
-    assert answers.count() == 2
-    assert not answers.nth(0).locator("img").is_visible()
+    assert answers.count() == 2 and not answers.nth(0).locator("img").is_visible()
     assert not page.get_by_text("What happened?").is_visible()
     assert (
         page.get_by_text("And now?").is_visible() and page.get_by_text("In the open").is_visible()

@@ -32,12 +32,10 @@ SUMS = ("kahan_sum", "pairwise_sum", "promoted_sum")
 
 
 def pairs(table, slow=()):
+    every = [(name, i, entry) for name in table for i, entry in enumerate(table[name])]
+    marks = {True: pytest.mark.slow, False: ()}
     return [
-        pytest.param(
-            name, entry, id=f"{name}-{i}", marks=pytest.mark.slow if name in slow and i else ()
-        )
-        for name in table
-        for i, entry in enumerate(table[name])
+        pytest.param(n, e, id=f"{n}-{i}", marks=marks[n in slow and i > 0]) for n, i, e in every
     ]
 
 
@@ -66,24 +64,21 @@ def free(name):
 def test_an_answer_that_the_library_gives_is_right_and_refused(name, answer):
     assert verdict_on(name, free(name), answer)
     verdict = check(name, answer)
-    assert not verdict
-    assert "The answer calls mplab's " in verdict.message
+    assert not verdict and "The answer calls mplab's " in verdict.message
 
 
 @pytest.mark.parametrize(("name", "entry"), pairs(WRONG, slow=SUMS))
 def test_a_wrong_answer_fails_with_the_sentence_for_it(name, entry):
     answer, sentence = entry
     verdict = check(name, answer)
-    assert not verdict
-    assert sentence in verdict.message
+    assert not verdict and sentence in verdict.message
 
 
 @pytest.mark.parametrize("name", mostly_slow(EXERCISES, EXERCISES.keys() - {*SUMS}))
 def test_each_misconception_is_met_by_its_own_sentence(name):
     for wrong, sentence in EXERCISES[name].misconceptions:
         verdict = check(name, wrong)
-        assert not verdict
-        assert verdict.message.endswith(sentence)
+        assert not verdict and verdict.message.endswith(sentence)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -93,8 +88,7 @@ def test_a_stub_is_not_attempted_and_does_not_raise(name):
 
     given = stub if callable(EXERCISES[name].answer) else None
     verdict = check(name, given)
-    assert not verdict
-    assert "not attempted yet" in verdict.message
+    assert not verdict and "not attempted yet" in verdict.message
 
 
 def test_the_smallest_counterexample_comes_first_with_both_values():
@@ -117,21 +111,11 @@ def in_e4m3(x):
         (in_e4m3, lambda x: math.nan, 464.0, "464.0 | 448.0 (0x7E) | nan (0x7F)"),
         (lambda x: [7, 8], lambda x: [np.int64(7), 0.5], 1.0, "1.0 | [7, 8] | [7, 0.5]"),
         (lambda x: np.uint8([x, 255]), np.uint8, 126, "126 | [0x7E, 0xFF] | 0x7E"),
-        (
-            np.negative,
-            np.abs,
-            np.float32([0.1, 448]),
-            "[0.1, 448.0] | [-0.1, -448.0] | [0.1, 448.0]",
-        ),
+        (np.negative, np.abs, np.float32([0.1, 8]), "[0.1, 8.0] | [-0.1, -8.0] | [0.1, 8.0]"),
         (np.ravel, list, np.eye(1), "[1.0] of shape (1, 1) | [1.0] | [[1.0]]"),
         (lambda a, b: b, lambda a, b: 0, Arguments(((8, 11), 2)), "(8, 11), 2 | 2 | 0"),
         (len, min, [[np.float32([1, math.nan])], []], "[[[1.0, nan]], []] | 2 | []"),
-        (
-            len,
-            min,
-            {"a": [2.0], "b": "wide"},
-            "\n    a        [2.0]\n    b        'wide' | 2 | 'a'",
-        ),
+        (len, min, {"a": [2.0], "b": "w"}, "\n    a        [2.0]\n    b        'w' | 2 | 'a'"),
     ],
 )
 def test_a_counterexample_shows_what_a_reader_would_write(right, answer, case, shown):
@@ -163,11 +147,7 @@ def test_an_exception_in_an_answer_is_shown_as_its_outcome():
     ("name", "answer", "sentence"),
     [
         ("flushed_share", lambda x: np.mean(round_to(x, FP16) == 0), "zero before"),
-        (
-            "dead_share",
-            lambda w, d: np.mean((np.abs(d) < ulp(w, BF16) / 2)[d != 0]),
-            "ask rounding about ties",
-        ),
+        ("dead_share", lambda w, d: np.mean((np.abs(d) < ulp(w, BF16) / 2)[d != 0]), "about ties"),
         ("flush_threshold", "2**-25", "This is text"),
     ],
 )
@@ -317,8 +297,7 @@ def test_an_unknown_exercise_raises_and_names_the_known_ones():
 
 def test_a_verdict_prints_itself_and_escapes_html():
     verdict = check("flush_threshold", "<b>")
-    assert not verdict
-    assert "&lt;b&gt;" in verdict._repr_html_()
+    assert not verdict and "&lt;b&gt;" in verdict._repr_html_()
     assert mplab.check is check
 
 
@@ -352,8 +331,7 @@ def test_an_odd_answer_is_wrong_and_no_error():
         *(None, object(), len, {}, {1.0}, "1", b"1", 1j, np.ones(2, complex), 10**400, [10**400]),
         *(["a"], [None], [[1.0], [1.0, 2.0]], np.datetime64("2020", "D"), np.ma.masked),
     ):
-        assert equal(odd, 0.5, value) is False
-        assert equal(odd, Sealed.of(0.5), value) is False
+        assert equal(odd, 0.5, value) is False and equal(odd, Sealed.of(0.5), value) is False
         assert not check("flush_threshold", odd)
     assert not equal(np.array([0.5 + 1j]), [0.5], value)
 

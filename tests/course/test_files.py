@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,26 +23,19 @@ def broken_course(tmp_path, monkeypatch):
     return folder
 
 
-def test_digits_have_the_shapes_and_ranges_of_the_source():
+def test_digits_have_the_shapes_ranges_and_counts_of_the_source():
+    """As many of each class as the UCI page says."""
     images, labels = load_digits()
-    assert images.shape == (1797, 8, 8)
-    assert images.dtype == np.uint8
+    assert (images.shape, images.dtype, labels.dtype) == ((1797, 8, 8), np.uint8, np.int64)
     assert (images.min(), images.max()) == (0, 16)
-    assert labels.dtype == np.int64
-
-
-def test_digits_have_as_many_of_each_class_as_the_uci_page_says():
-    counts = np.bincount(load_digits().labels)
+    counts = np.bincount(labels)
     assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
 def test_a_caller_may_change_its_digits_without_changing_the_next_callers():
     first = load_digits()
-    first.images[:] = 99
-    first.labels[:] = 99
-    second = load_digits()
-    assert second.images.max() == 16
-    assert second.labels.max() == 9
+    first.images[:] = first.labels[:] = 99
+    assert [array.max() for array in load_digits()] == [16, 9]
 
 
 def test_a_file_with_one_flipped_bit_and_a_missing_one_are_errors_that_name_it(broken_course):
@@ -90,10 +84,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     path = tmp_path / "file"
     replace_file(path, b"old")
 
-    def full(file):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, b"new")
     assert path.read_bytes() == b"old"
@@ -103,12 +94,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
 def test_a_process_killed_while_it_writes_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     replace_file(path, b"old")
-    code = (
-        "import os, signal\n"
-        "from mplab.course.files import replace_file\n"
-        "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"replace_file({str(path)!r}, b'new')\n"
-    )
+    code = "import os, signal; from mplab.course.files import replace_file; "
+    code += "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL); "
+    code += f"replace_file({str(path)!r}, b'new')"
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == -signal.SIGKILL
     assert path.read_bytes() == b"old"

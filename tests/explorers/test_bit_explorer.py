@@ -13,20 +13,9 @@ import pytest
 from oracle import shown
 from typed import read_number, same
 
-from mplab import (
-    FORMATS,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP16,
-    FP32,
-    Format,
-    Specials,
-    encode,
-    explorers,
-    round_to,
-    ulp,
-)
+from mplab import FORMATS, FP8_E4M3, FP8_E5M2, FP16, FP32, Format, Specials, explorers
 from mplab.explorers.modules import SHOWN, facts, module
+from mplab.numbers import encode, round_to, ulp
 from mplab.pictures import canvas
 
 BROWSER = pytest.mark.browser
@@ -91,8 +80,7 @@ def test_every_format_is_asked_for_the_exact_number(tmp_path):
             value = float(round_to(number, fmt))
             if math.isfinite(value):
                 error = (Fraction(value) - number) / Fraction(float(ulp(number, fmt)))
-                assert tells["error"] == float(error)
-                assert tells["code"] == encode(value, fmt)
+                assert tells["error"] == float(error) and tells["code"] == encode(value, fmt)
                 assert tells["row"][0] == shown(value)
                 count += 1
             else:
@@ -107,8 +95,7 @@ def test_events_are_those_of_leaving_the_range(tmp_path):
     assert "INEXACT, OVERFLOW. The largest number of FP16 is 65504." in fp16[2]["said"]
     assert "0x7FF0000000000000" in fp16[2]["digits"][-1][0]
     assert fp16[2]["digits"][-1][1] == "infinity: past the range"
-    assert fp16[3]["row"][2] == "<0.001 ulp"
-    assert "error none" not in fp16[3]["said"]
+    assert fp16[3]["row"][2] == "<0.001 ulp" and "error none" not in fp16[3]["said"]
 
 
 def test_what_a_format_has_no_code_for_is_said(tmp_path):

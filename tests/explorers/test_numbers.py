@@ -281,8 +281,7 @@ def test_a_negative_number_mirrors_a_positive_one_in_the_lab(tmp_path):
     every = itertools.product(("FP8_E4M3", "FP8_E5M2", "BF16", "FP16"), range(17), ("18", "-18"))
     found = lab([{"entry": x, "format": fmt, "eighths": n} for fmt, n, x in every], tmp_path)
     for plus, minus in zip(found[::2], found[1::2], strict=True):
-        assert minus["x"] == -plus["x"]
-        assert minus["bits"] == plus["bits"]
+        assert minus["x"] == -plus["x"] and minus["bits"] == plus["bits"]
         assert (minus["low"], minus["high"]) == (-plus["high"], -plus["low"])
         if plus["low"] != plus["high"]:
             assert minus["chance"] == 1 - plus["chance"]
@@ -311,8 +310,7 @@ def test_stochastic_rounding_goes_up_as_often_as_the_library_s_bits_do(seed, tmp
         chance = float(found["chance"])
         assert abs(found["up"] - 1000 * chance) <= 5 * math.sqrt(1000 * chance * (1 - chance))
         if found["verdict"] == "exact":
-            assert found["up"] == 0
-            assert found["said"].endswith("every mode keeps it.")
+            assert found["up"] == 0 and found["said"].endswith("every mode keeps it.")
     first = lab([{"entry": "16.25", "mode": "STOCHASTIC"}], tmp_path, seed=str(seed))[0]
     words = f"with probability 0.125, else 16; in 1,000 draws it gave 18 {first['up']} times."
     assert words in first["said"]

@@ -13,22 +13,9 @@ from oracle import random_bits, shown
 from tiers import mostly_slow
 from typed import read_number, same
 
-from mplab import (
-    FORMATS,
-    FP16,
-    Event,
-    Rounding,
-    Specials,
-    Stream,
-    decode,
-    encode,
-    events,
-    next_down,
-    next_up,
-    round_to,
-    ulp,
-)
+from mplab import FORMATS, FP16, Event, Rounding, Specials, Stream
 from mplab.explorers.modules import facts
+from mplab.numbers import decode, encode, events, next_down, next_up, round_to, ulp
 from mplab.numbers.inputs import as_array
 
 FMTS = {**FORMATS, **ODD_FORMATS, **WIDER}

@@ -77,11 +77,9 @@ def test_words_say_where_the_runs_part_and_the_button_goes_there():
     real = TrainingTheatre([run("amp-fp16-naive")] * 2)
     assert "FP16 without scaling, real: " in real.state.value
     theatre.jump.click()
-    assert theatre.step.value == 30
-    assert "this one" in theatre.state.value
+    assert theatre.step.value == 30 and "this one" in theatre.state.value
     alike = TrainingTheatre([run(), run("bf16")])
-    assert alike.parting is None
-    assert alike.jump.disabled
+    assert alike.parting is None and alike.jump.disabled
     assert "No run ends a tenth above the first" in alike.state.value
 
 

@@ -70,8 +70,7 @@ def test_the_first_lesson_runs_and_its_explorer_moves_by_keyboard(open_lesson):
         before, after = lesson.press(control, "ArrowRight", times=3)
         assert float(before["value"]) < float(after["value"])
         lesson.press(control, "ArrowLeft")
-        assert lesson.errors() == []
-        assert complaints(lesson) == []
+        assert lesson.errors() == [] and complaints(lesson) == []
 
 
 def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):

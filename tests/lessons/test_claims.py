@@ -37,8 +37,7 @@ def test_no_gradient_of_the_first_step_is_a_normal_number_of_fp16(seed):
     how = {"steps": 1, "progress": False, "record_gradients_at": (0,)}
     layers = train("digits-autoencoder", "fp32", seed=seed, **how).gradients[0]
     largest = [int(histogram.exponents.max()) for histogram in layers.values()]
-    assert largest == sorted(largest)
-    assert largest[-1] < FP16.emin == -14
+    assert largest == sorted(largest) and largest[-1] < FP16.emin == -14
 
 
 class Start:
@@ -288,8 +287,7 @@ def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
         x = round_to(4096 + np.random.default_rng(seed).standard_normal((256, 200)), FP32)
         how = {"axis": 0, "accumulator_format": FP32, "order": "pairwise"}
         found = arithmetic.variance(x, method="one-pass", **how)
-        assert found.min() < 0
-        assert found.max() > 2
+        assert found.min() < 0 and found.max() > 2
         assert set(found) <= set(range(-9, 10))
         assert np.all(
             abs(arithmetic.variance(x, **how) / x.var(axis=0) - 1) < 16 * FP32.unit_roundoff
@@ -304,8 +302,7 @@ def test_one_pass_in_bf16_is_lost_long_before_two_and_two_before_the_data(seed):
     assert "The line reaches 2⁰ at 2⁷" in text
     found = l14.measure_formula_errors("variance", BF16, draws=256, seed=seed)
     bad, good = map(l14.medians, found.errors.values())
-    assert bad[2] < 0.3
-    assert bad[4] > 0.9
+    assert bad[2] < 0.3 and bad[4] > 0.9
     assert max(good[:5]) < 0.006
     assert np.all((good[6:8] / good[5:7] > 2.5) & (good[6:8] / good[5:7] < 7))
     due = np.median(found.conditions, axis=1) * BF16.unit_roundoff
@@ -313,8 +310,7 @@ def test_one_pass_in_bf16_is_lost_long_before_two_and_two_before_the_data(seed):
     assert np.all(good[5:8] < due[5:8] ** 2)
     good = l14.medians(l14.measure_formula_errors("variance", FP16, seed=seed).errors[TWO_PASSES])
     assert "two passes are off by less than half a percent. At 2⁸ and 2⁹ they fail too" in text
-    assert max(good[:8]) < 0.005
-    assert min(good[8:10]) == 1
+    assert max(good[:8]) < 0.005 and min(good[8:10]) == 1
 
 
 TWO_PASSES = "mean of squared distances"
@@ -417,8 +413,7 @@ def test_bf16_takes_twice_the_steps_of_fp16_and_e4m3_gets_nowhere(seed):
     assert (steps[FP32], steps[FP16]) == (2, 7)
     assert 2 <= steps[BF16] / 7 < 3.5
     e4m3 = refine(a, b, factor_format=FP8_E4M3)
-    assert e4m3.backward_errors.min() > e4m3.backward_errors[0] / 4
-    assert not e4m3.converged
+    assert e4m3.backward_errors.min() > e4m3.backward_errors[0] / 4 and not e4m3.converged
 
 
 @pytest.mark.slow
@@ -444,8 +439,7 @@ def test_a_patient_loop_reaches_the_end_that_refine_gives_up_on(seed):
             x = x + 8 * (inverse @ (b - a @ x)[low.permutation])
             if np.abs(b - a @ x).max() < 1e-14 and backward_error(a, x, b) <= 2.0**-52:
                 break
-        assert (step < 599) == ends
-        assert step > 40
+        assert (step < 599) == ends and step > 40
     assert "With n = 16 E4M3 solves systems of condition 8 in about 20 steps" in text
     a, b, _ = l15.random_system(8, size=16, seed=seed)
     found = refine(a, b, factor_format=FP8_E4M3)
@@ -513,8 +507,7 @@ def test_the_explorer_answers_what_the_lesson_says():
     refiner.power.value = -14
     assert refiner.found.steps == 42
     refiner.power.value = -15
-    assert refiner.found.steps == 50
-    assert refiner.found.backward_errors[-1] < 2.0**-49
+    assert refiner.found.steps == 50 and refiner.found.backward_errors[-1] < 2.0**-49
     for power in range(refiner.power.min, -15):
         refiner.power.value = power
         errors = refiner.found.backward_errors
@@ -652,8 +645,7 @@ def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
         shares = [step / ends[n].max() for n, step in zip(ends, moved, strict=False)]
         assert 0.5 < min(shares) <= max(shares) < 0.76
     stochastic = l16.measure_grid_errors(BF16, method="stochastic", seed=seed).errors
-    assert stochastic.max() < 0.02
-    assert stochastic[-1] > 0.003
+    assert stochastic.max() < 0.02 and stochastic[-1] > 0.003
 
 
 def weather(state):
@@ -709,8 +701,7 @@ def test_at_other_steps_kahan_gains_and_nearest_spreads():
     assert "at some other steps it gains. Nor is nearest safe: steps of 1/256" in prose(16)
     assert energies(1 / 32, "kahan").min() > 1
     spread = energies(1 / 256, "nearest")
-    assert spread.min() < 0.82
-    assert spread.max() > 1.18
+    assert spread.min() < 0.82 and spread.max() > 1.18
 
 
 @pytest.mark.slow
@@ -719,8 +710,7 @@ def test_chance_spreads_the_energy_of_swings_most(seed):
     assert "from less than 0.6 to more than 1.5" in prose(16)
     assert "Kahan loses two percent, all swings alike" in prose(16)
     spread = {method: energies(1 / 64, method, seed) for method in METHODS}
-    assert spread["stochastic"].min() < 0.6
-    assert spread["stochastic"].max() > 1.5
+    assert spread["stochastic"].min() < 0.6 and spread["stochastic"].max() > 1.5
     for method in ("nearest", "kahan"):
         assert np.ptp(spread[method]) < 0.1
         assert abs(spread[method] - 1).max() < 0.06

@@ -16,23 +16,14 @@ from tiers import mostly_full
 from torch.nn import functional as F
 
 import mplab
-from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, Rounding, Stream, arithmetic, round_to
+from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, Rounding, Stream, arithmetic, round_to, scaling
 from mplab.course.files import course_folder
 from mplab.lessons.l10.explorer import PolicyExplorer
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l12.explorer import AmaxHistory
 from mplab.lessons.l13.clinic import CASES
 from mplab.lessons.l18.explorer import OUTLIERS, PLACE, WAYS, FourBitBlock
-from mplab.scaling import (
-    MX_BLOCK,
-    DoublingScaler,
-    LossScaler,
-    ScaleRule,
-    dequantize,
-    fake_quantize,
-    play,
-    quantize,
-)
+from mplab.scaling import MX_BLOCK, DoublingScaler, LossScaler, ScaleRule, fake_quantize, play
 from mplab.simulation import EVERYTHING, KERAS_MIXED, SCALINGS, convert_linears, simulated
 from mplab.simulation.casts import ROLES
 from mplab.training import RECIPES, TASKS, train
@@ -244,11 +235,11 @@ def test_on_the_model_machine_large_products_gain_eightfold_and_small_ones_nothi
 def test_a_power_of_two_rounds_nothing_and_a_ratio_fills_the_range():
     gradient = torch.tensor([0.0009, -0.0003, 0.00002])
     rules = (ScaleRule.POWER_OF_TWO, ScaleRule.RATIO)
-    power, ratio = (quantize(gradient, FP8_E4M3, scale=rule) for rule in rules)
+    power, ratio = (scaling.quantize(gradient, FP8_E4M3, scale=rule) for rule in rules)
     assert float(power.scale) == 2.0**18
     assert float(ratio.scale) == pytest.approx(448 / 0.0009)
     assert float(power.values.max()) < float(ratio.values.max()) == 448
-    assert dequantize(ratio)[0] == pytest.approx(0.0009, rel=1e-6)
+    assert scaling.dequantize(ratio)[0] == pytest.approx(0.0009, rel=1e-6)
 
 
 def test_floored_block_scales_cut_nearly_a_tenth_of_the_maxima_of_normal_numbers():
@@ -477,8 +468,7 @@ def test_the_last_layer_counts_for_more_than_the_first(seed):
             return convert_linears(task.model(), scaling=PLAIN, **keep)
 
         found[left] = trained(replace(task, model=model), None, seed)
-    assert found["4"] == pytest.approx(0.975, abs=0.012)
-    assert found["0"] < found["4"] + 0.005
+    assert found["4"] == pytest.approx(0.975, abs=0.012) and found["0"] < found["4"] + 0.005
 
 
 @pytest.mark.slow
@@ -525,8 +515,7 @@ def test_the_numbers_among_the_model_answers_pass_their_checks():
 def test_the_figures_of_the_model_answers_come_out():
     at = {eps: 1e-4 / float(round_to(eps, FP16)) for eps in (1e-7, 1e-4)}
     assert round_to(1e-8, FP16) == 0
-    assert round(at[1e-7]) == 839
-    assert at[1e-4] == pytest.approx(1, rel=1e-3)
+    assert round(at[1e-7]) == 839 and at[1e-4] == pytest.approx(1, rel=1e-3)
     assert round(255.875**2, 2) == 65472.02
     average = torch.tensor(1.0).bfloat16()
     for _ in range(3000):

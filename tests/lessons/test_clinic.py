@@ -21,8 +21,7 @@ def test_there_are_twelve_cases_each_with_its_words():
 
 @every_case
 def test_the_observable_tells_the_broken_run_from_the_cured_one_and_the_usual_remedy_fails(case):
-    assert not case.is_healthy(case.broken())
-    assert not case.is_healthy(case.wrong_fix())
+    assert not case.is_healthy(case.broken()) and not case.is_healthy(case.wrong_fix())
     assert case.is_healthy(case.fixed())
 
 
@@ -30,8 +29,7 @@ def test_the_observable_tells_the_broken_run_from_the_cured_one_and_the_usual_re
 def test_the_health_report_names_the_fault_of_all_twelve_and_says_nothing_of_the_cured_run(case):
     findings = {c.finding for c in CASES.values()}
     assert findings & set(case.broken().report.codes) == {case.finding}
-    assert case.finding in case.wrong_fix().report.codes
-    assert case.fixed().report.codes == []
+    assert case.finding in case.wrong_fix().report.codes and case.fixed().report.codes == []
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, QUICK))
@@ -70,8 +68,7 @@ def test_zero_gradients_are_told_from_zero_updates():
     for run in (without, frozen):
         assert run.losses[-1] == run.losses[0]
     assert without.report.steps[-1].gradient_norm == 0
-    assert frozen.report.steps[-1].gradient_norm > 0.1
-    assert frozen.observed == 1
+    assert frozen.report.steps[-1].gradient_norm > 0.1 and frozen.observed == 1
 
 
 def test_frozen_weights_are_told_from_a_stale_forward_pass():
@@ -107,8 +104,7 @@ def test_a_meter_in_bf16_stops_at_1024():
 
 def test_a_spike_spoils_as_many_steps_as_the_history_is_long():
     case = CASES["stale-amax"]
-    assert case.broken().observed == 16
-    assert case.wrong_fix().observed == 40 - 12
+    assert case.broken().observed == 16 and case.wrong_fix().observed == 40 - 12
     broken, cured = case.broken().losses, case.fixed().losses
     assert broken[:11] == pytest.approx(cured[:11], rel=0.05)
     assert min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])  # all that was learnt is unheard of

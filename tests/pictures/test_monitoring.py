@@ -9,7 +9,6 @@ from mplab import pictures as figures
 from mplab.health import Digest, compare
 
 
-# Two runs ----------------------------------------------------------------------------------
 def digest(layers=2, start=0, change=None, steps=6):
     torch.manual_seed(0)
     parts = [torch.nn.Linear(4, 4) for _ in range(layers)]

@@ -7,34 +7,26 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from histories import history as history_of
 from legible import assert_legible
 from tiers import mostly_slow
 
 from mplab.pictures import loss_curves, report, results_table
 from mplab.pictures.pages import class_parts
-from mplab.training import RECIPES, History
+from mplab.training import RECIPES
 
 STEPS = 60
 
 
 def history(named, seed=0, factor=1.0, **changes):
     """A small run without training."""
-    how = RECIPES[named]
     facts = {
-        "task": "digits-autoencoder",
-        "recipe": named,
-        "compute_format": how.compute_format.name,
-        "seed": seed,
-        "device": "cpu",
-        "simulated": how.simulated,
+        **{"task": "digits-autoencoder", "seed": seed, "metrics": {"r2": 0.5 + seed / 10}},
         "loss": factor * (0.03 + 0.2 * 0.9 ** np.arange(STEPS)) * (1 + seed / 10),
-        "loss_scale": np.full(STEPS, how.init_scale or 1.0),
-        "skipped": np.zeros(STEPS, bool),
-        "metrics": {"r2": 0.5 + seed / 10},
+        "loss_scale": np.full(STEPS, RECIPES[named].init_scale or 1.0),
         "environment": {"torch": "2.13.0", "platform": "<machine>"},
-        "settings": how.settings(),
     }
-    return History(**{**facts, **changes})
+    return replace(history_of(named, STEPS), **facts | changes)
 
 
 def several():
@@ -89,12 +81,10 @@ def test_the_page_says_what_the_runs_show_and_where_they_come_from(tmp_path):
     source = tmp_path / "run.json"
     source.write_bytes(b"runs")
     words = " ".join(Page(report(several(), source=source)).words)
-    assert loss_curves(several()).claim in words
-    assert "digits-autoencoder, seeds 0, 1 and 2" in words
-    assert hashlib.sha256(b"runs").hexdigest() in words
-    assert "cpu, NVIDIA H100" in words
-    assert "kahan" in words
-    assert "<machine>" in words  # escaped in the source
+    digest, claim = hashlib.sha256(b"runs").hexdigest(), loss_curves(several()).claim
+    machines = ("cpu, NVIDIA H100", "<machine>")  # escaped in the source
+    for said in (claim, digest, "digits-autoencoder, seeds 0, 1 and 2", "kahan", *machines):
+        assert said in words
 
 
 @pytest.mark.slow
@@ -131,9 +121,7 @@ def test_recipes_that_look_alike_are_kept_apart_by_their_names():
 def test_settings_in_the_page_are_words_and_one_is_not_yes():
     runs = [history("fp32", settings={"max_norm": norm}, recipe=str(norm)) for norm in (1.0, None)]
     page = report(runs)
-    assert ">1.0</td>" in page
-    assert ">–</td>" in page
-    assert ">yes</td>" not in page
+    assert ">1.0</td>" in page and ">–</td>" in page and ">yes</td>" not in page
 
 
 def test_each_seed_is_compared_with_fp32_of_the_same_seed():

@@ -24,12 +24,9 @@ def test_the_claim_compares_seed_by_seed_and_not_the_ranges():
 @pytest.mark.slow
 def test_each_seed_is_a_mark_in_the_row_of_its_way():
     axes = pictures.by_seed(RESULTS, metric="test R²").axes[0]
-    for row, (line, (name, scores)) in enumerate(
-        zip(axes.get_lines(), RESULTS.items(), strict=True)
-    ):
-        assert line.get_xdata().tolist() == scores
-        assert set(line.get_ydata()) == {row}
-        assert axes.get_yticklabels()[row].get_text() == name
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(RESULTS)
+    for row, (line, scores) in enumerate(zip(axes.get_lines(), RESULTS.values(), strict=True)):
+        assert line.get_xdata().tolist() == scores and set(line.get_ydata()) == {row}
     assert pictures.by_seed(RESULTS, metric="test R²").claim.startswith("Test R² against FP32")
 
 
