@@ -71,8 +71,7 @@ class TrainingTheatre(Explorer):
             layout={"width": "12rem"},
         )
         super().__init__(
-            "Where and when does a run go wrong?",
-            [self.step, self.jump, self.layer, self.gradient],
+            "Where and when does a run go wrong?", [self.step, self.jump, self.layer, self.gradient]
         )
         self.jump.on_click(lambda _: self.visibly(self._to_parting))
 

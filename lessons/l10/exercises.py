@@ -23,11 +23,7 @@ def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int
     """The lists, and something for operations on neither."""
 
     def precision(
-        operation: str,
-        inputs: Sequence[int],
-        lower: Sequence[str],
-        wide: Sequence[str],
-        low: int,
+        operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
     ) -> int:
         if operation in lower:
             return low

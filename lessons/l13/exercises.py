@@ -6,9 +6,7 @@ from mplab.course.exercise import Exercise, known
 
 
 # Diagnosis -------------------------------------------------------------------------------
-def _in_order(
-    *rules: Callable[[float, float, float, float, float], int],
-) -> Callable[..., int]:
+def _in_order(*rules: Callable[[float, float, float, float, float], int]) -> Callable[..., int]:
     """The first rule with an answer decides."""
 
     def name(finite: float, zeros: float, lost: float, moved: float, repeats: float) -> int:

@@ -8,11 +8,7 @@ from mplab.explorers.widget import Explorer, choice
 from mplab.lessons.l13.clinic import CASES, Outcome, Treatment
 from mplab.pictures.canvas import NEUTRAL
 
-TREATMENT_NAMES: dict[str, Treatment] = {
-    "none": "broken",
-    "usual remedy": "wrong",
-    "cure": "fixed",
-}
+TREATMENT_NAMES: dict[str, Treatment] = {"none": "broken", "usual remedy": "wrong", "cure": "fixed"}
 
 
 class Clinic(Explorer):

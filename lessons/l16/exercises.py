@@ -187,10 +187,7 @@ EXERCISES: dict[str, Exercise] = {
                 "The lost part, too, is stored in BF16: only eight bits of it are kept.",
             ),
             (partial(_kahan_step, shortened=True), "step + lost is rounded to BF16 first."),
-            (
-                partial(_kahan_step, of_the_step=True),
-                "Due is step + lost, not the step alone.",
-            ),
+            (partial(_kahan_step, of_the_step=True), "Due is step + lost, not the step alone."),
         ),
         uses=("round_to",),
     ),

@@ -176,9 +176,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 partial(
-                    _needed,
-                    product=lambda n: math.perm(256, n),
-                    size=lambda k, q: 2 * k * 4**q,
+                    _needed, product=lambda n: math.perm(256, n), size=lambda k, q: 2 * k * 4**q
                 ),
                 "256 and 254 share the factor 2: their remainders say the same twice.",
             ),

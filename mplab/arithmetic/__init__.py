@@ -17,10 +17,7 @@ from mplab.arithmetic.emulation import (
     split as split,
 )
 from mplab.arithmetic.float_array import FloatArray as FloatArray
-from mplab.arithmetic.integration import (
-    freezes as freezes,
-    integrate as integrate,
-)
+from mplab.arithmetic.integration import freezes as freezes, integrate as integrate
 from mplab.arithmetic.linear import (
     Factors as Factors,
     Refinement as Refinement,

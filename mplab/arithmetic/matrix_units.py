@@ -28,15 +28,7 @@ import numpy as np
 from mplab.arithmetic.architectures import GROUP, Input, MatrixUnit, pair_of, unit_of
 from mplab.arithmetic.operations import add, fma
 from mplab.numbers.checks import quoted
-from mplab.numbers.formats import (
-    FP4_E2M1,
-    FP8_E8M0,
-    FP16,
-    FP32,
-    Format,
-    Rounding,
-    Specials,
-)
+from mplab.numbers.formats import FP4_E2M1, FP8_E8M0, FP16, FP32, Format, Rounding, Specials
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 

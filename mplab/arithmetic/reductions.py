@@ -14,13 +14,7 @@ import numpy as np
 from mplab.arithmetic.operations import add, divide, multiply, sqrt, subtract
 from mplab.numbers.checks import one_of, quoted
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
-from mplab.numbers.rounding import (
-    Stream,
-    checked_facts,
-    checked_keys,
-    require_values,
-    round_to,
-)
+from mplab.numbers.rounding import Stream, checked_facts, checked_keys, require_values, round_to
 
 
 class Accumulation(TypedDict, total=False):

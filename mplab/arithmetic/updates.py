@@ -84,13 +84,7 @@ class Weights:
 
 
 def path(
-    start: Any,
-    update: float,
-    steps: int,
-    fmt: Format,
-    *,
-    method: str = "nearest",
-    seed: int = 0,
+    start: Any, update: float, steps: int, fmt: Format, *, method: str = "nearest", seed: int = 0
 ) -> np.ndarray:
     """Apply equal updates to weights, and return the weights before and after each.
 

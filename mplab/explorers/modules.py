@@ -13,16 +13,7 @@ import anywidget
 import traitlets
 
 from mplab.numbers.codes import decode, ulp
-from mplab.numbers.formats import (
-    BF16,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP16,
-    FP32,
-    TF32,
-    Format,
-    Rounding,
-)
+from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Rounding
 from mplab.pictures.canvas import FIELDS, Picture, style
 from mplab.pictures.formats import bit_fields, number_lines
 from mplab.pictures.rounding import rounding_profile

@@ -7,14 +7,7 @@ import numpy as np
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.numbers.formats import FP16, Format
-from mplab.pictures.canvas import (
-    bands,
-    percent,
-    power_of_two,
-    spread,
-    style,
-    whole_ticks,
-)
+from mplab.pictures.canvas import bands, percent, power_of_two, spread, style, whole_ticks
 from mplab.training.exponents import (
     ExponentHistogram,
     Shares,

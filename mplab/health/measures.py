@@ -22,9 +22,7 @@ _COMPARED = 1 << 14
 _P = ParamSpec("_P")
 
 
-def harmless(
-    look: Callable[Concatenate[Any, _P], None],
-) -> Callable[Concatenate[Any, _P], None]:
+def harmless(look: Callable[Concatenate[Any, _P], None]) -> Callable[Concatenate[Any, _P], None]:
     """Make a hook whose errors never reach the run, and which `torch.compile` ignores.
 
     Its class has `_stopped`, and `_stop` for an error.

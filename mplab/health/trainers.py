@@ -87,9 +87,7 @@ def transformers_callback(
         trainer.add_callback(transformers_callback(every=10))
     """
     needs("transformers_callback", "transformers")
-    from transformers import (  # type: ignore[import-not-found,unused-ignore]
-        TrainerCallback,
-    )
+    from transformers import TrainerCallback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
     return kind(transformers_callback, say_every, told, on_nonfinite, digest, options)

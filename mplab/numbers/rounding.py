@@ -11,15 +11,7 @@ import numpy as np
 
 from mplab.numbers.codes import encode, refusal
 from mplab.numbers.facts import Facts, facts_of
-from mplab.numbers.formats import (
-    FP32,
-    Event,
-    Format,
-    Overflow,
-    Rounding,
-    Tininess,
-    require_format,
-)
+from mplab.numbers.formats import FP32, Event, Format, Overflow, Rounding, Tininess, require_format
 from mplab.numbers.inputs import as_array, as_float64, widen
 from mplab.numbers.threads import DIVISIBLE
 from mplab.numbers.words import integer

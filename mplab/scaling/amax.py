@@ -41,11 +41,7 @@ _E8M0 = (ScaleRule.MX, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
 
 @np.errstate(under="ignore")
 def scale_for(
-    amax: Any,
-    fmt: Format,
-    *,
-    rule: ScaleRule = ScaleRule.POWER_OF_TWO,
-    margin: int = 0,
+    amax: Any, fmt: Format, *, rule: ScaleRule = ScaleRule.POWER_OF_TWO, margin: int = 0
 ) -> Any:
     """Compute the scale that fits a tensor with this largest magnitude into a format.
 

@@ -109,11 +109,7 @@ class FlooredScaler(LossScaler):
     """
 
     def __init__(
-        self,
-        init_scale: float = 65536.0,
-        *,
-        min_scale: float = 1.0,
-        growth_interval: int = 2000,
+        self, init_scale: float = 65536.0, *, min_scale: float = 1.0, growth_interval: int = 2000
     ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
         self.min_scale = between(type(self).__name__, "min_scale", in_float32(min_scale), 0)

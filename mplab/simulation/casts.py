@@ -12,14 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mplab.numbers.checks import one_of, quoted
-from mplab.numbers.formats import (
-    FP4_E2M1,
-    FP6_E3M2,
-    FP8_E4M3,
-    FP8_E5M2,
-    Format,
-    Rounding,
-)
+from mplab.numbers.formats import FP4_E2M1, FP6_E3M2, FP8_E4M3, FP8_E5M2, Format, Rounding
 from mplab.numbers.rounding import Stream
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import fake_quantize, hadamard

@@ -149,11 +149,7 @@ class Real:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        optimizer: torch.optim.Optimizer,
-        recipe: Recipe,
+        self, model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, recipe: Recipe
     ) -> None:
         self.model, self.loss, self.recipe = model, loss, recipe
         self.optimizer = optimizer

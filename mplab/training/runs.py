@@ -185,12 +185,7 @@ def checkpoint_path(out: Path, recipe: str, seed: int) -> Path:
 
 
 def _require_same(
-    run: History,
-    out: Path,
-    task: Task,
-    steps: int,
-    device: str | None,
-    recipes: dict[str, Recipe],
+    run: History, out: Path, task: Task, steps: int, device: str | None, recipes: dict[str, Recipe]
 ) -> None:
     """Reject a file with runs of another task, length, settings or device."""
     facts: list[tuple[str, Any, Any]] = [("task", run.task, task.name)]

@@ -8,14 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from mplab.scaling import (
-    DoublingScaler,
-    FlooredScaler,
-    GradScaler,
-    LossScaler,
-    NudgedScaler,
-    turns,
-)
+from mplab.scaling import DoublingScaler, FlooredScaler, GradScaler, LossScaler, NudgedScaler, turns
 
 # Sequences of calls --------------------------------------------------------------------
 

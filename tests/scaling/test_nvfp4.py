@@ -9,17 +9,7 @@ import torch
 from cases import assert_same_bits
 from oracle import power, round_fraction
 
-from mplab import (
-    FORMATS,
-    FP4_E2M1,
-    FP8_E4M3,
-    FP8_E8M0,
-    FP32,
-    Format,
-    Overflow,
-    Rounding,
-    Stream,
-)
+from mplab import FORMATS, FP4_E2M1, FP8_E4M3, FP8_E8M0, FP32, Format, Overflow, Rounding, Stream
 from mplab.scaling import Quantized, ScaleRule, dequantize, fake_quantize, hadamard, quantize
 
 NVFP4 = {"fmt": FP4_E2M1, "scale": ScaleRule.NVFP4}

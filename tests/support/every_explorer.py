@@ -221,10 +221,7 @@ def entry(page, field):
 
 def button(page, found):
     """Space, or a click; what undoes it is not known."""
-    return {
-        "keyboard": Way(lambda: found.press("Space"), None),
-        "mouse": Way(found.click, None),
-    }
+    return {"keyboard": Way(lambda: found.press("Space"), None), "mouse": Way(found.click, None)}
 
 
 def choice(page, found):

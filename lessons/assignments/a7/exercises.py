@@ -368,11 +368,7 @@ NORM = Exercise(
             inputs=np.float16,
             least=1e-3,
         ),
-        but(
-            norm_formula,
-            "The square is infinite before it is widened.",
-            squares="late",
-        ),
+        but(norm_formula, "The square is infinite before it is widened.", squares="late"),
         but(
             norm_formula,
             "A mean is a sum first, and in FP16 the sum is infinite beyond 65504.",

@@ -118,11 +118,7 @@ WRONG = {
         ),
         ("b[a != 0] == 0", "b.flatten() == 0", "zero in FP32, too"),
         ("b[a != 0] == 0", "b[a != 0].abs() < 2.0**-14", "subnormal numbers"),
-        (
-            "        model.zero_grad()\n",
-            "",
-            "start from empty gradients",
-        ),
+        ("        model.zero_grad()\n", "", "start from empty gradients"),
         (" if len(gone) else 0.0", "", "not 0/0"),
     ],
     "amp_step": [

@@ -143,11 +143,7 @@ WRONG = {
     ],
     "norm": [
         ("x.astype(np.float32)", "x", "infinite from 256 on"),
-        (
-            "wide = x.astype(np.float32)",
-            "wide, eps = x, max(eps, 1e-3)",
-            "infinite already",
-        ),
+        ("wide = x.astype(np.float32)", "wide, eps = x, max(eps, 1e-3)", "infinite already"),
         (
             "(centred * centred)",
             "(centred.astype(np.float16) * centred.astype(np.float16)).astype(np.float32)",
@@ -197,11 +193,7 @@ WRONG = {
             "updates += scaler.get_scale() == now",
             "only a fall means a skip",
         ),
-        (
-            "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
-            "pass",
-            "not clipped at all",
-        ),
+        ("torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)", "pass", "not clipped at all"),
     ],
     "evidence": [
         (

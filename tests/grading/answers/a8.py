@@ -197,11 +197,7 @@ WRONG = {
     ],
     "plan": [
         ("if m:", "if m == n:", "promoted in between"),
-        (
-            "range(1, p + 2)",
-            "[min(p + 1, held // 2 + 1)]",
-            "compare all widths",
-        ),
+        ("range(1, p + 2)", "[min(p + 1, held // 2 + 1)]", "compare all widths"),
         ("p + 2", "p + 1", "fits into p significant"),
         ("s * (s + 1) // 2", "s * s", "left out"),
         ("-(-n // m)", "max(n // m, 1)", "A last sum"),
