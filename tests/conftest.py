@@ -1,6 +1,7 @@
 """What every test runs under."""
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -16,6 +17,8 @@ from hypothesis import settings
 import mplab
 
 collect_ignore_glob = ["support/*", "tools/*", "*/answers/*"]
+
+SLOW = re.compile(r"test_l\d\d\w*_figures|grading/test_a\d|pictures/test_pages")
 
 os.environ["KERAS_BACKEND"] = "torch"  # and not what the user's own settings say
 
@@ -49,8 +52,12 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.write_line("\n".join(rows))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is asked
 def pytest_collection_modifyitems(items) -> None:
-    """Let the examples in docstrings use the public names without importing them."""
+    """Leave figures and assignments to the slow tests; give docstrings' examples their names."""
+    for item in items:
+        if SLOW.search(item.nodeid):
+            item.add_marker("slow")
     examples = [item for item in items if isinstance(item, DoctestItem)]
     if not examples:
         return

@@ -44,24 +44,24 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 19_300,
-    "mplab/numbers": 1_960,
-    "mplab/arithmetic": 1_920,
-    "mplab/scaling": 810,
+    "mplab": 18_745,
+    "mplab/numbers": 1_945,
+    "mplab/arithmetic": 1_870,
+    "mplab/scaling": 795,
     "mplab/course": 450,
-    "mplab/simulation": 2_425,
-    "mplab/grading": 3_835,
-    "mplab/training": 1_985,
-    "mplab/health": 2_000,
+    "mplab/simulation": 2_410,
+    "mplab/grading": 3_600,
+    "mplab/training": 1_965,
+    "mplab/health": 1_840,
     "mplab/hardware": 500,
     "mplab/pictures": 1_500,
-    "mplab/explorers": 615,
+    "mplab/explorers": 590,
     "mplab/commands": 1_260,
-    "lessons": 10_610,
-    "tests": 33_590,
+    "lessons": 10_520,
+    "tests": 31_500,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
-comes takes another's place, and a budget is only ever lowered."""
+comes takes another's place, and a sum is only ever lowered: mplab, the lessons, the tests."""
 IMPORTS_PER_FILE = 9.45
 
 

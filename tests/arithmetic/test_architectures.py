@@ -2,20 +2,10 @@
 
 from dataclasses import replace
 
+import matrix_oracle
 import numpy as np
 import pytest
 from cases import assert_same_bits
-from matrix_oracle import (
-    Double,
-    block,
-    chained,
-    codes,
-    fused,
-    groups_of_sixteen,
-    in_pairs,
-    one_step,
-    products_first,
-)
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding
@@ -89,10 +79,14 @@ FUSING = [
 @pytest.mark.parametrize(("architecture", "name"), slow_unless(2, FUSING))
 def test_fp64_and_fp32_are_one_fused_multiply_add_after_the_other(architecture, name, kind):
     double = name == "FP64"
-    facts, fmt = (Double(), float) if double else (FP32, FP32)
-    a, b, c = block(kind, (facts, facts), facts, random(architecture, name, kind), (6, 9, 5))
+    facts, fmt = (matrix_oracle.Double(), float) if double else (FP32, FP32)
+    a, b, c = matrix_oracle.block(
+        kind, (facts, facts), facts, random(architecture, name, kind), (6, 9, 5)
+    )
     got = mma(a, b, c, architecture=architecture, input_format=fmt, output_format=fmt)
-    want = chained(a, b, c, 1, lambda x, y, z, _: fused(*x, *y, z, facts))
+    want = matrix_oracle.chained(
+        a, b, c, 1, lambda x, y, z, _: matrix_oracle.fused(*x, *y, z, facts)
+    )
     assert_same_bits(got, want)
 
 
@@ -102,13 +96,17 @@ def test_fp64_and_fp32_are_one_fused_multiply_add_after_the_other(architecture, 
     [("cdna1", FP16, 4), ("cdna1", BF16, 2), ("cdna2", FP16, 4), ("cdna2", BF16, 4)],
 )
 def test_cdna1_and_cdna2_round_every_sum_and_cdna2_flushes(architecture, fmt, terms, kind):
-    a, b, c = block(kind, (fmt, fmt), FP32, random(architecture, fmt.name, kind), (5, 22, 5))
+    a, b, c = matrix_oracle.block(
+        kind, (fmt, fmt), FP32, random(architecture, fmt.name, kind), (5, 22, 5)
+    )
     flush = architecture == "cdna2"
     x, y, z = (
         np.where(np.abs(v) < f.min_normal, 0.0, v) if flush else v
         for v, f in ((a, fmt), (b, fmt), (c, FP32))
     )
-    want = chained(x, y, z, terms, lambda x, y, z, _: in_pairs(x, y, z, terms, flush))
+    want = matrix_oracle.chained(
+        x, y, z, terms, lambda x, y, z, _: matrix_oracle.in_pairs(x, y, z, terms, flush)
+    )
     assert_same_bits(mma(a, b, c, architecture=architecture, input_format=fmt), want)
 
 
@@ -123,9 +121,11 @@ OF_CDNA3_UNITS = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("fmts", "terms"), OF_CDNA3_UNITS)
 def test_cdna3_adds_products_first_and_rounds_down(fmts, terms, kind):
-    a, b, c = block(kind, fmts, FP32, random(*fmts, kind), (5, 38, 5))
+    a, b, c = matrix_oracle.block(kind, fmts, FP32, random(*fmts, kind), (5, 38, 5))
     lanes = 1 + (terms == 16)
-    want = chained(a, b, c, terms, lambda x, y, z, _: products_first(x, y, z, fmts, lanes))
+    want = matrix_oracle.chained(
+        a, b, c, terms, lambda x, y, z, _: matrix_oracle.products_first(x, y, z, fmts, lanes)
+    )
     assert_same_bits(mma(a, b, c, architecture="cdna3", input_format=fmts), want)
 
 
@@ -144,22 +144,24 @@ def test_small_formats_are_mixed_each_with_its_own_least_exponent(architecture, 
     written = more[0]["written_bits"] if more else 23
     for kind in KINDS:
         for output in (FP32, FP16):
-            a, b, c = block(kind, fmts, output, random(architecture, *fmts, kind), (2, 37, 2))
+            a, b, c = matrix_oracle.block(
+                kind, fmts, output, random(architecture, *fmts, kind), (2, 37, 2)
+            )
 
             def step(x, y, z, _, output=output):
-                return one_step(x, y, z, fmts, output, terms, bits, written)
+                return matrix_oracle.one_step(x, y, z, fmts, output, terms, bits, written)
 
             how = {"architecture": architecture, "input_format": fmts, "output_format": output}
-            assert_same_bits(mma(a, b, c, **how), chained(a, b, c, terms, step))
+            assert_same_bits(mma(a, b, c, **how), matrix_oracle.chained(a, b, c, terms, step))
 
 
 def scales_of(kind, fmt, shape, rng):
     """Scales of blocks, with NaN among them in one kind, and zeros in E4M3."""
     if fmt is FP8_E4M3:
-        found = np.abs(codes(fmt, shape, rng))
+        found = np.abs(matrix_oracle.codes(fmt, shape, rng))
         return np.where(np.isnan(found) & (kind != "codes"), 0.0, found)
     if kind == "codes":
-        return codes(fmt, shape, rng)
+        return matrix_oracle.codes(fmt, shape, rng)
     spread, centre = {"far": (40, 0), "low": (4, -120), "high": (8, 60)}.get(kind, (3, 0))
     return 2.0 ** np.clip(rng.integers(-spread, spread + 1, shape) + centre, -127, 127)
 
@@ -171,16 +173,16 @@ def test_scales_of_mx_shift_the_exponents_of_their_blocks(left, kind):
     for right in SMALL[: 5 - (left is FP4_E2M1)]:
         rng = random("mx", left, right, kind)
         fmts = left, right
-        a, b, c = block(kind, fmts, FP32, rng, (2, 64, 2))
+        a, b, c = matrix_oracle.block(kind, fmts, FP32, rng, (2, 64, 2))
         s, t = (scales_of(kind, FP8_E8M0, (2, 2), rng) for _ in "ab")
 
         def step(x, y, z, at, s=s, t=t, fmts=fmts):
             i, j, k = at
             scales = [(s[i, k // 32], t[k // 32, j])] * len(x)
-            return one_step(x, y, z, fmts, FP32, 32, 25, 23, scales=scales)
+            return matrix_oracle.one_step(x, y, z, fmts, FP32, 32, 25, 23, scales=scales)
 
         got = mma(a, b, c, architecture="rtx_blackwell", input_format=fmts, scales=(s, t))
-        assert_same_bits(got, chained(a, b, c, 32, step))
+        assert_same_bits(got, matrix_oracle.chained(a, b, c, 32, step))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,16 +190,16 @@ def test_scales_of_mx_shift_the_exponents_of_their_blocks(left, kind):
 @pytest.mark.parametrize("fmt", [FP8_E8M0, FP8_E4M3])
 def test_fp4_with_scales_is_added_by_sixteen_and_aligned_by_its_scales(fmt, wide, kind):
     rng = random("fp4", fmt, wide, kind)
-    a, b, c = block(kind, (FP4_E2M1, FP4_E2M1), FP32, rng, (4, 160, 4))
+    a, b, c = matrix_oracle.block(kind, (FP4_E2M1, FP4_E2M1), FP32, rng, (4, 160, 4))
     s, t = (scales_of(kind, fmt, p, rng) for p in ((4, 160 // wide), (160 // wide, 4)))
     how = {"architecture": "blackwell", "input_format": FP4_E2M1, "scale_format": fmt}
 
     def step(x, y, z, at):
         i, j, k = at
         scales = [(s[i, p // wide], t[p // wide, j]) for p in range(k, k + len(x))]
-        return groups_of_sixteen(x, y, z, scales, fmt)
+        return matrix_oracle.groups_of_sixteen(x, y, z, scales, fmt)
 
-    assert_same_bits(mma(a, b, c, scales=(s, t), **how), chained(a, b, c, 64, step))
+    assert_same_bits(mma(a, b, c, scales=(s, t), **how), matrix_oracle.chained(a, b, c, 64, step))
 
 
 # Rules -------------------------------------------------------------------------------------

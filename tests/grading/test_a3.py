@@ -8,22 +8,9 @@ from corpus import answer, assignment
 from oracle import round_fraction
 
 import mplab
-from mplab import (
-    BF16,
-    FP4_E2M1,
-    FP6_E2M3,
-    FP6_E3M2,
-    FP8_E4M3,
-    FP8_E4M3FNUZ,
-    FP8_E5M2,
-    FP16,
-    FP32,
-    Format,
-    Overflow,
-    Rounding,
-    decode,
-)
+from mplab import BF16, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP16, FP32
 from mplab.arithmetic import reductions
+from mplab.numbers import Format, Overflow, Rounding, decode
 
 SMALL = (FP4_E2M1, FP6_E2M3, FP6_E3M2, Format("E3M2", exponent_bits=3, precision=3))
 EIGHT = (FP8_E4M3, FP8_E5M2, FP8_E4M3FNUZ, Format("E3M4", exponent_bits=3, precision=5))

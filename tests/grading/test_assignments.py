@@ -4,39 +4,24 @@ import json
 import re
 from dataclasses import replace
 
+import corpus
 import nbformat
 import pytest
-from corpus import (
-    NAMES,
-    ROOT,
-    Judgement,
-    answer,
-    answers,
-    assignment,
-    cells,
-    edited,
-    hidden_parts,
-    judge,
-    problem,
-    public,
-    recited,
-    stubbed,
-)
 
 from mplab.course.exercise import verdict_on
 
 # From the answers, which a test below holds to be those of the exercises: to load an assignment
 # takes seconds, which collecting the tests should not.
-EXERCISES = [(name, exercise) for name in NAMES for exercise in answers(name).RIGHT]
+EXERCISES = [(name, exercise) for name in corpus.NAMES for exercise in corpus.answers(name).RIGHT]
 LONG = {("a5", "go_on"), ("a5", "lost_shares"), ("a5", "amp_step"), ("a5", "window_step"),
         ("a7", "triage"), ("a8", "freezing")}  # fmt: skip
 WRONG = [
     pytest.param(name, exercise, wrong, id=f"{name}-{exercise}-{i}")
-    for name in NAMES
-    for exercise, entries in answers(name).WRONG.items()
+    for name in corpus.NAMES
+    for exercise, entries in corpus.answers(name).WRONG.items()
     for i, wrong in enumerate(entries)
 ]
-every_assignment = pytest.mark.parametrize("name", NAMES)
+every_assignment = pytest.mark.parametrize("name", corpus.NAMES)
 every_exercise = pytest.mark.parametrize(
     ("name", "exercise"), EXERCISES, ids=[f"{n}-{e}" for n, e in EXERCISES]
 )
@@ -49,44 +34,44 @@ every_wrong = pytest.mark.parametrize(("name", "exercise", "wrong"), WRONG)
 
 
 def test_there_are_nine_assignments_with_forty_five_exercises():
-    assert [f"a{i}" for i in range(1, 10)] == NAMES
+    assert [f"a{i}" for i in range(1, 10)] == corpus.NAMES
     assert len(EXERCISES) >= 45
 
 
 @every_assignment
 def test_an_assignment_has_at_least_five_exercises(name):
-    assert len(assignment(name).graded) >= 5
+    assert len(corpus.assignment(name).graded) >= 5
 
 
 def test_every_assignment_has_a_corpus():
-    assert [path.parent.name for path in sorted(ROOT.glob("*/exercises.py"))] == NAMES
+    assert [path.parent.name for path in sorted(corpus.ROOT.glob("*/exercises.py"))] == corpus.NAMES
 
 
 @every_assignment
 def test_every_exercise_has_two_right_answers_and_five_wrong_ones(name):
-    corpus = answers(name)
-    assert set(corpus.RIGHT) == set(corpus.WRONG) == set(assignment(name).graded)
-    assert all(len(wrong) >= 5 for wrong in corpus.WRONG.values())
-    assert all(len(right) >= 1 for right in corpus.RIGHT.values())  # and the solution
+    programs = corpus.answers(name)
+    assert set(programs.RIGHT) == set(programs.WRONG) == set(corpus.assignment(name).graded)
+    assert all(len(wrong) >= 5 for wrong in programs.WRONG.values())
+    assert all(len(right) >= 1 for right in programs.RIGHT.values())  # and the solution
 
 
 @pytest.mark.slow
 @every_exercise
 def test_the_solution_and_another_program_earn_everything(name, exercise):
-    for source in (None, *answers(name).RIGHT[exercise]):
-        judgement = judge(name, exercise, answer(name, exercise, source))
+    for source in (None, *corpus.answers(name).RIGHT[exercise]):
+        judgement = corpus.judge(name, exercise, corpus.answer(name, exercise, source))
         assert judgement.passed, judgement.message
         assert set(judgement.earned) == {judgement.wanted}
 
 
 @most_exercises
 def test_a_stub_is_not_attempted_and_earns_nothing(name, exercise):
-    source = stubbed(cells(name)[f"{exercise}-answer"])
-    if not callable(assignment(name).graded[exercise].exercise.answer):
+    source = corpus.stubbed(corpus.cells(name)[f"{exercise}-answer"])
+    if not callable(corpus.assignment(name).graded[exercise].exercise.answer):
         with pytest.raises(NotImplementedError):
-            answer(name, exercise, source)
+            corpus.answer(name, exercise, source)
         return
-    judgement = judge(name, exercise, answer(name, exercise, source))
+    judgement = corpus.judge(name, exercise, corpus.answer(name, exercise, source))
     assert "not attempted" in judgement.message
     assert set(judgement.earned) == {0}
 
@@ -95,9 +80,9 @@ def test_a_stub_is_not_attempted_and_earns_nothing(name, exercise):
 @every_wrong
 def test_a_wrong_answer_meets_its_hint_and_loses_hidden_points(name, exercise, wrong):
     before, after, hint = wrong
-    given, known = edited(name, exercise, before, after), public(name)[exercise]
-    judgement = judge(name, exercise, given)
-    assert problem(judgement, hint) is None
+    given, known = corpus.edited(name, exercise, before, after), corpus.public(name)[exercise]
+    judgement = corpus.judge(name, exercise, given)
+    assert corpus.problem(judgement, hint) is None
 
     if hint in known.reason:  # a rare mistake has no sentence of its own
         return
@@ -105,24 +90,24 @@ def test_a_wrong_answer_meets_its_hint_and_loses_hidden_points(name, exercise, w
     kept = tuple(m for m in known.misconceptions if hint not in m.sentence)
     assert len(kept) == len(known.misconceptions) - 1
     verdict = verdict_on(exercise, replace(known, misconceptions=kept), given)
-    assert "the hint is not" in problem(judgement._replace(message=verdict.message), hint)
+    assert "the hint is not" in corpus.problem(judgement._replace(message=verdict.message), hint)
 
 
 def test_the_corpus_complains_of_a_wrong_answer_that_either_check_lets_pass():
-    caught = Judgement(False, "Try again. A hint.", [1.0, 0.0, 2.0], 3.0)
-    assert problem(caught, "A hint.") is None
-    assert "notebook's check passes" in problem(caught._replace(passed=True), "A hint.")
-    assert "the hint is not" in problem(caught, "Another hint.")
+    caught = corpus.Judgement(False, "Try again. A hint.", [1.0, 0.0, 2.0], 3.0)
+    assert corpus.problem(caught, "A hint.") is None
+    assert "notebook's check passes" in corpus.problem(caught._replace(passed=True), "A hint.")
+    assert "the hint is not" in corpus.problem(caught, "Another hint.")
     lucky = caught._replace(earned=[1.0, 3.0, 2.0])  # one student is enough
-    assert "the hidden check passes" in problem(lucky, "A hint.")
+    assert "the hidden check passes" in corpus.problem(lucky, "A hint.")
 
 
 @most_exercises
 def test_knowing_the_notebook_s_cases_by_heart_earns_no_hidden_part(name, exercise):
-    graded = assignment(name).graded[exercise]
+    graded = corpus.assignment(name).graded[exercise]
     if not callable(graded.exercise.answer):
         return
-    judgement = judge(name, exercise, recited(name, exercise))
+    judgement = corpus.judge(name, exercise, corpus.recited(name, exercise))
     assert judgement.passed
     assert max(judgement.earned) == 0
 
@@ -130,24 +115,25 @@ def test_knowing_the_notebook_s_cases_by_heart_earns_no_hidden_part(name, exerci
 @pytest.mark.slow
 @every_exercise
 def test_students_get_different_hidden_cases(name, exercise):
-    graded = assignment(name).graded[exercise]
+    graded = corpus.assignment(name).graded[exercise]
     if callable(graded.exercise.answer):
         drawn = {
-            repr([graded.cases(part, seed) for part in hidden_parts(graded)]) for seed in (1, 2)
+            repr([graded.cases(part, seed) for part in corpus.hidden_parts(graded)])
+            for seed in (1, 2)
         }
         assert len(drawn) == 2
 
 
 @every_assignment
 def test_a_notebook_imports_numpy_mplab_and_torch_only_where_it_trains(name):
-    text = "\n".join(cells(name).values())
+    text = "\n".join(corpus.cells(name).values())
     imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) - {"math"}
     assert imported <= {"numpy", "mplab"} | ({"torch"} if name in ("a5", "a7") else set())
 
 
 @every_assignment
 def test_one_question_is_graded_by_hand_and_stands_in_a_cell_of_its_own(name):
-    notebook = nbformat.read(ROOT / name / f"{name}.ipynb", as_version=4)
+    notebook = nbformat.read(corpus.ROOT / name / f"{name}.ipynb", as_version=4)
     by_hand = [
         i
         for i, cell in enumerate(notebook.cells)
@@ -161,5 +147,5 @@ def test_one_question_is_graded_by_hand_and_stands_in_a_cell_of_its_own(name):
 
 @every_assignment
 def test_a_notebook_is_stored_without_outputs(name):
-    raw = json.loads((ROOT / name / f"{name}.ipynb").read_text(encoding="utf-8"))
+    raw = json.loads((corpus.ROOT / name / f"{name}.ipynb").read_text(encoding="utf-8"))
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in raw["cells"])

@@ -5,19 +5,8 @@ import uuid
 
 import nbformat
 import pytest
+import stage
 from payloads import ATTACKS, SAMPLE, SECRET
-from stage import (
-    HONEST,
-    Listener,
-    gave_in,
-    make_control,
-    make_course,
-    run_class,
-    run_control,
-    shown,
-    student_of,
-    survivors,
-)
 
 from mplab.grading.exporting import export
 from mplab.grading.sandbox import sandbox_problem
@@ -59,9 +48,9 @@ def grade_and_judge(root, attacks, monkeypatch):
     """Every attack by its name, with what is wrong about what came of it."""
     marker = uuid.uuid4().hex
     monkeypatch.setenv("MPLAB_SECRET", SECRET)
-    course = make_course(root, len(attacks), marker=marker)
+    course = stage.make_course(root, len(attacks), marker=marker)
     before = tree(course.root / "source") | tree(course.root / "checks")
-    results = run_class(course, attacks)
+    results = stage.run_class(course, attacks)
     problems = {}
     for number, (attack, result) in enumerate(zip(attacks, results, strict=False)):
         wrong = []
@@ -71,19 +60,19 @@ def grade_and_judge(root, attacks, monkeypatch):
             wrong.append(f"the teacher is not told: {result.remark}")
         if result.traces:
             wrong.append(f"left {result.traces}")
-        page = root / "feedback" / student_of(number) / "a1" / "a1.html"
+        page = root / "feedback" / stage.student_of(number) / "a1" / "a1.html"
         if not page.is_file() or "Content-Security-Policy" not in page.read_text():
             wrong.append("no page of feedback")
         elif live_parts(page.read_text()):
             wrong.append(f"live feedback: {live_parts(page.read_text())}")
-        if live_in_answers(course, student_of(number)):
+        if live_in_answers(course, stage.student_of(number)):
             wrong.append("live in the graded notebook")
         if wrong:
             problems[attack.name] = "; ".join(wrong)
-    assert [r.score for r in results[len(attacks) :]] == [16.0] * len(HONEST)
+    assert [r.score for r in results[len(attacks) :]] == [16.0] * len(stage.HONEST)
     assert tree(course.root / "source") | tree(course.root / "checks") == before
     assert list(root.rglob("HARMED")) == []
-    assert survivors(marker) == []
+    assert stage.survivors(marker) == []
     export(course, ["a1"], to="csv", path=root / "grades.csv")
     assert not any(
         cell.startswith(("=", "+", "-", "@"))
@@ -126,14 +115,14 @@ def test_nbgrader_as_it_comes_falls_for_what_is_said_to_work_there(tmp_path, mon
     attacks = [a for a in ATTACKS if a.control in ("score", "partial", "loses", "harm", "batch")]
     assert len(attacks) > 35
     monkeypatch.setenv("MPLAB_SECRET", SECRET)
-    course = make_control(tmp_path / "control")
+    course = stage.make_control(tmp_path / "control")
     resisted = {}
-    with Listener() as listener:
+    with stage.Listener() as listener:
         for number, attack in enumerate(attacks):
             calls = listener.calls
-            outcome, traces = run_control(course, attack, number, listener.port)
+            outcome, traces = stage.run_control(course, attack, number, listener.port)
             traces += " network" if listener.calls > calls else ""
-            if not gave_in(attack, outcome, traces):
+            if not stage.gave_in(attack, outcome, traces):
                 resisted[attack.name] = (outcome, traces)
     assert resisted == {}
 
@@ -144,8 +133,8 @@ def test_the_readers_of_pages_and_notebooks_would_see_what_they_look_for(tmp_pat
         assert live_parts(f"<p>{bad}")
     assert not live_parts("<p>&lt;script&gt;alert(1)</p><img src='data:image/png;base64,'>")
     notebook = tmp_path / "a.ipynb"
-    assert "HARMED" in shown(notebook, '{"cells": [{"outputs": ["HARMED"]}]}')
-    assert "HARMED" not in shown(notebook, '{"cells": [{"source": "HARMED"}]}')
+    assert "HARMED" in stage.shown(notebook, '{"cells": [{"outputs": ["HARMED"]}]}')
+    assert "HARMED" not in stage.shown(notebook, '{"cells": [{"source": "HARMED"}]}')
 
 
 def test_attacks_have_names_of_their_own():

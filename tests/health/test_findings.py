@@ -5,18 +5,8 @@ import math
 import re
 
 import pytest
+import sick_runs
 import torch
-from sick_runs import (
-    BROKEN_AND_HEALTHY,
-    Loop,
-    clipped,
-    half,
-    high_scale,
-    large_feature,
-    mlp,
-    regression,
-    seeded,
-)
 from torch import nn
 from torch.nn import functional as F
 
@@ -26,16 +16,16 @@ from mplab.health.records import pooled_layers
 from mplab.training import TASKS
 
 
-@pytest.mark.parametrize("case", BROKEN_AND_HEALTHY)
+@pytest.mark.parametrize("case", sick_runs.BROKEN_AND_HEALTHY)
 def test_the_report_names_the_fault(case):
-    make, broken, finding, _ = BROKEN_AND_HEALTHY[case]
+    make, broken, finding, _ = sick_runs.BROKEN_AND_HEALTHY[case]
     report = make(**broken)
     assert finding in report.codes, report
 
 
-@pytest.mark.parametrize("case", BROKEN_AND_HEALTHY)
+@pytest.mark.parametrize("case", sick_runs.BROKEN_AND_HEALTHY)
 def test_the_report_finds_no_fault_in_the_healthy_twin(case):
-    make, _, _, healthy = BROKEN_AND_HEALTHY[case]
+    make, _, _, healthy = sick_runs.BROKEN_AND_HEALTHY[case]
     report = make(**healthy)
     assert report.codes == [], report
 
@@ -51,7 +41,7 @@ def test_zeros_of_relu_are_told_from_zeros_that_fp16_makes(task):
     with Health(model, optimizer) as health:
         for _ in range(6):
             optimizer.zero_grad()
-            with half():
+            with sick_runs.half():
                 out = model(x)
             loss = chosen.loss(out.float(), y)
             (loss / 8).backward()  # as from eight times the batch
@@ -64,7 +54,7 @@ def test_zeros_of_relu_are_told_from_zeros_that_fp16_makes(task):
 
 
 def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
-    report = high_scale()
+    report = sick_runs.high_scale()
     assert report.codes == []
     assert [f.code for f in report.findings] == ["scale-finds-its-level"]
     skipped = sum(step.skipped for step in report.steps)
@@ -74,7 +64,7 @@ def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
 
 
 def test_a_loss_that_is_not_finite_is_told_from_an_overflowing_backward_pass():
-    report = large_feature(standardised=False)
+    report = sick_runs.large_feature(standardised=False)
     assert "scale-finds-its-level" not in [f.code for f in report.findings]
     (finding,) = (f for f in report.findings if f.code == "overflow-forward")
     assert "20 of 20 steps" in finding.observed
@@ -96,7 +86,7 @@ def test_a_gradient_without_a_value_at_any_scale_is_told_from_a_scale_too_high()
             return Bad.apply(x)
 
     model = nn.Sequential(nn.Linear(8, 4), Layer())
-    report = Loop(model, regression(), scale=8.0).run(12)
+    report = sick_runs.Loop(model, sick_runs.regression(), scale=8.0).run(12)
     assert "backward-never-finite" in report.codes
     origin = next(o for step in report.steps for o in step.origins)
     assert (origin.phase, origin.module, origin.operation) == ("backward", "1 (Layer)", "div")
@@ -119,11 +109,11 @@ class Spoils(nn.Module):
 def unscaled(model, steps, *, every=1, low=None, updates=1, backward=True, after=lambda loss: loss):
     """A run without a scaler, whose optimizer runs in one of `updates` steps, or never."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    x, y = regression()
+    x, y = sick_runs.regression()
     with Health(model, optimizer, every=every) as health:
         for i in range(steps):
             optimizer.zero_grad()
-            with half(low) if low else torch.enable_grad():
+            with sick_runs.half(low) if low else torch.enable_grad():
                 out = model(x)
             loss = after(F.mse_loss(out.float(), y))
             if backward:
@@ -155,23 +145,23 @@ def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_
 def test_a_loss_function_that_makes_the_nan_is_blamed_and_no_layer():
     calls = iter(range(99))
     after = lambda loss: loss if next(calls) < 5 else (loss - 2 * loss.detach()).log()  # noqa: E731
-    report = unscaled(seeded(mlp), 9, every=10, after=after)
+    report = unscaled(sick_runs.seeded(sick_runs.mlp), 9, every=10, after=after)
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
     assert "what comes after Sequential made" in told.observed
 
 
 def test_nothing_is_said_about_a_scaler_that_is_not_there():
     for updates, level in ((0, "problem"), (4, "problem"), (1, None)):
-        report = unscaled(seeded(mlp), 8, updates=updates)
+        report = unscaled(sick_runs.seeded(sick_runs.mlp), 8, updates=updates)
         assert [(f.code, f.level) for f in report.findings] == [("no-update", level)] * bool(level)
-    report = unscaled(seeded(mlp), 8, after=lambda loss: loss * math.nan)
+    report = unscaled(sick_runs.seeded(sick_runs.mlp), 8, after=lambda loss: loss * math.nan)
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
     assert told.means.endswith("no loss scale has acted.")
 
 
 def test_a_backward_pass_that_was_never_called_is_named():
     for updates in (0, 1):
-        codes = unscaled(seeded(mlp), 4, updates=updates, backward=False).codes
+        codes = unscaled(sick_runs.seeded(sick_runs.mlp), 4, updates=updates, backward=False).codes
         assert codes == ["no-gradients", *["no-update"][updates:]]
 
 
@@ -179,7 +169,7 @@ def test_a_backward_pass_that_was_never_called_is_named():
 
 
 def test_clipping_before_unscale_is_seen_by_its_norms():
-    report = clipped("before")
+    report = sick_runs.clipped("before")
     assert report.codes == ["clip-before-unscale"]
     assert report.steps[0].norm_at_optimizer == pytest.approx(1 / 16384, rel=1e-4)
     assert report.steps[0].gradient_norm > 1
@@ -190,14 +180,19 @@ def test_clipping_before_unscale_is_seen_by_its_norms():
 
 def test_clipping_after_unscale_is_right_and_no_clipping_too():
     for order in ("after", ""):
-        report = clipped(order)
+        report = sick_runs.clipped(order)
         assert report.codes == []
-    assert clipped("after").steps[0].norm_at_optimizer == pytest.approx(1.0, rel=1e-4)
+    assert sick_runs.clipped("after").steps[0].norm_at_optimizer == pytest.approx(1.0, rel=1e-4)
 
 
 def test_a_second_step_beside_the_scaler_is_counted():
-    loop = Loop(seeded(mlp), regression(), scale=1024.0)
+    loop = sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scale=1024.0)
     report = loop.run(4, beside=True)
     assert report.codes == ["step-beside-scaler"]
     assert report.evidence.outside_scaler == 4
-    assert Loop(seeded(mlp), regression(), scale=1024.0).run(4).codes == []
+    assert (
+        sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scale=1024.0)
+        .run(4)
+        .codes
+        == []
+    )

@@ -9,20 +9,9 @@ import warnings
 from unittest.mock import MagicMock
 
 import pytest
+import sick_runs
 import torch
 from legible import assert_legible
-from sick_runs import (
-    Loop,
-    clipped,
-    eight_bits,
-    half,
-    large_feature,
-    meter,
-    mlp,
-    regression,
-    seeded,
-    small_gradients,
-)
 from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
@@ -62,8 +51,8 @@ def test_an_fp32_gradient_is_judged_by_the_format_that_was_asked_for():
 
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2])
 def test_gradients_of_a_simulation_are_judged_by_the_format_they_were_rounded_to(fmt):
-    model = seeded(mlp)
-    x, y = regression()
+    model = sick_runs.seeded(sick_runs.mlp)
+    x, y = sick_runs.regression()
     with Health(model) as health, simulated(fmt, model=model):
         F.mse_loss(model(x), y).backward()
     health.step(0.0)
@@ -104,8 +93,8 @@ def test_watching_changes_nothing(make):
     """Weights, states and losses are bit for bit those of a run that nobody watches."""
     results = []
     for watched in (False, True):
-        model = seeded(mlp)
-        loop = Loop(model, regression(), optimizer=make, lr=1e-2, scale=2.0**20)
+        model = sick_runs.seeded(sick_runs.mlp)
+        loop = sick_runs.Loop(model, sick_runs.regression(), optimizer=make, lr=1e-2, scale=2.0**20)
         if watched:
             loop.run(6)
         else:
@@ -118,9 +107,9 @@ def test_watching_changes_nothing(make):
 def test_watching_does_not_disturb_a_simulation():
     tallies = []
     for watched in (False, True):
-        model = seeded(mlp)
+        model = sick_runs.seeded(sick_runs.mlp)
         health = Health(model) if watched else MagicMock()
-        x, y = regression()
+        x, y = sick_runs.regression()
         with health:
             for _ in range(3):
                 with simulated(FP16, model=model) as sim:
@@ -135,8 +124,10 @@ def test_watching_does_not_disturb_a_simulation():
 def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
     gradients = []
     for watched in (False, True):
-        model = convert_linears(seeded(mlp), scaling=scaling, filter=lambda *_: True)
-        x, y = regression()
+        model = convert_linears(
+            sick_runs.seeded(sick_runs.mlp), scaling=scaling, filter=lambda *_: True
+        )
+        x, y = sick_runs.regression()
         with Health(model) if watched else MagicMock() as health:
             for _ in range(3):
                 F.mse_loss(model(x), y).backward()
@@ -196,7 +187,7 @@ def test_weights_rounded_by_hand_are_compared_after_the_rounding():
 
 
 def test_after_closing_nothing_of_the_watch_is_left():
-    loop = Loop(seeded(mlp), regression(), scale=1024.0)
+    loop = sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scale=1024.0)
     loop.run(2)
     model, optimizer = loop.model, loop.optimizer
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -224,13 +215,13 @@ def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
 
 
 def test_the_report_is_text_and_html():
-    report = large_feature(standardised=False)
+    report = sick_runs.large_feature(standardised=False)
     assert "overflow-forward" in repr(report)
     assert report._repr_html_().startswith("<ul><li><b>problem: overflow-forward.</b>")
 
 
 def test_the_page_of_a_report_has_one_caption_and_names_the_rows_of_each_table():
-    report = eight_bits("delayed", spike=3e5)
+    report = sick_runs.eight_bits("delayed", spike=3e5)
     page = report._repr_html_()
     assert page.count("<caption") == 1
     assert page.count("<table>") == 1 + page.count("<thead>") == 3
@@ -241,7 +232,7 @@ def test_the_page_of_a_report_has_one_caption_and_names_the_rows_of_each_table()
 
 
 def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
-    report = eight_bits("delayed", spike=3e5)
+    report = sick_runs.eight_bits("delayed", spike=3e5)
     table = [line.split("  ") for line in repr(report).splitlines() if "Fp8Linear) input" in line]
     row = [cell.strip() for cell in table[0] if cell]
     assert row[:2] == ["0 (Fp8Linear) input", "FP8_E4M3"]
@@ -249,7 +240,7 @@ def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
     assert "<td" in report._repr_html_().split("operand in FP8")[1]
     cast = report.steps[6].fp8["0 (Fp8Linear) input"]
     assert 2 * cast.flushed > cast.nonzero
-    assert "operand in FP8" not in repr(large_feature(standardised=False))
+    assert "operand in FP8" not in repr(sick_runs.large_feature(standardised=False))
 
 
 @pytest.mark.parametrize(
@@ -257,10 +248,10 @@ def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
 )
 def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
     report = {
-        "underflow": small_gradients,
-        "overflow": lambda: large_feature(standardised=False),
-        "clip": lambda: clipped("before"),
-        "meter": lambda: meter(torch.bfloat16),
+        "underflow": sick_runs.small_gradients,
+        "overflow": lambda: sick_runs.large_feature(standardised=False),
+        "clip": lambda: sick_runs.clipped("before"),
+        "meter": lambda: sick_runs.meter(torch.bfloat16),
     }[name]()
     picture = pictures.health(report)
     assert_legible(picture)
@@ -269,15 +260,15 @@ def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
 
 
 def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
-    model = seeded(mlp)
-    x, y = regression()
+    model = sick_runs.seeded(sick_runs.mlp)
+    x, y = sick_runs.regression()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
     with Health(model, optimizer, scaler=scaler) as health, warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(20):
             optimizer.zero_grad()
-            with half():
+            with sick_runs.half():
                 out = model(x)
             loss = F.mse_loss(out.float(), y)
             scaler.scale(loss).backward()
@@ -305,7 +296,9 @@ def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
 def test_our_scaler_is_watched_as_torch_s(options, code):
     seen, start = [], {"init_scale": 2.0**22, "growth_interval": 3}
     for scaler in (torch.amp.GradScaler("cpu", **start), GradScaler(LossScaler(**start))):
-        loop = Loop(seeded(mlp), regression(), scaler=scaler)
+        loop = sick_runs.Loop(
+            sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scaler=scaler
+        )
         report = loop.run(12, **options)
         weights = [p.tolist() for p in loop.model.parameters()]
         seen.append(repr((report.steps, report.codes, report.evidence, weights)))
@@ -365,10 +358,10 @@ def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
 
 
 def test_a_watch_that_was_never_told_of_a_step_says_so():
-    model = seeded(mlp)
+    model = sick_runs.seeded(sick_runs.mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Health(model, optimizer) as health:
-        F.mse_loss(model(regression()[0]), regression()[1]).backward()
+        F.mse_loss(model(sick_runs.regression()[0]), sick_runs.regression()[1]).backward()
         optimizer.step()
     report = health.report()
     assert report.codes == ["no-steps"]
@@ -380,17 +373,17 @@ def test_a_watch_that_was_never_told_of_a_step_says_so():
 
 
 def test_a_loop_that_calls_another_model_is_told():
-    model, twin = seeded(mlp), seeded(mlp)
+    model, twin = sick_runs.seeded(sick_runs.mlp), sick_runs.seeded(sick_runs.mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Health(model, optimizer) as health:
-        F.mse_loss(twin(regression()[0]), regression()[1]).backward()
+        F.mse_loss(twin(sick_runs.regression()[0]), sick_runs.regression()[1]).backward()
         optimizer.step()
         health.step(1.0)
     assert [f.code for f in health.report().findings] == ["modules-unseen"]
 
 
 def test_a_loss_that_is_not_finite_in_step_0_is_found_there():
-    model = seeded(mlp)
+    model = sick_runs.seeded(sick_runs.mlp)
     with Health(model) as health:
         loss = model(torch.full((1, 8), torch.inf)).sum() * 0
         health.step(loss)
@@ -406,7 +399,7 @@ WATCHES = pytest.mark.parametrize("watch", [Health, Digest])
 @pytest.mark.parametrize("other", [copy.deepcopy, lambda model: nn.Linear(3, 1)])
 def test_an_optimizer_of_another_model_is_refused(watch, make, other):
     """Nothing of the watched model moved, so that two runs were equal, and a sick one well."""
-    model = seeded(mlp)
+    model = sick_runs.seeded(sick_runs.mlp)
     optimizer = make(other(model).parameters(), lr=0.1)
     said = f"^{watch.__name__}: optimizer must update parameters of the model; got {make.__name__}"
     with pytest.raises(ValueError, match=said):
@@ -415,7 +408,7 @@ def test_an_optimizer_of_another_model_is_refused(watch, make, other):
 
 @WATCHES
 def test_an_optimizer_of_part_of_a_model_or_of_wide_copies_is_watched(watch):
-    model = seeded(mlp)
+    model = sick_runs.seeded(sick_runs.mlp)
     beside = nn.Parameter(torch.ones(3))
     part = torch.optim.SGD([beside, model[2].bias], lr=0.1)
     for around in (model, nn.Sequential(model), torch.compile(model, backend="eager")):
@@ -425,7 +418,7 @@ def test_an_optimizer_of_part_of_a_model_or_of_wide_copies_is_watched(watch):
     low = copy.deepcopy(model).half()
     masters = torch.optim.SGD([p.detach().float() for p in low.parameters()], lr=0.1)
     assert watch(low, masters).optimizer is masters
-    frozen = seeded(mlp).requires_grad_(False)  # what is trained is its input
+    frozen = sick_runs.seeded(sick_runs.mlp).requires_grad_(False)  # what is trained is its input
     prompt = torch.optim.SGD([beside], lr=0.1)
     assert watch(frozen, prompt).optimizer is prompt
 
@@ -447,7 +440,7 @@ def test_the_numbers_of_a_step_are_a_flat_dictionary():
 
 
 def test_a_watch_that_is_paused_looks_at_nothing():
-    model = seeded(mlp)
+    model = sick_runs.seeded(sick_runs.mlp)
     with Health(model) as health:
         health.pause()
         model(torch.full((2, 8), torch.inf))
@@ -470,12 +463,12 @@ def test_a_model_on_two_devices_is_watched():
         def forward(self, x):
             return self.there(self.here(x).cuda()).cpu()
 
-    model = seeded(Split)
+    model = sick_runs.seeded(Split)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     with Health(model, optimizer) as health:
         for _ in range(3):
             optimizer.zero_grad()
-            loss = F.mse_loss(model(regression()[0]), regression()[1])
+            loss = F.mse_loss(model(sick_runs.regression()[0]), sick_runs.regression()[1])
             loss.backward()
             optimizer.step()
             health.step(loss)

@@ -4,20 +4,11 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial
 
+import cases
 import gfloat.formats
 import ml_dtypes
 import numpy as np
 import pytest
-from cases import (
-    COMMON,
-    TABLED,
-    WIDER,
-    assert_same_bits,
-    breakpoints,
-    not_a_numbers,
-    run_script,
-    sized,
-)
 from oracle import table_of, value_of_code
 
 from mplab import FORMATS, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E8M0, FP16, FP32, FP64, TF32
@@ -38,9 +29,9 @@ def codes_of(fmt):
     return np.unique(np.concatenate([starts + offsets, starts + rng.integers(0, trailing, 4)], 1))
 
 
-@pytest.fixture(params=sized([*TABLED, *WIDER]))
+@pytest.fixture(params=cases.sized([*cases.TABLED, *cases.WIDER]))
 def fmt(request):
-    return TABLED.get(request.param) or WIDER[request.param]
+    return cases.TABLED.get(request.param) or cases.WIDER[request.param]
 
 
 def values_by_definition(codes, fmt):
@@ -58,9 +49,9 @@ def defined(fmt):
 
 def test_every_code_decodes_to_its_definition(fmt):
     codes, expected = defined(fmt)
-    assert_same_bits(decode(codes, fmt), expected)
+    cases.assert_same_bits(decode(codes, fmt), expected)
     if fmt.bits <= 20:
-        assert_same_bits(values(fmt), expected)
+        cases.assert_same_bits(values(fmt), expected)
         assert not values(fmt).flags.writeable
 
 
@@ -70,7 +61,7 @@ def test_every_value_encodes_to_the_code_it_came_from(fmt):
     if fmt.specials is Specials.TWOS_COMPLEMENT:  # the least code has no positive twin
         codes, expected = (np.delete(x, fmt.sign_code) for x in (codes, expected))
     dtype = np.uint8 if fmt.bits <= 8 else np.uint16 if fmt.bits <= 16 else np.uint32
-    assert_same_bits(encode(expected, fmt), codes.astype(dtype))
+    cases.assert_same_bits(encode(expected, fmt), codes.astype(dtype))
 
 
 def test_fields_put_together_give_the_code_again(fmt):
@@ -83,12 +74,12 @@ def test_fields_put_together_give_the_code_again(fmt):
     assert (sign.max(), exponent.max()) == (int(fmt.signed), 2**fmt.exponent_bits - 1)
     assert trailing.max() == 2 ** (fmt.precision - 1) - 1
     again = (sign << (fmt.bits - 1)) + (exponent << (fmt.precision - 1)) + trailing
-    assert_same_bits(again, codes)
+    cases.assert_same_bits(again, codes)
 
 
-@pytest.mark.parametrize("name", sized(TABLED))
+@pytest.mark.parametrize("name", cases.sized(cases.TABLED))
 def test_next_up_and_down_walk_through_all_values_in_order(name):
-    fmt = TABLED[name]
+    fmt = cases.TABLED[name]
     finite = table_of(fmt).values
     above_zero = finite[int(fmt.has_zero) :]
     ladder = np.concatenate([-above_zero[::-1], finite]) if fmt.signed else finite
@@ -96,14 +87,14 @@ def test_next_up_and_down_walk_through_all_values_in_order(name):
     if fmt.has_negative_zero:  # which lies on the way up only
         up[up == 0] = -0.0
     past = np.inf if fmt.has_infinity else np.nan if fmt.has_nan else fmt.max_finite
-    assert_same_bits(next_up(ladder, fmt), np.append(up[1:], past), ladder)
+    cases.assert_same_bits(next_up(ladder, fmt), np.append(up[1:], past), ladder)
     if fmt.signed:
-        assert_same_bits(next_down(ladder, fmt), np.append(-past, down[:-1]), ladder)
+        cases.assert_same_bits(next_down(ladder, fmt), np.append(-past, down[:-1]), ladder)
     else:
-        assert_same_bits(next_down(ladder[1:], fmt), down[:-1], ladder[1:])
+        cases.assert_same_bits(next_down(ladder[1:], fmt), down[:-1], ladder[1:])
     if fmt.has_infinity:
         ends = [-np.inf, np.inf] if fmt.signed else [np.inf]
-        assert_same_bits(next_down(np.array(ends), fmt)[-1:], finite[-1:])
+        cases.assert_same_bits(next_down(np.array(ends), fmt)[-1:], finite[-1:])
         assert next_up(np.inf, fmt) == np.inf
     if fmt.has_nan:
         assert np.isnan(next_up(np.nan, fmt))
@@ -116,20 +107,20 @@ def test_next_up_of_fp32_agrees_with_numpy_in_every_binade():
     with np.errstate(over="ignore", under="ignore"):
         up = np.nextafter(x, np.float32(np.inf)).astype(np.float64)
         down = np.nextafter(x, np.float32(-np.inf)).astype(np.float64)
-    assert_same_bits(next_up(x, FP32), up, x)
-    assert_same_bits(next_down(x, FP32), down, x)
+    cases.assert_same_bits(next_up(x, FP32), up, x)
+    cases.assert_same_bits(next_down(x, FP32), down, x)
 
 
-@pytest.mark.parametrize("name", sized(TABLED))
+@pytest.mark.parametrize("name", cases.sized(cases.TABLED))
 def test_ulp_is_the_gap_above_the_value_at_or_below(name):
-    fmt, table = TABLED[name], table_of(TABLED[name])
+    fmt, table = cases.TABLED[name], table_of(cases.TABLED[name])
     for dtype in (np.float32, np.float64):
-        x, _ = breakpoints(fmt, dtype)
+        x, _ = cases.breakpoints(fmt, dtype)
         place = table.place(x)
         expected = table.gaps[np.maximum(place.index, 0)]
         expected[np.isinf(x)] = np.inf
         expected[np.isnan(x)] = np.nan
-        assert_same_bits(ulp(x, fmt), expected, x)
+        cases.assert_same_bits(ulp(x, fmt), expected, x)
 
 
 def neighbours_that_are_no_values(fmt, limit):
@@ -148,9 +139,9 @@ def neighbours_that_are_no_values(fmt, limit):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning:.*test_codes")
-@pytest.mark.parametrize("name", sized(TABLED, fast=COMMON))
+@pytest.mark.parametrize("name", cases.sized(cases.TABLED, fast=cases.COMMON))
 def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
-    fmt = TABLED[name]
+    fmt = cases.TABLED[name]
     known = values(fmt)
     for x in neighbours_that_are_no_values(fmt, 400):
         for number in (x, -x):
@@ -165,7 +156,9 @@ def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
             assert pair, message
             low, high = float(pair[1]), float(pair[3])
             assert low < number < high
-            assert_same_bits(known[[int(pair[2], 16), int(pair[4], 16)]], np.array([low, high]))
+            cases.assert_same_bits(
+                known[[int(pair[2], 16), int(pair[4], 16)]], np.array([low, high])
+            )
             assert high == next_up(low, fmt)
 
 
@@ -176,7 +169,7 @@ def test_encode_shows_both_neighbours_in_a_format_without_zero():
 
 LACKING = {
     **{FP4_E2M1: (np.nan, np.inf), FP8_E4M3: (np.inf,), FP8_E4M3FNUZ: (-np.inf, -0.0)},
-    **{FP8_E8M0: (0.0, -1.0), TABLED["UE4M4"]: (-0.0, -np.inf)},
+    **{FP8_E8M0: (0.0, -1.0), cases.TABLED["UE4M4"]: (-0.0, -np.inf)},
 }
 
 
@@ -188,11 +181,11 @@ def test_encode_refuses_specials_that_the_format_lacks(fmt):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", sized(TABLED))
+@pytest.mark.parametrize("name", cases.sized(cases.TABLED))
 def test_every_nan_encodes_as_the_one_nan_of_the_format(name, dtype):
-    fmt = TABLED[name]
+    fmt = cases.TABLED[name]
     if fmt.has_nan:
-        nans, _ = not_a_numbers(dtype)
+        nans, _ = cases.not_a_numbers(dtype)
         assert (encode(nans, fmt) == fmt.nan_code).all()
         assert np.isnan(next_up(nans, fmt)).all()
         assert np.isnan(ulp(nans, fmt)).all()
@@ -205,7 +198,7 @@ GFLOAT["MXINT8"] = gfloat.formats.format_info_ocp_int8
 @pytest.mark.parametrize("name", GFLOAT)
 def test_gfloat_reads_every_code_of_p3109_and_of_mxint8_as_decode_does(name):
     theirs = [gfloat.decode_float(GFLOAT[name], code).fval for code in range(256)]
-    assert_same_bits(decode(np.arange(256), FORMATS[name]), np.array(theirs))
+    cases.assert_same_bits(decode(np.arange(256), FORMATS[name]), np.array(theirs))
     at_one = {"MXINT8": 64}.get(name, 1 << 6)  # P3109: 1 lies in the middle of the codes
     assert encode(1.0, FORMATS[name]) == at_one
 
@@ -240,13 +233,13 @@ def test_ml_dtypes_and_numpy_read_every_code_as_decode_does_and_keep_it(fmt):
     codes = codes_of(fmt).astype(f"u{fmt.dtype.itemsize}")
     with np.errstate(invalid="ignore"):  # signaling NaNs
         numbers = codes.view(fmt.dtype).astype(np.float64)
-    assert_same_bits(decode(codes, fmt), numbers)
-    assert_same_bits(from_ml_dtypes(codes.view(fmt.dtype)), numbers)
+    cases.assert_same_bits(decode(codes, fmt), numbers)
+    cases.assert_same_bits(from_ml_dtypes(codes.view(fmt.dtype)), numbers)
     array = to_ml_dtypes(numbers, fmt)
     assert array.dtype == fmt.dtype
     expected = np.where(np.isnan(numbers), fmt.nan_code, codes) if fmt.has_nan else codes
-    assert_same_bits(array.view(codes.dtype), expected.astype(codes.dtype))
-    assert_same_bits(from_ml_dtypes(array), numbers)
+    cases.assert_same_bits(array.view(codes.dtype), expected.astype(codes.dtype))
+    cases.assert_same_bits(from_ml_dtypes(array), numbers)
 
 
 def test_from_ml_dtypes_takes_any_layout():
@@ -279,8 +272,8 @@ def test_values_refuses_formats_with_too_many():
 def test_shapes_are_kept_also_empty_and_zero_dimensional():
     for fmt in (FP16, FP32):
         codes = np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1)[::-1]
-        assert_same_bits(decode(codes, fmt), decode(np.ascontiguousarray(codes), fmt))
-        assert_same_bits(encode(decode(codes, fmt), fmt), codes.astype(f"u{fmt.bits // 8}"))
+        cases.assert_same_bits(decode(codes, fmt), decode(np.ascontiguousarray(codes), fmt))
+        cases.assert_same_bits(encode(decode(codes, fmt), fmt), codes.astype(f"u{fmt.bits // 8}"))
         assert decode(np.zeros((0, 2), int), fmt).shape == (0, 2)
         assert encode(np.zeros((3, 0)), fmt).shape == (3, 0)
         assert type(decode(1, fmt)) is np.float64
@@ -340,14 +333,14 @@ print("same")
 
 @pytest.mark.slow
 def test_codes_are_unchanged_where_the_processor_flushes_subnormals():
-    assert run_script(UNDER_FLUSHING, beside=__file__) == "same\n"
+    assert cases.run_script(UNDER_FLUSHING, beside=__file__) == "same\n"
 
 
 @pytest.mark.parametrize("specials", [Specials.IEEE, Specials.NAN_ALL_ONES, Specials.NONE])
 def test_below_the_least_value_of_a_format_without_sign_there_is_no_number(specials):
     fmt = Format("U", exponent_bits=4, precision=4, specials=specials, signed=False)
     below = next_down(np.array([0.0, fmt.min_subnormal]), fmt)
-    assert_same_bits(below, np.array([0.0 if specials is Specials.NONE else np.nan, 0.0]))
+    cases.assert_same_bits(below, np.array([0.0 if specials is Specials.NONE else np.nan, 0.0]))
 
 
 def test_fp64_is_the_float_of_python_to_look_at_and_never_rounded_to():
@@ -355,16 +348,16 @@ def test_fp64_is_the_float_of_python_to_look_at_and_never_rounded_to():
     codes = rng.integers(0, 2**64, 10_000, dtype=np.uint64)
     codes[:4] = 0, 1 << 63, 0x7FF << 52, (1 << 63) - 1
     numbers = decode(codes, FP64)
-    assert_same_bits(numbers[~np.isnan(numbers)], codes.view(np.float64)[~np.isnan(numbers)])
-    assert_same_bits(encode(numbers, FP64)[~np.isnan(numbers)], codes[~np.isnan(numbers)])
+    cases.assert_same_bits(numbers[~np.isnan(numbers)], codes.view(np.float64)[~np.isnan(numbers)])
+    cases.assert_same_bits(encode(numbers, FP64)[~np.isnan(numbers)], codes[~np.isnan(numbers)])
     for x in numbers[np.isfinite(numbers)].tolist():
         sign, exponent, trailing = map(int, fields(encode(x, FP64), FP64))
         held = math.ldexp(trailing + (exponent > 0) * 2**52, max(exponent, 1) - 1075)
         assert (-1) ** sign * held == x
     x = numbers[np.isfinite(numbers)]
-    assert_same_bits(ulp(x, FP64), np.array(list(map(math.ulp, x))))
-    assert_same_bits(next_up(x, FP64), np.nextafter(x, math.inf))
-    assert_same_bits(next_down(x, FP64), np.nextafter(x, -math.inf))
+    cases.assert_same_bits(ulp(x, FP64), np.array(list(map(math.ulp, x))))
+    cases.assert_same_bits(next_up(x, FP64), np.nextafter(x, math.inf))
+    cases.assert_same_bits(next_down(x, FP64), np.nextafter(x, -math.inf))
     facts = np.finfo(np.float64)
     assert (FP64.max_finite, FP64.epsilon, FP64.bias) == (facts.max, facts.eps, 1023)
     assert FP64.min_subnormal == facts.smallest_subnormal and "64 = 1 sign + 11" in str(FP64)

@@ -47,22 +47,12 @@ def test_strings_beside_midpoints_are_not_rounded_twice(fmt):
 
 @pytest.mark.parametrize(
     ("text", "nearest", "upward"),
-    [
-        ("1e999999999", np.inf, np.inf),
-        ("-1e999999999", -np.inf, -65504.0),
-        ("1e-999999999", 0.0, 2.0**-24),
-        ("-1e-999999999", -0.0, -0.0),
-        ("nan", np.nan, np.nan),
-        ("-NaN", np.nan, np.nan),
-        ("inf", np.inf, np.inf),
-        ("-Infinity", -np.inf, -np.inf),
-        ("-0", -0.0, -0.0),
-        ("0e-5", 0.0, 0.0),
-        ("0.1", 0.0999755859375, 0.10003662109375),
-        (" 65519.999999999999999999999 ", 65504.0, np.inf),
-        ("65520", np.inf, np.inf),
-    ],
-)
+    [("1e999999999", np.inf, np.inf), ("-1e999999999", -np.inf, -65504.0),
+     ("1e-999999999", 0.0, 2.0**-24), ("-1e-999999999", -0.0, -0.0), ("nan", np.nan, np.nan),
+     ("-NaN", np.nan, np.nan), ("inf", np.inf, np.inf), ("-Infinity", -np.inf, -np.inf),
+     ("-0", -0.0, -0.0), ("0e-5", 0.0, 0.0), ("0.1", 0.0999755859375, 0.10003662109375),
+     (" 65519.999999999999999999999 ", 65504.0, np.inf), ("65520", np.inf, np.inf)],
+)  # fmt: skip
 def test_strings_of_any_size_and_kind_round_from_their_exact_value(text, nearest, upward):
     result = round_to(text, FP16)
     assert type(result) is np.float64

@@ -1,22 +1,9 @@
 import itertools
 
+import cases
 import numpy as np
 import pytest
 import torch
-from cases import (
-    DTYPES,
-    FLUSHES,
-    RULES,
-    SMALL,
-    TABLED,
-    WIDER,
-    assert_same_bits,
-    breakpoints,
-    directed,
-    run_script,
-    sized,
-    stream_for,
-)
 
 from mplab import FORMATS, FP8_E4M3, FP8_E8M0, FP16
 from mplab.numbers import Stream, Tally, kernels, round_to, tally, tensors
@@ -32,24 +19,24 @@ def as_array(tensor):
 # The same bits as round_to -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", sized(FORMATS))
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("name", cases.sized(FORMATS))
 def test_tensors_round_as_arrays_do(name, dtype):
     fmt = FORMATS[name]
     if fmt.bits > 20:
-        x = directed(fmt)
+        x = cases.directed(fmt)
         with np.errstate(all="ignore"):
             x = x.astype(dtype)
     else:
-        x = breakpoints(fmt, dtype)[0]
+        x = cases.breakpoints(fmt, dtype)[0]
         x = x[:: max(1, x.size // 50_000)]
     tensor = torch.from_numpy(x)
-    for (rounding, overflow), flush in itertools.product(RULES, FLUSHES):
+    for (rounding, overflow), flush in itertools.product(cases.RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
         ours, theirs = Tally(), Tally()
-        got = round_tensor(tensor, fmt, stream=stream_for(rounding), tally=ours, **rules)
-        expected = round_to(x, fmt, stream=stream_for(rounding), tally=theirs, **rules)
-        assert_same_bits(got.numpy(), expected, x)
+        got = round_tensor(tensor, fmt, stream=cases.stream_for(rounding), tally=ours, **rules)
+        expected = round_to(x, fmt, stream=cases.stream_for(rounding), tally=theirs, **rules)
+        cases.assert_same_bits(got.numpy(), expected, x)
         assert ours == theirs
 
 
@@ -83,26 +70,33 @@ NOT_IN_FLOAT32 = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize(
     "name",
     [
-        *sized([n for n in (*TABLED, *WIDER) if n != "TF32"], least=13, fast=SMALL[::4]),
+        *cases.sized(
+            [n for n in (*cases.TABLED, *cases.WIDER) if n != "TF32"],
+            least=13,
+            fast=cases.SMALL[::4],
+        ),
         pytest.param("TF32", marks=pytest.mark.full),  # has by far the most codes
     ],
 )
 def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype, record_property):
-    if name in TABLED:
-        fmt, x = TABLED[name], breakpoints(TABLED[name], dtype)[0]
+    if name in cases.TABLED:
+        fmt, x = cases.TABLED[name], cases.breakpoints(cases.TABLED[name], dtype)[0]
     else:
-        fmt, x = WIDER[name], directed(WIDER[name])
+        fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
         with np.errstate(all="ignore"):
             x = x.astype(dtype)
-    options = [(flush, Tininess.AFTER) for flush in (FLUSHES if name in SMALL else FLUSHES[:1])]
+    options = [
+        (flush, Tininess.AFTER)
+        for flush in (cases.FLUSHES if name in cases.SMALL else cases.FLUSHES[:1])
+    ]
     if fmt.bits <= 16:
-        options.append((FLUSHES[0], Tininess.BEFORE))
+        options.append((cases.FLUSHES[0], Tininess.BEFORE))
     compared = 0
-    for (rounding, overflow), (flush, tininess) in itertools.product(RULES, options):
+    for (rounding, overflow), (flush, tininess) in itertools.product(cases.RULES, options):
         rules = {"overflow": overflow, "tininess": tininess, **flush}
         with np.errstate(over="ignore"):
             pair = both_bodies(x, fmt, rounding, Stream(3), **rules)
@@ -111,23 +105,23 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype,
             assert name in NOT_IN_FLOAT32, "float32 holds the others"
             return
         for one, other in zip(*pair, strict=True):
-            assert_same_bits(other, one, x)
+            cases.assert_same_bits(other, one, x)
         compared += x.size
     record_property("comparisons", compared)
 
 
 @pytest.mark.parametrize("rounding", Rounding)
 def test_running_the_expression_gives_results_and_counts(rounding):
-    x = breakpoints(FP8_E4M3, np.float32)[0]
+    x = cases.breakpoints(FP8_E4M3, np.float32)[0]
     facts = facts_of(FP8_E4M3, x.dtype)
     source, result = torch.from_numpy(x), torch.empty(x.size)
     keys = Stream(7).keys() if rounding is Rounding.STOCHASTIC else None
     counts, counted = np.zeros(8, np.int64), Tally()
     tensors._run_expression(source, result, facts, rounding, keys=keys, counts=counts)
     counted.add_counts(x.size, counts)
-    expected = round_to(x, FP8_E4M3, rounding=rounding, stream=stream_for(rounding))
-    assert_same_bits(result.numpy(), expected)
-    assert counted == tally(x, FP8_E4M3, rounding=rounding, stream=stream_for(rounding))
+    expected = round_to(x, FP8_E4M3, rounding=rounding, stream=cases.stream_for(rounding))
+    cases.assert_same_bits(result.numpy(), expected)
+    assert counted == tally(x, FP8_E4M3, rounding=rounding, stream=cases.stream_for(rounding))
 
 
 UNDER_FLUSHING = """
@@ -159,7 +153,7 @@ print("same")
 
 @pytest.mark.slow
 def test_tensors_round_alike_where_the_processor_flushes_subnormals():
-    assert run_script(UNDER_FLUSHING, beside=__file__) == "same\n"
+    assert cases.run_script(UNDER_FLUSHING, beside=__file__) == "same\n"
 
 
 # Layouts -------------------------------------------------------------------------------
@@ -192,17 +186,17 @@ def layouts(dtype):
 def test_any_layout_rounds_as_its_contiguous_copy(layout, fmt, rounding, dtype):
     x = layouts(dtype)[layout]
     rules = {"rounding": rounding}
-    expected = round_to(as_array(x), fmt, stream=stream_for(rounding), **rules)
+    expected = round_to(as_array(x), fmt, stream=cases.stream_for(rounding), **rules)
     before = as_array(x).copy()
     counts = Tally()
-    got = round_tensor(x, fmt, stream=stream_for(rounding), tally=counts, **rules)
+    got = round_tensor(x, fmt, stream=cases.stream_for(rounding), tally=counts, **rules)
     assert (got.dtype, got.shape, got.requires_grad) == (dtype, x.shape, False)
-    assert_same_bits(as_array(got), expected)
-    assert_same_bits(as_array(x), before)
+    cases.assert_same_bits(as_array(got), expected)
+    cases.assert_same_bits(as_array(x), before)
     assert counts.total == x.numel()
     out = torch.empty(x.shape, dtype=dtype)
-    assert round_tensor(x, fmt, out=out, stream=stream_for(rounding), **rules) is out
-    assert_same_bits(as_array(out), expected)
+    assert round_tensor(x, fmt, out=out, stream=cases.stream_for(rounding), **rules) is out
+    cases.assert_same_bits(as_array(out), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -210,10 +204,10 @@ def test_any_layout_rounds_as_its_contiguous_copy(layout, fmt, rounding, dtype):
 @pytest.mark.parametrize("layout", sorted(set(layouts(torch.float32)) - {"expanded", "unfolded"}))
 def test_any_layout_rounds_in_place(layout, rounding, dtype):
     x = layouts(dtype)[layout]
-    expected = round_to(as_array(x), FP16, rounding=rounding, stream=stream_for(rounding))
-    same = round_tensor(x, FP16, rounding=rounding, stream=stream_for(rounding), out=x)
+    expected = round_to(as_array(x), FP16, rounding=rounding, stream=cases.stream_for(rounding))
+    same = round_tensor(x, FP16, rounding=rounding, stream=cases.stream_for(rounding), out=x)
     assert same is x
-    assert_same_bits(as_array(x), expected)
+    cases.assert_same_bits(as_array(x), expected)
 
 
 def test_the_result_keeps_the_strides_of_a_dense_input():
@@ -232,11 +226,11 @@ def test_out_may_overlap_the_input_in_any_way(fmt, dtype):
         buffer[source : source + 400] = base[:400]
         out = buffer[target : target + 400]
         round_tensor(buffer[source : source + 400], fmt, out=out)
-        assert_same_bits(out.numpy(), expected)
+        cases.assert_same_bits(out.numpy(), expected)
     square = base[:400].reshape(20, 20).clone()
     expected = round_to(square.numpy(), fmt)
     round_tensor(square, fmt, out=square.T)  # each element lands where another was
-    assert_same_bits(square.T.contiguous().numpy(), expected)
+    cases.assert_same_bits(square.T.contiguous().numpy(), expected)
 
 
 def test_rounding_a_contiguous_tensor_in_place_moves_no_memory():
@@ -259,9 +253,9 @@ def test_calls_on_tensors_and_arrays_take_turns_on_one_stream():
     rules = {"rounding": Rounding.STOCHASTIC}
     first = round_tensor(x, FP8_E4M3, stream=stream, **rules)
     second = round_to(x.numpy(), FP8_E4M3, stream=stream, **rules)
-    assert_same_bits(first.numpy(), round_to(x.numpy(), FP8_E4M3, stream=Stream(3), **rules))
+    cases.assert_same_bits(first.numpy(), round_to(x.numpy(), FP8_E4M3, stream=Stream(3), **rules))
     again = round_tensor(x, FP8_E4M3, stream=Stream(3, calls=1), **rules)
-    assert_same_bits(again.numpy(), second)
+    cases.assert_same_bits(again.numpy(), second)
 
 
 # Bad input -----------------------------------------------------------------------------
@@ -287,7 +281,7 @@ def test_an_out_that_does_not_match_is_refused():
 
 
 def test_float32_that_cannot_hold_the_result_is_refused():
-    wide = TABLED["E8M5_HIGH"]
+    wide = cases.TABLED["E8M5_HIGH"]
     x = torch.tensor([3.4e38])
     with pytest.raises(ValueError, match=r"^round_tensor: x must be float64 here; got float32"):
         round_tensor(x, wide)

@@ -10,21 +10,9 @@ from hypothesis import given, strategies as st
 from oracle import exponent_of, mx_exponent
 from tiers import mostly_slow
 
-from mplab import (
-    BF16,
-    FORMATS,
-    FP4_E2M1,
-    FP6_E2M3,
-    FP6_E3M2,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP16,
-    FP32,
-    Overflow,
-    decode,
-    round_to,
-)
+from mplab import BF16, FORMATS, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E5M2, FP16, FP32
 from mplab.arithmetic import emulation_bound, matmul_fp64, refine, split
+from mplab.numbers import Overflow, decode, round_to
 from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule, scale_for
 
 

@@ -7,20 +7,17 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from mplab import FP16, round_to
-from mplab.scaling import (
-    DoublingScaler,
-    FlooredScaler,
-    GradScaler,
-    KerasScaler,
-    LossScaler,
-    NudgedScaler,
-    play,
-)
+from mplab import FP16, round_to, scaling
 from mplab.simulation import simulated
 from mplab.training import TASKS
 
-RULES = [LossScaler, DoublingScaler, NudgedScaler, FlooredScaler, KerasScaler]
+RULES = [
+    scaling.LossScaler,
+    scaling.DoublingScaler,
+    scaling.NudgedScaler,
+    scaling.FlooredScaler,
+    scaling.KerasScaler,
+]
 
 
 LIMITS = np.full(2000, 2.0**15)
@@ -32,7 +29,7 @@ LIMITS = np.full(2000, 2.0**15)
 
 @given(events=st.lists(st.booleans(), max_size=60), most=st.sampled_from([2.0**17, 2.0**24]))
 def test_doubling_goes_up_at_every_good_step_and_stops_at_the_maximum(events, most):
-    scaler, expected = DoublingScaler(max_scale=most), 65536.0
+    scaler, expected = scaling.DoublingScaler(max_scale=most), 65536.0
     for found in events:
         assert scaler.update(found) == found
         expected = expected / 2 if found else min(2 * expected, most)
@@ -44,7 +41,7 @@ STEPS = st.tuples(st.booleans(), st.sampled_from([1e-3, 1e-7, 0.99e-7, 0.0]))
 
 @given(steps=st.lists(STEPS, max_size=60))
 def test_nudging_is_the_dynamic_rule_and_a_tenth_more_for_small_gradients(steps):
-    scaler, scale, good = NudgedScaler(2.0**12, growth_interval=5), np.float32(2.0**12), 0
+    scaler, scale, good = scaling.NudgedScaler(2.0**12, growth_interval=5), np.float32(2.0**12), 0
     for found, mean in steps:
         assert scaler.update(found, mean_abs_gradient=mean) == found
         good = 0 if found else good + 1
@@ -58,7 +55,7 @@ def test_nudging_is_the_dynamic_rule_and_a_tenth_more_for_small_gradients(steps)
 
 @given(events=st.lists(st.booleans(), max_size=60), least=st.sampled_from([1.0, 128.0]))
 def test_a_floored_scale_is_the_dynamic_one_that_never_falls_below(events, least):
-    scaler, scale, good = FlooredScaler(256.0, min_scale=least, growth_interval=3), 256.0, 0
+    scaler, scale, good = scaling.FlooredScaler(256.0, min_scale=least, growth_interval=3), 256.0, 0
     for found in events:
         assert scaler.update(found) == found
         good = 0 if found else good + 1
@@ -103,11 +100,14 @@ def keras_scaler(**options):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # those that Keras gives when imported are its own
 def test_keras_has_this_rule_event_for_event():
-    assert (KerasScaler().scale, KerasScaler().state_dict()["growth_interval"]) == (2.0**15, 2000)
+    assert (scaling.KerasScaler().scale, scaling.KerasScaler().state_dict()["growth_interval"]) == (
+        2.0**15,
+        2000,
+    )
     generator = np.random.default_rng(0)
     for interval, share, start in ((1, 0.5, 2.0**15), (3, 0.2, 3.0), (2, 0.0, 2.0**120)):
         theirs, step = keras_scaler(initial_scale=start, dynamic_growth_steps=interval)
-        ours = KerasScaler(start, growth_interval=interval)
+        ours = scaling.KerasScaler(start, growth_interval=interval)
         for found in generator.random(40) < share:
             assert ours.update(bool(found)) == step(found)
             assert ours.scale == float(theirs.dynamic_scale)
@@ -120,14 +120,14 @@ def test_keras_has_this_rule_event_for_event():
 
 
 def test_doubling_at_every_step_loses_every_second_step():
-    skips = play(DoublingScaler(), LIMITS).skipped
-    standard = play(LossScaler(), LIMITS).skipped
+    skips = scaling.play(scaling.DoublingScaler(), LIMITS).skipped
+    standard = scaling.play(scaling.LossScaler(), LIMITS).skipped
     assert (skips.sum(), standard.sum()) == (1000, 1)
 
 
 def test_nudging_for_small_gradients_climbs_over_the_same_overflow_again_and_again():
-    _, scales, skips = play(NudgedScaler(), LIMITS, mean_abs_gradient=1e-9)
-    standard = play(LossScaler(), LIMITS).skipped
+    _, scales, skips = scaling.play(scaling.NudgedScaler(), LIMITS, mean_abs_gradient=1e-9)
+    standard = scaling.play(scaling.LossScaler(), LIMITS).skipped
     assert (skips.sum(), standard.sum()) == (243, 1)
     assert np.mean(np.log2(scales) % 1 == 0) < 0.2
 
@@ -148,7 +148,7 @@ def summed_regression(rule, steps=60):
     y = x @ torch.tensor([300.0, -200.0, 100.0, 400.0]).unsqueeze(1)
     model = torch.nn.Linear(4, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=2e-4), GradScaler(rule)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=2e-4), scaling.GradScaler(rule)
     skips = 0
     for _ in range(steps):
         optimizer.zero_grad()
@@ -161,8 +161,8 @@ def summed_regression(rule, steps=60):
 
 
 def test_a_floor_of_one_skips_every_step_of_a_task_whose_scale_must_be_less():
-    loss, skips, scale = summed_regression(LossScaler(16.0))
-    stuck, skipped, floor = summed_regression(FlooredScaler(16.0))
+    loss, skips, scale = summed_regression(scaling.LossScaler(16.0))
+    stuck, skipped, floor = summed_regression(scaling.FlooredScaler(16.0))
     assert (skipped, floor) == (60, 1.0)
     assert scale < 1
     assert skips < 12
@@ -170,14 +170,17 @@ def test_a_floor_of_one_skips_every_step_of_a_task_whose_scale_must_be_less():
 
 
 def test_a_static_scale_that_skips_freezes_for_good():
-    static = LossScaler(2.0**16, dynamic=False, static_skips=True)
-    _, scales, skips = play(static, LIMITS)
+    static = scaling.LossScaler(2.0**16, dynamic=False, static_skips=True)
+    _, scales, skips = scaling.play(static, LIMITS)
     assert skips.all()
     assert (scales == 2.0**16).all()
 
 
 def test_where_nothing_overflows_keras_s_scale_ends_at_infinity_and_training_with_it():
-    keras, standard = KerasScaler(growth_interval=1), LossScaler(2.0**15, growth_interval=1)
+    keras, standard = (
+        scaling.KerasScaler(growth_interval=1),
+        scaling.LossScaler(2.0**15, growth_interval=1),
+    )
     for _ in range(200):
         for scaler in (keras, standard):
             scaler.update(scaler.scale == math.inf)  # an infinite scale makes infinite gradients
@@ -192,7 +195,7 @@ def autoencoder(rule, *, clip=None):
     split = task.data()
     torch.manual_seed(0)
     model = task.model()
-    optimizer, scaler = task.optimizer(model.parameters()), GradScaler(rule)
+    optimizer, scaler = task.optimizer(model.parameters()), scaling.GradScaler(rule)
     simulation, skips = simulated(FP16, tally=False), 0
     for _ in range(400):
         optimizer.zero_grad()
@@ -214,9 +217,9 @@ def autoencoder(rule, *, clip=None):
 @pytest.mark.slow
 def test_on_the_autoencoder_each_rule_costs_what_its_docstring_says(record_property):
     """Measured: dynamic R² .507; doubling .269 with 195 skips; nudging from 1 .136."""
-    standard, none = autoencoder(LossScaler())
-    doubling, skips = autoencoder(DoublingScaler(max_scale=2.0**40))
-    nudged = NudgedScaler(1.0)
+    standard, none = autoencoder(scaling.LossScaler())
+    doubling, skips = autoencoder(scaling.DoublingScaler(max_scale=2.0**40))
+    nudged = scaling.NudgedScaler(1.0)
     blind, _ = autoencoder(nudged)
     for name, r2 in {"dynamic": standard, "doubling": doubling, "nudging": blind}.items():
         record_property(f"R², {name}", f"{r2:.3f}")
@@ -229,6 +232,8 @@ def test_on_the_autoencoder_each_rule_costs_what_its_docstring_says(record_prope
 @pytest.mark.slow
 def test_clipping_before_unscaling_spoils_the_autoencoder(record_property):
     """Measured: R² .507 after unscaling, .293 before; Adam hides part of the damage."""
-    after, before = (autoencoder(LossScaler(), clip=when)[0] for when in ("after", "before"))
+    after, before = (
+        autoencoder(scaling.LossScaler(), clip=when)[0] for when in ("after", "before")
+    )
     record_property("R², clipped after and before unscaling", f"{after:.3f} {before:.3f}")
     assert before < after - 0.1

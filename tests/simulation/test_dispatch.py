@@ -4,18 +4,10 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import networks
 import pytest
 import torch
-from networks import (
-    assert_bits,
-    assert_same_gradients,
-    gradients,
-    is_low,
-    linear,
-    loss,
-    mlp,
-    round_to,
-)
+from networks import loss
 from torch import nn
 from torch.nn import functional as F
 
@@ -41,14 +33,14 @@ def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
         return sign * (1 + torch.randint(0, 2**fmt.precision, shape) * step)
 
     x, w, b, g = numbers(4, 3), numbers(2, 3), numbers(2), numbers(4, 2)
-    assert not is_low(x, fmt)
+    assert not networks.is_low(x, fmt)
     layer = nn.Linear(3, 2)
     layer.weight.data, layer.bias.data = w.clone(), b.clone()
     x.requires_grad_()
     with simulated(fmt):
         output = layer(x)
         output.backward(g)
-    xr, wr, br, gr = (round_to(t, fmt).double() for t in (x, w, b, g))
+    xr, wr, br, gr = (networks.round_to(t, fmt).double() for t in (x, w, b, g))
     for actual, exact in (
         (output, xr @ wr.T + br),
         (x.grad, gr @ wr),
@@ -56,7 +48,7 @@ def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
         (layer.bias.grad, gr.sum(0)),
     ):
         assert torch.equal(exact.float().double(), exact), "the premise"
-        assert_bits(actual, round_to(exact.float(), fmt))
+        networks.assert_bits(actual, networks.round_to(exact.float(), fmt))
 
 
 # What stays FP32
@@ -79,10 +71,10 @@ def test_what_autocast_runs_in_fp32_is_not_rounded():
             h = x.mm(w)
             actual = function(h)
             after = actual * 1.1
-        assert is_low(h)
-        assert_bits(actual, function(h.clone()))
-        assert_bits(after, actual * 1.1)
-        assert not is_low(actual)
+        assert networks.is_low(h)
+        networks.assert_bits(actual, function(h.clone()))
+        networks.assert_bits(after, actual * 1.1)
+        assert not networks.is_low(actual)
 
 
 def test_an_operation_in_place_is_not_cast_as_autocast_does_not_list_it():
@@ -91,8 +83,8 @@ def test_an_operation_in_place_is_not_cast_as_autocast_does_not_list_it():
     with simulated(FP16):
         out = torch.addmm(total, x, w, out=torch.empty(3, 3))
         total.addmm_(x, w)
-    assert_bits(total, expected)
-    assert_bits(out, expected)
+    networks.assert_bits(total, expected)
+    networks.assert_bits(out, expected)
 
 
 def test_the_backward_pass_of_a_scalar_is_fp32_until_it_leaves_it():
@@ -100,7 +92,7 @@ def test_the_backward_pass_of_a_scalar_is_fp32_until_it_leaves_it():
     with simulated(FP16):
         g = h.mm(torch.eye(3)).float()
         (g.mean() * 2.0**17).backward()  # 2^17 itself is past FP16
-    assert_bits(h.grad, round_to(torch.full((3, 3), 2.0**17 / 9)))
+    networks.assert_bits(h.grad, networks.round_to(torch.full((3, 3), 2.0**17 / 9)))
 
 
 def test_batch_norm_keeps_weights_and_statistics_in_fp32():
@@ -108,45 +100,45 @@ def test_batch_norm_keeps_weights_and_statistics_in_fp32():
     with simulated(FP16):
         output = model(torch.randn(16, 6))
         (output * torch.randn(16, 5)).sum().backward()
-    assert is_low(output)
-    assert is_low(model[0].weight.grad)
-    assert not is_low(model[1].weight.grad)
-    assert not is_low(model[1].running_mean)
+    assert networks.is_low(output)
+    assert networks.is_low(model[0].weight.grad)
+    assert not networks.is_low(model[1].weight.grad)
+    assert not networks.is_low(model[1].running_mean)
 
 
 # Odd company
 
 
 def test_without_gradients_the_forward_pass_is_the_same():
-    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    model, x = networks.mlp(6, 5, 3), torch.randn(4, 6)
     with simulated(FP16):
         expected = model(x)
         with torch.no_grad():
-            assert_bits(model(x), expected)
+            networks.assert_bits(model(x), expected)
         with torch.inference_mode():
-            assert_bits(model(x), expected)
+            networks.assert_bits(model(x), expected)
 
 
 def test_operations_in_place_keep_the_format_of_what_they_write_to():
     with simulated(FP16):
         h = torch.randn(4, 4).mm(torch.randn(4, 4))
         h.mul_(1 / 3)
-        assert is_low(h)
+        assert networks.is_low(h)
         h.masked_fill_(torch.eye(4, dtype=torch.bool), -1e9)
         assert torch.equal(h.diag(), torch.full((4,), -torch.inf))
         h.copy_(torch.full((4, 4), 0.1))
-        assert_bits(h, round_to(torch.full((4, 4), 0.1)))
+        networks.assert_bits(h, networks.round_to(torch.full((4, 4), 0.1)))
         wide = torch.randn(4, 4)
         expected = wide + h
         wide.add_(h)
-        assert_bits(wide, expected)
+        networks.assert_bits(wide, expected)
         out = torch.empty(4, 4)
         torch.mul(h, 1 / 3, out=out)
-    assert_bits(out, h * (1 / 3))
+    networks.assert_bits(out, h * (1 / 3))
 
 
 def test_torch_func_computes_the_same_gradients():
-    model, x, y = mlp(6, 5, 3), torch.randn(4, 6), torch.randn(4, 3)
+    model, x, y = networks.mlp(6, 5, 3), torch.randn(4, 6), torch.randn(4, 3)
     parameters = dict(model.named_parameters())
     with simulated(FP16):
         found = torch.func.grad(
@@ -154,7 +146,7 @@ def test_torch_func_computes_the_same_gradients():
         )(parameters)
         F.mse_loss(model(x), y).backward()
     for name, p in parameters.items():
-        assert_bits(found[name], p.grad)
+        networks.assert_bits(found[name], p.grad)
 
 
 def test_a_backward_function_of_one_s_own_runs_in_the_format_of_its_inputs():
@@ -178,46 +170,46 @@ def test_a_backward_function_of_one_s_own_runs_in_the_format_of_its_inputs():
         loss(cube.mm(torch.eye(2))).backward()
     expected = seen[0]
     for factor in (low, low, 3):
-        expected = round_to(expected * factor)
-    assert_bits(h.grad, expected)
+        expected = networks.round_to(expected * factor)
+    networks.assert_bits(h.grad, expected)
 
 
 def test_hooks_see_gradients_in_the_format_of_their_tensor():
     h, w, seen = torch.randn(2, 2), nn.Parameter(torch.randn(2, 2)), []
     with simulated(FP16):
-        low = linear(h, w)
+        low = networks.linear(h, w)
         low.register_hook(lambda grad: seen.append(grad / 3))
         w.register_hook(lambda grad: seen.append(grad / 3))
         loss(low).backward()
-    assert is_low(seen[0])
-    assert_bits(seen[1], w.grad / 3)
+    assert networks.is_low(seen[0])
+    networks.assert_bits(seen[1], w.grad / 3)
 
 
 def test_gradients_of_gradients_are_simulated():
-    model, x = mlp(6, 5, 3), torch.randn(4, 6, requires_grad=True)
+    model, x = networks.mlp(6, 5, 3), torch.randn(4, 6, requires_grad=True)
     with simulated(FP16):
         (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
         slope.pow(2).sum().backward()
-    assert is_low(slope)
-    assert all(is_low(p.grad) for p in model[0].parameters())
+    assert networks.is_low(slope)
+    assert all(networks.is_low(p.grad) for p in model[0].parameters())
 
 
 def test_gradients_from_autograd_grad_are_fp32_in_further_computation():
     w = nn.Parameter(torch.randn(4, 4))
     with simulated(FP16):
-        (grad,) = torch.autograd.grad(loss(linear(torch.randn(3, 4), w)), w)
+        (grad,) = torch.autograd.grad(loss(networks.linear(torch.randn(3, 4), w)), w)
         step = grad / 3
         kept = grad.clone()
         clipped = grad.mul_(1 / 3)
         again = clipped * (1 / 3)
-    assert is_low(kept)
-    assert_bits(step, kept / 3)
-    assert_bits(clipped, kept * (1 / 3))
-    assert_bits(again, clipped * (1 / 3))
+    assert networks.is_low(kept)
+    networks.assert_bits(step, kept / 3)
+    networks.assert_bits(clipped, kept * (1 / 3))
+    networks.assert_bits(again, clipped * (1 / 3))
 
 
 def test_a_graph_of_fp32_stays_fp32_when_its_backward_pass_runs_inside():
-    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    plain, x = networks.mlp(6, 5, 3), torch.randn(4, 6)
     inside = copy.deepcopy(plain)
     loss(plain(x)).backward()
     with simulated(FP16):
@@ -226,7 +218,7 @@ def test_a_graph_of_fp32_stays_fp32_when_its_backward_pass_runs_inside():
     with simulated(FP16):
         a.mm(a)
         outside_loss.backward()
-    assert_same_gradients(plain, inside)
+    networks.assert_same_gradients(plain, inside)
 
 
 def test_saturation_and_directed_rounding_reach_every_operation():
@@ -237,7 +229,9 @@ def test_saturation_and_directed_rounding_reach_every_operation():
     up = {"rounding": Rounding.TOWARD_POSITIVE}
     with simulated(FP16, **up):
         actual = a.mm(b)
-    assert_bits(actual, round_to(round_to(a, **up) @ round_to(b, **up), **up))
+    networks.assert_bits(
+        actual, networks.round_to(networks.round_to(a, **up) @ networks.round_to(b, **up), **up)
+    )
 
 
 def test_stochastic_rounding_repeats_from_its_seed_and_moves_on_from_call_to_call():
@@ -248,8 +242,8 @@ def test_stochastic_rounding_repeats_from_its_seed_and_moves_on_from_call_to_cal
             return a.mm(b), a.mm(b)
 
     first, again = run(1), run(1)
-    assert_bits(first[0], again[0])
-    assert_bits(first[1], again[1])
+    networks.assert_bits(first[0], again[0])
+    networks.assert_bits(first[1], again[1])
     assert not torch.equal(*first)
 
 
@@ -259,8 +253,8 @@ def test_recurrent_layers_give_low_outputs():
         with simulated(FP16):
             output, _ = model(torch.randn(5, 2, 4))
             loss(output).backward()
-        assert is_low(output)
-        assert all(is_low(p.grad) for p in model.parameters() if p.dim() > 1)
+        assert networks.is_low(output)
+        assert all(networks.is_low(p.grad) for p in model.parameters() if p.dim() > 1)
 
 
 def test_a_transformer_layer_is_simulated_in_training_and_evaluation():
@@ -333,7 +327,7 @@ def test_where_autocast_is_off_fft_float64_and_other_dtypes_run_untouched():
         expected = run()
     w.grad = None
     with simulated(FP16, policy=CPU_AUTOCAST):
-        assert_bits(run(), expected)
+        networks.assert_bits(run(), expected)
         with pytest.raises(
             ValueError, match=r"got torch\.complex64.*autocast\('cpu', enabled=False"
         ):
@@ -389,32 +383,32 @@ def test_conversions_into_float32_integers_and_scalars_pass():
     two = torch.tensor(2.0, dtype=torch.float64)
     outside = two.sqrt().item()  # not the correctly rounded one on every processor
     with simulated(FP16):
-        assert_bits(torch.eye(3).double().float(), torch.eye(3))
+        networks.assert_bits(torch.eye(3).double().float(), torch.eye(3))
         assert torch.arange(3).sum().item() == 3
         assert two.sqrt().item() == outside
 
 
 def test_fp32_changes_nothing():
-    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    plain, x = networks.mlp(6, 5, 3), torch.randn(4, 6)
     wrapped = copy.deepcopy(plain)
     loss(plain(x)).backward()
     with simulated(FP32):
         loss(wrapped(x)).backward()
-    assert_same_gradients(plain, wrapped)
+    networks.assert_same_gradients(plain, wrapped)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_cuda_gives_the_same_bits_as_the_cpu_on_exact_data():
-    model, x = mlp(2, 2, 2, activation=nn.ReLU), torch.randn(2, 2)
+    model, x = networks.mlp(2, 2, 2, activation=nn.ReLU), torch.randn(2, 2)
     results = []
     for device in ("cpu", "cuda"):
         there = copy.deepcopy(model).to(device)
         with simulated(FP16) as sim:
             loss(there(x.to(device)).cpu()).backward()
-        results.append((gradients(there.cpu()), sim.by_operation["addmm"]))
+        results.append((networks.gradients(there.cpu()), sim.by_operation["addmm"]))
     assert results[0][1] == results[1][1]
     for a, b in zip(results[0][0], results[1][0], strict=True):
-        assert_bits(a, b)
+        networks.assert_bits(a, b)
 
 
 def backward_elsewhere(sim, run):

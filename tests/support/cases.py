@@ -22,6 +22,7 @@ FLUSHES = [
 
 # Formats ---------------------------------------------------------------------------------
 
+NO_ZERO = {"has_zero": False, "specials": Specials.NAN_ALL_ONES}
 ODD_FORMATS = {
     fmt.name: fmt
     for fmt in (
@@ -43,14 +44,7 @@ ODD_FORMATS = {
         Format("E11M5", exponent_bits=11, precision=6),
         Format("UE4M4", exponent_bits=4, precision=5, signed=False),
         Format("UE5M2", exponent_bits=5, precision=3, signed=False, specials=Specials.NONE),
-        Format(
-            "UE4M3_NOZERO",
-            exponent_bits=4,
-            precision=4,
-            signed=False,
-            has_zero=False,
-            specials=Specials.NAN_ALL_ONES,
-        ),
+        Format("UE4M3_NOZERO", exponent_bits=4, precision=4, signed=False, **NO_ZERO),
     )
 }
 """Formats that nobody ships, one for each corner of the definition."""
