@@ -127,7 +127,8 @@ export function live({ model, el }, explorer) {
 
   function followLink() {
     const own = location.hash.slice(1).startsWith(model.permalink);
-    if (own) attempt((s) => explorer.linked(s, `#${location.hash.slice(1 + model.permalink.length)}`));
+    if (own)
+      attempt((s) => explorer.linked(s, `#${location.hash.slice(1 + model.permalink.length)}`));
   }
   el.classList.add("mplab-page");
   el.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab takes arrows
