@@ -625,13 +625,13 @@ def rod_error(u):
 @pytest.mark.slow
 @every_seed
 def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
-    assert "gets 17, 46, 75 percent: the rod freezes on its way up" in prose(16)
+    assert "gets 17, 47, 75 percent: the rod freezes on its way up" in prose(16)
     assert "near 1 percent (stochastic) and 0.2 percent (Kahan), which is half of BF16" in prose(16)
     assert "come closer to each other (0.28, 0.19, 0.05 of" in prose(16)
     assert "relative to themselves they differ by a half to three quarters" in prose(16)
     if not seed:
         nearest = l16.measure_grid_errors(BF16).errors
-        np.testing.assert_allclose(nearest[1:], [0.167, 0.465, 0.751], atol=0.006)
+        assert np.round(100 * nearest[1:]).tolist() == [17, 47, 75]
         assert nearest.argmin() == 0
         wide = l16.measure_grid_errors(FP32).errors
         assert np.all((wide[:-1] / wide[1:] > 3.5) & (wide[:-1] / wide[1:] < 4.5))
