@@ -85,11 +85,11 @@ def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
 
 
 def test_the_explorer_answers_what_the_lesson_says():
-    said = r"With (\S+) \(.*passed 2²⁴ after (\d+) products"
+    said = r"With (\S+) products \(.*passed 2²⁴ after (\d+) products"
     wrong, passed = map(int, re.search(said, PROSE.replace(",", "")).groups())
     found = {1 << level: _filled(12, level, "random signs") for level in range(13)}
     assert min(k for k in found if found[k].wrong) == wrong
-    assert f"({found[wrong].wrong} of the 64 sums)" in PROSE
+    assert f"({found[wrong].wrong} of the 64 sums are wrong)" in PROSE
     assert max(k for k in found if found[k].bound <= 24) == passed
     assert SliceSums().found.rule == 10
 

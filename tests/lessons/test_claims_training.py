@@ -437,7 +437,7 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
     """Measured, R², seeds 0 to 4: FP32 .987–.995, to nearest .935–.969, all stochastic .852–.914,
     ends kept .976–.990, the full recipe .971–.985."""
     text = prose(18)
-    assert "much of what four bits cost: on most seeds more than half" in text
+    assert "much of the R² that four bits cost: on most seeds more than half" in text
     assert "Stochastic rounding of everything is the worst of all" in text
     assert "Of the gradients alone it neither helps nor harms: on eight seeds R²" in text
     task, full = replace(TASKS["regression"], batch=256), SCALINGS["nvfp4"]

@@ -43,7 +43,7 @@ def test_twenty_seven_fp32_sums_agree_in_five_digits(capsys):
 
 
 def test_four_splits_make_four_rows_and_a_fixed_one_makes_one(capsys):
-    assert "Four splits make four rows 0; a fixed split makes one" in PROSE
+    assert "Four splits make four versions of row 0; a fixed split makes one" in PROSE
     exec(cell("setup") + "\n" + cell("batch"), {})
     assert capsys.readouterr().out == ("by batch: 4 different rows\nalways 4: 1 different rows\n")
 
