@@ -31,12 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needs("grading", "nbgrader", "psutil", "nh3")
     from sqlalchemy.exc import OperationalError
 
-    from mplab.grading.folder import Course
+    from mplab.grading.folder import Course, create_course
     from mplab.grading.sandbox import NoSandbox
 
     try:
         if options.step == "init":
-            return _init(options)
+            folder, name, exchange = options.folder, options.course_id, options.exchange
+            course = create_course(folder, course_id=name, exchange=exchange)
+            print(f"Course: {course.root}\nAssignments: {', '.join(course.names()) or 'none yet'}")
+            print("Next: README.md in it says what to do.")
+            return 0
         course = Course(options.course).require()
         return _STEPS[options.step](course, options)
     except (NoSandbox, ValueError) as error:
@@ -110,15 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     serve = step("serve", "open the page on which you read answers and give points")
     serve.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
     return parser
-
-
-def _init(options: argparse.Namespace) -> int:
-    from mplab.grading.folder import create_course
-
-    course = create_course(options.folder, course_id=options.course_id, exchange=options.exchange)
-    names = ", ".join(course.names()) or "none yet"
-    print(f"Course: {course.root}\nAssignments: {names}\nNext: README.md in it says what to do.")
-    return 0
 
 
 def _one(course: Course, options: argparse.Namespace) -> str:

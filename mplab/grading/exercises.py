@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -94,10 +94,12 @@ class Assignment(NamedTuple):
 
     graded: dict[str, Graded]
     warm: str
+    rubric: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    """The parts that a person gives points for, by the id of the cell of a written answer."""
 
 
 def load_assignment(path: Path) -> Assignment:
-    """Run a teacher's `exercises.py`; return its `GRADED`, and its `WARM` if given.
+    """Run a teacher's `exercises.py`; return its `GRADED`, and `WARM` and `RUBRIC` if given.
 
     Raises:
         ValueError: it has no `GRADED`, or an exercise in it cannot be graded.
@@ -114,7 +116,7 @@ def load_assignment(path: Path) -> Assignment:
         problem = _problem(entry)
         if problem:
             raise ValueError(f"load_assignment: {path}: {name}: {problem}.")
-    return Assignment(graded, str(getattr(module, "WARM", "")))
+    return Assignment(graded, str(getattr(module, "WARM", "")), getattr(module, "RUBRIC", {}))
 
 
 def _problem(entry: Graded) -> str | None:

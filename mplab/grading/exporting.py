@@ -2,13 +2,13 @@
 
 import csv
 import io
-import math
 import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
 from mplab.grading.folder import Course
+from mplab.grading.gradebook import read_parts
 from mplab.grading.journal import counting
 from mplab.grading.tables import Student
 
@@ -23,7 +23,7 @@ class Grade(NamedTuple):
     """A student's points in an assignment; None where nothing was submitted or graded.
 
     If a person has still to grade, the score is the sum so far. The owner is the one who handed in:
-    the student, or another member of the team.
+    the student, or another member of the team. The parts are those of rubrics.
     """
 
     student: Student
@@ -33,6 +33,7 @@ class Grade(NamedTuple):
     remark: str
     by_hand: bool = False
     owner: str = ""
+    parts: str = ""
 
     @property
     def refused(self) -> bool:
@@ -87,12 +88,25 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, ow
         return Grade(student, assignment.name, None, points, remark, owner=owner)
     submission = gradebook.find_submission(assignment.name, owner)
     if submission.total_seconds_late > 0:
-        remark = f"{remark} {math.ceil(submission.total_seconds_late / 3600)} hours late".strip()
+        remark = f"{remark} {-(-submission.total_seconds_late // 3600):.0f} hours late".strip()
     by_hand = bool(submission.needs_manual_grade)
     if by_hand:
         remark = f"{remark} {BY_HAND}".strip()
     score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))
-    return Grade(student, assignment.name, score, points, remark, by_hand, owner)
+    parts = _parts(submission)
+    return Grade(student, assignment.name, score, points, remark, by_hand, owner, parts)
+
+
+def _parts(submission: Any) -> str:
+    """Write what a person gave for the parts of rubrics, of answers that do not wait again."""
+    told = []
+    for row in submission.notebooks:
+        waiting = {grade.name for grade in row.grades if grade.needs_manual_grade}
+        for comment in row.comments:
+            if comment.name not in waiting:
+                parts, _ = read_parts(comment.manual_comment or "")
+                told += [f"{comment.name}: {name}: {points}" for name, points in parts.items()]
+    return "; ".join(told)
 
 
 def export(course: Course, assignments: list[str], *, to: str, path: Path) -> int:
@@ -131,12 +145,13 @@ def _final(grade: Grade) -> str:
 
 
 def _plain_table(found: list[Grade]) -> list[list[str]]:
-    head = ["assignment", "id", "first_name", "last_name", "email", "score", "max_score", "remark"]
+    head = ["assignment", "id", "first_name", "last_name", "email", "score", "max_score"]
     rows = [
         [*map(neutral, (g.assignment, *g.student[:4])), _number(g.score), _number(g.max_score)]
         for g in found
     ]
-    return [head, *([*row, neutral(g.remark)] for row, g in zip(rows, found, strict=True))]
+    more = ([neutral(g.remark), neutral(g.parts)] for g in found)
+    return [[*head, "remark", "parts"], *(a + b for a, b in zip(rows, more, strict=True))]
 
 
 def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:

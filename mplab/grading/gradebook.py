@@ -1,8 +1,9 @@
 """Write a graded submission into nbgrader's gradebook and into `autograded`."""
 
+import re
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import nbformat
@@ -11,6 +12,35 @@ from nbgrader.utils import compute_checksum, determine_grade, parse_utc
 
 from mplab.grading.folder import Course
 from mplab.grading.submissions import answers_of, marked
+
+_PART = re.compile(r"- (.+): ([\d.e+-]+) of ([\d.e+-]+)")
+"""A part of a rubric, as it stands on top of the comment that the student reads."""
+
+
+def with_parts(rubric: Mapping[str, float], given: Sequence[float], words: str) -> str:
+    r"""Write the points of a rubric's parts on top of a comment; nbgrader keeps one number a cell.
+
+    Examples:
+        >>> print(with_parts({"the choice": 1, "a reason": 1}, [1, 0.5], "Which tie?"))
+        - the choice: 1 of 1
+        - a reason: 0.5 of 1
+        <BLANKLINE>
+        Which tie?
+        >>> read_parts("- the choice: 1 of 1\n\nWhich tie?")
+        ({'the choice': '1'}, 'Which tie?')
+    """
+    pairs = zip(rubric.items(), given, strict=True)
+    lines = [f"- {name}: {points:g} of {most:g}" for (name, most), points in pairs]
+    return "\n".join([*lines, *([""] if lines and words else []), *([words] if words else [])])
+
+
+def read_parts(comment: str) -> tuple[dict[str, str], str]:
+    """Split a comment into the points of a rubric's parts, by name, and the words after them."""
+    lines, parts = comment.splitlines(), dict[str, str]()
+    while lines and (found := _PART.fullmatch(lines[0])):
+        parts[found[1]] = found[2]
+        del lines[0]
+    return parts, "\n".join(lines).strip()
 
 
 def save(

@@ -115,7 +115,9 @@ def _write(root: Path, assignment: str, student: str) -> Page:
                     cells[grade.name].metadata.nbgrader.update(score=given, points=grade.max_score)
                     waiting += bool(grade.needs_manual_grade)
                 for comment in row.comments:
-                    cells[comment.name].metadata.nbgrader.comment = comment.comment
+                    mark = cells[comment.name].metadata.nbgrader
+                    if mark.get("score") != NOT_READ:  # else it is about an earlier answer
+                        mark.comment = comment.comment
                 about = {"notebook": row.name, "score": row.score, "max_score": row.max_score}
                 about["late_penalty"] = row.late_submission_penalty or 0
                 page, _ = exporter.from_notebook_node(notebook, {"nbgrader": about})

@@ -1,7 +1,7 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import nbformat
@@ -10,7 +10,7 @@ from mplab.grading.execute import Report, graded_name, lane_for, run_notebook
 from mplab.grading.exercises import Assignment, first_wrong, grade_exercise, seed_for
 from mplab.grading.folder import Course, captured_log, write_public_checks
 from mplab.grading.sandbox import Died, Session
-from mplab.grading.submissions import read_cells, rebuild
+from mplab.grading.submissions import marked, read_cells, rebuild
 
 _DRAW_SECONDS = 60.0
 """How long further draws are begun; a part that hangs has its own limit."""
@@ -62,6 +62,8 @@ def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1)
         words = f"in up to {draws} draws of the hidden cases" * (draws > 1)
         lines.append(f"{stem}: the solution earns {points:g} points {words}".strip())
     course.record_students()
+    if by_hand := sum(_by_hand(course.skeletons(name).values()).values()):
+        lines.append(f"{by_hand:g} points more are given by hand, with mplab grade serve")
     return [*lines, "the stubs earn none", f"Released: {course.root / 'release' / name}"]
 
 
@@ -100,7 +102,21 @@ def _mismatches(assignment: Assignment, notebooks: list[nbformat.NotebookNode]) 
         wanted = assignment.graded[common].points
         if points[common] != wanted:
             problems.append(f"{common}: {points[common]:g} points in the notebook, {wanted:g} here")
+    by_hand = _by_hand(notebooks)
+    for name, parts in assignment.rubric.items():
+        if (together := sum(parts.values())) != by_hand.get(name):
+            problems.append(
+                f"the RUBRIC of {name} gives {together:g} points, and the cells graded by hand are "
+                f"{', '.join(f'{n} ({p:g} points)' for n, p in by_hand.items()) or 'none'}"
+            )
     return problems
+
+
+def _by_hand(notebooks: Iterable[nbformat.NotebookNode]) -> dict[str, float]:
+    """Find the cells graded by hand, with their points."""
+    cells = (pair for notebook in notebooks for pair in marked(notebook).items())
+    marks = {name: cell.metadata.nbgrader for name, cell in cells}
+    return {n: float(m["points"]) for n, m in marks.items() if m.get("grade") and m.get("solution")}
 
 
 def _seed(course: Course, name: str, student: str = "") -> Callable[[str, str], int]:

@@ -10,7 +10,7 @@ import html
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from tornado import httpserver, netutil, web
 
 from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
+from mplab.grading.gradebook import read_parts, with_parts
 from mplab.grading.sanitise import rendered_markdown, sanitise
 from mplab.grading.submissions import answers_before, marked
 
@@ -61,6 +62,12 @@ class Question(NamedTuple):
     text: str
     model: str
     by_hand: bool
+    rubric: Mapping[str, float]
+
+    @property
+    def parts(self) -> list[tuple[str, float]]:
+        """What points are given for, with the most of each."""
+        return list(self.rubric.items()) or [("Points", self.points)]
 
 
 def questions(course: Course, assignment: str) -> list[Question]:
@@ -81,7 +88,7 @@ def questions(course: Course, assignment: str) -> list[Question]:
                 answer = name if by_hand else answers.get(name, name)
                 model = models[answer].source if answer in models else ""
                 text, points = "\n\n".join(texts), float(mark["points"])
-                found.append(Question(stem, name, points, answer, text, model, by_hand))
+                found.append(Question(stem, name, points, answer, text, model, by_hand, {}))
                 texts = []
             elif cell.cell_type == "markdown":
                 texts.append(cell.source)
@@ -204,18 +211,18 @@ class _Answer(_Handler):
 
     def post(self, assignment: str, notebook: str, name: str, student: str) -> None:
         """Record points and comment, and go to the next answer that waits."""
-        points, comment = (self.get_body_argument(each, "") for each in ("points", "comment"))
+        typed = (self.get_body_arguments("points"), self.get_body_argument("comment", ""))
         with self._grades(assignment, notebook, name) as (question, grades):
             place = _place(grades, student)
-            typed = (points, comment)
             try:
-                if not 0 <= (score := float(points)) <= question.points:  # NaN is neither
-                    raise ValueError
-                _record(grades[place], question, score, comment[:_COMMENT_CHARACTERS].strip())
+                given = [_points(*pair) for pair in zip(question.parts, typed[0], strict=True)]
+                words = typed[1][:_COMMENT_CHARACTERS].strip()
+                words = with_parts(question.rubric, given, words) if question.rubric else words
+                _record(grades[place], question, sum(given), words)
                 self.database.commit()
-            except ValueError:
+            except ValueError as wrong:
                 self.set_status(400)
-                error = f"Not saved: points must be a number from 0 to {question.points:g}."
+                error = f"Not saved: {wrong}."
                 self._show(assignment, question, grades, student, typed, error)
             except OperationalError:
                 self.set_status(503)
@@ -238,6 +245,8 @@ class _Answer(_Handler):
                 cell = book.find_graded_cell(name, notebook, assignment)
             except (MissingEntry, StopIteration, ValueError) as error:
                 raise web.HTTPError(404) from error
+            rubric = self.course.assignment(assignment).rubric.get(name, {})
+            question = question._replace(rubric=rubric)
             yield question, sorted(cell.grades, key=lambda grade: str(grade.student.id))
 
     def _show(
@@ -246,7 +255,7 @@ class _Answer(_Handler):
         question: Question,
         grades: list[Any],
         student: str,
-        typed: tuple[str, str] | None = None,
+        typed: tuple[list[str], str] | None = None,
         error: str = "",
     ) -> None:
         place = _place(grades, student)
@@ -259,7 +268,12 @@ class _Answer(_Handler):
             plain = {"question": question.text, "model": question.model}
             plain["answer"] = "" if cell is None else cell.source
             parts = json.dumps({name: _plain(text) for name, text in plain.items()})
-        points = "" if grade.needs_manual_grade else f"{grade.score:g}"
+        given, words = dict[str, str](), (comment.comment if comment else "") or ""
+        if question.rubric:
+            given, words = read_parts(words)
+        elif not grade.needs_manual_grade:
+            given = {"Points": f"{grade.score:g}"}
+        now = {} if grade.needs_manual_grade else given
         near = [_address(assignment, question, g.student.id) for g in grades]
         names = (grade.student.first_name, grade.student.last_name)
         self.render(
@@ -273,12 +287,22 @@ class _Answer(_Handler):
             waiting=sum(each.needs_manual_grade for each in grades),
             before=near[place - 1] if place else "",
             after="".join(near[place + 1 : place + 2]),
-            typed=typed or (points, (comment.comment if comment else "") or ""),
+            earlier=", ".join(f"{name} {points}" for name, points in given.items()),
+            typed=typed or ([now.get(name, "") for name, _ in question.parts], words),
             error=error,
             grade=grade,
             has_comment=comment is not None,
             marks=[g for g in grade.notebook.grades if g.name != question.name],
         )
+
+
+def _points(part: tuple[str, float], text: str) -> float:
+    """Read the points given for a part."""
+    name, most = part
+    with suppress(ValueError):
+        if 0 <= (points := float(text)) <= most:  # NaN is neither
+            return points
+    raise ValueError(f"{name} must be a number from 0 to {most:g}")
 
 
 def _place(grades: list[Any], student: str) -> int:

@@ -332,9 +332,15 @@ def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
 
 @pytest.mark.slow
 def test_points_that_differ_between_notebook_and_exercises_are_not_released(course):
+    with (course.root / "checks/a1/exercises.py").open("a") as file:
+        file.write("RUBRIC = {'a1-words-answer': {'choice': 1, 'reason': 0.5}}\n")
     path = course.root / "source/a1/a1.ipynb"
     path.write_text(path.read_text().replace('"points": 6', '"points": 7'))
-    with pytest.raises(ValueError, match="encode: 7 points in the notebook, 6 here"):
+    with pytest.raises(
+        ValueError,
+        match="encode: 7 points in the notebook, 6 here; the RU"
+        r"BRIC of a1-words-answer gives 1.5 points, .* a1-words-answer \(2 points\)",
+    ):
         release(course, "a1", trusted=not WALLS)
 
 

@@ -17,6 +17,7 @@ pytest.importorskip("nbgrader")
 import requests
 
 from mplab.grading.autograding import autograde
+from mplab.grading.exporting import grades
 from mplab.grading.folder import create_course
 from mplab.grading.releasing import release
 from mplab.grading.review import questions, serve
@@ -135,10 +136,12 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     session, first = requests.Session(), served(course)
     session.get(first)
     place = f"{first.partition('/?')[0]}/a1/a1/{BY_HAND}/s03"
-    form = {"points": "1.5", "comment": "", "_xsrf": re.search(
+    form = {"points": ["0.5", "1"], "comment": "", "_xsrf": re.search(
         r'name="_xsrf" value="(.*?)"', session.get(place).text)[1]}  # fmt: skip
     saved = session.post(place, data=form, headers={"Origin": place.partition("/a1/")[0]})
     assert saved.ok and waits() == (False, 1.5)
+    name = f"{BY_HAND}: weights, with a number: 0.5; {BY_HAND}: gradients, with a number: 1"
+    assert [grade.parts for grade in grades(course, ["a1"])] == ["", "", name, ""]
     (course.root / "submitted/s03/a1/a1.ipynb").touch()
     (course.root / "checks/a1/exercises.py").touch()
     assert graded() == 0  # content counts, and not when it was written
@@ -157,7 +160,9 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     for force in (False, True):  # nobody has read the new one yet
         assert graded(students=["s03"], force=force) == 1 and waits() == (True, 1.5)
     shown = session.get(place).text
-    assert "A person gave 1.5 before the answer changed." in shown and "Another answer." in shown
+    told = "(weights, with a number 0.5, gradients, with a number 1)"
+    assert f"A person gave 1.5 before the answer changed {told}." in shown
+    assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
 
 
 @pytest.fixture
@@ -181,26 +186,30 @@ def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
     page.get_by_text("s01 Ada Löwe").wait_for()
     assert "Which would you choose for weights" in page.locator(".question").inner_text()
     page.get_by_text("Model answer", exact=True).click()
-    page.get_by_label("Points").fill("1.5")
+    page.get_by_label("weights").fill("1")
+    page.get_by_label("gradients").fill("0.5")
+    page.get_by_text("Together 1.5 of 2").wait_for()
     page.get_by_label("Comment").fill("Which tie? np <b>")
     page.keyboard.press("Control+Enter")
     page.get_by_text(f"s02 {NAME}").wait_for()
     for key, student in (("n", "s03"), ("p", "s02"), ("p", "s01")):
         page.keyboard.press(key)
         page.wait_for_url(f"**/{student}")
-    assert page.get_by_label("Points").input_value() == "1.5"
+    assert [x.input_value() for x in page.locator("[name=points]").all()] == ["1", "0.5"]
     assert page.get_by_label("Comment").input_value() == "Which tie? np <b>"
     for wrong in ("2.5", "-1", "nan", "inf", "x", ""):
         page.goto(page.url)
-        page.locator("input[name=points]").evaluate(
-            "(e, v) => { e.type = 'text'; e.value = v }", wrong
-        )
+        page.get_by_label("weights").evaluate("(e, v) => { e.type = 'text'; e.value = v }", wrong)
         page.locator("form").evaluate("form => { form.noValidate = true; form.requestSubmit() }")
-        page.get_by_text("Not saved: points must be a number from 0 to 2.").wait_for()
+        page.get_by_text(
+            "Not saved: weights, with a number must be a number from 0 to 1."
+        ).wait_for()
     with course.gradebook() as gradebook:
         grade = gradebook.find_grade(BY_HAND, "a1", "a1", "s01")
         assert (grade.manual_score, grade.needs_manual_grade) == (1.5, False)
-        assert gradebook.find_comment(BY_HAND, "a1", "a1", "s01").comment == "Which tie? np <b>"
+        parts = "- weights, with a number: 1 of 1\n- gradients, with a number: 0.5 of 1"
+        comment = gradebook.find_comment(BY_HAND, "a1", "a1", "s01").comment
+        assert comment == f"{parts}\n\nWhich tie? np <b>"
         assert gradebook.find_submission("a1", "s01").score == 16 + 1.5
         assert gradebook.find_grade(BY_HAND, "a1", "a1", "s02").needs_manual_grade
     page.get_by_role("link", name="all questions").click()

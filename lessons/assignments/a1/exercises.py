@@ -303,9 +303,7 @@ GRADED = {
         ),
     ),
     "max_finite": Graded(
-        "max_finite",
-        MAX_FINITE,
-        (Part("every width", 2, MAX_FINITE.reason, widths),),
+        "max_finite", MAX_FINITE, (Part("every width", 2, MAX_FINITE.reason, widths),)
     ),
     "encode": Graded(
         "encode_nearest",
@@ -320,9 +318,7 @@ GRADED = {
             Part("overflow", 1, "Infinity begins half an ulp above max_finite.", overflow_cases),
         ),
     ),
-    "finite_codes": Graded(
-        "finite_codes",
-        FINITE,
-        (Part("the number", 1, FINITE.reason),),
-    ),
+    "finite_codes": Graded("finite_codes", FINITE, (Part("the number", 1, FINITE.reason),)),
 }  # fmt: skip
+
+RUBRIC = {"a1-words-answer": {"weights, with a number": 1, "gradients, with a number": 1}}

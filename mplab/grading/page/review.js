@@ -1,9 +1,17 @@
 // Keys: n next, p previous (not while a comment is written), Ctrl+Enter save.
 
 const form = document.querySelector("form");
+const fields = [...form.querySelectorAll("[name=points]")];
 let changed = false;
+function add() {
+  const output = form.querySelector("output");
+  const sum = fields.reduce((sum, field) => sum + field.valueAsNumber, 0);
+  if (output) output.textContent = Number.isNaN(sum) ? "–" : Number(sum.toFixed(6));
+}
+add();
 form.addEventListener("input", () => {
   changed = true;
+  add();
 });
 form.addEventListener("submit", () => {
   changed = false;
