@@ -5,7 +5,7 @@ import sys
 from importlib import import_module
 
 import pytest
-from cases import run_script
+from cases import LESSONS_WITHOUT_TORCH, run_script
 from fronts import offered
 
 import mplab
@@ -129,14 +129,27 @@ def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
     assert run_script(code).split("\n")[:2] == ["0.0999755859375 2.0", "65536.0 (1797, 8, 8)"]
 
 
-TORCH = ["simulation", "training", "health", "hardware", "scaling.GradScaler", "scaling.quantize"]
+def test_the_guide_names_the_lessons_that_need_no_torch_and_their_code_runs_without_it():
+    code = without("torch") + (
+        "import json, runpy, sys; from mplab.course.files import course_folder\n"
+        "for path in sorted(course_folder('lessons').glob('*.ipynb')):\n"
+        "    cells = json.loads(path.read_text('utf-8'))['cells']\n"
+        "    try: exec(''.join(next(c for c in cells if c['cell_type'] == 'code')['source']), {})\n"
+        "    except ModuleNotFoundError as error: assert error.name == 'torch', error\n"
+        "    else: print(int(path.name[:2]))\n"
+    )
+    assert [int(n) for n in run_script(code).split()] == LESSONS_WITHOUT_TORCH
+
+
+TORCH = ["simulation", "training.train", "health", "hardware.PROBES"]
+TORCH += ["scaling.GradScaler", "scaling.quantize", "pictures.precision_map"]
 
 
 @pytest.mark.parametrize(
     ("lacks", "extra", "rooms"),
     [
         ("torch", "torch", TORCH),
-        ("matplotlib", "lab", ["pictures"]),
+        ("matplotlib", "lab", ["pictures.number_lines"]),
         ("ipywidgets", "lab", ["explorers"]),
     ],
 )

@@ -44,17 +44,17 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 18_865,
-    "mplab/numbers": 1_945,
+    "mplab": 18_885,
+    "mplab/numbers": 1_970,
     "mplab/arithmetic": 1_870,
-    "mplab/scaling": 795,
+    "mplab/scaling": 785,
     "mplab/course": 450,
     "mplab/simulation": 2_410,
     "mplab/grading": 3_720,
     "mplab/training": 1_965,
     "mplab/health": 1_840,
     "mplab/hardware": 500,
-    "mplab/pictures": 1_500,
+    "mplab/pictures": 1_501,
     "mplab/explorers": 590,
     "mplab/commands": 1_260,
     "lessons": 10_520,
@@ -303,9 +303,12 @@ def test_the_field_s_words_are_used():
 
 
 def test_no_import_survives_that_nobody_could_follow():
-    """`import_module` hides an import from the table: the door has it, and the last room."""
+    """`import_module` hides an import from the table: the door has it, and the last room.
+
+    `fronts.lazily` imports what a front writes, and the exercises of lessons are found.
+    """
     found = [path for path in FILES if "import_module" in path.read_text(encoding="utf-8")]
-    found = [path for path in found if path.name != "lessons.py"]  # finds the exercises of lessons
+    found = [path for path in found if path.name not in ("lessons.py", "fronts.py")]
     assert {path.parent for path in found} == {PACKAGE, PACKAGE / LAST}
 
 

@@ -53,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="restore all files; edited ones are kept in a folder named by the time",
     )
     options, rest = parser.parse_known_args(argv)
-    packages = ("jupyterlab", "torch", "matplotlib", "ipywidgets", "anywidget")
-    needs("JupyterLab with the lessons", *packages)
+    needs("JupyterLab with the lessons", "jupyterlab", "matplotlib", "ipywidgets", "anywidget")
     return lab(rest, folder=options.dir, reset=options.reset)
 
 

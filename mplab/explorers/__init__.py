@@ -2,7 +2,7 @@
 
 from mplab.numbers.installation import needs as _needs
 
-_needs("mplab.explorers", "torch", "matplotlib", "ipywidgets", "anywidget")
+_needs("mplab.explorers", "matplotlib", "ipywidgets", "anywidget")
 
 from mplab.explorers.modules import (
     BitExplorer as BitExplorer,

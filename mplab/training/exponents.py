@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mplab.numbers.formats import Format
 
@@ -45,10 +44,10 @@ def exponent_histogram(x: Any) -> ExponentHistogram:
         >>> exponent_histogram(np.array([0.75, 1.0, -1.5, 0.0, np.inf]))
         ExponentHistogram(exponents=array([-1,  0]), counts=array([1, 2]), zeros=1, nonfinite=1)
     """
-    x = x.detach().cpu() if isinstance(x, Tensor) else np.asarray(x)
+    x = x.detach().cpu() if hasattr(x, "detach") else np.asarray(x)
     if x.dtype == object or np.iscomplexobj(x):
         raise TypeError(f"exponent_histogram: x must be real numbers; got {x.dtype}. Pass floats.")
-    values = np.asarray(x.double() if isinstance(x, Tensor) else x, np.float64).ravel()
+    values = np.asarray(x.double() if hasattr(x, "double") else x, np.float64).ravel()
     finite = np.isfinite(values)
     numbers = values[finite & (values != 0)]
     zeros = int(np.count_nonzero(values == 0))

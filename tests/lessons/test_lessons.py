@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import nbformat
 import pytest
+from cases import LESSONS_WITHOUT_TORCH
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
@@ -29,6 +30,8 @@ HANGS = 900
 """Seconds after which a cell hangs. How long a lesson takes is reported; it fails nothing."""
 FORBIDDEN = r"\bplt\.|\bmatplotlib\b|^\s*[!%]|pip install|\burllib\b|\brequests\b|https?://"
 
+REFUSE_TORCH = "import sys; sys.modules['torch'] = None"
+"""In lessons that need none: importing it fails as if it were not installed."""
 SUPPORT = Path(__file__).parents[1] / "support"
 MOVE_CONTROLS = (SUPPORT / "move_controls.py").read_text(encoding="utf-8")
 
@@ -56,7 +59,10 @@ def run_lesson(path, folder):
         "PYTHONPATH": str(Path(mplab.__file__).parent.parent),  # the mplab under test
     }
     start = time.perf_counter()
+    without_torch = path.stem[:2].isdigit() and int(path.stem[:2]) in LESSONS_WITHOUT_TORCH
     with client.setup_kernel(env=environment):
+        if without_torch:
+            client.execute_cell(nbformat.v4.new_code_cell(REFUSE_TORCH), 0)
         for index, cell in enumerate(notebook.cells):
             client.execute_cell(cell, index)
         seconds = time.perf_counter() - start

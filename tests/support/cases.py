@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,12 @@ from hypothesis import strategies as st
 from oracle import table_of
 
 from mplab import FORMATS, FP32, Format, Overflow, Rounding, Specials, Stream, round_to, ulp
+from mplab.course.files import course_folder
+
+GUIDE = course_folder("lessons").joinpath("README.md").read_text(encoding="utf-8")
+_RUNS = re.findall(r"(\d+) to (\d+)", re.search(r"Lessons (.*) need no PyTorch", GUIDE)[1])
+LESSONS_WITHOUT_TORCH = [n for low, high in _RUNS for n in range(int(low), int(high) + 1)]
+"""As the guide names them."""
 
 DTYPES = (np.float32, np.float64)
 RULES = list(itertools.product(Rounding, Overflow))
