@@ -111,6 +111,15 @@ found = importlib.util.find_spec
 importlib.util.find_spec = lambda name: None if name in {packages!r} else found(name)
 """
 HEAVY = {"torch", "tqdm", "matplotlib", "ipywidgets", "jupyterlab"}
+FIRST_CELLS = """
+import json
+from mplab.course.files import course_folder
+for path in sorted(course_folder("lessons").glob("*.ipynb")):
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    try: exec("".join(next(c for c in cells if c["cell_type"] == "code")["source"]), {})
+    except ModuleNotFoundError as error: assert error.name == "torch", error
+    else: print(int(path.name[:2]))
+"""
 
 
 def without(*packages):
@@ -130,14 +139,7 @@ def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
 
 
 def test_the_guide_names_the_lessons_that_need_no_torch_and_their_code_runs_without_it():
-    code = without("torch") + (
-        "import json, runpy, sys; from mplab.course.files import course_folder\n"
-        "for path in sorted(course_folder('lessons').glob('*.ipynb')):\n"
-        "    cells = json.loads(path.read_text('utf-8'))['cells']\n"
-        "    try: exec(''.join(next(c for c in cells if c['cell_type'] == 'code')['source']), {})\n"
-        "    except ModuleNotFoundError as error: assert error.name == 'torch', error\n"
-        "    else: print(int(path.name[:2]))\n"
-    )
+    code = without("torch") + FIRST_CELLS
     assert [int(n) for n in run_script(code).split()] == LESSONS_WITHOUT_TORCH
 
 

@@ -15,7 +15,6 @@ from mplab.commands import export_html, front_page, main
 from mplab.commands.errors import UserError
 from mplab.commands.lesson_page import in_colab, lesson_body
 from mplab.course.files import course_folder
-from mplab.numbers import installation
 
 pytestmark = pytest.mark.slow
 
@@ -158,14 +157,6 @@ def test_a_lesson_that_ctrl_c_broke_off_is_not_written(lessons, monkeypatch, err
 def test_an_unknown_lesson_is_an_error(lessons):
     with pytest.raises(UserError, match=r"there is no lesson 7\. There are 1\."):
         export_html.export(lessons[1], lessons=[7])
-
-
-def test_without_pdoc_one_line_says_so_before_any_lesson_runs(lessons, monkeypatch, capfd):
-    monkeypatch.setattr(installation, "find_spec", lambda name: None)
-    assert main.main(["export-html", "--out", str(lessons[1])]) == 2
-    error = capfd.readouterr().err
-    assert "mplab export-html: needs pdoc" in error and error.count("\n") == 1
-    assert not lessons[1].exists()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from mplab.commands.errors import UserError
 from mplab.commands.lab import copy_lessons, find_lesson
 from mplab.commands.main import main
 from mplab.course.files import course_folder as lessons_folder
-from mplab.numbers import installation
 
 FIRST, SECOND, FIGURES = "01_first.ipynb", "02_second.ipynb", "l01/figures.py"
 RECORD = ".mplab-lessons.json"
@@ -190,10 +189,6 @@ def test_a_lesson_is_found_by_number_stem_or_file_name(source, wanted):
     assert find_lesson(wanted, source=source).name == SECOND
 
 
-def test_the_first_lesson_is_the_default(source):
-    assert find_lesson(None, source=source).name == FIRST
-
-
 @pytest.mark.parametrize("wanted", ["3", "0", "second", "", "²", "../01"])
 def test_an_unknown_lesson_is_an_error_that_lists_the_lessons(source, wanted):
     with pytest.raises(UserError, match=r"(?s)must be the number.*01_first\n  02_second"):
@@ -332,13 +327,6 @@ def test_a_terminal_of_few_letters_gets_question_marks_not_an_error():
     command, env = [sys.executable, "-c", code], os.environ | {"PYTHONIOENCODING": "latin-1"}
     done = subprocess.run(command, capture_output=True, env=env, check=True)
     assert done.stdout.decode("latin-1").strip() == "R² of 2?¹? × 3"
-
-
-def test_grading_without_nbgrader_says_what_to_install(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(installation, "find_spec", lambda name: None)
-    assert main(["grade", "init", str(tmp_path / "course")]) == 2
-    assert "pip install 'mplab[grade]'" in capsys.readouterr().err
-    assert not (tmp_path / "course").exists()
 
 
 def test_a_page_gets_each_message_of_its_kernel_at_once(monkeypatch):
