@@ -77,7 +77,7 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 _SMALLEST,
-                "2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.",
+                "2^-24 is a number of FP16, so it survives, and so does any number near it.",
             ),
             (
                 FP16.min_normal,
@@ -91,13 +91,13 @@ EXERCISES: dict[str, Exercise] = {
                 _TIE / 2,
                 "Between this number and its double all are still nearer to 0 than to 2^-24.",
             ),
-            (-25.0, "That is its exponent; asked is the number, a power of two."),
+            (-25.0, "That is its exponent; the answer is the number itself, a power of two."),
         ),
     ),
     "flushed_share": Exercise(
         answer=_flushed_share,
         uses=("round_to",),
-        reason="Count what is not zero before rounding and zero after it, of what was not zero.",
+        reason="Of the elements that are not 0 before rounding, count those that are 0 after it.",
         cases=_SHARE_CASES,
         tolerance=1e-12,
         misconceptions=known(
@@ -109,7 +109,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 lambda x: _share_below(_SMALLEST, x),
-                "What is nearer to the smallest subnormal than to 0 becomes that, not 0.",
+                "A number nearer to the smallest subnormal than to 0 becomes that one, not 0.",
             ),
             (_positive_only, "A negative number can be tiny too: compare magnitudes."),
         ),
@@ -136,7 +136,7 @@ EXERCISES: dict[str, Exercise] = {
             (_scale_of_positive, "A negative gradient is flushed as well: look at its magnitude."),
             (
                 lambda gradient: 65536.0,
-                "65536 is where torch's GradScaler starts; what is enough depends on the gradient.",
+                "torch's GradScaler starts at 65536; the scale needed depends on the gradient.",
             ),
         ),
     ),

@@ -85,7 +85,7 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 _decoded_by(lambda e, t: 1 + t / 8, lambda e: e - 7),
-                "With exponent field 0 there is no leading 1: those are 0 and the subnormals.",
+                "With exponent field 0 there is no leading 1: these are 0 and the subnormals.",
             ),
             (
                 _decoded_by(_significand, lambda e: e - 7),

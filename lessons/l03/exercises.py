@@ -122,7 +122,7 @@ EXERCISES: dict[str, Exercise] = {
     "chance_up": Exercise(
         answer=_chance,
         uses=("round_to", "next_up", "next_down", "ulp"),
-        reason="It is the distance from the lower neighbour, in gaps of BF16 at x.",
+        reason="The chance is the distance from the lower neighbour, in gaps of BF16 at x.",
         cases=_CHANCE_CASES,
         tolerance=1e-12,
         misconceptions=known(

@@ -84,7 +84,7 @@ EXERCISES: dict[str, Exercise] = {
             (256.0, "256 squared is 65536, and everything from 65520 on becomes infinity."),
             (255.0, "Its square does not overflow, but there are FP16 numbers from 255 to 256."),
             (255.9375, "Right size, but no number of FP16: from 128 to 256 they are 1/8 apart."),
-            (65504.0, "65504 is the largest number; its square is far past itself."),
+            (65504.0, "65504 is the largest number; its square lies far beyond it."),
             (math.sqrt(65504.0), "That is the root of the largest number, but not in FP16."),
         ),
     ),
@@ -108,10 +108,10 @@ EXERCISES: dict[str, Exercise] = {
     "count_fates": Exercise(
         answer=_counts,
         uses=("round_to",),
-        reason="Round first; compare what went in with what came out.",
+        reason="Round first; then compare the numbers before and after rounding.",
         cases=_COUNT_CASES,
         misconceptions=known(
-            (_by_result, "What was 0 was not flushed, what was infinite did not overflow."),
+            (_by_result, "A number that was 0 is not flushed; infinity did not overflow."),
             (_positive_only, "Negative numbers vanish and overflow too."),
             (
                 lambda x: _counted_at(2.0**-24 * (1 - 2.0**-50), _NORMAL, _MOST, x),

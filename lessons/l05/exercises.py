@@ -126,7 +126,7 @@ EXERCISES: dict[str, Exercise] = {
             (256.0, "256 is where ones stop; smaller steps stop earlier."),
             (128.0, "Already before 128 the gap is 0.5, and 0.25 only reaches the midpoint."),
             (32.0, "From 32 to 64 the gap is 0.25, so every step still lands on a number."),
-            (512.0, "That is where a step of 2 stops; scale the step down, and the stop with it."),
+            (512.0, "A step of 2 stops there; with a smaller step the sum stops earlier."),
         ),
     ),
     "pairwise_sum": Exercise(
@@ -140,7 +140,7 @@ EXERCISES: dict[str, Exercise] = {
             (_once_at_the_end, "Every addition must round to FP16, not only the last one."),
             (
                 _neighbours,
-                "That is pairwise as well, but it begins with neighbours; split in halves instead.",
+                "That is pairwise too, but it begins with neighbours; split into halves instead.",
             ),
             (_two_halves, "The halves must be split again, until single terms are left."),
             (_last_one_dropped, "At odd lengths the halves differ by one; a term got lost."),
@@ -153,21 +153,18 @@ EXERCISES: dict[str, Exercise] = {
     "kahan_sum": Exercise(
         answer=_kahan,
         uses=("round_to", "add", "subtract"),
-        reason="Correct the term, add it, and find what of it the total did not take.",
+        reason="Correct the term, add it, and find the part of it that the total did not take.",
         cases=_KAHAN_CASES,
         fmt=FP16,
         misconceptions=known(
             (
                 _one_by_one,
-                "This is the plain sum: what got lost is 0, or never reaches the next term.",
+                "This is the plain sum: the lost part is 0, or never reaches the next term.",
             ),
-            (
-                partial(_kahan, sign=1.0),
-                "The correction has the wrong sign: it doubles what was lost.",
-            ),
+            (partial(_kahan, sign=1.0), "The correction has the wrong sign: it doubles the loss."),
             (
                 partial(_kahan, against_term=True),
-                "Compare with the corrected term, which also carries what was lost before.",
+                "Compare with the corrected term, which also carries the part lost before.",
             ),
             (partial(_kahan, op=float), "All four operations round to FP16, not only the total."),
             (

@@ -149,7 +149,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (2.0**-10, "13 places are FP8's; with FP16 operands Hopper keeps 25."),
             (2.0**-20, "The exponent of a product is the sum of both: 4 and −1 make 3."),
-            (-22.0, "That is its exponent; asked is the weight, a power of two."),
+            (-22.0, "That is its exponent; the answer is the weight itself, a power of two."),
         ),
     ),
     "step_sum": Exercise(
@@ -181,7 +181,7 @@ EXERCISES: dict[str, Exercise] = {
         cases=_PROMOTED_CASES,
         fmt=FP32,
         misconceptions=known(
-            (lambda x: float(np.sum(x)), "That is the plain sum; in a block are only 14 bits."),
+            (lambda x: float(np.sum(x)), "That is the plain sum; a block keeps only 14 bits."),
             (_never_promoted, "Nothing is promoted: the block never ends."),
             (
                 lambda x: _in_blocks(x, outer=_cut),
@@ -195,7 +195,7 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: _in_blocks(x, outer=_cut_wide),
                 "The total is rounded to nearest; only the register cuts toward zero.",
             ),
-            (_not_restarted, "Each block starts again from zero, else it counts twice."),
+            (_not_restarted, "Each block starts again from zero, otherwise it counts twice."),
         ),
     ),
 }

@@ -133,7 +133,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 lambda w, delta: 1 - _dead_share(w, delta),
-                "These are the updates that arrive; asked for are those that do not.",
+                "These are the updates that arrive; count those that do not.",
             ),
         ),
     ),

@@ -121,10 +121,10 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 _first_below,
-                "A layer that falls asleep again was not awake for good: look at what follows.",
+                "A layer that falls asleep again was not awake for good: look at the later steps.",
             ),
             (_length_if_never, "A layer that never wakes for good gives -1."),
-            (_last_asleep, "That is the last step asleep; asked is the next one."),
+            (_last_asleep, "That is the last step asleep; the answer is the step after it."),
             (_limit_is_awake, "Exactly 0.9 is not below 0.9."),
             (
                 lambda shares: _awake_from(shares, 0.5),

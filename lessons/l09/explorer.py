@@ -200,10 +200,11 @@ def _sentence(name: str, step: int, turn: Turn, limit: float | None, interval: i
         return start + good + _after_good(turn, interval)
     bears = ""
     if limit is not None:
-        bears = f" (this step bears {amount(limit)} at most)" if limit else " (no scale helps here)"
+        most = f"the step bears a scale of {amount(limit)} at most"
+        bears = f" ({most if limit else 'no scale helps here'})"
     bad = f"A gradient is infinite or NaN{bears}, so found_inf is true. "
     if not turn.skipped:
-        return start + bad + "Nobody looks: the weights take it, and are lost."
+        return start + bad + "Nothing checks for it: the weights take it, and are lost."
     skip = "The step is skipped: weights and optimizer stay as they are. "
     return start + bad + skip + _after_bad(turn, interval)
 
@@ -214,7 +215,7 @@ def _after_good(turn: Turn, interval: int | None) -> str:
     if interval is None:
         return f"The scale doubles to {after}." if moved else "The scale stays."
     if not turn.next_good_steps:
-        what = f"the scale doubles to {after}" if moved else "the scale stays: it is at its end"
+        what = f"the scale doubles to {after}" if moved else "the scale stays, at its limit"
         return f"That makes {interval} good steps in a row: {what}, and the count begins again."
     nudge = f" The mean gradient is small, so the scale rises by a tenth to {after}." * moved
     more = interval - turn.next_good_steps

@@ -137,7 +137,7 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 _by_rule(lambda inputs, low: low),
-                "What is on no list is not lowered: it follows its inputs.",
+                "An operation on no list is not lowered: it follows its inputs.",
             ),
             (_by_rule(lambda inputs, low: inputs[0]), "All inputs count, not only the first."),
             (

@@ -48,7 +48,7 @@ EXERCISES: dict[str, Exercise] = {
         answer=2_031_616,
         reason="Input in 16 bits instead of 32, and a 16-bit copy of all weights beside them.",
         misconceptions=known(
-            (-65_536, "The activations shrink by that, but weights get a low copy."),
+            (-65_536, "The activations shrink by that much, but the weights get a low copy."),
             (2_097_152, "That is the copy; the activations shrink meanwhile."),
             (-2_162_688, "The FP32 weights stay; the 16-bit copy comes beside them."),
             (-2_031_616, "The copy of the weights outweighs what activations save."),
@@ -56,7 +56,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "speed_up": Exercise(
         answer=_ratio(_time),
-        reason="Each time is the longer of arithmetic and memory; then divide FP32's by 16 bits'.",
+        reason="Each time is the longer of arithmetic and memory; divide FP32's by the other.",
         argument="n, peak32, peak16, bandwidth",
         cases=_PRODUCTS,
         tolerance=1e-9,
@@ -89,7 +89,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "step_speed_up": Exercise(
         answer=_step,
-        reason="Add up what each share takes after its speed-up, then divide the old time, 1.",
+        reason="Add up what each part takes after its speed-up; divide the old time, 1, by that.",
         argument="shares, factors",
         cases=_STEPS,
         tolerance=1e-12,

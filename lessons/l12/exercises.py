@@ -122,7 +122,7 @@ EXERCISES: dict[str, Exercise] = {
                 "scale lies past 448.",
             ),
             (_one_lower, "448 itself is a number of E4M3: it may be reached."),
-            (lambda amax: 1 / _scale(amax), "The scale multiplies; this is what would divide."),
+            (lambda amax: 1 / _scale(amax), "The scale multiplies; this number would divide."),
         ),
     ),
     "delayed_scales": Exercise(
@@ -135,7 +135,7 @@ EXERCISES: dict[str, Exercise] = {
                 _with_its_own,
                 "A tensor's own magnitude is known only after its cast; it counts from the next.",
             ),
-            (_for_ever, "What is older than `length` tensors is forgotten."),
+            (_for_ever, "Magnitudes older than `length` tensors are forgotten."),
             (_latest, "The largest of the history decides, not the latest."),
             (_one_longer, "The history holds one tensor too many."),
             (_current, "This is current scaling: each tensor's own magnitude decides."),

@@ -103,8 +103,8 @@ class AmaxHistory(Explorer):
         """The setting of the controls, in words."""
         remembered = {
             RULES[0]: f"the largest magnitude of the last {self.history.value} tensors",
-            RULES[1]: f"the tensor before, whatever else of {self.history.value} is remembered",
-            RULES[2]: f"each tensor itself; no history, of {self.history.value} or any length",
+            RULES[1]: f"the latest tensor alone, though {self.history.value} are remembered",
+            RULES[2]: "each tensor itself, whatever the history holds",
         }[self.rule.value]
         unused = f", {power_of_two(2.0**self.margin.value)} of the range is left unused"
         return (

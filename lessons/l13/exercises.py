@@ -85,7 +85,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 _in_order(_forward, _updates, _gradients, _stale),
-                "Zero gradients come before lost updates: what is zero cannot be lost later.",
+                "Zero gradients come before lost updates: a gradient of zero cannot be lost later.",
             ),
             (
                 _in_order(_gradients, _updates, _stale),

@@ -92,7 +92,7 @@ EXERCISES: dict[str, Exercise] = {
             (14, "10 bits are what the condition takes; this formula takes them twice."),
             (24, "Each square has 24 bits, but the leading ones of both cancel."),
             (3, "FP32 stores 23 bits and has 24: the leading 1 is not stored."),
-            (20, "About 20 bits cancel; asked is what is left."),
+            (20, "About 20 bits cancel; the answer is the number of bits left."),
             (0, "That much is lost where mean / deviation is 2^12."),
         ),
     ),
@@ -103,7 +103,7 @@ EXERCISES: dict[str, Exercise] = {
         tolerance=1e-12,
         misconceptions=known(
             (_shifted_by(lambda _: 0.0), "exp overflows, or all of it underflows: shift first."),
-            (_not_added_back, "What was subtracted before exp must come back."),
+            (_not_added_back, "The number subtracted before exp must be added again after log."),
             (_shifted_by(np.max), "If all scores are -inf, -inf - (-inf) is NaN: say -inf."),
             (
                 _shifted_by(lambda x: np.abs(x).max()),
@@ -114,7 +114,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "dot_backward_error": Exercise(
         answer=_backward_error,
-        reason="How far the result is off, against all that small changes of a can move it.",
+        reason="Divide the error of the result by how far small changes of a can move it.",
         argument="a, b, result",
         cases=_PRODUCT_CASES,
         tolerance=1e-12,
@@ -123,7 +123,7 @@ EXERCISES: dict[str, Exercise] = {
             (_against_result, "Compare with the sum of |a·b|, not with the result."),
             (_against_norms, "Each element may change in proportion to itself, not to the norm."),
             (_with_sign, "An error has no sign here: take the magnitude."),
-            (_not_divided, "That is absolute; in proportion to what can change?"),
+            (_not_divided, "That is an absolute error; divide it by how far the sum can be moved."),
         ),
     ),
 }

@@ -153,18 +153,18 @@ EXERCISES: dict[str, Exercise] = {
             (4, "That is u alone; the condition takes 7 of its 11 bits."),
             (5, "That is u alone; the condition takes 7 of its 11 bits."),
             (12, "Then the error is 2^-52: one more."),
-            (7, "7 is what FP16 took in the figure; asked is the rule's count."),
+            (7, "FP16 took 7 in the figure; the answer is the count by the rule."),
         ),
     ),
     "system_backward_error": Exercise(
         answer=_backward_error,
-        reason="The largest residual, over the largest row sum of |a| times |x|, and |b|.",
+        reason="Largest residual, over the largest row sum of |a| times max |x|, plus max |b|.",
         argument="a, x, b",
         cases=_JUDGED,
         tolerance=1e-12,
         misconceptions=known(
             (_signed, "A residual can be negative: take magnitudes first."),
-            (_euclidean, "That is the 2-norm and Frobenius's; asked is the ∞-norm."),
+            (_euclidean, "That is the 2-norm or the Frobenius norm; take the ∞-norm."),
             (
                 _judged_by(lambda a, x, b: _largest(b) or np.nan),
                 "Beside b alone it does not say how little a must change.",
@@ -182,7 +182,7 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 partial(_refined, residual=_residual_in_fp16),
-                "In FP16 the residual is made of rounding errors: compute it in float64.",
+                "In FP16 the residual consists of rounding errors: compute it in float64.",
             ),
             (
                 partial(_refined, scale=lambda r: 1.0),
@@ -192,7 +192,7 @@ EXERCISES: dict[str, Exercise] = {
                 partial(_refined, scale=lambda r: 1 / float(np.abs(r).max())),
                 "A scale that is no power of two rounds all digits anew.",
             ),
-            (partial(_refined, back=False), "What was multiplied must be divided."),
+            (partial(_refined, back=False), "The correction must be divided by the scale again."),
             (partial(_refined, start=0.0), "d is the correction: add it to x."),
         ),
     ),

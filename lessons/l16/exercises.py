@@ -150,7 +150,7 @@ _WALKS = tuple(
 EXERCISES: dict[str, Exercise] = {
     "frozen_at": Exercise(
         answer=_frozen_at,
-        reason="Round t - dt·k·(t - room) to nearest until it is t again.",
+        reason="Round t - dt·k·(t - room) to nearest, again and again, until t no longer changes.",
         argument="k, room, dt, fmt",
         cases=_CUPS,
         misconceptions=known(
@@ -173,7 +173,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "kahan_step": Exercise(
         answer=_kahan_step,
-        reason="due = step + lost; new = t + due; lost = due - (new - t): each of them in BF16.",
+        reason="due = step + lost; new = t + due; lost = due - (new - t): each rounded to BF16.",
         argument="t, lost, step",
         cases=_STEPS,
         misconceptions=known(
@@ -207,7 +207,7 @@ EXERCISES: dict[str, Exercise] = {
                 lambda delta, ulp: (ulp / delta) ** 2,
                 "Not every step moves by an ulp: a share delta/ulp of them does.",
             ),
-            (lambda delta, ulp: delta / ulp, "That is its inverse: short steps are worse."),
+            (lambda delta, ulp: delta / ulp, "That is the inverse: short steps are worse."),
             (_as_nearest, "That is rounding to nearest."),
         ),
     ),

@@ -88,8 +88,8 @@ class FreezingCup(Explorer):
         sentence = (
             f"{self.fmt.value}, steps of 2{superscript(self.power.value)} minutes, "
             f"{self.method.value}: the cup {end} and ends at {number(float(path[-1]))} °C, where "
-            f"{_exact(MINUTES):.3f} would be exact. To nearest, a step from "
-            f"{number(self.line)} °C is lost."
+            f"{_exact(MINUTES):.3f} would be exact. To nearest, steps from "
+            f"{number(self.line)} °C are lost."
         )
         return self._picture(path.tolist(), sentence), sentence
 
@@ -107,7 +107,7 @@ class FreezingCup(Explorer):
         chart.name_ends(
             [(path[-1], f"{fmt} {number(path[-1], digits=5)}"), (_exact(MINUTES), "exact")]
         )
-        chart.below("minutes (grey: where a step to nearest is lost)")
+        chart.below("minutes (grey: steps rounded to nearest are lost)")
         return chart.svg(f"A line of temperatures over time. {sentence}", width=720, height=314)
 
 

@@ -137,14 +137,14 @@ EXERCISES: dict[str, Exercise] = {
             (partial(_products, most=1 << 20), "The format holds only slices up to p + 1 bits."),
             (
                 partial(_products, all_pairs=True),
-                "Pairs with s + t past the number of slices lie below what is kept.",
+                "Pairs with s + t past n + 1 are left out: they lie below the bits that are kept.",
             ),
             (partial(_products, up=False), "The last bits need a slice, too: round s up."),
         ),
     ),
     "split_row": Exercise(
         answer=_split_row,
-        reason="One power of two above the row; each unit 2^-b of the last; ties to even.",
+        reason="One power of two above the row; each unit 2^-b times the one before; ties to even.",
         argument="x, widths",
         cases=_ROWS,
         misconceptions=known(
@@ -152,14 +152,14 @@ EXERCISES: dict[str, Exercise] = {
                 partial(_split_row, top=_of_each),
                 "Numbers of one row must share their unit, or their products cannot be added.",
             ),
-            (_all_of_x, "Go on with what is left, not with x again."),
+            (_all_of_x, "Go on with the remainders, not with x again."),
             (
                 partial(_split_row, top=_at_least),
                 "The power of two lies above all magnitudes: for 1.0 it is 2.",
             ),
             (
                 partial(_split_row, whole=np.trunc),
-                "Cut, the rest is up to a whole unit, and the next slice overflows its bits.",
+                "After a cut the remainder is up to a whole unit, too much for the next slice.",
             ),
             (partial(_split_row, shift=0), "The sign takes a bit: |slice| is at most 2^(b-1)."),
         ),

@@ -96,7 +96,7 @@ def _growth(found: Filling, description: str) -> str:
     chart.text(648, full + 16, "24 bits are full")
     chart.line(f"M60 {full:.1f}H640", "black", 1.5)
     chart.below(
-        "products added so far; solid: the largest of 64 sums; dashed: the most that can be"
+        "products added so far; solid: the largest of 64 sums; dashed: the largest possible"
     )
     chart.ticks_y((2.0**e for e in range(0, 37, 6)), power_of_two)
     quarters = 4 if k >= 4 else 1

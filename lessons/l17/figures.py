@@ -94,7 +94,8 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
 
     said = [f"An error of 2⁻⁵² at most: {c.listed(reached)}"] if reached else []
     claim = f"{'; '.join(said + stuck)}."
-    quantities = "error / (|A||B|)   (line: 2⁻⁵²)", "slices of each factor, or moduli"
+    counted = "slices of each factor" + ", or moduli" * ("moduli" in found)
+    quantities = "error / (|A||B|)   (line: 2⁻⁵²)", counted
     return c.line_chart(lines, *quantities, claim, log="x", finish=finish)
 
 

@@ -146,7 +146,7 @@ EXERCISES: dict[str, Exercise] = {
     "stochastic_e2m1": Exercise(
         answer=_stochastic_e2m1,
         uses=("round_to", "next_up", "next_down", "ulp"),
-        reason="Up, in magnitude, where u is less than the share of the way to the upper one.",
+        reason="Up, in magnitude, where u is less than the distance from the lower one / the gap.",
         argument="x, u",
         cases=_ROUNDED_CASES,
         fmt=FP4_E2M1,
@@ -158,7 +158,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 _up_where(lambda share, u: u <= share, exact=True),
-                "A number of E2M1 stays as it is, also if u is 0: less, not at most.",
+                "A number of E2M1 stays as it is, even if u is 0: the rule says less, not at most.",
             ),
             (lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."),
             (_upward, "Round the magnitude, and put the sign back after it."),

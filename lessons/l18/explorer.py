@@ -14,7 +14,7 @@ from mplab.scaling import ScaleRule, dequantize, hadamard, quantize
 WAYS = {
     "MXFP4 (RCEIL): the scale lets nothing saturate": ScaleRule.RCEIL,
     "MXFP4 (floor): the scale follows from the exponent alone": ScaleRule.MX,
-    "NVFP4: the scale is E4M3, and the block its tensor's largest": ScaleRule.NVFP4,
+    "NVFP4: the scale is in E4M3, for the tensor's largest block": ScaleRule.NVFP4,
 }
 
 OUTLIERS = tuple(m * 2.0**k for k in range(7) for m in (1.25, 1.875))
@@ -110,5 +110,5 @@ def _columns(fates: list[Fate], description: str) -> str:
             chart.box(x - 5, back - 5, 10, 10, colour)
         for value, down in ((fate.stored, 48), (fate.exact, 70)):
             chart.text(x, 206 + down, f"{value:g}".replace("-", "−"), "middle")
-    chart.below("magnitude: line, the number; circle, back within a quarter; square, not", 98)
+    chart.below("magnitude; line: number; circle: back within a quarter; square: farther off", 98)
     return chart.svg(f"Sixteen columns. {description}", width=780, height=316)

@@ -221,7 +221,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 _by_rows(1, fill=False),
-                "That does not depend on the batch either, but has the bits of one row, not of 8.",
+                "That does not depend on the batch either, but has the bits for one row, not 8.",
             ),
             (_by_rows(ROWS, fill=False), "The last call has fewer rows than 8: fill it up."),
             (_uncut, "Return as many rows as x has, without those that filled it up."),
@@ -242,7 +242,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 lambda a, b: _first_divergence(_by_name(a), _by_name(b)),
-                "Names come again in each step, and a dictionary keeps the last ones alone.",
+                "Names come again in each step, and a dictionary keeps only the last of them.",
             ),
             (_last, "The last weights tell that runs differ, not where they part."),
             (

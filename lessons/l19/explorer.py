@@ -77,7 +77,7 @@ class SplitRow(Explorer):
         others = [_codes(self.way.value, n) for n in range(1, MOST + 1)]
         sentence = (
             f"Accumulator {self.way.value}, {parts} part{'s' * (parts > 1)}: {self.changed} of "
-            f"{NUMBERS} numbers have other bits than in one part. Splits of 1 to {MOST} parts make "
+            f"{NUMBERS} numbers differ from those of one part. Splits of 1 to {MOST} parts make "
             f"{len(set(others))} different row{'s' * (len(set(others)) > 1)}."
         )
         fmt = _stored(self.way.value)
@@ -106,6 +106,6 @@ def _bits(
             if other:
                 drawing.box(x - CELL / 2 + 1, y - 15, CELL - 2, LINE - 2, INK)
             drawing.text(x, y, str(code >> at & 1), "middle", 'fill="white"' * other)
-    words = "sign, exponent and significand; dark: another bit than in one part"
+    words = "sign, exponent and significand; dark: unlike the sum in one part"
     drawing.text(LEFT, y + 30, words)
     return drawing.svg(f"Bits. {description}", width=780, height=y + 42)

@@ -178,7 +178,8 @@ def plot_runs_apart(pairs: Sequence[RunsApart]) -> c.Picture:
         steps = np.arange(1, len(shown) + 1)
         lines.append(c.Line(steps, shown, f"{recipe}, seed {pair.seed}", look))
         ends.setdefault(recipe, []).append(float(pair.distances[-1]))
-    said = c.listed(f"{min(d):.0e} to {max(d):.0e} apart in {recipe}" for recipe, d in ends.items())
+    ranges = {recipe: (f"{min(d):.0e}", f"{max(d):.0e}") for recipe, d in ends.items()}
+    said = c.listed(f"{' to '.join(dict.fromkeys(r))} apart in {n}" for n, r in ranges.items())
     claim = f"One ulp in one weight: in the end the runs are {said}."
     quantities = "steps", "distance of the weights, relative"
     return c.line_chart(lines, *quantities, claim, finish=lambda axes: axes.set_yscale("log"))

@@ -64,12 +64,12 @@ def test_it_tells_a_run_s_own_story():
     [
         ("dynamic (torch)", 0.0, 3, "no scale helps here"),
         ("never below 1", 0.25, 20, "stays at 2⁰, so only smaller gradients can end this"),
-        ("doubles each good step", 2.0**12, 3, "this step bears 2¹² at most"),
+        ("doubles each good step", 2.0**12, 3, "the step bears a scale of 2¹² at most"),
         ("doubles each good step", 2.0**12, 2, "The scale doubles to 2¹³."),
         ("×1.1 if gradients are small", np.inf, 0, "rises by a tenth to 1,126."),
         ("static, skips", 2.0**9, 5, "stays at 2¹⁰"),
         ("Keras", np.inf, 1199, "multiplied by infinity"),
-        ("dynamic (torch)", np.inf, 1199, "in a row: the scale stays: it is at its end"),
+        ("dynamic (torch)", np.inf, 1199, "in a row: the scale stays, at its limit"),
     ],
 )
 def test_each_rule_is_explained(rule, limit, step, words):

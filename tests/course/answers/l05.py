@@ -122,7 +122,7 @@ WRONG = {
     ],
     "kahan_sum": [
         (plain, "the plain sum"),
-        (kahan_forgetful, "also carries what was lost"),
+        (kahan_forgetful, "also carries the part lost"),
         (kahan_without_next_term, "comes too late"),
         (lambda x: float(HALF(x.sum())), "not only the total"),
         (lambda x: kahan(x[1:]), "did not take"),

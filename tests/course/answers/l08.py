@@ -59,7 +59,7 @@ WRONG = {
     "awake_from": [
         (lambda s: next((i for i in range(len(s)) if s[i] < 0.9), -1), "for good"),
         (lambda s: len(s) if awake(s) < 0 else awake(s), "gives -1"),
-        (lambda s: max(awake(s) - 1, min(awake(s), 0)), "the next one"),
+        (lambda s: max(awake(s) - 1, min(awake(s), 0)), "the step after it"),
         (lambda s: awake([x - 1e-9 for x in s]), "not below"),
         (lambda s: awake([x + 0.4 for x in s]), "a third of its gradients"),
         (lambda s: sum(x < 0.9 for x in s), "Look from the end"),

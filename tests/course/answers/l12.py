@@ -71,7 +71,7 @@ WRONG = {
     ],
     "delayed_scales": [
         (of_past(lambda a, k, n: max(a[max(0, k + 1 - n) : k + 1])), "counts from the next"),
-        (of_past(lambda a, k, n: max(a[:k]) if k else None), "is forgotten"),
+        (of_past(lambda a, k, n: max(a[:k]) if k else None), "are forgotten"),
         (of_past(lambda a, k, n: a[k - 1] if k else None), "not the latest"),
         (of_past(lambda a, k, n: max(a[max(0, k - n - 1) : k]) if k else None), "too many"),
         (of_past(lambda a, k, n: a[k]), "current scaling"),

@@ -97,6 +97,6 @@ WRONG = {
         (toward_positive, "Round the magnitude"),
         (lambda x, u: abs(by_table(x, u)), "stay negative"),
         (at_most_by_table, "less, not at most"),
-        (lambda x, u: by_table(x, u * 0.5), "share of the way"),
+        (lambda x, u: by_table(x, u * 0.5), "distance from the lower"),
     ],
 }

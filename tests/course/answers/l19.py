@@ -111,7 +111,7 @@ WRONG = {
     ],
     "invariant_matmul": [
         (lambda kernel, x, w: kernel(x, w), "Neither a seed nor a flag"),
-        (lambda kernel, x, w: np.vstack([kernel(row[None], w) for row in x]), "bits of one row"),
+        (lambda kernel, x, w: np.vstack([kernel(row[None], w) for row in x]), "bits for one row"),
         (no_filling, "fill it up"),
         (not_cut, "without those that filled it up"),
         (lambda kernel, x, w: -tiles(kernel, x, w), "must have 8 rows"),
