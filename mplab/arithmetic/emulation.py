@@ -127,11 +127,11 @@ class _Slices(NamedTuple):
     bits: int
 
     def part(self, s: int) -> np.ndarray:
-        """Return the size of slice s relative to twice the power of two above its row or column."""
+        """Return |slice s| over 2^(exponents + bits), which is above its row or column."""
         return _size(self.parts[s], -(s + 1) * self.bits)
 
     def rest(self, s: int) -> np.ndarray:
-        """Return the size of the remainder before slice s, relative to the same powers of two."""
+        """Return the size of the remainder before slice s over the same powers of two."""
         return _size(self.rests[s], -self.exponents - self.bits)
 
 
@@ -147,7 +147,7 @@ def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Slices:
     for s in range(slices):
         unit = first - s * bits
         scaled = np.ldexp(rests[-1], -unit)  # tiny numbers underflow, and their part is 0
-        parts.append(np.rint(scaled) + 0.0)  # FNUZ has no −0
+        parts.append(np.rint(scaled) + 0.0)  # no −0, which FNUZ formats lack
         rest = np.ldexp(scaled - parts[-1], unit)
         rests.append(np.where(parts[-1] == 0, rests[-1], rest))
     return _Slices(parts, rests, first, bits)
@@ -253,7 +253,7 @@ def emulation_bound(
 
 
 def _omitted(left: _Slices, right: _Slices) -> np.ndarray:
-    """Bound the part that slices leave out, relative to the powers of two of rows and columns."""
+    """Bound the part that slices leave out, over the powers of two by which `part` divides."""
     n = len(left.parts)
     total = left.rest(n) @ right.rest(0)
     for s in range(n):

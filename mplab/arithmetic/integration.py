@@ -47,8 +47,7 @@ def integrate(
         float64, shape (steps + 1, ...), every element a value of `fmt`.
 
     Raises:
-        ValueError: f returns another shape; the method is unknown.
-        ValueError: the scheme is unknown.
+        ValueError: f returns another shape; the scheme or the method is unknown.
 
     Exactness:
         Increments are rounded to FP32, then every addition as in `Weights`.

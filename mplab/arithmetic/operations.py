@@ -218,7 +218,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     if not any(operation is known for known in _OPERATIONS):
         names = ", ".join(known.__name__ for known in _OPERATIONS)
         given = quoted(operation)
-        raise ValueError(f"raised: operation must be one of {names}; got {given}. Pass add.")
+        raise ValueError(f"raised: operation must be one of {names}; got {given}. Pass one.")
     tininess = rules.pop("tininess", Tininess.AFTER)
     *operands, fmt = arguments
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)

@@ -426,7 +426,7 @@ def accumulate(
     """
     from mplab.arithmetic import loops
 
-    accumulator, name = accumulator_format, parsed_order(function, order)
+    accumulator, parsed = accumulator_format, parsed_order(function, order)
     if accumulator.emax > 450 or accumulator.emin - accumulator.precision < -450:
         raise ValueError(
             f"{function}: accumulator_format must lie well within float64; got {accumulator!r}. "
@@ -440,7 +440,7 @@ def accumulate(
         assert facts is not None  # float64 holds every format
         return loops.Step(facts, keys(0) if keys else (0, 0))
 
-    if name.name == "reversed":
+    if parsed.name == "reversed":
         a, b = a[:, ::-1], b[::-1]
     kind = {"pairwise": loops.Order.PAIRWISE, "kahan": loops.Order.KAHAN}
     kind["neumaier"] = loops.Order.NEUMAIER
@@ -448,8 +448,8 @@ def accumulate(
         np.ascontiguousarray(a),
         np.ascontiguousarray(b),
         mode=rounding,
-        order=kind.get(name.name, loops.Order.SEQUENTIAL),
-        block=min(name.block or a.shape[1], max(a.shape[1], 1)),
+        order=kind.get(parsed.name, loops.Order.SEQUENTIAL),
+        block=min(parsed.block or a.shape[1], max(a.shape[1], 1)),
         addition=step(accumulator),
         product=None if product_format is None else step(product_format),
         traced=traced,

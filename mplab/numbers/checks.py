@@ -42,18 +42,16 @@ def integer(
     `advice` ends the message.
     """
     rule = "" if least == -math.inf else ", not negative" if least == 0 else f", at least {least}"
-    problem = (
-        f"{function}: {argument} must be an integer{rule}; got {quoted(value)}. "
-        f"{advice or 'Convert it with int(...).'}"
-    )
+    rule += f", at most {most}" * (most < _HUGE)
+    problem = f"{function}: {argument} must be an integer{rule}; got {quoted(value)}. "
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
         found = operator.index(value)
     except TypeError:
-        raise TypeError(problem) from None
+        raise TypeError(problem + (advice or "Convert it with int(...).")) from None
     if not least <= found <= most:
-        raise ValueError(problem)
+        raise ValueError(problem + (advice or "Choose another number."))
     return found
 
 

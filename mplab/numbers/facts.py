@@ -31,8 +31,8 @@ def facts_of(
     """Compute the loop parameters of `fmt` for float32 or float64 input.
 
     Returns:
-        None if float32 cannot serve: some value of `fmt` is not a float32, its least value is
-        a subnormal float32 off the float32 grid, or its grid is too coarse for an anchor.
+        None if float32 cannot serve: some value of `fmt` is not a float32; its least value is a
+        subnormal float32 although its emin is not that of float32; or the anchor would overflow.
     """
     info = np.finfo(dtype)
     integer = np.dtype(f"i{dtype.itemsize}")

@@ -186,8 +186,8 @@ def round_to(
         flush_outputs: replace subnormal results by zero after rounding.
         stream: source of random bits for `STOCHASTIC`; each call takes the next ones. Or the bits
             themselves, an array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits
-            per element. Put fewer random bits at the top: bits are compared with the fraction from
-            there.
+            per element. Fewer random bits belong into the highest bits of each element: the
+            comparison with the fraction begins there.
         out: array of the dtype and shape of the result to write into; may be `x`.
         tally: counters to add this call's counts to.
 
