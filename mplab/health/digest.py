@@ -217,7 +217,7 @@ class Digest:
 
     def __enter__(self) -> Self:
         if self._handles:
-            raise RuntimeError("Digest: it must be closed before it is entered again.")
+            raise RuntimeError("Digest: a watch must be left before it is entered again.")
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("w", encoding="utf-8")

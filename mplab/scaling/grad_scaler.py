@@ -131,7 +131,7 @@ class GradScaler:
         """
         if "closure" in kwargs:
             raise RuntimeError(
-                "GradScaler.step: a closures are not supported; got one, whose loss would not be "
+                "GradScaler.step: closures are not supported; got one, whose loss would not be "
                 "scaled. Call backward() before step()."
             )
         self._require_scaled("step")

@@ -113,7 +113,8 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     free: bool
     """Whether it runs where the program turned autocast off, on tensors of any kind."""
     widens: bool
-    """Whether its scalars stay FP32: a policy without lists lowers it, and losses must not be."""
+    """Whether its results without dimensions stay FP32, since they may be losses: the policy lowers
+    the operation, although no list names it."""
 
 
 class Scope(NamedTuple):

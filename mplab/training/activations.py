@@ -234,7 +234,8 @@ def predicted_activations(
         ValueError: a module or a loss without a rule.
 
     Exactness:
-        Exact on CPU for the networks of tests/training/test_stages.py.
+        Exact on CPU for the networks of tests/training/test_stages.py. The rules know convolutions
+        without dilation, pooling by squares that do not overlap, and norms over the last axis.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))

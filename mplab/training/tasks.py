@@ -120,8 +120,8 @@ def metrics_of(task: Task, output: Tensor, split: Split) -> dict[str, float]:
         number = value.item() if one else value
         if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, Real):
             raise TypeError(
-                f"train: task must have metrics that returns one number by each name; got "
-                f"{quoted(found)} from it. Return a dict like {{'mse': 0.5}}."
+                f"train: task must have metrics that return one number for each name; got "
+                f"{quoted(found)}. Return a dict like {{'mse': 0.5}}."
             )
         metrics[name] = float(number)
     return metrics

@@ -204,6 +204,6 @@ def test_wrong_metrics_are_refused_before_the_first_step(wrong):
         steps.append(1)
         return F.mse_loss(predictions, targets)
 
-    with pytest.raises(TypeError, match=r"^train: task must have metrics that returns one number"):
+    with pytest.raises(TypeError, match=r"^train: task must have metrics that return one number"):
         ran(metrics=lambda *_: wrong, loss=loss)
     assert not steps
