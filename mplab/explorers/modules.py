@@ -177,7 +177,7 @@ class NumberLine(PageExplorer):
         zoom: its width is 2^zoom.
 
     Attributes:
-        around: the middle, as it was typed; setting any of these attributes redraws.
+        around: the middle, as it was typed; setting it or one of the next four redraws.
         zoom: the exponent of the width.
         first: the name of the upper format.
         second: the name of the lower format.
@@ -244,11 +244,11 @@ class RoundingLab(PageExplorer):
         seed: the seed of stochastic rounding.
 
     Attributes:
-        entry: the number that was typed; setting any of these attributes redraws.
+        entry: the number that was typed; setting it or one of the next three redraws.
         eighths: what is added to its magnitude, in eighths of an ulp, 0 to 16.
         format: the name of the format.
         mode: the name of the rounding mode.
-        seed: the seed of the draws.
+        seed: the seed of the draws, which stays as it was given.
         formats: the facts of all formats that are offered.
 
     Exactness:
