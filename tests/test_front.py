@@ -20,6 +20,7 @@ FRONTS = {
     "numbers": NUMBERS,
     "arithmetic": """
         add subtract multiply divide sqrt fma remainder raised Rules
+        exp exp2 log log2 sin cos tanh
         matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
         roundings linear_bound probabilistic_bound
         Factors lu cholesky solve_triangular Refinement refine backward_error condition

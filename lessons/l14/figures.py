@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab import Format, Rounding, round_to
-from mplab.arithmetic import add, divide, multiply, sqrt, subtract, sum, variance
+from mplab.arithmetic import add, divide, exp, log, multiply, sqrt, subtract, sum, variance
 from mplab.numbers.words import superscript
 from mplab.pictures import canvas as c
 
@@ -95,9 +95,7 @@ def _condition_of_log_sum(data: Data) -> np.ndarray:
 
 
 def _log_sum(x: np.ndarray, fmt: Format) -> np.ndarray:
-    with np.errstate(over="ignore", divide="ignore"):
-        powers = round_to(np.exp(x), fmt)
-        return np.asarray(round_to(np.log(sum(powers, axis=0, accumulator_format=fmt)), fmt))
+    return np.asarray(log(sum(exp(x, fmt), axis=0, accumulator_format=fmt), fmt))
 
 
 def _shifted_log_sum(data: Data, fmt: Format) -> np.ndarray:

@@ -32,13 +32,20 @@ from mplab.arithmetic.matrix_units import mma as mma
 from mplab.arithmetic.operations import (
     Rules as Rules,
     add as add,
+    cos as cos,
     divide as divide,
+    exp as exp,
+    exp2 as exp2,
     fma as fma,
+    log as log,
+    log2 as log2,
     multiply as multiply,
     raised as raised,
     remainder as remainder,
+    sin as sin,
     sqrt as sqrt,
     subtract as subtract,
+    tanh as tanh,
 )
 from mplab.arithmetic.orders import reveal_order as reveal_order
 from mplab.arithmetic.reductions import (

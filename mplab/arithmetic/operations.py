@@ -3,8 +3,9 @@
 Each operation first computes its result in float64, then rounds it to the format. Where rounding
 to float64 could change the result, it rounds to odd: it cuts, and sets the last bit if anything
 was lost. Rounding from there to at least two bits less is correct in any mode, and so are its
-events. Formats of more than 25 bits of precision, or with exponents near the ends of float64, go
-through Fractions, slowly.
+events. Elementary functions lie on the right side of every value and midpoint; see `elementary`.
+Formats of more than 25 bits of precision, or with exponents near the ends of float64, go through
+Fractions, slowly.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
+from mplab.arithmetic import elementary
 from mplab.numbers import rounding as door
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess
@@ -193,6 +195,85 @@ def remainder(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(remainder, (a, b), fmt, rules)
 
 
+# Elementary functions ------------------------------------------------------------------
+def exp(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """Compute e^a, rounded once. e^−∞ gives +0. See `add` for arguments and errors.
+
+    Exactness:
+        Correctly rounded in every mode and format. For `STOCHASTIC` the probability is that of
+        the result of NumPy in float64, which is within 2^−46 of it, relatively.
+
+    Source:
+        The test of a rounding by the error of the result: Ziv 1991. Where it fails, the function
+        is computed by mpmath with as many bits as it needs; see `elementary`.
+
+    Examples:
+        >>> float(exp(1.0, FP16)), float(exp(12.0, FP16)), float(exp(-18.0, FP16))
+        (2.71875, inf, 0.0)
+    """
+    return _operate(exp, (a,), fmt, rules)
+
+
+def exp2(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """Compute 2^a, rounded once. See `exp`.
+
+    Examples:
+        >>> float(exp2(-24.0, FP16)), float(exp2(0.5, FP8_E4M3))
+        (5.960464477539063e-08, 1.375)
+    """
+    return _operate(exp2, (a,), fmt, rules)
+
+
+def log(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """Compute ln a, rounded once. ±0 gives −∞ (DIVIDE_BY_ZERO), a < 0 NaN (INVALID). See `exp`.
+
+    Examples:
+        >>> float(log(3.0, FP16)), raised(log, 0.0, FP16)
+        (1.0986328125, <Event.DIVIDE_BY_ZERO: 16>)
+    """
+    return _operate(log, (a,), fmt, rules)
+
+
+def log2(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """Compute the logarithm to base 2, rounded once. See `log`.
+
+    Examples:
+        >>> float(log2(2.0**-24, FP16)), float(log2(3.0, BF16))
+        (-24.0, 1.5859375)
+    """
+    return _operate(log2, (a,), fmt, rules)
+
+
+def sin(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """Compute the sine of an angle in radians, rounded once. ±∞ gives NaN (INVALID). See `exp`.
+
+    Examples:
+        >>> float(sin(3.140625, FP16)), float(sin(65504.0, FP16))
+        (0.0009675025939941406, 0.9755859375)
+    """
+    return _operate(sin, (a,), fmt, rules)
+
+
+def cos(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """Compute the cosine of an angle in radians, rounded once. See `sin`.
+
+    Examples:
+        >>> float(cos(0.0078125, BF16)), float(cos(0.0078125, FP32))
+        (1.0, 0.999969482421875)
+    """
+    return _operate(cos, (a,), fmt, rules)
+
+
+def tanh(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+    """Compute the hyperbolic tangent, rounded once. See `exp`.
+
+    Examples:
+        >>> float(tanh(3.0, BF16)), float(tanh(4.0, FP8_E4M3))
+        (0.99609375, 1.0)
+    """
+    return _operate(tanh, (a,), fmt, rules)
+
+
 def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     """Return the IEEE 754 exceptions that an operation with these arguments raises.
 
@@ -201,7 +282,8 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     a quiet NaN does not.
 
     Args:
-        operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma` or `remainder`.
+        operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma`, `remainder` or an
+            elementary function.
         *arguments: its operands, then the format.
         **rules: its options, and `tininess` as in `mplab.events`.
 
@@ -279,8 +361,8 @@ class _Exact:
         if watched:
             self.invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
         self.divided_by_zero = np.zeros(np.shape(nearest), bool)
-        if operation is divide:
-            self.divided_by_zero = (numbers[1] == 0) & np.isfinite(numbers[0]) & (numbers[0] != 0)
+        if operation in (divide, log, log2):
+            self.divided_by_zero = (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(nearest)
 
     def _before_rounding(
         self, how: _Operation, nearest: Any, numbers: Any, fmt: Format, watched: bool
@@ -400,4 +482,11 @@ _OPERATIONS: dict[Callable[..., Any], _Operation] = {
     sqrt: _Operation(lambda a: np.sqrt(a), _exact_root),
     fma: _sum(lambda a, b, c: (_product(a, b), c), lambda a, b, c: a * b + c, twice_is_once=False),
     remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
+    exp: _Operation(elementary.EXP.nearest, elementary.EXP.exact),
+    exp2: _Operation(elementary.EXP2.nearest, elementary.EXP2.exact),
+    log: _Operation(elementary.LOG.nearest, elementary.LOG.exact),
+    log2: _Operation(elementary.LOG2.nearest, elementary.LOG2.exact),
+    sin: _Operation(elementary.SIN.nearest, elementary.SIN.exact),
+    cos: _Operation(elementary.COS.nearest, elementary.COS.exact),
+    tanh: _Operation(elementary.TANH.nearest, elementary.TANH.exact),
 }

@@ -1,0 +1,117 @@
+"""Elementary functions before they are rounded to a format.
+
+NumPy's float64 results err by a few units in the last place. Rounding them to at most 25 bits
+gives what the exact results give, unless a value or midpoint of the format is that near. mpmath
+computes these few again, with as many bits as they need. That number is finite, since a result is
+a transcendental or irrational number, except those that the functions below know to be exact.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mplab.numbers.inputs import as_array
+
+_ERROR = 128
+"""Error allowed to NumPy, in units in the last place of float64; about 4 have been seen."""
+_MIDPOINTS = 1 << 27
+"""Distance of two numbers of 26 bits, in units in the last place of float64."""
+_BITS = 80
+"""Number of bits kept of a result of mpmath; half a unit is added to stand for the others."""
+_LARGEST = 1200
+"""Size of exponents past which every format overflows or underflows."""
+
+
+class Elementary(NamedTuple):
+    """An elementary function of one number."""
+
+    approximate: Callable[[Any], Any]
+    """NumPy's function."""
+    known: Callable[[Any], tuple[Any, Any]]
+    """The exact result twice where it has few bits; where the result is within 2^-28 of a number
+    of few bits, this number and another on the side of the result; elsewhere NaN."""
+    precise: Callable[[Any, Any], Any]
+    """The function in mpmath, which is the first argument."""
+
+    def nearest(self, x: Any) -> Any:
+        """Compute float64 that round to at most 25 bits, in any mode, as the exact results do."""
+        known, side = self.known(x)
+        y = np.where(np.isnan(known), self.approximate(x), np.nextafter(known, side))
+        rest = y.view(np.int64) % _MIDPOINTS
+        unsure = np.isnan(known) & (np.minimum(rest, _MIDPOINTS - rest) <= _ERROR)
+        unsure &= np.isfinite(x) & np.isfinite(y)
+        for at in zip(*np.nonzero(unsure), strict=True) if y.ndim else [()][: int(unsure)]:
+            y[at] = as_array("arithmetic", self.exact(Fraction(float(x[at]))))
+        return y
+
+    def exact(self, x: Fraction) -> Fraction:
+        """Compute the result, or a number between the same two numbers of 80 bits."""
+        import mpmath  # takes as long to load as NumPy
+
+        known, side = self.known(np.float64(x))
+        if known == side:
+            return Fraction(float(known))
+        precision = 2 * _BITS
+        while True:
+            precision *= 2
+            with mpmath.workprec(precision):
+                y = self.precise(mpmath, mpmath.mpf(x.numerator) / x.denominator)
+                if not mpmath.isfinite(y):
+                    raise ZeroDivisionError("the logarithm of 0")
+                shift = _BITS - int(mpmath.mag(y))
+                if abs(shift) > _LARGEST:
+                    return Fraction(2) ** (_LARGEST if shift < 0 else -_LARGEST)
+                scaled, error = mpmath.ldexp(y, shift), mpmath.ldexp(1, 100 - precision)
+                low, high = mpmath.floor(scaled - error), mpmath.floor(scaled + error)
+                if low == high:
+                    return (int(low) + Fraction(1, 2)) / Fraction(2) ** shift
+
+
+# Where results are known -----------------------------------------------------------------
+def _power(x: Any, limit: float) -> tuple[Any, Any]:
+    """Near 0, powers are nearly 1; beyond the limit they overflow or underflow every format."""
+    cases = [np.abs(x) < 2.0**-30, np.isinf(x), x > limit, x < -limit]
+    return np.select(cases, [1.0, np.nan, 2.0**1000, 2.0**-1000], np.nan), 1 + np.sign(x)
+
+
+def _power_of_two(x: Any) -> tuple[Any, Any]:
+    number, side = _power(x, 1000)
+    whole = (x == np.rint(x)) & (np.abs(x) <= 1000)
+    exact = np.ldexp(1.0, np.where(whole, x, 0).astype(int))
+    return np.where(whole, exact, number), np.where(whole, exact, side)
+
+
+def _logarithm_of_two(x: Any) -> tuple[Any, Any]:
+    significand, exponent = np.frexp(x)
+    exact = np.where(significand == 0.5, exponent - 1.0, np.nan)
+    return exact, exact
+
+
+def _tangent(x: Any) -> tuple[Any, Any]:
+    cases = [np.abs(x) < 2.0**-14, np.isinf(x), np.abs(x) > 11]
+    return np.select(cases, [x, np.nan, np.copysign(1, x)], np.nan), 0 * x
+
+
+EXP = Elementary(lambda x: np.exp(x), lambda x: _power(x, 700), lambda mp, x: mp.exp(x))
+EXP2 = Elementary(lambda x: np.exp2(x), _power_of_two, lambda mp, x: mp.power(2, x))
+LOG = Elementary(
+    lambda x: np.log(x), lambda x: (np.where(x == 1, 0.0, np.nan), 0.0), lambda mp, x: mp.log(x)
+)
+LOG2 = Elementary(lambda x: np.log2(x), _logarithm_of_two, lambda mp, x: mp.log(x, 2))
+SIN = Elementary(
+    lambda x: np.sin(x),
+    lambda x: (np.where(np.abs(x) < 2.0**-13, x, np.nan), 0 * x),
+    lambda mp, x: mp.sin(x),
+)
+COS = Elementary(
+    lambda x: np.cos(x),
+    lambda x: (np.where(np.abs(x) < 2.0**-14, 1.0, np.nan), np.where(x == 0, 1.0, 0.0)),
+    lambda mp, x: mp.cos(x),
+)
+TANH = Elementary(
+    lambda x: np.tanh(x),
+    _tangent,
+    lambda mp, x: mp.tanh(max(min(x, _LARGEST), -_LARGEST)),  # ±1 but for 3,000 bits further on
+)
