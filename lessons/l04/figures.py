@@ -40,7 +40,7 @@ def landing(numbers: Mapping[str, float], formats: Sequence[Format]) -> c.Pictur
         axes.plot([place, place], [-0.7, len(formats) - 0.5], color=c.INK, linewidth=0.6)
     axes.set_yticks(range(len(formats)), [fmt.name for fmt in formats])
     axes.tick_params(axis="y", length=0)
-    c.binary_axis(axes.xaxis, "magnitude; light grey: subnormal, dark grey: becomes 0 or overflows")
+    c.binary_axis(axes.xaxis, "magnitude; faint grey: subnormal, deep grey: becomes 0 or overflows")
     name, last = list(numbers.items())[-1]
     fates = [f"{number(float(round_to(last, fmt)))} in {fmt.name}" for fmt in formats]
     sentence = f"{name} becomes {c.listed(fates)}"

@@ -64,7 +64,7 @@ class AccumulatorRace(Explorer):
     """Which accumulators keep up with the exact sum, and where do the others stall?
 
     A lane for each accumulator, with its running sum as a bar on a scale of powers of two; the
-    black line is the exact sum. All terms are values of E4M3, so every format gets the same.
+    upright line is the exact sum. All terms are values of E4M3, so every format gets the same.
 
     Args:
         seed: the seed of the random terms.
@@ -129,7 +129,7 @@ class AccumulatorRace(Explorer):
             Scale(-4, 16, 138, 520, log=True),
             f"Bars of running sums. {sentence}",
             width=760, row=34, step=2,
-            mark=standings[0].exact, axis="running sum (black line: exact)",
+            mark=standings[0].exact, axis="running sum (line: exact)",
         )  # fmt: skip
         return picture, sentence
 

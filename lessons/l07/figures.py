@@ -41,7 +41,7 @@ def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.P
         f"In {fmt.name} they add {c.listed(moves)}."
     )
     quantities = "updates", "weight"
-    return c.line_chart(lines, *quantities, claim, "Thin black lines show the exact sums.")
+    return c.line_chart(lines, *quantities, claim, "Thin lines show the exact sums.")
 
 
 def least_updates(formats: Sequence[Format], *, update: float | None = None) -> c.Picture:

@@ -85,7 +85,7 @@ class ErrorBudget(Explorer):
             Scale(-30, 0, 250, 540, log=True),
             f"Bars of relative errors. {sentence}",
             width=780, row=40, step=6,
-            mark=fmt.unit_roundoff, axis=f"relative error (black line: u of {fmt.name})",
+            mark=fmt.unit_roundoff, axis=f"relative error (line: u of {fmt.name})",
         )  # fmt: skip
         return picture, sentence
 

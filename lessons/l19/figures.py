@@ -314,5 +314,5 @@ def plot_rollout_gaps(found: RolloutGaps) -> c.Picture:
         said.append(f"{spread[-1]:.2g} in {name}")
     what = f"The logarithm of the probability of {gap.shape[1]} tokens"
     claim = f"{what} is off by {c.listed(said)} (standard deviation)."
-    quantities = "length of the text (black: grows like its root)", "standard deviation of the gap"
+    quantities = "length of the text (thin: grows like its root)", "standard deviation of the gap"
     return c.line_chart(lines, *quantities, claim, log="xy")

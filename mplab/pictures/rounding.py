@@ -71,7 +71,7 @@ def rounding_profile(
     if all(mode in _NEAREST for mode in modes) and len(modes) > 1:
         fates = np.stack([rounded(middles, fmt, mode) for mode in modes])
         parted = int(np.sum(np.any(fates != fates[0], axis=0)))
-        sentence += f"; they part at {parted} of {middles.size} ties (black dots)"
+        sentence += f"; they part at {parted} of {middles.size} ties (dots)"
     return c.titled(
         picture, sentence, "Stairs above, their errors below, one column for each mode."
     )

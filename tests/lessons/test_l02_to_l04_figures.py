@@ -76,7 +76,7 @@ CLAIMS = {
     "bits of a value": "1 formats store 1 different number for 0.5, 1 of them exactly",
     "lines": "Numbers from 0 to 8: FP8_E4M3 81, FP8_E5M2 73 and INT8 9",
     "profile": "From 14 to 24 ties to even and ties to away miss by up to 0.50 ulp; they part at "
-    "3 of 6 ties (black dots)",
+    "3 of 6 ties (dots)",
     "twice": "17.004 rounds to 18 at once, to 16 through FP16",
     "twice as once": "-17.2 rounds to −18 at once, to the same",
     "landing": "1e−4 · 1e−4 becomes 0 in FP16 and 1.00117e−08 in BF16",
