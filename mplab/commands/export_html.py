@@ -115,7 +115,7 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
         UserError: a cell fails.
     """
     from mplab.commands.frame import page
-    from mplab.commands.lesson_page import beginning, in_colab, lesson_body
+    from mplab.commands.lesson_page import beginning, buttons, lesson_body
 
     notebook, row = _executed(path), list(titles)
     at, items = row.index(path), "".join(f"<li>{_link(*item)}</li>" for item in titles.items())
@@ -125,7 +125,9 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
         if 0 <= other < len(row):
             link = _link(row[other], f"{name}: {titles[row[other]]}")
             ways.append(link.replace("<a ", f'<a rel="{name[:4]}" '))
-    more = f' <a href="{path.name}" download>Download the notebook.</a>{in_colab(path.name)}'
+    opens = [f'<a href="{url}">{place}</a>' for place, url in buttons(path.name).items()]
+    more = f' <a href="{path.name}" download>Download the notebook.</a>'
+    more += f" Or open it in {' or '.join(opens)}." * bool(opens)
     body = lesson_body(notebook, more)
     return page(f"{titles[path]} · mplab", body, ways=ways, about=beginning(notebook))
 
@@ -137,7 +139,11 @@ def _link(path: Path, words: str) -> str:
 def _read(path: Path) -> Any:
     import nbformat
 
-    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    from mplab.commands.lesson_page import BUTTONS
+
+    notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+    notebook.cells = [cell for cell in notebook.cells if cell.get("id") not in BUTTONS]
+    return notebook
 
 
 def _executed(path: Path) -> Any:

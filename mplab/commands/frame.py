@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from html import escape
+from importlib import metadata
 from pathlib import Path
 
 from mplab.numbers.installation import VERSION
@@ -39,9 +40,9 @@ def page(
 
 
 def repository() -> str:
-    """Return the address of the project's repository, if the build machine knows it."""
-    name, server = os.environ.get("GITHUB_REPOSITORY"), os.environ.get("GITHUB_SERVER_URL")
-    return f"{server}/{name}" if name and server else ""
+    """Return the address that pyproject.toml gives as `Repository`; nothing if it gives none."""
+    lines: list[str] = metadata.metadata("mplab").get_all("Project-URL") or []
+    return dict(line.split(", ", 1) for line in lines).get("Repository", "")
 
 
 def address() -> str:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 from html import escape
@@ -31,6 +30,9 @@ _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you chan
 
 _ANCHOR = re.compile(r'<a class="anchor-link" href="([^"]*)">.*?</a>')
 
+BUTTONS = "open", "install"
+"""The ids of the cells that `data/buttons.py` adds to a lesson; a page has links of its own."""
+
 _HERE = {"before you run the next cell": "before you open what follows"}
 """Words about JupyterLab in a lesson, and their replacements in a page."""
 
@@ -56,22 +58,21 @@ def beginning(notebook: Any) -> str:
     return said.strip()
 
 
-def in_colab(name: str) -> str:
-    """Write a link to a lesson in Colab, and the first cell there, if GitHub publishes the page.
+def buttons(name: str) -> dict[str, str]:
+    """Return the addresses at which a lesson opens without an installation, by the place's name.
+
+    There are none unless pyproject.toml names a repository on GitHub, whose main branch they open.
 
     Args:
         name: the notebook's file name.
     """
-    place, branch = repository(), os.environ.get("GITHUB_REF_NAME")
-    if not (branch and place.startswith("https://github.com/")):
-        return ""
-    colab = place.replace("github.com", "colab.research.google.com/github", 1)
-    there = escape(f"{colab}/blob/{branch}/lessons/{name}")
-    cell = escape(f'%pip install "mplab[lab] @ git+{place}@{branch}"')
-    return (
-        f' Or <a href="{there}">open it in Colab</a>, with <code>{cell}</code> as its first cell. '
-        "Explorers may not move there."
-    )
+    host, _, project = repository().partition("https://github.com/")
+    if host or not project:
+        return {}
+    return {
+        "Colab": f"https://colab.research.google.com/github/{project}/blob/main/lessons/{name}",
+        "Binder": f"https://mybinder.org/v2/gh/{project}/main?labpath=lessons%2F{name}",
+    }
 
 
 def lesson_body(notebook: Any, more: str = "") -> str:

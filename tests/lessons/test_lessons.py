@@ -17,6 +17,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 import mplab
+from mplab.commands.lesson_page import BUTTONS
 from mplab.course import EXERCISES
 from mplab.course.files import course_folder
 
@@ -106,7 +107,8 @@ def figures_of(notebook):
 
 
 def sources(notebook, kind):
-    return [cell.source for cell in notebook.cells if cell.cell_type == kind]
+    own = [cell for cell in notebook.cells if cell.get("id") not in BUTTONS]
+    return [cell.source for cell in own if cell.cell_type == kind]
 
 
 read = partial(nbformat.read, as_version=4)

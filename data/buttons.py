@@ -1,0 +1,35 @@
+"""Give each lesson links that open it in Colab or Binder, and a cell that installs mplab there.
+
+python data/buttons.py    # once pyproject.toml names the repository, or another one
+
+Their cells stand below the title. Without a repository there are none.
+"""
+
+import nbformat
+
+from mplab.commands.frame import repository
+from mplab.commands.lesson_page import BUTTONS, buttons
+from mplab.course.files import course_folder
+
+INSTALL = """\
+from importlib.util import find_spec
+
+if find_spec("mplab") is None:  # as in Colab; where mplab is installed, this does nothing
+    %pip install --quiet "mplab[torch] @ git+{}" anywidget matplotlib"""
+
+
+def with_buttons(notebook, name):
+    """Return a copy of the lesson `name` whose buttons are those of today's repository."""
+    title, *rest = [cell for cell in notebook.cells if cell.id not in BUTTONS]
+    added, new = [], nbformat.v4
+    if links := [f"[Open in {place}]({url})" for place, url in buttons(name).items()]:
+        added = [
+            new.new_markdown_cell(" · ".join(links), id=BUTTONS[0]),
+            new.new_code_cell(INSTALL.format(repository()), id=BUTTONS[1]),
+        ]
+    return nbformat.from_dict({**notebook, "cells": [title, *added, *rest]})
+
+
+if __name__ == "__main__":
+    for path in sorted(course_folder("lessons").glob("*.ipynb")):
+        nbformat.write(with_buttons(nbformat.read(path, as_version=4), path.name), path)
