@@ -44,11 +44,11 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 18_990,
+    "mplab": 19_020,
     "mplab/numbers": 1_970,
     "mplab/arithmetic": 1_975,
     "mplab/scaling": 785,
-    "mplab/course": 450,
+    "mplab/course": 480,
     "mplab/simulation": 2_410,
     "mplab/grading": 3_720,
     "mplab/training": 1_965,
@@ -57,7 +57,7 @@ BUDGETS = {
     "mplab/pictures": 1_501,
     "mplab/explorers": 590,
     "mplab/commands": 1_260,
-    "lessons": 10_520,
+    "lessons": 10_745,
     "tests": 31_900,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what

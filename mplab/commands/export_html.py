@@ -185,7 +185,7 @@ def _edition(*paths: Path, words: str = "") -> str:
     """Hash what a page depends on, notebooks and the library, for a comment at its end."""
     digest = hashlib.sha256(words.encode())
     sources = [p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".js", ".css", ".html")]
-    sources += course_folder("lessons").glob("l*/*.py")  # a checkout has them beside the package
+    sources += course_folder("lessons").rglob("*.py")  # a checkout has them beside the package
     for source in [*paths, *sorted(sources)]:
         digest.update(source.read_bytes())
     return f"<!-- edition {digest.hexdigest()[:16]} -->"

@@ -10,6 +10,7 @@ from typing import Any
 from nbconvert.filters import Highlight2HTML, markdown2html
 
 from mplab.commands.frame import FILES, repository, smaller
+from mplab.course.practice import practice
 from mplab.explorers.freezing import Frozen
 from mplab.explorers.modules import STILL, once
 
@@ -130,22 +131,25 @@ def _frozen(notebook: Any) -> dict[str, Any]:
 
 def _code(cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
     if cell.source.strip():
-        colours = Highlight2HTML(pygments_lexer="ipython3")  # type: ignore[no-untyped-call]
-        highlighted: str = colours(cell.source)
-        yield highlighted.replace("<pre>", '<pre tabindex="0">')
+        yield _coloured(cell.source)
     if "mplab.check(" in cell.source:  # there is no answer yet
+        yield practice(cell.source, _coloured)
         return
     for output in cell.get("outputs", []):
         if shown := _shown(output, frozen):
             yield f'<div class="output">{shown}</div>'
 
 
+def _coloured(code: str) -> str:
+    colours = Highlight2HTML(pygments_lexer="ipython3")  # type: ignore[no-untyped-call]
+    return str(colours(code)).replace("<pre>", '<pre tabindex="0">')
+
+
 def _shown(output: Any, frozen: dict[str, Any]) -> str:
     """Convert an output of a cell to HTML."""
     data = output.get("data", {})
     if VIEW in data:
-        model = data[VIEW]["model_id"]
-        drawn = frozen.get(model)
+        drawn = frozen.get(data[VIEW]["model_id"])
         if isinstance(drawn, str):
             return f'<div class="explorer">{drawn}</div>'
         return explorer(Frozen(*drawn)) if drawn else ""  # progress is no news afterwards

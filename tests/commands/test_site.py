@@ -1,14 +1,19 @@
 """The exported pages as their readers meet them: by mouse, by keys, without scripts, on a phone."""
 
 import re
+from fractions import Fraction
+from html import escape, unescape
 
+import corpus
 import nbformat
 import page as pages
 import pytest
 
 from mplab import explorers
-from mplab.commands import export_html, front_page
+from mplab.commands import export_html, frame, front_page
+from mplab.course import EXERCISES
 from mplab.course.files import course_folder
+from mplab.course.practice import practice
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l18.explorer import FourBitBlock
 
@@ -59,6 +64,8 @@ def site(tmp_path_factory):
         patch.setattr(export_html, "course_folder", lambda name: folder)
         patch.setattr(front_page, "EXPONENTS", (0, 16, 24))
         export_html.export(out, reference=False)
+    every = "<h1>All</h1>" + "".join(practice(f'mplab.check("{x}", x)', escape) for x in EXERCISES)
+    (out / "practice.html").write_text(frame.page("Practice", every), encoding="utf-8")
     return out
 
 
@@ -169,6 +176,55 @@ def test_an_explorer_that_takes_free_text_lives_under_the_policy_of_the_page(ope
     assert "0x3555" in alive.inner_text()  # a third in FP16
 
 
+ASK = """(form, all) => all.map(typed => { form.elements[0].value = typed; form.requestSubmit();
+    return form.querySelector('p').textContent })"""
+
+
+def spelt(value):
+    """An answer in the spellings of different people."""
+    if isinstance(value, list):
+        return [str(value), " ".join(map(str, value)), "; ".join(map(str, value)).replace(".", ",")]
+    exact = Fraction(value)
+    whole = [hex(exact.numerator), f"{exact.numerator:,}"] if exact.denominator == 1 else []
+    power = ["2⁻" + str(k).translate(UP) for k in range(30) if value == 2.0**-k]
+    return [*whole, *power, f" {exact} ", f"x = {float(value)}".replace(".", ",")]
+
+
+UP = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def test_exercises_by_hand_are_checked_in_the_page_with_the_sentences_of_python(opened):
+    page = opened("practice.html")
+    forms = page.locator("form").all()
+    assert len(forms) == sum(not callable(each.answer) for each in EXERCISES.values())
+    for form in forms:
+        exercise = EXERCISES[form.locator("code").inner_text().removesuffix(" =")]
+        said = {str(wrong): f"Not yet. {words}" for wrong, words in exercise.misconceptions}
+        said |= dict.fromkeys(spelt(exercise.answer), "Right.")
+        said |= {"1e300": f"Not yet. {exercise.reason}"}
+        assert form.evaluate(ASK, [*said]) == [*said.values()]
+        unread = form.evaluate(ASK, ["", "abc", "2 +", "1/2/"])
+        assert all(words.startswith("Write ") for words in unread)
+    hints = page.get_by_text("Hint")
+    hints.first.click()
+    assert hints.count() == len(EXERCISES) and page.get_by_text("Correct the term").count() == 1
+
+
+def test_no_answer_to_an_assignment_stands_in_the_site(site):
+    """No three lines of one: a single line may be what torch's documentation says as well."""
+    paths = [*course_folder("lessons").glob("*.ipynb"), course_folder("lessons") / "README.md"]
+
+    def squeezed(text):
+        return re.sub(r'\\n|[\s",\\]', "", unescape(text))
+
+    shown = "".join(squeezed(p.read_text("utf-8")) for p in [*paths, site / "practice.html"])
+    assert squeezed("corrected = round_to(term - lost, FP16)") in shown
+    for cell in [cell for name in corpus.NAMES for cell in corpus.cells(name).values()]:
+        lines = [squeezed(line) for line in cell.partition("### BEGIN")[2].splitlines()[1:-1]]
+        parts = ["".join(lines[i : i + 3]) for i in range(max(len(lines) - 2, bool(lines)))]
+        assert not any(part in shown for part in parts)
+
+
 def test_the_front_page_holds_a_number_by_its_address(site, opened):
     page = opened("index.html")
     hand = page.locator("section[aria-labelledby=hand]")
@@ -203,14 +259,11 @@ def test_the_policy_of_a_page_lets_nothing_out(site, browser):
 
 def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
     page = opened("index.html")
-    assert page.locator(".lessons a").all_inner_texts() == [
-        "1 · What is asked?",
-        "2 · And a second?",
-    ]
+    titles = ["1 · What is asked?", "2 · And a second?"]
+    assert page.locator(".lessons a").all_inner_texts() == titles
     said = page.locator(".lessons li").filter(has=page.get_by_role("link")).first.inner_text()
     assert "A first sentence. A second one." in said and "45–90 minutes; needs what a" in said
-    begin = page.get_by_role("link", name="Begin with lesson 1")
-    assert begin.get_attribute("href") == "01_first.html"
+    assert page.get_by_role("link", name="Begin with").get_attribute("href") == "01_first.html"
     ids = {
         n: set(re.findall(r'\bid="([^"]+)"', (site / n).read_text("utf-8"))) for n in names(site)
     }

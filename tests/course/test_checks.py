@@ -1,6 +1,9 @@
 """Each exercise: the right answers pass, each known wrong one fails with its own sentence."""
 
+import ast
+import json
 import math
+import re
 import threading
 import time
 from dataclasses import replace
@@ -13,8 +16,9 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP16, check, round_to, ulp, values
-from mplab.course import EXERCISES, Arguments, Exercise, Sealed, equal
+from mplab.course import EXERCISES, Arguments, Exercise, Sealed, equal, practice
 from mplab.course.exercise import TIME_LIMIT, verdict_on
+from mplab.course.files import course_folder
 from mplab.lessons.l15.exercises import _half
 
 ANSWERS = answers_in("course")
@@ -27,8 +31,29 @@ BY_LIBRARY = {
 }
 
 
+SHOWN: dict = {}
+exec((course_folder("lessons") / "solutions.py").read_text(encoding="utf-8"), SHOWN)
+for name in practice.solutions():
+    RIGHT[name] = [*RIGHT[name], SHOWN[name]]
+
 SUMS = ("kahan_sum", "pairwise_sum", "promoted_sum")
 """Exercises whose checks add long sums in Python: most of their wrong answers are slow tests."""
+
+
+def test_each_solution_that_pages_show_fits_its_stub_and_the_names_of_its_lesson():
+    asked = {name for name, exercise in EXERCISES.items() if callable(exercise.answer)}
+    for path in course_folder("lessons").glob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+        known = " ".join(re.findall(r"(?m)^(?:import|from|def|\w+ =) .*", code))
+        stubs = {node.name: node for node in ast.parse(code).body if hasattr(node, "args")}
+        for name in asked & stubs.keys():
+            asked.remove(name)
+            solution = ast.parse(practice.solutions()[name]).body[0]
+            both = [[each.arg for each in x.args.args] for x in (solution, stubs[name])]
+            used = {node.id for node in ast.walk(solution) if isinstance(node, ast.Name)}
+            assert both[0] == both[1] and used & SHOWN.keys() <= {*re.findall(r"\w+", known)}
+    assert asked == set()
 
 
 def pairs(table, slow=()):

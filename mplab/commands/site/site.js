@@ -230,6 +230,103 @@ for (const [i, explorer] of [...document.querySelectorAll(".explorer")].entries(
   if (explorer.matches(".frozen") && window.DecompressionStream) thaw(explorer);
 }
 
+// Exercises by hand -----------------------------------------------------------------------------
+
+/** What numbers and + − · / ^ ( ) come to; NaN for anything else. */
+function computed(text) {
+  const tokens = text.match(/0x[\da-f]+|(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|\S/gi) ?? [];
+  let at = 0;
+  const next = (signs) => tokens[at]?.length === 1 && signs.includes(tokens[at]) && tokens[at++];
+  function atom() {
+    if (!next("(")) return Number(tokens[at++] ?? "x");
+    const inside = sum();
+    return next(")") ? inside : Number.NaN;
+  }
+  function power() {
+    if (next("-")) return -power();
+    if (next("+")) return power();
+    const base = atom();
+    return next("^") ? base ** power() : base;
+  }
+  function product() {
+    let value = power();
+    for (let sign = next("*/"); sign; sign = next("*/")) {
+      value = sign === "*" ? value * power() : value / power();
+    }
+    return value;
+  }
+  function sum() {
+    let value = product();
+    for (let sign = next("+-"); sign; sign = next("+-")) {
+      value = sign === "+" ? value + product() : value - product();
+    }
+    return value;
+  }
+  const value = sum();
+  return at < tokens.length ? Number.NaN : value;
+}
+
+/** The readings of a number as people type it: "2,049" may be a whole number or a fraction. */
+function readings(typed) {
+  const text = typed
+    .replace(/^[\s\w]*=/, "")
+    .replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+/g, (word) => `^${word.normalize("NFKC")}`)
+    .replace(/(\d)\s*(?=[¼-¾⅐-⅞])/g, "$1+")
+    .normalize("NFKC")
+    .replace(/\*\*/g, "^")
+    .replace(/[·×]/g, "*")
+    .replace(/[−–]/g, "-")
+    .replace(/⁄/g, "/")
+    .replace(/(\d)[\s_'](?=\d{3}(?!\d))/g, "$1")
+    .replace(/(\d)\s+(?=\d+\s*\/)/g, "$1+");
+  const both = [text.replace(/,(?=\d{3}(?!\d))/g, ""), text.replace(",", ".")];
+  return both.map(computed).filter((value) => !Number.isNaN(value));
+}
+
+/** The readings of an answer: of a list, one number after the other. */
+function answersIn(typed, wanted) {
+  if (!Array.isArray(wanted)) return readings(typed);
+  const bare = typed.replace(/^[\s\w]*=/, "").replace(/[[\](){}]/g, " ").trim();
+  const items = bare.split(bare.includes(";") ? ";" : /[,\s]+/).map(readings);
+  return items.every((each) => each.length) ? [0, -1].map((i) => items.map((e) => e.at(i))) : [];
+}
+
+/** Compare as `equal` in mplab/course/exercise.py does. */
+function equal(given, wanted, tolerance) {
+  if (Array.isArray(wanted)) {
+    return given.length === wanted.length && given.every((x, i) => equal(x, wanted[i], tolerance));
+  }
+  const near = wanted !== 0 && Math.abs(given - wanted) <= tolerance * Math.abs(wanted);
+  return Object.is(given, wanted) || near;
+}
+
+/** What the check says to an answer. */
+function verdict({ answer, tolerance, known, reason }, typed) {
+  const given = answersIn(typed, answer);
+  const is = (wanted) => given.some((each) => equal(each, wanted, tolerance));
+  if (is(answer)) return "Right.";
+  if (!given.length) {
+    if (Array.isArray(answer)) return `Write ${answer.length} numbers, such as 1, 0.5, …`;
+    return "Write a number, such as 3/4, 0.75, 2^-24 or 0x7E.";
+  }
+  return `Not yet. ${known.find(([wrong]) => is(wrong))?.[1] ?? reason}`;
+}
+
+for (const exercise of document.querySelectorAll(".practice:has(script)")) {
+  const facts = JSON.parse(exercise.querySelector("script").textContent);
+  const field = element("input", { autocomplete: "off", spellcheck: false, inputMode: "text" });
+  const label = element("label", {}, element("code", {}, `${facts.name} =`), field);
+  const said = element("p", { className: "verdict" });
+  said.setAttribute("role", "status");
+  const form = element("form", {}, label, element("button", {}, "Check"), said);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    said.textContent = verdict(facts, field.value);
+    said.classList.toggle("right", said.textContent === "Right.");
+  });
+  exercise.prepend(form);
+}
+
 // The frame -------------------------------------------------------------------------------------
 
 /** Open the fold around what the address names, and go there. */

@@ -16,13 +16,6 @@ def until_it_stays(k, room, dt, fmt):
         t = cooler
 
 
-def with_the_one_before(k, room, dt, fmt):
-    t, before = round_to(90.0, fmt), None
-    while t != before:
-        t, before = round_to(t - dt * k * (t - room), fmt), t
-    return t
-
-
 def rounding_the_step(k, room, dt, fmt):
     t, before = float(round_to(90.0, fmt)), None
     while t != before:
@@ -93,7 +86,7 @@ def by_fractions(delta, ulp):
 
 
 RIGHT = {
-    "frozen_at": [until_it_stays, with_the_one_before],
+    "frozen_at": [until_it_stays],
     "kahan_step": [in_bf16, rest_negated],
     "variance_ratio": [by_two_places, by_fractions],
 }

@@ -29,17 +29,6 @@ def cost(by_sum=lambda k, held: (held + 2 - math.log2(k)) / 2, most=1, s=math.ce
     return answer
 
 
-def in_a_loop(x, widths):
-    unit = 2.0 ** (math.frexp(max(abs(v) for v in x))[1] + 1)
-    rest, parts = list(x), []
-    for b in widths:
-        unit *= 2.0**-b
-        part = [round(v / unit) for v in rest]
-        rest = [v - n * unit for v, n in zip(rest, part, strict=True)]
-        parts.append(part)
-    return parts
-
-
 def on_a_grid(x, widths):
     e = np.frexp(np.abs(x).max())[1] + 1
     parts = []
@@ -65,15 +54,6 @@ def sliced(top=lambda x: 2.0 ** np.frexp(np.abs(x).max())[1], whole=np.rint, fir
 
 def by_the_library(x, widths):
     return split(x, len(widths), widths[0])[0]
-
-
-def greedy(k, q):
-    product, n = 1, 0
-    for m in range(256, 1, -1):
-        if math.gcd(product, m) == 1:
-            product, n = product * m, n + 1
-            if product > 2 * k * 4**q:
-                return n
 
 
 def from_a_list(k, q):
@@ -103,8 +83,8 @@ def two_k(k, q):
 
 RIGHT = {
     "unit_products": [by_formula, by_trial],
-    "split_row": [in_a_loop, on_a_grid],
-    "moduli_needed": [greedy, from_a_list],
+    "split_row": [on_a_grid],
+    "moduli_needed": [from_a_list],
 }
 
 WRONG = {
