@@ -40,23 +40,10 @@ def by_blocks(
     return total
 
 
-def by_integers(x):
-    """The same with the register as an integer of at most 14 bits and a shift."""
-    total = np.float32(0)
-    for block in (x[i : i + 128] for i in range(0, len(x), 128)):
-        units = 0  # multiples of 2^−9, of which all terms are
-        for term in block:
-            units += int(term * 512)
-            shift = max(units.bit_length() - 14, 0)
-            units = int(units / 2**shift) << shift  # toward zero
-        total += np.float32(units / 512)
-    return total
-
-
 RIGHT = {
     "last_bit_kept": [2.0**-22, np.ldexp(1.0, -22)],
     "step_sum": [by_fractions],
-    "promoted_sum": [by_blocks, by_integers],
+    "promoted_sum": [by_blocks],
 }
 
 BY_LIBRARY = {"step_sum": [by_the_unit]}
