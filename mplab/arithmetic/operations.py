@@ -46,7 +46,7 @@ class _Operation(NamedTuple):
     nearest: Callable[..., Any]
     """The result, rounded to nearest in float64, special values included."""
     exact: Callable[..., Fraction]
-    """The result for finite operands as a Fraction; a root has a sticky last bit."""
+    """The result for finite operands as a Fraction; an irrational one has a sticky last bit."""
     addends: Callable[..., tuple[Any, Any]] | None = None
     """The two addends of a sum, both exact in float64; the sum may need rounding to odd."""
     twice_is_once: bool = False
@@ -278,8 +278,8 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     """Return the IEEE 754 exceptions that an operation with these arguments raises.
 
     Besides the events of rounding: INVALID where numbers give NaN, DIVIDE_BY_ZERO where finite
-    numbers have an infinite quotient. A signaling NaN operand raises INVALID in every operation,
-    a quiet NaN does not.
+    numbers have an infinite quotient or logarithm. A signaling NaN operand raises INVALID in every
+    operation, a quiet NaN does not.
 
     Args:
         operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma`, `remainder` or an
@@ -329,7 +329,7 @@ class _Exact:
         wide: float64, exact, or rounded such that only the rounding to the format counts.
         past: where the exact result is at least 2^1024, for which float64 has no finite number.
         invalid: where numbers gave NaN; if watched, also where a NaN was signaling.
-        divided_by_zero: where finite numbers have an infinite quotient.
+        divided_by_zero: where finite numbers have an infinite quotient or logarithm.
     """
 
     def __init__(
