@@ -168,6 +168,15 @@ def leak(path):
     except OSError as e: print('no', type(e).__name__)
 """
 
+
+def solution_in(path: str) -> str:
+    """Code that runs the answers of a notebook of the course."""
+    return (f"import json\ntry:\n    n = json.load(open('ROOT/{path}'))\n"
+            "    for c in n['cells']:\n"
+            "        if c['cell_type'] == 'code' and 'SOLUTION' in ''.join(c['source']):\n"
+            "            exec(''.join(c['source']))\nexcept OSError: pass")  # fmt: skip
+
+
 FORGING = [
     Attack("ast transformer", """
 import ast
@@ -176,10 +185,8 @@ class Strip(ast.NodeTransformer):
 get_ipython().ast_transformers.append(Strip())
 """,
         edit=answers(every_answer("0"))),
-    Attack("input transformer",
-        "get_ipython().input_transformers_post.append(lambda ls: "
-        "['pass\\n' if 'assert' in l else l for l in ls])",
-        edit=answers(every_answer("0"))),
+    Attack("input transformer", "get_ipython().input_transformers_post.append(lambda ls: "
+        "['pass\\n' if 'assert' in l else l for l in ls])", edit=answers(every_answer("0"))),
     Attack("patched do_execute", """
 async def fake(code, silent, *a, **k):
     return {'status': 'ok', 'execution_count': 1, 'payload': [], 'user_expressions': {}}
@@ -196,20 +203,16 @@ InteractiveShell.run_cell_async = fake; InteractiveShell.run_cell = quiet
     Attack("shadowed builtins",
         "import builtins\nbuiltins.all = lambda *a: True\nbuiltins.float = lambda *a: 1.0",
         edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
-    Attack("array that lies",
-        edit=answers(
-            "import numpy as np\nclass Liar(np.ndarray):\n"
+    Attack("array that lies", edit=answers("import numpy as np\nclass Liar(np.ndarray):\n"
             "    def __array_ufunc__(self, *a, **k): return np.True_\n"
             "    def __array__(self, *a, **k): raise KeyboardInterrupt\n"
             "    def __eq__(self, o): return True\n"
             "    __hash__ = None\n" + every_answer("np.ones(3).view(Liar)"))),
-    Attack("patched numpy",
-        "import numpy as np\nnp.testing.assert_equal = lambda *a, **k: None\n"
+    Attack("patched numpy", "import numpy as np\nnp.testing.assert_equal = lambda *a, **k: None\n"
         "np.signbit = np.isnan = lambda *a: np.array(True)\n"
         "np.frombuffer = np.asarray = lambda *a, **k: np.zeros(())",
         edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
-    Attack("patched mplab",
-        "import mplab, mplab.course\n"
+    Attack("patched mplab", "import mplab, mplab.course\n"
         "import mplab.grading.serialization as v, mplab.grading.exercises as e\n"
         "mplab.check = mplab.course.check = lambda *a, **k: True\n"
         "mplab.course.equal = e.equal = lambda *a: True\n"
@@ -258,8 +261,7 @@ def encode_nearest(x, e, t):
 finite_codes = toy(5, 3).finite_codes
 """), points=1),  # a number may be found in any way
     Attack("everything is NaN", edit=answers(every_answer("float('nan')")), control="partial"),
-    Attack("partial credit through repr",
-        edit=answers(
+    Attack("partial credit through repr", edit=answers(
             "class P:\n    def __repr__(self): return '16.0'\n    def __eq__(s, o): return s\n"
             "    def __bool__(s): return True\n    def __radd__(s, o): return s\n"
             "    __add__ = __radd__\n" + every_answer("P()"))),
@@ -274,20 +276,9 @@ finite_codes = toy(5, 3).finite_codes
     Attack("foreign kernelspec", edit=foreign_kernel, **SOLVED, control="stock resists"),
     Attack("metadata of the grader", edit=claim_refused, control="stock has none"),
     Attack("ready-made outputs", edit=ready_outputs, control="stock resists"),
-    Attack("solution read from source/",
-        edit=answers(
-            "import json\ntry:\n    n = json.load(open('ROOT/source/a1/a1.ipynb'))\n"
-            "    for c in n['cells']:\n"
-            "        if c['cell_type'] == 'code' and 'SOLUTION' in ''.join(c['source']):\n"
-            "            exec(''.join(c['source']))\nexcept OSError: pass")),
-    Attack("another's submission",
-        edit=answers(
-            "import json\ntry:\n    n = json.load(open('ROOT/submitted/s000/a1/a1.ipynb'))\n"
-            "    for c in n['cells']:\n"
-            "        if c['cell_type'] == 'code' and 'SOLUTION' in ''.join(c['source']):\n"
-            "            exec(''.join(c['source']))\nexcept OSError: pass")),
-    Attack("references of the exercises",
-        edit=answers(
+    Attack("solution read from source/", edit=answers(solution_in("source/a1/a1.ipynb"))),
+    Attack("another's submission", edit=answers(solution_in("submitted/s000/a1/a1.ipynb"))),
+    Attack("references of the exercises", edit=answers(
             "from pathlib import Path\nimport mplab\ntry:\n"
             "    from mplab.course.files import course_folder\n"
             "    places = [Path('ROOT/checks/a1/exercises.py'), "
@@ -296,13 +287,10 @@ finite_codes = toy(5, 3).finite_codes
     Attack("SQL into the gradebook",
         "import sqlite3, glob\ntry:\n    db = sqlite3.connect('ROOT/gradebook.db', timeout=1)\n"
         "    db.execute('update grade set manual_score=66'); db.commit()\n"
-        "    print('HARM' + 'ED')\nexcept sqlite3.Error as e: print(e)",
-        control="harm"),
-    Attack("reply forged on the channel",
-        FIND_SOCKET + "c = channel()\nfor i in range(1, 40):\n"
+        "    print('HARM' + 'ED')\nexcept sqlite3.Error as e: print(e)", control="harm"),
+    Attack("reply forged on the channel", FIND_SOCKET + "c = channel()\nfor i in range(1, 40):\n"
         "    c.sendall(frame({'id': i, 'ok': True, 'outputs': [], 'points': 16, 'earned': 16,"
-        " 'values': [{'value': True}] * 24})) if c else None",
-        control="stock has no such channel"),
+        " 'values': [{'value': True}] * 24})) if c else None", control="stock has no such channel"),
     Attack("replaced answering", """
 import gc
 for o in gc.get_objects():
@@ -326,23 +314,12 @@ for o in gc.get_objects():
 SHADOW = "print('HARM' + 'ED')\nraise SystemExit"
 for _file in ("numpy.py", "mplab.py", "ipykernel_launcher.py", "sitecustomize.py", "torch.py",
               "json.py", "usercustomize.py"):  # fmt: skip
-    FORGING.append(
-        Attack(
-            f"shipped {_file}",
-            "import numpy, json, mplab",
-            files={_file: "open('HARMED', 'w')\n" + SHADOW},
-            control="harm" if _file in ("numpy.py", "ipykernel_launcher.py") else "not each run",
-            **SOLVED,
-        )
-    )
-FORGING.append(
-    Attack(
-        "shipped x.pth",
-        files={"x.pth": "import os; print('HARM' + 'ED')\n"},
-        **SOLVED,
-        control="not each run",
-    )
-)
+    control = "harm" if _file in ("numpy.py", "ipykernel_launcher.py") else "not each run"
+    shipped = {_file: "open('HARMED', 'w')\n" + SHADOW}
+    code = "import numpy, json, mplab"
+    FORGING.append(Attack(f"shipped {_file}", code, files=shipped, control=control, **SOLVED))
+shipped = {"x.pth": "import os; print('HARM' + 'ED')\n"}
+FORGING.append(Attack("shipped x.pth", files=shipped, control="not each run", **SOLVED))
 
 
 def link_to_solution(folder: Path, root: Path) -> None:
@@ -418,19 +395,15 @@ HARMING = [
     Attack("environment read", LEAK + "print(os.environ)", control="harm"),
     Attack("hidden checks read",
         LEAK + "leak('ROOT/checks/a1/exercises.py'); leak('ROOT/source/a1/a1.ipynb')\n"
-        "leak('ROOT/.mplab/key.txt'); leak('ROOT/roster.csv')",
-        control="harm"),
+        "leak('ROOT/.mplab/key.txt'); leak('ROOT/roster.csv')", control="harm"),
     Attack("other processes read",
         LEAK + "import glob\nfor p in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline')"
-        " + glob.glob('/proc/*/root/etc/hostname'): leak(p)",
-        control="harm"),
-    Attack("writing outside",
-        "import os\nfor p in ('ROOT/HARMED', 'ROOT/submitted/s000/a1/HARMED',"
+        " + glob.glob('/proc/*/root/etc/hostname'): leak(p)", control="harm"),
+    Attack("writing outside", "import os\nfor p in ('ROOT/HARMED', 'ROOT/submitted/s000/a1/HARMED',"
         " os.path.expanduser('~/HARMED'), '/tmp/HARMED-mplab'):\n"
         "    try:\n        open(p, 'w').write('x')\n"
         "        if not p.startswith('/submission'): print('HARM' + 'ED')\n"
-        "    except OSError as e: print(type(e))",
-        control="harm"),
+        "    except OSError as e: print(type(e))", control="harm"),
     Attack("start-up files for the next",
         "import os, sys\nfor p in ('~/.ipython/profile_default/startup/00.py',"
         " sys.prefix + '/lib/evil.pth', '/dev/shm/poison', '/submission/poison'):\n"
@@ -438,20 +411,15 @@ HARMING = [
         "        os.makedirs(os.path.dirname(p), exist_ok=True)\n"
         "        open(p, 'w').write('print(\"HARM\" + \"ED\")')\n    except OSError as e: print(e)",
         control=UNSAFE),
-    Attack("what the one before left",
-        "import os\nfor d in ('/submission', '/dev/shm', '/tmp'):\n"
+    Attack("what the one before left", "import os\nfor d in ('/submission', '/dev/shm', '/tmp'):\n"
         "    try: print('HARM' + 'ED' if 'poison' in os.listdir(d) else 'clean')\n"
-        "    except OSError as e: print(e)",
-        control="follows the one before", **SOLVED),
-    Attack("killing",
-        "import os, signal\nfor p in [os.getppid(), 1, *range(2, 300)]:\n"
+        "    except OSError as e: print(e)", control="follows the one before", **SOLVED),
+    Attack("killing", "import os, signal\nfor p in [os.getppid(), 1, *range(2, 300)]:\n"
         "    if p != os.getpid():\n        try: os.kill(p, 9)\n        except OSError: pass\n"
-        "try: os.kill(-1, 9)\nexcept OSError: pass",
-        control=UNSAFE),
+        "try: os.kill(-1, 9)\nexcept OSError: pass", control=UNSAFE),
     Attack("daemon",
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
-        "        time.sleep(120)\n    os._exit(0)",
-        control=UNSAFE, **SOLVED),
+        "        time.sleep(120)\n    os._exit(0)", control=UNSAFE, **SOLVED),
     Attack("200 forks",
         "import os, time\nkids = 0\nfor i in range(200):\n    try:\n        if os.fork() == 0:\n"
         "            time.sleep(60); os._exit(0)\n        kids += 1\n"
@@ -460,43 +428,34 @@ HARMING = [
         control=UNSAFE, solved=True),  # ended, for the memory of them all
     Attack("memory",
         "import os\nheld = []\nfor i in range(60):\n    held.append(bytearray(64 << 20))\n"
-        "print('HARM' + 'ED')",
-        control=UNSAFE),
+        "print('HARM' + 'ED')", control=UNSAFE),
     Attack("memory that no limit counts",
         "import ctypes, os\nheld = 0\nfor i in range(40):\n    try:\n"
         "        f = os.memfd_create('m'); os.write(f, bytes(32 << 20)); held += 1\n"
-        "    except OSError as e: print(e); break\n"
-        "libc = ctypes.CDLL(None)\n"
+        "    except OSError as e: print(e); break\nlibc = ctypes.CDLL(None)\n"
         "for i in range(20): held += libc.shmget(0, 32 << 20, 0o1600) >= 0\n"
-        "if held > 8: print('HARM' + 'ED')",
-        control=UNSAFE, **SOLVED),
-    Attack("shared memory out of sight",
-        "import mmap, os\nheld = 0\nfor i in range(8):\n    try:\n"
+        "if held > 8: print('HARM' + 'ED')", control=UNSAFE, **SOLVED),
+    Attack("shared memory out of sight", "import mmap, os\nheld = 0\nfor i in range(8):\n    try:\n"
         "        m = mmap.mmap(-1, 64 << 20); m.write(bytes(64 << 20))\n"
         "        m.madvise(mmap.MADV_DONTNEED); held += 1; globals()[f'm{i}'] = m\n"
         "    except OSError as e: print(e); break\n"
         "try: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20); held += 9\n"
-        "except OSError as e: print(e)\n"
-        "if held > 6: print('HARM' + 'ED')",
+        "except OSError as e: print(e)\nif held > 6: print('HARM' + 'ED')",
         control=UNSAFE, **SOLVED),
     Attack("terminals and the host's sockets",
         "import os, socket\nheld = 0\ntry:\n    for i in range(100): os.openpty(); held += 1\n"
         "except OSError as e: print(e)\n"
         "try: socket.socket(40, socket.SOCK_STREAM); held += 99\nexcept OSError as e: print(e)\n"
-        "if held > 50: print('HARM' + 'ED')",
-        control=UNSAFE, **SOLVED),
-    Attack("disk",
-        "n = 0\nfor i in range(10):\n    try:\n        for j in range(50):\n"
+        "if held > 50: print('HARM' + 'ED')", control=UNSAFE, **SOLVED),
+    Attack("disk", "n = 0\nfor i in range(10):\n    try:\n        for j in range(50):\n"
         "            open(f'big{i}', 'ab').write(bytes(1 << 20)); n += 1\n"
         "    except OSError as e: print(e); break\nif n > 200: print('HARM' + 'ED')",
         control=UNSAFE),
     Attack("output", "for i in range(300):\n    print('x' * (1 << 20))", control=UNSAFE, **SOLVED),
     Attack("endless channel",
         FIND_SOCKET + "c = channel()\nif c:\n    c.sendall(struct.pack('>I', 4 << 20))\n"
-        "    for i in range(200): c.sendall(bytes(1 << 20))",
-        control="stock has no such channel"),
-    Attack("a message of 4 GiB",
-        FIND_SOCKET + "c = channel()\nif c: c.sendall(b'\\xff' * 8)",
+        "    for i in range(200): c.sendall(bytes(1 << 20))", control="stock has no such channel"),
+    Attack("a message of 4 GiB", FIND_SOCKET + "c = channel()\nif c: c.sendall(b'\\xff' * 8)",
         control="stock has no such channel"),
     Attack("deep JSON on the channel",
         FIND_SOCKET + "c = channel()\nif c: c.sendall(frame(b'[' * 900000))",
@@ -515,15 +474,13 @@ HARMING = [
         solved=True, points=3, control="batch"),
     Attack("loopback network",
         "import socket\ntry:\n    s = socket.create_connection(('127.0.0.1', PORT), 2)\n"
-        "    print('HARM' + 'ED')\nexcept OSError as e: print(e)",
-        control="harm"),
+        "    print('HARM' + 'ED')\nexcept OSError as e: print(e)", control="harm"),
     Attack("namespaces and tracing",
         "import ctypes, os, subprocess\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "won = [libc.unshare(0x10000000) == 0, libc.ptrace(16, 1, 0, 0) == 0,"
         " libc.mount(b'x', b'/submission', b'tmpfs', 0, None) == 0]\n"
         "done = subprocess.run(['unshare', '-Ur', 'true'], capture_output=True)\n"
-        "won.append(done.returncode == 0)\n"
-        "if any(won): print('HARM' + 'ED', won)",
+        "won.append(done.returncode == 0)\nif any(won): print('HARM' + 'ED', won)",
         control=UNSAFE, **SOLVED),
     Attack("symlink to the solution", place=link_to_solution),
     Attack("folder that is another's", place=link_as_folder),
@@ -537,28 +494,21 @@ HARMING = [
     Attack("no notebook", place=content("[1, 2]"), control="batch"),
     Attack("no text", place=content(b"\0\xff\xfe" * 100), control="batch"),
     Attack("NUL and surrogates", edit=surrogates, **SOLVED, control="batch"),
-    Attack("half a surrogate pair shown",
-        "print('a\\ud800b')\nraise ValueError('c\\udfffd')",
+    Attack("half a surrogate pair shown", "print('a\\ud800b')\nraise ValueError('c\\udfffd')",
         **SOLVED, control="not tried"),
     Attack("markup in feedback", edit=markup, **SOLVED, control="harm"),
-    Attack("warnings",
-        "import warnings, sys, numpy as np\nwarnings.warn('careful')\n"
+    Attack("warnings", "import warnings, sys, numpy as np\nwarnings.warn('careful')\n"
         "print('careful', file=sys.stderr)\nnp.float32(3e38) * np.float32(3e38)",
         edit=lambda nb: cell_of(nb, "fields-answer").update(
             source=cell_of(nb, "fields-answer")["source"].replace(
-                "    ### BEGIN", "    import warnings; warnings.warn('hm')\n    ### BEGIN"
-            )
-        ),
+                "    ### BEGIN", "    import warnings; warnings.warn('hm')\n    ### BEGIN")),
         **SOLVED, control="loses"),
-    Attack("values beyond the bounds",
-        edit=answers(
+    Attack("values beyond the bounds", edit=answers(
             "import numpy as np\ndeep = []\nfor i in range(100000): deep = [deep]\n"
             "from itertools import cycle\n"
             "wild = cycle([deep, 1 << 10**6, np.zeros(10**7), 'x' * 10**7,"
             " [0] * 10**6, object(), np.array([object()]), {1: 2}, np.zeros(3, 'M8[s]')])\n"
-            + every_answer("next(wild)")
-        ),
-        control="nothing gained"),
+            + every_answer("next(wild)")), control="nothing gained"),
     Attack("exceptions beyond Exception",
         edit=answers(every_answer("(_ for _ in ()).throw(GeneratorExit)")),
         control="nothing gained"),
@@ -567,12 +517,6 @@ HARMING = [
 ATTACKS = FORGING + HARMING
 SAMPLE = (
     *("ast transformer", "memory inspection", "reply forged on the channel", "shipped numpy.py"),
-    *(
-        "skip-execution tag",
-        "hidden checks read",
-        "earned, then dead",
-        "memory",
-        "loopback network",
-    ),
-    *("symlink to the solution", "deep JSON", "markup in feedback", "warnings"),
+    *("skip-execution tag", "hidden checks read", "earned, then dead", "memory"),
+    *("loopback network", "symlink to the solution", "deep JSON", "markup in feedback", "warnings"),
 )
