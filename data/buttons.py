@@ -14,7 +14,7 @@ from mplab.course.files import course_folder
 INSTALL = """\
 from importlib.util import find_spec
 
-if find_spec("mplab") is None:  # as in Colab; where mplab is installed, this does nothing
+if getattr(find_spec("mplab"), "origin", None) is None:  # as in Colab; else nothing is done
     %pip install --quiet "mplab[torch] @ git+{}" anywidget matplotlib"""
 
 
