@@ -98,6 +98,10 @@ def names(site):
 
 def test_what_follows_a_prediction_is_hidden_until_asked_up_to_the_next(opened):
     page = opened("01_first.html")
+    page.get_by_label("My answer").first.fill("(c)")
+    page.reload()
+    kept = [field.input_value() for field in page.get_by_label("My answer").all()]
+    assert kept == ["(c)", ""]
     answers = page.locator("details.answer")
     assert answers.count() == 2 and not answers.nth(0).locator("img").is_visible()
     assert not page.get_by_text("What happened?").is_visible()

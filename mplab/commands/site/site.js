@@ -12,6 +12,17 @@ addEventListener("afterprint", () => {
   for (const answer of closed) answer.open = false;
 });
 
+// A field for each prediction; the browser keeps what is written, if it may.
+for (const answer of answers) {
+  const key = `${location.pathname} ${answer.previousElementSibling?.textContent.slice(0, 80)}`;
+  const field = element("textarea", { rows: 2 });
+  try {
+    field.value = localStorage.getItem(key) ?? "";
+    field.addEventListener("input", () => localStorage.setItem(key, field.value));
+  } catch {} // no storage: the words stay until the page is left
+  answer.before(element("label", { className: "mine" }, "My answer", field));
+}
+
 // Explorers' pictures on a phone --------------------------------------------------------------
 
 const PHONE = matchMedia("(max-width: 600px)");
