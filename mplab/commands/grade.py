@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     needs("grading", "nbgrader", "psutil", "nh3")
     from sqlalchemy.exc import OperationalError
 
-    from mplab.grading.folder import Course, create_course
+    from mplab.grading.folder import Course, create_assignment, create_course
     from mplab.grading.sandbox import NoSandbox
 
     try:
@@ -42,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print("Next: README.md in it says what to do.")
             return 0
         course = Course(options.course).require()
+        if options.step == "new":
+            print("Yours to change:", *create_assignment(course, options.assignment), sep="\n  ")
+            print(f"It runs as it is. Next: mplab grade release {options.assignment}")
+            return 0
         return _STEPS[options.step](course, options)
     except (NoSandbox, ValueError) as error:
         code, reason = 2, str(error).removeprefix(f"{options.step}: ")  # of a function's name
@@ -81,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help="where students of this machine or Hub fetch and hand in, such as /srv/exchange",
     )
+    new = step("new", "make an assignment of your own, which runs as it is")
+    new.add_argument("assignment", metavar="ASSIGNMENT")
     trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
     collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
     collect.add_argument(

@@ -106,17 +106,28 @@ def load_assignment(path: Path) -> Assignment:
     """
     module = ModuleType(f"mplab_exercises_{path.parent.name}")
     module.__file__ = str(path)
-    exec(compile(path.read_text(encoding="utf-8"), path, "exec"), module.__dict__)
-    graded = getattr(module, "GRADED", None)
-    if not isinstance(graded, dict) or not graded:
-        raise ValueError(
-            f"load_assignment: {path} must define GRADED, a dictionary; got {graded!r}."
-        )
-    for name, entry in graded.items():
-        problem = _problem(entry)
-        if problem:
-            raise ValueError(f"load_assignment: {path}: {name}: {problem}.")
+    try:
+        exec(compile(path.read_text(encoding="utf-8"), path, "exec"), module.__dict__)
+        graded = getattr(module, "GRADED", None)
+        if not isinstance(graded, dict) or not graded:
+            raise TypeError(f"it must define GRADED, a dictionary; got {graded!r}")
+        problems = {name: problem for name in graded if (problem := _problem(graded[name]))}
+    except Exception as error:
+        where = f"{path}{_line(error, path)}"
+        raise ValueError(f"{where}: {type(error).__name__}: {error}. Mend it.") from error
+    for name, problem in problems.items():
+        raise ValueError(f"{path}: {name}: {problem}.")
     return Assignment(graded, str(getattr(module, "WARM", "")), getattr(module, "RUBRIC", {}))
+
+
+def _line(error: Exception, path: Path) -> str:
+    """Name the line of a file at which it went wrong; nothing if the file never ran."""
+    line, frame = getattr(error, "lineno", None), error.__traceback__
+    while frame:
+        if frame.tb_frame.f_code.co_filename == str(path):
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return f", line {line}" if line else ""
 
 
 def _problem(entry: Graded) -> str | None:
@@ -375,7 +386,11 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
     cases = [decode_value(case) for case in entry["cases"]]
     return Exercise(
         answer=reference,
-        cases=tuple(case[0] if len(case) == 1 else Arguments(case) for case in cases),
+        # One argument is shown as itself; one that is a tuple would be taken for several.
+        cases=tuple(
+            case[0] if len(case) == 1 and type(case[0]) is not tuple else Arguments(case)
+            for case in cases
+        ),
         misconceptions=tuple(Misconception(function, text) for text, function in wrong),
         **common,
     )

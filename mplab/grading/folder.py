@@ -261,6 +261,29 @@ def create_course(
     return Course(root)
 
 
+def create_assignment(course: Course, name: str) -> list[Path]:
+    """Write an assignment of two exercises and a question, to be changed into one's own.
+
+    Returns:
+        Its exercises and its notebook.
+
+    Raises:
+        ValueError: the name is no name of an assignment, or there is one.
+    """
+    places = [course.root / "checks" / name, course.root / "source" / name]
+    if not _ASSIGNMENT.fullmatch(name) or any(place.exists() for place in places):
+        raise ValueError(
+            "ASSIGNMENT must be a new name of ASCII letters, digits, _ and -; got "
+            f"{name!r}. In this course there are: {', '.join(course.names())}."
+        )
+    targets = [places[0] / "exercises.py", places[1] / f"{name}.ipynb"]
+    for target, template in zip(targets, ("exercises.txt", "notebook.ipynb"), strict=True):
+        target.parent.mkdir(parents=True)
+        text = (_FILES / "example" / template).read_text(encoding="utf-8")
+        target.write_text(text.replace("NAME", name), encoding="utf-8")
+    return targets
+
+
 def _made(exchange: Path) -> Path:
     """Make the exchange if it is missing: everybody may add files, nobody remove others'."""
     try:

@@ -266,8 +266,8 @@ class Nursery:
             seconds: to wait until it ends by itself, because it no longer listens.
         """
         child, self._child = self._child, 0
-        if not child:
-            return False
+        if not child:  # asked about the submission of a process before this one
+            return bool(seconds)
         until = time.monotonic() + seconds
         while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
             time.sleep(0.01)

@@ -234,7 +234,7 @@ class Lane:
             NoSandbox: it could not be started or was killed, through no fault of the submission.
             Died: it ended early.
         """
-        self.process_id  # noqa: B018  start it
+        warm = psutil.Process(self.process_id)
         mine, theirs = socket.socketpair()
         try:
             with theirs:
@@ -244,10 +244,10 @@ class Lane:
             self.close()
             raise NoSandbox(f"the sandbox does not answer: {error}") from error
         try:
-            session = Session(self, mine)
+            session = Session(self, mine, warm)
             session.put(files)
             yield session
-        except OSError as error:
+        except (OSError, psutil.Error) as error:
             raise NoSandbox(f"the sandbox ended: {error}") from error
         finally:
             mine.close()
@@ -274,12 +274,12 @@ class Lane:
 class Session:
     """One submission's kernel. Its replies are bounded, and not trusted."""
 
-    def __init__(self, lane: Lane, channel: socket.socket) -> None:
+    def __init__(self, lane: Lane, channel: socket.socket, warm: psutil.Process) -> None:
         self._lane, self._channel = lane, channel
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
-        self._warm = psutil.Process(lane.process_id)
+        self._warm = warm  # of which the lane may have another by now, if it was killed
         self._own: OwnTime | None = None
         self._looked, self._spare = time.monotonic(), lane.limits.total_seconds
         self.interrupts = 0

@@ -195,6 +195,13 @@ def test_a_sealed_value_is_recognised_and_cannot_be_read(tmp_path, known):
     assert earned(Answering(count=497), entry)[0] == [0]
 
 
+def test_one_argument_that_is_a_tuple_stays_one(tmp_path, known):
+    exercise = Exercise(lambda pair: pair[0], "The first.", cases=[Arguments(((2, 3),))])
+    (tmp_path / "checks.json").write_text(public_table({"first": Graded("first", exercise, ())}))
+    load_public(tmp_path / "checks.json")
+    assert mplab.check("first", lambda pair: pair[0])
+
+
 def test_another_student_gets_other_hidden_cases_and_the_same_one_the_same():
     def cases(seed):
         answering = Answering(quotient=lambda a, b: a / b)
@@ -216,7 +223,7 @@ def test_another_student_gets_other_hidden_cases_and_the_same_one_the_same():
     "GRADED = {'a': Graded('f', Exercise(abs, ''), (Part('p', 0, '', [1.0]),))}"])  # fmt: skip
 def test_exercises_that_cannot_be_graded_are_refused(tmp_path, body):
     (tmp_path / "exercises.py").write_text(body)
-    with pytest.raises(ValueError, match="load_assignment"):
+    with pytest.raises(ValueError, match=r"exercises\.py: "):
         load_assignment(tmp_path / "exercises.py")
 
 

@@ -203,13 +203,22 @@ def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch):
+@pytest.mark.parametrize("ends", [False, *[True] * WALLS])
+def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch, ends):
     """With `Died`, the submission would have been graded, with no points."""
+    with Lane(trusted=not ends) as lane:
+        order = lane.order
 
-    def silent(*_):
-        raise TimeoutError("timed out")
+        def silent(word, *more):
+            if not ends:
+                raise TimeoutError("timed out")
+            told = order(word, *more)
+            if word == "start":  # another was started in its place, and knew nothing of a death
+                lane._process.kill()
+                lane._process.wait()
+            return told
 
-    with Lane(trusted=True) as lane:
         monkeypatch.setattr(lane, "order", silent)
-        with pytest.raises(NoSandbox, match="does not answer: timed out"), lane.session({}):
-            pass
+        told = "killed|ended" if ends else "timed out"
+        with pytest.raises(NoSandbox, match=told), lane.session({}) as session:
+            session.run("import time; time.sleep(9)")

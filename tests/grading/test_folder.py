@@ -279,22 +279,6 @@ def test_validate_accepts_a_solution_and_names_what_a_stub_fails(course):
 
 
 @pytest.mark.slow
-def test_a_solution_that_loses_points_is_not_released(course):
-    path = course.root / "source/a1/a1.ipynb"
-    path.write_text(path.read_text().replace("2 * (2**8 - 2**3)", "17"))
-    with pytest.raises(ValueError, match=r"solution of a1\.ipynb loses points: finite_codes"):
-        release(course, "a1", trusted=not WALLS)
-
-
-@pytest.mark.slow
-def test_a_check_that_cannot_run_for_students_is_not_released(course):
-    path = course.root / "source/a1/a1.ipynb"
-    path.write_text(path.read_text().replace('mplab.check(\\"value\\"', 'mplab.check(\\"vlaue\\"'))
-    with pytest.raises(ValueError, match="a solved copy of the release must run; 'value' gives"):
-        release(course, "a1", trusted=not WALLS)
-
-
-@pytest.mark.slow
 def test_a_solution_that_only_some_students_cases_fail_is_not_released(course):
     (course.root / ".mplab/key").write_bytes(b"k" * 32)  # its own first draw is not the seldom one
     with (course.root / "checks/a1/exercises.py").open("a") as file:
@@ -331,17 +315,35 @@ def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
 
 
 @pytest.mark.slow
-def test_points_that_differ_between_notebook_and_exercises_are_not_released(course):
-    with (course.root / "checks/a1/exercises.py").open("a") as file:
-        file.write("RUBRIC = {'a1-words-answer': {'choice': 1, 'reason': 0.5}}\n")
+@pytest.mark.parametrize(("before", "after", "told"), [
+    ("2 * (2**8 - 2**3)", "17", r"solution of a1\.ipynb loses points: finite_codes"),
+    ('mplab.check(\\"value', 'mplab.check(\\"vlaue', "a solved copy .* must run; 'value' gives"),
+    ('"points": 2', '"points": 3', "max_finite: 3 points in the notebook, 2 here; the RUBRIC of "
+     r"a1-words-answer gives 2 points, .* by hand are a1-words-answer \(3 points\)"),
+])  # fmt: skip
+def test_what_would_cost_students_points_is_not_released(course, before, after, told):
     path = course.root / "source/a1/a1.ipynb"
-    path.write_text(path.read_text().replace('"points": 6', '"points": 7'))
-    with pytest.raises(
-        ValueError,
-        match="encode: 7 points in the notebook, 6 here; the RU"
-        r"BRIC of a1-words-answer gives 1.5 points, .* a1-words-answer \(2 points\)",
-    ):
+    path.write_text(path.read_text().replace(before, after))
+    with pytest.raises(ValueError, match=told):
         release(course, "a1", trusted=not WALLS)
+
+
+@pytest.mark.slow
+def test_a_new_assignment_runs_as_it_is_and_mistakes_in_it_name_their_line(bare, capsys):
+    at = ["--course", str(bare.root)]
+    assert grade.main(["new", "h1", *at]) == 0
+    assert grade.main(["release", "h1", *at, *["--trust-submissions"] * (not WALLS)]) == 0
+    told = capsys.readouterr().out
+    assert "the solution earns 6 points in" in told and "2 points more are given by hand" in told
+    assert [grade.main(["new", name, *at]) for name in ("h1", "a1", "../h1")] == [2] * 3
+    path = bare.root / "checks/h1/exercises.py"
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= 30
+    for before, after, told in (("rng.integers", "rng.integer", "line 26: AttributeError"),
+                                ("= Exercise(", "= (", "line 9: SyntaxError")):  # fmt: skip
+        path.write_text(text.replace(before, after), encoding="utf-8")
+        with pytest.raises(ValueError, match=told):
+            bare.assignment("h1")
 
 
 def zipped(path, files, *, link=""):
