@@ -24,7 +24,7 @@ def between(where: str, name: str, value: Any, above: float, below: float = math
         rule = "positive" if above == 0 else f"above {above:g}"
         rule += " and finite" if below == math.inf else f" and below {below:g}"
         raise ValueError(
-            f"{where}: {name} must be {rule}; got {quoted(value)}. Leave it out: it has a default."
+            f"{where}: {name} must be {rule}; got {quoted(value)}. Choose another number."
         )
     return value
 
