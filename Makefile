@@ -10,6 +10,7 @@ STAMP     := $(subst $(eval) ,,$(VENV_ARGS))
 MADE      := $(VENV)/made$(STAMP)
 LEARNER   := $(VENV)/learner$(STAMP)
 DEVELOPER := $(VENV)/developer$(STAMP)
+UNUSED    := torch/test torch/bin/test_* torch/bin/protoc*
 LAZY      := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 
 .PHONY: help lab pages site types javascript fast test test-slow test-all bench clean
@@ -56,7 +57,8 @@ clean:  ## remove .venv, builds and caches (not mplab-lessons, which is your wor
 
 # The stamps' names hold VENV_ARGS: another choice builds the environment anew, none keeps the last.
 # With --system-site-packages the machine's torch stays, so its version is no longer constrained.
-# For a learner pip compiles nothing: Python does, what is imported, unless that was forbidden.
+# For a learner pip compiles nothing: Python does, what is imported, unless that was forbidden. And
+# what torch was built and tested with goes, a tenth of all.
 $(MADE):
 	$(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV)
 	echo '$(VENV_ARGS)' > $(VENV)/venv-args
@@ -71,7 +73,7 @@ define install
 endef
 
 $(LEARNER): pyproject.toml constraints.txt | $(MADE)
-	$(call install,$(LAZY) --editable '.[lab]',$@)
+	$(call install,$(LAZY) --editable '.[lab]',$@,rm -rf $(UNUSED:%=$(VENV)/lib/python3*/site-packages/%))
 
 $(DEVELOPER): pyproject.toml constraints.txt | $(MADE)
 	$(call install,--editable '.[test]',$@ $(LEARNER),$(VENV)/bin/python tests/tools/compile_loops.py)

@@ -24,7 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 EXTRAS = PROJECT["optional-dependencies"]
 OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
 LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib"}
-LEARNERS_NEED |= {"ipywidgets", "anywidget", "traitlets", "jupyter_server"}
+LEARNERS_NEED |= {"mpmath", "ipywidgets", "anywidget", "traitlets", "jupyter_server"}
 EXTRA_OF = {
     **dict.fromkeys(["numbers", "arithmetic", "course"], ()),
     **dict.fromkeys(["scaling", "simulation", "training", "health", "hardware"], ("torch",)),
@@ -123,8 +123,8 @@ def test_make_lab_installs_what_a_learner_needs_and_no_tools_of_developers():
     assert brought_by("lab") - {"tqdm"} == LEARNERS_NEED
 
 
-def test_the_number_core_needs_three_packages_and_torch_two_more():
-    assert brought_by() == {"numpy", "ml_dtypes", "numba"}
+def test_the_number_core_needs_four_packages_and_torch_two_more():
+    assert brought_by() == {"numpy", "ml_dtypes", "numba", "mpmath"}
     assert brought_by("torch") - brought_by() == {"torch", "tqdm"}
 
 
