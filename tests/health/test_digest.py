@@ -555,16 +555,10 @@ def broken_files():
     site, row = ["forward", "0", "Linear", "output", 0, "float32", [1]], [0] * (2 + SAMPLED)
     good = {"step": 0, "new": [site], "sites": [0], "rows": [row]}
     for wrong in (
-        {"new": [[1, 2]]},
-        {"new": [[*site[:5], "system", [1]]]},
-        {"rows": [[1, 2]]},
-        {"sites": [10**6]},
-        {"sites": [-1]},
-        {"step": "0"},
-        {"rows": [[2**70] * (2 + SAMPLED)]},
-        {"sites": [], "rows": []},
-        {"new": None},
-    ):
+        {"new": [[1, 2]]}, {"new": [[*site[:5], "system", [1]]]}, {"rows": [[1, 2]]},
+        {"sites": [10**6]}, {"sites": [-1]}, {"step": "0"}, {"rows": [[2**70] * (2 + SAMPLED)]},
+        {"sites": [], "rows": []}, {"new": None},
+    ):  # fmt: skip
         yield head + json.dumps(good | wrong).encode() + b"\n"
     yield head + json.dumps({k: v for k, v in good.items() if k != "rows"}).encode() + b"\n"
 

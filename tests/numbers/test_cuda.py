@@ -48,12 +48,9 @@ def test_the_pretended_device_refuses_two_devices_in_one_operation(cuda):
 def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda):
     four, five, one = torch.float8_e4m3fn, torch.float8_e5m2, torch.ones((), device=cuda)
     for kind, length, other, width, wrong in (
-        (five, 32, five, 16, "e5m2 matrices"),
-        (four, 24, four, 16, "divisible by 16"),
-        (four, 32, four, 10, "divisible by 16"),
-        (four, 32, four, 16, ""),
-        (five, 32, four, 16, ""),
-    ):
+        (five, 32, five, 16, "e5m2 matrices"), (four, 24, four, 16, "divisible by 16"),
+        (four, 32, four, 10, "divisible by 16"), (four, 32, four, 16, ""), (five, 32, four, 16, ""),
+    ):  # fmt: skip
         a = torch.ones(3, length, device=cuda).to(kind)
         b = torch.ones(width, length, device=cuda).to(other).t()
         product = partial(torch._scaled_mm, a, scale_a=one, scale_b=one, out_dtype=torch.float32)

@@ -121,23 +121,17 @@ def test_format_of_refuses_dtypes_of_no_format_and_what_is_no_dtype():
 
 def test_contradictory_facts_are_refused_with_the_rule():
     for exponent_bits, precision, more, rule in (
-        (10, 30, {}, "at most 32 bits"),
-        (8, 25, {}, "at most 32 bits"),
-        (5, 1, {}, "NaN beside infinity"),
-        (5, 3, {"has_zero": False}, "IEEE"),
+        (10, 30, {}, "at most 32 bits"), (8, 25, {}, "at most 32 bits"),
+        (5, 1, {}, "NaN beside infinity"), (5, 3, {"has_zero": False}, "IEEE"),
         (4, 4, {"signed": False, "specials": Specials.NAN_NEGATIVE_ZERO}, "sign"),
         (4, 4, {"has_zero": False, "specials": Specials.NONE}, "zero"),
         (4, 4, {"signed": False, "specials": Specials.P3109}, "P3109 must have a sign bit"),
-        (2, 4, {"specials": Specials.TWOS_COMPLEMENT}, "fixed point"),
-        (1, 3, {}, "normal numbers"),
-        (11, 10, {"bias": 1022}, "embed in float64"),
-        (11, 10, {"bias": 1024}, "embed in float64"),
-        (10, 11, {"bias": 1020}, "embed in float64"),
-        (12, 10, {}, "embed in float64"),
-        (3, 5, {"bias": -975}, "2^971 or below"),
-        (5, 11, {"specials": "IEEE"}, "specials must be"),
+        (2, 4, {"specials": Specials.TWOS_COMPLEMENT}, "fixed point"), (1, 3, {}, "normal numbers"),
+        (11, 10, {"bias": 1022}, "embed in float64"), (11, 10, {"bias": 1024}, "embed in float64"),
+        (10, 11, {"bias": 1020}, "embed in float64"), (12, 10, {}, "embed in float64"),
+        (3, 5, {"bias": -975}, "2^971 or below"), (5, 11, {"specials": "IEEE"}, "specials must be"),
         *((5, 3, {"bias": far}, "; got emin=") for far in (10**9, -(10**9), 10**5000, -(10**5000))),
-    ):
+    ):  # fmt: skip
         with pytest.raises((TypeError, ValueError), match=r"^Format: .*; got ") as refusal:
             Format("Odd", exponent_bits=exponent_bits, precision=precision, **more)
         assert rule in str(refusal.value)

@@ -347,14 +347,11 @@ def test_a_number_rounds_and_counts_alike_whatever_else_is_in_its_block(rounding
         results.append(r[:-1])
         number = ~np.isnan(r)
         expected = {
-            "inexact": happened & int(Event.INEXACT),
-            "underflow": happened & int(Event.UNDERFLOW),
-            "overflow": happened & int(Event.OVERFLOW),
-            "flushed": number & (r == 0) & (x != 0),
-            "subnormal": number & (r != 0) & (abs(r) < fmt.min_normal),
-            "nan": np.isnan(x),
+            "inexact": happened & int(Event.INEXACT), "underflow": happened & int(Event.UNDERFLOW),
+            "overflow": happened & int(Event.OVERFLOW), "flushed": number & (r == 0) & (x != 0),
+            "subnormal": number & (r != 0) & (abs(r) < fmt.min_normal), "nan": np.isnan(x),
             "infinite": np.isinf(x),
-        }
+        }  # fmt: skip
         for field, met in expected.items():
             assert getattr(counted, field) == np.count_nonzero(met), (last, field)
     for r in results[1:]:

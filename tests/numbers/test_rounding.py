@@ -97,16 +97,12 @@ def tally_by_definition(x, result, raised, fmt):
     """The predicates of `COUNTED`."""
     number, size = ~np.isnan(x), np.abs(result)
     predicates = {
-        "total": np.ones(x.shape, bool),
-        "exact": number & (result == x),
-        "inexact": number & (result != x),
-        "underflow": raised & Event.UNDERFLOW != 0,
+        "total": np.ones(x.shape, bool), "exact": number & (result == x),
+        "inexact": number & (result != x), "underflow": raised & Event.UNDERFLOW != 0,
         "flushed": number & (x != 0) & (result == 0),
-        "subnormal": (size > 0) & (size < fmt.min_normal),
-        "overflow": raised & Event.OVERFLOW != 0,
-        "nan": ~number,
-        "infinite": np.isinf(x),
-    }
+        "subnormal": (size > 0) & (size < fmt.min_normal), "overflow": raised & Event.OVERFLOW != 0,
+        "nan": ~number, "infinite": np.isinf(x),
+    }  # fmt: skip
     assert predicates.keys() == COUNTED.keys()
     return Tally(**{name: int(met.sum()) for name, met in predicates.items()})
 

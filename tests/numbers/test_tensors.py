@@ -162,21 +162,14 @@ def test_tensors_round_alike_where_the_processor_flushes_subnormals():
 def layouts(dtype):
     base = torch.from_numpy(np.random.default_rng(0).random((4, 6, 8, 10)) + 0.01).to(dtype)
     return {
-        "contiguous": base,
-        "channels last": base.contiguous(memory_format=torch.channels_last),
-        "transposed": base.transpose(1, 3),
-        "permuted": base.permute(2, 0, 3, 1),
-        "sliced": base[1:, ::2, :, 3:],
-        "narrowed": base[:, 1:5],
-        "expanded": base[:1, :, :1].expand(4, 6, 8, 10),
-        "one row": base[0, 0, 0],
-        "0-d": base[1, 2, 3, 4],
-        "empty": base[:, :0],
-        "size one": base[:, :1, :, :1].transpose(0, 3),
-        "negated view": torch._neg_view(-base),
-        "parameter": torch.nn.Parameter(base.clone()),
-        "unfolded": base.flatten().unfold(0, 10, 3),
-    }
+        "contiguous": base, "channels last": base.contiguous(memory_format=torch.channels_last),
+        "transposed": base.transpose(1, 3), "permuted": base.permute(2, 0, 3, 1),
+        "sliced": base[1:, ::2, :, 3:], "narrowed": base[:, 1:5],
+        "expanded": base[:1, :, :1].expand(4, 6, 8, 10), "one row": base[0, 0, 0],
+        "0-d": base[1, 2, 3, 4], "empty": base[:, :0],
+        "size one": base[:, :1, :, :1].transpose(0, 3), "negated view": torch._neg_view(-base),
+        "parameter": torch.nn.Parameter(base.clone()), "unfolded": base.flatten().unfold(0, 10, 3),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -55,14 +55,12 @@ def slow_nvfp4(x, block, tensor_scale=None):
 
 
 DATA = {
-    "normal": normal(16, 32),
-    "spread": normal(16, 32, seed=1, spread=20),
+    "normal": normal(16, 32), "spread": normal(16, 32, seed=1, spread=20),
     "BF16": normal(16, 32, seed=2, spread=4).bfloat16().float(),
     "zeros among them": normal(16, 32, seed=3) * (torch.arange(512).reshape(16, 32) % 48 > 20),
-    "zeros": torch.zeros(16, 32),
-    "subnormal": normal(16, 32, seed=4) * 2.0**-140,
+    "zeros": torch.zeros(16, 32), "subnormal": normal(16, 32, seed=4) * 2.0**-140,
     "huge": normal(16, 32, seed=5).clamp(-1, 1) * 2.0**127,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("tensor_scale", [None, 1.0, 0.37, 2.0**-100])

@@ -203,16 +203,11 @@ def slow_mx(block, fmt, rule):
 @every_element
 @pytest.mark.parametrize("rule", MX_RULES)
 def test_mx_blocks_are_those_of_the_rules_in_fractions(fmt, rule):
-    x = torch.cat(
-        [
-            normal(8, 64, seed=2, spread=3),
-            normal(4, 64, seed=3, spread=40),
-            torch.zeros(1, 64),
-            torch.full((1, 64), 1.75 * 2.0**5),
-            normal(1, 64, seed=4) * 2.0**-140,
-            normal(1, 64, seed=5).clamp(-1, 1) * 2.0**126,
-        ]
-    )
+    x = torch.cat([
+        normal(8, 64, seed=2, spread=3), normal(4, 64, seed=3, spread=40), torch.zeros(1, 64),
+        torch.full((1, 64), 1.75 * 2.0**5), normal(1, 64, seed=4) * 2.0**-140,
+        normal(1, 64, seed=5).clamp(-1, 1) * 2.0**126,
+    ])  # fmt: skip
     got = quantize(x, fmt, scale=rule, block=MX_BLOCK)
     assert got.scale.shape == got.scale_codes.shape == (16, 2)
     values = dequantize(got)

@@ -12,12 +12,9 @@ from mplab.simulation import simulated
 from mplab.training import TASKS
 
 RULES = [
-    scaling.LossScaler,
-    scaling.DoublingScaler,
-    scaling.NudgedScaler,
-    scaling.FlooredScaler,
+    scaling.LossScaler, scaling.DoublingScaler, scaling.NudgedScaler, scaling.FlooredScaler,
     scaling.KerasScaler,
-]
+]  # fmt: skip
 
 
 LIMITS = np.full(2000, 2.0**15)

@@ -16,12 +16,9 @@ from mplab.scaling import MX_BLOCK, ScaleRule, amax_of, dequantize, quantize
 
 pytestmark = pytest.mark.slow
 FORMATS = {
-    FP8_E4M3: torch.float8_e4m3fn,
-    FP8_E5M2: torch.float8_e5m2,
-    FP6_E3M2: "fp6_e3m2",
-    FP6_E2M3: "fp6_e2m3",
-    FP4_E2M1: torch.float4_e2m1fn_x2,
-}
+    FP8_E4M3: torch.float8_e4m3fn, FP8_E5M2: torch.float8_e5m2, FP6_E3M2: "fp6_e3m2",
+    FP6_E2M3: "fp6_e2m3", FP4_E2M1: torch.float4_e2m1fn_x2,
+}  # fmt: skip
 RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL]
 every_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)

@@ -210,14 +210,10 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
         F.mse_loss(model(x), y).backward()
     totals = {name: tally.total for name, tally in sim.by_operation.items()}
     assert totals == {
-        "cast": (4 * 6 + 5 * 6 + 5) + (3 * 5 + 3),
-        "addmm": 4 * 5 + 4 * 3,
-        "sigmoid": 4 * 5,
-        "cast backward": 4 * 3,
-        "mm backward": 3 * 5 + 4 * 5 + 5 * 6,
-        "sum backward": 3 + 5,
+        "cast": (4 * 6 + 5 * 6 + 5) + (3 * 5 + 3), "addmm": 4 * 5 + 4 * 3, "sigmoid": 4 * 5,
+        "cast backward": 4 * 3, "mm backward": 3 * 5 + 4 * 5 + 5 * 6, "sum backward": 3 + 5,
         "sigmoid backward": 4 * 5,
-    }
+    }  # fmt: skip
     assert set(sim.by_layer) == {*"012", *(f"{name} backward" for name in "012")}
     assert sum(sim.by_layer.values(), Tally()) == sum(sim.by_operation.values(), Tally())
     rounded = mplab.tally((round_to(x) @ round_to(x).T).numpy(), FP16)

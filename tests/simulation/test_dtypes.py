@@ -100,17 +100,15 @@ def test_torch_itself_and_this_package_see_what_is_stored():
 
 
 ASKING = {
-    "to a dtype": lambda x, h: x.to(h.dtype),
-    "to another": lambda x, h: x.to(h),
+    "to a dtype": lambda x, h: x.to(h.dtype), "to another": lambda x, h: x.to(h),
     "to another by name": lambda x, h: x.to(tensor=h),
     "to a device": lambda x, h: x.to("cpu", h.dtype),
-    "to a copy": lambda x, h: x.to(dtype=h.dtype, copy=True),
-    "type": lambda x, h: x.type(h.dtype),
+    "to a copy": lambda x, h: x.to(dtype=h.dtype, copy=True), "type": lambda x, h: x.type(h.dtype),
     "type_as": lambda x, h: x.type_as(h),
     "half": lambda x, h: x.half() if h.dtype is torch.float16 else x.bfloat16(),
     "as_tensor": lambda x, h: torch.as_tensor(x, dtype=h.dtype),
     "asarray": lambda x, h: torch.asarray(x, dtype=h.dtype),
-}
+}  # fmt: skip
 
 
 @HALVES
@@ -147,11 +145,9 @@ def test_overflow_goes_by_the_rule_of_the_context():
 
 
 LIKE = {
-    "zeros_like": torch.zeros_like,
-    "by name": lambda t, **as_: torch.ones_like(input=t, **as_),
+    "zeros_like": torch.zeros_like, "by name": lambda t, **as_: torch.ones_like(input=t, **as_),
     "empty_like": lambda t, **as_: torch.empty_like(t, **as_).fill_(0.1),
-    "rand_like": torch.rand_like,
-    "randn_like": torch.randn_like,
+    "rand_like": torch.rand_like, "randn_like": torch.randn_like,
     "randint_like": lambda t, **as_: torch.randint_like(t, 9, **as_),
     "full_like": lambda t, **as_: torch.full_like(t, 0.1, **as_),
     "new_zeros": lambda t, **as_: t.new_zeros(2, **as_),
@@ -161,31 +157,24 @@ LIKE = {
     "new_full": lambda t, **as_: t.new_full((2,), 0.1, **as_),
     "new_tensor": lambda t, **as_: t.new_tensor([0.1], **as_),
     "a leaf like it": lambda t, **as_: torch.full_like(t, 0.1, requires_grad=True, **as_),
-}
+}  # fmt: skip
 FROM_LOW = LIKE | {
     "full_like of the limit": lambda h, **as_: torch.full_like(h, 2.0**128 - 2.0**104, **as_),
     "as_tensor": torch.as_tensor,
     "asarray": torch.asarray,
 }
 MAKERS = {name: partial(make, torch.ones(2)) for name, make in LIKE.items()} | {
-    "tensor": partial(torch.tensor, [0.1, 70000.0]),
-    "as_tensor": partial(torch.as_tensor, [0.1]),
-    "asarray": partial(torch.asarray, [0.1]),
-    "zeros": partial(torch.zeros, 2, 3),
-    "ones": partial(torch.ones, (2,)),
-    "full": partial(torch.full, (2,), 0.1),
-    "empty": lambda **as_: torch.empty(2, **as_).fill_(0.1),
-    "eye": partial(torch.eye, 2),
-    "arange": partial(torch.arange, 0, 2, 0.1),
-    "linspace": partial(torch.linspace, 0, 1, 7),
-    "logspace": partial(torch.logspace, 0, 1, 7),
-    "rand": partial(torch.rand, 9),
-    "randn": partial(torch.randn, 9),
-    "randint": partial(torch.randint, 9, (9,)),
+    "tensor": partial(torch.tensor, [0.1, 70000.0]), "as_tensor": partial(torch.as_tensor, [0.1]),
+    "asarray": partial(torch.asarray, [0.1]), "zeros": partial(torch.zeros, 2, 3),
+    "ones": partial(torch.ones, (2,)), "full": partial(torch.full, (2,), 0.1),
+    "empty": lambda **as_: torch.empty(2, **as_).fill_(0.1), "eye": partial(torch.eye, 2),
+    "arange": partial(torch.arange, 0, 2, 0.1), "linspace": partial(torch.linspace, 0, 1, 7),
+    "logspace": partial(torch.logspace, 0, 1, 7), "rand": partial(torch.rand, 9),
+    "randn": partial(torch.randn, 9), "randint": partial(torch.randint, 9, (9,)),
     "like integers": partial(torch.ones_like, torch.ones(2, dtype=torch.int64)),
     "a leaf": partial(torch.full, (2,), 0.1, requires_grad=True),
     "a scalar": partial(torch.tensor, 0.1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -319,9 +308,7 @@ def kept(h):
 
 
 PROGRAMS = {
-    "a norm by hand": norm_by_hand,
-    "a clamp of FP16 alone": clamped,
-    "a cache": kept,
+    "a norm by hand": norm_by_hand, "a clamp of FP16 alone": clamped, "a cache": kept,
     "low, FP32 and low again": lambda h: ((h.float() / 3).to(h.dtype) / 3).float() / 3,
     "low and FP32 from one": lambda h: (h / 3).to(h.dtype) + (h.float() / 7).to(h.dtype),
     "used twice": lambda h: (c := (h.float() / 3).to(h)).float().exp() + (c / 7).float(),
@@ -346,7 +333,7 @@ PROGRAMS = {
     "vector_norm in FP32": lambda h: torch.linalg.vector_norm(h, dim=0, dtype=torch.float32) / 3,
     "rms_norm": lambda h: F.rms_norm(h, (2,)) / 3,
     "autocast is off": lambda h: off(lambda: norm_by_hand(h) + h.to(torch.float32).to(h.dtype)),
-}
+}  # fmt: skip
 
 
 def off(function):

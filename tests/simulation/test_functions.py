@@ -345,14 +345,12 @@ def test_complex_numbers_are_refused_even_if_only_their_parts_are_used():
 
 
 ASKING = {
-    "softmin": F.softmin,
-    "special.softmax": torch.special.softmax,
+    "softmin": F.softmin, "special.softmax": torch.special.softmax,
     "special.log_softmax": torch.special.log_softmax,
     "norm": lambda y, axis, dtype: y.norm(dim=axis, dtype=dtype),
     "linalg.norm": lambda y, axis, dtype: torch.linalg.norm(y, dim=axis, dtype=dtype),
-    "nanmean": lambda y, axis, dtype: y.nanmean(axis, dtype=dtype),
-    "cumprod": torch.cumprod,
-}
+    "nanmean": lambda y, axis, dtype: y.nanmean(axis, dtype=dtype), "cumprod": torch.cumprod,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ASKING)

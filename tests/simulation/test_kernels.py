@@ -22,12 +22,9 @@ BINARY = """
     silu_backward mish_backward hardswish_backward hardsigmoid_backward
 """.split()  # noqa: SIM905
 WITH_NUMBERS = {
-    "lerp": (0.3,),
-    "threshold_backward": (0,),
-    "hardtanh_backward": (-1, 1),
-    "leaky_relu_backward": (0.01, False),
-    "softplus_backward": (1, 20),
-}
+    "lerp": (0.3,), "threshold_backward": (0,), "hardtanh_backward": (-1, 1),
+    "leaky_relu_backward": (0.01, False), "softplus_backward": (1, 20),
+}  # fmt: skip
 VECTORIZED = ("asin", "pow", "hypot")
 """Computed in yet another way by kernels that are compiled without vector instructions."""
 SECOND = (0.0, 1.0, -1.0, 0.1, 0.75, 3.0, -3.0, 6e4, 6e-8, float("inf"), float("nan"))

@@ -71,26 +71,20 @@ SWIN = {
     "window_size": 2, **dict.fromkeys(NO_DROPOUT, 0.0),
 }  # fmt: skip
 MODELS = {
-    "t5": (T5, answer),
-    "mamba": (TEXT | {"state_size": 4}, read),
-    "vit": (SEEN, look),
-    "whisper": (BOTH | MEL, hear),
-    "clip": (PARTS, lambda: read() | look()),
+    "t5": (T5, answer), "mamba": (TEXT | {"state_size": 4}, read), "vit": (SEEN, look),
+    "whisper": (BOTH | MEL, hear), "clip": (PARTS, lambda: read() | look()),
     **dict.fromkeys(("llama", "qwen2", "mistral"), (GROUPED, read)),
     **dict.fromkeys(("qwen3", "gemma", "gemma2"), (HEADS, read)),
     **dict.fromkeys(("gpt2", "bert", "bloom", "gpt_neox", "phi"), (TEXT, read)),
-    "mixtral": (GROUPED | {"num_local_experts": 2}, read),
-    "falcon": (FALCON, read),
+    "mixtral": (GROUPED | {"num_local_experts": 2}, read), "falcon": (FALCON, read),
     "opt": (TEXT | {"ffn_dim": 32, "word_embed_proj_dim": 16}, read),
     "deberta-v2": (TEXT | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, read),
     "convnext": (STAGES | {"num_stages": 2, "image_size": 16}, look),
     "resnet": (STAGES | {"embedding_size": 8, "layer_type": "basic"}, lambda: look(32)),
-    "distilbert": (TEXT | {"hidden_dim": 32}, read),
-    "bart": (BOTH, answer),
-    "wav2vec2": (TEXT | WAVES, lambda: {"input_values": torch.rand(1, 64)}),
-    "swin": (SWIN, look),
+    "distilbert": (TEXT | {"hidden_dim": 32}, read), "bart": (BOTH, answer),
+    "wav2vec2": (TEXT | WAVES, lambda: {"input_values": torch.rand(1, 64)}), "swin": (SWIN, look),
     **dict.fromkeys(("electra", "albert"), (TEXT | {"embedding_size": 16}, read)),
-}
+}  # fmt: skip
 """transformers' names of models, how small they are made, and what they are called with."""
 
 

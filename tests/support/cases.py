@@ -30,30 +30,27 @@ FLUSHES = [
 # Formats ---------------------------------------------------------------------------------
 
 NO_ZERO = {"has_zero": False, "specials": Specials.NAN_ALL_ONES}
-ODD_FORMATS = {
-    fmt.name: fmt
-    for fmt in (
-        Format("E5M3", exponent_bits=5, precision=4, specials=Specials.NONE),
-        Format("E2M1_IEEE", exponent_bits=2, precision=2),
-        Format("E3M1", exponent_bits=3, precision=2, specials=Specials.NAN_ALL_ONES),
-        Format("E5M0", exponent_bits=5, precision=1, specials=Specials.NONE),
-        Format("E4M0", exponent_bits=4, precision=1, specials=Specials.NAN_ALL_ONES),
-        Format("E3M0", exponent_bits=3, precision=1, specials=Specials.NAN_NEGATIVE_ZERO),
-        Format("E8M0_ZERO", exponent_bits=8, precision=1, specials=Specials.NAN_ALL_ONES),
-        Format("E1M3", exponent_bits=1, precision=4, specials=Specials.NONE),
-        Format("E4M3_BIAS20", exponent_bits=4, precision=4, bias=20),
-        Format("E4M3_BIAS-5", exponent_bits=4, precision=4, bias=-5),
-        Format("E8M4", exponent_bits=8, precision=5),
-        Format("E5M10_LOW", exponent_bits=5, precision=11, bias=121),
-        Format("E4M6_LOWEST", exponent_bits=4, precision=7, bias=140),
-        Format("E9M3", exponent_bits=9, precision=4),
-        Format("E8M5_HIGH", exponent_bits=8, precision=6, bias=120),
-        Format("E11M5", exponent_bits=11, precision=6),
-        Format("UE4M4", exponent_bits=4, precision=5, signed=False),
-        Format("UE5M2", exponent_bits=5, precision=3, signed=False, specials=Specials.NONE),
-        Format("UE4M3_NOZERO", exponent_bits=4, precision=4, signed=False, **NO_ZERO),
-    )
-}
+ODD_FORMATS = {fmt.name: fmt for fmt in (
+    Format("E5M3", exponent_bits=5, precision=4, specials=Specials.NONE),
+    Format("E2M1_IEEE", exponent_bits=2, precision=2),
+    Format("E3M1", exponent_bits=3, precision=2, specials=Specials.NAN_ALL_ONES),
+    Format("E5M0", exponent_bits=5, precision=1, specials=Specials.NONE),
+    Format("E4M0", exponent_bits=4, precision=1, specials=Specials.NAN_ALL_ONES),
+    Format("E3M0", exponent_bits=3, precision=1, specials=Specials.NAN_NEGATIVE_ZERO),
+    Format("E8M0_ZERO", exponent_bits=8, precision=1, specials=Specials.NAN_ALL_ONES),
+    Format("E1M3", exponent_bits=1, precision=4, specials=Specials.NONE),
+    Format("E4M3_BIAS20", exponent_bits=4, precision=4, bias=20),
+    Format("E4M3_BIAS-5", exponent_bits=4, precision=4, bias=-5),
+    Format("E8M4", exponent_bits=8, precision=5),
+    Format("E5M10_LOW", exponent_bits=5, precision=11, bias=121),
+    Format("E4M6_LOWEST", exponent_bits=4, precision=7, bias=140),
+    Format("E9M3", exponent_bits=9, precision=4),
+    Format("E8M5_HIGH", exponent_bits=8, precision=6, bias=120),
+    Format("E11M5", exponent_bits=11, precision=6),
+    Format("UE4M4", exponent_bits=4, precision=5, signed=False),
+    Format("UE5M2", exponent_bits=5, precision=3, signed=False, specials=Specials.NONE),
+    Format("UE4M3_NOZERO", exponent_bits=4, precision=4, signed=False, **NO_ZERO),
+)}  # fmt: skip
 """Formats that nobody ships, one for each corner of the definition."""
 
 TABLED = {fmt.name: fmt for fmt in [*FORMATS.values(), *ODD_FORMATS.values()] if fmt.bits <= 20}

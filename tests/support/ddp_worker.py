@@ -31,15 +31,11 @@ def examples(keep=slice(None), outlier=1000.0):
 
 def outlier_task(keep=slice(None)):
     return Task(
-        "outlier",
-        steps=12,
-        batch=None,
-        data=lambda: examples(keep),
-        model=lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)),
-        loss=F.mse_loss,
+        "outlier", steps=12, batch=None, data=lambda: examples(keep),
+        model=lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), loss=F.mse_loss,
         metrics=lambda output, split: {},
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-4),
-    )
+    )  # fmt: skip
 
 
 CASES = {
@@ -77,12 +73,9 @@ def watched(case):
         return {"error": str(error), "processes": processes()}
     weights = [p.detach().flatten().tolist() for p in kept[0].parameters()]
     return {
-        "loss": history.loss.tolist(),
-        "scale": history.loss_scale.tolist(),
-        "skipped": history.skipped.tolist(),
-        "weights": weights,
-        "processes": processes(),
-    }
+        "loss": history.loss.tolist(), "scale": history.loss_scale.tolist(),
+        "skipped": history.skipped.tolist(), "weights": weights, "processes": processes(),
+    }  # fmt: skip
 
 
 class Break(Exception):

@@ -246,13 +246,9 @@ def checkbox(page, box):
 
 
 WAYS = {
-    "slider": slider,
-    "select-one": dropdown,
-    "text": entry,
-    "checkbox": checkbox,
-    "submit": button,
+    "slider": slider, "select-one": dropdown, "text": entry, "checkbox": checkbox, "submit": button,
     "button": choice,
-}
+}  # fmt: skip
 """How each kind of control is moved, by what the browser calls it."""
 
 

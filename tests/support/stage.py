@@ -20,13 +20,9 @@ from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import release
 
 LIMITS = {
-    "memory": 3 << 30,
-    "resident": 400 << 20,
-    "cell_seconds": 4.0,
-    "total_seconds": 40.0,
-    "cpu_seconds": 30,
-    "disk_bytes": 32 << 20,
-}
+    "memory": 3 << 30, "resident": 400 << 20, "cell_seconds": 4.0, "total_seconds": 40.0,
+    "cpu_seconds": 30, "disk_bytes": 32 << 20,
+}  # fmt: skip
 HONEST = ("s000", "s999")  # before all attackers and after them
 
 

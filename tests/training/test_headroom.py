@@ -16,15 +16,11 @@ def task(*, inputs=1.0, factor=1.0):
     """One weight and one input: the gradient of the weight is the input times the factor."""
     row = torch.full((1, 1), inputs), torch.zeros(1, 1)
     return Task(
-        "one weight",
-        steps=3,
-        batch=None,
-        data=lambda: Split(row, row),
+        "one weight", steps=3, batch=None, data=lambda: Split(row, row),
         model=lambda: nn.Linear(1, 1, bias=False),
-        loss=lambda output, target: factor * output.float().sum(),
-        metrics=lambda output, split: {},
+        loss=lambda output, target: factor * output.float().sum(), metrics=lambda output, split: {},
         optimizer=lambda weights: torch.optim.SGD(weights, lr=0.0),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("inputs", [1.0, 0.25, 1000.0])

@@ -14,23 +14,14 @@ from mplab.training.history import sample
 def example() -> History:
     x = np.array([1e-9, -3.0, 0.0, np.inf, 2.0**-149])
     return History(
-        task="t",
-        recipe="fp16-naive",
-        compute_format="FP16",
-        seed=3,
-        device="cpu",
-        simulated=True,
-        loss=np.array([0.1, np.nan, 1 / 3]),
-        loss_scale=np.array([65536.0, 32768.0, np.inf]),
-        skipped=np.array([True, False, False]),
-        metrics={"r2": 0.1 + 0.2},
-        gradients={0: {"layer 1": exponent_histogram(x)}, 7: {}},
-        flushed={0: {"layer 1": (2, 5)}},
+        task="t", recipe="fp16-naive", compute_format="FP16", seed=3, device="cpu", simulated=True,
+        loss=np.array([0.1, np.nan, 1 / 3]), loss_scale=np.array([65536.0, 32768.0, np.inf]),
+        skipped=np.array([True, False, False]), metrics={"r2": 0.1 + 0.2},
+        gradients={0: {"layer 1": exponent_histogram(x)}, 7: {}}, flushed={0: {"layer 1": (2, 5)}},
         samples={0: {"layer 1": sample(x, -x)}, 7: {}},
-        tally={"layer": {"0": Tally(total=5, exact=5)}},
-        environment={"torch": "2.13.0"},
+        tally={"layer": {"0": Tally(total=5, exact=5)}}, environment={"torch": "2.13.0"},
         settings={"init_scale": None, "weight_format": "FP32"},
-    )
+    )  # fmt: skip
 
 
 def test_a_saved_run_comes_back_bit_for_bit(tmp_path):
@@ -66,21 +57,16 @@ def test_saving_replaces_the_file_only_when_it_is_whole(tmp_path, monkeypatch):
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda stored: stored.pop("loss"),
-        lambda stored: stored.pop("mplab history"),
-        lambda stored: stored.update({"mplab history": 2}),
-        lambda stored: stored["samples"]["0"]["layer 1"].pop(),
-        lambda stored: stored["samples"]["0"]["layer 1"][0].pop(),
-        lambda stored: stored.update(extra=1),
-        lambda stored: stored["loss"].pop(),
-        lambda stored: stored.update(loss=[["a"]]),
-        lambda stored: stored.update(tally={"layer": {"0": {"no such counter": 1}}}),
-        lambda stored: stored.update(gradients=[]),
-    ],
-)
+@pytest.mark.parametrize("change", [
+    lambda stored: stored.pop("loss"), lambda stored: stored.pop("mplab history"),
+    lambda stored: stored.update({"mplab history": 2}),
+    lambda stored: stored["samples"]["0"]["layer 1"].pop(),
+    lambda stored: stored["samples"]["0"]["layer 1"][0].pop(),
+    lambda stored: stored.update(extra=1), lambda stored: stored["loss"].pop(),
+    lambda stored: stored.update(loss=[["a"]]),
+    lambda stored: stored.update(tally={"layer": {"0": {"no such counter": 1}}}),
+    lambda stored: stored.update(gradients=[]),
+])  # fmt: skip
 def test_a_changed_file_is_refused_with_the_reason(tmp_path, change):
     path = tmp_path / "run.json"
     example().save(path)

@@ -28,26 +28,23 @@ def test_settings_are_json_and_decide_the_recipe(name):
     assert Recipe(name, **values) == RECIPES[name]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"compute_format": FP8_E4M3}, r"compute_format must be FP32, FP16 or BF16.*FP8_E4M3"),
-        ({"init_scale": 8.0, "dynamic": False}, "dynamic must be True"),
-        ({"weight_format": BF16}, "weight_format must be FP32 or FP16.*got BF16"),
-        ({"optimizer_format": FP16}, "optimizer_format must be FP32 as the weights.*got FP16"),
-        ({"weight_format": FP16}, "optimizer_format must be FP16 as the weights.*got FP32"),
-        ({"policy": "everything"}, "policy must be left out"),
-        ({"scale_rule": "keras", "init_scale": 8.0}, "scale_rule must be 'torch'"),
-        (
-            {"weight_format": FP16, "optimizer_format": FP16, "init_scale": 8.0},
-            r"init_scale must be None where torch keeps FP16 weights.*got 8\.0",
-        ),
-        (
-            {"weight_format": FP16, "optimizer_format": FP16, "update_rounding": "kahan"},
-            "update_rounding must be 'nearest' for torch's own arithmetic; got 'kahan'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("options", "error"), [
+    ({"compute_format": FP8_E4M3}, r"compute_format must be FP32, FP16 or BF16.*FP8_E4M3"),
+    ({"init_scale": 8.0, "dynamic": False}, "dynamic must be True"),
+    ({"weight_format": BF16}, "weight_format must be FP32 or FP16.*got BF16"),
+    ({"optimizer_format": FP16}, "optimizer_format must be FP32 as the weights.*got FP16"),
+    ({"weight_format": FP16}, "optimizer_format must be FP16 as the weights.*got FP32"),
+    ({"policy": "everything"}, "policy must be left out"),
+    ({"scale_rule": "keras", "init_scale": 8.0}, "scale_rule must be 'torch'"),
+    (
+        {"weight_format": FP16, "optimizer_format": FP16, "init_scale": 8.0},
+        r"init_scale must be None where torch keeps FP16 weights.*got 8\.0",
+    ),
+    (
+        {"weight_format": FP16, "optimizer_format": FP16, "update_rounding": "kahan"},
+        "update_rounding must be 'nearest' for torch's own arithmetic; got 'kahan'",
+    ),
+])  # fmt: skip
 def test_what_torch_has_not_is_refused_and_may_be_simulated(options, error):
     options = {"compute_format": FP16, **options}
     with pytest.raises(ValueError, match=f"Recipe: {error}"):

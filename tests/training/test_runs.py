@@ -221,19 +221,16 @@ def test_a_recipe_of_a_file_that_is_not_asked_for_may_have_changed_since(tmp_pat
     assert [run.recipe for run in load_runs(out)] == ["old", "fp32"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"task": "chess"}, "gather: task must be one of digits-autoencoder.*got 'chess'"),
-        ({"recipes": ["fp32", "fp64"]}, "gather: recipe must be one of fp32.*got 'fp64'"),
-        (
-            {"recipes": ["fp32", replace(RECIPES["fp32"], max_norm=1.0)]},
-            "gather: recipes must have names of their own; got two .* called 'fp32'",
-        ),
-        ({"steps": 0}, "gather: steps must be an integer, at least 1; got 0"),
-        ({"save_every": 0}, "gather: save_every must be an integer, at least 1; got 0"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"task": "chess"}, "gather: task must be one of digits-autoencoder.*got 'chess'"),
+    ({"recipes": ["fp32", "fp64"]}, "gather: recipe must be one of fp32.*got 'fp64'"),
+    (
+        {"recipes": ["fp32", replace(RECIPES["fp32"], max_norm=1.0)]},
+        "gather: recipes must have names of their own; got two .* called 'fp32'",
+    ),
+    ({"steps": 0}, "gather: steps must be an integer, at least 1; got 0"),
+    ({"save_every": 0}, "gather: save_every must be an integer, at least 1; got 0"),
+])  # fmt: skip
 def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(tmp_path, changed, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         gathered(**{"recipes": ["fp32"], "out": tmp_path / "run.json", **changed})
@@ -266,13 +263,10 @@ def own(tmp_path, monkeypatch):
     folder = tmp_path / "here"
     (folder / "own_tasks").mkdir(parents=True)
     texts = {
-        "__init__": "",
-        "one": OWN.replace("RATE", "0.01"),
-        "two": OWN.replace("RATE", "0.02"),
+        "__init__": "", "one": OWN.replace("RATE", "0.01"), "two": OWN.replace("RATE", "0.02"),
         "broken": "import torch\nraise ZeroDivisionError('in the data')",
-        "lacking": "import a_package_that_nobody_has",
-        "leaving": "raise SystemExit('usage')",
-    }
+        "lacking": "import a_package_that_nobody_has", "leaving": "raise SystemExit('usage')",
+    }  # fmt: skip
     for name, text in texts.items():
         (folder / "own_tasks" / f"{name}.py").write_text(text)
     monkeypatch.chdir(folder)

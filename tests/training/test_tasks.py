@@ -148,15 +148,11 @@ class Noisy(nn.Module):
 
 
 OWN = Task(
-    "own",
-    steps=4,
-    batch=None,
-    data=lambda: Split((X, 3 * X), (X, 3 * X)),
-    model=Noisy,
+    "own", steps=4, batch=None, data=lambda: Split((X, 3 * X), (X, 3 * X)), model=Noisy,
     loss=F.mse_loss,
     metrics=lambda predictions, split: {"mse": F.mse_loss(predictions, split.test[1])},
     optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-)
+)  # fmt: skip
 
 
 def ran(recipe="fp32", steps=None, **changes):

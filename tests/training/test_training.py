@@ -453,17 +453,12 @@ def test_a_checkpoint_has_the_state_of_the_network_s_own_randomness(tmp_path):
     assert text(again) == text(run(task, "bf16-stochastic", steps=5))
 
 
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"seed": 1}, "seed 0 instead of 1"),
-        ({"steps": 9}, "steps 6 instead of 9"),
-        ({"recipe": "bf16"}, "recipe 'fp32' instead of 'bf16'"),
-        ({"recipe": replace(RECIPES["fp32"], max_norm=1.0)}, "settings"),
-        ({"task": CNN}, "task"),
-        ({"record_gradients_at": ()}, "recorded"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "named"), [
+    ({"seed": 1}, "seed 0 instead of 1"), ({"steps": 9}, "steps 6 instead of 9"),
+    ({"recipe": "bf16"}, "recipe 'fp32' instead of 'bf16'"),
+    ({"recipe": replace(RECIPES["fp32"], max_norm=1.0)}, "settings"), ({"task": CNN}, "task"),
+    ({"record_gradients_at": ()}, "recorded"),
+])  # fmt: skip
 def test_a_checkpoint_of_another_run_is_refused_and_kept(changed, named, tmp_path):
     path = tmp_path / "checkpoint"
     options = {"task": AUTOENCODER, "recipe": "fp32", "steps": 6}
