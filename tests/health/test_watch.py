@@ -283,16 +283,10 @@ def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
     assert not all(skipped)
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({}, None),
-        ({"clip": "after"}, None),
-        ({"clip": "before"}, "clip-before-unscale"),
-        ({"beside": True}, "step-beside-scaler"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "code"), [
+    ({}, None), ({"clip": "after"}, None), ({"clip": "before"}, "clip-before-unscale"),
+    ({"beside": True}, "step-beside-scaler"),
+], ids=str)  # fmt: skip
 def test_our_scaler_is_watched_as_torch_s(options, code):
     seen, start = [], {"init_scale": 2.0**22, "growth_interval": 3}
     for scaler in (torch.amp.GradScaler("cpu", **start), GradScaler(LossScaler(**start))):

@@ -126,14 +126,11 @@ def test_ulp_is_the_gap_above_the_value_at_or_below(name):
 def neighbours_that_are_no_values(fmt, limit):
     """float64 and float32 beside values, and midpoints."""
     table = table_of(fmt)
-    x = np.concatenate(
-        [
-            np.nextafter(table.values, np.inf),
-            np.nextafter(table.values[1:], 0),
-            np.nextafter(table.values.astype(np.float32), np.float32(np.inf)).astype(np.float64),
-            table.midpoints,
-        ]
-    )
+    x = np.concatenate([
+        np.nextafter(table.values, np.inf), np.nextafter(table.values[1:], 0),
+        np.nextafter(table.values.astype(np.float32), np.float32(np.inf)).astype(np.float64),
+        table.midpoints,
+    ])  # fmt: skip
     x = x[np.isfinite(x) & ~np.isin(x, table.values)]
     return x[np.linspace(0, x.size - 1, min(limit, x.size)).astype(int)]
 

@@ -3,32 +3,12 @@ import math
 from fractions import Fraction
 from functools import partial
 
+import cases
 import gfloat.formats
 import numpy as np
 import pytest
 import torch
-from cases import (
-    COMMON,
-    DTYPES,
-    FLUSHES,
-    ODD_FORMATS,
-    RULES,
-    SMALL,
-    TABLED,
-    WIDER,
-    assert_same_bits,
-    breakpoints,
-    directed,
-    formats,
-    holds,
-    near_the_ends,
-    not_a_numbers,
-    roundings,
-    rules,
-    run_script,
-    sized,
-    stream_for,
-)
+from cases import DTYPES, RULES, SMALL, TABLED, assert_same_bits, breakpoints, formats, stream_for
 from exhaustive import REFERENCED, compare
 from hypothesis import assume, given, strategies as st
 from oracle import events_of, random_array, round_fraction, table_of
@@ -53,15 +33,15 @@ MIRROR = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", sized(TABLED, fast=[n for n in TABLED if n != "BF16"]))
+@pytest.mark.parametrize("name", cases.sized(TABLED, fast=[n for n in TABLED if n != "BF16"]))
 def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
     fmt, table = TABLED[name], table_of(TABLED[name])
-    if not holds(fmt, dtype):  # then there is nothing to round from, and the library knows
+    if not cases.holds(fmt, dtype):  # then there is nothing to round from, and the library knows
         assert facts_of(fmt, np.dtype(dtype)) is None
         return
     x, _ = breakpoints(fmt, dtype)
     place, random = table.place(x), random_array(7, 0, x.size)
-    options = FLUSHES if name in SMALL else FLUSHES[:1]
+    options = cases.FLUSHES if name in SMALL else cases.FLUSHES[:1]
     for (rounding, overflow), flush in itertools.product(RULES, options):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
         got = round_to(x, fmt, stream=stream_for(rounding), **rules)
@@ -72,14 +52,14 @@ def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", sized(TABLED))
+@pytest.mark.parametrize("name", cases.sized(TABLED))
 def test_events_and_tallies_are_those_of_the_definition(name, dtype, record_property):
     fmt, table = TABLED[name], table_of(TABLED[name])
     x, signaling = breakpoints(fmt, dtype)
     if fmt.bits > 16:
-        x, signaling = x[near_the_ends(x, fmt)], signaling[near_the_ends(x, fmt)]
+        x, signaling = x[cases.near_the_ends(x, fmt)], signaling[cases.near_the_ends(x, fmt)]
     place, random = table.place(x), random_array(7, 0, x.size)
-    options = FLUSHES if name in SMALL else FLUSHES[:1]
+    options = cases.FLUSHES if name in SMALL else cases.FLUSHES[:1]
     for (rounding, overflow), flush in itertools.product(RULES, options):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
         for tininess in Tininess:
@@ -107,7 +87,7 @@ def tally_by_definition(x, result, raised, fmt):
     return Tally(**{name: int(met.sum()) for name, met in predicates.items()})
 
 
-@pytest.mark.parametrize("name", sized(TABLED, fast=COMMON))
+@pytest.mark.parametrize("name", cases.sized(TABLED, fast=cases.COMMON))
 def test_the_table_oracle_agrees_with_fractions(name):
     fmt, table = TABLED[name], table_of(TABLED[name])
     x, signaling = breakpoints(fmt, np.float64)
@@ -115,38 +95,38 @@ def test_the_table_oracle_agrees_with_fractions(name):
     chosen = rng.choice(x.size, min(x.size, 40), replace=False)
     x, signaling, random = x[chosen], signaling[chosen], rng.integers(0, 2**32, chosen.size)
     place = table.place(x)
-    for (rounding, overflow), flush in itertools.product(RULES, FLUSHES):
+    for (rounding, overflow), flush in itertools.product(RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
-        cases = list(zip(x.tolist(), random.tolist(), signaling.tolist(), strict=True))
-        expected = [round_fraction(a, fmt, random=r, **rules) for a, r, _ in cases]
+        trials = list(zip(x.tolist(), random.tolist(), signaling.tolist(), strict=True))
+        expected = [round_fraction(a, fmt, random=r, **rules) for a, r, _ in trials]
         assert_same_bits(place.round(random=random, **rules), np.array(expected), x)
         for tininess in Tininess:
             more = {**rules, "tininess": tininess}
-            expected = [events_of(a, fmt, random=r, signaling=s, **more) for a, r, s in cases]
+            expected = [events_of(a, fmt, random=r, signaling=s, **more) for a, r, s in trials]
             got = place.events(random=random, signaling=signaling, **more)
             assert_same_bits(got, np.array(expected, np.uint8), x)
 
 
-@pytest.mark.parametrize("name", sized(WIDER))
+@pytest.mark.parametrize("name", cases.sized(cases.WIDER))
 def test_wide_formats_round_as_fractions_say(name, record_property):
-    fmt, x = WIDER[name], directed(WIDER[name])
+    fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
     with np.errstate(all="ignore"):
         narrow = np.unique(x.astype(np.float32))[::5]
-    cases = {np.float64: x} | ({np.float32: narrow} if name in ("FP32", "E7M23") else {})
-    for (dtype, numbers), (rounding, overflow) in itertools.product(cases.items(), RULES):
+    inputs = {np.float64: x} | ({np.float32: narrow} if name in ("FP32", "E7M23") else {})
+    for (dtype, numbers), (rounding, overflow) in itertools.product(inputs.items(), RULES):
         rules = {"rounding": rounding, "overflow": overflow}
         random = random_array(7, 0, numbers.size).tolist()
         pairs = zip(numbers.tolist(), random, strict=True)
         expected = [round_fraction(a, fmt, random=r, **rules) for a, r in pairs]
         got = round_to(numbers, fmt, stream=stream_for(rounding), **rules)
         assert_same_bits(got, np.array(expected, dtype), numbers)
-    record_property("comparisons", x.size * len(RULES) * len(cases))
+    record_property("comparisons", x.size * len(RULES) * len(inputs))
 
 
-@pytest.mark.parametrize("name", sized(WIDER))
+@pytest.mark.parametrize("name", cases.sized(cases.WIDER))
 def test_wide_formats_raise_the_events_of_fractions(name):
-    fmt, x = WIDER[name], directed(WIDER[name])
-    x = x[~np.isnan(x) & near_the_ends(x, fmt)]
+    fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
+    x = x[~np.isnan(x) & cases.near_the_ends(x, fmt)]
     x = x[np.linspace(0, x.size - 1, 1000).astype(int)]
     random = random_array(7, 0, x.size).tolist()
     for rounding, overflow, tininess in itertools.product(Rounding, Overflow, Tininess):
@@ -213,7 +193,7 @@ print(total)
 
 @pytest.mark.full
 def test_breakpoints_round_alike_where_the_processor_flushes_subnormals(record_property):
-    record_property("comparisons", int(run_script(UNDER_FLUSHING)))
+    record_property("comparisons", int(cases.run_script(UNDER_FLUSHING)))
 
 
 @pytest.mark.full
@@ -237,7 +217,7 @@ def test_e4m3_overflow_without_saturation_gives_nan():
     assert raised.tolist() == [0, 1, 1, overflow, overflow, overflow, invalid]
 
 
-INF, NAN, TOP, UNSIGNED = np.inf, np.nan, 65504.0, ODD_FORMATS["UE4M4"]
+INF, NAN, TOP, UNSIGNED = np.inf, np.nan, 65504.0, cases.ODD_FORMATS["UE4M4"]
 ENDS, NEAR = [1e9, -1e9, INF, -INF], [FP16.min_normal * (1 - 2.0**-12), FP16.min_normal / 2]
 UP, DOWN, ZERO = Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_ZERO
 CHOICES = {
@@ -272,7 +252,7 @@ def test_a_number_that_becomes_nan_is_tallied_as_inexact():
 @pytest.mark.parametrize("name", ["FP16", "FP8_E4M3", "FP4_E2M1", "FP8_E8M0", "E9M3", "E5M10_LOW"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_signaling_nans_raise_invalid_and_quiet_ones_do_not(name, dtype):
-    nans, signaling = not_a_numbers(dtype)
+    nans, signaling = cases.not_a_numbers(dtype)
     fmt = TABLED[name]
     assert np.isnan(round_to(nans, fmt)).all()
     assert_same_bits(events(nans, fmt), (signaling * Event.INVALID).astype(np.uint8))
@@ -399,7 +379,7 @@ def test_a_tally_is_the_sum_of_events_across_blocks_and_chunks(size, dtype):
 
 def test_every_option_of_a_tally_agrees_with_the_rounding_it_accompanies():
     x = breakpoints(FP8_E5M2, np.float64)[0]
-    for (rounding, overflow), flush in itertools.product(RULES, FLUSHES):
+    for (rounding, overflow), flush in itertools.product(RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
         counts, out = Tally(), np.empty_like(x)
         round_to(x, FP8_E5M2, tally=counts, out=out, stream=stream_for(rounding), **rules)
@@ -414,7 +394,7 @@ def rounded(x, fmt, rules):
     return float(round_to(x, fmt, stream=stream_for(rules["rounding"]), **rules))
 
 
-@given(roundings(), st.floats())
+@given(cases.roundings(), st.floats())
 def test_rounding_is_monotone(case, other):
     x, fmt, rules = case
     for y in (other, math.nextafter(x, math.inf), x * 1.01):
@@ -423,7 +403,7 @@ def test_rounding_is_monotone(case, other):
         assert not below > above
 
 
-@given(roundings())
+@given(cases.roundings())
 def test_rounding_twice_is_rounding_once(case):
     x, fmt, rules = case
     once = rounded(x, fmt, rules)
@@ -433,7 +413,7 @@ def test_rounding_twice_is_rounding_once(case):
         assert not events(once, fmt)
 
 
-@given(roundings(formats.filter(lambda fmt: fmt.signed)))
+@given(cases.roundings(formats.filter(lambda fmt: fmt.signed)))
 def test_rounding_is_odd_but_that_directed_modes_mirror_each_other(case):
     x, fmt, rules = case
     mirrored = rounded(-x, fmt, {**rules, "rounding": MIRROR[rules["rounding"]]})
@@ -444,7 +424,7 @@ def test_rounding_is_odd_but_that_directed_modes_mirror_each_other(case):
         assert_same_bits(mirrored, 0.0)
 
 
-@given(roundings())
+@given(cases.roundings())
 def test_the_error_is_below_one_ulp_and_half_an_ulp_to_nearest(case):
     x, fmt, rules = case
     assume(fmt.signed or x >= 0)
@@ -459,7 +439,7 @@ def test_the_error_is_below_one_ulp_and_half_an_ulp_to_nearest(case):
             assert error <= Fraction(fmt.unit_roundoff) * abs(Fraction(x))
 
 
-@given(roundings())
+@given(cases.roundings())
 def test_the_result_lies_beside_x_on_the_side_of_the_mode(case):
     x, fmt, rules = case
     assume(abs(x) <= fmt.max_finite and (fmt.signed or x >= 0) and fmt.has_zero)
@@ -474,7 +454,7 @@ def test_the_result_lies_beside_x_on_the_side_of_the_mode(case):
         assert abs(result) <= abs(x)
 
 
-@given(st.lists(st.floats(width=32), min_size=1, max_size=9), formats, rules)
+@given(st.lists(st.floats(width=32), min_size=1, max_size=9), formats, cases.rules)
 def test_float32_and_float64_input_give_the_same_result(numbers, fmt, rules):
     x = np.array(numbers, np.float32)
     stream = stream_for(rules["rounding"])

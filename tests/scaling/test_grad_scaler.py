@@ -269,11 +269,9 @@ def test_a_static_scale_that_skips_stays_and_one_that_does_not_spoils_the_weight
 
 def test_each_rule_moves_the_scale_and_a_nudged_one_is_told_the_mean_of_unscaled_gradients():
     for rule, size, expected in (
-        (DoublingScaler(8.0), 1.0, 16.0),
-        (FlooredScaler(8.0), 1.0, 8.0),
-        (NudgedScaler(1024.0), 0.9e-7, 1126.4000244140625),
-        (NudgedScaler(1024.0), 1.1e-7, 1024.0),
-    ):
+        (DoublingScaler(8.0), 1.0, 16.0), (FlooredScaler(8.0), 1.0, 8.0),
+        (NudgedScaler(1024.0), 0.9e-7, 1126.4000244140625), (NudgedScaler(1024.0), 1.1e-7, 1024.0),
+    ):  # fmt: skip
         assert stepped(rule, size)[1].get_scale() == expected
 
 

@@ -10,30 +10,10 @@ import torch
 from cases import assert_same_bits, stream_for
 from oracle import exponent_of, largest, mx_exponent, power, round_fraction, value_of_code
 
-from mplab import (
-    FORMATS,
-    FP4_E2M1,
-    FP6_E2M3,
-    FP6_E3M2,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP8_E8M0,
-    Overflow,
-    Rounding,
-    decode,
-    round_to,
-)
-from mplab.scaling import (
-    MX_BLOCK,
-    Quantized,
-    ScaleRule,
-    amax_of,
-    dequantize,
-    fake_quantize,
-    quantize,
-    scale_for,
-)
-from mplab.scaling.quantized import multiply_and_round
+from mplab import FORMATS, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E5M2, FP8_E8M0
+from mplab.numbers import Overflow, Rounding, decode, round_to
+from mplab.scaling import MX_BLOCK, Quantized, ScaleRule, amax_of, dequantize, quantize, scale_for
+from mplab.scaling.quantized import fake_quantize, multiply_and_round
 
 EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8 and fmt.torch_dtype]
 SMALL = [fmt for fmt in FORMATS.values() if fmt.bits <= 8]

@@ -48,16 +48,10 @@ def test_conversion_keeps_parameters_hooks_modes_and_shared_layers():
     assert convert_linears(model).first is converted  # again changes nothing
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"scaling": "nvfp4", "filter": lambda *_: True},
-        {"scaling": "delayed", "amax_history_len": 3},
-        {"backward_format": FP8_E4M3},
-        {"real": True},
-    ],
-    ids=["nvfp4", "delayed", "E4M3 backward", "real"],
-)
+@pytest.mark.parametrize("options", [
+    {"scaling": "nvfp4", "filter": lambda *_: True}, {"scaling": "delayed", "amax_history_len": 3},
+    {"backward_format": FP8_E4M3}, {"real": True},
+], ids=["nvfp4", "delayed", "E4M3 backward", "real"])  # fmt: skip
 def test_another_way_than_before_converts_anew_and_the_same_changes_nothing(options):
     """What was converted once kept its first scaling, and nothing said so."""
     model, fresh = Shared(), Shared()

@@ -370,11 +370,9 @@ def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
 def test_a_choice_is_by_name_pattern_or_class():
     towers = {f"{side}.{i}" for side in ("left", "right") for i in range(3)}
     for key, wide in {
-        "left": {"left.0", "left.1", "left.2"},
-        "*.2": {"left.2", "right.2"},
-        nn.Sigmoid: {"left.1", "right.1"},
-        Towers: towers | {"fusion", "head.1"},
-    }.items():
+        "left": {"left.0", "left.1", "left.2"}, "*.2": {"left.2", "right.2"},
+        nn.Sigmoid: {"left.1", "right.1"}, Towers: towers | {"fusion", "head.1"},
+    }.items():  # fmt: skip
         model, found = Towers(), set()
 
         def look(name, found=found):

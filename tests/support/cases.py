@@ -55,17 +55,13 @@ ODD_FORMATS = {fmt.name: fmt for fmt in (
 
 TABLED = {fmt.name: fmt for fmt in [*FORMATS.values(), *ODD_FORMATS.values()] if fmt.bits <= 20}
 SMALL = [name for name, fmt in TABLED.items() if fmt.bits <= 13]
-WIDER = {
-    fmt.name: fmt
-    for fmt in (
-        FP32,
-        Format("E11M20", exponent_bits=11, precision=21),
-        Format("E8M19", exponent_bits=8, precision=20, specials=Specials.NONE, bias=124),
-        Format("E7M23", exponent_bits=7, precision=24, specials=Specials.NAN_ALL_ONES),
-        Format("E7M24", exponent_bits=7, precision=25),
-        Format("E9M20", exponent_bits=9, precision=21, signed=False),
-    )
-}
+WIDER = {fmt.name: fmt for fmt in (
+    FP32, Format("E11M20", exponent_bits=11, precision=21),
+    Format("E8M19", exponent_bits=8, precision=20, specials=Specials.NONE, bias=124),
+    Format("E7M23", exponent_bits=7, precision=24, specials=Specials.NAN_ALL_ONES),
+    Format("E7M24", exponent_bits=7, precision=25),
+    Format("E9M20", exponent_bits=9, precision=21, signed=False),
+)}  # fmt: skip
 """Formats of more than 20 bits, one for each path through the library."""
 
 
@@ -225,11 +221,9 @@ def run_script(code, *, beside="", **options):
     here = Path(__file__).parent
     environment = {**os.environ, **options.pop("env", {})}
     paths = [
-        str(here.parents[1]),
-        str(here),
-        beside and str(Path(beside).parent),
+        str(here.parents[1]), str(here), beside and str(Path(beside).parent),
         environment.get("PYTHONPATH", ""),
-    ]
+    ]  # fmt: skip
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = [sys.executable, "-c", code]
     done = subprocess.run(

@@ -63,11 +63,9 @@ def compared(make, *, alone=False, **options):
     report = health.report()
     return {
         "equal": all(torch.equal(a, b) for a, b in zip(bare, seen, strict=True)),
-        "error": report.evidence.error,
-        "codes": report.codes if watched else [],
-        "updated": sum(step.updated for step in report.steps),
-        "alone": alone,
-    }
+        "error": report.evidence.error, "codes": report.codes if watched else [],
+        "updated": sum(step.updated for step in report.steps), "alone": alone,
+    }  # fmt: skip
 
 
 def told_of_a_bad_batch():

@@ -263,11 +263,9 @@ def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
 def fault(run, name, **changes):
     """A case: the run, how it is broken, the finding, and how it is healthy."""
     return (
-        run,
-        {key: broken for key, (broken, _) in changes.items()},
-        name,
+        run, {key: broken for key, (broken, _) in changes.items()}, name,
         {key: healthy for key, (_, healthy) in changes.items()},
-    )
+    )  # fmt: skip
 
 
 LOW, HIGH, DELAYED, SPIKE = torch.bfloat16, torch.float32, ("delayed", "delayed"), (3e5, 3e5)

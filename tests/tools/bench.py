@@ -18,12 +18,9 @@ def main(arguments=None):
     parser.add_argument("--rounds", type=int, default=15, help="rounds per size (default 15)")
     parser.add_argument("--seconds", type=float, default=3, help="limit per size (default 3)")
     parser.add_argument(
-        "--largest",
-        type=float,
-        default=1e8,
-        metavar="N",
+        "--largest", type=float, default=1e8, metavar="N",
         help="round 1, 10, 100 … N numbers (default 1e8; 1e9: two more minutes, 7 GB)",
-    )
+    )  # fmt: skip
     parser.add_argument("--steps", action="store_true", help="measure training steps instead")
     parser.add_argument("--out", type=Path, help="folder for the results as JSON")
     options = parser.parse_args(arguments)

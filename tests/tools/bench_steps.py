@@ -69,14 +69,12 @@ class Nothing(TorchDispatchMode):
 
 
 WAYS = {
-    "FP32": nullcontext,
-    "two empty modes": Nothing,
+    "FP32": nullcontext, "two empty modes": Nothing,
     "simulated FP16": lambda: simulated(FP16, tally=False),
     "simulated FP16, tally": lambda: simulated(FP16),
-    "replayed FP16, tally": lambda: simulated(FP16),
-    "replayed FP32": nullcontext,
+    "replayed FP16, tally": lambda: simulated(FP16), "replayed FP32": nullcontext,
     "real CPU AMP FP16": lambda: torch.amp.autocast("cpu", dtype=torch.float16),
-}
+}  # fmt: skip
 """Ways of running a step; each makes a context for forward and backward.
 
 A replayed step is what `mplab.training` makes of a simulated one: straight code, without autograd.

@@ -379,17 +379,14 @@ def test_an_exception_of_one_s_own_task_keeps_its_traceback(own, error):
         main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK"))
 
 
-@pytest.mark.parametrize(
-    ("task", "error"),
-    [
-        ("nothing_here:TASK", "there is no module 'nothing_here' in "),
-        ("own_tasks.one:NUMBER", "The tasks in own_tasks.one are: TASK."),
-        ("own_tasks:TASK", "The tasks in own_tasks are: none."),
-        ("own_tasks.one:", "The tasks in own_tasks.one are: TASK."),
-        (":TASK", "there is no module '' in "),
-        ("own_tasks/one.py:TASK", "there is no module 'own_tasks/one' in "),
-    ],
-)
+@pytest.mark.parametrize(("task", "error"), [
+    ("nothing_here:TASK", "there is no module 'nothing_here' in "),
+    ("own_tasks.one:NUMBER", "The tasks in own_tasks.one are: TASK."),
+    ("own_tasks:TASK", "The tasks in own_tasks are: none."),
+    ("own_tasks.one:", "The tasks in own_tasks.one are: TASK."),
+    (":TASK", "there is no module '' in "),
+    ("own_tasks/one.py:TASK", "there is no module 'own_tasks/one' in "),
+])  # fmt: skip
 def test_a_task_that_is_not_there_is_one_line(own, capsys, task, error):
     assert main(command("run.json", "--recipe", "fp32", task=task)) == 2
     shown = capsys.readouterr().err

@@ -71,15 +71,10 @@ def test_deep_sigmoids_escape_later_so_they_are_delayed_and_not_lost():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "least", "near"),
-    [
-        ("digits-cnn", 0.94, 0.03),
-        ("sequence-transformer", 0.95, 0.04),
-        ("regression", 0.98, 0.01),
-        ("small-steps", 0.6, 0.01),
-    ],
-)
+@pytest.mark.parametrize(("task", "least", "near"), [
+    ("digits-cnn", 0.94, 0.03), ("sequence-transformer", 0.95, 0.04), ("regression", 0.98, 0.01),
+    ("small-steps", 0.6, 0.01),
+])  # fmt: skip
 @pytest.mark.parametrize("recipe", ["fp16-naive", "fp16-scaled", "bf16"])
 def test_counter_examples_end_where_fp32_ends_in_every_format(task, least, near, recipe):
     """Band: over seeds 0 to 4 no further from FP32 than this; here seed 0."""
