@@ -12,7 +12,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from kernels import Observer, kernels_in
-from networks import PROGRAMS, assert_bits, linear, loss, round_to
+from networks import PROGRAMS, assert_bits, program, round_to
 from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
@@ -265,63 +265,39 @@ def policies_of_torch():
 
 
 BETWEEN = """
-    h.softmax(1); h.exp(); h ** 2; h.cumsum(1); F.softplus(h); F.gelu(h); F.silu(h); torch.tanh(h);
-    (h.abs() + 1).log(); (h.abs() + 1).sqrt(); (h.abs() + 1).reciprocal()
+    H.softmax(1); H.exp(); H**2; H.cumsum(1); F.softplus(H); F.gelu(H); F.silu(H); torch.tanh(H);
+    (H.abs() + 1).log(); (H.abs() + 1).sqrt(); (H.abs() + 1).reciprocal();
+    H.sum(1, keepdim=True) * p[2]; H.prod(1, keepdim=True) * p[2]; F.linear(x, p[0], p[2][0]);
+    H.sum().reshape(1, 1).expand(2, 2)
+"""
+"""What comes between two layers; H is the first one's output."""
+AFTER = """
+    H.mean(1) * 0.3; H.norm(dim=1) * 0.3; H * p[2].sum() + p[3][0, 0]; x + p[2].sum() * H;
+    F.linear(H.view(2, 1, 2).transpose(0, 1), p[1], p[2][0]); p[2].sum() / H;
+    F.linear(torch.cat([x, x], 1).view(2, 1, 4)[:, :, :2], p[0], p[2][0]);
+    linear(H / (linear(x, p[1]).abs() + 1), p[2]); F.layer_norm(H, (2,), p[2][0], p[3][0]).detach();
+    torch.stack([H.sum(), linear(x, p[1]).mean()]).view(1, 2); linear(h := x * p[0], p[1]) + h;
+    (x - (h := H)).mul(linear(x, p[1])).add(h); ((h := H) + x).square() + (h - x).abs() * 0.3;
+    F.linear(w := p[0][None], x) + F.linear(w, x * 2); linear(p[0][torch.tensor([1, 1])], p[0]);
+    (h := x * p[0]) + linear(h, p[1]); linear(h := x * p[0], p[1]) + linear(h, p[1] * 2) + h;
+    linear(linear(h := x * p[0], p[1]), p[1]) + linear(h, p[1]);
+    linear((h := x * p[0]).view(1, 2, 2), p[1]).view(2, 2) + h.view(2, 2)
+"""
+"""What the loss is taken of: scalars, gates, tensors low and FP32, views, and skipped layers."""
+WHOLE = """
+    F.cross_entropy(H, torch.arange(2)); F.l1_loss(H, linear(x, p[1]));
+    F.cross_entropy(H * (20 * p[2].sum()).exp(), torch.arange(2)); H.abs().sum() * 100.0;
+    F.huber_loss(H, linear(x, p[1])); (H * linear(x, p[1])).mean();
+    H[0, 0] * linear(x, p[1])[1, 1] * p[2].sum();
+    loss(torch.cat([h := H, x])) + (h.float().sum(1) * x[0]).sum()
 """
 HALVED = PROGRAMS | {
-    **{
-        call: eval(f"lambda x, p: loss(linear((lambda h: {call})(linear(x, p[0])), p[1]))")
-        for call in parted(BETWEEN)
-    },
-    "cross entropy": lambda x, p: F.cross_entropy(linear(x, p[0]), torch.arange(2)),
-    "sum": lambda x, p: loss(linear(linear(x, p[0]).sum(1, keepdim=True) * p[2], p[1])),
-    "mean": lambda x, p: loss(linear(x, p[0]).mean(1) * 0.3),
-    "norm": lambda x, p: loss(linear(x, p[0]).norm(dim=1) * 0.3),
-    "prod": lambda x, p: loss(linear(linear(x, p[0]).prod(1, keepdim=True) * p[2], p[1])),
-    "bias": lambda x, p: loss(linear(F.linear(x, p[0], p[2][0]), p[1])),
-    "transposed with bias": lambda x, p: loss(
-        F.linear(linear(x, p[0]).view(2, 1, 2).transpose(0, 1), p[1], p[2][0])
-    ),
-    "slice with bias": lambda x, p: loss(
-        F.linear(torch.cat([x, x], 1).view(2, 1, 4)[:, :, :2], p[0], p[2][0])
-    ),
-    "quotient": lambda x, p: loss(linear(linear(x, p[0]) / (linear(x, p[1]).abs() + 1), p[2])),
-    "l1 loss": lambda x, p: F.l1_loss(linear(x, p[0]), linear(x, p[1])),
-    "huber loss": lambda x, p: F.huber_loss(linear(x, p[0]), linear(x, p[1])),
-    "learned scalars": lambda x, p: loss(linear(x, p[0]) * p[2].sum() + p[3][0, 0]),
-    "a learned scalar first": lambda x, p: loss(x + p[2].sum() * linear(x, p[0])),
-    "a learned temperature": lambda x, p: F.cross_entropy(
-        linear(x, p[0]) * (20 * p[2].sum()).exp(), torch.arange(2)
-    ),
-    "scalar over tensor": lambda x, p: loss(p[2].sum() / linear(x, p[0])),
-    "sum of all, low": lambda x, p: linear(x, p[0]).abs().sum() * 100.0,
-    "square by hand": lambda x, p: (linear(x, p[0]) * linear(x, p[1])).mean(),
-    "low scalars stacked": lambda x, p: loss(
-        torch.stack([linear(x, p[0]).sum(), linear(x, p[1]).mean()]).view(1, 2)
-    ),
-    "a low scalar as a matrix": lambda x, p: loss(
-        linear(linear(x, p[0]).sum().reshape(1, 1).expand(2, 2), p[1])
-    ),
-    "an element": lambda x, p: linear(x, p[0])[0, 0] * linear(x, p[1])[1, 1] * p[2].sum(),
-    "a gate in FP32": lambda x, p: loss((x - (h := linear(x, p[0]))).mul(linear(x, p[1])).add(h)),
-    "low, added to FP32 twice": lambda x, p: loss(
-        ((h := linear(x, p[0])) + x).square() + (h - x).abs() * 0.3
-    ),
-    "low, joined and summed": lambda x, p: (
-        loss(torch.cat([h := linear(x, p[0]), x])) + (h.float().sum(1) * x[0]).sum()
-    ),
-    "views of a weight": lambda x, p: loss(F.linear(w := p[0][None], x) + F.linear(w, x * 2)),
-    "a weight as FP32 and low": lambda x, p: loss(linear(p[0][torch.tensor([1, 1])], p[0])),
-    "skipped, after": lambda x, p: loss(linear(h := x * p[0], p[1]) + h),
-    "skipped, before": lambda x, p: loss((h := x * p[0]) + linear(h, p[1])),
-    "skipped by two": lambda x, p: loss(linear(h := x * p[0], p[1]) + linear(h, p[1] * 2) + h),
-    "skipped, low": lambda x, p: loss(linear(linear(h := x * p[0], p[1]), p[1]) + linear(h, p[1])),
-    "skipped through a view": lambda x, p: loss(
-        linear((h := x * p[0]).view(1, 2, 2), p[1]).view(2, 2) + h.view(2, 2)
-    ),
-    "layer norm, forward": lambda x, p: loss(
-        F.layer_norm(linear(x, p[0]), (2,), p[2][0], p[3][0]).detach()
-    ),
+    text: program(text)
+    for text in (
+        *(f"loss(linear({call}, p[1]))" for call in parted(BETWEEN)),
+        *(f"loss({call})" for call in parted(AFTER)),
+        *parted(WHOLE),
+    )
 }
 
 

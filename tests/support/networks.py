@@ -64,44 +64,6 @@ def linear(x, *weights):
 # of width two, on a batch of two, has one right answer, whatever the kernels.
 
 
-def one_low_tensor_used_three_times(x, p):
-    h = linear(x, p[0])
-    return loss(linear(h, p[1]) + linear(h, p[2]) + linear(h, p[3]) + h)
-
-
-def one_low_tensor_summed_and_used(x, p):
-    h = linear(x, p[0])
-    return h.float().sum() * 0.3 + loss(linear(h, p[1])) + h.float().sum() * 0.7
-
-
-def one_low_tensor_used_low_and_wide(x, p):
-    h = linear(x, p[0])
-    return loss(linear(h, p[1])) + loss(h - 1) + loss(h) + loss(linear(h, p[2]))
-
-
-def one_fp32_tensor_used_three_times(x, p):
-    h = F.mse_loss(linear(x, p[0]), torch.zeros(2, 2), reduction="none")
-    return loss(linear(h, p[1]) + linear(h, p[2]) + linear(h, p[3]))
-
-
-def in_place(x, p):
-    h = linear(x, p[0]) * 1.1
-    return loss(linear(h.mul_(0.3).add_(p[3]), p[1]))
-
-
-def concatenation(x, p):
-    return loss(linear(torch.cat([linear(x, p[0])[:, :1], linear(x, p[1])[:, 1:]], 1), p[2]))
-
-
-def concatenation_with_fp32(x, p):
-    return loss(linear(torch.cat([linear(x, p[0])[:, :1], x[:, :1]], 1), p[2]))
-
-
-def where(x, p):
-    h = linear(x, p[0])
-    return loss(linear(torch.where(h > 0, h, torch.tensor(0.1)), p[1]))
-
-
 def writes_a_column(x, p):
     h = linear(x, p[0]).clone()
     h[:, 0] = x[:, 0] * 0.1
@@ -125,26 +87,35 @@ def drops(x, p):
     return loss(linear(F.dropout(linear(x, p[0]), 0.3), p[1]))
 
 
-def batched(x, p):
-    h = linear(x, p[0]).view(1, 2, 2)
-    return loss(torch.bmm(h, p[1].view(1, 2, 2)) @ h)
+def program(text):
+    """A step as a function of inputs and weights; H in the text is the first layer's output."""
+    return eval(f"lambda x, p: {text.replace('H', 'linear(x, p[0])')}")
 
 
 PROGRAMS = {
-    "two layers": lambda x, p: loss(linear(F.relu(linear(x, p[0])), p[1])),
-    "one low tensor used three times": one_low_tensor_used_three_times,
-    "one low tensor summed and used": one_low_tensor_summed_and_used,
-    "one low tensor used low and wide": one_low_tensor_used_low_and_wide,
-    "one FP32 tensor used three times": one_fp32_tensor_used_three_times,
-    "one weight used twice": lambda x, p: loss(linear(x, p[0], p[0])),
-    "times a Python number": lambda x, p: loss(linear(x, p[0]) * 0.1),
-    "times an FP32 parameter": lambda x, p: loss(linear(linear(x, p[0]) * p[3], p[1])),
-    "in place": in_place,
-    "views": lambda x, p: loss(linear(linear(x, p[0]).t().reshape(2, 2)[:, [1, 0]], p[1]).view(4)),
-    "three dimensions": lambda x, p: loss(linear(x.view(1, 2, 2), p[0], p[1])),
-    "concatenation": concatenation, "concatenation with FP32": concatenation_with_fp32,
-    "clamp": lambda x, p: loss(linear(linear(x, p[0]).clamp(-0.1, 0.7), p[1])), "where": where,
-    "largest": lambda x, p: loss(linear(x, p[0]).amax(1) * 0.3), "writes a column": writes_a_column,
-    "multiplies a column": multiplies_a_column, "fills an FP32 buffer": fills_an_fp32_buffer,
-    "dropout": drops, "batched products": batched,
-}  # fmt: skip
+    "writes a column": writes_a_column,
+    "multiplies a column": multiplies_a_column,
+    "fills an FP32 buffer": fills_an_fp32_buffer,
+    "dropout": drops,
+} | {name: program(text) for name, text in {
+    "two layers": "loss(linear(F.relu(H), p[1]))",
+    "one low tensor used three times":
+        "loss(linear(h := H, p[1]) + linear(h, p[2]) + linear(h, p[3]) + h)",
+    "one low tensor summed and used":
+        "(h := H).float().sum() * 0.3 + loss(linear(h, p[1])) + h.float().sum() * 0.7",
+    "one low tensor used low and wide":
+        "loss(linear(h := H, p[1])) + loss(h - 1) + loss(h) + loss(linear(h, p[2]))",
+    "one FP32 tensor used three times":
+        "loss(linear(h := F.mse_loss(H, torch.zeros(2, 2), reduction='none'), p[1])"
+        " + linear(h, p[2]) + linear(h, p[3]))",
+    "one weight used twice": "loss(linear(H, p[0]))", "times a Python number": "loss(H * 0.1)",
+    "times an FP32 parameter": "loss(linear(H * p[3], p[1]))",
+    "in place": "loss(linear((H * 1.1).mul_(0.3).add_(p[3]), p[1]))",
+    "views": "loss(linear(H.t().reshape(2, 2)[:, [1, 0]], p[1]).view(4))",
+    "three dimensions": "loss(linear(x.view(1, 2, 2), p[0], p[1]))",
+    "concatenation": "loss(linear(torch.cat([H[:, :1], linear(x, p[1])[:, 1:]], 1), p[2]))",
+    "concatenation with FP32": "loss(linear(torch.cat([H[:, :1], x[:, :1]], 1), p[2]))",
+    "clamp": "loss(linear(H.clamp(-0.1, 0.7), p[1]))", "largest": "loss(H.amax(1) * 0.3)",
+    "where": "loss(linear(torch.where((h := H) > 0, h, torch.tensor(0.1)), p[1]))",
+    "batched products": "loss(torch.bmm(h := H.view(1, 2, 2), p[1].view(1, 2, 2)) @ h)",
+}.items()}  # fmt: skip

@@ -185,29 +185,23 @@ class _Event:
         return max(1e-6, 1e3 * (other.at - self.at))
 
 
+_NOTHING = """
+    _lazy_init set_device synchronize empty_cache reset_peak_memory_stats set_rng_state manual_seed
+    manual_seed_all
+"""
 _CUDA = {
-    "is_available": lambda: True,
-    "is_initialized": lambda: True,
-    "_lazy_init": lambda: None,
+    **dict.fromkeys(_NOTHING.split(), lambda *_, **__: None),
+    **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), lambda *_, **__: True),
+    **dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device=None: 1 << 20),
+    "is_current_stream_capturing": lambda: False,
     "device_count": lambda: 1,
     "current_device": lambda: 0,
-    "set_device": lambda device: None,
     "get_device_name": lambda device=None: NAME,
     "get_device_capability": lambda device=None: (9, 0),
     "get_device_properties": lambda device=None: SimpleNamespace(
         name=NAME, major=9, minor=0, multi_processor_count=132, total_memory=80 << 30
     ),
-    "is_bf16_supported": lambda including_emulation=True: True,
-    "synchronize": lambda device=None: None,
-    "is_current_stream_capturing": lambda: False,
-    "empty_cache": lambda: None,
-    "memory_allocated": lambda device=None: 1 << 20,
-    "max_memory_allocated": lambda device=None: 1 << 20,
-    "reset_peak_memory_stats": lambda device=None: None,
     "get_rng_state": lambda device=None: torch.get_rng_state(),
-    "set_rng_state": lambda state, device=None: None,
-    "manual_seed_all": lambda seed: None,
-    "manual_seed": lambda seed: None,
     "Event": _Event,
 }
 
