@@ -3,3 +3,18 @@
 
 class UserError(Exception):
     """An error that the user can correct: printed as one line, without a traceback."""
+
+
+_OBEYED = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+
+_HARMLESS = {code: "?" for code in _OBEYED if chr(code) not in "\t\n"}
+
+
+def harmless(text: str) -> str:
+    r"""Replace all that a terminal obeys, because names and files of others may hold it.
+
+    Examples:
+        >>> harmless("a\x1b[2Jb")
+        'a?[2Jb'
+    """
+    return text.translate(_HARMLESS)

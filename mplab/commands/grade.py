@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mplab.commands.errors import UserError
+from mplab.commands.errors import UserError, harmless
 from mplab.numbers.installation import needs
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = 130
         reason = "interrupted. What is done stays; the same command goes on from here."
-    print(f"mplab grade {options.step}: {reason}", file=sys.stderr)
+    print(f"mplab grade {options.step}: {harmless(reason)}", file=sys.stderr)
     return code
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from mplab.commands.errors import UserError
+from mplab.commands.errors import UserError, harmless
 from mplab.numbers.installation import VERSION, lacks
 
 COMMANDS = {
@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # an old code page cannot print ×: a ? will do
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    write = sys.stdout.write  # bars of progress go to the other stream
+    sys.stdout.write = lambda text: write(harmless(text))  # type: ignore[method-assign]
     options, rest = _parser().parse_known_args(argv)
     command = options.command
     try:
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mplab {command}: {lacks(package)}", file=sys.stderr)
         return 2
     except (UserError, OSError) as error:
-        print(f"mplab {command}: {error}", file=sys.stderr)
+        print(f"mplab {command}: {harmless(str(error))}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"mplab {command}: interrupted.", file=sys.stderr)

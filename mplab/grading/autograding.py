@@ -33,7 +33,7 @@ from sqlalchemy.exc import OperationalError
 
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course
-from mplab.grading.gradebook import save
+from mplab.grading.gradebook import renew_penalties, save
 from mplab.grading.journal import counting, is_graded, submitted_students, superseded
 from mplab.grading.sandbox import NoSandbox, require_sandbox
 from mplab.grading.worker import Job, Work, grade_submission, start_worker, stop_worker
@@ -114,6 +114,7 @@ def autograde(
         workers = partial(_cluster, dask) if dask else _processes
         try:
             _grade_all(workers, jobs, todo, job, Recorder(course, assignment), tell)
+            renew_penalties(course, assignment)
         except OperationalError as error:
             raise ValueError(
                 f"autograde: the gradebook must be open for writing; got {error.orig}. End what "

@@ -3,7 +3,7 @@
 import re
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import nbformat
@@ -70,7 +70,7 @@ def save(
             _save_points(row, notebooks.get(row.name), same)
         book.db.commit()
         late = submission.total_seconds_late
-        _save_penalties(course, submission, late)
+        _save_penalties(course, [submission])
         book.db.commit()
         found = float(submission.score), float(submission.max_score), late > 0
     folder = course.root / "autograded" / student / assignment
@@ -97,14 +97,19 @@ def _save_points(row: Any, notebook: nbformat.NotebookNode | None, same: set[str
         comment.auto_comment = "No response." if unchanged else None
 
 
-def _save_penalties(course: Course, submission: Any, late: float) -> None:
+def renew_penalties(course: Course, assignment: str) -> None:
+    """Renew what is taken off for lateness: the due date, or the settings, may have changed."""
+    with course.gradebook() as book:
+        _save_penalties(course, book.assignment_submissions(assignment))
+        book.db.commit()
+
+
+def _save_penalties(course: Course, submissions: Iterable[Any]) -> None:
     """Save what nbgrader's settings take off for lateness; nothing, unless they say so."""
     step = AssignLatePenalties(config=course.config())
     step.init_plugin()
-    for row in submission.notebooks:
+    for row in (row for submission in submissions for row in submission.notebooks):
         row.late_submission_penalty = None
-        if late > 0:
-            points = step.plugin_inst.late_submission_penalty(
-                submission.student.id, row.score, late
-            )
+        if (late := row.assignment.total_seconds_late) > 0:
+            points = step.plugin_inst.late_submission_penalty(row.student.id, row.score, late)
             row.late_submission_penalty = points and min(max(points, 0), row.score)

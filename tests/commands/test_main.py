@@ -283,6 +283,20 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
     assert done.stdout.count("\n") == 1 and done.stderr == ""
 
 
+def test_what_a_terminal_obeys_is_not_printed(monkeypatch, capsys):
+    wild = "a\x1b[2J\rb\u202ec\x9b1A\td\n"
+    monkeypatch.setattr(doctor, "main", lambda rest: print(wild, end="") or 0)
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out == "a?[2J?b?c?1A\td\n"
+
+    def fail(rest):
+        raise UserError(wild)
+
+    monkeypatch.setattr(doctor, "main", fail)
+    assert main(["doctor"]) == 2
+    assert capsys.readouterr().err == "mplab doctor: a?[2J?b?c?1A\td\n\n"
+
+
 def test_doctor_says_what_each_missing_thing_turns_off(monkeypatch, capsys):
     monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
     monkeypatch.setattr(doctor, "version_of", lambda name: "")

@@ -40,7 +40,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         gradebook.update_or_create_assignment("a1", duedate=local - timedelta(hours=2))
     (course.root / "extensions.csv").write_text("id,assignment,hours\ns02,a1,1.5\ns03,a2,9\n")
     place = tmp_path / "d.zip"
-    stub, early = notebook(course, right=False), "2020-01-01 00:00:00 UTC\n"
+    stub, early = notebook(course), "2020-01-01 00:00:00 UTC\n"
     files = {"s01/a1.ipynb": stub, "s01/timestamp.txt": early, "s02/a1.ipynb": stub}
     with zipfile.ZipFile(place, "w") as archive:
         for name, text in {**files, "ekcy_LATE_11_22_a1.ipynb": stub}.items():
@@ -50,14 +50,27 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     shutil.copytree(course.root / "submitted/s03/a1", other)
     (other / "timestamp.txt").write_text(early)
     autograde(course, "a1", tell=str)
-    assert [grade.remark for grade in grades(course, ["a1"])] == [
+
+    def remarks():
+        remarks = [grade.remark for grade in grades(course, ["a1"])]
+        return [remark.partition("to be graded by hand")[0].strip() for remark in remarks]
+
+    assert remarks() == [
         "2 hours late", "1 hours late", "Canvas says that it was late.", ""
     ]  # fmt: skip
     for text, remark in (("s02,a1,2\n", ""), ("", "2 hours late")):  # a deleted line is gone
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
         lines = autograde(course, "a1", tell=str)
         assert [line.done_before for line in lines] == [True, False, True, True]
-        assert grades(course, ["a1"])[1].remark == remark
+        assert remarks()[1] == remark
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    for hours, score in ((-2, 0.0), (1, 16.0)):  # of a due date that moves after the grading
+        with course.gradebook() as gradebook:
+            moved = local + timedelta(hours=hours)
+            gradebook.update_or_create_assignment("a1", duedate=moved)
+        assert all(line.done_before for line in autograde(course, "a1", tell=str))
+        assert [grade.score for grade in grades(course, ["a1"])][:2] == [score] * 2
 
 
 def test_extensions_are_read_and_a_broken_line_is_told(bare):
