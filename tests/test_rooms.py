@@ -56,7 +56,7 @@ BUDGETS = {
     "mplab/hardware": 500,
     "mplab/pictures": 1_501,
     "mplab/explorers": 590,
-    "mplab/commands": 1_275,
+    "mplab/commands": 1_277,
     "lessons": 10_745,
     "tests": 31_900,
 }

@@ -34,8 +34,9 @@ _ANCHOR = re.compile(r'<a class="anchor-link" href="([^"]*)">.*?</a>')
 BUTTONS = "open", "install"
 """The ids of the cells that `data/buttons.py` adds to a lesson; a page has links of its own."""
 
-_HERE = {"before you run the next cell": "before you open what follows"}
-"""Words about JupyterLab in a lesson, and their replacements in a page."""
+_POWER = re.compile(r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))")
+
+_PAPER = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
 
 def title_of(notebook: Any) -> str:
@@ -113,8 +114,9 @@ def text(markdown: str) -> str:
     """Convert Markdown to HTML, with each table in a box of its own that scrolls."""
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
                        markdown2html(_FOLD.sub("", markdown)))  # fmt: skip
-    for said, here in _HERE.items():
-        html = html.replace(said, here)
+    html = html.replace("before you run the next cell", "before you open what follows")
+    html = _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html)
+    html = _POWER.sub(lambda m: f"<sup>{m[1] or m[2]}</sup>" if m[0][0] == "^" else m[0], html)
     html = html.replace("<table>", '<div class="scrolled" tabindex="0"><table>')
     return html.replace("</table>", "</table></div>")
 

@@ -236,6 +236,7 @@ def test_the_front_page_holds_a_number_by_its_address(site, opened):
     page.goto((site / "index.html").as_uri() + "#fp8_e4m3/0x3f")
     hand.get_by_text("FP8_E4M3 0x3F").first.wait_for()
     assert "1.875" in hand.inner_text()
+    assert 0 <= hand.locator(".mplab-page").bounding_box()["y"] < 800
 
 
 def test_the_first_slider_of_the_front_page_brings_the_digits_back_and_loses_them_again(opened):

@@ -171,6 +171,8 @@ LINKS = {
     "#rounding?mode=up": "There is no rounding mode “up”.",
     "#fp8_e4m3/0x3f": "FP8_E4M3 0x3F: ",
     "#section/1": "There is no format “section”.",
+    "#2.line?around=1%2F3&zoom=-2&first=fp16": "From 0.208333 to 0.458333 FP16 has",
+    "#2.fp8_e4m3/0x3f": "FP8_E4M3 0x3F: ",
 }
 
 
@@ -181,9 +183,11 @@ def three():
 @pytest.mark.parametrize("link", LINKS)
 def test_a_link_reaches_the_one_explorer_it_names(link, chromium, tmp_path):
     addressed = 1 if "line" in link else 2 if "rounding" in link else 0
-    bits, *more = three()
+    bits, *more = three() + three()[:2]
+    addressed += 3 * ("#2." in link)
     with pages.opened(chromium, bits, tmp_path, *more, hash=link) as page:
-        for number, start in enumerate(("FP16 0x2E66", "From 0 to 2", "17 in FP8_E4M3")):
+        starts = ("FP16 0x2E66", "From 0 to 2", "17 in FP8_E4M3", "FP16 0x2E66", "From 0 to 2")
+        for number, start in enumerate(starts):
             words = LINKS[link] if number == addressed else start
             assert pages.status(page, number).startswith(words)
 

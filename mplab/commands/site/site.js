@@ -340,17 +340,22 @@ for (const exercise of document.querySelectorAll(".practice:has(script)")) {
 
 // The frame -------------------------------------------------------------------------------------
 
-/** Open the fold around what the address names, and go there. */
-function arrive() {
-  const name = decodeURIComponent(location.hash.slice(1));
-  const state = /[?/]/.test(name) && document.querySelector(".explorer:not(.frozen)");
-  const there = document.getElementById(name.split("?")[0]) ?? state;
-  if (!there) return;
+/** Open the folds around a place, and go there. */
+function reveal(there) {
   for (let fold = there.closest("details"); fold; fold = fold.parentElement.closest("details")) {
     fold.open = true;
   }
   there.scrollIntoView();
 }
+
+function arrive() {
+  const there = document.getElementById(decodeURIComponent(location.hash.slice(1)).split("?")[0]);
+  if (there) reveal(there);
+}
+
+addEventListener("addressed", (event) => {
+  if (!history.state) reveal(event.target); // an explorer, by a link to one of its states
+});
 
 // Back and reload find the answers open that were open, so that the place is where it was.
 for (const i of history.state?.open ?? []) if (answers[i]) answers[i].open = true;

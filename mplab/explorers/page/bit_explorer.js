@@ -244,7 +244,7 @@ export const permalink = ({ f, code }) =>
 
 /** The state that a permalink names; the same state for another link. */
 export function linked(state, hash) {
-  const [, name, code] = /^#([^/?]+)\/(.+)/.exec(hash) ?? [];
+  const [, name, code] = /^#([^/?.]+)\/(.+)/.exec(hash) ?? [];
   if (!name) return state;
   const f = formatNamed(name, state.formats);
   return coded({ ...state, f, formats: including(state.formats, f) }, readCode(code, f));

@@ -62,13 +62,14 @@ export const modeWords = (name) => name.toLowerCase().replaceAll("_", " ");
 /** The `permalink` and `linked` of an explorer whose link is its name and what its model holds. */
 export function links(name, plain, changed) {
   const start = `#${name}?`;
-  const said = (hash) =>
-    new URLSearchParams(hash.startsWith(start) ? hash.slice(start.length) : "");
+  const said = (hash) => Object.fromEntries(new URLSearchParams(hash.slice(start.length)));
   return {
     permalink: (state) => `${start}${new URLSearchParams(plain(state))}`,
-    linked: (state, hash) => changed(state, Object.fromEntries(said(hash))),
+    linked: (state, hash) => (hash.startsWith(start) ? changed(state, said(hash)) : state),
   };
 }
+
+const shownOf = new Map(); // how many explorers of a kind the page has
 
 const REST = 250; // ms without a move until the address follows: browsers refuse hundreds of changes
 
@@ -80,10 +81,15 @@ const REST = 250; // ms without a move until the address follows: browsers refus
  * `build(act, now)` the parts over and below the sentence and `show(state, note)`, `sentence(state)`
  * the state in words, `plain(state)` what the model holds of it, `changed(state, record)` the state
  * with some of that changed, `permalink(state)` its link, and `linked(state, hash)` the state that a
- * link names. What cannot be is thrown as a RangeError, whose sentence is shown, and the state stays.
+ * link names, or the same one if the link is another explorer's. What cannot be is thrown as a
+ * RangeError, whose sentence is shown, and the state stays. The links of the second explorer of a
+ * kind begin with "2.", and so on; one that a link names tells the page by an event, "addressed".
  */
 export function live({ model, el }, explorer) {
   let state = explorer.begin(model, model.get("formats").map(makeFormat));
+  const nth = (shownOf.get(explorer.question) ?? 0) + 1;
+  shownOf.set(explorer.question, nth);
+  const prefix = nth > 1 ? `${nth}.` : "";
   let telling = false;
   let resting;
   const { parts, below = [], show } = explorer.build(act, () => state);
@@ -100,7 +106,7 @@ export function live({ model, el }, explorer) {
     }
     show(state, note);
     said.textContent = `${note} ${explorer.sentence(state)}`.trim();
-    link.href = `#${model.permalink ?? ""}${explorer.permalink(state).slice(1)}`;
+    link.href = `#${prefix}${explorer.permalink(state).slice(1)}`;
     return !note;
   }
 
@@ -110,7 +116,7 @@ export function live({ model, el }, explorer) {
     for (const [name, value] of Object.entries(explorer.plain(state))) model.set(name, value);
     telling = false;
     model.save_changes();
-    if (model.permalink === undefined) return;
+    if (!model.inPage) return;
     clearTimeout(resting);
     resting = setTimeout(() => history.replaceState(history.state, "", link.href), REST);
   }
@@ -126,17 +132,20 @@ export function live({ model, el }, explorer) {
   }
 
   function followLink() {
-    const own = location.hash.slice(1).startsWith(model.permalink);
-    if (own)
-      attempt((s) => explorer.linked(s, `#${location.hash.slice(1 + model.permalink.length)}`));
+    const before = state;
+    const link = location.hash.slice(1);
+    if (!link.startsWith(prefix)) return;
+    const followed = attempt((s) => explorer.linked(s, `#${link.slice(prefix.length)}`));
+    if (state === before && followed) return;
+    el.dispatchEvent(new CustomEvent("addressed", { bubbles: true }));
   }
   el.classList.add("mplab-page");
   el.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab takes arrows
   const shown = [element("b", {}, explorer.question), ...parts, said, ...below];
-  el.replaceChildren(...shown, ...(model.permalink === undefined ? [] : [link]));
+  el.replaceChildren(...shown, ...(model.inPage ? [link] : []));
   changed(names);
   for (const name of names) model.on(`change:${name}`, follow);
-  if (model.permalink === undefined) return undefined;
+  if (!model.inPage) return undefined;
   if (location.hash) followLink();
   window.addEventListener("hashchange", followLink);
   return () => {
@@ -145,10 +154,10 @@ export function live({ model, el }, explorer) {
   };
 }
 
-/** A model as anywidget's, for a page without a kernel; `permalink` begins the links to it. */
-export function plainModel(state, permalink = "") {
+/** A model as anywidget's, for a page without a kernel. */
+export function plainModel(state) {
   return {
-    permalink,
+    inPage: true,
     get: (name) => state[name],
     set: (name, value) => {
       state[name] = value;
