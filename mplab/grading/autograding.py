@@ -114,12 +114,15 @@ def autograde(
         workers = partial(_cluster, dask) if dask else _processes
         try:
             _grade_all(workers, jobs, todo, job, Recorder(course, assignment), tell)
-            renew_penalties(course, assignment)
         except OperationalError as error:
             raise ValueError(
                 f"autograde: the gradebook must be open for writing; got {error.orig}. End what "
                 "uses it, and run the same command again."
             ) from error
+        try:
+            renew_penalties(course, assignment)
+        except OperationalError:
+            tell("what lateness costs is not renewed, because the gradebook is in use")
         lines = [_read_line(course, assignment, name) for name in sorted(chosen)]
     return [line._replace(done_before=line.student not in todo) for line in lines]
 
