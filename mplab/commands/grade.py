@@ -60,6 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+_WHEN = ("after_published", "after_due_date", "visible", "hidden")
+"""When students see points, in Gradescope's words."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mplab grade",
@@ -114,12 +118,20 @@ def _parser() -> argparse.ArgumentParser:
             help="run without a sandbox; use only if you trust every submission",
         )
     export = step("export", "write the grades as CSV", assignment="*")
-    export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
-    export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
+    scope = step("gradescope", "write an autograder for Gradescope; keep it secret", assignment="?")
+    _add_formats(export, scope)
     step("statistics", "write how the class did, as a table and a picture", assignment="?")
     serve = step("serve", "open the page on which you read answers and give points")
     serve.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
     return parser
+
+
+def _add_formats(export: argparse.ArgumentParser, scope: argparse.ArgumentParser) -> None:
+    export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
+    export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
+    scope.add_argument("--output", type=Path, help="file (default: autograder-ASSIGNMENT.zip)")
+    text = "when students see points and hints (default: after_published)"
+    scope.add_argument("--visibility", choices=_WHEN, default=_WHEN[0], help=text)
 
 
 def _one(course: Course, options: argparse.Namespace) -> str:
@@ -270,6 +282,16 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+def _gradescope(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.gradescope import write_autograder
+
+    name = _one(course, options)
+    path = options.output or course.root / f"autograder-{name}.zip"
+    write_autograder(course, name, path, visibility=options.visibility)
+    print(f"{path} holds the hidden cases and the key: upload it, and show it to nobody")
+    return 0
+
+
 def _statistics(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.statistics import bars_of, statistics, write_statistics
     from mplab.pictures.pages import class_parts
@@ -299,6 +321,7 @@ _STEPS = {
     "autograde": _autograde,
     "feedback": _feedback,
     "export": _export,
+    "gradescope": _gradescope,
     "statistics": _statistics,
     "serve": _serve,
 }

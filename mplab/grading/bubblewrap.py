@@ -65,24 +65,22 @@ def _view() -> list[str]:
     return [*arguments, "--perms", "0755", "--dir", WORK]
 
 
-def _environment() -> list[str]:
-    """Return bwrap's arguments for the environment: none of the teacher's variables."""
-    variables = {
+def environment(work: str = WORK) -> dict[str, str]:
+    """Return the environment of submissions that work in a folder: none of the teacher's."""
+    return {
         "PATH": "/usr/bin:/bin",
-        "HOME": WORK,
-        "TMPDIR": WORK,
+        "HOME": work,
+        "TMPDIR": work,
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "MPLBACKEND": "agg",
-        "MPLCONFIGDIR": f"{WORK}/.matplotlib",
-        "NUMBA_CACHE_DIR": f"{WORK}/.numba",
+        "MPLCONFIGDIR": f"{work}/.matplotlib",
+        "NUMBA_CACHE_DIR": f"{work}/.numba",
         "NUMBA_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        "IPYTHONDIR": f"{WORK}/.ipython",
+        "IPYTHONDIR": f"{work}/.ipython",
     }
-    pairs = (("--setenv", name, value) for name, value in variables.items())
-    return ["--clearenv", *(word for pair in pairs for word in pair)]
 
 
 def sandboxed(command: Sequence[str]) -> list[str]:
@@ -102,7 +100,8 @@ def sandboxed(command: Sequence[str]) -> list[str]:
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
     devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", WORK]
-    variables = _environment()
+    pairs = (("--setenv", name, value) for name, value in environment().items())
+    variables = ["--clearenv", *(word for pair in pairs for word in pair)]
     if os.geteuid() != 0:
         inner = [*_view(), *devices, "--proc", "/proc", "--remount-ro", "/"]
         nobody = ["--uid", _NOBODY, "--gid", _NOBODY]

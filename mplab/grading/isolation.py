@@ -29,6 +29,10 @@ _RDONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 0x1000, 0
 # <linux/prctl.h>
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 
+_SET_CHILD_SUBREAPER = 36
+
+_SIGKILL, _SIGTERM = 9, 15  # signal(7)
+
 _TERMINALS = 8
 """Pseudo-terminals of a submission: `!command` needs one. A machine has some thousands in all."""
 
@@ -105,6 +109,44 @@ def die_with_parent() -> None:
         _check(_libc.prctl(_SET_PDEATHSIG, 9, 0, 0, 0), "pdeathsig")
 
 
+# Where namespaces are forbidden, as in most containers: root gives an account to each submission.
+def make_own_folder(folder: str, account: int) -> None:
+    """Make an empty folder for an account, and put the one before out of its reach."""
+    if os.path.exists(folder):
+        os.rename(folder, f"{folder}-{os.getpid()}")
+    os.mkdir(folder, 0o700)
+    os.chown(folder, account, account)
+
+
+def guard_account() -> None:
+    """Become the parent of orphans, and survive this group and parent to end the account."""
+    os.setsid()
+    _check(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
+    _check(_libc.prctl(_SET_PDEATHSIG, _SIGTERM, 0, 0, 0), "pdeathsig")
+
+
+def become_account(account: int) -> None:
+    """Become an account for good, without root's rights, and with local sockets only."""
+    os.setgroups([])
+    os.setresgid(account, account, account)
+    os.setresuid(account, account, account)
+    drop_privileges()
+    hide_memory()
+    filter_system_calls(families=_FAMILIES[:1])
+
+
+def end_account(account: int) -> None:
+    """Kill every process of an account, wherever it hides."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(account, account, account)
+            os.kill(-1, _SIGKILL)  # spares the process that calls it
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
 def limit_resources(
     *, memory: int, cpu_seconds: int, file_bytes: int, processes: int, files: int = 256
 ) -> None:
@@ -177,12 +219,12 @@ _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
-def filter_program(machine: str) -> bytes:
+def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes:
     """Build the seccomp filter for a machine, as an array of `struct sock_filter`.
 
     Besides whole system calls it denies shared memory without a file, which a process may hold
     uncounted: the pages stay when `madvise` takes them out of its view.
-    Sockets may be of `_FAMILIES`.
+    Sockets may be of these families.
 
     Raises:
         OSError: the machine is neither x86_64 nor aarch64.
@@ -214,17 +256,17 @@ def filter_program(machine: str) -> bytes:
     program += [(_IF_SET, 0, 1, _MAP_SHARED), deny, allow]
     program += [(_IF_EQUAL, 0, 4, option), (_LOAD, 0, 0, 32), (_IF_EQUAL, 0, 1, _SO_SNDBUF)]
     program += [deny, allow]
-    count = len(_FAMILIES)
+    count = len(families)
     program += [(_IF_EQUAL, 1, 0, one_socket), (_IF_EQUAL, 0, count + 3, two_sockets)]
     program += [(_LOAD, 0, 0, 16)]
-    program += [(_IF_EQUAL, count - i, 0, family) for i, family in enumerate(_FAMILIES)]
+    program += [(_IF_EQUAL, count - i, 0, family) for i, family in enumerate(families)]
     program += [deny, allow, allow]
     return b"".join(struct.pack("HBBI", *line) for line in program)
 
 
-def filter_system_calls() -> None:
+def filter_system_calls(*, families: tuple[int, ...] = _FAMILIES) -> None:
     """Deny this process and its children the system calls that `filter_program` lists."""
-    program = filter_program(platform.machine())
+    program = filter_program(platform.machine(), families)
     array = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(array))
     _check(_libc.prctl(_SET_SECCOMP, 2, header, 0, 0), "seccomp")

@@ -301,6 +301,12 @@ class Nursery:
             isolation.hide_memory()
             isolation.filter_system_calls()
             _fork_and_guard(own_group=False)
+        elif account := self._config["account"]:
+            isolation.make_own_folder(self._config["folder"], account)
+            isolation.guard_account()
+            _fork_and_guard(own_group=True, ending=lambda: isolation.end_account(account))
+            os.chdir(self._config["folder"])
+            isolation.become_account(account)
         else:
             _fork_and_guard(own_group=True)
             os.chdir(self._config["folder"])
@@ -317,8 +323,13 @@ def _killed(status: int) -> bool:
     return os.WEXITSTATUS(status) == _KILLED
 
 
-def _fork_and_guard(*, own_group: bool) -> None:
-    """Fork and return in the child; the parent passes signals on, waits, and exits with it."""
+def _fork_and_guard(*, own_group: bool, ending: Any = int) -> None:
+    """Fork and return in the child; the parent passes signals on, waits, and exits with it.
+
+    Args:
+        own_group: whether the child leads a group of its own, which ends with it.
+        ending: called when the group has been killed.
+    """
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
@@ -337,6 +348,7 @@ def _fork_and_guard(*, own_group: bool) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL) if own_group else os.kill(child, signal.SIGKILL)
+        ending()
 
     signal.signal(signal.SIGUSR1, interrupt)
     signal.signal(signal.SIGTERM, end)
@@ -387,7 +399,8 @@ def main(config: dict[str, Any]) -> None:
     sys.path[:] = config["path"]
     from mplab.grading import isolation, serialization as values
 
-    if config["isolate"]:
+    walled = config["isolate"] or config["account"]
+    if walled:
         isolation.hide_memory()
         link_compiled()
     outputs = Outputs()
@@ -397,7 +410,7 @@ def main(config: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(null, descriptor)
-    if config["isolate"]:
+    if walled:
         os.dup2(null, 2)
     Nursery(control, config, isolation, Kernel(shell, outputs, values)).serve()
 

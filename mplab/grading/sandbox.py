@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from mplab.course.limit import OwnTime
-from mplab.grading.bubblewrap import import_path, sandboxed
+from mplab.grading.bubblewrap import environment, import_path, sandboxed
 
 _MESSAGE_BYTES = 4 << 20
 """The longest message taken from a submission. Reading JSON takes twenty times its length."""
@@ -37,6 +37,9 @@ _GRACE = 3.0  # seconds between an interrupt and the end
 _SOCKET_BYTES = 212_992  # what a socket buffers at most, by Linux's default
 
 _TICK = 0.25  # seconds between two checks of memory and processes
+
+_ACCOUNT = 60_001
+"""The first of the accounts for submissions: of nobody on Debian, and there in any container."""
 
 
 _HELD = re.compile(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
@@ -92,12 +95,20 @@ def sandbox_problem() -> str | None:
     return _trial()
 
 
+def account_problem() -> str | None:
+    """Return why submissions cannot run as another account here; None if they can."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "another account for submissions needs Linux and root"
+    return _trial(account=True)
+
+
 @cache
-def _trial() -> str | None:
+def _trial(account: bool = False) -> str | None:
     """Try to start a process in a sandbox within the sandbox, and return what goes wrong."""
     try:
-        with Lane() as lane, lane.session({}) as session:
-            session.run("pass")
+        with Lane(account=account) as lane, lane.session({}) as session:
+            if not session.run("pass").ok:  # libraries are imported that nothing imported before
+                return f"inside, libraries in {sys.prefix} or {sys.base_prefix} cannot be read"
     except (OSError, NoSandbox, Died) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         if any(line.startswith("Traceback") for line in reason):  # Python started, so it is there
@@ -134,13 +145,20 @@ class Lane:
         warm: source to run once, before any submission: imports, and calls that compile.
         limits: what one submission may use.
         trusted: run without a sandbox. Only for submissions known to be harmless.
+        account: run as another account instead, without namespaces. Only for root in a container
+            that holds nothing but this submission.
     """
 
     def __init__(
-        self, *, warm: str = "", limits: Limits | None = None, trusted: bool = False
+        self,
+        *,
+        warm: str = "",
+        limits: Limits | None = None,
+        trusted: bool = False,
+        account: bool = False,
     ) -> None:
         self.limits = limits or Limits()
-        self._warm, self._trusted = warm, trusted
+        self._warm, self._trusted, self._account = warm, trusted, account
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -154,7 +172,7 @@ class Lane:
     @property
     def walled(self) -> bool:
         """Whether submissions run in the sandbox."""
-        return not self._trusted
+        return not (self._trusted or self._account)
 
     @property
     def process_id(self) -> int:
@@ -167,22 +185,29 @@ class Lane:
     def _start(self) -> None:
         self.close()
         mine, theirs = socket.socketpair()
-        if self._trusted:  # inside the sandbox there is a folder in memory instead
-            self._folder = tempfile.TemporaryDirectory(prefix="mplab-trusted-")
+        folder = ""
+        if not self.walled:  # inside the sandbox there is a folder in memory instead
+            self._folder = tempfile.TemporaryDirectory(prefix="mplab-submission-")
+            folder = self._folder.name
+        if self._account:
+            Path(folder).chmod(0o711)
+            folder += "/work"
+            Path(folder).mkdir()
         limits = asdict(self.limits)
         config = {
             "control": theirs.fileno(),
             "path": import_path(),
             "warm": self._warm,
-            "isolate": not self._trusted,
-            "folder": self._folder.name if self._folder else "",
+            "isolate": self.walled,
+            "account": _ACCOUNT + os.getpid() % 4_000 if self._account else 0,
+            "folder": folder,
             "disk_bytes": limits["disk_bytes"],
             "limits": {name: limits[name] for name in ("memory", "cpu_seconds", "processes")}
             | {"file_bytes": limits["disk_bytes"]},
         }
         program = str(Path(__file__).resolve().with_name("kernel.py"))
         command = [sys.executable, "-I", "-B", program, json.dumps(config)]
-        if not self._trusted:
+        if self.walled:
             command = sandboxed(command)
         with tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
@@ -192,6 +217,7 @@ class Lane:
                 stderr=errors,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
+                env=environment(folder) if self._account else None,
             )
             theirs.close()
             self._control = mine

@@ -149,7 +149,9 @@ def _choose(
         return {name: path}
     if not chosen:
         wanted = ", ".join(f"{name}.ipynb" for name in skeletons)
-        raise Refused(f"there is no notebook {wanted} in it")
+        names = ", ".join(_shown(name) for name in sorted(found)[:_LISTED])
+        several = f", but {len(found)} others ({names}); hand in one" if found else ""
+        raise Refused(f"there is no notebook {wanted} in it{several}")
     others = sorted(name for name, path in found.items() if path not in chosen.values())
     notes.extend(f"Not graded: {_shown(name)}, a further notebook." for name in others[:_LISTED])
     return chosen

@@ -32,6 +32,7 @@ class Job(NamedTuple):
     assignment: str
     trusted: bool
     run: str
+    account: bool = False
 
 
 class Work(NamedTuple):
@@ -107,6 +108,7 @@ class _Grader:
                 (assignment, student),
                 refused=refused,
                 trusted=self._job.trusted,
+                account=self._job.account,
                 limits=self._limits,
             )
             remarks.append(remark)

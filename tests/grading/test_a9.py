@@ -121,31 +121,12 @@ def pack(x):
     tensor = float(np.float32(np.abs(x).max() / 2688)) or 1.0
     return {"tensor": tensor, "bytes": packed.astype(np.uint8).ravel()}
 """,
-    "spread": """
-def two_products(x, y, signs):
-    import torch
-    from mplab.scaling import ScaleRule, fake_quantize
-    a, b = (fake_quantize(torch.from_numpy(v).float(), mplab.FP4_E2M1, scale=ScaleRule.NVFP4,
-                          block=(16,)).double().numpy() for v in (x, y))
-    return np.array([a @ b, a @ b])
-""",
     "chance": """
 def chances(x, scale):
     draws = mplab.round_to(np.tile(x / scale, (100, 1)), mplab.FP4_E2M1,
                            rounding=mplab.Rounding.STOCHASTIC, stream=mplab.Stream(1))
     mean, spread = np.mean(draws, axis=0) * scale, np.std(draws, axis=0) * scale
     return np.array([mean, spread, np.ones(len(x))])
-""",
-    "stream": """
-def stream_sum(terms, arrivals, size, fmt):
-    ends = np.cumsum(arrivals)
-    return np.array([float(mplab.arithmetic.sum(
-        terms[:n], accumulator_format=fmt, order=f"blocked({size})")) if n else 0.0 for n in ends])
-""",
-    "culprits": """
-def culprits(reads, a, b):
-    far = [float(np.max(np.abs(x - y) / mplab.ulp(x, mplab.FP32))) for x, y in zip(a, b)]
-    return {"words": ["made" if d else "same" for d in far], "ulps": np.array(far)}
 """,
 }
 

@@ -1,23 +1,17 @@
 """A class as a whole: teams, and what an exercise that is graded anew leaves alone."""
 
 import json
-import shutil
-import warnings
 
 import pytest
-from classroom import ROSTER, WALLS, notebook, submit
+from classroom import ROSTER, notebook, submit, with_walls
 
 from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
-from mplab.grading.folder import Course, create_course
+from mplab.grading.folder import Course
 from mplab.grading.journal import counting, submitted_students, superseded
 from mplab.grading.pages import write_feedback
-from mplab.grading.releasing import release
-from mplab.grading.sandbox import sandbox_problem
 from mplab.grading.statistics import statistics
 from mplab.grading.tables import read_times
-
-with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
 
 
 def hand_in(course, student, time=""):
@@ -103,22 +97,6 @@ def test_a_spreadsheet_s_mark_and_line_ends_change_nothing(bare):
         text = path.read_text(encoding="utf-8").replace("\n", "\r\n")
         path.write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert bare.teams() == before == [["s02", "s01"], ["s03", "s04"]]
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    course = create_course(tmp_path_factory.mktemp("class") / "course")
-    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1", trusted=not WALLS)
-    return course
-
-
-@pytest.fixture
-def course(released, tmp_path):
-    shutil.copytree(released.root, tmp_path / "course")
-    return Course(tmp_path / "course")
 
 
 @pytest.mark.slow

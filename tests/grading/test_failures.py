@@ -2,42 +2,26 @@
 
 import errno
 import os
-import shutil
 import sqlite3
 import threading
-import warnings
 
 import pytest
-from classroom import ROSTER, WALLS, notebook, submit
+from classroom import WALLS, notebook, submit, with_walls
 
 from mplab.commands import grade
 from mplab.grading import autograding, execute, submissions
 from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.pages import write_feedback
-from mplab.grading.releasing import release
-from mplab.grading.sandbox import Lane, NoSandbox, sandbox_problem
+from mplab.grading.sandbox import Lane, NoSandbox
 from mplab.grading.submissions import Refused, read_regular
 from mplab.grading.worker import _Grader
 
-with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    course = create_course(tmp_path_factory.mktemp("failures") / "course")
-    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1", trusted=not WALLS)
-    return course
-
 
 @pytest.fixture
-def course(released, tmp_path, monkeypatch):
+def course(course, monkeypatch):
     monkeypatch.setattr(autograding, "_PAUSES", (0.0, 0.1, 0.1))
-    shutil.copytree(released.root, tmp_path / "course")
-    return Course(tmp_path / "course")
+    return course
 
 
 def hold(course, until):

@@ -2,18 +2,16 @@
 
 import json
 import shutil
-import warnings
 
 import nbformat
 import pytest
-from classroom import ROSTER, WALLS, notebook, submit
+from classroom import WALLS, notebook, submit
 
 from mplab.commands import grade
 from mplab.grading.autograding import autograde
 from mplab.grading.feedback import FeedbackExporter
-from mplab.grading.folder import captured_log, create_course
+from mplab.grading.folder import Course, captured_log
 from mplab.grading.pages import write_feedback
-from mplab.grading.releasing import release
 
 HOSTILE = {
     "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),
@@ -29,12 +27,9 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory):
-    course = create_course(tmp_path_factory.mktemp("graded") / "course")
-    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1", trusted=not WALLS)
+def graded(released, tmp_path_factory):
+    course = Course(tmp_path_factory.mktemp("graded") / "course")
+    shutil.copytree(released.root, course.root)
     for student in ("s01", "s02"):
         submit(course, student, notebook(course, right=False))
     autograde(course, "a1", trusted=not WALLS, tell=str)
@@ -44,7 +39,7 @@ def graded(tmp_path_factory):
 @pytest.fixture
 def course(graded, tmp_path):
     shutil.copytree(graded.root, tmp_path / "course")
-    return create_course(tmp_path / "course")
+    return Course(tmp_path / "course")
 
 
 def put(course, student, change):

@@ -10,14 +10,14 @@ import stat
 import subprocess
 import sys
 import time
-import warnings
 import zipfile
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import classroom
 import pytest
-from classroom import ROSTER, WALLS, notebook, submit
+from classroom import WALLS, notebook, submit, with_walls
 
 from mplab.commands import grade
 from mplab.course.files import replace_file
@@ -27,38 +27,9 @@ from mplab.grading.exporting import export
 from mplab.grading.folder import Course, create_course
 from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import _generate, release
-from mplab.grading.sandbox import Lane, NoSandbox, require_sandbox, sandbox_problem
-
-with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
-
+from mplab.grading.sandbox import Lane, NoSandbox, require_sandbox
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory):
-    """A released course; tests copy it."""
-    root = tmp_path_factory.mktemp("grading") / "course"
-    course = create_course(root)
-    (root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1", trusted=not WALLS)
-    return course
-
-
-@pytest.fixture
-def course(released, tmp_path):
-    shutil.copytree(released.root, tmp_path / "course")
-    return Course(tmp_path / "course")
-
-
-@pytest.fixture
-def bare(tmp_path):
-    """A course with students whose assignment has not been released."""
-    course = create_course(tmp_path / "course")
-    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    return course
 
 
 def table(path):
@@ -304,9 +275,7 @@ GRADED["max_finite"] = replace(old, exercise=replace(old.exercise, answer=seldom
 def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
     with (course.root / "nbgrader_config.py").open("a") as file:
         file.write(f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/elsewhere.db'\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1", trusted=not WALLS)
+    classroom.released(course)
     export(course, [], to="csv", path=course.root / "grades.csv")
     assert (course.root / "elsewhere.db").stat().st_size > 0
     assert [row[1] for row in table(course.root / "grades.csv")] == [

@@ -1,40 +1,22 @@
 """Who was late: by the platform, with the time that a student was given, and never by a student."""
 
 import shutil
-import warnings
 import zipfile
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from classroom import ROSTER, WALLS, notebook
+from classroom import notebook, with_walls
 
 from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import grades
-from mplab.grading.folder import Course, create_course
-from mplab.grading.releasing import release
-from mplab.grading.sandbox import sandbox_problem
-
-with_walls = pytest.mark.skipif(not WALLS, reason=str(sandbox_problem()))
-
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    course = create_course(tmp_path_factory.mktemp("lateness") / "course")
-    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    return course
 
 
 @pytest.mark.slow
 @with_walls
 def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_nothing(
-    bare, tmp_path
+    course, tmp_path
 ):
-    shutil.copytree(bare.root, tmp_path / "course")
-    course = Course(tmp_path / "course")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1")
     local = datetime(2026, 1, 2, 14).astimezone(UTC).replace(tzinfo=None)
     with course.gradebook() as gradebook:
         gradebook.update_or_create_assignment("a1", duedate=local - timedelta(hours=2))

@@ -6,11 +6,10 @@ import json
 import queue
 import re
 import threading
-import warnings
 
 import lab_browser
 import pytest
-from classroom import ROSTER, WALLS, notebook, submit
+from classroom import ROSTER, WALLS, notebook, released, submit
 
 pytest.importorskip("nbgrader")
 
@@ -19,7 +18,6 @@ import requests
 from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
 from mplab.grading.folder import create_course
-from mplab.grading.releasing import release
 from mplab.grading.review import questions, serve
 
 BY_HAND = "a1-words-answer"
@@ -110,9 +108,7 @@ def test_a_port_that_is_none_is_refused(tmp_path, port):
 def course(tmp_path_factory):
     course = create_course(tmp_path_factory.mktemp("review") / "course")
     (course.root / "roster.csv").write_text(ROSTER.replace("Bo", NAME), encoding="utf-8")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1", trusted=not WALLS)
+    released(course)
     for student in ("s01", "s02", "s03"):
         submit(course, student, notebook(course))
     autograde(course, "a1", trusted=not WALLS, tell=str)
@@ -145,9 +141,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     (course.root / "submitted/s03/a1/a1.ipynb").touch()
     (course.root / "checks/a1/exercises.py").touch()
     assert graded() == 0  # content counts, and not when it was written
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1", trusted=not WALLS)
+    released(course)
     assert graded() == 0
     submit(course, "s03", notebook(course, extra="# something else"))
     assert graded() == 1 and waits() == (False, 1.5)

@@ -1,0 +1,149 @@
+"""Grade on Gradescope: read its submission, and write its results.
+
+The grader is that of `mplab grade autograde`: the same cases for the same student, the same points.
+"""
+
+import json
+import shutil
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from mplab.course.files import replace_file
+from mplab.grading.collecting import collect
+from mplab.grading.execute import graded_name, read_outcomes, refused_outcomes
+from mplab.grading.folder import Course
+from mplab.grading.sandbox import NoSandbox, account_problem, sandbox_problem
+from mplab.grading.tables import is_student_id
+from mplab.grading.worker import Job, Work, grade_submission
+
+
+def student_of(about: dict[str, Any], roster: list[list[str]]) -> tuple[str, dict[str, Any]]:
+    """Find whose hidden cases a submission gets: the id, and the entry among Gradescope's users.
+
+    That is the student of the roster with this number or e-mail address; else the number, the
+    address or Gradescope's own number. In a group it is the first by id.
+    """
+    found = []
+    for user in about["users"]:
+        words = [str(user.get(key) or "") for key in ("sid", "email", "id")]
+        mine = {words[0], words[1].casefold()} - {""}
+        known = [line[0] for line in roster if mine & set(line)]
+        found.append((*known, *(word for word in words if is_student_id(word)))[0])
+    return min(zip(found, about["users"], strict=True), key=lambda pair: pair[0])
+
+
+def lateness(about: dict[str, Any], user: dict[str, Any]) -> str:
+    """Say how late a submission is by Gradescope's times, extensions included; empty if it is not.
+
+    Examples:
+        >>> lateness(
+        ...     {
+        ...         "created_at": "2026-11-30T13:30:00+01:00",
+        ...         "assignment": {"due_date": "2026-11-30T12:00:00+01:00"},
+        ...     },
+        ...     {},
+        ... )
+        'Handed in 1.5 hours after the due date.'
+    """
+    due = {**about["assignment"], **(user.get("assignment") or {})}.get("due_date")
+    if not due:
+        return ""
+    late = datetime.fromisoformat(about["created_at"]) - datetime.fromisoformat(due)
+    hours = late.total_seconds() / 3600
+    return f"Handed in {hours:.1f} hours after the due date." if hours > 0 else ""
+
+
+def run(place: str | Path) -> dict[str, Any]:
+    """Grade the submission in Gradescope's folder and write its `results/results.json`.
+
+    Where the container has no user namespaces, the submission runs as another account.
+
+    Args:
+        place: the folder, with `source`, `submission` and `submission_metadata.json`.
+
+    Returns:
+        The results as written. A submission that cannot be graded gets no points and a reason.
+    """
+    place = Path(place)
+    place.chmod(0o700)  # key, cases and results are root's alone
+    shipped = place / "source" / "course"
+    settings = json.loads((shipped / "settings.json").read_text(encoding="utf-8"))
+    about = json.loads((place / "submission_metadata.json").read_text(encoding="utf-8"))
+    name, (student, user) = settings["name"], student_of(about, settings["roster"])
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        course = Course(Path(shutil.copytree(shipped, Path(folder, "course"))))
+        (course.root / "roster.csv").write_text(f"id\n{student}\n")
+        shutil.copytree(place / "submission", Path(folder, "in", student), symlinks=True)
+        problems = collect(course, name, Path(folder, "in")).problems
+        (course.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
+        account = sandbox_problem() is not None
+        job = Job(str(course.root), name, trusted=False, run="", account=account)
+        notes = [p.removeprefix(f"{student}: ") for p in problems]
+        problem = account_problem() if account else None
+        found = NoSandbox(problem) if problem else _graded(job, student)
+        reason = f"{type(found).__name__}: {found}".splitlines()[0][:200]
+        remark = f"not graded, for a technical reason: {reason}. Hand in again."
+        notebooks = course.skeletons(name)
+        if isinstance(found, Work):
+            remark = found.remark
+            notebooks = {n: nbformat.from_dict(json.loads(t)) for n, t in found.notebooks.items()}
+        tests = _tests(course, name, notebooks, settings["visibility"])
+    lines = [remark, *notes, lateness(about, user)]
+    results = {
+        "score": sum(test["score"] for test in tests),
+        "max_score": sum(test["max_score"] for test in tests),
+        "execution_time": round(found.seconds, 1) if isinstance(found, Work) else 0.0,
+        "output": "\n".join(line[:1].upper() + line[1:] for line in lines if line),
+        "visibility": "visible",
+        "stdout_visibility": "hidden",
+        "tests": tests,
+    }
+    replace_file(place / "results" / "results.json", json.dumps(results, indent=1).encode())
+    wall = "another account, without namespaces" if account else "bubblewrap"
+    print(f"{student}: {results['score']:g} of {results['max_score']:g}; sandbox: {wall}")
+    if isinstance(found, Exception):
+        print(found)
+    return results
+
+
+def _graded(job: Job, student: str) -> Work | Exception:
+    """Grade a submission, twice if that fails for a technical reason; return the last failure."""
+    for _ in range(2):
+        try:
+            return grade_submission(job, student)
+        except Exception as error:  # technical: a refused submission comes as a result
+            failure = error
+    return failure
+
+
+def _tests(
+    course: Course, name: str, notebooks: dict[str, nbformat.NotebookNode], visibility: str
+) -> list[dict[str, Any]]:
+    """List the parts of all exercises as Gradescope's tests; what was not graded earns nothing."""
+    tests = []
+    for stem, skeleton in course.skeletons(name).items():
+        for cell in notebooks.get(stem, skeleton).cells:
+            if not (exercise := graded_name(cell)):
+                continue
+            graded = course.assignment(name).graded[exercise]
+            for part in read_outcomes(cell) or refused_outcomes(graded, ""):
+                points = {"score": part.earned, "max_score": part.points}
+                words = {"name": f"{exercise}: {part.part}", "output": part.message}
+                tests.append({**words, **points, "visibility": visibility})
+    return tests
+
+
+def prepare(place: str) -> None:
+    """Try the sandbox when an image is built, and compile what the first submission would wait for.
+
+    Raises:
+        NoSandbox: submissions cannot be run safely in this image.
+    """
+    if sandbox_problem() and (problem := account_problem()):
+        raise NoSandbox(problem)
+    course = Course(Path(place, "source", "course"))
+    exec(course.assignment(course.names()[0]).warm, {})

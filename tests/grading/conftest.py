@@ -1,0 +1,34 @@
+"""A released course, made once, and a copy of it for each test that asks."""
+
+import shutil
+
+import classroom
+import pytest
+
+from mplab.grading.folder import Course, create_course
+
+
+def with_students(root):
+    course = create_course(root)
+    (root / "roster.csv").write_text(classroom.ROSTER, encoding="utf-8")
+    return course
+
+
+@pytest.fixture
+def bare(tmp_path):
+    """A course with students whose assignment has not been released."""
+    return with_students(tmp_path / "course")
+
+
+@pytest.fixture(scope="session")
+def released(tmp_path_factory):
+    """A released course; tests copy it."""
+    course = with_students(tmp_path_factory.mktemp("released") / "course")
+    classroom.released(course)
+    return course
+
+
+@pytest.fixture
+def course(released, tmp_path):
+    shutil.copytree(released.root, tmp_path / "course")
+    return Course(tmp_path / "course")
