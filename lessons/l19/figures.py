@@ -89,6 +89,47 @@ def plot_order_errors(found: OrderErrors) -> c.Picture:
     return c.titled(picture, claim, "A row of marks for each way of adding.")
 
 
+@c.in_house_style
+def plot_orders(trees: dict[str, Any]) -> c.Picture:
+    """A tree for each way of adding: two lines that meet are one addition.
+
+    Args:
+        trees: from `reveal_order`, by the way of adding.
+
+    Returns:
+        A figure whose title says how many additions a number goes through at most.
+    """
+    picture = c.Picture(height=3.4, width=8.6)
+    panels = picture.subplots(1, len(trees), sharey=True, squeeze=False)[0]
+    heights = []
+    for axes, (name, tree) in zip(panels, trees.items(), strict=True):
+        leaves: list[int] = []
+        _, height = _branch(axes, tree, leaves)
+        heights.append(f"{height} in {name}")
+        axes.set_title(name)
+        axes.set_xticks(range(len(leaves)), [str(leaf) for leaf in leaves], fontsize=7)
+        axes.set_xlabel("number of the term")
+        axes.tick_params(length=0)
+        axes.grid(visible=False, axis="x")
+    panels[0].set_ylabel("additions so far, at most")
+    claim = f"The longest chain of additions has {c.listed(heights)}."
+    return c.titled(picture, claim, "A tree for each way of adding, with the terms at the bottom.")
+
+
+def _branch(axes: Any, tree: Any, leaves: list[int]) -> tuple[float, int]:
+    """Draw a tree; return the place and the height of its root."""
+    if isinstance(tree, int):
+        leaves.append(tree)
+        return len(leaves) - 1.0, 0
+    parts = [_branch(axes, part, leaves) for part in tree]
+    top = 1 + max(height for _, height in parts)
+    for place, height in parts:
+        axes.plot([place, place], [height, top], color="black", linewidth=1)
+    ends = [place for place, _ in parts]
+    axes.plot([min(ends), max(ends)], [top, top], color="black", linewidth=1)
+    return sum(ends) / len(ends), top
+
+
 # One ulp in a weight ---------------------------------------------------------------------
 class RunsApart(NamedTuple):
     """Two runs whose first weights differ by one ulp in one number.

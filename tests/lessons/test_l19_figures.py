@@ -9,6 +9,7 @@ import torch
 from legible import assert_legible, words_of
 
 from mplab import FP16, round_to
+from mplab.arithmetic import reveal_order
 from mplab.lessons.l19 import figures
 from mplab.lessons.l19.figures import Decoder, RunsApart
 from mplab.training import TASKS
@@ -34,6 +35,15 @@ def test_orders_are_legible_and_counted():
     for name, offsets in found.offsets.items():
         assert f"{len(offsets)} in {name}" in picture.claim
     assert {"1 sum", f"{len(found.offsets['FP32'])} sums"} <= words_of(picture)
+
+
+def test_numpy_keeps_eight_running_sums_and_the_trees_are_legible():
+    tree = reveal_order(lambda x: np.sum(x.astype(np.float32)), 16)
+    four = [((k, k + 8), (k + 1, k + 9)) for k in range(0, 8, 2)]
+    assert tree == ((four[0], four[1]), (four[2], four[3]))
+    chain = reveal_order(lambda x: np.cumsum(x)[-1], 16)
+    picture = assert_legible(figures.plot_orders({"np.sum": tree, "a loop": chain}))
+    assert "4 in np.sum and 15 in a loop" in picture.claim
 
 
 def test_only_the_second_run_begins_one_ulp_off():
