@@ -20,8 +20,6 @@ _MIDPOINTS = 1 << 27
 """Distance of two numbers of 26 bits, in units in the last place of float64."""
 _BITS = 80
 """Number of bits kept of a result of mpmath; half a unit is added to stand for the others."""
-_LARGEST = 1200
-"""Size of exponents past which every format overflows or underflows."""
 
 
 class Elementary(NamedTuple):
@@ -38,9 +36,12 @@ class Elementary(NamedTuple):
     def nearest(self, x: Any) -> Any:
         """Compute float64 that round to at most 25 bits, in any mode, as the exact results do."""
         known, side = self.known(x)
-        y = np.where(np.isnan(known), self.approximate(x), np.nextafter(known, side))
+        y = np.asarray(self.approximate(x))
+        close = np.abs(y - known) <= 2.0**-46 * np.abs(known)
+        settled = ((known == side) | close | (y == 0) | np.isinf(y)) & ~np.isnan(known)
+        y = np.where(settled, np.nextafter(known, side), y)
         rest = y.view(np.int64) % _MIDPOINTS
-        unsure = np.isnan(known) & (np.minimum(rest, _MIDPOINTS - rest) <= _ERROR)
+        unsure = ~settled & (np.minimum(rest, _MIDPOINTS - rest) <= _ERROR)
         unsure &= np.isfinite(x) & np.isfinite(y)
         for at in zip(*np.nonzero(unsure), strict=True) if y.ndim else [()][: int(unsure)]:
             y[at] = as_array("arithmetic", self.exact(Fraction(float(x[at]))))
@@ -60,9 +61,10 @@ class Elementary(NamedTuple):
                 y = self.precise(mpmath, mpmath.mpf(x.numerator) / x.denominator)
                 if not mpmath.isfinite(y):
                     raise ZeroDivisionError("the logarithm of 0")
-                shift = _BITS - int(mpmath.mag(y))
-                if abs(shift) > _LARGEST:
-                    return Fraction(2) ** (_LARGEST if shift < 0 else -_LARGEST)
+                size = int(mpmath.mag(y))
+                if not -1074 < size <= 1024:  # every format overflows or underflows
+                    return Fraction(2) ** (1200 if size > 0 else -1200)
+                shift = _BITS - size
                 scaled, error = mpmath.ldexp(y, shift), mpmath.ldexp(1, 100 - precision)
                 low, high = mpmath.floor(scaled - error), mpmath.floor(scaled + error)
                 if low == high:
@@ -78,7 +80,7 @@ def _power(x: Any, limit: float) -> tuple[Any, Any]:
 
 def _power_of_two(x: Any) -> tuple[Any, Any]:
     number, side = _power(x, 1000)
-    whole = (x == np.rint(x)) & (np.abs(x) <= 1000)
+    whole = (x == np.rint(x)) & (x >= -1074) & (x < 1024)
     exact = np.ldexp(1.0, np.where(whole, x, 0).astype(int))
     return np.where(whole, exact, number), np.where(whole, exact, side)
 
@@ -113,5 +115,5 @@ COS = Elementary(
 TANH = Elementary(
     lambda x: np.tanh(x),
     _tangent,
-    lambda mp, x: mp.tanh(max(min(x, _LARGEST), -_LARGEST)),  # ±1 but for 3,000 bits further on
+    lambda mp, x: mp.tanh(max(min(x, 500), -500)),  # nearer to 1 than any format shows
 )

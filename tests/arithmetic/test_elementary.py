@@ -151,10 +151,13 @@ def test_special_values_follow_ieee_754():
     assert float(arithmetic.tanh(np.inf, BF16, rounding=Rounding.TOWARD_ZERO)) == 1.0
 
 
-def test_stochastic_rounding_takes_the_two_neighbours_in_proportion():
-    many = arithmetic.exp(
-        np.full(1 << 16, 1.0), FP16, rounding=Rounding.STOCHASTIC, stream=mplab.Stream(5)
-    )
+@pytest.mark.parametrize(
+    ("name", "x", "fmt"), [("exp", 1.0, FP16), ("sin", 2.0**-13, FP32), ("cos", 2.0**-15, FP32)]
+)
+def test_stochastic_rounding_takes_the_two_neighbours_in_proportion(name, x, fmt):
+    how = {"rounding": Rounding.STOCHASTIC, "stream": mplab.Stream(5)}
+    many = getattr(arithmetic, name)(np.full(1 << 16, x), fmt, **how)
     low, high = np.unique(many)
-    assert (low, high) == (2.716796875, 2.71875)
-    assert abs((many == high).mean() - (np.e - low) / (high - low)) < 4 / 2**8 / 2
+    assert high == mplab.next_up(low, fmt)
+    wanted = (getattr(np, name)(x) - low) / (high - low)
+    assert 0 < wanted < 1 and abs((many == high).mean() - wanted) < 4 / 2**8 / 2
