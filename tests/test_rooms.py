@@ -57,7 +57,7 @@ BUDGETS = {
     "mplab/pictures": 1_501,
     "mplab/explorers": 590,
     "mplab/commands": 1_300,
-    "lessons": 10_745,
+    "lessons": 10_770,
     "tests": 31_900,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
