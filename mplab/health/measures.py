@@ -190,7 +190,7 @@ def casts_of(operand: Tensor, fmt: Format, scale: float) -> Tensor:
 def ulps(x: Tensor, fmt: Format) -> Tensor:
     """`mplab.ulp` on a tensor, as float64."""
     exponent = torch.frexp(x.detach().double()).exponent - 1
-    exponent = exponent.clamp(fmt.emin, fmt.emax)
+    exponent = exponent.where(x != 0, fmt.emin).clamp(fmt.emin, fmt.emax)
     return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - fmt.precision + 1)
 
 

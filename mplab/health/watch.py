@@ -363,7 +363,11 @@ class Health:
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
         self._before_unscale()
-        return original(optimizer)
+        before, self._tracer.updating = self._tracer.updating, True  # it runs in no module
+        try:
+            return original(optimizer)
+        finally:
+            self._tracer.updating = before
 
     def _scaler_step(
         self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any
@@ -396,7 +400,9 @@ class Health:
         """
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
-            factor = float(scale) if scale is not None else self._scale or 1.0
+            factor = float(
+                scale if scale is not None else 1 if self._scale is None else self._scale
+            )
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         self.seen.idle += idle and self._skipped is None and skipped is None

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
 from mplab.health import Digest, Health
-from mplab.health.measures import casts_of
+from mplab.health.measures import casts_of, ulps
 from mplab.health.records import Shares
 from mplab.health.tracing import Tracer
 from mplab.numbers.tensors import round_tensor
@@ -86,6 +86,29 @@ def test_updates_are_measured_in_ulps_of_their_weights():
             health.step(1.0)
         assert health.steps[0].update_ulps == ulps
         assert health.steps[0].unmoved == (0 if ulps else 4)
+
+
+def test_weights_that_start_at_zero_move_by_ulps_of_the_least_numbers():
+    assert ulps(torch.tensor([0.0, -0.0, 1.0]), FP16).tolist() == [2.0**-24] * 2 + [2**-10]
+
+
+@pytest.mark.parametrize(("start", "codes"), [
+    (2.0**16, ["backward-never-finite"]),  # halved 165 times a scale is 0, and stays 0
+    (2.0**-130, ["nonfinite-weights"]),  # whose reciprocal FP32 does not hold
+])  # fmt: skip
+def test_the_scaler_s_own_numbers_are_no_symptom(start, codes):
+    model = nn.Linear(2, 1)
+    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu", start)
+    with Health(model, optimizer, scaler=scaler) as health:
+        for _ in range(200 if start > 1 else 3):
+            scaler.scale(loss := model(torch.ones(1, 2)).sum()).backward()
+            if start > 1:
+                model.weight.grad.fill_(torch.nan)
+            scaler.step(optimizer)
+            scaler.update()
+            health.step(loss)
+    report = health.report()
+    assert report.codes == codes and (start < 1 or health.steps[-1].scale == 0)
 
 
 @pytest.mark.parametrize("make", [torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD])
