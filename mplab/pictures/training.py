@@ -54,7 +54,7 @@ def run_name(history: History) -> str:
         name += f" with {how}{low} weights"
     way = history.settings.get("fp8")
     if way is not None:  # one such as nvfp4 says its format itself
-        name = way if "fp" in way else f"{name} {way} scaling"
+        name = way if "fp" in way else f"{name} {way} scaling".replace("none", "without")
     if np.any(history.loss_scale != 1):
         static = "" if history.settings.get("dynamic", True) else "static "
         return f"{name} with {static}loss scaling"

@@ -173,7 +173,7 @@ class GradScaler:
         self._states = {}
         if not self.rule.wants_mean:
             return self.rule.update(found)
-        mean = sum(s.total for s in known) / sum(s.count for s in known)
+        mean = sum(s.total for s in known) / max(1, sum(s.count for s in known))
         return self.rule.update(found, mean_abs_gradient=mean)
 
     def _require_scaled(self, function: str) -> None:

@@ -122,7 +122,7 @@ def _memory(step: _Step) -> Memory:
         call()
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     state = (t for s in step.optimizer.state.values() for t in s.values())
-    low = None if step.recipe.compute_format is FP32 else step.recipe.compute_format.bits / 8
+    low = None if step.recipe.compute_format == FP32 else step.recipe.compute_format.bits / 8
     predicted: tuple[int, int] | None = None
     with suppress(ValueError):  # a module without a rule is measured alone
         predicted = predicted_activations(
@@ -190,7 +190,7 @@ class _Step:
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss in the recipe's format."""
-        real = not self.recipe.simulated and self.recipe.compute_format is not FP32
+        real = not self.recipe.simulated and self.recipe.compute_format != FP32
         dtype = self.recipe.compute_format.torch_dtype if real else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=real):
             for part in self.children:

@@ -1,5 +1,7 @@
 """Memory predicted from shapes against what autograd keeps, byte for byte; time by stage."""
 
+import copy
+
 import pytest
 import torch
 from legible import assert_legible
@@ -9,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mplab import pictures
 from mplab.lessons.l11 import figures
-from mplab.training import TASKS, memory, stage_times
+from mplab.training import RECIPES, TASKS, memory, stage_times
 from mplab.training.activations import Block, predicted_activations
 from mplab.training.stages import STAGES, kept_bytes
 
@@ -67,6 +69,7 @@ def test_automatic_mixed_precision_halves_no_parameter():
     assert low.activations < wide.activations
     assert low.kept == low.activations + low.casts
     assert low.casts > 0 == wide.casts
+    assert memory(CNN, copy.deepcopy(RECIPES["fp32"])) == wide
 
 
 def test_adam_keeps_two_numbers_for_each_parameter_and_a_counter_for_each_tensor():
