@@ -60,7 +60,7 @@ class RangeMap(Explorer):
         self.fmt = fmt
         self.layers = _layers(source)
         every = self.layers[next(iter(self.layers))]
-        top = int(every.exponents[-1])
+        top = int(every.exponents[-1]) if len(every.exponents) else zones(fmt).overflow
         last = max(0, zones(fmt).overflow + 5 - top)
         self.window = window(every, fmt, shifts=(0, last))
         self.scale = slider("loss scale 2^", 0, last, 0)
@@ -88,7 +88,7 @@ class RangeMap(Explorer):
         histogram, (low, high) = self.layers[self.layer.value], self.window
         counts = np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
         where = np.asarray(histogram.exponents) + self.scale.value
-        top, colour = float(counts.max()), style(self.fmt).colour
+        top, colour = float(counts.max(initial=0)) or 1.0, style(self.fmt).colour
         # a little higher than the highest bar
         chart = Chart(Scale(low, high, 58, 746), Scale(0, 100 * top * 174 / 162, 204, 30))
         _zones(chart, self.fmt, low, high)

@@ -30,6 +30,8 @@ def lazily(front: str) -> None:
             value = getattr(import_module(homes[name]), name)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
+            if package in ("", "mplab"):
+                raise
             message = f"{front}.{name} {lacks(package)}"
             raise ModuleNotFoundError(message, name=package) from error
         setattr(module, name, value)

@@ -97,6 +97,7 @@ def test_a_run_shows_its_first_recorded_step():
     run = history("fp32", 9, gradients={8: {"only": histogram(-9)}, 0: {"only": histogram(-30)}})
     range_map = explorers.RangeMap(run)
     assert range_map.shares.flushed == 8 and range_map.layer not in range_map.children
+    assert "0" in explorers.RangeMap(exponent_histogram(np.zeros(4))).draw()[1]  # all are flushed
 
 
 class Broken(explorers.Explorer):
