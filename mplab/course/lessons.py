@@ -54,7 +54,7 @@ def check(name: str, answer: Any, *, seconds: float = TIME_LIMIT) -> Verdict:
         >>> check("flush_threshold", 2.0**-24)
         flush_threshold: not yet.
           yours    = 2^-24
-          2^-24 is itself a number of FP16, so it survives; so does what is nearer to it.
+          2^-24 is a number of FP16, so it survives, and so does any number near it.
     """
     if name not in EXERCISES:
         near = get_close_matches(name, EXERCISES)

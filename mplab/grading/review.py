@@ -264,7 +264,7 @@ class _Answer(_Handler):
         text = (path / f"{question.notebook}.ipynb").read_text(encoding="utf-8")
         parts = in_process(_SECONDS, _typeset, text, question)
         if parts is None:
-            cell = marked(nbformat.from_dict(json.loads(text))).get(question.answer)
+            cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
             plain = {"question": question.text, "model": question.model}
             plain["answer"] = "" if cell is None else cell.source
             parts = json.dumps({name: _plain(text) for name, text in plain.items()})

@@ -576,7 +576,7 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
 def test_a_digest_is_closed_before_it_is_entered_again():
     model = seeded(mlp)
     digest = Digest(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with digest, pytest.raises(RuntimeError, match="must be closed"):
+    with digest, pytest.raises(RuntimeError, match="must be left"):
         digest.__enter__()
     with digest:
         pass
