@@ -400,9 +400,8 @@ class Health:
         """
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
-            factor = float(
-                scale if scale is not None else 1 if self._scale is None else self._scale
-            )
+            known = [factor for factor in (scale, self._scale) if factor is not None]
+            factor = float(known[0]) if known else 1.0
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         self.seen.idle += idle and self._skipped is None and skipped is None

@@ -239,10 +239,9 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
 def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
     """Return the numbers, or raise if one was rounded to float64 on its way in."""
     number = Decimal(x) if isinstance(x, str) else x
-    exact = isinstance(number, Fraction | int) or (
-        isinstance(number, Decimal) and not number.is_nan()
-    )
-    if exact and number != float(array):
+    if isinstance(number, Decimal) and number.is_nan():  # a signaling one compares with nothing
+        return array
+    if isinstance(number, Decimal | Fraction | int) and number != float(array):
         given = integer(x) if type(x) is int else x
         raise ValueError(f"{function}: x must hold values of FP64; got {given}. Take float(x).")
     return array

@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
-from mplab.health import Digest, Health
-from mplab.health.measures import casts_of, ulps
+from mplab.health import Digest, Health, measures
+from mplab.health.measures import casts_of
 from mplab.health.records import Shares
 from mplab.health.tracing import Tracer
 from mplab.numbers.tensors import round_tensor
@@ -89,7 +89,7 @@ def test_updates_are_measured_in_ulps_of_their_weights():
 
 
 def test_weights_that_start_at_zero_move_by_ulps_of_the_least_numbers():
-    assert ulps(torch.tensor([0.0, -0.0, 1.0]), FP16).tolist() == [2.0**-24] * 2 + [2**-10]
+    assert measures.ulps(torch.tensor([0.0, -0.0, 1.0]), FP16).tolist() == [2.0**-24] * 2 + [2**-10]
 
 
 @pytest.mark.parametrize(("start", "codes"), [
