@@ -52,13 +52,13 @@ BUDGETS = {
     "mplab/simulation": 2_410,
     "mplab/grading": 3_935,
     "mplab/training": 1_965,
-    "mplab/health": 1_840,
+    "mplab/health": 1_845,
     "mplab/hardware": 500,
     "mplab/pictures": 1_501,
     "mplab/explorers": 590,
     "mplab/commands": 1_300,
     "lessons": 10_770,
-    "tests": 31_900,
+    "tests": 31_500,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
 comes takes another's place, and a sum is only ever lowered: mplab, the lessons, the tests."""
