@@ -51,7 +51,7 @@ BUDGETS = {
     "mplab/course": 480,
     "mplab/simulation": 2_410,
     "mplab/grading": 3_935,
-    "mplab/training": 1_965,
+    "mplab/training": 1_975,
     "mplab/health": 1_845,
     "mplab/hardware": 500,
     "mplab/pictures": 1_501,

@@ -6,6 +6,7 @@ input, its result or both, in the format it ran in, and a low copy of each weigh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,10 +64,7 @@ class _Value:
     """The tensor that this is a view of."""
 
     def elements(self) -> int:
-        count = 1
-        for n in self.shape:
-            count *= n
-        return count
+        return math.prod(self.shape)
 
 
 class _Prediction:
@@ -108,17 +106,31 @@ class _Prediction:
     def through(self, module: nn.Module, x: _Value) -> _Value:
         """Pass a tensor through a module, and count what is kept."""
         for kind, rule in _RULES.items():
-            if isinstance(module, kind):
+            if isinstance(module, kind) and _known(module):
                 return rule(self, module, x)
         raise ValueError(
             f"predicted_activations: modules must be one of "
-            f"{', '.join(kind.__name__ for kind in _RULES)}; got {type(module).__name__}. "
+            f"{', '.join(kind.__name__ for kind in _RULES)}, without dilation, pooling by squares "
+            f"that overlap, or norms over several axes; got {type(module).__name__}. "
             "Measure this network instead."
         )
 
     def product(self, x: _Value, shape: tuple[int, ...]) -> _Value:
         self.keep(x)
         return _Value(shape, self.low_bytes is not None)
+
+
+def _known(module: Any) -> bool:
+    """Whether the rule of a module's kind holds for its options."""
+    match module:
+        case nn.Conv2d():
+            return module.dilation == (1, 1) and not isinstance(module.padding, str)
+        case nn.MaxPool2d():
+            options = module.stride, module.padding, module.dilation, module.ceil_mode
+            return options == (module.kernel_size, 0, 1, False) and isinstance(options[0], int)
+        case nn.LayerNorm():
+            return len(module.normalized_shape) == 1
+    return True
 
 
 def _linear(to: _Prediction, module: Any, x: _Value) -> _Value:
@@ -231,11 +243,11 @@ def predicted_activations(
         Bytes of activations and of copies.
 
     Raises:
-        ValueError: a module or a loss without a rule.
+        ValueError: a module or a loss without a rule. Convolutions with dilation, pooling by other
+            squares than those that lie side by side, and norms over several axes have none.
 
     Exactness:
-        Exact on CPU for the networks of tests/training/test_stages.py. The rules know convolutions
-        without dilation, pooling by squares that do not overlap, and norms over the last axis.
+        Exact on CPU for the networks of tests/training/test_stages.py.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -86,8 +86,11 @@ def test_a_simulation_keeps_fp32_and_says_what_the_format_would_keep():
 
 
 def test_a_network_without_rules_is_measured_but_not_predicted():
-    with pytest.raises(ValueError, match=r"modules must be one of .*got GRU"):
-        predicted_activations(nn.GRU(2, 2), (3, 2))
+    odd = [nn.GRU(2, 2), nn.Conv2d(1, 1, 3, dilation=2), nn.Conv2d(1, 1, 3, padding="same"),
+           nn.MaxPool2d(3, stride=1), nn.MaxPool2d((2, 2)), nn.LayerNorm((2, 2))]  # fmt: skip
+    for module in odd:
+        with pytest.raises(ValueError, match=rf"modules must be .*got {type(module).__name__}"):
+            predicted_activations(nn.Sequential(module), (1, 1, 8, 8))
     with pytest.raises(ValueError, match="loss must be mse_loss or cross_entropy"):
         predicted_activations(nn.Linear(2, 2), (3, 2), loss=F.l1_loss)
     with pytest.raises(ValueError, match="must be a Sequential"):
