@@ -8,9 +8,8 @@ import sys
 
 import nbformat
 
-from mplab.course.files import course_folder
+from mplab.course.files import PREDICTION, course_folder
 
-ASKED = re.compile(r"\*\*Predict(?:[.:]\*\*|\*\* )")
 FOLDED = re.compile(r"<details>.*?</summary>(.*?)</details>", re.DOTALL)
 
 
@@ -35,7 +34,7 @@ def predictions(notebook):
                     section, _, text = text[3:].partition("\n")
                     said = ""
                 said = f"{said}\n\n{text.strip()}".strip()
-                asked = said if ASKED.search(said) else asked
+                asked = said if re.search(PREDICTION, said) else asked
 
 
 def quiz(numbers):

@@ -428,7 +428,7 @@ def accumulate(
     if accumulator.emax > 450 or accumulator.emin - accumulator.precision < -450:
         raise ValueError(
             f"{function}: accumulator_format must lie well within float64; got {accumulator!r}. "
-            f"Use a format with exponents between -400 and 450."
+            f"Use a format with exponents from -450 to 450."
         )
 
     def step(fmt: Format) -> loops.Step:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mplab.commands.errors import UserError
-from mplab.course.files import course_folder, replace_file
+from mplab.course.files import PREDICTION, course_folder, replace_file
 from mplab.numbers.installation import needs
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
@@ -27,7 +27,7 @@ _OVERRIDES = "default_setting_overrides.json"
 _RECORD = ".mplab-lessons.json"
 """The SHA-256 of each file as we last wrote it, by path: tells edited files from older ones."""
 
-_ASKS = re.compile(r"(?m)\*\*Predict(?:[.:]\*\*|\*\* )|^✍(?!.*Replace `None`)")
+_ASKS = re.compile(rf"(?m){PREDICTION}|^✍(?!.*Replace `None`)")
 """A prediction or a question by hand, unless its answer goes into the next cell."""
 
 

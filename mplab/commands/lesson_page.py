@@ -10,6 +10,7 @@ from typing import Any
 from nbconvert.filters import Highlight2HTML, markdown2html
 
 from mplab.commands.frame import FILES, repository, smaller
+from mplab.course.files import PREDICTION
 from mplab.course.practice import practice
 from mplab.explorers.freezing import Frozen
 from mplab.explorers.modules import STILL, once
@@ -18,9 +19,7 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 FROZEN = "application/vnd.mplab.frozen+json"
 
-_ASKED = re.compile(r"\*\*Predict(?:[.:]\*\*|\*\* )")  # not in: At each **Predict**, write
-
-_PIECES = re.compile(rf"(?m)^(?=## |.*{_ASKED.pattern})")
+_PIECES = re.compile(rf"(?m)^(?=## |.*{PREDICTION})")
 
 _SUMMARY = "I have written my answer down"
 
@@ -101,7 +100,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
                 parts.append(f'<details class="answer" open><summary>{_SUMMARY}</summary>')
                 hidden, asked = True, False
             parts.append(text(piece) if is_text else "".join(_code(piece, frozen)))
-            asked = asked or (is_text and bool(_ASKED.search(piece)))
+            asked = asked or (is_text and bool(re.search(PREDICTION, piece)))
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor"', "".join(parts))
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)

@@ -6,6 +6,9 @@ from typing import Literal
 
 from mplab.numbers.installation import PACKAGE
 
+PREDICTION = r"\*\*Predict(?:[.:]\*\*|\*\* )"
+"""How a lesson's prediction begins; "At each **Predict**, write" is none."""
+
 
 def course_folder(name: Literal["lessons", "data"]) -> Path:
     """Return the folder of the lessons or of the data that belong to this package.
