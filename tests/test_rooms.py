@@ -44,7 +44,7 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 19_260,
+    "mplab": 19_285,
     "mplab/numbers": 1_970,
     "mplab/arithmetic": 1_975,
     "mplab/scaling": 785,
@@ -56,7 +56,7 @@ BUDGETS = {
     "mplab/hardware": 500,
     "mplab/pictures": 1_501,
     "mplab/explorers": 590,
-    "mplab/commands": 1_300,
+    "mplab/commands": 1_335,
     "lessons": 10_770,
     "tests": 31_500,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -102,16 +103,22 @@ def _parser() -> argparse.ArgumentParser:
     grade = step("autograde", "grade what has not been graded yet", assignment="?")
     feedback = step("feedback", "write a page for each graded submission", assignment="?")
     grade.add_argument("--force", action="store_true", help="grade again what has been graded")
-    for command in (grade, feedback):
+    watch = step("watch", "collect, grade and write feedback until Ctrl+C", assignment="?")
+    watch.add_argument(
+        "--from", dest="place", type=Path, help="folder (default: the exchange)", metavar="PLACE"
+    )
+    watch.add_argument("--every", type=float, default=20, help="seconds (default: 20)")
+    for command in (grade, feedback, watch):
         command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+    for command in (grade, feedback):
         command.add_argument("--student", action="append", default=[], help="only this id")
-    for command in (*trusting, feedback):
+    for command in (*trusting, feedback, watch):
         command.add_argument(
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
     grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
     trusting[0].add_argument("--draws", type=int, default=20, help="of hidden cases (default: 20)")
-    for command in (*trusting, grade):
+    for command in (*trusting, grade, watch):
         command.add_argument(
             "--trust-submissions",
             action="store_true",
@@ -268,6 +275,47 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _silent(line: str) -> None:
+    """Take a line about the progress, and say nothing."""
+
+
+def _watch(course: Course, options: argparse.Namespace) -> int:
+    """Do what is new, again and again. Each step knows what is done: a kill loses nothing."""
+    from sqlalchemy.exc import OperationalError
+
+    from mplab.grading.autograding import autograde
+    from mplab.grading.collecting import collect
+    from mplab.grading.exchanging import inbound, publish_feedback
+    from mplab.grading.pages import write_feedback
+
+    _require_jobs(options)
+    name, place = _one(course, options), options.place or inbound(course)
+    trusted, said = options.trust_submissions, set[str]()
+    due: list[str] | None = None  # whose pages to write; at first everybody's
+    while True:
+        told = []
+        try:
+            told += [f"look at: {problem}" for problem in collect(course, name, place).problems]
+            lines = autograde(course, name, jobs=options.jobs, trusted=trusted, tell=_silent)
+            told += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
+            graded = [x for x in lines if x.score is not None]
+            due = [*(due or []), *(x.student for x in graded if due is None or not x.done_before)]
+            if due:
+                write_feedback(course, name, students=due)
+                if options.publish:
+                    publish_feedback(course, name, due)
+            due = []
+        except (ValueError, OperationalError) as error:  # a lock, for instance
+            if due is None:
+                raise
+            told.append(f"not now: {error}")
+        for line in told:
+            if line not in said:
+                print(harmless(line), flush=True)
+        said = {*told}
+        time.sleep(options.every)
+
+
 def _export(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exporting import BY_HAND, export, grades
 
@@ -324,4 +372,5 @@ _STEPS = {
     "gradescope": _gradescope,
     "statistics": _statistics,
     "serve": _serve,
+    "watch": _watch,
 }

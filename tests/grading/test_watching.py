@@ -1,0 +1,70 @@
+"""`mplab grade watch`: grade what arrives, whatever happens in between."""
+
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from classroom import ROSTER, WALLS, notebook, released, with_walls
+
+pytest.importorskip("nbgrader")
+
+from mplab.commands import grade
+from mplab.grading.exporting import grades
+from mplab.grading.folder import create_course
+
+
+@pytest.fixture
+def course(tmp_path):
+    course = create_course(tmp_path / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    released(course)
+    (tmp_path / "in").mkdir()
+    return course
+
+
+@pytest.mark.slow
+def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
+    course, tmp_path, monkeypatch, capsys
+):
+    box, page = tmp_path / "in", "feedback/{}/a1/a1.html"
+    late = iter([("s01", True), ("s02", False), ("s01", False), (None, None)])
+
+    def arrives(seconds):
+        assert seconds == 20
+        student, right = next(late)
+        if student is None:
+            raise KeyboardInterrupt
+        (box / f"{student}.ipynb").write_text(notebook(course, right=right))
+
+    monkeypatch.setattr(grade, "time", SimpleNamespace(sleep=arrives))
+    trust = [] if WALLS else ["--trust-submissions"]
+    words = ["watch", "a1", "--from", str(box), "--course", str(course.root), *trust]
+    assert grade.main(words) == 130
+    assert [g.score for g in grades(course, ["a1"])][:3] == [0, 0, None]  # the newest counts
+    assert all((course.root / page.format(s)).exists() for s in ("s01", "s02"))
+    said = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("s01: 16") for line in said) == 1  # each thing is said once
+    assert sum(line.startswith("s02: 0") for line in said) == 1
+    with pytest.raises(SystemExit):
+        grade.main(["watch", "--every"])
+
+
+@with_walls
+@pytest.mark.full
+def test_a_watch_that_is_killed_goes_on_where_it_was(course, tmp_path):
+    for student in ("s01", "s02", "s03"):
+        (tmp_path / "in" / f"{student}.ipynb").write_text(notebook(course))
+    command = [sys.executable, "-m", "mplab", "grade", "watch", "a1", "--every", "0.2"]
+    command += ["--from", str(tmp_path / "in"), "--course", str(course.root)]
+    pages = lambda: sorted(course.root.glob("feedback/*/a1/a1.html"))  # noqa: E731
+    for wait in (4, 6, 8, 60):
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            end = time.monotonic() + wait
+            while time.monotonic() < end and len(pages()) < 3:
+                time.sleep(0.1)
+            process.send_signal(signal.SIGKILL)
+    assert len(pages()) == 3
+    assert [g.score for g in grades(course, ["a1"])] == [16, 16, 16, None]
