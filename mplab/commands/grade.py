@@ -104,10 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     feedback = step("feedback", "write a page for each graded submission", assignment="?")
     grade.add_argument("--force", action="store_true", help="grade again what has been graded")
     watch = step("watch", "collect, grade and write feedback until Ctrl+C", assignment="?")
-    watch.add_argument(
-        "--from", dest="place", type=Path, help="folder (default: the exchange)", metavar="PLACE"
-    )
-    watch.add_argument("--every", type=float, default=20, help="seconds (default: 20)")
+    _add_watching(watch)
     for command in (grade, feedback, watch):
         command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
     for command in (grade, feedback):
@@ -131,6 +128,13 @@ def _parser() -> argparse.ArgumentParser:
     serve = step("serve", "open the page on which you read answers and give points")
     serve.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
     return parser
+
+
+def _add_watching(watch: argparse.ArgumentParser) -> None:
+    watch.add_argument(
+        "--from", dest="place", type=Path, help="folder (default: the exchange)", metavar="PLACE"
+    )
+    watch.add_argument("--every", type=float, default=20, help="seconds (default: 20)")
 
 
 def _add_formats(export: argparse.ArgumentParser, scope: argparse.ArgumentParser) -> None:
