@@ -44,7 +44,7 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 19_285,
+    "mplab": 19_290,
     "mplab/numbers": 1_970,
     "mplab/arithmetic": 1_975,
     "mplab/scaling": 785,
