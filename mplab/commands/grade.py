@@ -115,12 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
     trusting[0].add_argument("--draws", type=int, default=20, help="of hidden cases (default: 20)")
-    for command in (*trusting, grade, watch):
-        command.add_argument(
-            "--trust-submissions",
-            action="store_true",
-            help="run without a sandbox; use only if you trust every submission",
-        )
+    _add_trust(*trusting, grade, watch)
     export = step("export", "write the grades as CSV", assignment="*")
     scope = step("gradescope", "write an autograder for Gradescope; keep it secret", assignment="?")
     _add_formats(export, scope)
@@ -128,6 +123,15 @@ def _parser() -> argparse.ArgumentParser:
     serve = step("serve", "open the page on which you read answers and give points")
     serve.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
     return parser
+
+
+def _add_trust(*commands: argparse.ArgumentParser) -> None:
+    for command in commands:
+        command.add_argument(
+            "--trust-submissions",
+            action="store_true",
+            help="run without a sandbox; use only if you trust every submission",
+        )
 
 
 def _add_watching(watch: argparse.ArgumentParser) -> None:
