@@ -22,7 +22,7 @@ METHOD_NAMES = {
 
 
 class UpdateStagnation(Explorer):
-    """When does an update move a weight, and what keeps the small ones?
+    """Which updates move a weight, and how do small ones survive?
 
     Above, the neighbours of the weight, the midpoints between them, and the update as an arrow.
     Below, the weight over many equal updates against the exact line.
@@ -61,7 +61,7 @@ class UpdateStagnation(Explorer):
         self.steps = stops("updates", [(f"{n:,}", n) for n in (1, 4, 16, 64, 256, 1024)], 256)
         controls = [self.weight, self.update, self.direction, self.fmt, self.method, self.steps]
         self.on_page = {"weight": (0.5, 0.75, 1.0, 1.5, 2.0), "updates": (1, 256)}
-        question = "When does an update move a weight, and what keeps the small ones?"
+        question = "Which updates move a weight, and how do small ones survive?"
         super().__init__(question, controls)
 
     @property
