@@ -215,7 +215,7 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(cour
     assert [line.score for line in lines] == [16.0, 16.0]
     assert grade.main(["export", "a1", "--course", str(course.root)]) == 0
     assert "1 of the scores are not complete: to be graded by hand" in capsys.readouterr().out
-    remarks = {row[1]: row[-2:] for row in table(course.root / "grades.csv")}
+    remarks = {row[1]: row[-3:-1] for row in table(course.root / "grades.csv")}
     assert remarks["s01"] == ["18", "to be graded by hand"]
     assert remarks["s02"] == ["18", "2 hours late"]  # an untouched answer needs nobody
 
