@@ -44,14 +44,14 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 19_290,
+    "mplab": 19_300,
     "mplab/numbers": 1_970,
-    "mplab/arithmetic": 1_975,
+    "mplab/arithmetic": 1_980,
     "mplab/scaling": 785,
     "mplab/course": 480,
     "mplab/simulation": 2_410,
     "mplab/grading": 3_935,
-    "mplab/training": 1_975,
+    "mplab/training": 1_980,
     "mplab/health": 1_845,
     "mplab/hardware": 500,
     "mplab/pictures": 1_501,
@@ -212,7 +212,8 @@ def test_the_checks_of_exercises_need_no_more_than_numpy():
 
 def test_a_lesson_s_code_lies_in_a_folder_that_merges_with_the_learner_s():
     assert [p.name for p in ROOT.glob("lessons/l*/__init__.py")] == []
-    assert {path.parent.name for path in OF_LESSONS} == {f"l{n:02}" for n in range(1, 20)}
+    notebooks = {f"l{path.name[:2]}" for path in ROOT.glob("lessons/*.ipynb")}
+    assert {path.parent.name for path in OF_LESSONS} == notebooks
 
 
 def test_the_library_imports_lessons_only_where_it_finds_them():

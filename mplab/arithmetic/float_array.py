@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,9 @@ them: x.to(FP16).
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def __iter__(self) -> Iterator[FloatArray]:
+        return iter([self[i] for i in range(len(self))])
 
     def __bool__(self) -> bool:
         return bool(self.values)

@@ -263,7 +263,8 @@ def stage_times(
         ValueError: as in `memory`.
     """
     with own_randomness(0, torch.device(device)):
-        return _stage_times(_Step("stage_times", task, recipe, batch, device, False), steps)
+        count = integer("stage_times", "steps", steps, least=1)
+        return _stage_times(_Step("stage_times", task, recipe, batch, device, False), count)
 
 
 def _stage_times(step: _Step, steps: int) -> Times:

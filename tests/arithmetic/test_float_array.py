@@ -82,6 +82,8 @@ def test_it_cannot_be_changed_and_behaves_as_a_container():
 
 def test_a_single_number_is_true_unless_it_is_zero():
     assert FloatArray(1.0, FP16) and not FloatArray(0.0, FP16)
+    with pytest.raises(TypeError, match="len"):  # and it is not an empty list
+        list(FloatArray(1.0, FP16))
 
 
 # NumPy ----------------------------------------------------------------------------------

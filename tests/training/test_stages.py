@@ -110,6 +110,11 @@ def test_every_stage_of_a_step_is_timed(recipe):
     assert times.simulated == (recipe == "fp16-scaled")
 
 
+def test_no_steps_have_no_times():
+    with pytest.raises(ValueError, match="stage_times: steps must be"):
+        stage_times(CNN, "fp32", steps=0)
+
+
 def test_the_figures_are_legible_and_refute_the_misconception():
     rows = [memory(CNN, recipe) for recipe in ("fp32", "amp-bf16", "fp16-scaled")]
     rows.append(memory(CNN, "amp-bf16", checkpointed=True))
