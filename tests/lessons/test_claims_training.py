@@ -599,9 +599,12 @@ def test_a_semester_teaches_each_lesson_once_and_an_assignment_after_its_lessons
 def test_the_quiz_bank_holds_each_prediction_with_its_answer():
     for number in LESSONS:
         notebook = nbformat.read(LESSONS[number], as_version=4)
-        asked = sum(len(make_quiz.ASKED.findall(cell.source)) for cell in notebook.cells)
+        asked = sum(len(re.findall(make_quiz.PREDICTION, cell.source)) for cell in notebook.cells)
         found = list(make_quiz.predictions(notebook))
-        assert sum(len(make_quiz.ASKED.findall(question)) for _, question, _ in found) == asked
+        assert (
+            sum(len(re.findall(make_quiz.PREDICTION, question)) for _, question, _ in found)
+            == asked
+        )
         assert all("**" in answer for _, _, answer in found)
 
 
