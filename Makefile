@@ -28,7 +28,7 @@ pages: $(LEARNER)  ## run the lessons and write them as pages to mplab-html
 site: pages  ## the same, and serve them on http://127.0.0.1:8000
 	$(RUN) http.server --bind 127.0.0.1 --directory mplab-html 8000
 
-test: $(DEVELOPER)  ## lint, format, types and the fast tests (three to four minutes)
+test: $(DEVELOPER)  ## lint, format, types and the fast tests (about three minutes)
 	$(RUN) ruff check
 	$(RUN) ruff format --check
 	$(MAKE) --no-print-directory --jobs 2 types javascript fast
