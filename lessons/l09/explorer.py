@@ -76,6 +76,7 @@ class ScalerTimeline(Explorer):
     ) -> None:
         self._run = source if isinstance(source, History) else None
         self._recorded = [] if self._run is None else _recorded(self._run)
+        self._played: dict[tuple[str, int, int], list[Turn]] = {}
         if isinstance(source, History):
             self._headroom = Headroom(np.zeros(len(self._recorded)), np.zeros(0))
         elif isinstance(source, Headroom):
@@ -111,9 +112,12 @@ class ScalerTimeline(Explorer):
         """What the rule does, step by step."""
         if self._run is not None:
             return self._recorded
-        rule = RULES[self.rule.value](2.0**self.start.value, self.interval.value)
-        limits, means = self._headroom
-        return list(turns(rule, limits, mean_abs_gradient=means))
+        place = self.rule.value, self.start.value, self.interval.value
+        if place not in self._played:
+            rule = RULES[place[0]](2.0 ** place[1], place[2])
+            limits, means = self._headroom
+            self._played[place] = list(turns(rule, limits, mean_abs_gradient=means))
+        return self._played[place]
 
     @property
     def _moves(self) -> list[int]:

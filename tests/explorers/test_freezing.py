@@ -114,7 +114,7 @@ def test_a_page_holds_every_position_that_its_lesson_names(name, monkeypatch):
     lesson, named = every_explorer.NAMED[name]
     (path,) = course_folder("lessons").glob(f"{lesson:02}_*.ipynb")
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells]
-    at = cells.index(f"{name}()")
+    at = [source.startswith(f"{name}(") for source in cells].index(True)
     text = cells[at - 1].partition("One question")[2] + cells[at + 1].partition("## ")[0]
     raised = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
     powers = {power.translate(raised) for power in re.findall("2([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", text)}

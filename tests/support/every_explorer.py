@@ -257,6 +257,10 @@ NAMED = {
         6, {"large product 2^": ["4", "5", "15"], "small product 2^": ["-9", "-10", "-11"]},
     ),
     "UpdateStagnation": (7, {"|Δ| = 2^": ["-7", "-8"], "weight": ["1.0"]}),
+    "ScalerTimeline": (
+        9,
+        {"first scale 2^": ["15", "16"], "growth interval": ["25", "2000"], "step": ["24", "53"]},
+    ),
     "AmaxHistory": (
         12, {"history": ["16", "4", "1"], "spike 2^": ["18", "4", "5"], "margin 2^": ["4"]},
     ),
