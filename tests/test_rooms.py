@@ -47,7 +47,7 @@ BUDGETS = {
     "mplab": 19_300,
     "mplab/numbers": 1_970,
     "mplab/arithmetic": 1_980,
-    "mplab/scaling": 785,
+    "mplab/scaling": 790,
     "mplab/course": 480,
     "mplab/simulation": 2_410,
     "mplab/grading": 3_935,

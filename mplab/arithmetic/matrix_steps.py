@@ -86,7 +86,8 @@ def step_bits(
         a: finite values of `input_format`, at most as many as the unit takes at once.
         b: the values to multiply them by.
         c: the value to add, FP32.
-        architecture: as in `mplab.arithmetic.mma`; the unit must align all terms at once.
+        architecture: as in `mplab.arithmetic.mma`; the unit must align all terms at once,
+            but no zeros, to an exponent of at least −126.
         input_format: the format of `a` and `b`, or a pair of formats.
 
     Exactness:
@@ -99,10 +100,10 @@ def step_bits(
         (0, -13, 1, True)
     """
     unit = unit_of(architecture, input_format)
-    if not unit.at_once:
+    if not unit.at_once or unit.zeros_align or unit.exponent_floor != FP32.emin:
         raise ValueError(
-            f"step_bits: architecture must be one whose unit aligns all terms to one "
-            f"exponent; got {quoted(architecture)}. Take 'hopper'."
+            f"step_bits: architecture must be one whose unit aligns all terms but zeros to one "
+            f"exponent, −126 at least; got {quoted(architecture)}. Take 'hopper'."
         )
     formats = pair_of(input_format)
     left, right = as_float64("step_bits", a, "a"), as_float64("step_bits", b, "b")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from mplab.numbers.codes import decode, encode, ulp, values
-from mplab.numbers.formats import Format
+from mplab.numbers.formats import Format, Specials
 from mplab.numbers.rounding import round_to
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
@@ -63,10 +63,9 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
 def _draw_code(axes: Axes, row: int, code: int, fmt: Format) -> None:
     """Draw a row of cells, filled where the bit is 1, in the colour of its field."""
     widths = (int(fmt.signed), fmt.exponent_bits, fmt.precision - 1)
-    colours = [
-        colour for colour, n in zip(c.FIELDS.values(), widths, strict=True) for _ in range(n)
-    ]
-    for place, colour in enumerate(colours):
+    if fmt.specials is Specials.TWOS_COMPLEMENT:
+        widths = (0, 0, fmt.bits)
+    for place, colour in enumerate(np.repeat(list(c.FIELDS.values()), widths)):
         bit = code >> (fmt.bits - 1 - place) & 1
         face = colour if bit else "white"
         axes.add_patch(
@@ -118,9 +117,8 @@ def code_table(fmt: Format) -> c.Picture:
         f"{infinite or 'no'} infinities, {nan} NaN{'' if nan == 1 else 's'}"
     )
     details = (
-        f"Table of the {table.size} codes without sign; the first row holds zero and the "
-        f"subnormal numbers up to {number(float(table[0, -1]))}, the largest number is "
-        f"{number(fmt.max_finite)}."
+        f"Table of the {table.size} codes without sign; the first row goes up to "
+        f"{number(float(table[0, -1]))}, the largest number is {number(fmt.max_finite)}."
     )
     return c.titled(picture, sentence, details)
 
@@ -176,7 +174,7 @@ def number_lines(
     for row, (_, found, colour) in enumerate(rows):
         axes.plot([low, high], [row, row], color=c.BAND, linewidth=0.8)
         axes.vlines(found, row - 0.3, row + 0.3, color=colour, linewidth=1.1, clip_on=False)
-    c.rows(axes, [f"{name}" for name, _, _ in rows])
+    c.rows(axes, [name for name, _, _ in rows])
     axes.set_xlim(low, high)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)

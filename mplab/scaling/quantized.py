@@ -201,8 +201,9 @@ def quantize(
         TypeError: the tensor is not floating point; the format is too wide.
         ValueError: the block does not divide the shape; a scale is not positive or has
             another shape; a NaN for a format without NaN, unless a rule sets the scale; a
-            `tensor_scale` without `ScaleRule.NVFP4`; under this rule, a format that is unsigned
-            or has a range near that of float32.
+            negative number for an unsigned format without NaN; a `tensor_scale` without
+            `ScaleRule.NVFP4`; under this rule, a format that is unsigned or has a range near that
+            of float32.
 
     Exactness:
         The product with the scale is computed in the tensor's dtype (float32 at least) and
@@ -233,6 +234,11 @@ def quantize(
     rounded = multiply_and_round(
         wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
     )
+    if not (fmt.signed or fmt.has_nan) and bool((rounded.isnan() & (wide < 0)).any()):
+        raise ValueError(
+            f"quantize: tensor must not hold negative numbers, which {fmt.name} lacks; got "
+            f"{float(wide.min())}. Add a zero point first, or take a signed format."
+        )
     return Quantized(_codes(rounded, fmt), factor, fmt, block, whole)
 
 

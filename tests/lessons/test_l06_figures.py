@@ -115,7 +115,8 @@ def test_the_bits_of_a_step_of_two_formats_have_the_least_exponent_of_each():
     step = step_bits([2.0**-9, 1.0], [2.0**15, 2.0**-5], **mixed)
     assert (step.top, step.low, step.losing) == (9, -4, 1)
     assert step_bits([2.0**15, 1.0], [2.0**-9, 2.0**-5], input_format=mixed["input_format"][::-1])
-    for architecture, fmt in (("cdna3", FP16), ("cdna1", FP16), ("hopper", float)):
+    other = [(MatrixUnit(4, 8, **x), FP16) for x in ({"zeros_align": True}, {"exponent_floor": 0})]
+    for architecture, fmt in (("cdna3", FP16), ("cdna1", FP16), ("hopper", float), *other):
         with pytest.raises(ValueError, match=r"^step_bits: architecture must be one whose"):
             step_bits([1.0], [1.0], architecture=architecture, input_format=fmt)
 

@@ -10,6 +10,7 @@ from cases import assert_same_bits
 from oracle import power, round_fraction
 
 from mplab import FORMATS, FP4_E2M1, FP8_E4M3, FP8_E8M0, FP32, Format, Overflow, Rounding, Stream
+from mplab.numbers.formats import Specials
 from mplab.scaling import Quantized, ScaleRule, dequantize, fake_quantize, hadamard, quantize
 
 NVFP4 = {"fmt": FP4_E2M1, "scale": ScaleRule.NVFP4}
@@ -226,3 +227,10 @@ def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken()
         quantize(x, FP8_E8M0, scale=ScaleRule.NVFP4, block=(16,))
     with pytest.raises(ValueError, match=r"tensor_scale must be one .*a tensor of shape \(\)\.$"):
         quantize(x, **NVFP4, block=(16,), tensor_scale=torch.ones(1))
+
+
+def test_a_negative_number_is_not_stored_as_zero_by_an_unsigned_format_without_nan():
+    fmt = Format("U5", exponent_bits=3, precision=3, specials=Specials.NONE, signed=False)
+    assert quantize(torch.tensor([0.0, -0.0, 2.0]), fmt, scale=1.0).codes.tolist() == [0, 0, 16]
+    with pytest.raises(ValueError, match=r"negative numbers, which U5 lacks; got -1.0"):
+        quantize(torch.tensor([0.5, -1.0]), fmt)
