@@ -173,33 +173,22 @@ def limit_resources(
 
 
 # System calls that no exercise needs: into other namespaces, file systems and processes, and
-# to memory that no limit above counts. Numbers: the kernel's syscall tables.
-_ARCHITECTURES: dict[str, tuple[int, dict[str, int]]] = {
-    "x86_64": (
-        0xC000003E,
-        {"ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "unshare": 272}
-        | {"setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155, "keyctl": 250}
-        | {"add_key": 248, "request_key": 249, "bpf": 321, "perf_event_open": 298}
-        | {"userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64}
-        | {"mq_open": 240, "open_by_handle_at": 304, "kcmp": 312, "clone": 56}
-        | {"vmsplice": 278}
-        | {"mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54},
-    ),
-    "aarch64": (
-        0xC00000B7,
-        {"ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "unshare": 97}
-        | {"setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41, "keyctl": 219}
-        | {"add_key": 217, "request_key": 218, "bpf": 280, "perf_event_open": 241}
-        | {"userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190}
-        | {"mq_open": 180, "open_by_handle_at": 265, "kcmp": 272, "clone": 220}
-        | {"vmsplice": 75}
-        | {"mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208},
-    ),
-}
+# to memory that no limit above counts. Numbers: the kernel's syscall tables, x86_64 and aarch64.
+_AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-_ANYWHERE = {"io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430}
+_DENIED = {"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271)}
+_DENIED |= {"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39)}
+_DENIED |= {"pivot_root": (155, 41), "keyctl": (250, 219), "add_key": (248, 217)}
+_DENIED |= {"request_key": (249, 218), "bpf": (321, 280), "perf_event_open": (298, 241)}
+_DENIED |= {"userfaultfd": (323, 282), "memfd_create": (319, 279), "shmget": (29, 194)}
+_DENIED |= {"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "kcmp": (312, 272)}
+_DENIED |= {"open_by_handle_at": (304, 265), "vmsplice": (278, 75), "io_uring_setup": (425, 425)}
+_DENIED |= {"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430)}
+_DENIED |= {"fsmount": (432, 432), "pidfd_getfd": (438, 438), "mount_setattr": (442, 442)}
+_DENIED |= {"memfd_secret": (447, 447)}
 
-_ANYWHERE |= {"fsmount": 432, "pidfd_getfd": 438, "mount_setattr": 442, "memfd_secret": 447}
+# Denied with some arguments: clone, mmap, socket, socketpair, setsockopt.
+_SOME = ((56, 220), (9, 222), (41, 198), (53, 199), (54, 208))
 
 _CLONE3, _EPERM, _ENOSYS = 435, 1, 38
 
@@ -229,15 +218,13 @@ def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes
     Raises:
         OSError: the machine is neither x86_64 nor aarch64.
     """
-    if machine not in _ARCHITECTURES:
+    if machine not in _AUDIT:
         raise OSError(f"no list of system calls for {machine}")
-    audit, table = _ARCHITECTURES[machine]
-    denied = {**table, **_ANYWHERE}
-    some = ("clone", "mmap", "socket", "socketpair", "setsockopt")
-    clone, mmap, one_socket, two_sockets, option = (denied.pop(name) for name in some)
+    own = list(_AUDIT).index(machine)
+    clone, mmap, one_socket, two_sockets, option = (numbers[own] for numbers in _SOME)
     program = [
         (_LOAD, 0, 0, 4),  # seccomp_data.arch
-        (_IF_EQUAL, 1, 0, audit),
+        (_IF_EQUAL, 1, 0, _AUDIT[machine]),
         (_RETURN, 0, 0, _KILL),  # 32-bit entry points have other numbers
         (_LOAD, 0, 0, 0),  # seccomp_data.nr
         (_IF_AT_LEAST, 0, 1, 0x40000000),  # x32
@@ -246,9 +233,9 @@ def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes
         (_IF_EQUAL, 0, 1, _CLONE3),
         (_RETURN, 0, 0, _ERRNO | _ENOSYS),
     ]
-    for number in denied.values():
-        program += [(_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _EPERM)]
     deny, allow = (_RETURN, 0, 0, _ERRNO | _EPERM), (_RETURN, 0, 0, _ALLOW)
+    for numbers in _DENIED.values():
+        program += [(_IF_EQUAL, 0, 1, numbers[own]), deny]
     # Arguments lie from 16 on, eight bytes each; only their low halves count here.
     program += [(_IF_EQUAL, 0, 4, clone), (_LOAD, 0, 0, 16), (_IF_SET, 0, 1, _CLONE_NEWUSER)]
     program += [deny, allow]
