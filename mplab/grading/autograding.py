@@ -34,7 +34,7 @@ from sqlalchemy.exc import OperationalError
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import renew_penalties, save
-from mplab.grading.journal import counting, is_graded, submitted_students, superseded
+from mplab.grading.journal import is_graded, named, submitted_students, superseded
 from mplab.grading.sandbox import NoSandbox, require_sandbox
 from mplab.grading.worker import Job, Work, grade_submission, start_worker, stop_worker
 from mplab.numbers.formats import FP16
@@ -113,6 +113,7 @@ def autograde(
         job = Job(str(course.root), assignment, trusted, uuid.uuid4().hex)
         workers = partial(_cluster, dask) if dask else _processes
         try:
+            course.record_students()
             _grade_all(workers, jobs, todo, job, Recorder(course, assignment), tell)
         except OperationalError as error:
             raise ValueError(
@@ -146,15 +147,11 @@ def _chosen(
 ) -> list[str]:
     """List the ids with a submission: all, or only the named ones."""
     present, strangers = submitted_students(course, assignment)
-    owners = counting(course, assignment)
-    wanted = {owners.get(name, name) for name in students}
     for name in strangers:
         tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
     for name, other in superseded(course, assignment).items():
         tell(f"{name}: not graded: {other} of the same team handed in later, or stands first")
-    if missing := sorted(wanted - set(present)):
-        raise ValueError(f"--student must be an id with a submission; got {', '.join(missing)}.")
-    return [name for name in present if not wanted or name in wanted]
+    return named(course, assignment, students, present)
 
 
 # The workers -----------------------------------------------------------------------------
@@ -206,7 +203,6 @@ def _grade_all(
     tell: Callable[[str], None],
 ) -> None:
     """Grade the submissions, and record each result as it arrives."""
-    recorder.open()
     queue, suspects = deque(map(_Attempt, students)), deque[_Attempt]()
     while queue:
         with workers(jobs) as (executor, room):
@@ -283,13 +279,8 @@ class Recorder:
         self._course, self._assignment = course, assignment
         self.count = 0
 
-    def open(self) -> None:
-        """Put the roster into the gradebook."""
-        self._course.record_students()
-
     def write(self, work: Work) -> None:
         """Record a submission; retry on errors, and if all attempts fail, record the reason."""
-        failure: Exception | None = None
         for pause in _PAUSES:
             time.sleep(pause)
             try:
@@ -298,7 +289,6 @@ class Recorder:
                 return
             except Exception as error:
                 failure = error
-        assert failure is not None
         self.fail(work.student, failure)
 
     def fail(self, student: str, error: Exception) -> None:

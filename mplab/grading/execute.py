@@ -1,8 +1,6 @@
 """Run a notebook in the sandbox and grade it outside."""
 
 import atexit
-import base64
-import binascii
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -11,17 +9,9 @@ from typing import Any, NamedTuple
 
 import nbformat
 
-from mplab.grading.exercises import (
-    MOST_INTERRUPTS,
-    NOT_ASKED,
-    Graded,
-    Outcome,
-    grade_exercise,
-    seed_for,
-)
-from mplab.grading.folder import Course
+from mplab.grading.exercises import MOST_INTERRUPTS, NOT_ASKED, Graded, Outcome, grade_exercise
 from mplab.grading.sandbox import Died, Lane, Limits, Session, require_sandbox
-from mplab.grading.submissions import defused
+from mplab.grading.submissions import image_kind
 
 _OUTCOME = re.compile(r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE)
 """An outcome as a grade cell shows it."""
@@ -166,7 +156,7 @@ def one_line(message: str) -> str:
 def _output(raw: Mapping[str, Any]) -> nbformat.NotebookNode:
     """Convert a student's output to one of the few kinds that feedback shows."""
     text = {key: value[:_TEXT] for key, value in raw.items() if isinstance(value, str)}
-    if "image" in raw and _is_png(raw["image"]):
+    if image_kind(raw.get("image")) == "image/png":
         data = {"image/png": raw["image"], "text/plain": text.get("text", "")}
         return nbformat.v4.new_output("display_data", data)
     if "error" in text:
@@ -180,63 +170,3 @@ def _output(raw: Mapping[str, Any]) -> nbformat.NotebookNode:
         return nbformat.v4.new_output("display_data", {"text/plain": text["shown"]})
     name = "stderr" if raw.get("stream") == "stderr" else "stdout"
     return nbformat.v4.new_output("stream", name=name, text=text.get("text", ""))
-
-
-def _is_png(image: Any) -> bool:
-    try:
-        content = base64.b64decode(image, validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        return False
-    return content.startswith(b"\x89PNG\r\n\x1a\n")
-
-
-def execute(
-    notebook: nbformat.NotebookNode,
-    course: Course,
-    whose: tuple[str, str],
-    *,
-    refused: str = "",
-    trusted: bool,
-    account: bool,
-    limits: Mapping[str, Any],
-) -> str:
-    """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
-
-    Args:
-        notebook: rebuilt from a submission, or from the release if the submission was refused.
-        course: the course.
-        whose: the assignment and the student.
-        refused: the reason if it was; then nothing is run.
-        trusted: run without a sandbox.
-        account: run as another account instead; see `Lane`.
-        limits: values that replace defaults of `Limits`.
-
-    Returns:
-        A remark for the teacher; empty if there is nothing to say.
-
-    Raises:
-        NoSandbox: there is no sandbox, or it ended through no fault of the submission.
-    """
-    for cell in notebook.cells:
-        if cell.cell_type == "raw":  # copied into pages as it stands
-            cell.cell_type = "markdown"
-        if cell.cell_type == "markdown":
-            cell.source = defused(cell.source)
-    assignment = course.assignment(whose[0])
-
-    def seed(name: str, part: str) -> int:
-        return seed_for(course.key(), *whose, name, part)
-
-    if not refused:
-        bounds = Limits(**limits)
-        lane = lane_for(assignment.warm, trusted=trusted, account=account, limits=bounds)
-        try:
-            with lane.session(course.files(whose[0])) as session:
-                return run_notebook(notebook, session, assignment.graded, seed).remark
-        except Died as death:
-            refused = str(death)
-    for cell in notebook.cells:
-        if name := graded_name(cell):
-            reason = f"Not graded: {refused}."
-            write_outcomes(cell, refused_outcomes(assignment.graded[name], reason))
-    return ""

@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -122,11 +123,8 @@ def load_assignment(path: Path) -> Assignment:
 
 def _line(error: Exception, path: Path) -> str:
     """Name the line of a file at which it went wrong; nothing if the file never ran."""
-    line, frame = getattr(error, "lineno", None), error.__traceback__
-    while frame:
-        if frame.tb_frame.f_code.co_filename == str(path):
-            line = frame.tb_lineno
-        frame = frame.tb_next
+    ran = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    line = ran[-1] if ran else getattr(error, "lineno", None)
     return f", line {line}" if line else ""
 
 
@@ -189,10 +187,8 @@ def grade_exercise(graded: Graded, answering: Session, seed: Callable[[str], int
 
 def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Session) -> str:
     """Return the reason why a part earns nothing; empty if it is right."""
-    function = callable(graded.exercise.answer)
-    encoded = [encode_value(_spread(case)) for case in cases] if function else None
     uses = graded.exercise.uses
-    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
+    reply = _ask(graded, cases, answering)
     if reply.get("interrupted"):
         return f"Stopped after {graded.seconds:g} seconds."
     if reply.get("missing"):
@@ -218,14 +214,19 @@ def first_wrong(graded: Graded, part: Part, seed: int, answering: Session) -> st
     """Show the first case that a teacher's own solution gets wrong; empty if there is none."""
     cases = graded.cases(part, seed)
     wanted = replace(graded.exercise, cases=cases).outcomes(graded.exercise.answer)
-    encoded = None
-    if callable(graded.exercise.answer):
-        encoded = [encode_value(_spread(case)) for case in cases]
-    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds)
+    reply = _ask(graded, cases, answering)
     for case, want, entry in zip(cases, wanted, reply.get("values", []), strict=False):
         if not equal(given := _read(entry), want, graded.exercise):
             return f"for {case!r:.300} wanted {want!r:.300}, got {given!r:.300}"
     return ""
+
+
+def _ask(graded: Graded, cases: list[Any], answering: Session) -> Any:
+    """Ask a submission for the value, or for its function's results on these cases."""
+    function = callable(graded.exercise.answer)
+    encoded = [encode_value(_spread(case)) for case in cases] if function else None
+    uses = graded.exercise.uses
+    return answering.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
 
 
 def _spread(case: Any) -> tuple[Any, ...]:

@@ -88,7 +88,8 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, ow
         return Grade(student, assignment.name, None, points, remark, owner=owner)
     submission = gradebook.find_submission(assignment.name, owner)
     if submission.total_seconds_late > 0:
-        remark = f"{remark} {-(-submission.total_seconds_late // 3600):.0f} hours late".strip()
+        hours = round(-(-submission.total_seconds_late // 3600))
+        remark = f"{remark} {hours} hour{'s' * (hours > 1)} late".strip()
     by_hand = bool(submission.needs_manual_grade)
     if by_hand:
         remark = f"{remark} {BY_HAND}".strip()
@@ -122,16 +123,19 @@ def export(course: Course, assignments: list[str], *, to: str, path: Path) -> in
         The number of students in the file.
 
     Raises:
-        ValueError: an assignment is not in the gradebook, or `to` is unknown.
+        ValueError: an assignment is not in the gradebook.
     """
     tables = {"csv": _plain_table, "canvas": _canvas_table, "moodle": _moodle_table}
-    if to not in tables:
-        raise ValueError(f"export: to must be one of {', '.join(tables)}; got {to!r}.")
     found = grades(course, assignments)
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(tables[to](found))
-    replace_file(path, text.getvalue().encode())
+    write_rows(path, tables[to](found))
     return len({grade.student.id for grade in found})
+
+
+def write_rows(path: Path, rows: list[list[str]]) -> None:
+    """Write a CSV file."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    replace_file(path, text.getvalue().encode())
 
 
 def _number(score: float | None) -> str:
@@ -145,13 +149,13 @@ def _final(grade: Grade) -> str:
 
 
 def _plain_table(found: list[Grade]) -> list[list[str]]:
-    head = ["assignment", "id", "first_name", "last_name", "email", "score", "max_score"]
-    rows = [
-        [*map(neutral, (g.assignment, *g.student[:4])), _number(g.score), _number(g.max_score)]
-        for g in found
-    ]
-    more = ([neutral(g.remark), neutral(g.parts)] for g in found)
-    return [[*head, "remark", "parts"], *(a + b for a, b in zip(rows, more, strict=True))]
+    head = ["assignment", *Student._fields[:4], "score", "max_score", "remark", "parts"]
+    rows = []
+    for grade in found:
+        points = [_number(grade.score), _number(grade.max_score)]
+        words = map(neutral, (grade.remark, grade.parts))
+        rows.append([*map(neutral, (grade.assignment, *grade.student[:4])), *points, *words])
+    return [head, *rows]
 
 
 def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:
@@ -166,17 +170,10 @@ def _canvas_table(found: list[Grade]) -> list[list[str]]:
     points = {g.assignment: g.max_score for g in found}
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]
     possible = ["    Points Possible", "", "", "", "", *map(_number, points.values())]
-    rows = [
-        [
-            neutral(f"{s.last_name}, {s.first_name}"),
-            neutral(s.number),
-            neutral(s.id),
-            neutral(s.email),
-            "",
-        ]
-        + [_final(own[name]) for name in points]
-        for s, own in _by_student(found).items()
-    ]
+    rows = []
+    for s, own in _by_student(found).items():
+        who = f"{s.last_name}, {s.first_name}", s.number, s.id, s.email
+        rows.append([*map(neutral, who), "", *(_final(own[name]) for name in points)])
     return [head, possible, *rows]
 
 

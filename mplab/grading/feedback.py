@@ -85,16 +85,27 @@ def _limited(sender: Connection, seconds: float, work: Callable[..., str], *argu
     sender.send_bytes(work(*arguments).encode())
 
 
-class FeedbackExporter(HTMLExporter):
+class _Typesetter(HTMLExporter):
+    """The exporter that runs in the process of a page."""
+
+    template_name: Any = Unicode("feedback").tag(config=True)
+    extra_template_basedirs: Any = List([str(_NBGRADER / "templates")]).tag(config=True)
+    extra_template_paths: Any = List([str(_NBGRADER / _BOOTSTRAP)]).tag(config=True)
+    default_preprocessors: Any = List([])
+
+    @pass_context
+    def markdown2html(self, context: Any, source: str) -> str:
+        cell = context.get("cell") or {}  # in a macro, as for a comment, there is none
+        return rendered_markdown(source, cell.get("attachments"))
+
+
+class FeedbackExporter(_Typesetter):
     """Exports a graded notebook to HTML for its author; the page may load or run nothing.
 
     The notebook is rebuilt, sanitised, and rendered in bounded time.
     """
 
     seconds = Float(10.0, help="Time to typeset a page; after it, plain text.").tag(config=True)
-    template_name: Any = Unicode("feedback").tag(config=True)
-    extra_template_basedirs: Any = List([str(_NBGRADER / "templates")]).tag(config=True)
-    extra_template_paths: Any = List([str(_NBGRADER / _BOOTSTRAP)]).tag(config=True)
     default_preprocessors: Any = List([CSSHTMLHeaderPreprocessor]).tag(config=True)
     plain = Unicode("", help="Why the last page is plain text; empty if it is not.")
 
@@ -108,14 +119,12 @@ class FeedbackExporter(HTMLExporter):
         """
         nb, resources = Exporter.from_notebook_node(self, nb, resources, **kwargs)
         text = json.dumps(sanitise(nb, late_outputs=False))
-        names = ("template_name", "extra_template_basedirs", "extra_template_paths")
-        template = {name: getattr(self, name) for name in names}
         words = json.loads(json.dumps(resources, default=str))
         self.plain = ""
-        page = in_process(self.seconds, _typeset, template, text, words, False)
+        page = in_process(self.seconds, _typeset, text, words, False)
         if page is None:
             self.plain = f"it could not be typeset in {self.seconds:g} seconds"
-            page = in_process(self.seconds, _typeset, template, text, words, True)
+            page = in_process(self.seconds, _typeset, text, words, True)
         if page is None:
             raise RuntimeError(
                 f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "
@@ -124,26 +133,15 @@ class FeedbackExporter(HTMLExporter):
         return _finished(page), resources
 
 
-def _typeset(template: dict[str, Any], notebook: str, resources: Any, plain: bool) -> str:
+def _typeset(notebook: str, resources: Any, plain: bool) -> str:
     """Render a page; called in a process of its own."""
-    exporter = _Typesetter(**template)
+    exporter = _Typesetter()
     exporter.filters = {"strip_files_prefix": _unchanged}  # nbconvert's is quadratic in brackets
     if plain:
         names = ("markdown2html", "highlight_code", "ansi2html")
         exporter.filters |= dict.fromkeys(names, _as_it_stands)
     page, _ = exporter.from_notebook_node(nbformat.from_dict(json.loads(notebook)), resources)
     return str(page)
-
-
-class _Typesetter(HTMLExporter):
-    """The exporter that runs in the process of a page."""
-
-    default_preprocessors: Any = List([])
-
-    @pass_context
-    def markdown2html(self, context: Any, source: str) -> str:
-        cell = context.get("cell") or {}  # in a macro, as for a comment, there is none
-        return rendered_markdown(source, cell.get("attachments"))
 
 
 def _unchanged(text: str) -> str:

@@ -31,7 +31,7 @@ def with_parts(rubric: Mapping[str, float], given: Sequence[float], words: str) 
     """
     pairs = zip(rubric.items(), given, strict=True)
     lines = [f"- {name}: {points:g} of {most:g}" for (name, most), points in pairs]
-    return "\n".join([*lines, *([""] if lines and words else []), *([words] if words else [])])
+    return "\n\n".join(filter(None, ["\n".join(lines), words]))
 
 
 def read_parts(comment: str) -> tuple[dict[str, str], str]:

@@ -1,6 +1,7 @@
 """Which submissions there are, whose counts for a team, and which grades are up to date."""
 
 import hashlib
+from collections.abc import Sequence
 
 from mplab.grading.folder import Course
 from mplab.grading.submissions import NOTEBOOK_BYTES, Refused, notebooks_in, read_regular
@@ -29,6 +30,24 @@ def superseded(course: Course, assignment: str) -> dict[str, str]:
         for member, owner in counting(course, assignment).items()
         if member != owner and (course.root / "submitted" / member / assignment).is_dir()
     }
+
+
+def named(
+    course: Course, assignment: str, students: Sequence[str], present: list[str]
+) -> list[str]:
+    """List those present whom these ids name, each for its whole team; all if there are no ids.
+
+    Raises:
+        ValueError: an id names nobody who is present.
+    """
+    owners = counting(course, assignment)
+    wanted = {owners.get(name, name) for name in students}
+    if missing := sorted(wanted - set(present)):
+        wrong = ", ".join(missing)
+        raise ValueError(
+            f"--student must be an id with a submission, graded for a page; got {wrong}."
+        )
+    return [name for name in present if not wanted or name in wanted]
 
 
 def submitted_students(course: Course, assignment: str) -> tuple[list[str], list[str]]:

@@ -1,12 +1,12 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import nbformat
 
-from mplab.grading.execute import Report, graded_name, lane_for, run_notebook
+from mplab.grading.execute import graded_name, lane_for, run_notebook
 from mplab.grading.exercises import Assignment, first_wrong, grade_exercise, seed_for
 from mplab.grading.folder import Course, captured_log, write_public_checks
 from mplab.grading.sandbox import Died, Session
@@ -40,14 +40,25 @@ def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1)
     if problems:
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
     lane = lane_for(assignment.warm, trusted=trusted)
+    seed = partial(seed_for, course.key(), name, name)
     for path, notebook in solved.items():
         with lane.session(course.files(name)) as session:
-            _run(course, name, notebook, session, path.name)
+            report = run_notebook(notebook, session, assignment.graded, seed)
+        lost = [
+            f"{exercise}, {part.part}: {part.message}"
+            for exercise, parts in report.outcomes.items()
+            for part in parts
+            if part.earned != part.points
+        ]
+        if lost:
+            text = f"the solution of {path.name} loses points: {'; '.join(lost)}"
+            raise ValueError(f"release: {text}")
     _generate(course, name)
     lines = []
     for stem, stub in course.skeletons(name).items():
         with lane.session(course.files(name)) as session:
-            earned = _points(run_notebook(stub, session, assignment.graded, _seed(course, name)))
+            report = run_notebook(stub, session, assignment.graded, seed)
+        earned = sum(part.earned for parts in report.outcomes.values() for part in parts)
         if earned:
             raise ValueError(f"release: the empty notebook {stem} earns {earned:g} points.")
         text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
@@ -119,30 +130,6 @@ def _by_hand(notebooks: Iterable[nbformat.NotebookNode]) -> dict[str, float]:
     return {n: float(m["points"]) for n, m in marks.items() if m.get("grade") and m.get("solution")}
 
 
-def _seed(course: Course, name: str, student: str = "") -> Callable[[str, str], int]:
-    return lambda exercise, part: seed_for(course.key(), name, student or name, exercise, part)
-
-
-def _points(report: Report) -> float:
-    return sum(part.earned for parts in report.outcomes.values() for part in parts)
-
-
-def _run(
-    course: Course, name: str, notebook: nbformat.NotebookNode, session: Session, file: str
-) -> None:
-    """Run the teacher's notebook, which must earn all points."""
-    graded = course.assignment(name).graded
-    report = run_notebook(notebook, session, graded, _seed(course, name))
-    lost = [
-        f"{exercise}, {part.part}: {part.message}"
-        for exercise, parts in report.outcomes.items()
-        for part in parts
-        if part.earned != part.points
-    ]
-    if lost:
-        raise ValueError(f"release: the solution of {file} loses points: {'; '.join(lost)}")
-
-
 def _as_student(
     course: Course, name: str, notebook: nbformat.NotebookNode, session: Session, draws: int
 ) -> float:
@@ -164,7 +151,7 @@ def _as_student(
         for draw in range(draws):
             if draw and time.monotonic() > until:
                 break
-            seed = partial(_seed(course, name, f"draw {draw}"), exercise)
+            seed = partial(seed_for, course.key(), name, f"draw {draw}", exercise)
             for part, outcome in zip(
                 graded.parts, grade_exercise(graded, session, seed), strict=True
             ):

@@ -220,17 +220,16 @@ class _Answer(_Handler):
                 words = with_parts(question.rubric, given, words) if question.rubric else words
                 _record(grades[place], question, sum(given), words)
                 self.database.commit()
+                self.redirect(_next(assignment, question, grades, place + 1), status=303)
+                return
             except ValueError as wrong:
                 self.set_status(400)
                 error = f"Not saved: {wrong}."
-                self._show(assignment, question, grades, student, typed, error)
             except OperationalError:
                 self.set_status(503)
                 error = "Not saved: the gradebook is in use. Save again."
                 self.database.rollback()
-                self._show(assignment, question, grades, student, typed, error)
-            else:
-                self.redirect(_next(assignment, question, grades, place + 1), status=303)
+            self._show(assignment, question, grades, student, typed, error)
 
     @contextmanager
     def _grades(

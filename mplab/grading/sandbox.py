@@ -138,7 +138,7 @@ def require_sandbox() -> None:
     )
 
 
-class Lane:
+class Lane(contextlib.AbstractContextManager["Lane"]):
     """A warm process in a sandbox, in which submissions run one after the other.
 
     Args:
@@ -162,9 +162,6 @@ class Lane:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Lane:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

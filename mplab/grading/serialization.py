@@ -29,17 +29,11 @@ _MAX_TEXT = 10_000
 _MAX_BITS = 256
 
 _DTYPES: dict[str, np.dtype[Any]] = {
-    **{
-        name: np.dtype(name)
-        for name in (
-            *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-            *("float16", "float32", "float64"),
-        )
-    },
-    **{
-        name: np.dtype(getattr(ml_dtypes, name))
-        for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2")
-    },
+    name: np.dtype(getattr(ml_dtypes, name, name))
+    for name in (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    )
 }
 
 _FLOAT = re.compile(r"-?0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,4}|-?inf|nan", re.ASCII)

@@ -1,17 +1,14 @@
 """Statistics of a class in an assignment: how often each part was right, and what was wrong."""
 
-import csv
-import io
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
 
-from mplab.course.files import replace_file
 from mplab.grading.execute import graded_name, one_line, read_outcomes
 from mplab.grading.exercises import Graded
-from mplab.grading.exporting import NOTHING, Grade, grades, neutral
+from mplab.grading.exporting import NOTHING, Grade, grades, neutral, write_rows
 from mplab.grading.folder import Course
 
 RIGHT, KNOWN, OTHER, MISSED = "right", "a known mistake", "wrong otherwise", "not attempted"
@@ -96,7 +93,5 @@ def bars_of(counts: list[Count]) -> dict[str, dict[str, int]]:
 
 def write_statistics(counts: list[Count], path: Path) -> None:
     """Write the counts as CSV; no cell is a formula."""
-    text = io.StringIO(newline="")
     rows = [[neutral(f"{x:g}" if isinstance(x, float) else str(x)) for x in row] for row in counts]
-    csv.writer(text).writerows([Count._fields, *rows])
-    replace_file(path, text.getvalue().encode())
+    write_rows(path, [list(Count._fields), *rows])

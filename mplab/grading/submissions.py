@@ -354,13 +354,6 @@ def defused(text: str) -> str:
     return re.sub(r"<(?=[A-Za-z/!?])", "<\u200b", text)
 
 
-def refusal(skeleton: NotebookNode, reason: str) -> NotebookNode:
-    """Return the release's notebook with the reason on top, for a refused submission."""
-    notebook = copy.deepcopy(skeleton)
-    add_note(notebook, f"**Not graded:** {reason}.")
-    return notebook
-
-
 def add_note(notebook: NotebookNode, text: str) -> None:
     """Put a note of the grader on top, where its author reads it in the feedback."""
     notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="mplab-note"))

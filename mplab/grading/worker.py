@@ -5,21 +5,33 @@ A worker reads the course and writes nothing: the process that gave it the work 
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import multiprocessing.util
 import signal
 import threading
 import time
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from mplab.grading.execute import close_lanes, execute
+from nbformat import NotebookNode
+
+from mplab.grading.execute import (
+    close_lanes,
+    graded_name,
+    lane_for,
+    refused_outcomes,
+    run_notebook,
+    write_outcomes,
+)
+from mplab.grading.exercises import seed_for
 from mplab.grading.folder import Course
 from mplab.grading.isolation import die_with_parent
 from mplab.grading.journal import digest
-from mplab.grading.submissions import Refused, add_note, read_submission, refusal
+from mplab.grading.sandbox import Died, Limits
+from mplab.grading.submissions import Refused, add_note, defused, read_submission
 
 _ONE = threading.Lock()
 """A process has one sandbox, so its threads take turns."""
@@ -85,7 +97,7 @@ class _Grader:
     def __init__(self, job: Job) -> None:
         self._job, self._course = job, Course(Path(job.root))
         self._skeletons = self._course.skeletons(job.assignment)
-        self._limits = dict(self._course.config().Limits)
+        self._limits = Limits(**self._course.config().Limits)
 
     def grade(self, student: str) -> Work:
         start, assignment = time.perf_counter(), self._job.assignment
@@ -98,20 +110,47 @@ class _Grader:
             for notebook in notebooks.values() if remarks else ():
                 add_note(notebook, f"**Note:** {' '.join(remarks)}")
         except Refused as reason:
-            refused = str(reason)
-            notebooks = {n: refusal(nb, refused) for n, nb in self._skeletons.items()}
+            refused, notebooks = str(reason), copy.deepcopy(self._skeletons)
             remarks = [f"not graded: {refused}"]
-        for _, notebook in sorted(notebooks.items()):
-            remark = execute(
-                notebook,
-                self._course,
-                (assignment, student),
-                refused=refused,
-                trusted=self._job.trusted,
-                account=self._job.account,
-                limits=self._limits,
-            )
-            remarks.append(remark)
+            for notebook in notebooks.values():
+                add_note(notebook, f"**Not graded:** {refused}.")
+        remarks += [self._run(book, student, refused) for _, book in sorted(notebooks.items())]
         texts = {stem: json.dumps(notebook) for stem, notebook in notebooks.items()}
         seconds = time.perf_counter() - start
         return Work(student, found, texts, " ".join(filter(None, remarks)), seconds)
+
+    def _run(self, notebook: NotebookNode, student: str, refused: str) -> str:
+        """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
+
+        Args:
+            notebook: rebuilt from a submission, or from the release if the submission was refused.
+            student: whose it is.
+            refused: the reason if it was; then nothing is run.
+
+        Returns:
+            A remark for the teacher; empty if there is nothing to say.
+
+        Raises:
+            NoSandbox: there is no sandbox, or it ended through no fault of the submission.
+        """
+        for cell in notebook.cells:
+            if cell.cell_type == "raw":  # copied into pages as it stands
+                cell.cell_type = "markdown"
+            if cell.cell_type == "markdown":
+                cell.source = defused(cell.source)
+        job, course = self._job, self._course
+        exercises = course.assignment(job.assignment)
+        if not refused:
+            seed = partial(seed_for, course.key(), job.assignment, student)
+            walls = {"trusted": job.trusted, "account": job.account}
+            lane = lane_for(exercises.warm, limits=self._limits, **walls)
+            try:
+                with lane.session(course.files(job.assignment)) as session:
+                    return run_notebook(notebook, session, exercises.graded, seed).remark
+            except Died as death:
+                refused = str(death)
+        for cell in notebook.cells:
+            if name := graded_name(cell):
+                reason = f"Not graded: {refused}."
+                write_outcomes(cell, refused_outcomes(exercises.graded[name], reason))
+        return ""

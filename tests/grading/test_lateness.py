@@ -38,7 +38,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         return [remark.partition("to be graded by hand")[0].strip() for remark in remarks]
 
     assert remarks() == [
-        "2 hours late", "1 hours late", "Canvas says that it was late.", ""
+        "2 hours late", "1 hour late", "Canvas says that it was late.", ""
     ]  # fmt: skip
     for text, remark in (("s02,a1,2\n", ""), ("", "2 hours late")):  # a deleted line is gone
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)

@@ -16,7 +16,6 @@ from mplab.grading.submissions import (
     read_cells,
     read_submission,
     rebuild,
-    refusal,
 )
 
 
@@ -229,10 +228,3 @@ def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
     (folder / "b.ipynb").rename(folder / "final.ipynb")
     [note] = read_submission(folder, {"a1": skeleton()})[1]
     assert note == "Not graded: 'final.ipynb', a further notebook."
-
-
-def test_a_refusal_says_why_on_top_and_keeps_the_checks():
-    notebook = refusal(skeleton(), "it is no notebook")
-    assert "it is no notebook" in notebook.cells[0].source
-    assert [c.source for c in notebook.cells][-1] == "check 2"
-    nbformat.validate(notebook)
