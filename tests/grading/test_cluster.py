@@ -83,15 +83,14 @@ def test_each_is_recorded_once_and_those_that_kill_their_workers_cost_no_other(
     monkeypatch.setattr(autograding, "grade_submission", graded_with_trouble)
     names = [*(f"s{i}" for i in range(9)), "kills", "fails", "kills_once", "fails_once"]
     written, failed, told = [], {}, []
-    recorder = SimpleNamespace(
-        open=lambda: None, write=written.append, fail=failed.__setitem__, count=0
-    )
+    recorder = SimpleNamespace(write=written.append, fail=failed.__setitem__, count=0)
     workers = autograding._processes
     autograding._grade_all(workers, jobs, names[::-1], tmp_path, recorder, told.append)
     assert Counter(written) == dict.fromkeys(set(names) - {"kills", "fails"}, 1)
-    assert {name: type(error).__name__ for name, error in failed.items()} == {
-        "kills": "BrokenProcessPool", "fails": "OSError"
-    }  # fmt: skip
+    kinds = {name: type(error).__name__ for name, error in failed.items()}
+    assert kinds.pop("kills") == "BrokenProcessPool"
+    # On a busy machine the last of three tries may end with a neighbour that kills their worker.
+    assert kinds in ({"fails": "OSError"}, {"fails": "BrokenProcessPool"})
     assert all((tmp_path / name).stat().st_size <= 3 for name in names)
     assert any("a worker ended early" in words for words in told)
 
