@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
     grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
-    trusting[0].add_argument("--draws", type=int, default=20, help="of hidden cases (default: 20)")
+    trusting[0].add_argument("--draws", type=int, default=50, help="of hidden cases (default: 50)")
     _add_trust(*trusting, grade, watch)
     export = step("export", "write the grades as CSV", assignment="*")
     scope = step("gradescope", "write an autograder for Gradescope; keep it secret", assignment="?")
