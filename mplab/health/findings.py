@@ -260,7 +260,7 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     for name in sorted({name for step in steps for name in step.fp8}):
         casts = [(i, step.fp8[name]) for i, step in enumerate(steps) if name in step.fp8]
-        lost = [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero]
+        lost = [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)]
         if lost:
             yield _flushed_operand(name, len(casts), lost)
         over = [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]
@@ -274,6 +274,11 @@ def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
                 f"The scale was {cast.scale:.3g}, and the largest number {cast.amax:.3g}.",
                 "A delayed scale comes too late for a spike: look at that step's batch.",
             )
+
+
+def _is_judged(cast: Casts) -> bool:
+    """Whether many zeros are a symptom: blocks in four or six bits lose small numbers by design."""
+    return cast.fmt.startswith("FP8") or cast.scaling in ("none", "delayed")
 
 
 def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -> Finding:
@@ -292,6 +297,13 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
             "Nothing brings these numbers into the format's range.",
             "Use a scale from the tensor itself (current scaling), or delayed scaling.",
         )
+    if fits > 8 * cast.amax and cast.scaling != "delayed":
+        return _problem(
+            "no-fp8-scale",
+            observed,
+            "The numbers are smaller than the rule for the scale reaches.",
+            "Use a loss scale for gradients, or normalise what comes before.",
+        )
     if fits > 8 * cast.amax:
         return Finding(
             "stale-fp8-scale",
@@ -301,6 +313,16 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
             "numbers yet.",
             "Use current scaling or a shorter history, and look at the batch with the spike. A "
             "longer history makes it last.",
+        )
+    kept = sum(4 * c.beyond_e5m2 < c.flushed for _, c in lost)
+    if cast.fmt == "FP8_E4M3" and " grad_output" in name and 2 * kept > len(lost):
+        return Finding(
+            "fp8-gradient-range",
+            "watch",
+            observed,
+            f"FP8_E5M2 would lose {cast.beyond_e5m2 / cast.nonzero:.0%} of them in that step: it "
+            "reaches 2^14 times further below the same largest number.",
+            "Cast the gradients of this layer to FP8_E5M2, or keep it in 16 bits.",
         )
     return Finding(
         "fp8-outliers",
@@ -320,6 +342,14 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"The watch met an error of its own and stopped: {seen.error}",
             "The run went on untouched; what came later was not looked at.",
             "Watch with other options, and tell the authors of mplab.",
+        )
+    if seen.uncounted:
+        yield Finding(
+            "casts-uncounted",
+            "note",
+            f"The casts of torchao's layers could not be read: {seen.uncounted}",
+            "All else was watched.",
+            "Use the version of torchao that mplab is tested with.",
         )
     if not steps:
         yield _problem(

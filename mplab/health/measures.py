@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from mplab.health.records import Step
 from mplab.health.tracing import format_of_dtype
-from mplab.numbers.formats import FP32, Format
+from mplab.numbers.formats import FP8_E5M2, FP32, Format
 
 _COUNTED = 1 << 16
 """Gradients of one layer in one pass that are all counted; more are sampled."""
@@ -174,15 +174,24 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     return torch.stack([torch.full_like(parts[0], size.numel()), *parts])
 
 
-def casts_of(operand: Tensor, fmt: Format, scale: float) -> Tensor:
-    """Count the last four numbers of `Casts`, as float64."""
-    size = operand.detach().abs()
-    scaled = size * scale
+def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
+    """Measure what a cast to a format lost: the numbers of `Casts` after the first two, float64.
+
+    Args:
+        x: the operand, finite or not, with at least one element.
+        low: what the cast made of it, divided by `factor`.
+        factor: the scale, or that of each number.
+        fmt: the format.
+    """
+    x, factor = x.detach().float(), factor.float()
+    size, scaled = x.abs(), (x * factor).abs()
+    some, held = size > 0, x.isfinite() & low.isfinite()
+    most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)  # up to which it rounds down
+    reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2
     parts = [
-        size.amax() if size.numel() else scaled.sum(),
-        (size > 0).sum(),
-        ((scaled <= fmt.min_subnormal / 2) & (size > 0)).sum(),
-        (scaled > fmt.max_finite).sum(),
+        *(factor.min(), size.amax(), some.sum(), ((low == 0) & some).sum()),
+        *((scaled > most).sum(), ((scaled <= reach) & some).sum()),
+        *(t.double().where(held, 0).square().sum() for t in (x, x.double() - low.double())),
     ]
     return torch.stack([part.double() for part in parts])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
@@ -39,16 +40,20 @@ class Shares(NamedTuple):
 
 
 class Casts(NamedTuple):
-    """How an operand of an FP8 layer fitted into its format.
+    """How an operand of a layer in eight bits or fewer fitted into its format.
 
     Attributes:
         fmt: the format's name.
-        scaling: "current", "delayed" or "none".
+        scaling: how its scale is found, such as "current", "delayed", "none" or "tensorwise".
         scale: the factor before the cast; the smallest of several.
         amax: the largest magnitude, without the scale.
         nonzero: the number of nonzero elements.
         flushed: how many of the nonzero elements became zero.
-        saturated: how many were larger than the largest finite number, to which they were cast.
+        saturated: how many were too large to be rounded, and became the largest finite number.
+        beyond_e5m2: how many of the nonzero elements FP8_E5M2 would make zero, too, at a scale
+            that fits its largest number to the same one.
+        signal: the sum of squares of the finite elements.
+        noise: the sum of squares of what the cast changed in them.
     """
 
     fmt: str
@@ -58,12 +63,22 @@ class Casts(NamedTuple):
     nonzero: int
     flushed: int
     saturated: int
+    beyond_e5m2: int
+    signal: float
+    noise: float
+
+    @property
+    def snr(self) -> float | None:
+        """The signal-to-noise ratio in dB, infinite without noise; None without a signal."""
+        if not self.signal:
+            return None
+        return 10 * math.log10(self.signal / self.noise) if self.noise else math.inf
 
     def plus(self, other: Casts) -> Casts:
         """Add the counts of two records."""
         sums = (a + b for a, b in zip(self[4:], other[4:], strict=True))
         scale, amax = min(self.scale, other.scale), max(self.amax, other.amax)
-        return Casts(self.fmt, self.scaling, scale, amax, *sums)
+        return Casts(self.fmt, self.scaling, scale, amax, *sums)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -84,7 +99,8 @@ class Step:
         nonfinite_weights: the number of weights that are not finite after the step.
         origins: where numbers that are not finite came from.
         layers: shares by layer.
-        fp8: by layer and role, the operands of layers in FP8, except those scaled in blocks.
+        fp8: by layer and operand, the casts of layers in eight bits or fewer: `Fp8Linear`, and
+            torchao's `Float8Linear` and `MXFP8Linear`.
     """
 
     loss: float
@@ -120,6 +136,7 @@ class Step:
         for name, cast in self.fp8.items():
             for what in ("flushed", "saturated") if cast.nonzero else ():
                 numbers[f"{what}/{name}"] = getattr(cast, what) / cast.nonzero
+            numbers[f"snr/{name}"] = cast.snr
         return {name: float(x) for name, x in numbers.items() if x is not None}
 
 
@@ -142,6 +159,7 @@ class Evidence:
         bad_buffers: buffers that are not finite.
         passes: observed forward passes of the model, or of parts of it.
         updates: observed calls of the optimizer.
+        uncounted: an error at the casts of a layer of torchao, whose casts were not counted since.
         error: an error of the watch itself, which has looked at nothing since.
     """
 
@@ -158,6 +176,7 @@ class Evidence:
     bad_buffers: list[str] = field(default_factory=list)
     passes: int = 0
     updates: int = 0
+    uncounted: str = ""
     error: str = ""
 
 

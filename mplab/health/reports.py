@@ -9,7 +9,10 @@ from mplab.numbers.tables import Table
 
 _LAYERS = "gradients at the output of | format | zero | subnormal | lowest | near max | inf, NaN"
 
-_OPERANDS = "operand in FP8 | format | scale | made zero | more than half of it in | saturated"
+_OPERANDS = (
+    "operand in FP8 or less | format | scale | made zero | more than half of it in | "
+    "saturated | SNR"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,7 +75,8 @@ class Report:
             )
             half = sum(2 * c.flushed > c.nonzero for c in casts)
             scale = f"{casts[0].scale:g} → {casts[-1].scale:g}"
-            rows.append((name, all_steps.fmt, scale, flushed, f"{half} steps", saturated))
+            snr = "–" if all_steps.snr is None else f"{all_steps.snr:.1f} dB"
+            rows.append((name, all_steps.fmt, scale, flushed, f"{half} steps", saturated, snr))
         return rows
 
     def _tables(self) -> list[Table]:

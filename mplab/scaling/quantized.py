@@ -230,7 +230,7 @@ def quantize(
             f"Use round_tensor, or tensor.to(...)."
         )
     wide = _widened("quantize", tensor)
-    factor, whole = _scales_of("quantize", wide, fmt, scale, block, tensor_scale)
+    factor, whole = scales_of("quantize", wide, fmt, scale, block, tensor_scale)
     rounded = multiply_and_round(
         wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
     )
@@ -297,7 +297,7 @@ def fake_quantize(
         (tensor([  0.6875, 288.0000]), tensor([1., 1.]))
     """
     wide = _widened("fake_quantize", tensor)
-    factor, whole = _scales_of("fake_quantize", wide, fmt, scale, block, tensor_scale)
+    factor, whole = scales_of("fake_quantize", wide, fmt, scale, block, tensor_scale)
     rounded = multiply_and_round(
         wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
     )
@@ -430,7 +430,7 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
     return torch.where(rounded.isnan(), fmt.nan_code or 0, codes).to(torch.uint8)
 
 
-def _scales_of(
+def scales_of(
     function: str,
     wide: Tensor,
     fmt: Format,

@@ -15,7 +15,7 @@ from mplab.numbers.checks import one_of, quoted
 from mplab.numbers.formats import FP4_E2M1, FP6_E3M2, FP8_E4M3, FP8_E5M2, Format, Rounding
 from mplab.numbers.rounding import Stream
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
-from mplab.scaling.quantized import fake_quantize, hadamard
+from mplab.scaling.quantized import fake_quantize, hadamard, scales_of
 from mplab.simulation.marks import facts_of
 
 ROLES = ("input", "weight", "grad_output")
@@ -74,9 +74,7 @@ class Cast:
         """Cast a matrix in blocks for a product; incomplete blocks are padded with zeros."""
         if self.block is None:
             return x
-        (down, along), (rows, columns) = self.block, x.shape
-        block = (down, max(1, columns) if along is None else along)
-        padded = F.pad(x, (0, -columns % block[1], 0, -rows % block[0]))
+        padded, block = self._padded(x)
         found = fake_quantize(
             *(padded, self.fmt),
             scale=self.scale,  # type: ignore[arg-type]
@@ -84,7 +82,21 @@ class Cast:
             rounding=self.rounding,
             stream=self.stream(),
         )
-        return found[:rows, :columns]
+        return found[: x.shape[0], : x.shape[1]]
+
+    def factors(self, x: Tensor) -> Tensor:
+        """The factor of each number of a matrix in blocks, before it is rounded."""
+        padded, block = self._padded(x)
+        found, _ = scales_of("Cast", padded, self.fmt, self.scale, block, None)  # type: ignore[arg-type]
+        factors = found.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+        return factors[: x.shape[0], : x.shape[1]]
+
+    def _padded(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Pad a matrix with zeros to whole blocks; return it and the shape of a block."""
+        assert self.block is not None
+        (down, along), (rows, columns) = self.block, x.shape
+        block = (down, max(1, columns) if along is None else along)
+        return F.pad(x, (0, -columns % block[1], 0, -rows % block[0])), block
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,10 @@ class Fp8Linear(nn.Linear):
 
     Attributes:
         how: the `Scaling` by which operands are cast.
-        on_cast: None, or called before each cast with the role ("input", "weight" or
-            "grad_output"), the float32 matrix, and its scale; not for blocks, which have many.
+        on_cast: None, or called after each cast with the operand's name ("input", "weight" or
+            "grad_output", with blocks also those cast anew, such as "input for grad_weight"),
+            the float32 matrix, what the cast made of it, divided by the scale, and the scale:
+            a scalar, or with blocks that of each number.
 
     Raises:
         ValueError: an unknown scaling; a format that lacks signs or zero, or does not fit in
@@ -144,7 +146,7 @@ class Fp8Linear(nn.Linear):
     def _choose(self, how: Scaling, length: int, real: bool) -> None:
         """Set how operands are cast."""
         self.how, self.scaling, self.real = how, how.name, real
-        self.on_cast: Callable[[str, Tensor, float], None] | None = None
+        self.on_cast: Callable[[str, Tensor, Tensor, Tensor], None] | None = None
         casts = how.casts()
         self.formats = {role: cast.fmt for role, cast in casts.items()}
         self.scalings = {role: _scale_of_tensors(cast, length) for role, cast in casts.items()}
@@ -231,7 +233,7 @@ class _Linear(torch.autograd.Function):
         with _plainly(kind, graph):
             rows = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
             wide = _operand(layer, "weight", weight)
-            output = _product(layer, rows, wide)
+            output = _product(layer, rows, wide, "input", "weight")
             if bias is not None:
                 output += bias
             if into is not None:
@@ -253,10 +255,13 @@ class _Linear(torch.autograd.Function):
             grad = grad.reshape(-1, grad.shape[-1])
             back = _operand(layer, "grad_output", grad)
             if ctx.needs_input_grad[0]:
-                product = _product(layer, back, wide.t())
+                names = "grad_output", "weight for grad_input"
+                product = _product(layer, back, wide.t(), *names)
                 grad_input = product.to(ctx.dtypes[0]).reshape(ctx.shape)
             if ctx.needs_input_grad[1]:
-                product = _product(layer, back.t(), rows.t(), turn=layer.how.hadamard)
+                names = "grad_output for grad_weight", "input for grad_weight"
+                turn = layer.how.hadamard
+                product = _product(layer, back.t(), rows.t(), *names, turn=turn)
                 grad_weight = product.to(ctx.dtypes[1])
             if ctx.needs_input_grad[2]:
                 grad_bias = grad.float().sum(0).to(bias.dtype)
@@ -302,19 +307,24 @@ def _operand(layer: Fp8Linear, role: str, x: Tensor) -> _Operand:
     scale = layer.scale_of(role, x)
     if cast.block is not None:
         return _Operand(cast, x, scale)
-    if layer.on_cast is not None:
-        layer.on_cast(role, x, scale)
     factor, how = torch.tensor(scale, device=x.device), cast.rounding
     low = multiply_and_round(x, factor, cast.fmt, rounding=how, stream=cast.stream())
+    if layer.on_cast is not None:
+        layer.on_cast(role, x, low / factor, factor)
     return _Operand(cast, low.to(cast.fmt.torch_dtype) if layer.real else low, scale)
 
 
-def _product(layer: Fp8Linear, left: _Operand, right: _Operand, *, turn: bool = False) -> Tensor:
-    """The product left · rightᵀ, summed along the last axis of both."""
+def _product(
+    layer: Fp8Linear, left: _Operand, right: _Operand, *names: str, turn: bool = False
+) -> Tensor:
+    """The product left · rightᵀ of two named operands, summed along the last axis of both."""
     pair = [left.matrix, right.matrix]
     if turn:
         pair = turned(*pair)
     a, b = (x.cast.read(matrix) for x, matrix in zip((left, right), pair, strict=True))
+    for name, operand, x, low in zip(names, (left, right), pair, (a, b), strict=True):
+        if layer.on_cast is not None and operand.cast.block is not None:
+            layer.on_cast(name, x, low, operand.cast.factors(x))
     if layer.real and a.numel():
         return _real_product(a, b, (left.scale, right.scale))
     return (a.float() @ b.t().float()) * (1 / (left.scale * right.scale))

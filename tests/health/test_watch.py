@@ -6,6 +6,7 @@ import math
 import re
 import threading
 import warnings
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
@@ -16,11 +17,12 @@ from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures
-from mplab.health import Digest, Health, measures
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures, tally
+from mplab.health import Digest, Health, measures, watch
 from mplab.health.measures import casts_of
 from mplab.health.records import Shares
 from mplab.health.tracing import Tracer
+from mplab.numbers.formats import FORMATS
 from mplab.numbers.tensors import round_tensor
 from mplab.pictures import monitoring
 from mplab.scaling import GradScaler, LossScaler
@@ -159,8 +161,11 @@ def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     roles = {name.split()[-1] for name in health.steps[0].fp8}
-    in_blocks = SCALINGS[scaling].input.block is not None
-    assert roles == (set() if in_blocks else {"input", "weight", "grad_output"})
+    again = SCALINGS[scaling].input.block is not None  # cast anew for the second product
+    assert {"input", "weight", "grad_output"} == roles - {"grad_weight", "grad_input"}
+    assert len(roles) == 3 + 2 * again
+    snr = [cast.snr for step in health.steps for cast in step.fp8.values()]
+    assert all(9 < x < 50 for x in snr) and len(snr) == (30 if again else 18)
 
 
 @pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
@@ -171,12 +176,86 @@ def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
     sides = [torch.nextafter(ends, torch.tensor(to)) for to in (0.0, math.inf)]
     x = torch.cat([ends, *sides, torch.tensor([0.0, 3.0])])
     x = torch.cat([x, -x])
-    amax, nonzero, flushed, saturated = casts_of(x, fmt, scale).tolist()
-    cast = (x * scale).clamp(-fmt.max_finite, fmt.max_finite).to(fmt.torch_dtype).float()
-    assert amax == x.abs().max()
-    assert nonzero == (x != 0).sum()
-    assert flushed == ((cast == 0) & (x != 0)).sum() > 0
-    assert saturated == ((x * scale).abs() > fmt.max_finite).sum() > 0
+    x = torch.cat([x, 2 * x])
+    most, factor = fmt.max_finite, torch.tensor(scale)
+    cast = (x * scale).clamp(-most, most).to(fmt.torch_dtype).float()
+    found = casts_of(x, cast / scale, factor, fmt).tolist()
+    at_e5m2 = (x * scale * (57344 / most)).to(torch.float8_e5m2)
+    some = x != 0
+    assert found[:3] == [scale, x.abs().max(), some.sum()]
+    assert found[3] == ((cast == 0) & some).sum() > 0
+    assert found[4] == tally((x * scale).numpy(), fmt).overflow > 0
+    assert found[5] == ((at_e5m2 == 0) & some).sum()
+    wide, noise = x.double(), x.double() - (cast / scale).double()
+    assert found[6:] == pytest.approx([float((t**2).sum()) for t in (wide, noise)], rel=1e-12)
+
+
+def test_watching_fp8_layers_of_torchao_counts_what_they_cast_and_changes_nothing(monkeypatch):
+    """Each operand of each product: their numbers are those of the tensors that torchao made."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training, float8_linear
+    from torchao.prototype.moe_training import mxfp8_linear
+
+    cast, kernel = float8_linear.hp_tensor_to_float8_dynamic, mxfp8_linear.KernelPreference.EMULATED
+    made = []
+    for recipe, names in (("tensorwise", 6), ("rowwise", 12), ("rowwise_with_gw_hp", 8), (None, 8)):
+        weights = []
+        for watched in (False, True):
+            model = sick_runs.seeded(lambda: sick_runs.mlp(inputs=32, outputs=32))
+            if recipe is None:
+                options = {"kernel_preference": kernel, "wgrad_with_hp": True}
+                torch.manual_seed(2)
+                layers = (mxfp8_linear.MXFP8Linear(32, 32, **options) for _ in range(2))
+                model = nn.Sequential(*layers)
+            else:
+                config = Float8LinearConfig.from_recipe_name(recipe)
+                convert_to_float8_training(model, config=replace(config, emulate=True))
+            if watched and recipe:
+                seen = lambda *args, **kw: made.append((args[0], cast(*args, **kw))) or made[-1][1]  # noqa: E731
+                monkeypatch.setattr(float8_linear, "hp_tensor_to_float8_dynamic", seen)
+            x, y = sick_runs.regression(inputs=32, outputs=32)
+            with Health(model) if watched else MagicMock() as health:
+                for scale in (1.0, 1e-24):
+                    made.clear()
+                    (scale * F.mse_loss(model(x * scale**0.5), y)).backward()
+                    health.step(0.0)
+            weights.append([p.grad for p in model.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+        assert len(health.steps[0].fp8) == names and not health.seen.uncounted
+        assert all(25 < c.snr < 33 and not c.saturated for c in health.steps[0].fp8.values())
+        for operand in health.steps[1].fp8.values() if recipe else ():
+            found = (casts_of(*of_torchao(*one), FORMATS[operand.fmt]) for one in made)
+            assert any([*operand[2:]] == pytest.approx(one.tolist(), rel=1e-12) for one in found)
+        assert ("no-fp8-scale" in health.report().codes) == bool(recipe)  # below 1e-12
+
+
+def of_torchao(x, cast):
+    return x, cast._data.float() / cast._scale, cast._scale
+
+
+def test_gradients_that_only_a_wider_range_would_hold_are_told_from_outliers():
+    gradient = torch.full((64, 32), 1e-3)
+    for large, fmt, codes in (
+        (1.0, FP8_E4M3, []), (1e5, FP8_E4M3, ["fp8-gradient-range"]), (1e5, FP8_E5M2, []),
+        (1e9, FP8_E4M3, ["fp8-outliers"]), (1e9, FP8_E5M2, ["fp8-outliers"]),
+    ):  # fmt: skip
+        gradient[:, 0] = large
+        layer = Fp8Linear(32, 32, backward_format=fmt)
+        with Health(layer) as health:
+            layer(torch.randn(64, 32)).backward(gradient)
+            health.step(0.0)
+        assert health.report().codes == codes
+    (found,) = health.report().findings
+    assert found.observed.startswith("Fp8Linear grad_output lost more than half")
+
+
+def test_layers_of_torchao_that_cannot_be_read_leave_the_rest_of_the_watch(monkeypatch):
+    monkeypatch.setattr(watch, "is_torchao", lambda layer: isinstance(layer, nn.Linear))
+    model = sick_runs.seeded(sick_runs.mlp)
+    with Health(model) as health:
+        model(torch.ones(2, 8)).sum().backward()
+        health.step(0.0)
+    assert [f.code for f in health.report().findings] == ["casts-uncounted"]
+    assert health.steps[0].layers
 
 
 def test_the_fp8_operands_of_micro_batches_are_counted_together():
@@ -188,7 +267,8 @@ def test_the_fp8_operands_of_micro_batches_are_counted_together():
         health.step(0.0)
     cast = health.steps[0].fp8["0 (Fp8Linear) input"]
     assert cast[:4] == ("FP8_E4M3", "none", 1.0, 1e4)
-    assert cast[4:] == (96, 32, 32)
+    assert cast[4:8] == (96, 32, 32, 0)
+    assert cast.snr == pytest.approx(10 * math.log10(1e8 / (1e4 - 448) ** 2), rel=1e-3)
     assert health.steps[1].fp8 == {}
 
 

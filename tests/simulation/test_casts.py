@@ -167,11 +167,11 @@ def test_a_role_cast_once_goes_with_one_cast_in_blocks():
     wide = Cast(FP8_E4M3, CurrentScaling)
     layer = Fp8Linear(64, 32, scaling=replace(SCALINGS["mxfp8"], name="mine", weight=wide))
     seen = []
-    layer.on_cast = lambda role, x, scale: seen.append(role)
+    layer.on_cast = lambda name, *cast: seen.append(name)
     x = spread(5, 64)
     expected = F.linear(layer.how.input.read(x), layer.weight, layer.bias)
     torch.testing.assert_close(layer(x), expected, rtol=0.2, atol=0.2)
-    assert seen == ["weight"]
+    assert seen == ["weight", "input"]
     assert "mine scaling" in repr(layer)
 
 

@@ -245,10 +245,11 @@ def detached(*, broken):
 
 def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
     """Case 14: FP8 layers; a batch with a spike, small numbers, or one large feature."""
-    model = seeded(mlp)
+    inputs = 8 if outlier == 1 else 128  # of which the outlier spoils one block of 32
+    model = seeded(lambda: mlp(inputs=inputs))
     convert_linears(model, scaling=scaling, amax_history_len=4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    x, y = regression()
+    x, y = regression(inputs=inputs)
     x = size * x * torch.tensor([outlier, *[1.0] * (x.shape[1] - 1)])
     with Health(model, optimizer) as health:
         for step in range(12):
