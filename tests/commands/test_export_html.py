@@ -77,7 +77,7 @@ def test_each_prediction_of_a_lesson_hides_the_next_cell(path):
     for each in asked:
         cell = page.index("highlight hl-", each.end())
         assert '<details class="answer"' in page[each.end() : cell], page[each.end() :][:80]
-    assert "run the next cell" not in page
+    assert "run the next cell" not in page and "Replace <code>None" not in page
 
 
 def test_what_a_check_says_of_no_answer_is_left_out():

@@ -269,10 +269,12 @@ def test_numbers_formats_and_rules_are_chosen_and_bad_ones_answered(chromium, tm
         page.get_by_label("a format of your own").press("Enter")
         assert page.get_by_label("bits of").input_value() == "E5M6"
         assert page.locator("tbody tr").count() == len(SHOWN) + 1
-        for wrong in ("", "one", "<b>", "0x1ffff", "1/0", "9" * 10_000, "2^99999", "9" * 30_000):
+        odd = ("1/inf", "1__0", "１２", "9" * 10_000, "2^99999", "9" * 30_000)
+        for wrong in ("", "one", "<b>", "0xZZ", "0x1ffff", "1/0", *odd):
             assert re.match(r".*(cannot be read|too far|needs|too long)", say(wrong)), wrong[:20]
-            assert entry.input_value() == wrong
+            assert entry.input_value() == wrong and entry.get_attribute("aria-invalid") == "true"
         assert "You asked for 0.33333333333333333…" in say("0." + "3" * 10_000)
+        assert entry.get_attribute("aria-invalid") is None
         page.get_by_text("nearest double").click()
 
 

@@ -440,14 +440,14 @@ export function wholeNumber(what, typed, least, most) {
 export const isCode = (typed) => /^\s*0[xb][^.p]*$/i.test(typed);
 
 /** The code that was typed, if the format has it. */
-export function readCode(typed, f) {
-  const words = typed.trim().toLowerCase();
-  if (!/^(0x[0-9a-f]+|0b[01]+)$/.test(words)) throw mistake(typed);
-  if (BigInt(words) >> BigInt(f.bits)) {
-    const code = words.length <= 30 ? words : `${words.slice(0, 30)}…`;
+export function readCode(words, f, typed = words) {
+  const digits = words.trim().toLowerCase();
+  if (!/^(0x[0-9a-f]+|0b[01]+)$/.test(digits)) throw mistake(typed);
+  if (BigInt(digits) >> BigInt(f.bits)) {
+    const code = digits.length <= 30 ? digits : `${digits.slice(0, 30)}…`;
     throw new RangeError(`${code} needs more than the ${f.bits} bits of ${f.name}.`);
   }
-  return Number(words);
+  return Number(digits);
 }
 
 /** The exact number that was typed: a code of the format, or a number in one of many ways. */
@@ -462,7 +462,7 @@ export function read(typed, f) {
       `${quoted(typed)} is too long: ${typed.length} characters. Type at most ${LONGEST}.`,
     );
   }
-  if (isCode(words)) return exact(decode(readCode(words, f), f));
+  if (isCode(words)) return exact(decode(readCode(words, f, typed), f));
   const hex = HEX_FLOAT.exec(words);
   if (hex) return readHexadecimal(hex, typed);
   const product = PRODUCT.exec(words);

@@ -26,10 +26,11 @@ export const labelled = (words, control) => element("label", {}, `${words} `, co
 /** Controls, or other parts, beside each other as far as there is room. */
 export const line = (...parts) => element("div", { class: "mplab-line" }, ...parts);
 
-/** A field of text; `change` is given what was typed. */
+/** A field of text; `change` is given what was typed, and returns false if that cannot be. */
 export function textField(change, more = {}) {
   const plain = { type: "text", autocomplete: "off", spellcheck: "false" };
-  const made = element("input", { ...plain, ...more, change: () => change(made.value) });
+  const mark = () => change(made.value) === false && made.setAttribute("aria-invalid", true);
+  const made = element("input", { ...plain, ...more, change: mark });
   return made;
 }
 
@@ -105,20 +106,24 @@ export function live({ model, el }, explorer) {
       note = error.message;
     }
     show(state, note);
-    said.textContent = `${note} ${explorer.sentence(state)}`.trim();
+    said.replaceChildren(...(note ? [element("strong", {}, note), " "] : []));
+    said.append(explorer.sentence(state));
+    for (const field of el.querySelectorAll("[aria-invalid]"))
+      field.removeAttribute("aria-invalid");
     link.href = `#${prefix}${explorer.permalink(state).slice(1)}`;
     return !note;
   }
 
   function act(action) {
-    if (!attempt(action)) return;
+    if (!attempt(action)) return false;
     telling = true; // one by one: a model told half of it is none to follow
     for (const [name, value] of Object.entries(explorer.plain(state))) model.set(name, value);
     telling = false;
     model.save_changes();
-    if (!model.inPage) return;
     clearTimeout(resting);
-    resting = setTimeout(() => history.replaceState(history.state, "", link.href), REST);
+    const address = () => history.replaceState(history.state, "", link.href);
+    if (model.inPage) resting = setTimeout(address, REST);
+    return true;
   }
 
   const names = Object.keys(explorer.plain(state));
