@@ -75,10 +75,10 @@ def smaller(html: str) -> str:
     from PIL import Image
 
     def shrunk(found: re.Match[str]) -> str:
-        picture = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
+        image = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
         out = io.BytesIO()
-        few = picture.quantize(64, dither=Image.Dither.NONE).convert("RGB")
-        few.save(out, "webp", lossless=True)
+        few = image.quantize(64, dither=Image.Dither.NONE)
+        few.convert("RGB").save(out, "webp", lossless=True)
         return f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
 
     return _PNG.sub(shrunk, html)

@@ -35,8 +35,6 @@ BUTTONS = "open", "install"
 
 _POWER = re.compile(r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))")
 
-_STUB = re.compile(r"Replace <code>None</code>(?: by (a list of \w+ numbers))? and check")
-
 _PAPER = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
 
@@ -116,11 +114,10 @@ def text(markdown: str) -> str:
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
                        markdown2html(_FOLD.sub("", markdown)))  # fmt: skip
     html = html.replace("before you run the next cell", "before you open what follows")
-    html = _STUB.sub(lambda m: f"Type {m[1] or 'your answer'} below and check", html)
+    html = html.replace("Replace <code>None</code> and", "Type it below and")
     html = _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html)
     html = _POWER.sub(lambda m: f"<sup>{m[1] or m[2]}</sup>" if m[0][0] == "^" else m[0], html)
-    html = html.replace("<table>", '<div class="scrolled" tabindex="0"><table>')
-    return html.replace("</table>", "</table></div>")
+    return re.sub("(?s)<table>.*?</table>", r'<div class="scrolled" tabindex="0">\g<0></div>', html)
 
 
 def _frozen(notebook: Any) -> dict[str, Any]:

@@ -20,10 +20,10 @@ def show_both() -> None:
 
 
 def both(picture: Picture) -> str:
-    """Write a figure as HTML with two images, and leave it narrow; a wide table stays one."""
+    """Write a figure as HTML with two images, and leave it narrow; a wide table scrolls."""
     wide: str = picture._repr_mimebundle_()["text/html"]
     if max(len(axes.texts) for axes in picture.axes) > 60:
-        return wide
+        return f'<div class="scrolled" tabindex="0">{wide}</div>'
     narrow(picture)
     data = base64.b64encode(picture.png()).decode()
     source = f'<source media="(max-width: 600px)" srcset="data:image/png;base64,{data}">'

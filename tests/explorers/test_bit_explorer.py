@@ -137,12 +137,6 @@ def sum_of(words):
     return sign * sum(Fraction(2) ** int(power[1:]) for power in powers)
 
 
-def test_the_actions_of_the_second_lesson_s_exercise_give_minus_3(tmp_path):
-    code = "const [a, b] = given.map(makeFormat);"
-    code += "console.log(JSON.stringify(seen(typed(ruled(state(a), { f: b }), '0xC4'))))"
-    assert ask(code, tmp_path, [facts(FP16), facts(FP8_E4M3)])["value"] == "-3"
-
-
 def test_a_permalink_names_every_code_of_every_format_and_nothing_else(tmp_path):
     code = """
     const formats = given.formats.map(makeFormat), start = { ...state(formats[0]), formats };
@@ -276,19 +270,3 @@ def test_numbers_formats_and_rules_are_chosen_and_bad_ones_answered(chromium, tm
         assert "You asked for 0.33333333333333333…" in say("0." + "3" * 10_000)
         assert entry.get_attribute("aria-invalid") is None
         page.get_by_text("nearest double").click()
-
-
-@BROWSER
-def test_a_permalink_opens_a_code_and_a_wrong_one_says_why(chromium, tmp_path):
-    explorer = explorers.BitExplorer("0.1")
-    for link, words in [
-        ("#fp8_e4m3/0x3f", "FP8_E4M3 0x3F: "),
-        ("#e2m1/0x7", "E2M1 0x7: "),
-        ("#fp8_e4m3/0x1ff", "0x1ff needs more than the 8 bits of FP8_E4M3. FP16 0x2E66"),
-        ("#fp7/0x1", "There is no format “fp7”."),
-        ("#section", "FP16 0x2E66"),
-    ]:
-        with pages.opened(chromium, explorer, tmp_path, hash=link) as page:
-            assert pages.status(page).startswith(words)
-            page.evaluate("location.hash = '#bf16/0x3f80'")
-            page.get_by_text("BF16 0x3F80").first.wait_for()

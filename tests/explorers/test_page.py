@@ -170,6 +170,8 @@ LINKS = {
     "#rounding?eighths=x": "The slider must be a whole number from 0 to 16; got “x”.",
     "#rounding?mode=up": "There is no rounding mode “up”.",
     "#fp8_e4m3/0x3f": "FP8_E4M3 0x3F: ",
+    "#e2m1/0x7": "E2M1 0x7: ",
+    "#fp8_e4m3/0x1ff": "0x1ff needs more than the 8 bits of FP8_E4M3. FP16 0x2E66",
     "#section/1": "There is no format “section”.",
     "#2.line?around=1%2F3&zoom=-2&first=fp16": "From 0.208333 to 0.458333 FP16 has",
     "#2.fp8_e4m3/0x3f": "FP8_E4M3 0x3F: ",
@@ -190,6 +192,8 @@ def test_a_link_reaches_the_one_explorer_it_names(link, chromium, tmp_path):
         for number, start in enumerate(starts):
             words = LINKS[link] if number == addressed else start
             assert pages.status(page, number).startswith(words)
+        page.evaluate("location.hash = '#bf16/0x3f80'")
+        page.get_by_text("BF16 0x3F80").first.wait_for()
 
 
 def test_a_link_follows_what_is_done_and_opens_it_again(chromium, tmp_path):

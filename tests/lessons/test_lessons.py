@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
+import page as pages
 import pytest
 from cases import LESSONS_WITHOUT_TORCH
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 import mplab
-from mplab.commands.lesson_page import BUTTONS
+from mplab.commands import export_html, frame
+from mplab.commands.lesson_page import BUTTONS, lesson_body
 from mplab.course import EXERCISES
 from mplab.course.files import course_folder
 
@@ -35,6 +37,14 @@ REFUSE_TORCH = "import sys; sys.modules['torch'] = None"
 """In lessons that need none: importing it fails as if it were not installed."""
 SUPPORT = Path(__file__).parents[1] / "support"
 MOVE_CONTROLS = (SUPPORT / "move_controls.py").read_text(encoding="utf-8")
+
+PHONE = ("01", "07", "16")
+"""Lessons whose figures are drawn for phones as well, and looked at in a narrow page."""
+NARROW = """() => [...document.querySelectorAll("main img")].map(image => {
+    for (let up = image; (up = up.parentElement?.closest("details")); ) up.open = true;
+    const box = image.closest(".scrolled") ?? image, { right } = box.getBoundingClientRect();
+    return [right, 2 * image.clientWidth / image.naturalWidth];
+})"""
 
 every_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
@@ -60,8 +70,11 @@ def run_lesson(path, folder):
         "PYTHONPATH": str(Path(mplab.__file__).parent.parent),  # the mplab under test
     }
     start = time.perf_counter()
+    phone = path.stem[:2] in PHONE
     without_torch = path.stem[:2].isdigit() and int(path.stem[:2]) in LESSONS_WITHOUT_TORCH
     with client.setup_kernel(env=environment):
+        if phone:
+            client.execute_cell(nbformat.v4.new_code_cell(export_html._WIDTHS), 0)
         if without_torch:
             client.execute_cell(nbformat.v4.new_code_cell(REFUSE_TORCH), 0)
         for index, cell in enumerate(notebook.cells):
@@ -181,6 +194,15 @@ def test_a_lesson_runs_clean_and_its_controls_move(path, tmp_path, record_proper
     in_the_page = any(re.search(without_kernel, cell.source) for cell in run.notebook.cells)
     assert run.moved or in_the_page, "a lesson has one explorer"
     assert {name for name, pictures in run.moved.items() if pictures < 2} == set()
+    if path.stem[:2] in PHONE:
+        page = tmp_path / "page.html"
+        page.write_text(frame.page(path.stem, lesson_body(run.notebook)), encoding="utf-8")
+        with pages.browser() as chromium:
+            phone = chromium.new_page(viewport={"width": 360, "height": 740})
+            phone.goto(page.as_uri())
+            drawn = phone.evaluate(NARROW)
+        assert len(drawn) == figures  # letters of at least 12 pixels shrink to 9 at most
+        assert all(right <= 360 and scale >= 0.75 for right, scale in drawn)
 
 
 # The harness itself must see what it looks for.
