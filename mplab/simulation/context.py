@@ -71,7 +71,8 @@ class simulated(ContextDecorator):
     it for gradients, for formats that torch lacks, in layers in FP32, in the backward
     pass, in torch's own code, and after the context. So do NumPy and `element_size()`. `clone` and
     `copy.deepcopy` keep the format; `pickle` and `torch.save` keep only the numbers, and a loaded
-    tensor is FP32.
+    tensor is FP32. `torch.is_autocast_enabled()` stays False, because torch tells no mode that it
+    was asked: a program that branches on it takes the branch without autocast.
 
     Args:
         fmt: the low format; it must fit in float32.

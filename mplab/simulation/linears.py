@@ -47,8 +47,8 @@ def convert_linears(
         amax_history_len: as in `Fp8Linear`.
         real: as in `Fp8Linear`.
         filter: filter(name, layer) says whether to convert a layer. None converts all; a scaling
-            that keeps the ends, such as "nvfp4", leaves out the first and the last linear or
-            convolutional layer.
+            that keeps the ends, such as "nvfp4", leaves the first and the last linear or
+            convolutional layer as they are, also those that were converted before.
 
     Returns:
         The model.

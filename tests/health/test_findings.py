@@ -186,13 +186,9 @@ def test_clipping_after_unscale_is_right_and_no_clipping_too():
 
 
 def test_a_second_step_beside_the_scaler_is_counted():
-    loop = sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scale=1024.0)
-    report = loop.run(4, beside=True)
-    assert report.codes == ["step-beside-scaler"]
-    assert report.evidence.outside_scaler == 4
-    assert (
-        sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scale=1024.0)
-        .run(4)
-        .codes
-        == []
-    )
+    for beside, codes in ((True, ["step-beside-scaler"]), (False, [])):
+        data = sick_runs.regression()
+        report = sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), data, scale=1024.0).run(
+            4, beside=beside
+        )
+        assert report.codes == codes and report.evidence.outside_scaler == 4 * beside

@@ -217,6 +217,16 @@ def test_transformers_trains_as_without_the_callback(transformers, tmp_path, opt
 
 @quiet
 @pytest.mark.slow
+def test_transformers_ends_at_a_loss_that_is_not_finite_if_told_to(transformers, tmp_path):
+    callback = transformers_callback(told=str, on_nonfinite="raise", trace_every=1)
+    with pytest.raises(FloatingPointError, match=r"^health: the loss of step \d is (inf|nan): "):
+        train(transformers, tmp_path, [callback], learning_rate=1e30, warmup_steps=0)
+    callback.close()
+    assert not callback.health.model._forward_hooks and 1 <= len(callback.report.steps) < 6
+
+
+@quiet
+@pytest.mark.slow
 def test_a_model_that_returns_no_loss_is_told_of_at_the_end(transformers, tmp_path):
     callback = transformers_callback(told=lambda words: None)
     train(transformers, tmp_path, [callback], returns_loss=False)

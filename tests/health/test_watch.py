@@ -30,25 +30,17 @@ from mplab.simulation import Fp8Linear, convert_linears, simulated
 from mplab.simulation.casts import SCALINGS
 
 
-def test_shares_of_a_gradient_are_counted_in_its_own_format():
-    model = nn.Identity()
-    x = torch.zeros(6, dtype=torch.float16, requires_grad=True)
-    values = torch.tensor([0.0, 2.0**-24, 2.0**-15, 1.0, 60000.0, torch.inf])
-    with Health(model) as health:
-        out = model(x * 1)
-        out.backward(values.half())
-        health.step(0.0)
-    assert health.steps[0].layers["Identity"] == ("FP16", False, 6, 1, 2, 1, 1, 1)
-
-
-def test_an_fp32_gradient_is_judged_by_the_format_that_was_asked_for():
-    model = nn.Identity()
-    x = torch.zeros(5, requires_grad=True)
-    values = torch.tensor([0.0, 2.0**-25, 2.0**-24, 2.0**-15, 1.0])
-    with Health(model) as health:
-        model(x * 1).backward(values)
-        health.step(0.0)
-    assert health.steps[0].layers["Identity"] == ("FP16", True, 5, 1, 2, 1, 0, 0)
+def test_shares_of_a_gradient_are_counted_in_its_own_format_and_of_fp32_in_the_one_asked_for():
+    for dtype, values, counted in (
+        (torch.float16, [0.0, 2.0**-24, 2.0**-15, 1.0, 60000.0, torch.inf], (6, 1, 2, 1, 1, 1)),
+        (torch.float32, [0.0, 2.0**-25, 2.0**-24, 2.0**-15, 1.0], (5, 1, 2, 1, 0, 0)),
+    ):
+        x = torch.zeros(len(values), dtype=dtype, requires_grad=True)
+        with Health(model := nn.Identity()) as health:
+            model(x * 1).backward(torch.tensor(values, dtype=dtype))
+            health.step(0.0)
+        wide = dtype is torch.float32
+        assert health.steps[0].layers["Identity"] == ("FP16", wide, *counted)
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2])
@@ -317,12 +309,6 @@ def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
     assert one.report().steps[0].layers["Linear"].fmt == "BF16"
 
 
-def test_the_report_is_text_and_html():
-    report = sick_runs.large_feature(standardised=False)
-    assert "overflow-forward" in repr(report)
-    assert report._repr_html_().startswith("<ul><li><b>problem: overflow-forward.</b>")
-
-
 def test_the_page_of_a_report_has_one_caption_and_names_the_rows_of_each_table():
     report = sick_runs.eight_bits("delayed", spike=3e5)
     page = report._repr_html_()
@@ -343,7 +329,9 @@ def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
     assert "<td" in report._repr_html_().split("operand in FP8")[1]
     cast = report.steps[6].fp8["0 (Fp8Linear) input"]
     assert 2 * cast.flushed > cast.nonzero
-    assert "operand in FP8" not in repr(sick_runs.large_feature(standardised=False))
+    other = sick_runs.large_feature(standardised=False)
+    assert "operand in FP8" not in repr(other) and "overflow-forward" in repr(other)
+    assert other._repr_html_().startswith("<ul><li><b>problem: overflow-forward.</b>")
 
 
 @pytest.mark.parametrize(
