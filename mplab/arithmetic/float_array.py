@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mplab.arithmetic import operations, reductions
-from mplab.numbers.codes import encode
+from mplab.numbers.codes import encode, in_hex
 from mplab.numbers.formats import Format, Rounding
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
@@ -191,11 +191,14 @@ them: x.to(FP16).
 
     def __repr__(self) -> str:
         digits = 4 + (self.fmt.precision > 12) * 5
-        width = -(-self.fmt.bits // 4)
         shown = self.values.ravel()[:_SHOWN]
         words = [
             f"{value:.{digits}g} "
-            + ("(no code)" if value != value and not self.fmt.has_nan else f"(0x{code:0{width}X})")
+            + (
+                "(no code)"
+                if value != value and not self.fmt.has_nan
+                else f"({in_hex(code, self.fmt)})"
+            )
             for value, code in zip(shown, self._codes_of(shown), strict=True)
         ]
         rest = self.values.size - len(words)

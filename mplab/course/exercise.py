@@ -20,7 +20,7 @@ import numpy as np
 
 from mplab.course.calls import LIBRARY, refusal, watched
 from mplab.course.limit import ends_within
-from mplab.numbers.codes import encode
+from mplab.numbers.codes import encode, in_hex
 from mplab.numbers.formats import Format
 
 TIME_LIMIT = 10.0
@@ -329,7 +329,7 @@ def _text(value: Any, fmt: Format | None) -> str:
         try:
             if fmt is None:
                 return text
-            return f"{text} (0x{int(encode(value, fmt)):0{-(-fmt.bits // 4)}X})"
+            return f"{text} ({in_hex(int(encode(value, fmt)), fmt)})"
         except ValueError:
             return text
     if isinstance(value, list):

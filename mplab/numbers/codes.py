@@ -82,6 +82,16 @@ trailing_significand=array(0, dtype=uint16))
     )
 
 
+def in_hex(code: int, fmt: Format) -> str:
+    """Write a code in hexadecimal, with all digits of its format.
+
+    Examples:
+        >>> in_hex(1, FP16)
+        '0x0001'
+    """
+    return f"0x{code:0{-(-fmt.bits // 4)}X}"
+
+
 def _split(codes: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
     """Split codes into a mask of the negative numbers and the codes of the magnitudes."""
     negative = (codes & fmt.sign_code) != 0
@@ -290,7 +300,7 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
         codes = [low, low + 1]
         if x < 0:
             codes = [int(_joined(low + k or fmt.has_negative_zero, low + k, fmt)) for k in (1, 0)]
-        names = (f"{float(decode(c, fmt))!r} (0x{c:0{-(-fmt.bits // 4)}X})" for c in codes)
+        names = (f"{float(decode(c, fmt))!r} ({in_hex(c, fmt)})" for c in codes)
         what += ", between " + " and ".join(names)
     elif abs(x) > fmt.max_finite:
         what += f", past the largest finite value {fmt.max_finite!r}"

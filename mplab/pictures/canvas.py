@@ -86,7 +86,7 @@ _HOUSE: Any = {  # Any: newer matplotlib types each key, older ones none
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "axes.facecolor": "white",
-    "axes.edgecolor": "#707075",
+    "axes.edgecolor": FAINT,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 10,
