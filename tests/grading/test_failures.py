@@ -9,7 +9,7 @@ import pytest
 from classroom import WALLS, notebook, submit, with_walls
 
 from mplab.commands import grade
-from mplab.grading import autograding, execute, submissions
+from mplab.grading import autograding, submissions, worker
 from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.pages import write_feedback
@@ -138,7 +138,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
 ):
     for student in ("s01", "s02"):
         submit(course, student, notebook(course, extra=f"# of {student}"))
-    run, killed = execute.run_notebook, course.root / "killed"
+    run, killed = worker.run_notebook, course.root / "killed"
 
     def short_of_memory(book, session, *more):
         count = len(killed.read_text()) if killed.exists() else 0
@@ -148,7 +148,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
             max(session._warm.children(recursive=True), key=lambda p: p.pid).kill()
         return run(book, session, *more)
 
-    monkeypatch.setattr(execute, "run_notebook", short_of_memory)
+    monkeypatch.setattr(worker, "run_notebook", short_of_memory)
     lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [score, 16.0]
     assert killed.read_text() == "x" * min(kills, 3)
