@@ -139,6 +139,15 @@ def _other_bits(x: np.ndarray, y: np.ndarray) -> bool:
 _first_divergence = _first(_other_bits)
 
 
+def _differences(case: tuple[Record, Record]) -> str:
+    """How long two records are, and the first number in which each pair of them differs."""
+    found = ""
+    for k, ((name, x), (_, y)) in enumerate(zip(*case, strict=True)):
+        for at in np.flatnonzero(x.view(np.uint32) != y.view(np.uint32))[:1]:
+            found += f"\n    {k:<3}{name}[{at}]: {x[at]!s} and {y[at]!s}"
+    return f"records of {len(case[0])} pairs, {'different in' if found else 'equal'}{found}"
+
+
 def _losses(a: Record, b: Record) -> object:
     pairs = enumerate(zip(a, b, strict=True))
     return next((k for k, (x, y) in pairs if x[0] == "loss" and _other_bits(x[1], y[1])), None)
@@ -164,10 +173,9 @@ def _recorded(*changes: tuple[int, np.ndarray]) -> Record:
     return record
 
 
-def _near(place: int, at: int = 2) -> tuple[int, np.ndarray]:
+def _near(place: int, at: int = 0) -> tuple[int, np.ndarray]:
     """A tensor of the run with one number moved by one ulp, to the side of 0."""
     tensor = _recorded()[place][1].copy()
-    at = min(at, len(tensor) - 1)
     tensor[at] = np.nextafter(tensor[at], np.float32(0))
     return place, tensor
 
@@ -234,6 +242,7 @@ EXERCISES: dict[str, Exercise] = {
         reason="Compare the bits of all tensors, in the order in which they were computed.",
         argument="a, b",
         cases=_RECORDS,
+        show=_differences,
         misconceptions=known(
             (_losses, "A loss may be equal, or differ late: look at all tensors."),
             (

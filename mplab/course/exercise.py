@@ -77,6 +77,7 @@ class Exercise:
         tolerance: relative difference that still counts as equal; 0 compares numbers.
         uses: functions and classes of mplab that an answer may call, by name, and "overflow" if
             the argument of that name may be used; None for all. Attributes of a format are free.
+        show: writes a case for the counterexample.
     """
 
     answer: Any
@@ -87,6 +88,7 @@ class Exercise:
     fmt: Format | None = None
     tolerance: float = 0.0
     uses: Sequence[str] | None = ()
+    show: Callable[[Any], str] = lambda case: _text(case, None)
 
     def __post_init__(self) -> None:
         if not len(self.cases):
@@ -202,7 +204,7 @@ def _unfinished(name: str, exercise: Exercise, done: int, seconds: float) -> str
     return "\n".join(
         [
             f"{name}: did not finish in {seconds:g} s.",
-            f"  {exercise.argument:<8} = {_text(case, None)}",
+            f"  {exercise.argument:<8} = {exercise.show(case)}",
             f"  Does every loop end here? If it is only slow: check(…, seconds={10 * seconds:g}).",
         ]
     )
@@ -218,7 +220,7 @@ def _counterexample(
         verb = "differs" if len(wrong) == 1 else "differ"
         lines = [
             f"{name}: {len(wrong)} of {len(wanted)} cases {verb}.",
-            f"  {exercise.argument:<8} = {_text(exercise.cases[first], None)}",
+            f"  {exercise.argument:<8} = {exercise.show(exercise.cases[first])}",
             f"  expected = {_text(wanted[first], exercise.fmt)}",
         ]
     else:

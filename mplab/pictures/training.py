@@ -374,7 +374,8 @@ def by_seed(
         source: where the results come from, if not from runs made here.
 
     Returns:
-        A figure whose title says by how much each way changes the metric, seed by seed.
+        A figure whose title says by how much each way changes the metric, seed by seed; of more
+        than two ways, the lowest and the highest.
     """
     names, values = list(results), np.array(list(results.values()), float)
     picture = c.Picture(height=1.7 + 0.42 * len(names))
@@ -389,14 +390,14 @@ def by_seed(
     axes.set_xlabel(f"{metric}, one mark a seed (grey: the range of {names[0]})")
     changes = [
         f"{_range(v - values[0], sign='+')} with {n}" for n, v in zip(names, values, strict=True)
-    ]
-    seeds = values.shape[1]
-    each = "1 seed" if seeds == 1 else f"each of {seeds} seeds"
+    ][1:]
+    if len(changes) > 2:  # the rows show all of them
+        order = np.median(values[1:] - values[0], axis=1).argsort()
+        changes = [f"lowest {changes[order[0]]}", f"highest {changes[order[-1]]}"]
+    each = "1 seed" if values.shape[1] == 1 else f"each of {values.shape[1]} seeds"
     reached = "; ".join(f"{n}: {_range(v)}" for n, v in zip(names, values, strict=True))
-    claim = (
-        f"{metric[0].upper()}{metric[1:]} against {names[0]}, on {each}: {c.listed(changes[1:])}"
-    )
-    claim += f" ({source})" * bool(source)
+    against = f"{metric[0].upper()}{metric[1:]} against {names[0]}, on {each}"
+    claim = f"{against}: {c.listed(changes)}" + f" ({source})" * bool(source)
     return c.titled(picture, claim, f"Marks in rows. {reached}.")
 
 

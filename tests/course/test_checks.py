@@ -127,6 +127,11 @@ def test_the_smallest_counterexample_comes_first_with_both_values():
     ]
 
 
+def test_two_records_are_shown_where_they_differ():
+    message = check("first_divergence", lambda a, b: None).message
+    assert " = records of 12 pairs, different in\n    2  output[0]: 1.0 and -1.0\n" in message
+
+
 def in_e4m3(x):
     return float(round_to(x, FP8_E4M3))
 

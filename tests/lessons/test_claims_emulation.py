@@ -74,11 +74,11 @@ def test_the_rule_gives_the_bits_that_the_lesson_lists():
 
 @every_seed
 def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
-    assert "about a fifth of the positive sums wrong, and nearly all sums of nearly equal" in PROSE
+    assert "a fifth to a third of the positive sums wrong, and nearly all sums of nearly" in PROSE
     assert "*With random signs not one is wrong*, and with two bits too many still none" in PROSE
     found = l17.measure_wrong_sums(64, seed=seed)
     assert found.bits.tolist()[-3:] == [found.rule, found.rule + 1, found.rule + 2]
-    assert 0.14 < found.shares["positive"][-2] < 0.3
+    assert 0.18 < found.shares["positive"][-2] < 0.35
     assert found.shares["nearly equal"][-2] > 0.9 and not found.shares["random signs"].any()
     assert not any(shares[:-2].any() for shares in found.shares.values())
     a, b, _ = factors(seed)
