@@ -57,7 +57,7 @@ BUDGETS = {
     "mplab/pictures": 1_501,
     "mplab/explorers": 590,
     "mplab/commands": 1_335,
-    "lessons": 10_770,
+    "lessons": 10_775,
     "tests": 31_500,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what

@@ -64,13 +64,14 @@ def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
     axes.set_title(fill(axes.get_title(loc="left"), 44), loc="left")
     axes.set_xlabel(fill(axes.get_xlabel(), 38))
     axes.set_ylabel(fill(axes.get_ylabel(), 26))
-    notes = [t for t in axes.texts if "offset points" in getattr(t, "anncoords", "")]
+    notes = [t for t in axes.texts if isinstance(getattr(t, "anncoords", ""), tuple)]
     above = [t for t in axes.texts if t.get_va() == "bottom" and t.get_position()[1] == 1]
     for text in notes + above:
         text.set_text(fill(text.get_text(), 14 if text in notes else 10))
     names = [label.get_text() for label in axes.get_yticklabels()]
-    if any(len(name) > 14 for name in names):
-        axes.set_yticks(axes.get_yticks(), [fill(name, 14) for name in names])
+    if any(len(name) > 14 and "$" not in name for name in names):  # not a formula's source
+        dotted = [name if " " in name else name.replace(".", ". ") for name in names]
+        axes.set_yticks(axes.get_yticks(), [fill(name, 14).replace(". ", ".") for name in dotted])
     return notes, above
 
 

@@ -207,7 +207,7 @@ def parting(comparison: Comparison) -> c.Picture:
         axes.set_title(f"{direction}; ring: here they part" if rings else direction)
         shown = c.whole_ticks(0, len(steps) - 1, count=5) or [0]
         axes.set_xticks([k + 0.5 for k in shown], [f"{steps[k]}".replace("-", "−") for k in shown])
-        axes.set_xlabel("step" if place != 1 else "step (empty: equal, or not there)")
+        axes.set_xlabel("step" if place != 1 else "step (empty: equal or absent)")
         axes.set_yticks([k + 0.5 for k in range(len(layers))], [n or "the model" for n in layers])
         axes.set_ylim(len(layers), 0)
         axes.tick_params(left=not place)

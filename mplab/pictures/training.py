@@ -392,7 +392,7 @@ def by_seed(
         f"{_range(v - values[0], sign='+')} with {n}" for n, v in zip(names, values, strict=True)
     ][1:]
     if len(changes) > 2:  # the rows show all of them
-        order = np.median(values[1:] - values[0], axis=1).argsort()
+        order = np.mean(values[1:] - values[0], axis=1).argsort()
         changes = [f"lowest {changes[order[0]]}", f"highest {changes[order[-1]]}"]
     each = "1 seed" if values.shape[1] == 1 else f"each of {values.shape[1]} seeds"
     reached = "; ".join(f"{n}: {_range(v)}" for n, v in zip(names, values, strict=True))
