@@ -89,10 +89,10 @@ def window_of(seed):
 @pytest.mark.parametrize("seed", [3, 0, 1])
 def test_the_window_begins_above_2_to_the_16_which_flushes_next_to_nothing(seed):
     assert "nothing is flushed from 2²¹ on, and nothing overflows up to 2³⁰" in prose(1)
-    assert "At 2¹⁶ less than one gradient in 10,000 is flushed" in prose(1)
+    assert "At 2¹⁶ one or two gradients in 10,000 are flushed" in prose(1)
     low, high, flushed = window_of(seed)
     assert 18 <= low <= 22 and 29 <= high <= 31
-    assert 0 < flushed < (1e-4 if seed == 3 else 1.2e-4)
+    assert 0.5e-4 < flushed < 2.5e-4
 
 
 @pytest.mark.slow
