@@ -68,10 +68,9 @@ def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
     above = [t for t in axes.texts if t.get_va() == "bottom" and t.get_position()[1] == 1]
     for text in notes + above:
         text.set_text(fill(text.get_text(), 14 if text in notes else 10))
-    names = [label.get_text() for label in axes.get_yticklabels()]
+    names = [label.get_text().replace(".", ". ") for label in axes.get_yticklabels()]
     if any(len(name) > 14 and "$" not in name for name in names):  # not a formula's source
-        dotted = [name if " " in name else name.replace(".", ". ") for name in names]
-        axes.set_yticks(axes.get_yticks(), [fill(name, 14).replace(". ", ".") for name in dotted])
+        axes.set_yticks(axes.get_yticks(), [fill(name, 14).replace(". ", ".") for name in names])
     return notes, above
 
 

@@ -25,11 +25,10 @@ def test_long_names_of_lines_are_wrapped_and_stay_apart():
     picture = line_chart(lines, "steps of the run, counted from one on", "loss", claim, "More.")
     picture.axes[0].set_yscale("log")  # its words are formulas, which no line may break
     alt, wide = picture.alt, min(letters(picture))
-    picture.png()
     narrow(picture)
     assert picture.get_figwidth() == 4 and picture.alt == alt and picture.claim == claim
-    assert not any("\n" in t.get_text() for t in picture.axes[0].get_yticklabels())
-    assert min(letters(picture)) >= 9 > wide
+    broken = any("\n" in t.get_text() for t in picture.axes[0].get_yticklabels())
+    assert min(letters(picture)) >= 9 > wide and not broken
     assert_legible(picture)
 
 
@@ -38,7 +37,6 @@ def test_panels_of_a_row_stand_below_each_other_with_their_ticks():
     for axes in picture.subplots(1, 3, sharey=True):
         axes.plot([1e3, 2e3], [1, 2])
         axes.set_title("a panel")
-    axes.set_yscale("log")
     axes.set_yticks([1, 2], ["layers.0.self_attn", "a"])
     titled(picture, "Three panels", "Details.")
     narrow(picture)

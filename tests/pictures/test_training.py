@@ -27,12 +27,8 @@ def test_each_seed_is_a_mark_in_the_row_of_its_way():
     assert [label.get_text() for label in axes.get_yticklabels()] == list(RESULTS)
     for row, (line, scores) in enumerate(zip(axes.get_lines(), RESULTS.values(), strict=True)):
         assert line.get_xdata().tolist() == scores and set(line.get_ydata()) == {row}
-
-
-def test_of_more_than_two_ways_the_claim_names_the_lowest_and_the_highest():
     claim = pictures.by_seed(RESULTS | {"FP32 again": RESULTS["FP32"]}, metric="test R²").claim
-    said = "Test R² against FP32, on each of 3 seeds: lowest −0.930 to −0.850 with E4M3 and highest"
-    assert claim == f"{said} 0.000 with FP32 again"
+    assert "lowest −0.930 to −0.850 with E4M3 and highest 0.000 with FP32 again" in claim
 
 
 def test_one_seed_and_no_change_have_their_own_words():
