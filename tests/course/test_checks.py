@@ -128,8 +128,7 @@ def test_the_smallest_counterexample_comes_first_with_both_values():
 
 
 def test_two_records_are_shown_where_they_differ():
-    message = check("first_divergence", lambda a, b: None).message
-    assert " = records of 12 pairs, different in\n    2  output[0]: 1.0 and -1.0\n" in message
+    assert "in\n    2  output[0]: 1.0 and -1.0" in check("first_divergence", lambda *_: 0).message
 
 
 def in_e4m3(x):
