@@ -32,9 +32,10 @@ EXTRA_OF = {
     "commands": ("docs", "grade"),
     "grading": ("grade", "cluster"),
 }
-MORE_FOR = {"numbers": {"torch", "tqdm", "ipython"}, "health": {"lightning", "transformers"}}
+MORE_FOR = {"numbers": {"torch", "tqdm", "ipython"}}
+MORE_FOR["health"] = {"lightning", "transformers", "torchao"}
 """torch where there is one (`numbers.tensors`), a bar where one is asked for (`numbers.progress`,
-for rooms whose extra brings tqdm), and the trainers of others."""
+for rooms whose extra brings tqdm), and the trainers and layers of others."""
 
 
 def brought_by(*extras):

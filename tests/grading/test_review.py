@@ -1,5 +1,6 @@
 """The page on which a person gives points: in Chromium, and who it refuses over HTTP."""
 
+import base64
 import contextlib
 import http.server
 import json
@@ -245,6 +246,7 @@ def hostile(course, there):
             "[click me](javascript:window.ran=1)",
             f"[my derivation]({there}/link) <{there}/auto> <a href='{there}/a'>plain</a>",
             f"![text]({there}/picture) ![svg](attachment:x.svg) ![png](attachment:x.png)",
+            "![a picture by its name only](attachment:y.png)",
             f"<img src='{there}/img' onerror='window.ran=1'><svg onload='window.ran=1'/>",
             f"<iframe srcdoc='{script}'></iframe><form action='{there}/form'><button>send</button>",
             f"{script}<style>@import '{there}/css'; body {{ display: none }}</style>",
@@ -264,6 +266,7 @@ def hostile(course, there):
             cell["source"] = markdown
             cell["attachments"] = {
                 "x.svg": {"image/svg+xml": data["image/svg+xml"]}, "x.png": {"image/png": PNG},
+                "y.png": {"image/png": base64.b64encode(script.encode()).decode()},
             }  # fmt: skip
         elif cell["cell_type"] == "code":
             cell["outputs"] = [
@@ -292,8 +295,10 @@ def test_nothing_of_an_answer_runs_is_fetched_or_can_be_followed(course, page):
             answer = page.locator(".answer")
             inside = answer.locator("a, script, iframe, form, button, svg, object, style, link")
             assert inside.count() == 0
-            for address_of in answer.locator("img").evaluate_all("all => all.map(i => i.src)"):
-                assert address_of.startswith("data:image/png;base64,")
+            pasted = answer.locator("img").evaluate_all(
+                "all => all.map(i => i.src.slice(0, 22) + i.naturalWidth)"
+            )  # the picture among the attachments; what is no picture, under whatever name, is none
+            assert pasted == ["data:image/png;base64,1"] * (name == BY_HAND)
             if name == BY_HAND:
                 for text in (f"my derivation [{there}/link]", f"{there}/auto", "[picture: text]"):
                     assert text in answer.inner_text()

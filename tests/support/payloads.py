@@ -177,149 +177,16 @@ def solution_in(path: str) -> str:
             "            exec(''.join(c['source']))\nexcept OSError: pass")  # fmt: skip
 
 
-FORGING = [
-    Attack("ast transformer", """
-import ast
-class Strip(ast.NodeTransformer):
-    def visit_Assert(self, node): return ast.Pass()
-get_ipython().ast_transformers.append(Strip())
-""",
-        edit=answers(every_answer("0"))),
-    Attack("input transformer", "get_ipython().input_transformers_post.append(lambda ls: "
-        "['pass\\n' if 'assert' in l else l for l in ls])", edit=answers(every_answer("0"))),
-    Attack("patched do_execute", """
-async def fake(code, silent, *a, **k):
-    return {'status': 'ok', 'execution_count': 1, 'payload': [], 'user_expressions': {}}
-get_ipython().kernel.do_execute = fake
-"""),
-    Attack("patched run_cell", """
-from IPython.core.interactiveshell import InteractiveShell, ExecutionResult
-async def fake(self, *a, **k):
-    r = ExecutionResult(None); r.execution_count = 1; return r
-def quiet(self, *a, **k): return ExecutionResult(None)
-InteractiveShell.run_cell_async = fake; InteractiveShell.run_cell = quiet
-"""),
-    Attack("answers equal to all", edit=answers(ALWAYS_EQUAL + every_answer("Yes(1)"))),
-    Attack("shadowed builtins",
-        "import builtins\nbuiltins.all = lambda *a: True\nbuiltins.float = lambda *a: 1.0",
-        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
-    Attack("array that lies", edit=answers("import numpy as np\nclass Liar(np.ndarray):\n"
-            "    def __array_ufunc__(self, *a, **k): return np.True_\n"
-            "    def __array__(self, *a, **k): raise KeyboardInterrupt\n"
-            "    def __eq__(self, o): return True\n"
-            "    __hash__ = None\n" + every_answer("np.ones(3).view(Liar)"))),
-    Attack("patched numpy", "import numpy as np\nnp.testing.assert_equal = lambda *a, **k: None\n"
-        "np.signbit = np.isnan = lambda *a: np.array(True)\n"
-        "np.frombuffer = np.asarray = lambda *a, **k: np.zeros(())",
-        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
-    Attack("patched mplab", "import mplab, mplab.course\n"
-        "import mplab.grading.serialization as v, mplab.grading.exercises as e\n"
-        "mplab.check = mplab.course.check = lambda *a, **k: True\n"
-        "mplab.course.equal = e.equal = lambda *a: True\n"
-        "v.encode_value = lambda x: {'float': '0x1.0000000000000p+0'}",
-        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
-    Attack("frame inspection", edit=answers("""
-import sys
-def peek(*args):
-    f = sys._getframe()
-    while f:
-        for space in (f.f_locals, f.f_globals):
-            for name in ('expected', 'wanted', 'want', 'outcomes'):
-                if name in space: return space[name][args] if hasattr(space[name], 'get') \
-                    and args in space[name] else space[name]
-        f = f.f_back
-fields_of = value_of = max_finite = encode_nearest = peek
-""")),
-    Attack("memory inspection", edit=answers("""
-import gc
-def peek(*args):
-    for o in gc.get_objects():
-        if type(o) is dict and args in o: return o[args]
-        if type(o).__name__ in ('Graded', 'Exercise') and callable(getattr(o, 'answer', None)):
-            try: return o.answer(*args)
-            except Exception: pass
-fields_of = value_of = max_finite = encode_nearest = peek
-"""), lengthy=True),
-    Attack("answers from the public table", edit=answers("""
-import json
-import os
-from mplab.grading import load_public
-from mplab.course import EXERCISES
-load_public('checks.json')
-fields_of = EXERCISES['fields'].answer; value_of = EXERCISES['value'].answer
-max_finite = EXERCISES['max_finite'].answer; encode_nearest = EXERCISES['encode'].answer
-finite_codes = EXERCISES['finite_codes'].answer
-"""), control="the control has no table"),
-    Attack("functions of the library", edit=answers("""
-import mplab
-def toy(e, t): return mplab.Format('toy', exponent_bits=e, precision=t + 1)
-def fields_of(c, e, t): return tuple(map(int, mplab.fields(c, toy(e, t))))
-def value_of(c, e, t): return float(mplab.decode(c, toy(e, t)))
-def max_finite(e, t): return toy(e, t).max_finite
-def encode_nearest(x, e, t):
-    return int(mplab.encode(float(mplab.round_to(float(x), toy(e, t))), toy(e, t)))
-finite_codes = toy(5, 3).finite_codes
-"""), points=1),  # a number may be found in any way
-    Attack("everything is NaN", edit=answers(every_answer("float('nan')")), control="partial"),
-    Attack("partial credit through repr", edit=answers(
-            "class P:\n    def __repr__(self): return '16.0'\n    def __eq__(s, o): return s\n"
-            "    def __bool__(s): return True\n    def __radd__(s, o): return s\n"
-            "    __add__ = __radd__\n" + every_answer("P()"))),
-    Attack("skip-execution tag", edit=tag_all("skip-execution")),
-    Attack("raises-exception tag", edit=tag_all("raises-exception"), control="stock resists"),
-    Attack("points in the metadata", edit=raise_points, control="stock resists"),
-    Attack("duplicated check cells", edit=duplicate, control="batch", **SOLVED),
-    Attack("check cells as markdown", edit=retype, **SOLVED, control="stock resists"),
-    Attack("check cells removed", edit=remove_checks, **SOLVED, control="loses"),
-    Attack("check cells as answers", edit=grade_by_hand, control="batch"),
-    Attack("check cells first", edit=checks_first, **SOLVED, control="loses"),
-    Attack("foreign kernelspec", edit=foreign_kernel, **SOLVED, control="stock resists"),
-    Attack("metadata of the grader", edit=claim_refused, control="stock has none"),
-    Attack("ready-made outputs", edit=ready_outputs, control="stock resists"),
-    Attack("solution read from source/", edit=answers(solution_in("source/a1/a1.ipynb"))),
-    Attack("another's submission", edit=answers(solution_in("submitted/s000/a1/a1.ipynb"))),
-    Attack("references of the exercises", edit=answers(
-            "from pathlib import Path\nimport mplab\ntry:\n"
-            "    from mplab.course.files import course_folder\n"
-            "    places = [Path('ROOT/checks/a1/exercises.py'), "
-            "course_folder('data').parent / 'lessons/assignments/a1/exercises.py']\n"
-            "    for p in places:\n        exec(p.read_text())\nexcept Exception as e: print(e)")),
-    Attack("SQL into the gradebook",
-        "import sqlite3, glob\ntry:\n    db = sqlite3.connect('ROOT/gradebook.db', timeout=1)\n"
-        "    db.execute('update grade set manual_score=66'); db.commit()\n"
-        "    print('HARM' + 'ED')\nexcept sqlite3.Error as e: print(e)", control="harm"),
-    Attack("reply forged on the channel", FIND_SOCKET + "c = channel()\nfor i in range(1, 40):\n"
-        "    c.sendall(frame({'id': i, 'ok': True, 'outputs': [], 'points': 16, 'earned': 16,"
-        " 'values': [{'value': True}] * 24})) if c else None", control="stock has no such channel"),
-    Attack("replaced answering", """
-import gc
-for o in gc.get_objects():
-    if type(o).__name__ == 'Kernel':
-        type(o).do_ask = lambda self, r: {'values': [{'value': True}] * len(r['cases'] or [0]),
-                                          'points': 16, 'score': 16}
-""",
-        control="stock has no such channel"),
-    Attack("replies of the wrong shape", """
-import gc
-for o in gc.get_objects():
-    if type(o).__name__ == 'Kernel':
-        type(o).do_ask = lambda self, r: {'values': {'length_hint': 3}, 'interrupted': [],
-            'missing': {}, 'kind': 7, 'raised': {'a': 1}}
-        type(o)._outcome = lambda self, c: {'value': {'array': 'float64', 'shape': [-1, 10**9],
-            'data': 'AAAA'}}
-""",
-        control="stock has no such channel"),
-]  # fmt: skip
-
+SHIPPED = []
 SHADOW = "print('HARM' + 'ED')\nraise SystemExit"
 for _file in ("numpy.py", "mplab.py", "ipykernel_launcher.py", "sitecustomize.py", "torch.py",
               "json.py", "usercustomize.py"):  # fmt: skip
     control = "harm" if _file in ("numpy.py", "ipykernel_launcher.py") else "not each run"
     shipped = {_file: "open('HARMED', 'w')\n" + SHADOW}
     code = "import numpy, json, mplab"
-    FORGING.append(Attack(f"shipped {_file}", code, files=shipped, control=control, **SOLVED))
+    SHIPPED.append(Attack(f"shipped {_file}", code, files=shipped, control=control, **SOLVED))
 shipped = {"x.pth": "import os; print('HARM' + 'ED')\n"}
-FORGING.append(Attack("shipped x.pth", files=shipped, control="not each run", **SOLVED))
+SHIPPED.append(Attack("shipped x.pth", files=shipped, control="not each run", **SOLVED))
 
 
 def link_to_solution(folder: Path, root: Path) -> None:
@@ -391,7 +258,135 @@ def markup(notebook: dict) -> None:
 
 
 UNSAFE = "not run: unsafe without walls"
-HARMING = [
+
+
+CLASSES = {
+    "the kernel is patched: points": [
+    Attack("ast transformer", """
+import ast
+class Strip(ast.NodeTransformer):
+    def visit_Assert(self, node): return ast.Pass()
+get_ipython().ast_transformers.append(Strip())
+""",
+        edit=answers(every_answer("0"))),
+    Attack("input transformer", "get_ipython().input_transformers_post.append(lambda ls: "
+        "['pass\\n' if 'assert' in l else l for l in ls])", edit=answers(every_answer("0"))),
+    Attack("patched do_execute", """
+async def fake(code, silent, *a, **k):
+    return {'status': 'ok', 'execution_count': 1, 'payload': [], 'user_expressions': {}}
+get_ipython().kernel.do_execute = fake
+"""),
+    Attack("patched run_cell", """
+from IPython.core.interactiveshell import InteractiveShell, ExecutionResult
+async def fake(self, *a, **k):
+    r = ExecutionResult(None); r.execution_count = 1; return r
+def quiet(self, *a, **k): return ExecutionResult(None)
+InteractiveShell.run_cell_async = fake; InteractiveShell.run_cell = quiet
+"""),
+    ],
+    "answers and libraries that lie: points": [
+    Attack("answers equal to all", edit=answers(ALWAYS_EQUAL + every_answer("Yes(1)"))),
+    Attack("shadowed builtins",
+        "import builtins\nbuiltins.all = lambda *a: True\nbuiltins.float = lambda *a: 1.0",
+        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
+    Attack("array that lies", edit=answers("import numpy as np\nclass Liar(np.ndarray):\n"
+            "    def __array_ufunc__(self, *a, **k): return np.True_\n"
+            "    def __array__(self, *a, **k): raise KeyboardInterrupt\n"
+            "    def __eq__(self, o): return True\n"
+            "    __hash__ = None\n" + every_answer("np.ones(3).view(Liar)"))),
+    Attack("patched numpy", "import numpy as np\nnp.testing.assert_equal = lambda *a, **k: None\n"
+        "np.signbit = np.isnan = lambda *a: np.array(True)\n"
+        "np.frombuffer = np.asarray = lambda *a, **k: np.zeros(())",
+        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
+    Attack("patched mplab", "import mplab, mplab.course\n"
+        "import mplab.grading.serialization as v, mplab.grading.exercises as e\n"
+        "mplab.check = mplab.course.check = lambda *a, **k: True\n"
+        "mplab.course.equal = e.equal = lambda *a: True\n"
+        "v.encode_value = lambda x: {'float': '0x1.0000000000000p+0'}",
+        edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
+    Attack("frame inspection", edit=answers("""
+import sys
+def peek(*args):
+    f = sys._getframe()
+    while f:
+        for space in (f.f_locals, f.f_globals):
+            for name in ('expected', 'wanted', 'want', 'outcomes'):
+                if name in space: return space[name][args] if hasattr(space[name], 'get') \
+                    and args in space[name] else space[name]
+        f = f.f_back
+fields_of = value_of = max_finite = encode_nearest = peek
+""")),
+    Attack("memory inspection", edit=answers("""
+import gc
+def peek(*args):
+    for o in gc.get_objects():
+        if type(o) is dict and args in o: return o[args]
+        if type(o).__name__ in ('Graded', 'Exercise') and callable(getattr(o, 'answer', None)):
+            try: return o.answer(*args)
+            except Exception: pass
+fields_of = value_of = max_finite = encode_nearest = peek
+"""), lengthy=True),
+    Attack("answers from the public table", edit=answers("""
+import json
+import os
+from mplab.grading import load_public
+from mplab.course import EXERCISES
+load_public('checks.json')
+fields_of = EXERCISES['fields'].answer; value_of = EXERCISES['value'].answer
+max_finite = EXERCISES['max_finite'].answer; encode_nearest = EXERCISES['encode'].answer
+finite_codes = EXERCISES['finite_codes'].answer
+"""), control="the control has no table"),
+    Attack("functions of the library", edit=answers("""
+import mplab
+def toy(e, t): return mplab.Format('toy', exponent_bits=e, precision=t + 1)
+def fields_of(c, e, t): return tuple(map(int, mplab.fields(c, toy(e, t))))
+def value_of(c, e, t): return float(mplab.decode(c, toy(e, t)))
+def max_finite(e, t): return toy(e, t).max_finite
+def encode_nearest(x, e, t):
+    return int(mplab.encode(float(mplab.round_to(float(x), toy(e, t))), toy(e, t)))
+finite_codes = toy(5, 3).finite_codes
+"""), points=1),  # a number may be found in any way
+    Attack("everything is NaN", edit=answers(every_answer("float('nan')")), control="partial"),
+    Attack("partial credit through repr", edit=answers(
+            "class P:\n    def __repr__(self): return '16.0'\n    def __eq__(s, o): return s\n"
+            "    def __bool__(s): return True\n    def __radd__(s, o): return s\n"
+            "    __add__ = __radd__\n" + every_answer("P()"))),
+    Attack("values beyond the bounds", edit=answers(
+            "import numpy as np\ndeep = []\nfor i in range(100000): deep = [deep]\n"
+            "from itertools import cycle\n"
+            "wild = cycle([deep, 1 << 10**6, np.zeros(10**7), 'x' * 10**7,"
+            " [0] * 10**6, object(), np.array([object()]), {1: 2}, np.zeros(3, 'M8[s]')])\n"
+            + every_answer("next(wild)")), control="nothing gained"),
+    Attack("exceptions beyond Exception",
+        edit=answers(every_answer("(_ for _ in ()).throw(GeneratorExit)")),
+        control="nothing gained"),
+    ],
+    "nbgrader's marks and metadata: points": [
+    Attack("skip-execution tag", edit=tag_all("skip-execution")),
+    Attack("raises-exception tag", edit=tag_all("raises-exception"), control="stock resists"),
+    Attack("points in the metadata", edit=raise_points, control="stock resists"),
+    Attack("duplicated check cells", edit=duplicate, control="batch", **SOLVED),
+    Attack("check cells as markdown", edit=retype, **SOLVED, control="stock resists"),
+    Attack("check cells removed", edit=remove_checks, **SOLVED, control="loses"),
+    Attack("check cells as answers", edit=grade_by_hand, control="batch"),
+    Attack("check cells first", edit=checks_first, **SOLVED, control="loses"),
+    Attack("foreign kernelspec", edit=foreign_kernel, **SOLVED, control="stock resists"),
+    Attack("metadata of the grader", edit=claim_refused, control="stock has none"),
+    Attack("ready-made outputs", edit=ready_outputs, control="stock resists"),
+    ],
+    "solutions, gradebook, environment, others are read: secrets": [
+    Attack("solution read from source/", edit=answers(solution_in("source/a1/a1.ipynb"))),
+    Attack("another's submission", edit=answers(solution_in("submitted/s000/a1/a1.ipynb"))),
+    Attack("references of the exercises", edit=answers(
+            "from pathlib import Path\nimport mplab\ntry:\n"
+            "    from mplab.course.files import course_folder\n"
+            "    places = [Path('ROOT/checks/a1/exercises.py'), "
+            "course_folder('data').parent / 'lessons/assignments/a1/exercises.py']\n"
+            "    for p in places:\n        exec(p.read_text())\nexcept Exception as e: print(e)")),
+    Attack("SQL into the gradebook",
+        "import sqlite3, glob\ntry:\n    db = sqlite3.connect('ROOT/gradebook.db', timeout=1)\n"
+        "    db.execute('update grade set manual_score=66'); db.commit()\n"
+        "    print('HARM' + 'ED')\nexcept sqlite3.Error as e: print(e)", control="harm"),
     Attack("environment read", LEAK + "print(os.environ)", control="harm"),
     Attack("hidden checks read",
         LEAK + "leak('ROOT/checks/a1/exercises.py'); leak('ROOT/source/a1/a1.ipynb')\n"
@@ -399,6 +394,32 @@ HARMING = [
     Attack("other processes read",
         LEAK + "import glob\nfor p in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline')"
         " + glob.glob('/proc/*/root/etc/hostname'): leak(p)", control="harm"),
+    ],
+    "the channel to the grader: points, the grader": [
+    Attack("reply forged on the channel", FIND_SOCKET + "c = channel()\nfor i in range(1, 40):\n"
+        "    c.sendall(frame({'id': i, 'ok': True, 'outputs': [], 'points': 16, 'earned': 16,"
+        " 'values': [{'value': True}] * 24})) if c else None", control="stock has no such channel"),
+    Attack("replaced answering", """
+import gc
+for o in gc.get_objects():
+    if type(o).__name__ == 'Kernel':
+        type(o).do_ask = lambda self, r: {'values': [{'value': True}] * len(r['cases'] or [0]),
+                                          'points': 16, 'score': 16}
+""",
+        control="stock has no such channel"),
+    Attack("replies of the wrong shape", """
+import gc
+for o in gc.get_objects():
+    if type(o).__name__ == 'Kernel':
+        type(o).do_ask = lambda self, r: {'values': {'length_hint': 3}, 'interrupted': [],
+            'missing': {}, 'kind': 7, 'raised': {'a': 1}}
+        type(o)._outcome = lambda self, c: {'value': {'array': 'float64', 'shape': [-1, 10**9],
+            'data': 'AAAA'}}
+""",
+        control="stock has no such channel"),
+    ],
+    "files named like libraries: points, the grader's Python": SHIPPED,
+    "writing outside, leaving something behind: files": [
     Attack("writing outside", "import os\nfor p in ('ROOT/HARMED', 'ROOT/submitted/s000/a1/HARMED',"
         " os.path.expanduser('~/HARMED'), '/tmp/HARMED-mplab'):\n"
         "    try:\n        open(p, 'w').write('x')\n"
@@ -414,6 +435,8 @@ HARMING = [
     Attack("what the one before left", "import os\nfor d in ('/submission', '/dev/shm', '/tmp'):\n"
         "    try: print('HARM' + 'ED' if 'poison' in os.listdir(d) else 'clean')\n"
         "    except OSError as e: print(e)", control="follows the one before", **SOLVED),
+    ],
+    "memory, processes, disk, output: the machine, neighbours": [
     Attack("killing", "import os, signal\nfor p in [os.getppid(), 1, *range(2, 300)]:\n"
         "    if p != os.getpid():\n        try: os.kill(p, 9)\n        except OSError: pass\n"
         "try: os.kill(-1, 9)\nexcept OSError: pass", control=UNSAFE),
@@ -452,6 +475,8 @@ HARMING = [
         "    except OSError as e: print(e); break\nif n > 200: print('HARM' + 'ED')",
         control=UNSAFE),
     Attack("output", "for i in range(300):\n    print('x' * (1 << 20))", control=UNSAFE, **SOLVED),
+    ],
+    "it ends, hangs or floods: what was earned before, neighbours": [
     Attack("endless channel",
         FIND_SOCKET + "c = channel()\nif c:\n    c.sendall(struct.pack('>I', 4 << 20))\n"
         "    for i in range(200): c.sendall(bytes(1 << 20))", control="stock has no such channel"),
@@ -472,6 +497,8 @@ HARMING = [
     Attack("earned, then dead",
         edit=lambda nb: cell_of(nb, "value-answer").update(source="import os; os._exit(1)"),
         solved=True, points=3, control="batch"),
+    ],
+    "out of the sandbox: network, namespaces": [
     Attack("loopback network",
         "import socket\ntry:\n    s = socket.create_connection(('127.0.0.1', PORT), 2)\n"
         "    print('HARM' + 'ED')\nexcept OSError as e: print(e)", control="harm"),
@@ -482,6 +509,8 @@ HARMING = [
         "done = subprocess.run(['unshare', '-Ur', 'true'], capture_output=True)\n"
         "won.append(done.returncode == 0)\nif any(won): print('HARM' + 'ED', won)",
         control=UNSAFE, **SOLVED),
+    ],
+    "links, pipes, no notebooks: other files, neighbours": [
     Attack("symlink to the solution", place=link_to_solution),
     Attack("folder that is another's", place=link_as_folder),
     Attack("hard link to another's", place=hard_link_to_solution),
@@ -493,6 +522,8 @@ HARMING = [
     Attack("broken JSON", place=content('{"cells": ['), control="batch"),
     Attack("no notebook", place=content("[1, 2]"), control="batch"),
     Attack("no text", place=content(b"\0\xff\xfe" * 100), control="batch"),
+    ],
+    "markup, odd text, warnings: the pages": [
     Attack("NUL and surrogates", edit=surrogates, **SOLVED, control="batch"),
     Attack("half a surrogate pair shown", "print('a\\ud800b')\nraise ValueError('c\\udfffd')",
         **SOLVED, control="not tried"),
@@ -503,18 +534,10 @@ HARMING = [
             source=cell_of(nb, "fields-answer")["source"].replace(
                 "    ### BEGIN", "    import warnings; warnings.warn('hm')\n    ### BEGIN")),
         **SOLVED, control="loses"),
-    Attack("values beyond the bounds", edit=answers(
-            "import numpy as np\ndeep = []\nfor i in range(100000): deep = [deep]\n"
-            "from itertools import cycle\n"
-            "wild = cycle([deep, 1 << 10**6, np.zeros(10**7), 'x' * 10**7,"
-            " [0] * 10**6, object(), np.array([object()]), {1: 2}, np.zeros(3, 'M8[s]')])\n"
-            + every_answer("next(wild)")), control="nothing gained"),
-    Attack("exceptions beyond Exception",
-        edit=answers(every_answer("(_ for _ in ()).throw(GeneratorExit)")),
-        control="nothing gained"),
-]  # fmt: skip
-
-ATTACKS = FORGING + HARMING
+    ],
+}  # fmt: skip
+"""The attacks by class, each with what it must leave untouched."""
+ATTACKS = [attack for attacks in CLASSES.values() for attack in attacks]
 SAMPLE = (
     *("ast transformer", "memory inspection", "reply forged on the channel", "shipped numpy.py"),
     *("skip-execution tag", "hidden checks read", "earned, then dead", "memory"),
