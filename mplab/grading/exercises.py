@@ -192,6 +192,8 @@ def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Sessi
     if reply.get("interrupted"):
         return f"Stopped after {graded.seconds:g} seconds."
     if reply.get("missing"):
+        if not callable(graded.exercise.answer):
+            return f"Not attempted: nothing is called {graded.asks} at this point."
         return f"The notebook defines no {graded.asks} at this point."
     replies = reply.get("values")
     if not isinstance(replies, list) or len(replies) != len(cases):

@@ -76,7 +76,7 @@ def _met(message: str, exercise: Graded) -> tuple[str, str]:
     for known in exercise.exercise.misconceptions:
         if message.endswith(one_line(known.sentence)):
             return KNOWN, one_line(known.sentence)
-    if message == "Not attempted.":
+    if message.startswith("Not attempted"):
         return MISSED, MISSED
     hints = (one_line(part.hint) for part in exercise.parts)
     return OTHER, next((hint for hint in hints if hint and message.endswith(hint)), message)

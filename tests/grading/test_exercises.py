@@ -116,6 +116,9 @@ def test_a_missing_answer_a_stub_and_a_value_for_a_function_say_so():
 
     assert earned(Answering()) == ([0, 0], ["The notebook defines no quotient at this point."] * 2)
     assert earned(Answering(quotient=stub)) == ([0, 0], ["Not attempted."] * 2)
+    value = Graded("n", Exercise(answer=2, reason="2 is right."), (Part("the value", 1, "?"),))
+    [outcome] = grade_exercise(value, Answering(), len)
+    assert outcome.message == "Not attempted: nothing is called n at this point."
 
 
 LIES = [
