@@ -5,6 +5,7 @@ falling loss.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -125,6 +126,75 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "The weights stayed as they were.",
             "Call health.step() once after each optimizer.step(), and give Health the scaler if "
             "one skips steps.",
+        )
+
+
+def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
+    """Faults of the loop that leave every number finite."""
+    if seen.piled:
+        yield _problem(
+            "gradients-pile-up",
+            f"In {seen.piled} of {len(steps)} steps backward added to the gradients of the update "
+            "before.",
+            "Each update takes the sum of all gradients so far.",
+            "Call optimizer.zero_grad() once between two updates.",
+        )
+    if seen.outside:
+        yield Finding(
+            "outside-optimizer",
+            "watch",
+            f"Trainable, but not among the optimizer's parameters: {_some(seen.outside)}.",
+            "They change only if another optimizer holds them.",
+            "Make the optimizer after the last change of the model, from all its parameters.",
+        )
+    at_rest = seen.still - set(seen.outside)
+    lost = seen.no_gradient or next(_underflow(steps, seen), None)
+    if at_rest and seen.passes and len(steps) >= 3 and not lost:
+        yield Finding(
+            "zero-gradients",
+            "watch",
+            f"Zero or missing in every step: the gradients of {_some(sorted(at_rest))}.",
+            "Nothing trains them: dead or saturated units, zeros as input, a detach, no use.",
+            "Look at what these layers receive, and at what becomes of their results.",
+        )
+    moved = any(step.updated or step.skipped for step in steps)
+    if seen.updates and len(steps) >= 3 and not moved and not lost:
+        yield _problem(
+            "weights-at-rest",
+            "Gradients came and the optimizer ran, but no weight had an update.",
+            "The learning rate is 0, or the optimizer holds other weights.",
+            "Look at the scheduler, and at optimizer.param_groups.",
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+
+
+def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
+    losses, part = [step.loss for step in steps], len(steps) // 4
+    if part < 5 or not all(0 < loss < math.inf for loss in losses):
+        return
+    first, last = statistics.median(losses[:part]), statistics.median(losses[-part:])
+    before = ((i, statistics.median(losses[i - 5 : i])) for i in range(5, len(losses)))
+    jump = next(((i, usual) for i, usual in before if losses[i] > 10 * usual), None)
+    if last > 2 * first:
+        yield Finding(
+            "rising-loss",
+            "watch",
+            f"The loss rose: its median is {first:.3g} over the first {part} steps, {last:.3g} "
+            "over the last.",
+            "The updates are too large for this loss, or go up: a fault of training.",
+            "Lower the learning rate; look at the sign of the loss and at the data's order.",
+        )
+    elif jump:
+        yield Finding(
+            "loss-spike",
+            "note",
+            f"The loss jumped in step {jump[0]}, from about {jump[1]:.3g} to "
+            f"{losses[jump[0]]:.3g}.",
+            "One batch or one update was unlike the others.",
+            "Look at that batch; clip gradients, or warm up the learning rate.",
         )
 
 
@@ -371,6 +441,7 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 _RULES: tuple[_Rule, ...] = (
     *(_watching, _loss, _weights, _scaler, _numbers, _hidden, _underflow, _fp8, _stagnation),
+    *(_training, _trend),
 )
 
 

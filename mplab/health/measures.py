@@ -1,6 +1,7 @@
 """Measurements of tensors for the hooks, which leave the run unchanged."""
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
@@ -201,6 +202,33 @@ def ulps(x: Tensor, fmt: Format) -> Tensor:
     exponent = torch.frexp(x.detach().double()).exponent - 1
     exponent = exponent.where(x != 0, fmt.emin).clamp(fmt.emin, fmt.emax)
     return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - fmt.precision + 1)
+
+
+class Used:
+    """A gradient that an update has used, and whether backward passes then added to it.
+
+    Its write counter tells: if it is set to zero, it is written once more than by these passes.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        self.grew = False
+        self._one = next((p for p in parameters if p.grad is not None), None)
+        if self._one is not None and self._one.grad is not None:
+            self._gradient, self._writes = weakref.ref(self._one.grad), self._one.grad._version
+
+    def look(self, p: Tensor) -> None:
+        """Look at a parameter whose gradient a backward pass has just written."""
+        if p is self._one and p.grad is not None:
+            self._writes += 1
+            self.grew = self._gradient() is p.grad and p.grad._version == self._writes
+
+
+def outside(
+    optimizer: torch.optim.Optimizer, parameters: Iterable[tuple[str, Tensor]]
+) -> list[str]:
+    """Return the names of the parameters that are not the optimizer's."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [name for name, p in parameters if id(p) not in held]
 
 
 # Updates ----------------------------------------------------------------------------------

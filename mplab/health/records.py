@@ -159,6 +159,9 @@ class Evidence:
         bad_buffers: buffers that are not finite.
         passes: observed forward passes of the model, or of parts of it.
         updates: observed calls of the optimizer.
+        outside: trainable parameters that the optimizer does not hold.
+        piled: updates whose gradients were added to those of the update before.
+        still: parameters whose gradient was zero or missing in every step.
         uncounted: an error at the casts of a layer of torchao, whose casts were not counted since.
         error: an error of the watch itself, which has looked at nothing since.
     """
@@ -176,6 +179,9 @@ class Evidence:
     bad_buffers: list[str] = field(default_factory=list)
     passes: int = 0
     updates: int = 0
+    outside: list[str] = field(default_factory=list)
+    piled: int = 0
+    still: set[str] = field(default_factory=set)
     uncounted: str = ""
     error: str = ""
 

@@ -82,15 +82,7 @@ class Health:
         >>> health.report().codes
         []
 
-        A model whose linear layers torchao converted is watched in the same way:
-
-            convert_to_float8_training(model)
-            with Health(model, optimizer) as health:
-                train(model, optimizer, health)
-            health.report()  # with a table of operands
-            health.scalars()["snr/0 (Float8Linear) grad_output"]  # in dB
-
-        Here is the same with layers of mplab:
+        Layers in FP8, the same after torchao's `convert_to_float8_training(model)`:
 
         >>> from mplab.simulation import convert_linears
         >>> _ = torch.manual_seed(0)
@@ -137,6 +129,7 @@ class Health:
         self._moved = False
         self._cast_once: set[int] = set()
         self._stopped = False
+        self._used = measures.Used([])
         self._clear()
 
     @classmethod
@@ -183,6 +176,7 @@ class Health:
         if self.scaler is not None:
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
+        self.seen.still = {name for name, _ in self._parameters}
         half = (n for n, p in self.model.named_parameters() if p.dtype == torch.float16)
         self.seen.half_parameters = list(half)
         self._set_tracing()
@@ -361,12 +355,14 @@ class Health:
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
+        self._used.look(p)
 
     # Optimizer and scaler -------------------------------------------------------------------
 
     @harmless
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._updates += 1
+        self.seen.piled += self._used.grew
         # args begin with the optimizer; a closure computes the gradients within the step
         self._asks = len(args) > 1 or kwargs.get("closure") is not None
         self._tracer.updating, self._tracer.asks = not self._asks, self._asks
@@ -388,6 +384,7 @@ class Health:
         self._tracer.updating = False
         if self._asks and self._updates == 1:
             self._look_at_gradients(optimizer)
+        self._used = measures.Used(p for _, p in self._parameters)
 
     def _look_at_gradients(self, optimizer: Any) -> None:
         """Record the gradients that the optimizer receives."""
@@ -452,8 +449,7 @@ class Health:
         """
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
-            known = [factor for factor in (scale, self._scale) if factor is not None]
-            factor = float(known[0]) if known else 1.0
+            factor = float(next((x for x in (scale, self._scale) if x is not None), 1.0))
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         self.seen.idle += idle and self._skipped is None and skipped is None
@@ -479,6 +475,8 @@ class Health:
             record.gradient_norm = None if raw is None else raw / factor if factor else math.nan
             record.norm_at_optimizer = self._norm
             self._look_at_weights(record)
+            norms = {self._parameters[place][0]: norm for place, norm in self._raw.items()}
+            self.seen.still -= {n for n in self.seen.still & norms.keys() if float(norms[n])}
             record.layers = self._layers()
             record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)
@@ -515,6 +513,8 @@ class Health:
         if not math.isfinite(record.weight_norm):
             bad = (~torch.isfinite(local(p)) for _, p in self._parameters)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
+        if self.optimizer is not None:
+            self.seen.outside = measures.outside(self.optimizer, self._parameters)
         if len(self.steps) % self.every == 0 and not self.seen.bad_buffers:
             buffers = [(n, b) for n, b in self.model.named_buffers() if b.is_floating_point()]
             bad_ones = (n for n, b in buffers if not math.isfinite(float(witness(local(b)))))

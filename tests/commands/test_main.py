@@ -138,11 +138,6 @@ def test_two_resets_within_a_second_lose_nothing(source, mine, monkeypatch):
     assert (mine / FIRST).read_text() == "work 2"
 
 
-def test_reset_without_edits_makes_no_backup(source, mine):
-    copy_lessons(source, mine, reset=True)
-    assert files_in(mine) == {FIRST, SECOND, FIGURES, RECORD}
-
-
 def test_the_originals_are_opened_in_place(source):
     before = sorted(source.iterdir())
     assert "originals" in copy_lessons(source, source, reset=True)[0]
@@ -209,12 +204,6 @@ def test_lab_passes_unknown_options_on_in_their_order(source, started, tmp_path)
     (command,) = started
     assert command[-4:] == ["--port", "8890", "--no-browser", "--d=1"]
     assert f"--LabApp.default_url=/lab/tree/{FIRST}" in command
-
-
-def test_lab_defaults_to_a_folder_in_the_working_directory(source, started, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    main(["lab"])
-    assert (tmp_path / "mplab-lessons" / FIRST).exists()
 
 
 def test_on_windows_jupyterlab_is_a_subprocess_and_its_exit_code_ours(
@@ -305,18 +294,6 @@ def test_doctor_says_what_each_missing_thing_turns_off(monkeypatch, capsys):
     missing = {line.split("  ")[1].strip(): line for line in lines if "missing: " in line}
     assert {"bubblewrap", "torch", "numpy"} <= set(missing)
     assert all(line.partition("missing: ")[2] for line in missing.values())
-
-
-def test_doctor_finds_no_compile_cache_where_no_folder_is_writable(monkeypatch):
-    monkeypatch.setattr("numba.njit", mock.Mock(side_effect=RuntimeError("no locator available")))
-    assert doctor.compile_cache().found == ""
-
-
-def test_matrix_units_by_compute_capability():
-    every = ("FP16", "BF16", "TF32", "FP8")
-    since = {(6, 1): 0, (7, 0): 1, (7, 5): 1, (8, 0): 3, (8, 9): 4, (9, 0): 4, (10, 0): 4}
-    for capability, count in since.items():
-        assert doctor.matrix_formats(capability) == every[:count]
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):

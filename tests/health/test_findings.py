@@ -106,22 +106,45 @@ class Spoils(nn.Module):
         return torch.log(-1 - x.abs()) if self.phase == "forward" else x + (x - x.detach()).sqrt()
 
 
-def unscaled(model, steps, *, every=1, low=None, updates=1, backward=True, after=lambda loss: loss):
+def unscaled(
+    model, steps, *, every=1, low=None, updates=1, backward=True, after=lambda loss: loss,
+    rate=0.01, zero=True, late=lambda model: None, size=1.0,
+):  # fmt: skip
     """A run without a scaler, whose optimizer runs in one of `updates` steps, or never."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    late(model)
     x, y = sick_runs.regression()
     with Health(model, optimizer, every=every) as health:
         for i in range(steps):
-            optimizer.zero_grad()
+            if zero:
+                optimizer.zero_grad(set_to_none=i % 2 == 0)
             with sick_runs.half(low) if low else torch.enable_grad():
-                out = model(x)
+                out = model(size * x)
             loss = after(F.mse_loss(out.float(), y))
-            if backward:
-                loss.backward()
+            for part in (0.5, 0.5) if backward else ():
+                (part * loss).backward(retain_graph=True)
+            nn.utils.clip_grad_norm_(model.parameters(), 10.0)
             if updates and i % updates == 0:
                 optimizer.step()
             health.step(loss)
     return health.report()
+
+
+def dead_units(model):
+    model[1] = nn.ReLU()
+    nn.init.constant_(model[0].bias, -100.0)
+
+
+FINITE = [("gradients-pile-up", {"zero": False}), ("zero-gradients", {"late": dead_units}),
+          ("zero-gradients", {"size": 0.0}), ("weights-at-rest", {"rate": 0.0}), ("", {}),
+          ("outside-optimizer", {"late": lambda m: m.add_module("new", nn.Linear(4, 4))}),
+          ("rising-loss", {"rate": 5.0})]  # fmt: skip
+
+
+@pytest.mark.parametrize(("finding", "fault"), FINITE)
+def test_a_fault_that_leaves_every_number_finite_is_named(finding, fault):
+    report = unscaled(sick_runs.seeded(sick_runs.mlp), 24, **fault)
+    assert report.codes == [finding] * bool(finding)
 
 
 def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_at():

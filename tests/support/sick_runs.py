@@ -235,6 +235,7 @@ def detached(*, broken):
     x, y = regression()
     with Health(model, optimizer) as health:
         for _ in range(2):
+            optimizer.zero_grad()
             out = model(x)
             loss = F.mse_loss((out.detach() if broken else out) * extra, y)
             loss.backward()
@@ -247,6 +248,7 @@ def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
     """Case 14: FP8 layers; a batch with a spike, small numbers, or one large feature."""
     inputs = 8 if outlier == 1 else 128  # of which the outlier spoils one block of 32
     model = seeded(lambda: mlp(inputs=inputs))
+    model[0].weight.data[:, 0] /= outlier  # else tanh would saturate
     convert_linears(model, scaling=scaling, amax_history_len=4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = regression(inputs=inputs)
