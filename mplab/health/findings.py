@@ -158,6 +158,7 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Look at what these layers receive, and at what becomes of their results.",
         )
     moved = any(step.updated or step.skipped for step in steps)
+    moved = moved or len({step.weight_norm for step in steps}) > 1  # also of steps not looked at
     if seen.updates and len(steps) >= 3 and not moved and not lost:
         yield _problem(
             "weights-at-rest",
