@@ -377,6 +377,15 @@ for (const code of navigator.clipboard ? document.querySelectorAll(".highlight")
   code.append(copy);
 }
 
+// The Tab key stops only at boxes that scroll.
+const sizes = new ResizeObserver((boxes) => {
+  for (const { target: box } of boxes) {
+    const scrolls = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight;
+    box.tabIndex = scrolls ? 0 : -1;
+  }
+});
+for (const box of document.querySelectorAll(".scrolled, pre[tabindex]")) sizes.observe(box);
+
 const links = [...document.querySelectorAll(".contents a")];
 const heads = links.map((link) => document.getElementById(link.hash.slice(1)));
 function mark() {

@@ -460,7 +460,7 @@ function begin(model, formats) {
 }
 
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
-export function render({ model, el }) {
+function render({ model, el }) {
   for (const [name, colour] of Object.entries(model.get("colours"))) {
     el.style.setProperty(`--${name.split(" ")[0]}`, colour);
   }

@@ -282,7 +282,7 @@ function begin(model, formats) {
 }
 
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
-export function render(place) {
+function render(place) {
   const question = "How far apart are the numbers, and what rounds to each?";
   const functions = { begin, build, sentence, plain, changed, ...links("line", plain, changed) };
   return live(place, { question, ...functions });

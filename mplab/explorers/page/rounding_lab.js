@@ -263,7 +263,7 @@ function begin(model, formats) {
 }
 
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
-export function render(place) {
+function render(place) {
   const question = "Which bits decide where a number goes?";
   const functions = {
     begin,
