@@ -42,11 +42,11 @@ fast:
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "not (slow or browser or full)"
 
 test-slow: $(DEVELOPER)  ## the slow tests, the lessons and the browser (about fifteen minutes)
-	$(RUN) pytest --numprocesses 2 -m "slow and not (browser or full)"
+	$(RUN) pytest --numprocesses 2 --dist worksteal -m "slow and not (browser or full)"
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
 
 test-all: test test-slow  ## everything: these two, and what takes too long for every day
-	$(RUN) pytest --numprocesses 2 -m full
+	$(RUN) pytest --numprocesses 2 --dist worksteal -m full
 
 bench: $(DEVELOPER)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
 	$(VENV)/bin/python tests/tools/bench.py $(BENCH_ARGS)

@@ -45,7 +45,7 @@ def named(
     if missing := sorted(wanted - set(present)):
         wrong = ", ".join(missing)
         raise ValueError(
-            f"--student must be an id with a submission, graded for a page; got {wrong}."
+            f"--student must be an id with a submission (for a page, a graded one); got {wrong}."
         )
     return [name for name in present if not wanted or name in wanted]
 

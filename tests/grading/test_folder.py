@@ -68,7 +68,7 @@ def test_the_way_from_release_to_export(course, capsys):
     assert "mallory" in capsys.readouterr().out
     shutil.copytree(drop / "s01", course.root / "submitted" / "ѕ01" / "a1")  # not a Latin s
     assert grade.main(["autograde", "a1", "--student", "s04", *at]) == 2
-    assert "must be an id with a submission, graded for a page; got s04" in capsys.readouterr().err
+    assert "must be an id with a submission (for a page, a g" in capsys.readouterr().err
     assert grade.main(["autograde", "a1", "--jobs", "2", *at]) == 0
     out = capsys.readouterr().out
     assert "'\\u045501': not graded: no student of the roster has this id" in out
