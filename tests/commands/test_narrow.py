@@ -18,14 +18,12 @@ def letters(picture):
 
 
 def test_long_names_of_lines_are_wrapped_and_stay_apart():
-    x = np.arange(1.0, 9.0)
-    looks = list(STYLES.values())
+    x, looks = np.arange(1.0, 9.0), list(STYLES.values())
     lines = [Line(x, x + 0.01 * i, f"a long name of line {i}", looks[i]) for i in range(3)]
     claim = "Three lines end nearly in one place, and their names stand below each other"
     picture = line_chart(lines, "steps of the run, counted from one on", "loss", claim, "More.")
     picture.axes[0].set_yscale("log")  # its words are formulas, which no line may break
-    alt, wide = picture.alt, min(letters(picture))
-    narrow(picture)
+    alt, wide, _ = picture.alt, min(letters(picture)), narrow(picture)
     assert picture.get_figwidth() == 4 and picture.alt == alt and picture.claim == claim
     broken = any("\n" in t.get_text() for t in picture.axes[0].get_yticklabels())
     assert min(letters(picture)) >= 9 > wide and not broken
@@ -37,11 +35,13 @@ def test_panels_of_a_row_stand_below_each_other_with_their_ticks():
     for axes in picture.subplots(1, 3, sharey=True):
         axes.plot([1e3, 2e3], [1, 2])
         axes.set_title("a panel")
+        axes.set_ylabel("beside\nit", rotation=0, ha="right")
     axes.set_yticks([1, 2], ["layers.0.self_attn", "a"])
     titled(picture, "Three panels", "Details.")
     narrow(picture)
     places = [axes.get_window_extent() for axes in picture.axes]
-    assert axes.get_yticklabels()[0].get_text() == "layers.0.\nself_attn"
+    words = axes.get_yticklabels()[0].get_text(), axes.get_ylabel(), axes.yaxis.label.get_ha()
+    assert words == ("layers.0.\nself_attn", "beside\nit", "right")
     assert places[0].y0 > places[1].y1 > places[1].y0 > places[2].y1
     assert all(axes.yaxis.get_ticklabels()[1].get_visible() for axes in picture.axes)
     assert_legible(picture)
