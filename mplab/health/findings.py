@@ -149,7 +149,9 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         )
     at_rest = seen.still - set(seen.outside)
     lost = seen.no_gradient or next(_underflow(steps, seen), None)
-    if at_rest and seen.passes and len(steps) >= 3 and not lost:
+    if seen.error or len(steps) < 3 or lost:
+        return
+    if at_rest and seen.passes:
         yield Finding(
             "zero-gradients",
             "watch",
@@ -157,9 +159,8 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Nothing trains them: dead or saturated units, zeros as input, a detach, no use.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
-    moved = any(step.updated or step.skipped for step in steps)
-    moved = moved or len({step.weight_norm for step in steps}) > 1  # also of steps not looked at
-    if seen.updates and len(steps) >= 3 and not moved and not lost:
+    same = len({step.weight_norm for step in steps}) == 1  # also after steps not looked at
+    if seen.updates and same and not any(step.updated or step.skipped for step in steps):
         yield _problem(
             "weights-at-rest",
             "Gradients came and the optimizer ran, but no weight had an update.",
