@@ -52,8 +52,7 @@ class Health:
     steps. Networks whose steps take milliseconds pay more.
 
     Where parameters are spread over processes, each process watches its own part. Compiled modules
-    are watched from outside: results, gradients and weights. To see the casts of such a model,
-    watch some steps of it without `torch.compile`.
+    are watched from outside: results, gradients and weights. To see casts, do not compile.
 
     Args:
         model: the model whose modules are watched.
@@ -476,7 +475,8 @@ class Health:
             record.norm_at_optimizer = self._norm
             self._look_at_weights(record)
             norms = {self._parameters[place][0]: norm for place, norm in self._raw.items()}
-            self.seen.still -= {n for n in self.seen.still & norms.keys() if float(norms[n])}
+            live = (n for n in self.seen.still & norms.keys() if self._asks or float(norms[n]))
+            self.seen.still -= set(live)  # what asks again may have had others before
             record.layers = self._layers()
             record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)
