@@ -62,7 +62,7 @@ def narrow(picture: Any) -> None:
 def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
     """Break long words into lines; return the names of lines, and words above the axes."""
     axes.set_title(fill(axes.get_title(loc="left"), 44), loc="left")
-    for label, room in ((axes.xaxis.label, 38), (axes.yaxis.label, 26)):  # where they stand
+    for label, room in ((axes.xaxis.label, 38), (axes.yaxis.label, 26)):  # keep their alignment
         label.set_text("\n".join(fill(line, room) for line in label.get_text().split("\n")))
     notes = [t for t in axes.texts if isinstance(getattr(t, "anncoords", ""), tuple)]
     above = [t for t in axes.texts if t.get_va() == "bottom" and t.get_position()[1] == 1]

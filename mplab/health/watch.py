@@ -476,7 +476,7 @@ class Health:
             self._look_at_weights(record)
             norms = {self._parameters[place][0]: norm for place, norm in self._raw.items()}
             live = (n for n in self.seen.still & norms.keys() if self._asks or float(norms[n]))
-            self.seen.still -= set(live)  # what asks again may have had others before
+            self.seen.still -= set(live)  # L-BFGS may have had other gradients before
             record.layers = self._layers()
             record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)

@@ -23,7 +23,8 @@ def test_long_names_of_lines_are_wrapped_and_stay_apart():
     claim = "Three lines end nearly in one place, and their names stand below each other"
     picture = line_chart(lines, "steps of the run, counted from one on", "loss", claim, "More.")
     picture.axes[0].set_yscale("log")  # its words are formulas, which no line may break
-    alt, wide, _ = picture.alt, min(letters(picture)), narrow(picture)
+    alt, wide = picture.alt, min(letters(picture))
+    narrow(picture)
     assert picture.get_figwidth() == 4 and picture.alt == alt and picture.claim == claim
     broken = any("\n" in t.get_text() for t in picture.axes[0].get_yticklabels())
     assert min(letters(picture)) >= 9 > wide and not broken
@@ -32,9 +33,8 @@ def test_long_names_of_lines_are_wrapped_and_stay_apart():
 
 def test_panels_of_a_row_stand_below_each_other_with_their_ticks():
     picture = Picture(height=2.5)
-    for axes in picture.subplots(1, 3, sharey=True):
+    for axes in picture.subplots(1, 3, sharey=True, subplot_kw={"title": "a panel"}):
         axes.plot([1e3, 2e3], [1, 2])
-        axes.set_title("a panel")
         axes.set_ylabel("beside\nit", rotation=0, ha="right")
     axes.set_yticks([1, 2], ["layers.0.self_attn", "a"])
     titled(picture, "Three panels", "Details.")
