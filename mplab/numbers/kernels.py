@@ -26,8 +26,6 @@ OVERFLOW, INVALID = int(Event.OVERFLOW), int(Event.INVALID)
 
 FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 
-EVENTS = INEXACT | UNDERFLOW | OVERFLOW | INVALID
-
 BLOCK = 2048
 """Number of elements in a block of `_in_blocks`: few enough for 32-bit counters."""
 
