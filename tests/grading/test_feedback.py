@@ -69,13 +69,13 @@ def test_a_cell_that_takes_hours_costs_its_page_the_typesetting_only(name):
 def test_a_hostile_page_is_told_and_the_others_are_typeset(course):
     with (course.root / "nbgrader_config.py").open("a") as settings:
         settings.write("c.FeedbackExporter.seconds = 8.0\n")
-    put(course, "s01", lambda book: book["cells"][0].update(source="&" * 900_000))
+    put(course, "s01", lambda book: book["cells"][0].update(source="&" * 3_000_000))
     pages = write_feedback(course, "a1")
     assert [(page.student, page.written) for page in pages] == [("s01", True), ("s02", True)]
     assert pages[0].remark.startswith("plain text: it could not be typeset in 8 seconds")
     assert pages[1].remark == ""
     page = page_of(course, "s01").read_text()
-    assert "&amp;&amp;" in page and "[800,000 more characters: see the notebook]" in page
+    assert "&amp;&amp;" in page and "[2,900,000 more characters: see the notebook]" in page
     assert "<h1>" in page_of(course, "s02").read_text()
 
 
