@@ -3,6 +3,7 @@
 python health_worker.py FOLDER, with the variables that torchrun sets.
 """
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -84,4 +85,5 @@ if __name__ == "__main__":
             "fsdp2": compared(sharded),
             "fsdp2, first alone": compared(sharded, alone=True),
         }
+        gc.collect()  # FSDP2's cycles would hold the group until Python ends, and abort it there
         Path(sys.argv[1], f"{rank()}.json").write_text(json.dumps(found))
