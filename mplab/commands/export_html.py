@@ -77,8 +77,7 @@ def export(
 
     paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
     titles = {path: title_of(_read(path)) for path in paths.values()}
-    unknown = sorted(set(lessons or ()) - set(paths))
-    if unknown:
+    if unknown := sorted(set(lessons or ()) - set(paths)):
         raise UserError(f"there is no lesson {unknown[0]}. There are {', '.join(map(str, paths))}.")
     out.mkdir(parents=True, exist_ok=True)
     wanted = [path for number, path in paths.items() if lessons is None or number in lessons]
@@ -162,6 +161,7 @@ def _executed(path: Path) -> Any:
             resources={"metadata": {"path": folder}},
             store_widget_state=True,
             coalesce_streams=True,  # printed text comes in pieces
+            extra_arguments=["--log-level=ERROR"],  # a kernel on 127.0.0.1 needs no warning
         )
         places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         environment = {
