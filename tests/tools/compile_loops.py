@@ -41,7 +41,8 @@ def rounding_and_reductions() -> None:
         for (bits, facts), keys in product(arrays(), _keys(mode)):
             kernels.run(bits, bits.copy(), facts, mode, keys=keys)
         stream = Stream(0) if mode is Rounding.STOCHASTIC else None
-        reductions.sum(np.ones(3), accumulator_format=FP16, rounding=mode, stream=stream)
+        for x in (np.ones(3), np.ones((3, 2))):  # one sum, and two side by side
+            reductions.sum(x, axis=0, accumulator_format=FP16, rounding=mode, stream=stream)
 
 
 def flags_and_addresses() -> None:
