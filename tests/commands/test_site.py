@@ -136,9 +136,7 @@ def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
     live = SpeedUp()
     frozen = page.locator(".frozen").nth(1)
     rows, size, _ = frozen.locator("input[type=range]").all()
-    picture = (
-        "svg => { const b = document.createElement('div'); b.innerHTML = svg; return b.innerHTML }"
-    )
+    picture = "svg => Object.assign(document.createElement('div'), { innerHTML: svg }).innerHTML"
     for slider, control, key in ((rows, live.rows, "ArrowRight"), (size, live.size, "ArrowLeft")):
         slider.press(key)
         control.index += 1 if key == "ArrowRight" else -1
@@ -147,9 +145,13 @@ def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
         assert frozen.locator(".picture").inner_html() == page.evaluate(picture, drawn)
         assert slider.get_attribute("aria-valuetext") == control.label
         assert frozen.locator("output").all_inner_texts()[0] == live.rows.label
-    other = page.locator(".frozen").nth(0)
     page.locator(".answer > summary").nth(1).click()
-    assert other.locator(".sentence").inner_text() == SpeedUp().draw()[1]
+    assert page.locator(".frozen .sentence").first.inner_text() == SpeedUp().draw()[1]
+
+
+def test_a_move_of_a_frozen_explorer_is_told_once(opened):
+    frozen = opened("01_first.html").locator(".frozen").nth(1)
+    assert frozen.locator("[role=status], output:not([aria-live=off])").count() == 1
 
 
 def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):

@@ -160,7 +160,7 @@ function built([kind, name, options, start, readout], group) {
     const more = { type: "range", min: 0, max: options.length - 1, value: start };
     const control = element("input", { ...more, words });
     const label = element("label", {}, element("span", {}, name.replace(/( =)? ?2\^$/, "")), control);
-    if (readout) label.append(element("output", {}, words[start]));
+    if (readout) label.append(element("output", { ariaLive: "off" }, words[start]));
     return [label, control];
   }
   if (kind === "tick") {
