@@ -193,10 +193,7 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
 
     _require_jobs(options)
     if options.dask and options.jobs > 1:
-        raise ValueError(
-            "--dask cannot be combined with --jobs. Start as many workers of the scheduler as you "
-            "want."
-        )
+        raise ValueError("--dask cannot be combined with --jobs. Start more Dask workers instead.")
     if options.dask:
         needs("mplab grade autograde --dask", "distributed")
     lines = autograde(
@@ -235,14 +232,17 @@ def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: b
     found = [f"{len(lines) - before - failed} graded now, {before} before."]
     if failed:
         found.append(f"{failed} not graded yet: the same command tries them again.")
-    noted = [line for line in lines if line.remark]
-    if noted:
+    if noted := [line for line in lines if line.remark]:
         found.append(f"To look at ({len(noted)}):")
         found += [f"  {_shown(line)}  {line.remark}" for line in noted]
     handed_in = {*submitted_students(course, name)[0], *counting(course, name)}
     absent = [student.id for student in course.roster() if student.id not in handed_in]
     with course.gradebook() as gradebook:
-        by_hand = sum(s.needs_manual_grade for s in gradebook.assignment_submissions(name))
+        rows = gradebook.assignment_submissions(name)
+        by_hand = sum(row.needs_manual_grade for row in rows)
+        late = sorted(row.student.id for row in rows if row.total_seconds_late > 0)
+    if late:
+        found.append(f"Late ({len(late)}): {', '.join(late)}")
     if by_hand:
         found.append(f"To be graded by hand: {by_hand}, with mplab grade serve.")
     if absent and whole_class:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from classroom import notebook, with_walls
 
+from mplab.commands import grade
 from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import grades
@@ -15,7 +16,7 @@ from mplab.grading.exporting import grades
 @pytest.mark.slow
 @with_walls
 def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_nothing(
-    course, tmp_path
+    course, tmp_path, capsys
 ):
     local = datetime(2026, 1, 2, 14).astimezone(UTC).replace(tzinfo=None)
     with course.gradebook() as gradebook:
@@ -31,15 +32,14 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     other = course.root / "submitted/s04/a1"
     shutil.copytree(course.root / "submitted/s03/a1", other)
     (other / "timestamp.txt").write_text(early)
-    autograde(course, "a1", tell=str)
+    assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 0
+    assert "Late (2): s01, s02\n" in capsys.readouterr().out
 
     def remarks():
-        remarks = [grade.remark for grade in grades(course, ["a1"])]
+        remarks = [row.remark for row in grades(course, ["a1"])]
         return [remark.partition("to be graded by hand")[0].strip() for remark in remarks]
 
-    assert remarks() == [
-        "2 hours late", "1 hour late", "Canvas says that it was late.", ""
-    ]  # fmt: skip
+    assert remarks() == ["2 hours late", "1 hour late", "Canvas says that it was late.", ""]
     for text, remark in (("s02,a1,2\n", ""), ("", "2 hours late")):  # a deleted line is gone
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
         lines = autograde(course, "a1", tell=str)
@@ -52,7 +52,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
             moved = local + timedelta(hours=hours)
             gradebook.update_or_create_assignment("a1", duedate=moved)
         assert all(line.done_before for line in autograde(course, "a1", tell=str))
-        assert [grade.score for grade in grades(course, ["a1"])][:2] == [score] * 2
+        assert [row.score for row in grades(course, ["a1"])][:2] == [score] * 2
 
 
 def test_extensions_are_read_and_a_broken_line_is_told(bare):
