@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     step("statistics", "write how the class did, as a table and a picture", assignment="?")
     serve = step("serve", "open the page on which you read answers and give points")
     serve.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
+    serve.add_argument("--hub", action="store_true", help="as a service that JupyterHub starts")
     return parser
 
 
@@ -367,7 +368,7 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
 def _serve(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.review import serve
 
-    serve(course, options.port, tell=partial(print, flush=True))
+    serve(course, options.port, partial(print, flush=True), hub=options.hub)
     return 0
 
 

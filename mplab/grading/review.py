@@ -8,13 +8,14 @@ Answers are sanitised, and the page's policy would run or fetch nothing else.
 import asyncio
 import html
 import json
+import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import nbformat
 from nbgrader.api import Grade, MissingEntry
@@ -130,27 +131,30 @@ def _plain(text: str) -> str:
 class _Handler(web.RequestHandler):
     """Answers whoever has the cookie, under the address that was printed."""
 
-    def initialize(self, course: Course, token: str, cookie: str, hosts: Sequence[str]) -> None:
-        self.course, self.token, self.cookie, self.hosts = course, token, cookie, hosts
+    def initialize(self) -> None:
+        self.course, self.root = self.settings["course"], self.settings["root"]
 
     def set_default_headers(self) -> None:
         for name, value in _HEADERS.items():
             self.set_header(name, value)
 
     def prepare(self) -> None:
-        host, origin = self.request.host, self.request.headers.get("Origin")
         # A page on another port of this machine could set the cookie that Tornado compares.
-        foreign = self.request.method != "GET" and origin != f"http://{host}"
-        if foreign or host not in self.hosts:
+        origin = urlsplit(self.request.headers.get("Origin", "")).netloc
+        if self.request.method != "GET" and origin != self.request.host:
             raise web.HTTPError(403)
-        if self._is_token(self.get_query_argument("token", "")):
-            self.set_cookie(self.cookie, self.token, httponly=True, samesite="Strict")
-            self.redirect("/")
-        elif not self._is_token(self.get_cookie(self.cookie) or ""):
-            raise web.HTTPError(403)
+        self.enter()
 
-    def _is_token(self, text: str) -> bool:
-        return secrets.compare_digest(text.encode(), self.token.encode())
+    def enter(self) -> None:
+        """Refuse whoever has no token; on a Hub, its log-in takes the place of this."""
+        token, cookie = self.settings["cookie_secret"], self.settings["cookie"]
+        given = self.get_query_argument("token", "") or self.get_cookie(cookie, "")
+        known = secrets.compare_digest(given.encode(), token.encode())
+        if self.request.host not in self.settings["hosts"] or not known:
+            raise web.HTTPError(403)
+        if "token" in self.request.query_arguments:
+            self.set_cookie(cookie, token, httponly=True, samesite="Strict")
+            self.redirect("/")
 
     def write_error(self, status_code: int, **_: Any) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
@@ -190,12 +194,12 @@ class _List(_Handler):
                         counted = counts.get(cell.id, (0, 0))
                         rows.append((question, _address(name, question), *counted))
                     tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
-        self.render("list.html", course=self.course.root.name, tables=tables)
+        self.render("list.html", root=self.root, course=self.course.root.name, tables=tables)
 
 
 def _address(assignment: str, question: Question, student: str = "") -> str:
     parts = (assignment, question.notebook, question.name, student)
-    return "/" + "/".join(quote(part, safe="") for part in parts)
+    return "/".join(quote(part, safe="") for part in parts)
 
 
 class _Answer(_Handler):
@@ -205,7 +209,7 @@ class _Answer(_Handler):
         """Show the answer of a student; without one, go to the first that waits."""
         with self._grades(assignment, notebook, name) as (question, grades):
             if not student:
-                self.redirect(_next(assignment, question, grades, 0))
+                self.redirect(self.root + _next(assignment, question, grades, 0))
             else:
                 self._show(assignment, question, grades, student)
 
@@ -220,7 +224,8 @@ class _Answer(_Handler):
                 words = with_parts(question.rubric, given, words) if question.rubric else words
                 _record(grades[place], question, sum(given), words)
                 self.database.commit()
-                self.redirect(_next(assignment, question, grades, place + 1), status=303)
+                after = _next(assignment, question, grades, place + 1)
+                self.redirect(self.root + after, status=303)
                 return
             except ValueError as wrong:
                 self.set_status(400)
@@ -277,6 +282,7 @@ class _Answer(_Handler):
         names = (grade.student.first_name, grade.student.last_name)
         self.render(
             "answer.html",
+            root=self.root,
             question=question,
             assignment=assignment,
             who=" ".join(filter(None, (student, *names))),
@@ -312,10 +318,10 @@ def _place(grades: list[Any], student: str) -> int:
 
 
 def _next(assignment: str, question: Question, grades: list[Any], place: int) -> str:
-    """Return the address of the next answer that waits, from a place on; else of the list."""
+    """Return the address below the root of the next answer that waits; else of the list."""
     waiting = [grade for grade in grades[place:] + grades[:place] if grade.needs_manual_grade]
     found = waiting or (grades if place == 0 else [])
-    return _address(assignment, question, found[0].student.id) if found else "/"
+    return _address(assignment, question, found[0].student.id) if found else ""
 
 
 def _comment(grade: Any, question: Question) -> Any:
@@ -329,20 +335,27 @@ def _record(grade: Any, question: Question, score: float, words: str) -> None:
         comment.manual_comment = words or None
 
 
-def application(course: Course, token: str, port: int) -> web.Application:
-    """Return the server's pages for a course; only whoever knows the token may see them."""
-    names = [f"{host}:{port}" for host in ("127.0.0.1", "localhost")]
-    about = {"course": course, "token": token, "cookie": f"mplab-{port}", "hosts": names}
-    part = "([^/]+)"
-    pages = [
-        ("/", _List, about),
-        (f"/({'|'.join(_FILES)})", _File, about),
-        (f"/{part}/{part}/{part}/([^/]*)", _Answer, about),
-    ]
+def application(course: Course, token: str, port: int, *, hub: bool = False) -> web.Application:
+    """Return the server's pages for a course; only whoever knows the token may see them.
+
+    As a service of a Hub: whoever is logged in there and has a role that lets them use it.
+    """
+    part, root = "([^/]+)", "/"
+    pages: dict[str, Any] = {"": _List, f"({'|'.join(_FILES)})": _File}
+    pages |= {f"{part}/{part}/{part}/([^/]*)": _Answer, ".*": _Nothing}
+    if hub:
+        from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
+
+        root, own = os.environ["JUPYTERHUB_SERVICE_PREFIX"], {"enter": web.authenticated(_let_in)}
+        pages = {path: type("", (HubOAuthenticated, page), own) for path, page in pages.items()}
+        pages = {"oauth_callback": HubOAuthCallbackHandler, **pages}
     return web.Application(
-        pages,
-        default_handler_class=_Nothing,
-        default_handler_args=about,
+        [(root + path, page) for path, page in pages.items()],
+        course=course,
+        root=root,
+        hosts=[f"{host}:{port}" for host in ("127.0.0.1", "localhost")],
+        cookie=f"mplab-{port}",
+        cookie_secret=token,
         template_path=str(_PAGE),
         xsrf_cookies=True,
         xsrf_cookie_name=f"mplab-{port}-xsrf",  # JupyterLab's has the usual name
@@ -350,17 +363,28 @@ def application(course: Course, token: str, port: int) -> web.Application:
     )
 
 
-def serve(course: Course, port: int = 0, tell: Callable[[str], None] = print) -> None:
+def _let_in(page: Any) -> None:
+    """Do nothing more for whom `web.authenticated` knows."""
+
+
+def serve(
+    course: Course, port: int = 0, tell: Callable[[str], None] = print, *, hub: bool = False
+) -> None:
     """Serve the page on this machine until interrupted.
 
     Args:
         course: a course.
         port: a port of 127.0.0.1; 0 for any that is free.
+        hub: as a service that a Hub starts, which names the port and says who may see the page.
         tell: called with the address to open.
 
     Raises:
         ValueError: the port cannot be opened.
     """
+    if hub:
+        if not (own := os.environ.get("JUPYTERHUB_SERVICE_URL")):
+            raise ValueError("--hub must be in the command of a service that JupyterHub starts.")
+        port = urlsplit(own).port or 0
 
     async def run() -> None:
         try:
@@ -370,9 +394,12 @@ def serve(course: Course, port: int = 0, tell: Callable[[str], None] = print) ->
         except OSError as error:
             raise ValueError(f"--port must be a free port; got {port} ({error}).") from error
         token, number = secrets.token_urlsafe(32), listener.getsockname()[1]
-        server = httpserver.HTTPServer(application(course, token, number), max_body_size=1 << 20)
+        server = httpserver.HTTPServer(
+            application(course, token, number, hub=hub), max_body_size=1 << 20
+        )
         server.add_socket(listener)
-        tell(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
+        if not hub:  # else the token, which signs the Hub's cookies, would be in its log
+            tell(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
         await asyncio.Event().wait()
 
     asyncio.run(run())

@@ -9,6 +9,8 @@ from contextlib import ExitStack
 import hub
 import pytest
 from classroom import WALLS, notebook
+from lab_browser import free_port, launched
+from playwright.sync_api import sync_playwright
 
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import sandbox_problem
@@ -92,7 +94,11 @@ class Class:
         self.exchange.mkdir()
         self.exchange.chmod(0o1777)
         hub.make_environment(place / "env")
-        of_hub, of_nbgrader = settings({"/srv/exchange": str(self.exchange)})
+        of_hub, of_nbgrader = settings({
+            **{"/srv/exchange": str(self.exchange), "/srv/numerics": str(self.root)},
+            **{"/opt/mplab": str(place / "env"), '"teacher"': repr(self.teacher)},
+            "8899": str(free_port()),
+        })  # fmt: skip
         (place / "etc").mkdir()
         (place / "etc" / "nbgrader_config.py").write_text(of_nbgrader)
         self.environment = {
@@ -134,6 +140,7 @@ def test_a_teacher_and_two_students_go_through_a_week_on_a_hub(place, record_pro
         look = LOOK.format(key=str(room.root / ".mplab" / "key"), port=room.hub.own)
         students_hand_in(room, look)
         teacher_grades(room, look)
+        teacher_gives_points_in_the_browser(room)
         students_get_their_own_feedback(room)
         nobody_reads_what_is_another_s(room)
         log = (place / "hub.log").read_text(errors="replace")
@@ -170,9 +177,28 @@ def teacher_grades(room, look):
         assert fetched == ["a1.ipynb", "checks.json"]
 
 
+def teacher_gives_points_in_the_browser(room):
+    """Through the Hub's own log-in; a student, logged in or with a token, is not let in."""
+    assert room.hub.ask("GET", "/services/points/", account=room.bob).status_code == 403
+    with sync_playwright() as playwright, launched(playwright) as browser:
+        for name in (room.bob, room.teacher):
+            page = browser.new_context().new_page()
+            page.goto(f"{room.hub.address}/services/points/")
+            for field in ("username", "password"):
+                page.locator(f"[name={field}]").fill(name)
+            page.get_by_role("button", name="Sign in").click()
+            page.get_by_text("403" if name == room.bob else "a1-words-answer").first.wait_for()
+        page.get_by_text("a1-words-answer").click()
+        for part in ("weights", "gradients"):
+            page.get_by_label(part).fill("0.5")
+        page.get_by_role("button", name="Save").click()
+        page.wait_for_url(f"{room.hub.address}/services/points/")
+        assert page.locator("tr").count() > 1 and page.locator("tr.waiting").count() == 0
+
+
 def students_get_their_own_feedback(room):
     assert "Published: 2 pages" in room.grade("feedback", "a1", "--publish")
-    for name, score in ((room.ada, "16.0"), (room.bob, "0.0")):
+    for name, score in ((room.ada, "17.0"), (room.bob, "0.0")):
         room.hub.server(name, "POST", "/assignments/fetch_feedback", data=ABOUT)
         (submitted,) = listed(room.hub, name, status="submitted")
         place = submitted["submissions"][0]["local_feedback_path"]

@@ -30,8 +30,8 @@ LOCAL = """
 c.JupyterHub.bind_url = "http://127.0.0.1:{ports[0]}"
 c.JupyterHub.hub_bind_url = "http://127.0.0.1:{ports[1]}"
 c.ConfigurableHTTPProxy.api_url = "http://127.0.0.1:{ports[2]}"
-c.JupyterHub.services = [{{"name": "tester", "api_token": "{token}"}}]
-c.JupyterHub.load_roles = [{{
+c.JupyterHub.services += [{{"name": "tester", "api_token": "{token}"}}]
+c.JupyterHub.load_roles += [{{
     "name": "tester",
     "services": ["tester"],
     "scopes": ["admin:users", "admin:servers", "tokens"],
@@ -96,6 +96,7 @@ def accounts(folder, *names):
             command = ["useradd", "--create-home", "--base-dir", folder, "-K", "HOME_MODE=0700"]
             subprocess.run([*command, "--shell", "/bin/bash", account], check=True)
             made.append(account)
+            subprocess.run(["chpasswd"], input=f"{account}:{account}", text=True, check=True)
         yield made
     finally:
         for account in made:
@@ -155,7 +156,7 @@ class Hub:
     def log_in(self, *accounts):
         """Start the servers of accounts, and take a token of its own for each."""
         for account in accounts:
-            self.ask("POST", f"/hub/api/users/{account}").raise_for_status()
+            self.ask("POST", f"/hub/api/users/{account}")  # one that has a role is known already
             made = self.ask("POST", f"/hub/api/users/{account}/tokens", json={})
             self._tokens[account] = made.json()["token"]
             self.ask("POST", f"/hub/api/users/{account}/server").raise_for_status()
