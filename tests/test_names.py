@@ -11,25 +11,15 @@ PACKAGE = Path(mplab.__file__).parent
 ROOT = PACKAGE.parent
 NAME = re.compile(r"(?<![\w./-])mplab((?:\.[A-Za-z_]\w*)+)")
 """`mplab.` and what follows it; not a file's name or part of an address."""
-FILES = [
-    *PACKAGE.rglob("*.py"),
-    *ROOT.glob("*.md"),
-    *ROOT.glob("*.toml"),
-    *ROOT.glob("lessons/**/*.md"),
-    *ROOT.glob("lessons/**/*.py"),
-    *ROOT.glob("lessons/**/*.ipynb"),
-    *ROOT.glob("data/*.py"),
-    *ROOT.glob("data/*.md"),
-]
+KINDS = "*.md", "*.toml", "lessons/**/*.md", "lessons/**/*.py", "lessons/**/*.ipynb", "data/*.[pm]*"
+FILES = [*PACKAGE.rglob("*.py"), *(path for kind in KINDS for path in ROOT.glob(kind))]
 
 
 def mentioned(path):
-    """The dotted names in a file, in its order; of the table of old and new names, the new."""
+    """The dotted names in a file, in its order."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".ipynb":
         text = "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
-    if path.name == "CHANGELOG.md":
-        text = re.sub(r"(?m)^\|[^|]*\|", "", text)
     return list(dict.fromkeys(NAME.findall(text)))
 
 

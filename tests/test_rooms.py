@@ -50,7 +50,7 @@ BUDGETS = {
     "mplab/scaling": 790,
     "mplab/course": 480,
     "mplab/simulation": 2_425,
-    "mplab/grading": 3_835,
+    "mplab/grading": 3_845,
     "mplab/training": 1_980,
     "mplab/health": 2_065,
     "mplab/hardware": 500,

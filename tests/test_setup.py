@@ -30,7 +30,7 @@ EXTRA_OF = {
     **dict.fromkeys(["scaling", "simulation", "training", "health", "hardware"], ("torch",)),
     **dict.fromkeys(["pictures", "explorers", "lessons"], ("lab",)),
     "commands": ("docs", "grade"),
-    "grading": ("grade", "cluster"),
+    "grading": ("grade", "cluster", "hub"),
 }
 MORE_FOR = {"numbers": {"torch", "tqdm", "ipython"}}
 MORE_FOR["health"] = {"lightning", "transformers", "torchao"}

@@ -264,8 +264,7 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     print(f"{len(pages) - len(failed)} pages are in {course.root / 'feedback'}")
     if unread := sum(page.waiting for page in pages):
         print(f"{unread} answers in them are not read yet, and the pages say so: mplab grade serve")
-    noted = [page for page in pages if page.remark]
-    if noted:
+    if noted := [page for page in pages if page.remark]:
         print(f"To look at ({len(noted)}):")
         print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
     present = [page.student for page in pages if page not in failed]
@@ -278,14 +277,9 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
         if others:
             print(f"not handed in through the exchange ({len(others)}): {', '.join(others)}")
     handed_in = set() if options.student else set(submitted_students(course, name)[0])
-    waiting = sorted(handed_in - {page.student for page in pages})
-    if waiting:
+    if waiting := sorted(handed_in - {page.student for page in pages}):
         print(f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}")
     return 1 if failed else 0
-
-
-def _silent(line: str) -> None:
-    """Take a line about the progress, and say nothing."""
 
 
 def _watch(course: Course, options: argparse.Namespace) -> int:
@@ -305,7 +299,7 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
         told = []
         try:
             told += [f"look at: {problem}" for problem in collect(course, name, place).problems]
-            lines = autograde(course, name, jobs=options.jobs, trusted=trusted, tell=_silent)
+            lines = autograde(course, name, jobs=options.jobs, trusted=trusted, tell=lambda _: None)
             told += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
             graded = [x for x in lines if x.score is not None]
             due = [*(due or []), *(x.student for x in graded if due is None or not x.done_before)]
@@ -332,8 +326,7 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     path = options.output or course.root / name
     count = export(course, options.assignment, to=options.to, path=path)
     print(f"{count} students are in {path}")
-    waiting = sum(grade.by_hand for grade in grades(course, options.assignment))
-    if waiting:
+    if waiting := sum(grade.by_hand for grade in grades(course, options.assignment)):
         left = "" if options.to == "csv" else " Their places are empty."
         print(f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.{left}")
     return 0

@@ -117,8 +117,7 @@ def find_lesson(wanted: str | None, *, source: Path) -> Path:
     Raises:
         UserError: There is no such lesson.
     """
-    lessons = sorted(source.glob("*.ipynb"))
-    if not lessons:
+    if not (lessons := sorted(source.glob("*.ipynb"))):
         raise UserError(f"{source} holds no lessons. Install mplab again.")
     if wanted is None:
         return lessons[0]

@@ -43,8 +43,7 @@ def _view() -> list[str]:
     """Return bwrap's arguments for the file system: only what is needed, none of it writable."""
     arguments = ["--tmpfs", "/"]
     made: set[Path] = set()
-    hidden = [path for path in _system_paths() if Path(WORK) in (path, *path.parents)]
-    if hidden:
+    if hidden := [path for path in _system_paths() if Path(WORK) in (path, *path.parents)]:
         raise RuntimeError(
             f"sandbox: {WORK} must be free for submissions; got {hidden[0]}. Move it elsewhere."
         )

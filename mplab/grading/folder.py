@@ -122,8 +122,7 @@ class Course:
         Raises:
             ValueError: it has not been released.
         """
-        paths = sorted((self.root / "release" / assignment).glob("*.ipynb"))
-        if not paths:
+        if not (paths := sorted((self.root / "release" / assignment).glob("*.ipynb"))):
             raise ValueError(
                 f"{assignment} has not been released. Do it first: "
                 f"mplab grade release {assignment}."

@@ -16,8 +16,7 @@ def counting(course: Course, assignment: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for members in course.teams():
-        there = [m for m in members if (course.root / "submitted" / m / assignment).is_dir()]
-        if there:
+        if there := [m for m in members if (course.root / "submitted" / m / assignment).is_dir()]:
             times = {m: course.read("received", assignment, m).get("time", "") for m in there}
             found |= dict.fromkeys(members, max(there, key=lambda m: times[m]))
     return found

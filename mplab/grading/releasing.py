@@ -36,8 +36,7 @@ def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1)
     write_public_checks(course, name)
     source = course.root / "source" / name
     solved = {path: nbformat.read(path, as_version=4) for path in sorted(source.glob("*.ipynb"))}
-    problems = _mismatches(assignment, list(solved.values()))
-    if problems:
+    if problems := _mismatches(assignment, list(solved.values())):
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
     lane = lane_for(assignment.warm, trusted=trusted)
     seed = partial(seed_for, course.key(), name, name)
@@ -58,8 +57,7 @@ def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1)
     for stem, stub in course.skeletons(name).items():
         with lane.session(course.files(name)) as session:
             report = run_notebook(stub, session, assignment.graded, seed)
-        earned = sum(part.earned for parts in report.outcomes.values() for part in parts)
-        if earned:
+        if earned := sum(part.earned for parts in report.outcomes.values() for part in parts):
             raise ValueError(f"release: the empty notebook {stem} earns {earned:g} points.")
         text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
         student = rebuild(course.skeletons(name)[stem], read_cells(text))

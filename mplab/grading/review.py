@@ -266,8 +266,7 @@ class _Answer(_Handler):
         grade, comment = grades[place], _comment(grades[place], question)
         path = self.course.root / "autograded" / student / assignment
         text = (path / f"{question.notebook}.ipynb").read_text(encoding="utf-8")
-        parts = in_process(_SECONDS, _typeset, text, question)
-        if parts is None:
+        if (parts := in_process(_SECONDS, _typeset, text, question)) is None:
             cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
             plain = {"question": question.text, "model": question.model}
             plain["answer"] = "" if cell is None else cell.source
@@ -346,7 +345,8 @@ def application(course: Course, token: str, port: int, *, hub: bool = False) -> 
     if hub:
         from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 
-        root, own = os.environ["JUPYTERHUB_SERVICE_PREFIX"], {"enter": web.authenticated(_let_in)}
+        root = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
+        own = {"enter": web.authenticated(lambda page: None)}  # the Hub's log-in, and no more
         pages = {path: type("", (HubOAuthenticated, page), own) for path, page in pages.items()}
         pages = {"oauth_callback": HubOAuthCallbackHandler, **pages}
     return web.Application(
@@ -361,10 +361,6 @@ def application(course: Course, token: str, port: int, *, hub: bool = False) -> 
         xsrf_cookie_name=f"mplab-{port}-xsrf",  # JupyterLab's has the usual name
         xsrf_cookie_kwargs={"httponly": True, "samesite": "Strict"},
     )
-
-
-def _let_in(page: Any) -> None:
-    """Do nothing more for whom `web.authenticated` knows."""
 
 
 def serve(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -109,14 +109,6 @@ class Probe:
             of_a, of_b = np.array((*self.scales, *more)).T
             how |= {"scales": (of_a[None, :], of_b[:, None]), "scale_format": self.scale_format}
         return float(mma(a[None, :], b[:, None], **how)[0, 0])
-
-    def ask_rejected(self, model: Rejected) -> float:
-        """Compute the sum with a rejected model."""
-        known = {each.name for each in fields(MatrixUnit)}
-        options = {key: value for key, value in model.changes.items() if key not in known}
-        changes = {key: value for key, value in model.changes.items() if key in known}
-        unit = replace(self._unit(self.architecture), **changes)
-        return self.ask(architecture=unit, **options)
 
 
 _COUNTS = {"four": 4, "seven": 7, "eight": 8, "sixteen": 16}

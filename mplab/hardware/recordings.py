@@ -195,7 +195,6 @@ def caption(part: str, *, where: Where = None) -> str:
         ValueError: there is no such part.
     """
     one_of("caption", "part", part, SCHEMA)
-    paths = _paths(part, where)
-    if not paths:
+    if not (paths := _paths(part, where)):
         return f"There is no recording of {part} yet.\n{_how_to_record(part)}"
     return "; ".join(load(path.stem, where=where).words for path in paths)

@@ -538,8 +538,3 @@ for o in gc.get_objects():
 }  # fmt: skip
 """The attacks by class, each with what it must leave untouched."""
 ATTACKS = [attack for attacks in CLASSES.values() for attack in attacks]
-SAMPLE = (
-    *("ast transformer", "memory inspection", "reply forged on the channel", "shipped numpy.py"),
-    *("skip-execution tag", "hidden checks read", "earned, then dead", "memory"),
-    *("loopback network", "symlink to the solution", "deep JSON", "markup in feedback", "warnings"),
-)

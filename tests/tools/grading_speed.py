@@ -7,14 +7,13 @@ nothing.
 """
 
 import argparse
-import contextlib
 import json
 import logging
 import multiprocessing
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +45,15 @@ def _grade_id(cell: dict[str, Any]) -> str:
     return str(cell["metadata"].get("nbgrader", {}).get("grade_id", ""))
 
 
-def measure(*, count: int = 100, jobs: int = 2, tell: Callable[[str], None] = print) -> float:
-    """Grade the same submissions here and with plain nbgrader, and tell how long each took.
+def measure(count: int, jobs: int) -> None:
+    """Grade the same submissions here and with plain nbgrader, and print how long each took.
 
     Args:
         count: submissions.
         jobs: processes that run submissions here, beside the one that writes the gradebook;
             nbgrader has one, and a kernel.
-        tell: takes the lines of the report.
-
-    Returns:
-        How many times as many submissions per second.
     """
-    with tempfile.TemporaryDirectory(prefix="mplab-bench-") as folder, _quiet():
+    with tempfile.TemporaryDirectory(prefix="mplab-bench-") as folder:
         ours, plain = (create_course(Path(folder, name)) for name in ("ours", "plain"))
         # Each in a process of its own, so that neither finds the other's warm imports.
         _apart(_prepare, ours)
@@ -67,26 +62,13 @@ def measure(*, count: int = 100, jobs: int = 2, tell: Callable[[str], None] = pr
             synthetic(course, count)
         seconds = _timed(autograde, ours, "a1", jobs=jobs, tell=str)
         plain_seconds = _timed(_grade_plain, plain)
-        ratio = plain_seconds / seconds
-        tell(f"{count} submissions of a1, this machine, one run of each:")
-        for words, took in (
-            (f"mplab, sandboxed, {jobs} processes and one that writes", seconds),
-            ("nbgrader autograde, one process and a kernel", plain_seconds),
-        ):
-            tell(f"  {words:<48}{took:7.1f} s  {count / took:6.2f} per second")
-        tell(f"  ratio {ratio:.1f}")
-    return ratio
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("traitlets")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logger.setLevel(level)
+    print(f"{count} submissions of a1, this machine, one run of each:")
+    for words, took in (
+        (f"mplab, sandboxed, {jobs} processes and one that writes", seconds),
+        ("nbgrader autograde, one process and a kernel", plain_seconds),
+    ):
+        print(f"  {words:<48}{took:7.1f} s  {count / took:6.2f} per second")
+    print(f"  ratio {plain_seconds / seconds:.1f}")
 
 
 def _apart(function: Callable[..., object], *arguments: object, **options: object) -> None:
@@ -132,7 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--submissions", type=int, default=100, help="how many (default 100)")
     parser.add_argument("--jobs", type=int, default=2, help="workers here (default 2)")
     options = parser.parse_args(arguments)
-    measure(count=options.submissions, jobs=options.jobs)
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    measure(options.submissions, options.jobs)
 
 
 if __name__ == "__main__":
