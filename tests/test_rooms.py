@@ -52,7 +52,7 @@ BUDGETS = {
     "mplab/simulation": 2_425,
     "mplab/grading": 3_845,
     "mplab/training": 1_980,
-    "mplab/health": 2_065,
+    "mplab/health": 2_075,
     "mplab/hardware": 500,
     "mplab/pictures": 1_500,
     "mplab/explorers": 590,

@@ -7,7 +7,6 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -361,7 +360,7 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
 def _serve(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.review import serve
 
-    serve(course, options.port, partial(print, flush=True), hub=options.hub)
+    serve(course, options.port, hub=options.hub)
     return 0
 
 

@@ -160,8 +160,7 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
         copy, content = folder / name, original.read_bytes()
         if original.suffix == ".ipynb":
             content = _with_room_to_write(content)
-        edited = _is_edited(copy, content, record.get(name))
-        if edited and not reset:
+        if (edited := _is_edited(copy, content, record.get(name))) and not reset:
             newer = record.get(name, _digest(content)) != _digest(content)
             hint = " (it has a newer version: --reset renews it and keeps yours)" if newer else ""
             lines.append(f"  {name}: kept, with your changes{hint}")

@@ -30,8 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.list:
         print(catalogue())
         return 0
-    missing = [name for name in ("task", "recipe", "out") if not getattr(options, name)]
-    if missing:
+    if missing := [name for name in ("task", "recipe", "out") if not getattr(options, name)]:
         parser.error(f"the following arguments are required: --{', --'.join(missing)}")
     for path in options.plot:  # check it now, not after training
         if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():

@@ -180,8 +180,7 @@ def verdict_on(
     given = [_without_torch(outcome) for outcome in outcomes]
     wanted = exercise.outcomes(exercise.answer)
     pairs = enumerate(zip(given, wanted, strict=True))
-    wrong = [i for i, pair in pairs if not equal(*pair, exercise)]
-    if not wrong and called:
+    if not (wrong := [i for i, pair in pairs if not equal(*pair, exercise)]) and called:
         return Verdict(False, f"{name}: right, but …\n  {refusal(called[0], exercise.uses or ())}")
     if not wrong:
         cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""

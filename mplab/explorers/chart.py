@@ -164,8 +164,7 @@ class Chart(Drawing):
         *, dots: bool = False, more: str = "",
     ) -> None:  # fmt: skip
         """Add a line through points, with dots on them."""
-        places = [(self.x(a), self.y(b)) for a, b in zip(xs, ys, strict=True)]
-        if places:
+        if places := [(self.x(a), self.y(b)) for a, b in zip(xs, ys, strict=True)]:
             way = "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
             self.line(f"M{way}", colour, width, more)
         for a, b in places if dots else ():

@@ -94,8 +94,7 @@ def run_notebook(
 
 def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:
     """Run a cell and return its outputs; a note says that it was stopped."""
-    before = session.interrupts
-    if before >= MOST_INTERRUPTS:
+    if (before := session.interrupts) >= MOST_INTERRUPTS:
         return [nbformat.v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [_output(o) for o in session.run(source).outputs]
     if session.interrupts > before:

@@ -90,8 +90,7 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, ow
     if submission.total_seconds_late > 0:
         hours = round(-(-submission.total_seconds_late // 3600))
         remark = f"{remark} {hours} hour{'s' * (hours > 1)} late".strip()
-    by_hand = bool(submission.needs_manual_grade)
-    if by_hand:
+    if by_hand := bool(submission.needs_manual_grade):
         remark = f"{remark} {BY_HAND}".strip()
     score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))
     parts = _parts(submission)

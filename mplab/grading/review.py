@@ -11,7 +11,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -363,16 +363,13 @@ def application(course: Course, token: str, port: int, *, hub: bool = False) -> 
     )
 
 
-def serve(
-    course: Course, port: int = 0, tell: Callable[[str], None] = print, *, hub: bool = False
-) -> None:
-    """Serve the page on this machine until interrupted.
+def serve(course: Course, port: int = 0, *, hub: bool = False) -> None:
+    """Serve the page on this machine until interrupted; print the address to open.
 
     Args:
         course: a course.
         port: a port of 127.0.0.1; 0 for any that is free.
         hub: as a service that a Hub starts, which names the port and says who may see the page.
-        tell: called with the address to open.
 
     Raises:
         ValueError: the port cannot be opened.
@@ -395,7 +392,7 @@ def serve(
         )
         server.add_socket(listener)
         if not hub:  # else the token, which signs the Hub's cookies, would be in its log
-            tell(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
+            print(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C ends it.", flush=True)
         await asyncio.Event().wait()
 
     asyncio.run(run())

@@ -98,8 +98,7 @@ def check(what: str, tree: Any) -> None:
 
 
 def _fields(name: str, found: dict[str, Any], wanted: dict[str, type], *, whole: bool) -> None:
-    strange = set(found) ^ set(wanted) if whole else set(found) - set(wanted)
-    if strange:
+    if strange := set(found) ^ set(wanted) if whole else set(found) - set(wanted):
         raise ValueError(f"missing or unknown fields in {name}: {', '.join(sorted(strange))}")
     for key, value in found.items():
         if type(value) is not wanted[key] and not (wanted[key] is float and type(value) is int):

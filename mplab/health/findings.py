@@ -159,6 +159,15 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Nothing trains them: dead or saturated units, zeros as input, a detach, no use.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
+    counts = ((n, int(x.sum()), x.numel()) for n, x in seen.idle_units.items() if n not in at_rest)
+    if units := [f"{zero} of {count} in {n}" for n, zero, count in counts if 2 * zero >= count]:
+        yield Finding(
+            "idle-units",
+            "note",
+            f"Units whose bias had gradients of 0 alone, in all steps: {_some(units)}.",
+            "Dead or saturated units learn nothing; a layer that few inputs need may have many.",
+            "Look at the biases and at the learning rate: a large update can kill ReLUs for good.",
+        )
     same = len({step.weight_norm for step in steps}) == 1  # also after steps not looked at
     if seen.updates and same and not any(step.updated or step.skipped for step in steps):
         yield _problem(
@@ -332,11 +341,9 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     for name in sorted({name for step in steps for name in step.fp8}):
         casts = [(i, step.fp8[name]) for i, step in enumerate(steps) if name in step.fp8]
-        lost = [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)]
-        if lost:
+        if lost := [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)]:
             yield _flushed_operand(name, len(casts), lost)
-        over = [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]
-        if over:
+        if over := [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]:
             first, cast = over[0]
             yield Finding(
                 "fp8-saturation",

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from torch import Tensor
+
 from mplab.health.tracing import Origin, RoundedIntegers
 
 
@@ -162,6 +164,7 @@ class Evidence:
         outside: trainable parameters that the optimizer does not hold.
         piled: updates whose gradients were added to those of the update before.
         still: parameters whose gradient was zero or missing in every step.
+        idle_units: for each bias, which of its elements had gradients of zero alone.
         uncounted: an error at the casts of a layer of torchao, whose casts were not counted since.
         error: an error of the watch itself, which has looked at nothing since.
     """
@@ -182,8 +185,15 @@ class Evidence:
     outside: list[str] = field(default_factory=list)
     piled: int = 0
     still: set[str] = field(default_factory=set)
+    idle_units: dict[str, Tensor] = field(default_factory=dict)
     uncounted: str = ""
     error: str = ""
+
+    def look_at_units(self, name: str, gradient: Tensor) -> None:
+        """Note which elements of a bias, one for each unit, have never had a gradient."""
+        if name.endswith("bias"):
+            zero = gradient == 0
+            self.idle_units[name] = self.idle_units.get(name, zero) & zero
 
 
 Counted = TypeVar("Counted", Shares, Casts)

@@ -46,8 +46,7 @@ class Report:
             ("… at the optimizer", _number(last.norm_at_optimizer)),
             ("weight norm", f"{first.weight_norm:.4g} → {last.weight_norm:.4g}"),
         ]
-        seen = [s for s in self.steps if s.updated]
-        if seen:
+        if seen := [s for s in self.steps if s.updated]:
             one = seen[-1]
             pairs.append(("median update", f"{_number(one.update_ulps)} ulp of its weight"))
             pairs.append(("updates that changed no bit", f"{one.unmoved / one.updated:.1%}"))

@@ -168,8 +168,7 @@ class _Watching:
         return self.report
 
     def _end(self, *, gather: bool = True) -> None:
-        report = self.close(gather=gather)
-        if report is not None:
+        if (report := self.close(gather=gather)) is not None:
             try:
                 if self._first:
                     self._told(repr(report))

@@ -349,11 +349,11 @@ class Health:
 
     @harmless
     def _accumulated(self, place: int, p: Tensor) -> None:
-        if self._asks:  # after the last gradient comes the update
-            self._tracer.updating = True
+        self._tracer.updating |= self._asks  # after the last gradient comes the update
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
+                self.seen.look_at_units(self._parameters[place][0], local(p.grad))
         self._used.look(p)
 
     # Optimizer and scaler -------------------------------------------------------------------

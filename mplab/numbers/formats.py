@@ -140,8 +140,7 @@ class Format:
             raise ValueError(f"Format: {self.name} must have an exponent and a significand.")
         if self.bias == _IEEE_BIAS and self.bits <= 64:  # wider formats are rejected below
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
-        problem = self._contradiction()
-        if problem:
+        if problem := self._contradiction():
             raise ValueError(f"Format: {problem}. Choose other facts for {self.name!r}.")
 
     def __hash__(self) -> int:  # fast: every call looks a format up in caches

@@ -39,8 +39,7 @@ def memory(rows: Sequence[Memory]) -> c.Picture:
 
 def _memory_claim(rows: Sequence[Memory]) -> str:
     first = rows[0]
-    others = [row for row in rows[1:] if not row.checkpointed]
-    if not others:
+    if not (others := [row for row in rows[1:] if not row.checkpointed]):
         return f"{first.recipe} takes {sum(_parts(first)):,} bytes"
     same = all(row.parameters == first.parameters for row in others)
     saved = min(others, key=lambda row: sum(_parts(row)[3:]))

@@ -224,8 +224,7 @@ def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
 def _breaking(fmt: Format, *passes: Mapping[str, float]) -> str:
     """Name the layers with large errors in a pass, or say that there is none."""
     most = {name: max(found[name] for found in passes) for name in passes[0]}
-    broken = [name for name, error in most.items() if error > _HALF]
-    if not broken:
+    if not (broken := [name for name, error in most.items() if error > _HALF]):
         return f"in {fmt.name} by at most {_cost(max(most.values()))}"
     some = c.listed(broken) if len(broken) < 4 else f"{len(broken)} of the {len(most)} layers"
     every = len(broken) == len(most) > 1

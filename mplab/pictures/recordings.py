@@ -44,8 +44,7 @@ def recorded_runs(
         The figure of `by_seed`, with the seeds recorded for all these recipes; None if there are
         none.
     """
-    recording = recordings.first("training", where=where)
-    if recording is None:
+    if (recording := recordings.first("training", where=where)) is None:
         return None
     rows = [r for r in recording.data.get("runs", []) if r["task"] == task and "problem" not in r]
     found = {

@@ -423,7 +423,6 @@ def explain(
         output = model(*inputs, **named)
         if loss is not None:
             output = loss(output) if target is None else loss(output, target)
-        ends = [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]
-        if ends:
+        if ends := [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]:
             torch.autograd.backward(ends, [torch.ones(t.shape, device=t.device) for t in ends])
     return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

@@ -347,8 +347,7 @@ class _Run:
         if path is not None and rank() == 0:
             with suppress(FileNotFoundError):
                 content = path.read_bytes()
-        content = from_first(content)
-        if content is None:
+        if (content := from_first(content)) is None:
             return
         state = self._read(content, path)
         self.model.load_state_dict(state["model"])

@@ -130,21 +130,22 @@ def unscaled(
     return health.report()
 
 
-def dead_units(model):
+def dead_units(model, count=None):
     model[1] = nn.ReLU()
-    nn.init.constant_(model[0].bias, -100.0)
+    nn.init.constant_(model[0].bias[:count], -100.0)
 
 
 FINITE = [("gradients-pile-up", {"zero": False}), ("zero-gradients", {"late": dead_units}),
           ("zero-gradients", {"size": 0.0}), ("weights-at-rest", {"rate": 0.0}), ("", {}),
           ("outside-optimizer", {"late": lambda m: m.add_module("new", nn.Linear(4, 4))}),
-          ("rising-loss", {"rate": 5.0})]  # fmt: skip
+          ("idle-units", {"late": lambda m: dead_units(m, -4)}), ("rising-loss", {"rate": 5.0}),
+          ("", {"late": lambda m: dead_units(m, 4)})]  # fmt: skip
 
 
 @pytest.mark.parametrize(("finding", "fault"), FINITE)
 def test_a_fault_that_leaves_every_number_finite_is_named(finding, fault):
-    report = unscaled(sick_runs.seeded(sick_runs.mlp), 24, **fault)
-    assert report.codes == [finding] * bool(finding)
+    found = unscaled(sick_runs.seeded(sick_runs.mlp), 24, **fault).findings
+    assert [each.code for each in found] == [finding] * bool(finding)
 
 
 def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_at():
