@@ -360,7 +360,7 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
 def _serve(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.review import serve
 
-    serve(course, options.port, hub=options.hub)
+    serve(course, options.port, lambda told: print(told, flush=True), hub=options.hub)
     return 0
 
 

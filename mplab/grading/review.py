@@ -11,7 +11,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -363,12 +363,15 @@ def application(course: Course, token: str, port: int, *, hub: bool = False) -> 
     )
 
 
-def serve(course: Course, port: int = 0, *, hub: bool = False) -> None:
-    """Serve the page on this machine until interrupted; print the address to open.
+def serve(
+    course: Course, port: int = 0, tell: Callable[[str], None] = print, *, hub: bool = False
+) -> None:
+    """Serve the page on this machine until interrupted.
 
     Args:
         course: a course.
         port: a port of 127.0.0.1; 0 for any that is free.
+        tell: called with the address to open.
         hub: as a service that a Hub starts, which names the port and says who may see the page.
 
     Raises:
@@ -392,7 +395,7 @@ def serve(course: Course, port: int = 0, *, hub: bool = False) -> None:
         )
         server.add_socket(listener)
         if not hub:  # else the token, which signs the Hub's cookies, would be in its log
-            print(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C ends it.", flush=True)
+            tell(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
         await asyncio.Event().wait()
 
     asyncio.run(run())
