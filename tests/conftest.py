@@ -63,8 +63,7 @@ def pytest_collection_modifyitems(items) -> None:
     for item in items:
         if SLOW.search(item.nodeid):
             item.add_marker("slow")
-    examples = [item for item in items if isinstance(item, DoctestItem)]
-    if not examples:
+    if not (examples := [item for item in items if isinstance(item, DoctestItem)]):
         return
     names = {name: getattr(mplab, name) for name in mplab.__all__}
     for item in examples:
@@ -78,7 +77,6 @@ def nothing_left_active():
     if "torch" in sys.modules:
         from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-        left = _get_current_dispatch_mode()
-        if left is not None:
+        if (left := _get_current_dispatch_mode()) is not None:
             left.__exit__(None, None, None)
         assert left is None

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import struct
 from fractions import Fraction
 
 import ml_dtypes
@@ -229,7 +230,7 @@ def test_bits_sliders_and_steps_reach_codes_by_keyboard_and_by_mouse(chromium, t
 @BROWSER
 def test_bits_are_painted_by_dragging(chromium, tmp_path):
     with pages.opened(chromium, explorers.BitExplorer("0", FP16), tmp_path) as page:
-        boxes = [page.locator(f"[data-weight='{k}']").bounding_box() for k in (9, 2)]
+        boxes = [page.locator(f"[data-weight='{k}']").first.bounding_box() for k in (9, 2)]
         middle = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]
         page.mouse.move(*middle[0])
         page.mouse.down()
@@ -238,6 +239,19 @@ def test_bits_are_painted_by_dragging(chromium, tmp_path):
         assert "FP16 0x03FC" in pages.status(page)
         page.mouse.move(*middle[0], steps=30)  # no button is down
         assert "FP16 0x03FC" in pages.status(page)
+
+
+@BROWSER
+def test_a_bit_of_the_nearest_double_asks_for_that_double(chromium, tmp_path):
+    with pages.opened(chromium, explorers.BitExplorer("1/10"), tmp_path) as page:
+        page.get_by_text("the bits of the double").click()
+        bits = int.from_bytes(struct.pack(">d", 0.1))
+        for weight in (0, 63, 51, 52, 61, 0):
+            page.locator(f"[data-weight='{weight}']").last.click()
+            bits ^= 1 << weight
+            asked = float.fromhex(page.get_by_label("number or code").input_value())
+            assert struct.pack(">d", asked) == bits.to_bytes(8)
+            assert f"(FP64) 0x{bits:016X}" in page.inner_text("body")
 
 
 @BROWSER

@@ -249,8 +249,7 @@ x = np.random.default_rng(0).standard_normal(1 << 20)
 rules = {"rounding": Rounding.STOCHASTIC}
 expected = round_to(x, FP16, stream=Stream(1), **rules)
 for _ in range(3):
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         signal.alarm(60)
         same = np.array_equal(round_to(x, FP16, stream=Stream(1), **rules), expected)
         os._exit(0 if same else 3)

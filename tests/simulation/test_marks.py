@@ -72,8 +72,7 @@ def test_memory_that_is_used_again_does_not_keep_its_format():
             address = h.data_ptr()
             del h
             new = [torch.full((size, size), 1 / 3) for _ in range(20)]
-            wide = next((t for t in new if t.data_ptr() == address), None)
-            if wide is not None:
+            if (wide := next((t for t in new if t.data_ptr() == address), None)) is not None:
                 break
         else:
             pytest.skip("the allocator did not use the memory again")

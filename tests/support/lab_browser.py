@@ -145,8 +145,7 @@ class Lesson:
 def launched(playwright):
     """An installed Chromium; without one the test is skipped, or fails where it must run."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
+    if (found := next(filter(None, map(shutil.which, names)), None)) is None:
         needed = os.environ.get("MPLAB_REQUIRE_BROWSER") == "1"
         (pytest.fail if needed else pytest.skip)("Chromium is not installed")
     return playwright.chromium.launch(executable_path=found, args=CHROMIUM)

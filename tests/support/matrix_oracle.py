@@ -123,14 +123,12 @@ def products_first(a, b, c, fmts, lanes):
     if (found := special(a, b, c)) is not None:
         return found
     exact = [Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)]
-    past = {x > 0 for x in exact if abs(x) >= 2**128}
-    if past:
+    if past := {x > 0 for x in exact if abs(x) >= 2**128}:
         return nan if len(past) == 2 else inf if True in past else -inf
     parts = list(products(a, b, fmts, [(1.0, 1.0)] * len(a)))
     sums, tops = [], []
     for lane in range(lanes):
-        own = [(m, e) for m, e in parts[lane::lanes] if m]
-        if own:
+        if own := [(m, e) for m, e in parts[lane::lanes] if m]:
             tops.append(max(e for _, e in own))
             bit = Fraction(2) ** (tops[-1] - 24)
             sums.append(sum(int(m * Fraction(2) ** e / bit) for m, e in own) * bit)

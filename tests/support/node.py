@@ -24,8 +24,7 @@ const write = (name, numbers) => writeFileSync(name, numbers);
 
 def run(code, folder, given=None, **arrays):
     """Run `code` in `folder`, with JSON in `given` and files of arrays; what it prints, as JSON."""
-    node = shutil.which("node")
-    if node is None:
+    if (node := shutil.which("node")) is None:
         (pytest.fail if os.environ.get("MPLAB_REQUIRE_BROWSER") else pytest.skip)("needs Node")
     (folder / "given.json").write_text(json.dumps(given))
     for name, numbers in arrays.items():

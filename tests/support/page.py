@@ -33,8 +33,7 @@ SERIOUS = """axe.run().then(found => found.violations
 
 def serious(page):
     """What an audit of accessibility finds, which must find what is broken afterwards."""
-    place = os.environ.get("MPLAB_AXE")
-    if not place:
+    if not (place := os.environ.get("MPLAB_AXE")):
         pytest.skip("MPLAB_AXE does not name axe.min.js of the npm package axe-core")
     page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
     page.evaluate(Path(place).read_text(encoding="utf-8"))

@@ -16,8 +16,7 @@ def programs():
         *Path("/usr/lib/postgresql").glob("*/bin"),
         Path(shutil.which("initdb") or "-").parent,
     ]
-    found = [place for place in places if (place / "initdb").is_file()]
-    if not found:
+    if not (found := [place for place in places if (place / "initdb").is_file()]):
         if os.environ.get("MPLAB_REQUIRE_POSTGRES") == "1":
             pytest.fail("PostgreSQL is not installed, and MPLAB_REQUIRE_POSTGRES=1 asks for it")
         pytest.skip("PostgreSQL is not installed")

@@ -96,8 +96,7 @@ def _run(func, args, kwargs):
     name = func._schema.name.partition("::")[2]
     tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     here = [t for t in tensors if isinstance(t, OnCuda)]
-    asked = kwargs.get("device")
-    if asked is not None:
+    if (asked := kwargs.get("device")) is not None:
         kwargs = kwargs | {"device": torch.device("cpu")}
         kwargs.pop("non_blocking", None)
     if name not in _BETWEEN_DEVICES and here:

@@ -268,8 +268,7 @@ def assignment_check(name: str, exercise: str) -> Callable[[str], bool]:
 # Trials ----------------------------------------------------------------------------------
 def tried(passes: Callable[[str], bool], text: str, seconds: float) -> tuple[int, float]:
     """0 if a text passes in a process of its own, and the CPU seconds that it took."""
-    child = os.fork()
-    if not child:
+    if not (child := os.fork()):
         failed = True
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

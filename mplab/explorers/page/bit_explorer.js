@@ -15,6 +15,7 @@ import {
   MODES,
   modeNamed,
   next,
+  ofBits,
   read,
   readCode,
   round,
@@ -310,13 +311,11 @@ const bitGroups = (f, press) =>
     return element("div", group, label, element("div", {}, ...bits));
   });
 
-/** The bits of the chosen format as buttons, which paint when dragged over. */
-function bitButtons(now, act) {
+/** The bits of a format as buttons, which paint when dragged over: `put` sets one that differs. */
+function bitButtons(f, bitAt, put) {
   let painted = null;
-  const bitAt = (weight) => fieldOf(now().code, { high: weight, low: weight });
   const paint = (weight) => {
-    if (bitAt(weight) === painted) return;
-    act((s) => coded(s, withField(s.code, { high: weight, low: weight }, painted)));
+    if (bitAt(weight) !== painted) put(weight, painted);
   };
   const press = (weight) => {
     painted = 1 - bitAt(weight);
@@ -347,17 +346,17 @@ function bitButtons(now, act) {
         bit.tabIndex = bit === event.target ? 0 : -1;
     },
   };
-  const root = element("div", { class: "mplab-bits", ...listeners }, ...bitGroups(now().f, press));
+  const root = element("div", { class: "mplab-bits", ...listeners }, ...bitGroups(f, press));
   return root;
 }
 
-/** Bring the buttons to the code; of all of them, one is a stop of the Tab key. */
-function showBits(root, { f, code }) {
+/** Bring the buttons to the bits; of all of them, one is a stop of the Tab key. */
+function showBits(root, f, bitAt) {
   const fields = fieldsOf(f);
   for (const [i, bit] of root.querySelectorAll("button").entries()) {
     const weight = Number(bit.dataset.weight);
     const { name } = fields.find(({ high, low }) => weight <= high && weight >= low);
-    const value = fieldOf(code, { high: weight, low: weight });
+    const value = bitAt(weight);
     bit.textContent = value;
     bit.setAttribute("aria-pressed", String(value === 1));
     bit.setAttribute("aria-label", `bit ${weight}, ${name}: ${value}`);
@@ -382,17 +381,34 @@ function codeControls(act, now) {
   const sliders = element("div", { class: "mplab-sliders-box" });
   let f = null;
   let fields = [];
+  const one = (weight) => ({ high: weight, low: weight });
+  const bitAt = (weight) => fieldOf(now().code, one(weight));
+  const put = (weight, bit) => act((s) => coded(s, withField(s.code, one(weight), bit)));
   function show(state) {
     if (state.f !== f) {
       f = state.f;
       fields = fieldSliders(f, act);
-      bits.replaceChildren(bitButtons(now, act));
+      bits.replaceChildren(bitButtons(f, bitAt, put));
       sliders.replaceChildren(...fields.map(({ field, control }) => labelled(field.name, control)));
     }
-    showBits(bits.firstChild, state);
+    showBits(bits.firstChild, f, bitAt);
     for (const { field, control } of fields) control.value = fieldOf(state.code, field);
   }
   return { parts: [bits, sliders], show };
+}
+
+const DOUBLE = { bits: 64, exponent_bits: 11, precision: 53, signed: true };
+
+/** The state once a bit of the nearest double has changed: that double is asked for, exactly. */
+export const flipped = (state, weight) =>
+  typed(state, hexadecimal(ofBits(bitsOf(double(state.number)) ^ (1n << BigInt(weight)))));
+
+/** The bits of the nearest double, folded away, and what shows them. */
+function doubleBits(act, now) {
+  const bitAt = (weight) => Number((bitsOf(double(now().number)) >> BigInt(weight)) & 1n);
+  const bits = bitButtons(DOUBLE, bitAt, (weight) => act((s) => flipped(s, weight)));
+  const fold = element("details", {}, element("summary", {}, "the bits of the double"), bits);
+  return { fold, show: () => showBits(bits, DOUBLE, bitAt) };
 }
 
 /** The table of all formats, and its body. */
@@ -417,6 +433,7 @@ function build(act, now) {
   const step = (words, way) =>
     element("button", { type: "button", click: () => act((s) => stepped(s, way)) }, words);
   const code = codeControls(act, now);
+  const wide = doubleBits(act, now);
   const [table, rows] = tableOfFormats();
   const inDigits = element("div");
   const modes = MODES.filter((name) => name !== "STOCHASTIC");
@@ -432,6 +449,7 @@ function build(act, now) {
     showChoice(mode, modes, MODES[state.mode], modeWords);
     saturate.checked = state.saturate;
     code.show(state);
+    wide.show();
     const made = formats.map((g) =>
       tableRow(reading(number, g, state.mode, state.saturate), g === f),
     );
@@ -450,7 +468,7 @@ function build(act, now) {
     line(step("next value down", -1), step("next value up", 1), ...rules),
     element("div", { class: "mplab-wide", tabindex: 0 }, table),
   ];
-  return { parts, below: [inDigits], show };
+  return { parts, below: [inDigits, wide.fold], show };
 }
 
 /** What the model holds, as a state; the number is still to be read. */

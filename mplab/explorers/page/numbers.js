@@ -40,6 +40,12 @@ export function bitsOf(x) {
   return view.getBigUint64(0);
 }
 
+/** The double that has these bits, of 64. */
+export function ofBits(bits) {
+  view.setBigUint64(0, bits);
+  return view.getFloat64(0);
+}
+
 /** The e with 2^e <= a < 2^(e+1) of a normal double; -1023 below, 1024 for infinity. */
 function exponentOf(a) {
   view.setFloat64(0, a);
