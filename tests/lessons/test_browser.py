@@ -157,7 +157,7 @@ def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(open_less
         for words in ("FP16 0x2E66", "From 0 to 2", "17 in FP8_E4M3"):
             said.filter(has_text=words).wait_for()
         address = lesson.page.url
-        lesson.page.locator(".mplab-page [data-weight='0']").click()
+        lesson.page.locator(".mplab-page [data-weight='0']").first.click()
         for key in ("ArrowLeft", "Space"):  # JupyterLab takes neither
             lesson.page.keyboard.press(key)
         said.filter(has_text="FP16 0x2E65").wait_for()
