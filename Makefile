@@ -41,7 +41,7 @@ javascript:  # lint and format, where there is Node; its tests are skipped too w
 fast:
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "not (slow or browser or full)"
 
-test-slow: $(DEVELOPER)  ## the slow tests, the lessons and the browser (half an hour or more)
+test-slow: $(DEVELOPER)  ## the slow tests, the lessons and the browser (20 minutes to half an hour)
 	$(RUN) pytest --numprocesses 2 --dist worksteal -m "slow and not (browser or full)"
 	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
 

@@ -52,7 +52,8 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
     Args:
         n: number of roundings.
         fmt: the format of the results.
-        confidence: λ, positive.
+        confidence: λ, positive, and no probability: 2.72 makes the probability 0.95, and 3.9 makes
+            it 0.999. At 1 nothing is promised: that is the size of a usual error.
 
     Source:
         Higham and Mary 2019, A new approach to probabilistic rounding error analysis.
