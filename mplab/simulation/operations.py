@@ -16,7 +16,7 @@ _FLOAT32, _STRIDED = torch.float32, torch.strided
 _PAIRED = names_in(
     "index_add index_add_ index_copy_ index_put_ index_reduce index_reduce_ scatter scatter_ put "
     "scatter_add_ scatter_reduce scatter_reduce_ masked_scatter masked_scatter_ put_ lerp lerp_ "
-    "mm bmm addmm addbmm baddbmm mv addmv convolution"
+    "mm bmm addmm addbmm baddbmm mv addmv vdot convolution"
 )
 """Take tensors of one dtype alone, and autocast converts none. `index_put` and the like, which it
 converts on CUDA or on the CPU, are not here."""

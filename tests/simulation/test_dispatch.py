@@ -346,7 +346,7 @@ def test_what_torch_refuses_of_two_dtypes_is_refused():
         z.scatter_(0, at, low); z.scatter_add_(0, at, low); z.masked_scatter(mask, low);
         z.put_(at, low); torch.lerp(low, z, 0.5); off(z.view(1, 3), low.view(3, 1)); low.add_(z);
         z.__setitem__(mask, low); z.__setitem__(at, low); z.__setitem__(slice(None), low);
-        z.__setitem__(mask, low[0])
+        z.__setitem__(mask, low[0]); torch.vdot(low, z)
     """
 
     def refused(context, call, one):
