@@ -1,7 +1,6 @@
 """What every test runs under."""
 
 import os
-import re
 import subprocess
 import sys
 from collections import Counter
@@ -17,13 +16,6 @@ from hypothesis import settings
 import mplab
 
 collect_ignore_glob = ["support/*", "tools/*", "*/answers/*"]
-
-SLOW = re.compile(
-    r"test_l\d\d\w*_figures|grading/test_(a\d|assignments|exercises|review)|pictures/test_pages"
-    r"|however_it_is_written|watching_fp8_layers|leaves_the_digests"
-    r"|explorers/test_lessons|lessons/test_claims|health/test_bits|arithmetic/test_emulation"
-    r"|frozen_state_is_the_live_one|table_oracle_agrees|converged_has_and_nothing_else"
-)
 
 os.environ["KERAS_BACKEND"] = "torch"  # and not what the user's own settings say
 
@@ -57,12 +49,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.write_line("\n".join(rows))
 
 
-@pytest.hookimpl(tryfirst=True)  # before -m is asked
 def pytest_collection_modifyitems(items) -> None:
-    """Leave figures and assignments to the slow tests; give docstrings' examples their names."""
-    for item in items:
-        if SLOW.search(item.nodeid):
-            item.add_marker("slow")
+    """Give docstrings' examples the names that `from mplab import *` would."""
     if not (examples := [item for item in items if isinstance(item, DoctestItem)]):
         return
     names = {name: getattr(mplab, name) for name in mplab.__all__}

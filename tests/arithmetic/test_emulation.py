@@ -14,6 +14,8 @@ from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP16, TF32, Rounding
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma
 from mplab.arithmetic.emulation import emulation_bound, matmul_fp64, slice_bits, split
 
+pytestmark = pytest.mark.slow
+
 UNITS = (FP16, BF16, FP8_E4M3, "INT8", "moduli")
 LIMIT, HALF_OF_THE_LEAST = Fraction(2) ** -51, Fraction(2) ** -1075
 every_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: getattr(unit, "name", unit))
@@ -93,10 +95,7 @@ def test_as_many_slices_as_needed_are_taken_and_the_bound_holds(case, unit):
 
 
 EVERYWHERE = [
-    pytest.param(name, fmt, marks=() if name == "hopper" else pytest.mark.slow)
-    for name in ARCHITECTURES
-    for fmt in FORMATS
-    if fmt in ARCHITECTURES[name]
+    (name, fmt) for name in ARCHITECTURES for fmt in FORMATS if fmt in ARCHITECTURES[name]
 ]
 
 
@@ -121,7 +120,6 @@ def test_the_bound_holds_for_any_number_of_slices_and_is_no_idle_one(case, unit)
             assert over_bound > 1e-2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(20), range(3)))
 @every_unit
 def test_the_bound_holds_on_twenty_seeds_of_each_spread(unit, seed):
@@ -130,14 +128,13 @@ def test_the_bound_holds_on_twenty_seeds_of_each_spread(unit, seed):
 
 
 @pytest.mark.parametrize("unit", [FP16, "INT8"], ids=["FP16", "INT8"])
-@pytest.mark.parametrize("power", [60, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("power", [60, 300])
 def test_sizes_that_only_the_product_hides_cost_slices_and_no_digits(power, unit):
     a, b = hidden(power)
     assert max(compared(a, b, unit=unit)) <= 1
     assert compared(a, b, unit=unit, slices=6)[0] > 2**20
 
 
-@pytest.mark.slow
 def test_sizes_at_both_ends_of_fp64_meet():
     assert max(compared(*hidden(1000), unit="INT8")) <= 1
 

@@ -289,6 +289,7 @@ def of_condition(n, kappa, seed):
     return a, a @ rng.standard_normal(n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["classic", "gmres"])
 @pytest.mark.parametrize("residual_format", [None, FP32, FP16], ids=lambda f: f and f.name)
 def test_what_is_said_to_have_converged_has_and_nothing_else(method, residual_format):

@@ -74,6 +74,7 @@ def test_every_exercise_has_right_and_wrong_answers():
         assert known + len(WRONG.get(name, [])) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "answer"), pairs(RIGHT))
 def test_a_right_answer_passes_however_it_is_written(name, answer):
     verdict = check(name, answer)

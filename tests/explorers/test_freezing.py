@@ -14,7 +14,6 @@ import ipywidgets
 import nbformat
 import numpy as np
 import pytest
-from tiers import mostly_slow
 
 from mplab.commands import frame, lesson_page
 from mplab.course.files import course_folder
@@ -25,8 +24,6 @@ from mplab.numbers.words import superscript
 from mplab.training import exponent_histogram, train
 
 LARGE = {"AmaxHistory", "MatrixStep", "Refiner", "ScalerTimeline", "UpdateStagnation"}
-LONG = {"Clinic", "FreezingCup", "PolicyExplorer", "SliceSums", "TrainingTheatre"}
-SMALL = sorted(set(every_explorer.kinds()) - LARGE - LONG)
 SAMPLE = 40
 
 
@@ -89,7 +86,8 @@ def check(name, record_property, *, most=None):
     return explorer, frozen
 
 
-@pytest.mark.parametrize("name", mostly_slow([*SMALL, *sorted(LONG)], SMALL))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(every_explorer.kinds()) - LARGE))
 def test_every_frozen_state_is_the_live_one(name, record_property):
     _, frozen = check(name, record_property)
     assert math.prod(len(control.options) for control in frozen.controls) == frozen.positions

@@ -32,6 +32,8 @@ from mplab.lessons.l18.explorer import FourBitBlock
 from mplab.lessons.l19.explorer import SplitRow
 from mplab.pictures.canvas import BAD, FACES, GOOD, INK
 
+pytestmark = pytest.mark.slow
+
 EXPLORERS = [
     kind
     for name, kind in kinds().items()
@@ -160,7 +162,6 @@ def test_the_answer_to_its_question_moves_with_the_large_product():
 # Updates ---------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_explorer_of_updates_follows_the_weights():
     explorer = UpdateStagnation(seed=5)
     kinds = {"to nearest": "nearest", "Kahan": "kahan", "FP32 master": "master"}
@@ -413,7 +414,6 @@ def test_gaps_part_sign_exponent_and_significand_of_what_is_stored():
 # The clinic ------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
     explorer = Clinic()
     for name, case in CASES.items():

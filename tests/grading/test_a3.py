@@ -12,6 +12,8 @@ from mplab import BF16, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E4M3FNUZ, FP
 from mplab.arithmetic import reductions
 from mplab.numbers import Format, Overflow, Rounding, decode
 
+pytestmark = pytest.mark.slow
+
 SMALL = (FP4_E2M1, FP6_E2M3, FP6_E3M2, Format("E3M2", exponent_bits=3, precision=3))
 EIGHT = (FP8_E4M3, FP8_E5M2, FP8_E4M3FNUZ, Format("E3M4", exponent_bits=3, precision=5))
 SUMS = (*EIGHT[:3], Format("E5M5", exponent_bits=5, precision=6), FP16, BF16)

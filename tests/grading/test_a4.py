@@ -12,6 +12,8 @@ from oracle import round_fraction
 
 from mplab import Overflow, Rounding
 
+pytestmark = pytest.mark.slow
+
 EXERCISES = assignment("a4").graded
 BAD = (math.inf, -math.inf, math.nan)
 

@@ -8,6 +8,8 @@ from torch import nn
 
 from mplab import FP16
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def teacher():

@@ -16,6 +16,8 @@ from mplab.pictures import Picture, follow
 from mplab.scaling import DelayedScaling, ScaleRule, quantize, scale_for
 from mplab.simulation import Fp8Linear
 
+pytestmark = pytest.mark.slow
+
 REFERENCES = {name: entry.exercise.answer for name, entry in assignment("a6").graded.items()}
 NEAREST = Rounding.TIES_TO_EVEN
 EIGHT_BITS = [FORMATS[f"FP8_{name}"] for name in ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")]

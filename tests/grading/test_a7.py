@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from corpus import ROOT, answer, assignment, cells, judge
 
+pytestmark = pytest.mark.slow
+
 MODULE = assignment("a7").graded["triage"].exercise.answer.__globals__
 
 

@@ -10,6 +10,8 @@ from corpus import answer, assignment, judge
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Format, round_to
 from mplab.arithmetic import condition, integrate, slice_bits, split
 
+pytestmark = pytest.mark.slow
+
 GRADED = assignment("a8").graded
 REFERENCES = {name: entry.exercise.answer for name, entry in GRADED.items()}
 

@@ -10,6 +10,8 @@ from corpus import answer, assignment, judge
 from mplab import FP4_E2M1, Overflow, Rounding, Stream, encode, round_to
 from mplab.scaling import ScaleRule, fake_quantize
 
+pytestmark = pytest.mark.slow
+
 GRADED = assignment("a9").graded
 REFERENCES = {name: entry.exercise.answer for name, entry in GRADED.items()}
 MODULE = REFERENCES["pack"].__globals__

@@ -10,11 +10,11 @@ import pytest
 
 from mplab.course.exercise import verdict_on
 
+pytestmark = pytest.mark.slow
+
 # From the answers, which a test below holds to be those of the exercises: to load an assignment
 # takes seconds, which collecting the tests should not.
 EXERCISES = [(name, exercise) for name in corpus.NAMES for exercise in corpus.answers(name).RIGHT]
-LONG = {("a5", "go_on"), ("a5", "lost_shares"), ("a5", "amp_step"), ("a5", "window_step"),
-        ("a7", "triage"), ("a8", "freezing")}  # fmt: skip
 WRONG = [
     pytest.param(name, exercise, wrong, id=f"{name}-{exercise}-{i}")
     for name in corpus.NAMES
@@ -24,11 +24,6 @@ WRONG = [
 every_assignment = pytest.mark.parametrize("name", corpus.NAMES)
 every_exercise = pytest.mark.parametrize(
     ("name", "exercise"), EXERCISES, ids=[f"{n}-{e}" for n, e in EXERCISES]
-)
-most_exercises = pytest.mark.parametrize(
-    ("name", "exercise"),
-    [pytest.param(*e, marks=pytest.mark.slow if e in LONG else ()) for e in EXERCISES],
-    ids=[f"{n}-{e}" for n, e in EXERCISES],
 )
 every_wrong = pytest.mark.parametrize(("name", "exercise", "wrong"), WRONG)
 
@@ -47,7 +42,6 @@ def test_every_exercise_has_two_right_answers_and_five_wrong_ones(name):
     assert all(len(right) >= 1 for right in programs.RIGHT.values())  # and the solution
 
 
-@pytest.mark.slow
 @every_exercise
 def test_the_solution_and_another_program_earn_everything(name, exercise):
     for source in (None, *corpus.answers(name).RIGHT[exercise]):
@@ -56,7 +50,7 @@ def test_the_solution_and_another_program_earn_everything(name, exercise):
         assert set(judgement.earned) == {judgement.wanted}
 
 
-@most_exercises
+@every_exercise
 def test_a_stub_is_not_attempted_and_earns_nothing(name, exercise):
     source = corpus.stubbed(corpus.cells(name)[f"{exercise}-answer"])
     if not callable(corpus.assignment(name).graded[exercise].exercise.answer):
@@ -68,7 +62,6 @@ def test_a_stub_is_not_attempted_and_earns_nothing(name, exercise):
     assert set(judgement.earned) == {0}
 
 
-@pytest.mark.slow
 @every_wrong
 def test_a_wrong_answer_meets_its_hint_and_loses_hidden_points(name, exercise, wrong):
     before, after, hint = wrong
@@ -94,7 +87,7 @@ def test_the_corpus_complains_of_a_wrong_answer_that_either_check_lets_pass():
     assert "the hidden check passes" in corpus.problem(lucky, "A hint.")
 
 
-@most_exercises
+@every_exercise
 def test_knowing_the_notebook_s_cases_by_heart_earns_no_hidden_part(name, exercise):
     graded = corpus.assignment(name).graded[exercise]
     if not callable(graded.exercise.answer):
@@ -104,7 +97,6 @@ def test_knowing_the_notebook_s_cases_by_heart_earns_no_hidden_part(name, exerci
     assert max(judgement.earned) == 0
 
 
-@pytest.mark.slow
 @every_exercise
 def test_students_get_different_hidden_cases(name, exercise):
     graded = corpus.assignment(name).graded[exercise]

@@ -18,15 +18,12 @@ from mplab.grading import Graded, Part, load_public
 from mplab.grading.exercises import grade_exercise, load_assignment, public_table, seed_for
 from mplab.grading.serialization import decode_value, encode_value
 
+pytestmark = pytest.mark.slow
+
 ASSIGNMENTS = course_folder("lessons") / "assignments"
 FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
-LONG = ("a5", "a6")
 SHORT = [folder for folder in FOLDERS if folder.name != "a8"]  # which simulates for 40 s
-most_assignments = pytest.mark.parametrize(
-    "folder",
-    [pytest.param(f, marks=pytest.mark.slow if f.name in LONG else ()) for f in FOLDERS],
-    ids=lambda f: f.name,
-)
+every_assignment = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
 
 
 @cache
@@ -236,7 +233,7 @@ def test_a_student_needs_nothing_of_nbgrader():
     assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & set(done.stdout.split())
 
 
-@most_assignments
+@every_assignment
 def test_a_table_shows_public_cases_only_and_no_code(folder):
     assignment = loaded(folder)
     table = json.loads(table_of(folder))["exercises"]
@@ -246,7 +243,7 @@ def test_a_table_shows_public_cases_only_and_no_code(folder):
         assert ("sealed" in entry) == (not callable(assignment.graded[name].exercise.answer))
 
 
-@most_assignments
+@every_assignment
 def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, known):
     assignment = loaded(folder)
     (tmp_path / "checks.json").write_text(table_of(folder))
@@ -263,7 +260,6 @@ def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, kno
             assert verdict or verdict.message.endswith(sentence)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(3), [0]))
 @pytest.mark.parametrize("folder", mostly_full(FOLDERS, SHORT), ids=lambda f: f.name)
 def test_each_misconception_loses_points_and_the_reference_none(folder, seed):

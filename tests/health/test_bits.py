@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from mplab.health import Digest, Health
 
+pytestmark = pytest.mark.slow
+
 STEPS = 3  # of which the first two are traced
 
 
@@ -144,7 +146,6 @@ def test_a_run_with_digests_has_the_bits_of_one_without(optimizer, wrapper):
         assert directions == {"start", "forward", "backward", "update"}
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")
 def test_what_inductor_compiled_runs_compiled_under_the_watch():
     """Also a compiled function around the model, in steps that are traced: its bits are its own."""
@@ -174,7 +175,6 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
     assert "modules-unseen" in [f.code for f in health.report().findings]
 
 
-@pytest.mark.slow
 def test_processes_that_train_together_get_the_bits_of_unwatched_ones(tmp_path):
     """Two Gloo processes, by DDP and by FSDP2; a third case has a watch in the first one alone."""
     run_two("health_worker.py", tmp_path, seconds=240)

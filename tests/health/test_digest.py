@@ -511,6 +511,7 @@ def test_a_run_that_breaks_off_leaves_its_steps_and_the_one_at_work(tmp_path):
     assert "Other lengths: run_a has 3 steps" in repr(found)
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_the_digests_of_all_steps_before(tmp_path):
     path = tmp_path / "new" / "a.json"
     code = (

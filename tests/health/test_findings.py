@@ -148,6 +148,7 @@ def test_a_fault_that_leaves_every_number_finite_is_named(finding, fault):
     assert [each.code for each in found] == [finding] * bool(finding)
 
 
+@pytest.mark.slow
 def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_at():
     """The weights are NaN after it, and every later trace would blame the first layer."""
     for phase in ("forward", "backward"):

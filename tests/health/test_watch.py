@@ -137,6 +137,7 @@ def test_watching_does_not_disturb_a_simulation():
     assert all(torch.equal(a, b) for a, b in zip(tallies[0][1], tallies[1][1], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
     gradients = []
@@ -182,6 +183,7 @@ def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
     assert found[6:] == pytest.approx([float((t**2).sum()) for t in (wide, noise)], rel=1e-12)
 
 
+@pytest.mark.slow
 def test_watching_fp8_layers_of_torchao_counts_what_they_cast_and_changes_nothing(monkeypatch):
     """Each operand of each product: their numbers are those of the tensors that torchao made."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training, float8_linear

@@ -26,6 +26,8 @@ from mplab.lessons.l16.figures import cycle
 from mplab.training import RECIPES, TASKS, train
 from mplab.training.exponents import pooled, shares
 
+pytestmark = pytest.mark.slow
+
 every_seed = pytest.mark.parametrize("seed", range(5))
 
 # Lesson 1 --------------------------------------------------------------------------------
@@ -65,7 +67,6 @@ def test_the_first_step_in_fp16_changes_no_weight_of_layer_1_at_any_learning_rat
     assert (first, last) == (True, False)
 
 
-@pytest.mark.slow
 def test_fp32_at_ten_times_its_learning_rate_ends_on_the_plateau_of_fp16():
     assert "At ten times its learning rate the FP32 run ends on the same plateau" in prose(1)
     task = TASKS["digits-autoencoder"]
@@ -95,7 +96,6 @@ def test_the_window_begins_above_2_to_the_16_which_flushes_next_to_nothing(seed)
     assert 0.5e-4 < flushed < 2.5e-4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 0])
 def test_the_scale_falls_far_below_the_ceiling_and_never_settles(seed):
     assert "it loses twenty, down to 2²⁰, far below RangeMap's ceiling of 2³⁰" in prose(1)
@@ -415,7 +415,6 @@ def test_bf16_takes_twice_the_steps_of_fp16_and_e4m3_gets_nowhere(seed):
     assert e4m3.backward_errors.min() > e4m3.backward_errors[0] / 4 and not e4m3.converged
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 5])
 def test_the_factors_alone_end_within_a_factor_of_four_of_1_over_u(seed):
     assert "within a factor of four of 1/u, the dotted lines: 2²⁴, 2¹¹ and 2⁸" in prose(15)
@@ -446,7 +445,6 @@ def test_a_patient_loop_reaches_the_end_that_refine_gives_up_on(seed):
     assert 16 <= found.steps <= 24
 
 
-@pytest.mark.slow
 @every_seed
 def test_inner_steps_rise_to_all_that_there_are(seed):
     text = prose(15)
@@ -582,7 +580,6 @@ def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
     assert cup.picture.value.count("<rect") == 3  # with the picture's own
 
 
-@pytest.mark.slow
 @every_seed
 def test_nearest_has_a_best_step_of_a_tenth_of_a_degree_and_kahan_none(seed):
     assert "lowest point lies between 2⁻⁵ and 2⁻³ minutes, at about a tenth" in prose(16)
@@ -621,7 +618,6 @@ def rod_error(u):
     return np.linalg.norm(u - exact) / np.linalg.norm(exact)
 
 
-@pytest.mark.slow
 @every_seed
 def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
     assert "gets errors of 17, 47 and 75 percent: the rod freezes on its way" in prose(16)
@@ -652,7 +648,6 @@ def weather(state):
     return np.array([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])
 
 
-@pytest.mark.slow
 def test_the_weather_enters_a_cycle_that_its_start_chooses():
     assert "a cycle of 40 states, round and round one wing. From (1, 2, 20) it enters" in prose(16)
     assert "another, of 2,609, after 829 steps, as from most of the starts" in prose(16)
@@ -669,7 +664,6 @@ def test_the_weather_enters_a_cycle_that_its_start_chooses():
         assert states > 4900 and length == 0
 
 
-@pytest.mark.slow
 @every_seed
 def test_random_walkers_have_a_variance_too_large_by_the_gap_over_the_step(seed):
     assert "too large by gap/δ, here 8, and 2 for half a gap. Kahan is right" in prose(16)
@@ -695,7 +689,6 @@ def energies(dt, method, seed=0):
     return (path[-1] ** 2).sum(axis=0)
 
 
-@pytest.mark.slow
 def test_at_other_steps_kahan_gains_and_nearest_spreads():
     assert "at some other steps it gains. Nor is nearest safe: steps of 1/256" in prose(16)
     assert energies(1 / 32, "kahan").min() > 1
@@ -703,7 +696,6 @@ def test_at_other_steps_kahan_gains_and_nearest_spreads():
     assert spread.min() < 0.82 and spread.max() > 1.18
 
 
-@pytest.mark.slow
 @every_seed
 def test_chance_spreads_the_energy_of_swings_most(seed):
     assert "from less than 0.6 to more than 1.5" in prose(16)

@@ -12,6 +12,8 @@ from mplab.lessons.l17 import figures as l17
 from mplab.lessons.l17.explorer import SliceSums, _filled
 from mplab.lessons.l17.figures import emulation_error
 
+pytestmark = pytest.mark.slow
+
 PROSE = prose(17)
 
 every_seed = pytest.mark.parametrize("seed", range(5))
@@ -97,7 +99,6 @@ def test_the_explorer_answers_what_the_lesson_says():
     assert SliceSums().found.rule == 10
 
 
-@pytest.mark.slow
 @every_seed
 def test_each_unit_needs_as_many_products_as_the_lesson_counts(seed):
     assert "FP16 needs 6 slices, BF16 7, INT8 8 and E4M3 12, or 15 moduli; that is 21, 28" in PROSE

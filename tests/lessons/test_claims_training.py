@@ -28,6 +28,8 @@ from mplab.simulation import EVERYTHING, KERAS_MIXED, SCALINGS, convert_linears,
 from mplab.simulation.casts import ROLES
 from mplab.training import RECIPES, TASKS, train
 
+pytestmark = pytest.mark.slow
+
 FOLDER = course_folder("lessons")
 LESSONS = {int(path.name[:2]): path for path in sorted(FOLDER.glob("*.ipynb"))}
 
@@ -55,7 +57,6 @@ def ends(task, recipe, seed, **how):
     return train(task, recipe, seed=seed, progress=False, record_gradients_at=(), **how)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full([0, 4, 5], [4]))
 @pytest.mark.parametrize(("function", "widths"), [(torch.nn.Sigmoid, SIX), (torch.nn.SiLU, TEN)])
 def test_with_adam_a_summed_loss_in_unscaled_fp16_trains_as_fp32_does(function, widths, seed):
@@ -83,7 +84,6 @@ def test_with_sgd_a_summed_loss_needs_a_learning_rate_that_shrinks_with_the_batc
         assert not found[2].isfinite().all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full([0, 1, 4], [4]))
 def test_in_the_silu_network_every_layer_soon_receives_a_tenth_and_in_the_sigmoid_one_two_do_not(
     seed,
@@ -104,7 +104,6 @@ def test_in_the_silu_network_every_layer_soon_receives_a_tenth_and_in_the_sigmoi
     assert (stalls[:6, :2] > 0.99).all()
 
 
-@pytest.mark.slow
 def test_the_losses_of_the_sigmoid_network_part_long_after_its_gradients():
     assert "the curves of section 5 part around step 100" in prose(8)
     assert "about a fifth of layer 1 is flushed at step 200" in prose(8)
@@ -117,7 +116,6 @@ def test_the_losses_of_the_sigmoid_network_part_long_after_its_gradients():
     assert 0.1 < lost / total < 0.35
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full([0, 2], [0]))
 def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_loses(seed):
     """Measured, R²: FP32 .350 and .398, without a scaler .110 and .000, with one .350 and .398."""
@@ -139,7 +137,6 @@ def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_l
 
 
 # Lesson 9: who chooses the loss scale ----------------------------------------------------
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full([0, 1, 2], [1]))
 def test_the_scaler_of_torch_chooses_the_scales_that_ours_does(seed):
     """Measured, steps skipped of 160: 15, 15 and 15 by ours, 14, 15 and 15 by torch's."""
@@ -413,7 +410,6 @@ def test_a_single_product_gets_worse_by_stochastic_rounding(seed):
     assert errors[1] > 1.2 * errors[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
     assert "nearly all gradients of the quiet weights are rounded to 0" in prose(18)
@@ -431,7 +427,6 @@ def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
     assert 0.2 < float((weights - goal)[1:].norm() / goal[1:].norm()) < 0.45  # "a third"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
     """Measured, R², seeds 0 to 4: FP32 .987–.995, to nearest .935–.969, all stochastic .852–.914,
@@ -456,7 +451,6 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
     assert abs(found["full"] - found["ends"]) < 0.02
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_the_last_layer_counts_for_more_than_the_first(seed):
     assert "with that layer alone in FP32 we found an R² of 0.971 to 0.980 on five" in prose(18)
@@ -471,7 +465,6 @@ def test_the_last_layer_counts_for_more_than_the_first(seed):
     assert found["4"] == pytest.approx(0.975, abs=0.012) and found["0"] < found["4"] + 0.005
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(3), [0]))
 def test_digits_do_not_notice_four_bits(seed):
     """Measured, accuracy, seeds 0 to 4: FP32 .970–.977, to nearest .962–.977."""
@@ -624,7 +617,6 @@ def test_students_do_not_get_the_model_answers(tmp_path):
 
 
 # Pictures of the lessons' own runs -------------------------------------------------------
-@pytest.mark.slow
 def test_a_static_scale_that_the_first_batches_bear_is_lost_for_good():
     moving = replace(RECIPES["fp16-scaled"], init_scale=2.0**18, growth_interval=25)
     fixed = replace(moving, dynamic=False)

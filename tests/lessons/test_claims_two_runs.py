@@ -15,6 +15,8 @@ from mplab.lessons.l19.explorer import SplitRow
 from mplab.lessons.l19.figures import Decoder
 from mplab.training import TASKS
 
+pytestmark = pytest.mark.slow
+
 PROSE, cell = lesson.prose(19), partial(lesson.source, 19)
 
 SEEDS = pytest.mark.parametrize("seed", range(5))
@@ -70,7 +72,6 @@ def test_in_longer_rows_a_stored_number_changes_now_and_then():
     assert 0 < np.mean(whole != cut) < 0.002
 
 
-@pytest.mark.slow
 @SEEDS
 def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
     assert "The first two runs do not differ anywhere" in PROSE
@@ -135,7 +136,6 @@ class Still:
         self.optimizer.step()
 
 
-@pytest.mark.slow
 @SEEDS
 def test_key_biases_do_not_set_the_other_weights_apart(seed):
     assert "We kept them at 0 in both runs, and all other weights were as far apart" in PROSE
@@ -163,7 +163,6 @@ def test_key_biases_do_not_set_the_other_weights_apart(seed):
     assert apart[0] == pytest.approx(apart[1], rel=0.1)
 
 
-@pytest.mark.slow
 @ONE_SEED
 def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
     """Measured on three processors, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 1.2e-6; BF16
@@ -186,7 +185,6 @@ def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
     assert abs(narrow.metrics[0] - narrow.metrics[1]) < 0.01
 
 
-@pytest.mark.slow
 @SEEDS
 def test_gaps_have_a_ratio_of_eight_and_grow_like_the_root(seed):
     assert "By about 8 = 2³, and like √T" in PROSE
@@ -216,7 +214,6 @@ def learnt(seed, dtype):
     return np.mean(rewards[-10:])
 
 
-@pytest.mark.slow
 @ONE_SEED
 def test_a_small_policy_learns_as_well_from_rollouts_in_bf16(seed):
     """Measured, rewards in FP32, seeds 0 to 4: .75 to .91; BF16 differs by .0004 at most."""

@@ -9,6 +9,8 @@ import pytest
 
 from mplab.lessons.l01.figures import PaintedDigits, measure_painted_digits, plot_painted_digits
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SIMULATED = ("fp32", "fp16-naive", "fp16-scaled")
 
@@ -26,7 +28,6 @@ def test_the_title_names_the_networks_that_reproduce_less_than_a_tenth():
         assert f"simulated FP16 {r2['fp16-naive']:.2f}" in picture.alt
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 11])
 def test_without_a_loss_scale_simulated_fp16_paints_one_picture_and_with_one_what_fp32_does(seed):
     found = measure_painted_digits(*SIMULATED, seed=seed)

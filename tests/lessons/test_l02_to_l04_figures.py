@@ -10,13 +10,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 from legible import assert_legible, words_of
-from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding, pictures, ulp
 from mplab.lessons.l02 import figures as l02
 from mplab.lessons.l03 import figures as l03
 from mplab.lessons.l04 import figures as l04
+
+pytestmark = pytest.mark.slow
 
 SIX = [FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2]
 LOG_UNIFORM = 10.0 ** np.random.default_rng(0).uniform(-12, 8, 20_000)
@@ -64,10 +65,6 @@ def drawn(name):
     return FIGURES[name]()
 
 
-TWINS = {
-    *("bits of a value", "E5M2", "profile of one mode", "profile", "twice as once", "long sums"),
-    *("near zero in E5M2", "end of FP16"),
-}
 """Figures whose functions draw another one, as full, in the fast tests."""
 
 
@@ -90,7 +87,7 @@ def test_the_title_of_a_figure_says_what_it_shows(name):
     assert drawn(name).claim == CLAIMS[name]
 
 
-@pytest.mark.parametrize("name", mostly_slow(FIGURES, FIGURES.keys() - TWINS))
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_can_be_read_and_is_described(name):
     picture = assert_legible(drawn(name))
     assert picture.alt.startswith(picture.claim) and len(picture.alt) > len(picture.claim) + 20

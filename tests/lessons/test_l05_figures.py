@@ -8,6 +8,8 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, round_to
 from mplab.arithmetic import bounds
 from mplab.lessons.l05 import figures
 
+pytestmark = pytest.mark.slow
+
 
 def test_errors_are_measured_against_exact_sums():
     curve = figures.measure_sum_errors(FP16, most=4096, draws=4)
@@ -18,7 +20,6 @@ def test_errors_are_measured_against_exact_sums():
     assert better.errors[-1] < curve.errors[-1] / 4
 
 
-@pytest.mark.slow
 def test_error_growth_names_every_curve_and_both_bounds():
     kinds = [(FP16, "sequential"), (FP16, "pairwise"), (FP16, "kahan"), (FP32, "sequential")]
     curves = [figures.measure_sum_errors(f, order=o, most=8192, draws=4) for f, o in kinds]
@@ -35,7 +36,6 @@ def test_stagnation_says_where_each_format_stops():
     assert figures.stagnation([FP32], most=64).claim == "No sum of ones has stopped."
 
 
-@pytest.mark.slow
 def test_mixed_signs_hide_the_growth_of_errors():
     positive, mixed = (figures.measure_sum_errors(FP16, signed=x) for x in (False, True))
     assert mixed.errors[-1] < positive.errors[-1] / 1000

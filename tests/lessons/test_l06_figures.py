@@ -12,6 +12,8 @@ from mplab.arithmetic import MatrixUnit, mma
 from mplab.arithmetic.matrix_steps import step_bits
 from mplab.lessons.l06 import figures
 
+pytestmark = pytest.mark.slow
+
 
 def test_promotion_repairs_fp8_on_hopper_but_has_little_to_repair_on_blackwell():
     hopper, blackwell = (
@@ -36,7 +38,6 @@ def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_t
     assert f"up to {either.chained[-1] * 100:.2g}%;" in picture.claim
 
 
-@pytest.mark.slow
 def test_bits_of_a_step_shows_what_is_cut():
     a = np.array([1.5, 1.125, -0.40625, 1.5 * 2.0**-6, 1.5 * 2.0**-6])
     b = np.array([1.75, 1.5 * 2.0**-8, 1.375, 1.5 * 2.0**-7, 1.25 * 2.0**-6])
@@ -70,7 +71,6 @@ def test_the_cells_of_a_row_are_its_bits():
     assert (ones.top, ones.low, ones.losing, ones.error) == (14, 1, 4, -4.0)
 
 
-@pytest.mark.slow
 def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     errors = figures.measure_cut_errors(terms=1024)
     assert np.all(errors.cut < 0)
@@ -80,7 +80,6 @@ def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     assert picture.claim.startswith("FP16 operands in [½, 1]: all 256 cut sums are too small, by ")
 
 
-@pytest.mark.slow
 def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     """The operands have all bits of FP16: with 8 bits, a product loses little to the alignment."""
     errors = figures.measure_cut_errors(terms=4096)

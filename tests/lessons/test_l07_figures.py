@@ -8,6 +8,8 @@ from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, ulp
 from mplab.arithmetic import descend, path
 from mplab.lessons.l07 import figures
 
+pytestmark = pytest.mark.slow
+
 
 def test_weight_paths_say_how_far_each_weight_came():
     paths = path(np.array([0.1, 0.4, 1.0, 2.0]), 0.003, 1000, BF16)
@@ -32,7 +34,6 @@ def test_the_staircase_is_the_limit_of_rounding():
     assert "Δ = 0.003" in words_of(picture)
 
 
-@pytest.mark.slow
 def test_descents_compare_losses_and_the_weights_that_move():
     runs = [descend(BF16, method=m, steps=1500) for m in ("nearest", "master", "stochastic")]
     picture = assert_legible(figures.descents(runs))

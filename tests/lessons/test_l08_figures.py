@@ -1,10 +1,13 @@
 """The figures of lost gradients: what they claim, and whether they can be read."""
 
 import numpy as np
+import pytest
 from histories import history
 from legible import assert_legible
 
 from mplab.lessons.l08 import figures
+
+pytestmark = pytest.mark.slow
 
 
 def run(score, shares):

@@ -1,10 +1,13 @@
 """The figures of lesson 9: loss scales by several rules, and clipping."""
 
 import numpy as np
+import pytest
 from legible import assert_legible, words_of
 
 from mplab.lessons.l09 import figures
 from mplab.scaling import DoublingScaler, FlooredScaler, LossScaler, NudgedScaler, play
+
+pytestmark = pytest.mark.slow
 
 
 def limits():

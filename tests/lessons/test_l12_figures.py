@@ -1,9 +1,12 @@
 """The figures of lesson 12: blocks that share a scale."""
 
 import numpy as np
+import pytest
 from legible import assert_legible, words_of
 
 from mplab.lessons.l12 import figures
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_error_of_a_block_is_measured_within_the_block():

@@ -9,8 +9,9 @@ from mplab.lessons.l13 import figures
 from mplab.lessons.l13.clinic import CASES
 from mplab.lessons.l13.figures import shares
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_the_board_counts_cures_and_remedies_and_marks_each_run():
     picture = assert_legible(figures.clinic(list(CASES.values())))
     assert picture.claim == (

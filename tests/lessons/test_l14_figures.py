@@ -7,11 +7,12 @@ from itertools import product
 import numpy as np
 import pytest
 from legible import assert_legible, words_of
-from tiers import mostly_slow
 
 from mplab import BF16, FP16, FP32
 from mplab.lessons.l14 import figures
 from mplab.lessons.l14.figures import PROBLEMS, _error, medians
+
+pytestmark = pytest.mark.slow
 
 every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
@@ -77,7 +78,7 @@ def test_where_rounding_leaves_nothing_to_find_there_is_no_error():
 
 
 @every_problem
-@pytest.mark.parametrize("fmt", mostly_slow([FP32, FP16, BF16], [FP16]))
+@pytest.mark.parametrize("fmt", [FP32, FP16, BF16])
 def test_formulas_are_legible_and_name_both(name, fmt):
     picture = figures.plot_formula_errors(figures.measure_formula_errors(name, fmt, draws=8))
     assert_legible(picture)

@@ -11,6 +11,8 @@ from mplab.arithmetic import refine
 from mplab.lessons.l15 import figures
 from mplab.lessons.l15.figures import RefinementCosts
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("size", [2, 16, 64])
 @pytest.mark.parametrize("condition", [1.0, 2.0**7, 1e5, 1e10])

@@ -6,17 +6,16 @@ from math import sqrt
 import numpy as np
 import pytest
 from legible import assert_legible, words_of
-from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, encode, next_down, round_to
 from mplab.arithmetic import integrate
 from mplab.lessons.l16 import figures
 from mplab.lessons.l16.figures import FreezingPoints, SimulationErrors, cycle
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.parametrize(
-    "fmt", mostly_slow([FP8_E4M3, FP16, BF16], [FP8_E4M3]), ids=lambda fmt: fmt.name
-)
+
+@pytest.mark.parametrize("fmt", [FP8_E4M3, FP16, BF16], ids=lambda fmt: fmt.name)
 def test_the_freezing_line_is_the_rule_of_half_the_gap_below_with_its_ties(fmt):
     """In Fractions; the rate times the step is exact but for the tenth, which is FP64's."""
     found = figures.measure_freezing_points(fmt)

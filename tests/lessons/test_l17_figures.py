@@ -10,6 +10,8 @@ from mplab.arithmetic import emulation_bound, split
 from mplab.lessons.l17 import figures
 from mplab.lessons.l17.figures import KINDS, SlicesNeeded
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("spread", [0, 30, 500])
 def test_an_error_is_that_of_fractions(spread):

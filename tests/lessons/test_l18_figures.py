@@ -7,6 +7,8 @@ from legible import assert_legible, words_of
 
 from mplab.lessons.l18 import figures
 
+pytestmark = pytest.mark.slow
+
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
 
 
@@ -52,7 +54,6 @@ def test_a_hadamard_transform_helps_mxfp4_and_hurts_nvfp4(seed):
     assert np.all(abs(nv_turned[:3] / nv[:3] - 1) < 0.05)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_quiet_weights_stop_to_nearest_and_go_on_at_random(seed):
     curves = figures.measure_quiet_errors(seed=seed).curves

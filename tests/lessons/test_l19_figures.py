@@ -14,6 +14,8 @@ from mplab.lessons.l19 import figures
 from mplab.lessons.l19.figures import Decoder, RunsApart
 from mplab.training import TASKS
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_sums_of_all_orders_are_those_of_a_loop():
     found = figures.measure_order_errors(size=4, orders=400, seed=1)

@@ -87,7 +87,8 @@ def tally_by_definition(x, result, raised, fmt):
     return Tally(**{name: int(met.sum()) for name, met in predicates.items()})
 
 
-@pytest.mark.parametrize("name", cases.sized(TABLED, fast=cases.COMMON))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLED)
 def test_the_table_oracle_agrees_with_fractions(name):
     fmt, table = TABLED[name], table_of(TABLED[name])
     x, signaling = breakpoints(fmt, np.float64)

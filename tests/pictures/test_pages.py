@@ -15,6 +15,8 @@ from mplab.pictures import loss_curves, report, results_table
 from mplab.pictures.pages import class_parts
 from mplab.training import RECIPES
 
+pytestmark = pytest.mark.slow
+
 STEPS = 60
 
 
@@ -64,7 +66,6 @@ class Page(HTMLParser):
         self.words.append(words)
 
 
-@pytest.mark.slow
 def test_the_page_needs_nothing_from_outside_and_is_well_formed():
     page = Page(report(several()))
     assert page.open == []
@@ -76,7 +77,6 @@ def test_the_page_needs_nothing_from_outside_and_is_well_formed():
     assert not [a for _, a in page.tags if a.get("href") or a.get("src", "data:")[:5] != "data:"]
 
 
-@pytest.mark.slow
 def test_the_page_says_what_the_runs_show_and_where_they_come_from(tmp_path):
     source = tmp_path / "run.json"
     source.write_bytes(b"runs")
@@ -87,7 +87,6 @@ def test_the_page_says_what_the_runs_show_and_where_they_come_from(tmp_path):
         assert said in words
 
 
-@pytest.mark.slow
 def test_equal_runs_give_equal_pages():
     assert report(several()) == report(several())
 
@@ -146,7 +145,6 @@ def test_every_recipe_has_a_curve_that_can_be_read(recipe):
     assert len(names) == 2 or recipe == "fp32"
 
 
-@pytest.mark.slow
 def test_all_recipes_together_can_be_read():
     assert_legible(loss_curves([history(r, factor=1 + i / 9) for i, r in enumerate(RECIPES)]))
     renamed = replace(history("bf16"), recipe="mine")
@@ -174,7 +172,6 @@ def test_the_title_names_the_part_that_the_fewest_have_right():
     assert_legible(picture)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 40])
 def test_one_part_and_many_can_be_read(size):
     assert_legible(class_parts({f"part {i}": dict.fromkeys(KINDS, i) for i in range(size)}))
