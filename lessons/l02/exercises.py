@@ -78,7 +78,7 @@ EXERCISES: dict[str, Exercise] = {
     "decode_e4m3": Exercise(
         answer=_decode,
         uses=("fields",),
-        reason="Split the code into 1, 4 and 3 bits; mind the exponent field 0 and the code 0x7F.",
+        reason="Split the code into 1, 4 and 3 bits; mind exponent field 0, 0x7F and -0.0.",
         argument="code",
         cases=_CODES,
         fmt=FP8_E4M3,

@@ -33,7 +33,7 @@ def by_search(gradient):
 
 RIGHT = {
     "flush_threshold": [2.0**-25, np.float32(2.0**-25)],
-    "flushed_share": [count, half],
+    "flushed_share": [count, half, lambda x: np.float32(count(x))],
     "smallest_scale": [by_exponent, by_search],
 }
 

@@ -52,7 +52,10 @@ def uneven(chance):
 
 RIGHT = {
     "largest_dead_update": [2.0**-8, 0.00390625],
-    "dead_share": [lambda w, delta: share(lost(w, delta)[delta != 0]), one_by_one],
+    "dead_share": [
+        lambda w, delta: share(lost(w, delta)[delta != 0]),
+        lambda w, delta: np.float32(one_by_one(w, delta)),
+    ],
     "stochastic_round": [coin],
 }
 
@@ -64,6 +67,7 @@ WRONG = {
         (lambda w, d: share((np.abs(d) < ulp(w, BF16) / 2)[d != 0]), "ask rounding"),
         (lambda w, d: share((np.abs(d) <= 2.0**-7 * np.abs(w))[d != 0]), "A whole gap"),
         (lambda w, d: 1 - share(lost(w, d)[d != 0]), "the updates that arrive"),
+        (lambda w, d: share(lost(w, round_to(d, BF16))[d != 0]), "w is still w"),
     ],
     "stochastic_round": [
         (lambda x, r: float(np.float32(x).astype(ml_dtypes.bfloat16)), "rounds to nearest"),
