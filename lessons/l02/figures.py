@@ -11,46 +11,38 @@ from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 from mplab.pictures.formats import INTEGERS, magnitudes
 
+WINDOW = (-30, 18)
+"""The exponents at which the axis of magnitudes begins and ends."""
+
 
 @c.in_house_style
-def spacing(
-    formats: Sequence[Format],
-    *,
-    integers: bool = False,
-    at: float = 1.0,
-    window: tuple[int, int] = (-30, 18),
-) -> c.Picture:
+def spacing(formats: Sequence[Format]) -> c.Picture:
     """The gap from each magnitude to the next number, both axes to base 2.
 
     Args:
-        formats: one line each.
-        integers: whether INT8 has a line too.
-        at: where the title reads the gaps off.
-        window: exponents at which the axis of magnitudes begins and ends.
+        formats: one line each, beside that of INT8.
 
     Returns:
-        A figure whose title names the gap of each format at `at`.
+        A figure whose title names the gap of each format at 1.
     """
     picture = c.Picture(height=4.3)
     axes = picture.subplots()
     stairs, gaps = [], []
     for fmt in formats:
-        x, look = magnitudes(fmt, window, each=1), c.style(fmt)
+        x, look = magnitudes(fmt, WINDOW, each=1), c.style(fmt)
         stairs.append((np.log2(x), np.log2(ulp(x, fmt)), fmt.name, look.colour, look.dash))
-        gaps.append(f"{c.power_of_two(float(ulp(at, fmt)))} in {fmt.name}")
-    if integers:
-        top = np.array([0, math.log2(127)])
-        stairs.append((top, 0 * top, INTEGERS, "black", "dotted"))
-        gaps.append(f"1 in {INTEGERS}")
+        gaps.append(f"{c.power_of_two(float(ulp(1.0, fmt)))} in {fmt.name}")
+    top = np.array([0, math.log2(127)])
+    stairs.append((top, 0 * top, INTEGERS, "black", "dotted"))
     levels = _levels([(float(x[-1]), float(gap[-1])) for x, gap, *_ in stairs])
     ends = []
     for (x, gap, name, colour, dash), level in zip(stairs, levels, strict=True):
         axes.step(x, gap, where="post", color=colour, linestyle=dash)
         end = float(x[-1]), float(gap[-1])
-        ends.append(_end(axes, end, level, name, window, colour))
+        ends.append(_end(axes, end, level, name, colour))
     c.binary_axis(axes.xaxis, "magnitude")
     c.binary_axis(axes.yaxis, "distance to the next number", count=9)
-    sentence = f"At {number(at)} the next number is {c.listed(gaps)} away"
+    sentence = f"At 1 the next number is {c.listed([*gaps, f'1 in {INTEGERS}'])} away"
     details = (
         "Stairs: the distance doubles at each power of two; at the left, among the subnormal "
         "numbers, it is level."
@@ -73,28 +65,21 @@ def _levels(ends: Sequence[tuple[float, float]]) -> list[float]:
     return [taken[place] for place in range(len(ends))]
 
 
-def _end(
-    axes: Axes,
-    end: tuple[float, float],
-    level: float,
-    name: str,
-    window: tuple[int, int],
-    colour: str,
-) -> c.End:
+def _end(axes: Axes, end: tuple[float, float], level: float, name: str, colour: str) -> c.End:
     """A dot where a line ends, and a dotted grey leader, no line of data, to its name."""
-    if end[0] < window[1]:
+    right = float(WINDOW[1])
+    if end[0] < right:
         axes.scatter([end[0]], [end[1]], s=16, color=colour)
-    axes.plot([end[0], window[1]], [end[1], level], color=c.BAND, linestyle="dotted", linewidth=0.8)
-    return c.End(axes, float(window[1]), level, name, colour)
+    axes.plot([end[0], right], [end[1], level], color=c.BAND, linestyle="dotted", linewidth=0.8)
+    return c.End(axes, right, level, name, colour)
 
 
 @c.in_house_style
-def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> c.Picture:
+def dynamic_ranges(formats: Sequence[Format]) -> c.Picture:
     """From the smallest to the largest positive number of each format.
 
     Args:
-        formats: one bar each.
-        integers: whether INT8 has a bar too.
+        formats: one bar each, above that of INT8.
 
     Returns:
         A figure whose title says how many powers of two the widest and the narrowest span.
@@ -104,8 +89,7 @@ def dynamic_ranges(formats: Sequence[Format], *, integers: bool = False) -> c.Pi
         for fmt in formats
     ]
     rows = [(name, low, emin, high, look.colour) for name, low, emin, high, look in bars]
-    if integers:
-        rows.append((INTEGERS, 0.0, 0, math.log2(127), "black"))
+    rows.append((INTEGERS, 0.0, 0, math.log2(127), "black"))
     picture = c.Picture(height=1.2 + 0.42 * len(rows))
     axes = picture.subplots()
     spans = {}

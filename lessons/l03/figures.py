@@ -99,22 +99,19 @@ def _magnify(axes: Axes, exact: float, first: Format, second: Format, middle: fl
 
 # What errors add up to -------------------------------------------------------------------
 @c.in_house_style
-def mean_errors(
-    x: np.ndarray, fmt: Format, modes: Sequence[Rounding], *, seed: int = 0
-) -> c.Picture:
+def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding]) -> c.Picture:
     """The mean of the signed errors of each mode over many numbers, in ulps.
 
     Args:
         x: numbers.
         fmt: the format they enter.
         modes: one bar each.
-        seed: of stochastic rounding.
 
     Returns:
         A figure whose title names the mode that shifts the mean most, and the least.
     """
     gaps = ulp(x, fmt)
-    shifts = {m: float(np.mean((rounded(x, fmt, m, seed) - x) / gaps)) for m in modes}
+    shifts = {m: float(np.mean((rounded(x, fmt, m) - x) / gaps)) for m in modes}
     picture = c.Picture(height=1.2 + 0.4 * len(modes))
     axes = picture.subplots()
     axes.axvline(0, color=c.BAND, linewidth=0.8)

@@ -73,19 +73,17 @@ def _draw_fate(axes: Axes, row: int, place: float, value: float, fmt: Format) ->
 
 # Near zero -------------------------------------------------------------------------------
 @c.in_house_style
-def near_zero(fmt: Format, *, binades: int = 3) -> c.Picture:
+def near_zero(fmt: Format) -> c.Picture:
     """The values next to 0, with subnormal numbers and with all of them flushed to 0.
 
     Args:
         fmt: a format of few bits, so that its values can be told apart.
-        binades: how many powers of two from the smallest normal number upward.
 
     Returns:
         A figure whose title compares the gap next to 0 with the gap after it.
     """
-    high = fmt.min_normal * 2.0**binades
-    count = (binades + 1) << (fmt.precision - 1)
-    grid = decode(np.arange(count + 1), fmt)
+    high = 8 * fmt.min_normal
+    grid = decode(np.arange(2 ** (fmt.precision + 1) + 1), fmt)
     picture = c.Picture(height=2.5)
     axes = picture.subplots()
     rows = (("gradual underflow", False), ("flush to zero", True))

@@ -18,18 +18,17 @@ _WITH = {
 }
 
 
-def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.Picture:
-    """Weights over many equal updates, beside where the updates should have led.
+def weight_paths(paths: np.ndarray, *, update: float) -> c.Picture:
+    """BF16 weights over many equal updates, beside where the updates should have led.
 
     Args:
         paths: from `mplab.arithmetic.path`, shape (steps + 1, weights).
         update: what every step added.
-        fmt: the format of the weights.
 
     Returns:
         A figure whose title says how far each weight came.
     """
-    steps, look, lines = len(paths) - 1, c.style(fmt), []
+    steps, look, lines = len(paths) - 1, c.style(BF16), []
     count = np.arange(steps + 1)
     for way in paths.T:
         lines.append(c.Line(count, way[0] + update * count, "", c.REFERENCE, {"linewidth": 0.9}))
@@ -38,13 +37,13 @@ def weight_paths(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.P
     moves = [number(move, digits=2) for move in paths[-1] - paths[0]]
     claim = (
         f"{steps:,} updates of {update:g} should add {steps * update:g} to each weight. "
-        f"In {fmt.name} they add {c.listed(moves)}."
+        f"In BF16 they add {c.listed(moves)}."
     )
     quantities = "updates", "weight"
     return c.line_chart(lines, *quantities, claim, "Thin lines show the exact sums.")
 
 
-def least_updates(formats: Sequence[Format], *, update: float | None = None) -> c.Picture:
+def least_updates(formats: Sequence[Format], *, update: float) -> c.Picture:
     """The largest update that does nothing, against the weight it is added to.
 
     Args:
@@ -57,9 +56,8 @@ def least_updates(formats: Sequence[Format], *, update: float | None = None) -> 
     edges = np.exp2(np.arange(-8.0, 5.0))
     weights = np.sort(np.concatenate([edges, np.nextafter(edges[1:], 0)]))
     lines = [c.Line(weights, ulp(weights, fmt) / 2, fmt.name, c.style(fmt)) for fmt in formats]
-    if update is not None:
-        level = weights[[0, -1]], [update, update]
-        lines.append(c.Line(*level, f"Δ = {update:g}", c.REFERENCE, {"linewidth": 0.9}))
+    level = weights[[0, -1]], [update, update]
+    lines.append(c.Line(*level, f"Δ = {update:g}", c.REFERENCE, {"linewidth": 0.9}))
     words = c.listed(f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}" for fmt in formats)
     claim = f"To raise a weight of 1, an update must exceed {words}."
     details = "Staircases: half an ulp of the weight, doubling with it."
@@ -122,14 +120,13 @@ def _late(run: Descent) -> float:
 
 
 @c.in_house_style
-def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -> c.Picture:
-    """Many weights that took the same updates, each rounded by its own coin.
+def stochastic_spread(paths: np.ndarray, *, update: float) -> c.Picture:
+    """Many BF16 weights that took the same updates, each rounded by its own coin.
 
     Args:
         paths: from `mplab.arithmetic.path` with method "stochastic", shape (steps + 1, weights),
             all from one start.
         update: what every step added.
-        fmt: the format of the weights.
 
     Returns:
         A figure whose title compares their mean and their scatter with the exact sum.
@@ -137,13 +134,13 @@ def stochastic_spread(paths: np.ndarray, *, update: float, fmt: Format = BF16) -
     steps, exact = len(paths) - 1, float(paths[0, 0] + update * (len(paths) - 1))
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
-    look, count = c.style(fmt), np.arange(steps + 1)
+    look, count = c.style(BF16), np.arange(steps + 1)
     low, high = np.quantile(paths, (0.05, 0.95), axis=1)
     axes.fill_between(count, low, high, color=c.BAND, alpha=0.4, linewidth=0)
     axes.plot(count, paths[:, 0], color=look.colour, linewidth=1)
     axes.plot(count, paths.mean(axis=1), color=c.NEUTRAL[0].colour, linewidth=2.4)
     axes.plot(count, paths[0, 0] + update * count, color="black", linewidth=0.9)
-    still = float(round_to(paths[0, 0] + update, fmt))
+    still = float(round_to(paths[0, 0] + update, BF16))
     axes.set_xlabel("updates")
     axes.set_ylabel("weight")
     ends = [

@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from mplab import FP16, FP32, Format
 from mplab.hardware import recordings
 from mplab.pictures import canvas as c
-from mplab.pictures.recordings import NAMES, Where
+from mplab.pictures.recordings import Where
 from mplab.pictures.training import summed
 from mplab.training import History
 from mplab.training.exponents import ExponentHistogram, pooled, shares, window, zone_words, zones
@@ -18,15 +18,11 @@ from mplab.training.exponents import ExponentHistogram, pooled, shares, window, 
 
 # Gradients without a scale ---------------------------------------------------------------
 @c.in_house_style
-def shares_and_outcomes(
-    runs: Mapping[str, tuple[History, History]], *, metric: str = "r2", label: str = "test R²"
-) -> c.Picture:
+def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Picture:
     """What share of the gradients is flushed at first, and what the run has learnt at its end.
 
     Args:
         runs: by name, a run in FP32 and one in FP16 that recorded gradients.
-        metric: of the runs, the higher the better.
-        label: what it is called.
 
     Returns:
         A figure with two joined marks for each, FP32's and FP16's; its title names the run that
@@ -37,7 +33,7 @@ def shares_and_outcomes(
     ends, facts = [], {}
     for name, (wide, low) in runs.items():
         lost, total = summed(low.flushed[min(low.flushed)])
-        found = wide.metrics[metric], low.metrics[metric]
+        found = wide.metrics["r2"], low.metrics["r2"]
         facts[name] = (lost / max(1, total), *found)
         share = 100 * facts[name][0]
         axes.plot([share, share], found, color=c.INK, linewidth=0.8)
@@ -49,27 +45,27 @@ def shares_and_outcomes(
     axes.set_xlim(-3, 100)
     axes.set_ylim(min(-0.05, *(low - 0.05 for _, _, low in facts.values())), 1)
     axes.set_xlabel("gradients flushed at the first step (%)")
-    axes.set_ylabel(f"{label} (FP32 ●, FP16 ■)")
+    axes.set_ylabel("test R² (FP32 ●, FP16 ■)")
     words = "; ".join(
         f"{name}: {c.percent(share, 1)}, {wide:.2f} in FP32 and {low:.2f} in FP16"
         for name, (share, wide, low) in facts.items()
     )
-    c.titled(picture, _outcome_claim(facts, label), f"Scatter chart of pairs. {words}.")
+    c.titled(picture, _outcome_claim(facts), f"Scatter chart of pairs. {words}.")
     c.label_ends(picture, ends)
     return picture
 
 
-def _outcome_claim(facts: Mapping[str, tuple[float, float, float]], label: str) -> str:
+def _outcome_claim(facts: Mapping[str, tuple[float, float, float]]) -> str:
     """Who loses most at first, and who falls farthest below FP32."""
     most = max(facts, key=lambda name: facts[name][0])
     worst = max(facts, key=lambda name: facts[name][1] - facts[name][2])
 
-    def went(name: str) -> str:
+    def reached(name: str) -> str:
         share, wide, low = facts[name]
-        return f"{c.percent(share, 1)} at first and reaches {label} {low:.2f} (FP32: {wide:.2f})"
+        return f"{c.percent(share, 1)}, and reaches test R² {low:.2f} (FP32: {wide:.2f})"
 
-    first = f"{most} flushes most gradients, {went(most)}"
-    return f"{first}: it falls farthest" if most == worst else f"{first}; {worst} {went(worst)}"
+    first = f"{most} flushes the most gradients at first, {reached(most)}"
+    return f"{first}: it falls farthest" if most == worst else f"{first}; {worst} {reached(worst)}"
 
 
 @c.in_house_style
@@ -89,7 +85,8 @@ def flushed_over_steps(runs: Mapping[str, History]) -> c.Picture:
         _draw_shares(axes, run)
         axes.set_title(name)
     grid[0].set_ylabel("layer, the input at the top")
-    claims = c.listed(f"{_first_layer(run)} in {name}" for name, run in runs.items())
+    picture.supxlabel("training step (cells: % flushed)", fontsize=10)
+    claims = "; ".join(f"{name} {_first_layer(run)}" for name, run in runs.items())
     details = " ".join(f"{name}: {_last_row(run)}." for name, run in runs.items())
     claim = f"Flushed in layer 1, from the first step to the last: {claims}"
     return c.titled(picture, claim, f"Tables of shares by layer and step. {details}")
@@ -107,7 +104,6 @@ def _draw_shares(axes: Axes, run: History) -> None:
         axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink)
     axes.set_xticks(range(len(steps)), [str(step) for step in steps])
     axes.set_yticks(range(len(layers)), [name.removeprefix("layer ") for name in layers])
-    axes.set_xlabel("training step (cells: % flushed)")
 
 
 def _share(run: History, step: int, layer: str) -> float:
@@ -128,13 +124,10 @@ def _last_row(run: History) -> str:
 
 
 @c.in_house_style
-def recorded_gradients(
-    *, recipe: str = "fp32", fmt: Format = FP16, where: Where = None
-) -> c.Picture | None:
-    """Exponents of the larger network's gradients, a row for each layer.
+def recorded_gradients(*, fmt: Format = FP16, where: Where = None) -> c.Picture | None:
+    """Exponents of the larger network's gradients in FP32, a row for each layer.
 
     Args:
-        recipe: how the backward pass was computed.
         fmt: whose range is drawn, and whose losses the title counts.
         where: a folder; None for the recordings that came with the package.
 
@@ -144,7 +137,7 @@ def recorded_gradients(
     """
     recording = recordings.first("exponents", where=where)
     runs = recording.data.get("runs", []) if recording else []
-    run = next((r for r in runs if r["recipe"] == recipe and "layers" in r), None)
+    run = next((r for r in runs if r["recipe"] == "fp32" and "layers" in r), None)
     if recording is None or run is None:
         return None
     layers = {name: _histogram(h) for name, h in run["layers"].items()}
@@ -165,7 +158,7 @@ def recorded_gradients(
     axes.set_xlim(low, high)
     c.binary_axis(axes.xaxis, "gradient, absolute value")
     picture.colorbar(mesh, label="share of the layer's gradients (%)")
-    c.titled(picture, *_lost(layers, fmt, recording, run))
+    c.titled(picture, *_lost(layers, fmt, recording))
     c.label_spans(picture, axes, zone_words(fmt, low, high))
     return picture
 
@@ -177,19 +170,15 @@ def _histogram(stored: dict[str, Any]) -> ExponentHistogram:
 
 
 def _lost(
-    layers: dict[str, ExponentHistogram],
-    fmt: Format,
-    recording: recordings.Recording,
-    run: dict[str, Any],
+    layers: dict[str, ExponentHistogram], fmt: Format, recording: recordings.Recording
 ) -> tuple[str, str]:
     """What the format flushes of all layers, and of each."""
     found = {name: shares(histogram, fmt) for name, histogram in layers.items()}
     share = {name: part.flushed / max(1, part.total) for name, part in found.items()}
     worst = max(share, key=lambda name: share[name])
     flushed, total = sum(p.flushed for p in found.values()), sum(p.total for p in found.values())
-    name = NAMES.get(run["recipe"], run["recipe"])
     claim = (
-        f"Of the larger network's gradients in {name}, {fmt.name} without a loss scale flushes "
+        f"Of the larger network's gradients in FP32, {fmt.name} without a loss scale flushes "
         f"{c.percent(flushed, total)} to 0"
     )
     if flushed:

@@ -89,8 +89,8 @@ def clipped_norms(
     axes.margins(y=0.2)
     c.binary_axis(axes.xaxis, "loss scale")
     c.binary_axis(axes.yaxis, "length of the gradient\nthat arrives", count=6)
-    found = c.listed(f"{name} {_lengths(lengths)}" for name, lengths in norms.items())
-    claim = f"The length that arrives: {found}"
+    found = ", ".join(f"{_lengths(lengths)} if {name}" for name, lengths in norms.items())
+    claim = f"The length that arrives is {found}"
     c.titled(picture, claim, f"Line chart over the loss scale; max_norm is {max_norm:g}.")
     c.label_ends(picture, ends)
     return picture

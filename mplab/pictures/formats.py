@@ -215,7 +215,7 @@ def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30,
         lines.append(c.Line(x, np.log10(x / ulp(x, fmt)), fmt.name, c.style(fmt), how))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
-    claim = f"A normal number has {c.listed(words)} decimal digits, a subnormal one fewer"
+    claim = f"A normal number has {c.listed(words)} decimal digits; a subnormal has fewer"
     details = "Saw teeth; at the left, among the subnormal numbers, bits are lost one by one."
     quantities = "magnitude", "decimal digits"
     return c.line_chart(

@@ -28,8 +28,8 @@ def test_the_scatter_names_who_loses_most_and_who_falls_farthest():
     picture = figures.shares_and_outcomes({"A": (WIDE, SLEEPY), "B": (WIDE, STALLED)})
     assert_legible(picture)
     assert picture.claim == (
-        "A flushes most gradients, 60% at first and reaches test R² 0.70 (FP32: 0.80); "
-        "B 40% at first and reaches test R² 0.10 (FP32: 0.80)"
+        "A flushes the most gradients at first, 60%, and reaches test R² 0.70 (FP32: 0.80); "
+        "B 40%, and reaches test R² 0.10 (FP32: 0.80)"
     )
     marks = [line.get_xydata()[0].tolist() for line in picture.axes[0].lines if line.get_marker()]
     for mark in ([60, 0.8], [60, 0.7], [40, 0.8], [40, 0.1]):
@@ -39,7 +39,7 @@ def test_the_scatter_names_who_loses_most_and_who_falls_farthest():
 def test_the_scatter_says_so_where_both_are_one():
     picture = figures.shares_and_outcomes({"B": (WIDE, STALLED)})
     assert picture.claim == (
-        "B flushes most gradients, 40% at first and reaches test R² 0.10 (FP32: 0.80): "
+        "B flushes the most gradients at first, 40%, and reaches test R² 0.10 (FP32: 0.80): "
         "it falls farthest"
     )
 
@@ -47,14 +47,13 @@ def test_the_scatter_says_so_where_both_are_one():
 def test_the_farthest_fall_is_measured_from_fp32_and_not_from_the_top():
     low = run(0.3, {0: [0.9]}), run(0.3, {0: [0.9]})
     picture = figures.shares_and_outcomes({"poor in both": low, "B": (WIDE, SLEEPY)})
-    assert "; B 60% at first" in picture.claim
+    assert "; B 60%, and" in picture.claim
 
 
 def test_the_table_holds_every_share_of_every_step():
     picture = assert_legible(figures.flushed_over_steps({"A": SLEEPY, "B": STALLED}))
     assert picture.claim == (
-        "Flushed in layer 1, from the first step to the last: "
-        "100% to 40% in A and 100% to 100% in B"
+        "Flushed in layer 1, from the first step to the last: A 100% to 40%; B 100% to 100%"
     )
     for axes, each in zip(picture.axes, (SLEEPY, STALLED), strict=True):
         table = axes.images[0].get_array()

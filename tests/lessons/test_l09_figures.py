@@ -48,7 +48,7 @@ def test_the_figure_of_clipping_says_which_order_depends_on_the_scale():
     norms = {"unscaled first": np.ones(17), "clipped first": 1 / scales}
     picture = assert_legible(figures.clipped_norms(scales, norms, max_norm=1.0))
     assert picture.claim == (
-        "The length that arrives: unscaled first always 1 and clipped first from 1 to 1.5e-05"
+        "The length that arrives is always 1 if unscaled first, from 1 to 1.5e-05 if clipped first"
     )
     lines = {line.get_color(): list(line.get_ydata()) for line in picture.axes[0].lines}
     assert [0.0] * 17 in lines.values() and list(range(0, -17, -1)) in lines.values()
