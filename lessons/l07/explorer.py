@@ -131,10 +131,10 @@ def _number_line(drawing: Drawing, weight: float, delta: float, fmt: Format) -> 
     drawing.line(f"M30 {line}H630")
     for value in (below, weight, above):
         drawing.line(f"M{x(value):.1f} {line - 9}v18", "black", 2)
-        drawing.text(x(value), line + 26, f"{value:.7g}", "middle")
+        drawing.text(x(value), line + 26, f"{value:.10g}", "middle")
     for middle in ((below + weight) / 2, (weight + above) / 2):
         drawing.line(f"M{x(middle):.1f} {line - 14}v28", more='stroke-dasharray="3 3"')
-        drawing.text(x(middle), line + 26, "½", "middle")
+        drawing.text(x(middle), line + 42, "½", "middle")
     colour, end, back = style(fmt).colour, x(weight + delta), -7 if delta > 0 else 7
     drawing.line(f"M{x(weight):.1f} {line - 22}H{end:.1f}", colour, 3)
     drawing.area(f"M{end:.1f} {line - 22}l{back} -5v10z", colour)

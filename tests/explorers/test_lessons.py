@@ -180,7 +180,7 @@ def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
     explorer.direction.value = "down"
     assert "is 100% of the way from 1 down" in explorer.state.value
     assert "goes to 0.996094" in explorer.state.value
-    assert re.search(r">Δ = −2⁻⁸<", explorer.picture.value)
+    assert re.search(r"(?s)>1\.0078125<.*>Δ = −2⁻⁸<", explorer.picture.value)
 
 
 def test_the_chart_rises_with_the_update():
