@@ -135,7 +135,7 @@ class ProductErrors(NamedTuple):
 
 
 def measure_product_errors(
-    fmt: Format, *, most: int = 1 << 14, below: float = 1.0
+    fmt: Format = FP16, *, most: int = 1 << 14, below: float = 1.0
 ) -> ProductErrors:
     """Errors of inner products of random FP16 vectors, elements between 0 and `below`.
 

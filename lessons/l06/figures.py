@@ -101,7 +101,7 @@ class CutErrors(NamedTuple):
     written: np.ndarray
 
 
-def measure_cut_errors(*, architecture: str, terms: int) -> CutErrors:
+def measure_cut_errors(*, architecture: str = "hopper", terms: int) -> CutErrors:
     """Errors of products of random FP16 matrices, elements in [1/2, 1] with all their bits.
 
     Exactness:
