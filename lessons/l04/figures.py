@@ -156,7 +156,7 @@ def fates_of(tally: Tally) -> dict[str, int]:
     Zeros and infinities that were so before count as normal here: nothing happened to them.
 
     Examples:
-        >>> from mplab import tally
+        >>> from mplab import FP16, tally
         >>> fates_of(tally(np.array([1.0, 1e-9, 1e-6, 1e6]), FP16))
         {'normal': 1, 'subnormal': 1, 'becomes 0': 1, 'overflows': 1}
     """
