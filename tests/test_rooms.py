@@ -55,7 +55,7 @@ BUDGETS = {
     "mplab/pictures": 1_496,
     "mplab/explorers": 590,
     "mplab/commands": 1_330,
-    "lessons": 10_739,
+    "lessons": 10_740,
     "tests": 31_435,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what

@@ -75,7 +75,7 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
     r2 = {name: run.metrics["r2"] for name, run in runs.items()}
     rows = [("test images", found[0].images)]
     for name, run in runs.items():
-        words = SIDE_BY_SIDE[name].replace("real FP16", f"real FP16 on {run.device}")
+        words = SIDE_BY_SIDE[name].replace("real FP16", f"real FP16 on {run.device.upper()}")
         rows += [(f"{words}\nR² {r2[name]:.2f}", painted[name])]
     picture = c.Picture(height=0.5 + 0.72 * len(rows))
     grid = picture.subplots(len(rows), count, squeeze=False)
@@ -89,6 +89,8 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
     said = [called[name] for name, share in r2.items() if share < 0.1]
     claim = "Every network tells the digits apart."
     if said:
-        claim = f"Nearly the same picture for every digit: {c.listed(said)}."
+        cured = {"fp16-scaled", "amp-fp16"} & r2.keys() and "scale" not in " ".join(said)
+        start = "Without a loss scale, nearly" if cured else "Nearly"
+        claim = f"{start} the same picture for every digit: {c.listed(said)}."
     shares = "; ".join(f"{called[name]} {share:.2f}" for name, share in r2.items())
     return c.titled(picture, claim, f"Rows of {count} images of digits. R²: {shares}.")
