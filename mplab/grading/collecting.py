@@ -128,7 +128,7 @@ def collect(
     known = read_times(times) if times else {}
     sources = []
     with ExitStack() as stack:
-        deliveries, problems = _deliveries(_files(place, stack), course.roster(), assignment)
+        deliveries, problems = _deliveries(_files(place, stack), course, assignment)
         for owner in sorted(deliveries):
             source, told = _bring_in(course, assignment, deliveries[owner], known)
             sources.append(source)
@@ -137,21 +137,23 @@ def collect(
                 problems.append(f"{owner}: {len(told) - _LINES} more of the same kind")
     if "zip" in sources:
         problems.append(
-            f"the times of {sources.count('zip')} by the platform: there are only the dates in the "
-            "zip, read as this machine's local time"
+            f"when {sources.count('zip')} came in is known only from the dates in the zip, read as "
+            "this machine's local time; --times takes the platform's list"
         )
     return Collected(sorted(deliveries), problems)
 
 
 def _shown(text: str) -> str:
-    return ascii(text[:100])
+    return repr(text[:100])
 
 
 # Whose is it? --------------------------------------------------------------------------------
 def _deliveries(
-    files: Iterable[_File], roster: Sequence[Student], assignment: str
+    files: Iterable[_File], course: Course, assignment: str
 ) -> tuple[dict[str, list[_Delivery]], list[str]]:
     """Group the files into deliveries by student, and list the files that are nobody's."""
+    roster = course.roster()
+    ours = {path.name for path in (course.root / "source" / assignment).glob("*.ipynb")}
     found: dict[tuple[str, str], _Delivery] = {}
     told: dict[str, str] = {}
     again: list[str] = []
@@ -165,15 +167,15 @@ def _deliveries(
             reason = "no student of the roster is recognised in it"
             told[top] = ANOTHER if file.clock == ANOTHER else reason
             continue
-        moodle, canvas = _MOODLE.fullmatch(top), None if rest else _CANVAS.fullmatch(top)
-        platform = moodle or canvas
+        platform = _platform(top)
+        canvas = platform if platform and platform.re is _CANVAS and not rest else None
         name = "/".join(rest) or (platform["file"] if platform else top)
         number = platform["number"] if platform else ""
         alone = rest or top.lower().endswith(".zip")  # else one of several files side by side
         key = f"number {number}" if number else f"top {top}" if alone else ""
         delivery = found.setdefault((owner, key), _Delivery(owner, top, number, bool(canvas)))
         delivery.late |= bool(canvas and canvas["late"])
-        if canvas:  # numbers a file that is handed in again: a1.ipynb, a1-1.ipynb
+        if canvas and name not in ours:  # numbers what is handed in again: a1.ipynb, a1-1.ipynb
             name = re.sub(r"-\d+(?=\.\w+$)", "", name)
         if canvas and name in delivery.files:
             again.append(f"{_shown(str(delivery.files[name].path))}: {_shown(top)} is newer")
@@ -214,7 +216,7 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
         >>> identify("loweada_LATE_5_6_a1.ipynb", [ada]), identify("s010", [ada])
         ('s01', None)
     """
-    match = _MOODLE.fullmatch(name) or _CANVAS.fullmatch(name)
+    match = _platform(name)
     if match and roster:  # first: whoever chooses a name there may choose one like an id
         numbered = [s.id for s in roster if s.number == match["number"]]
         parts = match["name"].split("-")  # Moodle puts the group's name in front
@@ -232,6 +234,15 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
         return stem if is_student_id(stem) else None
     begins = [s.id for s in roster if stem == s.id or stem.startswith((s.id + "_", s.id + "-"))]
     return max(begins, key=len, default=None)
+
+
+def _platform(name: str) -> re.Match[str] | None:
+    """Read a platform's name; none if it is like Canvas's and like Moodle's.
+
+    On Canvas a student may choose a file's name that looks like Moodle's name of somebody else.
+    """
+    moodle, canvas = _MOODLE.fullmatch(name), _CANVAS.fullmatch(name)
+    return None if moodle and canvas else moodle or canvas
 
 
 def _plain(name: str) -> str:
@@ -253,8 +264,8 @@ def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
         return _zip_files(stack.enter_context(zipfile.ZipFile(place)))
     except Exception as error:  # of many kinds: zipfile lets through what its parts raise
         raise ValueError(
-            f"collect: PLACE must be a folder or a zip file; got {place} "
-            f"({type(error).__name__}: {error}). Download it again."
+            f"PLACE must be a folder or a zip file; got {place} "
+            f"({type(error).__name__}: {error}). Name another, or download it again."
         ) from error
 
 
@@ -418,11 +429,13 @@ def _bring_in(
         The source of its time, and the problems found.
     """
     ranked = sorted(deliveries, key=lambda d: (d.time, d.label), reverse=True)
-    taken, problems = {id(delivery): _Taken(delivery) for delivery in ranked}, list[str]()
-    for each in taken.values():
-        problems += each.problems
-    counts = next((delivery for delivery in ranked if taken[id(delivery)].files), ranked[0])
-    owner, files = counts.owner, taken[id(counts)].files
+    counts, owner, files, problems = ranked[0], ranked[0].owner, dict[str, bytes](), list[str]()
+    for each in ranked:  # one at a time: whoever hands in a thousand times fills no memory
+        taken = _Taken(each)
+        problems += taken.problems
+        if taken.files:
+            counts, files = each, taken.files
+            break
     if not files and (course.root / "submitted" / owner / assignment).is_dir():
         return "", [*problems, f"{owner}: nothing could be taken; what came in before stays"]
     if len(ranked) > 1:

@@ -177,7 +177,7 @@ def read_times(path: Path) -> dict[tuple[str, str], datetime]:
         return {(kind, of): _utc(time) for kind, of, time in dated}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(
-            "collect: TIMES must be Moodle's grading worksheet, Canvas's submissions as JSON, or a "
+            "--times must be Moodle's grading worksheet, Canvas's submissions as JSON, or a "
             f"CSV with the columns id,time; got {path} ({error}). Write times as 2026-11-22 10:15."
         ) from error
 
@@ -186,7 +186,7 @@ def _utc(text: str) -> datetime:
     """Parse a time, and return it in UTC; refuse one that is ambiguous."""
     from dateutil import parser  # type: ignore[import-untyped, unused-ignore]
 
-    if "/" in text:
+    if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
         raise ValueError(f"{text!r} may begin with the day or with the month")
     time: Any = parser.parse(text)
     return time.astimezone(UTC)  # type: ignore[no-any-return, unused-ignore]
