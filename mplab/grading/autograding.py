@@ -107,6 +107,7 @@ def autograde(
     if not trusted and not dask:
         require_sandbox()
     course.skeletons(assignment)  # raises if it has not been released
+    course.extensions(assignment)  # raises if its table is broken
     with _lock(course):
         chosen = _chosen(course, assignment, students, tell)
         todo = [name for name in chosen if force or not is_graded(course, assignment, name)]
@@ -114,7 +115,7 @@ def autograde(
         workers = partial(_cluster, dask) if dask else _processes
         try:
             course.record_students()
-            _grade_all(workers, jobs, todo, job, Recorder(course, assignment), tell)
+            _grade_all(workers, jobs, todo, course, job, tell)
         except OperationalError as error:
             raise ValueError(
                 f"autograde: the gradebook must be open for writing; got {error.orig}. End what "
@@ -198,26 +199,26 @@ def _grade_all(
     workers: Callable[[int], AbstractContextManager[_Workers]],
     jobs: int,
     students: Sequence[str],
+    course: Course,
     job: Job,
-    recorder: Recorder,
     tell: Callable[[str], None],
 ) -> None:
     """Grade the submissions, and record each result as it arrives."""
     queue, suspects = deque(map(_Attempt, students)), deque[_Attempt]()
     while queue:
         with workers(jobs) as (executor, room):
-            suspects += _grade(executor, room, queue, job, recorder, tell)
+            suspects += _grade(executor, room, queue, course, job, tell)
     while suspects:  # one at a time: the one that kills its worker harms no other
         with workers(1) as (executor, _):
-            suspects += _grade(executor, lambda: 1, suspects, job, recorder, tell)
+            suspects += _grade(executor, lambda: 1, suspects, course, job, tell)
 
 
 def _grade(
     executor: Executor,
     room: Callable[[], int],
     queue: deque[_Attempt],
+    course: Course,
     job: Job,
-    recorder: Recorder,
     tell: Callable[[str], None],
 ) -> list[_Attempt]:
     """Grade until the queue is empty, or the executor breaks because a worker died.
@@ -233,7 +234,7 @@ def _grade(
     def again(attempt: _Attempt, error: Exception) -> list[_Attempt]:
         if attempt.number + 1 < len(_PAUSES):
             return [_Attempt(attempt.student, attempt.number + 1)]
-        recorder.fail(attempt.student, error)
+        _record_failure(course, job.assignment, attempt.student, error)
         return []
 
     while queue or running:
@@ -244,7 +245,7 @@ def _grade(
                 running[future] = queue.popleft()
             for future in wait(running, _TELL_SECONDS, FIRST_COMPLETED).done:
                 try:
-                    recorder.write(future.result())
+                    _record(course, job.assignment, future.result())
                 except (BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:  # technical: a refused submission comes as a result
@@ -259,57 +260,35 @@ def _grade(
             return alone
         if time.monotonic() - told > _TELL_SECONDS:
             told = time.monotonic()
-            tell(f"{recorder.count} are graded, {len(queue) + len(running)} are left ...")
+            tell(f"{len(queue) + len(running)} submissions are left ...")
     return alone
 
 
 # The gradebook ---------------------------------------------------------------------------
-class Recorder:
-    """Writes graded submissions into the gradebook, then the journal.
+def _record(course: Course, assignment: str, work: Work) -> None:
+    """Write a graded submission into the gradebook, then the journal.
 
     A submission that is not in the journal counts as not graded, so that nothing is lost when
     this process is killed in between.
-
-    Args:
-        course: the course.
-        assignment: a released assignment.
     """
+    start, whose = time.perf_counter(), (assignment, work.student)
+    course.record("journal", *whose).unlink(missing_ok=True)
+    notebooks = {n: nbformat.from_dict(json.loads(t)) for n, t in work.notebooks.items()}
+    score, max_score, late = save(course, *whose, notebooks)
+    remark = work.remark
+    if course.read("received", *whose).get("late") and not late:
+        remark = f"{remark} Canvas says that it was late.".strip()
+    record = {"digest": work.digest, "score": score, "max_score": max_score, "remark": remark}
+    seconds = work.seconds + time.perf_counter() - start
+    course.write("journal", *whose, record | {"seconds": round(seconds, 3)})
 
-    def __init__(self, course: Course, assignment: str) -> None:
-        self._course, self._assignment = course, assignment
-        self.count = 0
 
-    def write(self, work: Work) -> None:
-        """Record a submission; retry on errors, and if all attempts fail, record the reason."""
-        for pause in _PAUSES:
-            time.sleep(pause)
-            try:
-                self._write(work)
-                self.count += 1
-                return
-            except Exception as error:
-                failure = error
-        self.fail(work.student, failure)
-
-    def fail(self, student: str, error: Exception) -> None:
-        """Record that a submission could not be graded, for a technical reason."""
-        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        remark = f"not graded yet, for a technical reason: {reason}"
-        record = {"failed": True, "reason": reason, "remark": remark}
-        with suppress(OSError):  # a failure that cannot be recorded counts as not graded
-            self._course.write("journal", self._assignment, student, record)
-
-    def _write(self, work: Work) -> None:
-        start, whose = time.perf_counter(), (self._assignment, work.student)
-        self._course.record("journal", *whose).unlink(missing_ok=True)
-        notebooks = {n: nbformat.from_dict(json.loads(t)) for n, t in work.notebooks.items()}
-        score, max_score, late = save(self._course, *whose, notebooks)
-        remark = work.remark
-        if self._course.read("received", *whose).get("late") and not late:
-            remark = f"{remark} Canvas says that it was late.".strip()
-        record = {"digest": work.digest, "score": score, "max_score": max_score, "remark": remark}
-        seconds = work.seconds + time.perf_counter() - start
-        self._course.write("journal", *whose, record | {"seconds": round(seconds, 3)})
+def _record_failure(course: Course, assignment: str, student: str, error: Exception) -> None:
+    """Record that a submission could not be graded, for a technical reason."""
+    reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    record = {"remark": f"not graded yet, for a technical reason: {reason}"}
+    with suppress(OSError):  # a failure that cannot be recorded counts as not graded
+        course.write("journal", assignment, student, record)
 
 
 def _read_line(course: Course, assignment: str, student: str) -> Line:

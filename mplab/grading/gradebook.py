@@ -65,14 +65,13 @@ def save(
         book.update_or_create_student(student)
         submission = book.update_or_create_submission(assignment, student)
         submission.timestamp = parse_utc(time) if time else None
-        submission.extension = course.extensions(assignment).get(student)
         for row in submission.notebooks:
             _save_points(row, notebooks.get(row.name), same)
         book.db.commit()
-        late = submission.total_seconds_late
-        _save_penalties(course, [submission])
+        _save_penalties(course, assignment, [submission])
         book.db.commit()
-        found = float(submission.score), float(submission.max_score), late > 0
+        late = submission.total_seconds_late > 0
+        found = float(submission.score), float(submission.max_score), late
     folder = course.root / "autograded" / student / assignment
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -98,18 +97,20 @@ def _save_points(row: Any, notebook: nbformat.NotebookNode | None, same: set[str
 
 
 def renew_penalties(course: Course, assignment: str) -> None:
-    """Renew what is taken off for lateness: the due date, or the settings, may have changed."""
+    """Renew who was late and what it costs: dates, extensions or settings may have changed."""
     with course.gradebook() as book:
-        _save_penalties(course, book.assignment_submissions(assignment))
+        _save_penalties(course, assignment, book.assignment_submissions(assignment))
         book.db.commit()
 
 
-def _save_penalties(course: Course, submissions: Iterable[Any]) -> None:
-    """Save what nbgrader's settings take off for lateness; nothing, unless they say so."""
-    step = AssignLatePenalties(config=course.config())
+def _save_penalties(course: Course, assignment: str, submissions: Iterable[Any]) -> None:
+    """Save extensions, and what nbgrader's settings take off for lateness, if anything."""
+    step, extensions = AssignLatePenalties(config=course.config()), course.extensions(assignment)
     step.init_plugin()
-    for row in (row for submission in submissions for row in submission.notebooks):
-        row.late_submission_penalty = None
-        if (late := row.assignment.total_seconds_late) > 0:
-            points = step.plugin_inst.late_submission_penalty(row.student.id, row.score, late)
-            row.late_submission_penalty = points and min(max(points, 0), row.score)
+    for submission in submissions:
+        due, student = submission.assignment.duedate, submission.student.id
+        submission.extension = extensions.get(student) if due else None  # nbgrader adds it to `due`
+        late = submission.total_seconds_late
+        for row in submission.notebooks:
+            points = late > 0 and step.plugin_inst.late_submission_penalty(student, row.score, late)
+            row.late_submission_penalty = min(max(points, 0), row.score) if points else None

@@ -19,8 +19,6 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     course, tmp_path, capsys
 ):
     local = datetime(2026, 1, 2, 14).astimezone(UTC).replace(tzinfo=None)
-    with course.gradebook() as gradebook:
-        gradebook.update_or_create_assignment("a1", duedate=local - timedelta(hours=2))
     (course.root / "extensions.csv").write_text("id,assignment,hours\ns02,a1,1.5\ns03,a2,9\n")
     place = tmp_path / "d.zip"
     stub, early = notebook(course), "2020-01-01 00:00:00 UTC\n"
@@ -32,7 +30,10 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     other = course.root / "submitted/s04/a1"
     shutil.copytree(course.root / "submitted/s03/a1", other)
     (other / "timestamp.txt").write_text(early)
-    assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 0
+    for due in (None, local - timedelta(hours=2)):  # an extension may stand there before it
+        with course.gradebook() as gradebook:
+            gradebook.update_or_create_assignment("a1", duedate=due)
+        assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 0
     assert "Late (2): s01, s02\n" in capsys.readouterr().out
 
     def remarks():
@@ -42,8 +43,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     assert remarks() == ["2 hours late", "1 hour late", "Canvas says that it was late.", ""]
     for text, remark in (("s02,a1,2\n", ""), ("", "2 hours late")):  # a deleted line is gone
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
-        lines = autograde(course, "a1", tell=str)
-        assert [line.done_before for line in lines] == [True, False, True, True]
+        assert all(line.done_before for line in autograde(course, "a1", tell=str))
         assert remarks()[1] == remark
     with (course.root / "nbgrader_config.py").open("a") as file:
         file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
