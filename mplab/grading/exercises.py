@@ -240,7 +240,7 @@ class _Unreadable(Exception):
 
 
 class _Own(_Unreadable):
-    """Stands for an exception that is not built in; its text begins with the name."""
+    """Stands for an exception that is not built in."""
 
 
 def _read(entry: Any) -> Any:
@@ -274,7 +274,7 @@ def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[i
         return "Not attempted."
     count = f"{len(wrong)} of {len(given)} cases are wrong. " if len(given) > 1 else ""
     if isinstance(first, Exception):
-        count += f"The first of them {_raised(first, hidden=part.cases is not None)}. "
+        count += f"The first of them {_raised(first)}. "
     for misconception in exercise.misconceptions:
         pairs = zip(given, exercise.outcomes(misconception.answer), strict=True)
         if all(equal(*pair, exercise) for pair in pairs):
@@ -282,17 +282,15 @@ def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[i
     return count + part.hint
 
 
-def _raised(error: Exception, *, hidden: bool) -> str:
-    """Name the exception that came instead of a value; for hidden cases without its text.
+def _raised(error: Exception) -> str:
+    """Name the exception that came instead of a value, without its text.
 
-    The text of an exception and the name of a student's own could hold the case itself.
+    The text, and the name of a student's own, could hold a hidden case: this one, or another that
+    the submission was asked before and kept.
     """
     if type(error) is _Unreadable:  # its text is ours
         return f"gave {error}"
-    if hidden:
-        return "raised " + ("an exception" if isinstance(error, _Own) else type(error).__name__)
-    name = "" if isinstance(error, _Own) else f"{type(error).__name__}: "
-    return f"raised {name}{str(error)[:200]}"
+    return "raised " + ("an exception" if isinstance(error, _Own) else type(error).__name__)
 
 
 # The public table ------------------------------------------------------------------------
@@ -328,12 +326,8 @@ def public_table(graded: Mapping[str, Graded]) -> str:
 
 def _public(exercise: Exercise) -> dict[str, Any]:
     fmt = exercise.fmt.name if exercise.fmt and exercise.fmt.name in FORMATS else None
-    entry: dict[str, Any] = {
-        "reason": exercise.reason,
-        "argument": exercise.argument,
-        "format": fmt,
-    }
-    entry |= {"tolerance": exercise.tolerance, "uses": exercise.uses}
+    entry: dict[str, Any] = {"reason": exercise.reason, "argument": exercise.argument}
+    entry |= {"format": fmt, "tolerance": exercise.tolerance, "uses": exercise.uses}
     known = [("", exercise.answer)] + [(m.sentence, m.answer) for m in exercise.misconceptions]
     if not callable(exercise.answer):
         return entry | {"sealed": [[text, Sealed.of(answer).digest] for text, answer in known]}
@@ -373,9 +367,8 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
 
 
 def _from_public(entry: Mapping[str, Any]) -> Exercise:
-    common = {name: entry[name] for name in ("reason", "argument", "tolerance")}
+    common = {name: entry[name] for name in ("reason", "argument", "tolerance", "uses")}
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
-    common["uses"] = entry.get("uses")  # older tables do not have it
     if "sealed" in entry:
         (_, answer), *others = [(text, Sealed(digest)) for text, digest in entry["sealed"]]
         known = tuple(Misconception(sealed, text) for text, sealed in others)
