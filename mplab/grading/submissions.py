@@ -106,7 +106,7 @@ def read_regular(path: Path, limit: int) -> bytes:
 
 def _shown(name: str) -> str:
     """Make a student's file name safe to print."""
-    return ascii(name[:80])
+    return repr(name[:80])
 
 
 def notebooks_in(folder: Path) -> list[Path]:
@@ -328,11 +328,11 @@ def answers_before(skeleton: NotebookNode) -> dict[str, str]:
 def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
     """Hash the answer that each grade cell of a notebook is about."""
     cells, before = marked(notebook), answers_before(notebook)
-    return {
-        f"{stem}/{name}": hashlib.sha256(cells[before.get(name, name)].source.encode()).hexdigest()
-        for name, cell in cells.items()
-        if _mark(cell).get("grade")
+    answers = {
+        name: cells[before.get(name, name)] for name in cells if _mark(cells[name]).get("grade")
     }
+    texts = {name: f"{cell.source}{cell.get('attachments', '')}" for name, cell in answers.items()}
+    return {f"{stem}/{n}": hashlib.sha256(text.encode()).hexdigest() for n, text in texts.items()}
 
 
 def _plain(raw: RawCell) -> NotebookNode:

@@ -1,6 +1,7 @@
 """A submission is rebuilt from the text of its cells; nothing else of it counts."""
 
 import base64
+import copy
 import json
 import os
 
@@ -11,6 +12,7 @@ from mplab.grading.sanitise import rendered_markdown
 from mplab.grading.submissions import (
     RawCell,
     Refused,
+    answers_of,
     marked,
     oddities,
     read_cells,
@@ -196,6 +198,10 @@ def test_images_pasted_into_a_written_answer_are_taken_by_content_and_nothing_el
     given.attachments = named | bad
     text = json.dumps({"nbformat": 4, "cells": [given]}).encode()
     rebuilt = marked(rebuild(release, read_cells(text)))["words"]
+    before = answers_of("a1", nbformat.v4.new_notebook(cells=[rebuilt]))
+    changed = copy.deepcopy(rebuilt)  # JupyterLab calls each pasted picture image.png
+    changed.attachments["0.png"] = rebuilt.attachments["1.png"]
+    assert answers_of("a1", nbformat.v4.new_notebook(cells=[changed])) != before
     kinds = {name: list(entry) for name, entry in rebuilt.attachments.items()}
     assert kinds == {f"{i}.png": [kind] for i, kind in enumerate(IMAGES)}
     page = rendered_markdown(rebuilt.source, rebuilt.attachments)
