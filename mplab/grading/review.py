@@ -77,7 +77,7 @@ def questions(course: Course, assignment: str) -> list[Question]:
     Raises:
         ValueError: it has not been released.
     """
-    found = []
+    found, rubric = [], course.assignment(assignment).rubric
     for stem, notebook in course.skeletons(assignment).items():
         source = course.root / "source" / assignment / f"{stem}.ipynb"
         models = marked(nbformat.read(source, as_version=4)) if source.is_file() else {}
@@ -89,7 +89,8 @@ def questions(course: Course, assignment: str) -> list[Question]:
                 answer = name if by_hand else answers.get(name, name)
                 model = models[answer].source if answer in models else ""
                 text, points = "\n\n".join(texts), float(mark["points"])
-                found.append(Question(stem, name, points, answer, text, model, by_hand, {}))
+                parts = rubric.get(name, {})
+                found.append(Question(stem, name, points, answer, text, model, by_hand, parts))
                 texts = []
             elif cell.cell_type == "markdown":
                 texts.append(cell.source)
@@ -219,6 +220,8 @@ class _Answer(_Handler):
         with self._grades(assignment, notebook, name) as (question, grades):
             place = _place(grades, student)
             try:
+                if self.get_body_argument("seen", "") != self._seen(assignment, question, student):
+                    raise ValueError("meanwhile another answer came in; read it first")
                 given = [_points(*pair) for pair in zip(question.parts, typed[0], strict=True)]
                 words = typed[1][:_COMMENT_CHARACTERS].strip()
                 words = with_parts(question.rubric, given, words) if question.rubric else words
@@ -249,9 +252,12 @@ class _Answer(_Handler):
                 cell = book.find_graded_cell(name, notebook, assignment)
             except (MissingEntry, StopIteration, ValueError) as error:
                 raise web.HTTPError(404) from error
-            rubric = self.course.assignment(assignment).rubric.get(name, {})
-            question = question._replace(rubric=rubric)
             yield question, sorted(cell.grades, key=lambda grade: str(grade.student.id))
+
+    def _seen(self, assignment: str, question: Question, student: str) -> str:
+        """Return the digest of an answer as it is now."""
+        answers = self.course.read("answers", assignment, student)
+        return str(answers.get(f"{question.notebook}/{question.name}", ""))
 
     def _show(
         self,
@@ -264,6 +270,7 @@ class _Answer(_Handler):
     ) -> None:
         place = _place(grades, student)
         grade, comment = grades[place], _comment(grades[place], question)
+        seen = self._seen(assignment, question, student)  # before it is read
         path = self.course.root / "autograded" / student / assignment
         text = (path / f"{question.notebook}.ipynb").read_text(encoding="utf-8")
         if (parts := in_process(_SECONDS, _typeset, text, question)) is None:
@@ -294,6 +301,7 @@ class _Answer(_Handler):
             earlier=", ".join(f"{name} {points}" for name, points in given.items()),
             typed=typed or ([now.get(name, "") for name, _ in question.parts], words),
             error=error,
+            seen=seen,
             grade=grade,
             has_comment=comment is not None,
             marks=[g for g in grade.notebook.grades if g.name != question.name],

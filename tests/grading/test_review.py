@@ -135,9 +135,10 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     session, first = requests.Session(), served(course)
     session.get(first)
     place = f"{first.partition('/?')[0]}/a1/a1/{BY_HAND}/s03"
-    form = {"points": ["0.5", "1"], "comment": "", "_xsrf": re.search(
-        r'name="_xsrf" value="(.*?)"', session.get(place).text)[1]}  # fmt: skip
-    saved = session.post(place, data=form, headers={"Origin": place.partition("/a1/")[0]})
+    hidden = dict(re.findall(r'name="(_xsrf|seen)" value="(.*?)"', session.get(place).text))
+    form = {"points": ["0.5", "1"], "comment": "", **hidden}
+    own = {"Origin": place.partition("/a1/")[0]}
+    saved = session.post(place, data=form, headers=own)
     assert saved.ok and waits() == (False, 1.5)
     name = f"{BY_HAND}: weights, with a number: 0.5; {BY_HAND}: gradients, with a number: 1"
     assert [grade.parts for grade in grades(course, ["a1"])] == ["", "", name, ""]
@@ -156,6 +157,9 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     submit(course, "s03", json.dumps(changed))
     for force in (False, True):  # nobody has read the new one yet
         assert graded(students=["s03"], force=force) == 1 and waits() == (True, 1.5)
+    stale = session.post(place, data=form, headers=own)  # from a page with the old one
+    assert stale.status_code == 400 and waits() == (True, 1.5)
+    assert "meanwhile another answer came in" in stale.text and "Another answer." in stale.text
     shown = session.get(place).text
     told = "(weights, with a number 0.5, gradients, with a number 1)"
     assert f"A person gave 1.5 before the answer changed {told}." in shown
