@@ -41,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"Course: {course.root}\nAssignments: {', '.join(course.names()) or 'none yet'}")
             print("Next: README.md in it says what to do.")
             return 0
+        if getattr(options, "jobs", 1) < 1:
+            raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
         course = Course(options.course).require()
         if options.step == "new":
             print("Yours to change:", *create_assignment(course, options.assignment), sep="\n  ")
@@ -112,15 +114,15 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--publish", action="store_true", help="put it into the exchange, for students to fetch"
         )
-    grade.add_argument("--dask", default="", metavar="ADDRESS", help="the scheduler of a cluster")
-    trusting[0].add_argument("--draws", type=int, default=50, help="of hidden cases (default: 50)")
+    grade.add_argument("--dask", default="", metavar="ADDRESS", help="of a Dask scheduler")
+    trusting[0].add_argument("--draws", type=int, default=50, help="students' cases (default: 50)")
     _add_trust(*trusting, grade, watch)
     export = step("export", "write the grades as CSV", assignment="*")
     scope = step("gradescope", "write an autograder for Gradescope; keep it secret", assignment="?")
     _add_formats(export, scope)
     step("statistics", "write how the class did, as a table and a picture", assignment="?")
     serve = step("serve", "open the page on which you read answers and give points")
-    serve.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
+    serve.add_argument("--port", type=int, default=0, help="on 127.0.0.1 (default: a free port)")
     serve.add_argument("--hub", action="store_true", help="as a service that JupyterHub starts")
     return parser
 
@@ -138,7 +140,7 @@ def _add_watching(watch: argparse.ArgumentParser) -> None:
     watch.add_argument(
         "--from", dest="place", type=Path, help="folder (default: the exchange)", metavar="PLACE"
     )
-    watch.add_argument("--every", type=float, default=20, help="seconds (default: 20)")
+    watch.add_argument("--every", type=float, default=20, help="seconds to wait (default: 20)")
 
 
 def _add_formats(export: argparse.ArgumentParser, scope: argparse.ArgumentParser) -> None:
@@ -191,14 +193,14 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
 def _autograde(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
 
-    _require_jobs(options)
     if options.dask and options.jobs > 1:
         raise ValueError("--dask cannot be combined with --jobs. Start more Dask workers instead.")
     if options.dask:
         needs("mplab grade autograde --dask", "distributed")
+    name = _one(course, options)
     lines = autograde(
         course,
-        _one(course, options),
+        name,
         students=options.student,
         jobs=options.jobs,
         dask=options.dask,
@@ -208,14 +210,8 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     for line in lines:
         if not line.done_before:
             print(_shown(line) + f"  {line.seconds:.1f} s")
-    name = _one(course, options)
     print(*_summary(course, name, lines, whole_class=not options.student), sep="\n")
     return int(any(line.score is None for line in lines))
-
-
-def _require_jobs(options: argparse.Namespace) -> None:
-    if options.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
 
 
 def _shown(line: Line) -> str:
@@ -255,7 +251,6 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.journal import submitted_students
     from mplab.grading.pages import write_feedback, write_zip
 
-    _require_jobs(options)
     name = _one(course, options)
     course.assignment(name)
     pages = write_feedback(course, name, students=options.student, jobs=options.jobs)
@@ -290,7 +285,6 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exchanging import inbound, publish_feedback
     from mplab.grading.pages import write_feedback
 
-    _require_jobs(options)
     name, place = _one(course, options), options.place or inbound(course)
     trusted, said = options.trust_submissions, set[str]()
     due: list[str] | None = None  # whose pages to write; at first everybody's
@@ -319,13 +313,13 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
 
 
 def _export(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.exporting import BY_HAND, export, grades
+    from mplab.grading.exporting import BY_HAND, export
 
     name = "grades.csv" if options.to == "csv" else f"grades-{options.to}.csv"
     path = options.output or course.root / name
-    count = export(course, options.assignment, to=options.to, path=path)
-    print(f"{count} students are in {path}")
-    if waiting := sum(grade.by_hand for grade in grades(course, options.assignment)):
+    found = export(course, options.assignment, to=options.to, path=path)
+    print(f"{len({grade.student.id for grade in found})} students are in {path}")
+    if waiting := sum(grade.by_hand for grade in found):
         left = "" if options.to == "csv" else " Their places are empty."
         print(f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.{left}")
     return 0

@@ -68,7 +68,9 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
         known = {assignment.name: assignment for assignment in gradebook.assignments}
         for name in assignments or sorted(known):
             if name not in known:
-                raise ValueError(f"export: {name} is not in the gradebook. Release it first.")
+                raise ValueError(
+                    f"{name} is not in the gradebook. Release it first: mplab grade release {name}."
+                )
             owners = counting(course, name)
             for student in roster.values():
                 owner = owners.get(student.id, student.id)
@@ -109,7 +111,7 @@ def _parts(submission: Any) -> str:
     return "; ".join(told)
 
 
-def export(course: Course, assignments: list[str], *, to: str, path: Path) -> int:
+def export(course: Course, assignments: list[str], *, to: str, path: Path) -> list[Grade]:
     """Write the grades of some or all assignments.
 
     Args:
@@ -119,7 +121,7 @@ def export(course: Course, assignments: list[str], *, to: str, path: Path) -> in
         path: the file to write.
 
     Returns:
-        The number of students in the file.
+        The grades in the file.
 
     Raises:
         ValueError: an assignment is not in the gradebook.
@@ -127,7 +129,7 @@ def export(course: Course, assignments: list[str], *, to: str, path: Path) -> in
     tables = {"csv": _plain_table, "canvas": _canvas_table, "moodle": _moodle_table}
     found = grades(course, assignments)
     write_rows(path, tables[to](found))
-    return len({grade.student.id for grade in found})
+    return found
 
 
 def write_rows(path: Path, rows: list[list[str]]) -> None:

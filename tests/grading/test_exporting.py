@@ -35,7 +35,7 @@ def test_only_what_is_graded_to_the_end_is_a_number(tmp_path, monkeypatch, to, k
     ]
     monkeypatch.setattr(exporting, "grades", lambda *_: found)
     path = tmp_path / "g.csv"
-    assert export(None, ["a1"], to=to, path=path) == 5
+    assert len({grade.student.id for grade in export(None, ["a1"], to=to, path=path)}) == 5
     with path.open(encoding="utf-8", newline="") as file:
         rows = {row[key]: row for row in csv.DictReader(file)}
     assert [rows[name][column] for name in STATES] == shown
