@@ -244,10 +244,10 @@ def plot_formula_errors(found: FormulaErrors) -> c.Picture:
         lines.append(c.Line(places, median, name, look, {"marker": look.marker}))
         largest = np.nanmax(median)
         most = "100%" if largest == 1 else f"{largest:.1g}"
-        worst.append(f"{_unbroken(name)} is off by {most}")
+        worst.append(f"{most} with “{_unbroken(name)}”")
     step = -(-len(places) // 9)
     ticks = places[::step], [words for words, _ in asked.levels][::step]
-    claim = f"{asked.asks} in {found.fmt.name}: at worst {' and '.join(worst)}."
+    claim = f"{asked.asks} in {found.fmt.name}: the error reaches {' and '.join(worst)}."
     quantities = asked.axis, "relative error (median)"
     return c.line_chart(
         lines, *quantities, claim, log="y", finish=lambda axes: axes.set_xticks(*ticks)
@@ -278,7 +278,7 @@ def blame(found: FormulaErrors) -> c.Picture:
         over = int(np.sum(flat > np.minimum(4 * conditions * u, 1)))
         how: Any = {"color": look.colour, "markersize": 3, "alpha": 0.6, "zorder": 2}
         axes.plot(conditions, flat, look.marker, label=name, **how)
-        said.append(f"{over} of {flat.size} of {_unbroken(name)}")
+        said.append(f"{over} of {flat.size} errors of {_unbroken(name)}")
     axes.legend(loc="upper center", frameon=False)
     axes.annotate("4 · condition · u", (limits[-1], min(4 * limits[-1] * u, 1)), ha="right",
                   va="bottom", xytext=(0, 4), textcoords="offset points")  # fmt: skip

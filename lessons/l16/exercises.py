@@ -173,7 +173,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "kahan_step": Exercise(
         answer=_kahan_step,
-        reason="due = step + lost; new = t + due; lost = due - (new - t): each rounded to BF16.",
+        reason="due = step + lost; new = t + due; lost = due - (new - t): four roundings, no more.",
         argument="t, lost, step",
         cases=_STEPS,
         misconceptions=known(

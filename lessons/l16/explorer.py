@@ -83,8 +83,9 @@ class FreezingCup(Explorer):
         """The temperatures over time beside the exact ones, and where they freeze."""
         path = self.path
         moved = np.flatnonzero(np.diff(path))
-        last = 2.0**self.power.value * (int(moved[-1]) + 1 if len(moved) else 0)
-        end = "is still moving" if last == MINUTES else f"last moves after {last:g} minutes"
+        last = 2.0**self.power.value * (moved.max(initial=-1) + 1)
+        ends = {0: "never moves", MINUTES: "is still moving"}
+        end = ends.get(last, f"last moves after {last:g} minutes")
         sentence = (
             f"{self.fmt.value}, steps of 2{superscript(self.power.value)} minutes, "
             f"{self.method.value}: the cup {end} and ends at {number(float(path[-1]))} °C, where "
@@ -97,7 +98,7 @@ class FreezingCup(Explorer):
         chart = Chart(Scale(0, MINUTES, 60, 600), Scale(15, 98, 262, 16))
         for low, high in self.lost:
             chart.band(low, high)
-        chart.ticks_y(range(20, 91, 10), lambda degrees: f"{degrees} °C")
+        chart.ticks_y(range(20, 91, 10))
         chart.ticks_x(range(0, MINUTES + 1, 16))
         chart.frame()
         chart.curve(range(MINUTES + 1), map(_exact, range(MINUTES + 1)))
@@ -107,7 +108,7 @@ class FreezingCup(Explorer):
         chart.name_ends(
             [(path[-1], f"{fmt} {number(path[-1], digits=5)}"), (_exact(MINUTES), "exact")]
         )
-        chart.below("minutes (grey: steps rounded to nearest are lost)")
+        chart.below("°C over minutes (grey: steps rounded to nearest are lost)")
         return chart.svg(f"A line of temperatures over time. {sentence}", width=720, height=314)
 
 

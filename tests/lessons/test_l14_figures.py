@@ -93,7 +93,7 @@ def test_blame_counts_what_lies_above_the_line():
     bad, good = (int(np.sum(errors > limit)) for errors in found.errors.values())
     assert bad > 100 and good == 0
     said = picture.claim.replace("\N{NO-BREAK SPACE}", " ")
-    assert f"{bad} of 832 of b − √(b² − c) and 0 of 832" in said
+    assert f"{bad} of 832 errors of b − √(b² − c) and 0 of 832" in said
 
 
 def test_the_best_step_of_a_difference_quotient_is_the_root_of_u():

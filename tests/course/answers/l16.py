@@ -46,12 +46,6 @@ def rest_negated(t, rest, step):
     return [new, -round_to(round_to(new - t, BF16) - due, BF16)]
 
 
-def forgets(t, rest, step):
-    due = float(round_to(step, BF16))
-    new = float(round_to(t + due, BF16))
-    return new, float(round_to(due - float(round_to(new - t, BF16)), BF16))
-
-
 def wrong_sign(t, rest, step):
     new, left = in_bf16(t, rest, step)
     return new, -left
@@ -100,11 +94,12 @@ WRONG = {
         (rounding_the_step, "Round the sum alone"),
     ],
     "kahan_step": [
-        (forgets, "go into the next step"),
+        (lambda t, rest, step: in_bf16(t, 0.0, step), "go into the next step"),
         (wrong_sign, "wrong sign"),
         (wide_rest, "eight bits"),
         (unrounded_due, "rounded to BF16 first"),
         (of_the_step, "not the step alone"),
+        (lambda t, rest, step: in_bf16(t, rest, round_to(step, BF16)), "four roundings, no more"),
     ],
     "variance_ratio": [
         (lambda delta, ulp: 1, "the mean square is not"),
