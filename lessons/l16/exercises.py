@@ -46,11 +46,11 @@ def _hottest(
     return answer
 
 
-def _within(share: float, *, ties: Lost = lambda step, t, fmt: True) -> Lost:
-    """Below a share of an ulp, or just that, and a tie is lost."""
+def _within(ties: Lost = lambda step, t, fmt: True) -> Lost:
+    """Below half an ulp, or just half, and a tie is lost."""
 
     def lost(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
-        limit = share * ulp(t, fmt)
+        limit = ulp(t, fmt) / 2
         return (step < limit) | ((step == limit) & ties(step, t, fmt))
 
     return lost
@@ -60,7 +60,7 @@ def _even(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
     return np.asarray(encode(t, fmt)) % 2 == 0
 
 
-_half = _within(0.5, ties=_even)
+_half = _within(_even)
 
 
 _CUPS = (
@@ -155,11 +155,11 @@ EXERCISES: dict[str, Exercise] = {
         cases=_CUPS,
         misconceptions=known(
             (
-                _hottest(_within(0.5, ties=lambda step, t, fmt: False)),
+                _hottest(_within(lambda step, t, fmt: False)),
                 "Half an ulp is a tie, and an even significand keeps it: that freezes, too.",
             ),
             (
-                _hottest(_within(0.5)),
+                _hottest(_within()),
                 "Half an ulp is a tie: an odd significand goes on to its even neighbour.",
             ),
             (_hottest(_half), "Below a power of two the next number is half an ulp away."),

@@ -198,20 +198,18 @@ def magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarray
     return np.append(2.0**exponents, last)
 
 
-def decimal_digits(formats: Sequence[Format], *, window: tuple[int, int] = (-30, 18)) -> c.Picture:
+def decimal_digits(formats: Sequence[Format]) -> c.Picture:
     """Draw how many decimal digits a number has: the logarithm of its ratio to the gap there.
 
     Args:
         formats: one line each.
-        window: exponents at which the axis of magnitudes begins and ends.
 
     Returns:
         A figure whose title says how many digits the normal numbers of each format have.
     """
-    lines, words = [], []
+    lines, words, how = [], [], {"linestyle": "solid", "linewidth": 1.2}
     for fmt in formats:
-        x = magnitudes(fmt, window, each=16)
-        how = {"linestyle": "solid", "linewidth": 1.2}
+        x = magnitudes(fmt, (-30, 18), each=16)
         lines.append(c.Line(x, np.log10(x / ulp(x, fmt)), fmt.name, c.style(fmt), how))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
