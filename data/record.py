@@ -1,9 +1,10 @@
 """Record everything that only hardware can answer: `python data/record.py --all --out DIR`.
 
-Each part has a budget of time and writes its file as it goes, so that what is done stays if
-the run is killed; an error in one part does not stop the others. On a CUDA device each part is a
-process of its own: an error of the device ends every later call of its process, and a part that
-hangs is ended. The same command goes on where it was broken off, and keeps what is complete.
+Each part has a share of the time that is left and writes its file as it goes, so that what is
+done stays if the run is killed; an error in one part does not stop the others. On a CUDA device
+each part is a process of its own: an error of the device ends every later call of its process,
+and a part that hangs is ended. The same command goes on where it was broken off, and keeps what
+is complete.
 """
 
 import argparse
@@ -35,13 +36,13 @@ from mplab.numbers.installation import VERSION, environment
 
 
 class Part(NamedTuple):
-    """A part of the recording: what makes its data, and its seconds."""
+    """A part of the recording: what makes its data, and its share of the time."""
 
     make: Callable[[Setting], Found]
-    budget: float
+    share: float
 
 
-PARTS: dict[str, Part] = {  # in order of importance; the sum leaves time for six starts
+PARTS: dict[str, Part] = {  # in order of importance
     "casts": Part(casts, 75),
     "tensorcores": Part(tensorcores, 45),
     "training": Part(training, 155),
@@ -53,8 +54,8 @@ PARTS: dict[str, Part] = {  # in order of importance; the sum leaves time for si
 MINUTES = 7.9
 """Within which all parts are over: a machine may be lent for ten minutes."""
 
-_START = 40.0
-"""Seconds that a process may take to begin: torch, CUDA and numba, all for the first time."""
+_MARGIN = 10.0
+"""Seconds that a part may take from one look at the clock to the next, before it is ended."""
 
 
 def store(recording: Recording, folder: str | os.PathLike[str]) -> Path:
@@ -146,11 +147,10 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
     Args:
         name: of the part.
         to: what is asked for.
-        most: seconds, where that is less than the budget of the part.
+        most: seconds; without it the part has all the time that it needs.
     """
     part, data, begin = PARTS[name], dict[str, Any](), time.monotonic()
-    budget = min(part.budget, most)
-    setting = Setting(to.device, to.rehearse, lambda: begin + budget - time.monotonic())
+    setting = Setting(to.device, to.rehearse, lambda: begin + most - time.monotonic())
 
     def written(*, complete: bool, problem: str = "") -> Recording:
         origin = to.provenance(seconds=time.monotonic() - begin)
@@ -167,7 +167,7 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
         return written(complete=False, problem=problem_of(error))
     missing = sorted(set(SCHEMA[name]) - set(data))
     if missing or setting.left() <= 0:
-        reason = f"the budget of {budget:.3g} s was spent" if setting.left() <= 0 else "missing"
+        reason = f"its {most:.3g} s were spent" if setting.left() <= 0 else "missing"
         return written(complete=False, problem=f"{reason}: {', '.join(missing) or 'cut short'}")
     return written(complete=True)
 
@@ -175,19 +175,18 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
 _UNFINISHED = "not finished"
 
 
-def record_apart(name: str, to: Request, *, most: float = math.inf) -> Recording:
-    """`record` in a process of its own, which is ended if it takes much longer than its budget.
+def record_apart(name: str, to: Request, *, most: float) -> Recording:
+    """`record` in a process of its own, which is ended when its time is over.
 
     Args:
         name: of the part.
         to: what is asked for.
         most: seconds, the start of the process included.
     """
-    budget = min(PARTS[name].budget, max(1.0, most - _START / 4))
-    child = multiprocessing.get_context("spawn").Process(target=_record, args=(name, to, budget))
-    begin = time.monotonic()
+    begin, end = time.monotonic(), time.time() + most - _MARGIN
+    child = multiprocessing.get_context("spawn").Process(target=_record, args=(name, to, end))
     child.start()
-    child.join(min(budget + _START, most))
+    child.join(most)
     late = child.is_alive()
     if late:
         child.kill()
@@ -201,12 +200,12 @@ def record_apart(name: str, to: Request, *, most: float = math.inf) -> Recording
     return left
 
 
-def _record(name: str, to: Request, most: float) -> None:
-    """What runs in the process of a part."""
+def _record(name: str, to: Request, end: float) -> None:
+    """What runs in the process of a part, until a time; torch and CUDA have begun by then."""
     os.environ.setdefault(
         "TORCHINDUCTOR_COMPILE_THREADS", "1"
     )  # no more processes for a few kernels
-    record(name, to, most=most)
+    record(name, to, most=end - time.time())
 
 
 def _left_behind(name: str, to: Request, *, since: float = 0.0) -> Recording | None:
@@ -228,7 +227,7 @@ def made_or_kept(name: str, to: Request, *, most: float) -> Recording:
     Args:
         name: of the part.
         to: what is asked for.
-        most: seconds that are left.
+        most: seconds that it may take.
     """
     before = _left_behind(name, to)
     if before is not None and before.complete and not to.again:
@@ -275,9 +274,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         together=options.together,
     )
     begin, done = time.monotonic(), []
-    for name in names:
-        most = begin + 60 * options.minutes - time.monotonic()
-        made = made_or_kept(name, asked, most=most)
+    for place, name in enumerate(names):
+        left = begin + 60 * options.minutes - time.monotonic()
+        shares = [PARTS[other].share for other in names[place:]]  # of what the others left, too
+        made = made_or_kept(name, asked, most=left * shares[0] / sum(shares))
         done.append(made)
         state = "done" if made.complete else f"not complete: {made.problem}"
         print(f"{name:<12} {made.provenance['seconds']:7.1f} s  {state}", flush=True)

@@ -16,7 +16,7 @@ class Setting(NamedTuple):
     device: torch.device
     rehearse: bool
     left: Callable[[], float]
-    """Seconds of the part's budget that are left."""
+    """Seconds that the part still has."""
 
     @property
     def cuda(self) -> bool:

@@ -89,14 +89,26 @@ def test_recording_needs_no_more_than_torch_numpy_numba_and_ml_dtypes(tmp_path):
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
     said = done.stdout + done.stderr
-    cut = [line for line in said.splitlines() if "not complete" in line]
-    assert all("the budget of" in line for line in cut), said  # on a machine that is slow or busy
-    assert done.returncode == bool(cut), said
+    assert done.returncode == 0, said
     assert not [row for row in load("training", where=tmp_path).data["runs"] if "problem" in row]
 
 
-def test_the_budgets_together_stay_below_eight_minutes():
-    assert sum(part.budget for part in record.PARTS.values()) <= 420
+def test_the_time_that_a_part_leaves_goes_to_those_after_it(tmp_path, monkeypatch):
+    """Alone a part has all the time: one that ran out of it is recorded with `--only`."""
+    given = {}
+
+    def kept(name, to, *, most):
+        given[name] = most
+        return to.empty(name)
+
+    monkeypatch.setattr(record, "made_or_kept", kept)
+    command = ["--out", str(tmp_path), "--device", "cpu", "--minutes", "6"]
+    record.main([*command, "--all"])
+    shares = [part.share for part in record.PARTS.values()]
+    assert given["casts"] == pytest.approx(360 * shares[0] / sum(shares), abs=1)
+    assert given["exponents"] == pytest.approx(360, abs=1)
+    record.main([*command, "--only", "training"])
+    assert given["training"] == pytest.approx(360, abs=1)
     assert record.MINUTES * 60 < 480
     assert {*record.PARTS, "audit"} == set(SCHEMA)  # which is read, but recorded no more
 
@@ -249,7 +261,7 @@ def hanging(to):
 def parts_of(make, monkeypatch):
     """Parts in a child process are those of the module there: the fork has this one's."""
     monkeypatch.setitem(record.PARTS, "larger", record.Part(make, 1))
-    monkeypatch.setattr(record, "_START", 1.0)
+    monkeypatch.setattr(record, "_MARGIN", 1.0)
     spawned = multiprocessing.get_context("fork")
     monkeypatch.setattr(record.multiprocessing, "get_context", lambda way: spawned)
 
@@ -258,7 +270,7 @@ def parts_of(make, monkeypatch):
 def test_a_part_that_takes_its_process_with_it_is_recorded_so_far(tmp_path, monkeypatch):
     for make, problem in ((dying, "ended with exit code 3"), (hanging, "hung and was ended")):
         parts_of(make, monkeypatch)
-        made = record.record_apart("larger", asked("larger", tmp_path))
+        made = record.record_apart("larger", asked("larger", tmp_path), most=2)
         assert made.problem == f"its process {problem}"
         assert (made.complete, made.data) == (False, {"parameters": 7})
         assert load("larger", where=tmp_path) == made
