@@ -190,7 +190,7 @@ def _run_expression(
         r, flags = _round_bits(piece, numbers, int(mode), random, counts is not None)
         into[begin : begin + (1 << 32)] = r
         if counts is not None and flags is not None:
-            counts += np.array([int(((flags >> bit) & 1).sum()) for bit in range(8)])
+            counts += torch.stack([((flags >> bit) & 1).sum() for bit in range(8)]).cpu().numpy()
 
 
 def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
