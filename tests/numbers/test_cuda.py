@@ -1,25 +1,27 @@
-"""What only a CUDA device meets, on one that is pretended: see tests/support/pretend_cuda.py."""
+"""What only a CUDA device meets; without one, on a pretended one: tests/support/pretend_cuda.py."""
 
 from functools import partial
 
 import pytest
 import record
+import same_bits
 import torch
-from pretend_cuda import NAME, OnCuda, pretended
+from pretend_cuda import pretended
 from tiers import mostly_slow
 
-from mplab import FORMATS, FP8_E5M2
+from mplab import FP8_E5M2
 from mplab.commands.main import main
 from mplab.hardware import load, probes
 from mplab.hardware.probes import product
-from mplab.scaling import dequantize, quantize
-from mplab.simulation import convert_linears
-from mplab.simulation.casts import SCALINGS
 from mplab.training import RECIPES, TASKS, stages, train
 
 
 @pytest.fixture
 def cuda(monkeypatch):
+    """The device where there is one, so that the tests say something about its arithmetic, too."""
+    if torch.cuda.is_available():
+        yield torch.device("cuda")
+        return
     with pretended(monkeypatch) as device:
         yield device
 
@@ -69,7 +71,7 @@ def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda):
 @pytest.mark.parametrize("recipe", mostly_slow(RECIPES, ["fp16-scaled", "amp-fp16"]))
 def test_every_recipe_keeps_its_tensors_on_the_device(cuda, recipe):
     run = train("regression", recipe, steps=2, device="cuda", progress=False)
-    assert run.device == NAME
+    assert run.device == torch.cuda.get_device_name()
     assert len(run.loss) == 2
 
 
@@ -84,28 +86,21 @@ def test_every_task_keeps_its_tensors_on_the_device(cuda, task):
 def test_memory_and_times_of_a_step_are_measured_on_the_device(cuda, recipe):
     for checkpointed in (False, True):
         found = stages.memory("digits-cnn", recipe, device="cuda", checkpointed=checkpointed)
-        assert found.peak == torch.cuda.max_memory_allocated()
+        assert 0 < found.peak <= torch.cuda.max_memory_allocated()
         assert found.kept > 0
     times = stages.stage_times("digits-cnn", recipe, device="cuda", steps=1)
-    assert (times.device, set(times.seconds)) == (NAME, set(stages.STAGES))
+    assert (times.device, set(times.seconds)) == (torch.cuda.get_device_name(), set(stages.STAGES))
 
 
-@pytest.mark.parametrize("name", ["FP8_E4M3", "FP8_E5M2", "FP6_E2M3", "FP4_E2M1"])
-def test_quantized_tensors_stay_on_the_device(cuda, name):
-    x = torch.linspace(-3, 3, 128, device=cuda).reshape(2, 64)
-    for block in (None, (32,)):
-        back = dequantize(quantize(x, FORMATS[name], block=block))
-        assert isinstance(back, OnCuda)
-        assert float((back - x).abs().max()) < 0.5
+@pytest.mark.parametrize("check", mostly_slow(same_bits.CHECKS, same_bits.CHECKS[2:]))
+def test_the_device_has_the_bits_and_the_counts_of_the_cpu(cuda, check):
+    found = {what: same_bits.difference(here, there) for what, here, there in check(cuda)}
+    assert found and {what: words for what, words in found.items() if words} == {}
 
 
-@pytest.mark.parametrize("scaling", SCALINGS)
-def test_fp8_layers_stay_on_the_device(cuda, scaling):
-    real = SCALINGS[scaling].is_real()
-    model = torch.nn.Sequential(torch.nn.Linear(20, 10)).to(cuda)
-    layer = convert_linears(model, scaling=scaling, real=real, filter=lambda *_: True)
-    layer(torch.ones(3, 20, device=cuda)).sum().backward()
-    assert layer[0].weight.grad.device.type == "cuda"
+def test_what_a_step_costs_on_the_device_is_measured(cuda):
+    found = same_bits.costs(cuda, width=16, rounds=1)
+    assert len(found) == 8 and min(found.values()) > 0
 
 
 def test_e5m2_is_multiplied_by_e4m3_since_cuda_refuses_it_with_itself(cuda):
@@ -116,7 +111,7 @@ def test_e5m2_is_multiplied_by_e4m3_since_cuda_refuses_it_with_itself(cuda):
 def test_the_probes_are_asked_and_reported(cuda, capsys):
     assert main(["probe"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"GPU: {NAME}, torch ")
+    assert said.startswith(f"GPU: {torch.cuda.get_device_name()}, torch ")
     asked = [p for p in probes.PROBES if "hopper" in p.architectures]
     answered, refused = (said.count(f"this GPU{x}") for x in ("   ", ", with this torch, cannot"))
     assert answered + refused == len(probes.PROBES)
@@ -129,4 +124,4 @@ def test_each_part_is_recorded_without_a_problem(cuda, part, tmp_path):
     made = record.record(part, record.Request(cuda, tmp_path, [part], rehearse=True))
     assert (made.complete, made.problem) == (True, "")
     assert problems_in(load(part, where=tmp_path).data) == []
-    assert made.provenance["device"] == NAME
+    assert made.provenance["device"] == torch.cuda.get_device_name()
