@@ -107,7 +107,7 @@ def health(device: torch.device) -> Pairs:
             for _ in range(2):
                 optimizer.zero_grad()
                 loss = model(torch.eye(4, device=on)).sum()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 watch.step(loss)
         found.append([asdict(step) for step in watch.steps])
